@@ -1,88 +1,114 @@
-"""Draw the README's figure and print its table, from the committed results.
+"""Write the results of the suite into README.md and docs/results/gallery.md, and draw the README's figure.
 
-The quality comes from results/mini (task LSTF, pattern CS), the cost from results/efficiency (forward pass).
-``python scripts/readme_figure.py`` writes docs/assets/quality-and-cost.svg and prints the table in Markdown.
+``python scripts/readme_figure.py`` replaces the text between ``<!-- results -->`` and ``<!-- /results -->`` in both
+files and writes docs/assets/quality-and-cost.svg, all from the bundled reference results. tests/test_readme.py fails if
+they differ from the results.
 """
 
 from __future__ import annotations
 
+import re
+import statistics
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import matplotlib as mpl
-import pandas as pd
-from matplotlib.figure import Figure
 
 from cab import load_results
+from cab.records.results import REFERENCE_DIRS
+from cab.reports.board_table import board_columns
+from cab.reports.frontier import COSTS, frontier_figure, frontier_points
+from cab.reports.suite_board import BoardRow, SuiteBoard, main_finding, suite_board
+from cab.suite.anchors import ATTENTIONS as ANCHORS
+from cab.suite.results import CellResults
 
 ROOT = Path(__file__).parents[1]
-COSTS = ROOT / "results" / "efficiency" / "costs.csv"
-RUN = "roof_cs"
+README, GALLERY = ROOT / "README.md", ROOT / "docs" / "results" / "gallery.md"
 FIGURE = ROOT / "docs" / "assets" / "quality-and-cost.svg"
-LENGTHS = (512, 2048, 8192)
-SHOWN = ("vanilla", "linear", "ssd", "performer", "gla", "local")
-LABEL_OFFSETS = {
-    "performer": (-6, -12),
-    "linear": (-30, 6),
-    "abc": (-8, -12),
-    "cosformer": (4, 5),
-    "ssd": (4, 5),
-    "s4d": (4, -12),
-    "retention": (-22, -13),
-}
-"""Offsets of labels from their points, in points, where the default would overlap another label."""
+SHOWN = (
+    *("vanilla", "none", "linear", "performer", "abc", "cosformer", "local", "longformer", "linformer"),
+    *("s4d", "ssd", "gla", "retention", "deltanet", "rwkv7", "nsa"),
+)
+"""Attentions of the README's table; the gallery shows all."""
+BLOCK = re.compile(r"(?<=<!-- results -->\n).*?(?=\n<!-- /results -->)", re.DOTALL)
 
 
-def table(results: Path = ROOT / "results" / "mini", costs: Path = COSTS) -> pd.DataFrame:
-    """Return one row per attention: MSE, its standard deviation over seeds, retained gain in %, and relative times."""
-    runs = load_results(results).query("task == 'lstf' and pattern == 'CS' and metric == 'mse'")
-    rows = runs.groupby("attention").value.agg(["mean", "std"])
-    means = rows["mean"].to_dict()
-    softmax, without = means["vanilla"], means["none"]
-    rows["retained"] = 100 * (without - rows["mean"]) / (without - softmax)
-    times = pd.read_csv(costs).query("run == @RUN and phase == 'forward' and kind == 'attention'")
-    relative = times.pivot_table(index="attention", columns="length", values="relative_to_softmax")
-    return rows.join(relative[list(LENGTHS)]).sort_values("mean")
+def reference_board(folders: Iterable[Path] = REFERENCE_DIRS) -> SuiteBoard:
+    """Return the board of the bundled reference results."""
+    board = suite_board(load_results(folder for folder in folders if folder.is_dir()))
+    assert board is not None
+    return board
 
 
-def markdown(rows: pd.DataFrame) -> str:
-    """Return the README's table."""
-    lines = [
-        f"| Attention | MSE | Gain retained | {' | '.join(f'Time, {n:,} tokens' for n in LENGTHS)} |",
-        f"| --- | --- | --- | {' | '.join('---' for _ in LENGTHS)} |",
+def readme_text(board: SuiteBoard) -> str:
+    """Return the README's finding and table."""
+    rows = [row for row in board.rows if row.attention in SHOWN]
+    return f"**{main_finding(board)}**\n\n{gain_table(board, rows)}"
+
+
+def gallery_text(board: SuiteBoard) -> str:
+    """Return the gallery's table of K, and the judged metric of every attention in every cell."""
+    cells = [each for each in board.results if each.runs and board.gains.cells[each.cell.key]]
+    lines = [f"| {each.cell}, {each.cell.metric} | {' | '.join(_metrics(each))} |" for each in cells]
+    header = ["| Cell, metric | vanilla | none | Others, best first |", "| --- | --- | --- | --- |"]
+    return "\n".join([gain_table(board, board.rows), "", *header, *lines])
+
+
+def gain_table(board: SuiteBoard, rows: Sequence[BoardRow]) -> str:
+    """Return a table with K per pattern, and the cost at 8,192 tokens."""
+    labels = {"time": "Time", "memory": "Memory", "state": "Decode state"}
+    columns = [
+        each for each in board_columns(board) if each.header.label.startswith("K ") or each.header.label in labels
     ]
-    for name, row in rows.loc[[name for name in rows.index if name in SHOWN]].iterrows():
-        quality = f"{row['mean']:.4f} ± {row['std']:.4f} | {row['retained']:.0f}%"
-        lines.append(f"| `{name}` | {quality} | {' | '.join(f'{row[n]:.2f}' for n in LENGTHS)} |")
+    header = ["Attention", *(labels.get(each.header.label, each.header.label) for each in columns)]
+    lines = [f"| {' | '.join(header)} |", "|" + " --- |" * len(header)]
+    for row in rows:
+        entries = [column.entry(row) for column in columns]
+        texts = [f"**{entry.text}**" if entry.best else entry.text for entry in entries]
+        details = [f" ({entry.detail})" if entry.detail else "" for entry in entries]
+        cells = [text + detail for text, detail in zip(texts, details, strict=True)]
+        lines.append(f"| `{row.attention}` | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def draw(rows: pd.DataFrame, path: Path = FIGURE) -> None:
-    """Write the scatter plot of quality against cost."""
-    figure = Figure(figsize=(7, 3.4), layout="constrained")
-    axes = figure.subplots()
-    points = rows.dropna()
-    axes.axhline(100, color="0.8", linewidth=1, zorder=0)
-    axes.axhline(0, color="0.8", linewidth=1, zorder=0)
-    axes.scatter(points[LENGTHS[-1]], points["retained"], s=28, color="tab:blue")
-    for name, row in points.iterrows():
-        offset = LABEL_OFFSETS.get(str(name), (6, -3))
-        axes.annotate(str(name), (row[LENGTHS[-1]], row["retained"]), offset, textcoords="offset points", fontsize=9)
-    axes.set_xscale("log")
-    axes.set_xlim(0.13, 1.4)
-    axes.set_ylim(-8, 112)
-    ticks = [0.2, 0.5, 1.0]
-    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    axes.minorticks_off()
-    axes.set_xlabel(f"time of a forward pass at {LENGTHS[-1]:,} tokens, relative to fused softmax attention")
-    axes.set_ylabel("softmax gain retained (%)")
-    axes.spines[["top", "right"]].set_visible(False)
-    path.parent.mkdir(parents=True, exist_ok=True)
+def _metrics(results: CellResults) -> list[str]:
+    """Return the metric of both anchors and of the other attentions."""
+    means = {name: statistics.fmean(results.values(name)) for name in results.attentions}
+    is_error = means[ANCHORS[0]] < means[ANCHORS[1]]
+    ranked = sorted(results.runs, key=lambda name: means[name] if is_error else -means[name])
+    return [
+        *(_value(results, name) for name in ANCHORS),
+        ", ".join(f"{name} {_value(results, name)}" for name in ranked),
+    ]
+
+
+def _value(results: CellResults, name: str) -> str:
+    values = results.values(name)
+    mean = f"{statistics.fmean(values):.3g}"
+    return f"{mean} ± {statistics.stdev(values):.1g}" if len(values) > 1 else f"{mean}*"
+
+
+def draw(board: SuiteBoard, path: Path) -> None:
+    """Write the scatter plot of K against time, for the pattern with the most attentions that have both."""
+    points = {pattern: frontier_points(board, pattern, "time") for pattern in board.patterns}
+    pattern = max(points, key=lambda name: len(points[name]))
+    title = f"Share of softmax's gain retained against time, pattern {pattern}"
+    figure = frontier_figure(points[pattern], title=title, label=COSTS["time"], size=(7, 3.6))
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "cab", "font.family": "sans-serif"}):
         figure.savefig(path, metadata={"Date": None})
 
 
+def main() -> None:
+    """Write both documents and the figure."""
+    board = reference_board()
+    draw(board, FIGURE)
+    for path, text in ((README, readme_text(board)), (GALLERY, gallery_text(board))):
+        content = path.read_text()
+        assert len(BLOCK.findall(content)) == 1, path
+        path.write_text(BLOCK.sub(lambda _, text=text: text, content))  # type: ignore[misc]
+        sys.stdout.write(f"wrote {path.relative_to(ROOT)}\n")
+
+
 if __name__ == "__main__":
-    found = table()
-    draw(found)
-    sys.stdout.write(markdown(found) + "\n")
+    main()

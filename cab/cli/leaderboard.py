@@ -32,8 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from cab.reports.board_table import write_suite_csv
     from cab.reports.leaderboard import score_boards, write_csv
-    from cab.reports.suite_board import suite_board, write_suite_csv
+    from cab.reports.suite_board import suite_board
     from cab.reports.task_sections import task_sections
     from cab.scoring import load_costs
     from cab.scoring.selection import rows_in_index

@@ -64,7 +64,7 @@ class AttentionSubject:
                 )
             options[option] = yaml.safe_load(value)
         entry = ATTENTIONS.get(name)
-        entry.check_options(options, "attention")
+        options = entry.check_options(options, "attention")
         return cls(":".join([entry.label, *pairs]), entry.name, options)
 
     @property

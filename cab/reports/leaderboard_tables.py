@@ -27,6 +27,7 @@ from cab.reports.tables import (
     records_link,
 )
 from cab.scoring.index import AVERAGE
+from cab.suite.descriptions import metric_meanings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,6 +104,8 @@ def metrics_table(board: Board, pattern: str) -> Table:
             table.groups.append(Group(group, 0))
         table.groups[-1].span += 1
         hint = "higher is better" if column.higher_is_better else "lower is better"
+        meaning = metric_meanings().get((column.fields["task"], column.metric))
+        hint = f"{meaning}; {hint}" if meaning and board.suite.synthetic else hint
         table.columns.append(Column(column.label, "↑" if column.higher_is_better else "↓", hint))
         found = [numbers.get((column.place, column.metric, row.label), ()) for row in table.rows]
         decimals = decimals_for(value for value, *_ in filter(None, found))

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from cab.reports.board_table import board_table
 from cab.reports.leaderboard_tables import index_table, metrics_table
-from cab.reports.suite_board import SuiteBoard, board_table, main_finding
+from cab.reports.suite_board import SuiteBoard, main_finding
 from cab.reports.tables import Column, Entry, Row, Table
 
 if TYPE_CHECKING:

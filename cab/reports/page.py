@@ -18,13 +18,16 @@ from markupsafe import Markup
 from cab.files.sanitize import sanitize_text
 from cab.records.verification_status import LEGEND
 from cab.registry.registries import ATTENTIONS
+from cab.reports.board_cells import cell_blocks
+from cab.reports.board_table import board_table
 from cab.reports.card import summary
 from cab.reports.frontier import frontier_figures
 from cab.reports.records import record_facts
 from cab.reports.sections import efficiency_blocks, suite_section
-from cab.reports.suite_board import SuiteBoard, board_table, main_finding
+from cab.reports.suite_board import SuiteBoard, board_facts, main_finding
 from cab.reports.suites import printable_results
 from cab.scoring import NORMALIZATIONS
+from cab.suite.descriptions import metric_meanings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,14 +87,18 @@ def write_page(
 
 
 def _board(suite: SuiteBoard) -> dict[str, Any]:
-    table = board_table(suite)
-    complexities = {ATTENTIONS.get(name).complexity for name in suite.rows if name in ATTENTIONS.names()}
+    tasks = {each.cell.task for each in suite.results if each.runs}
     return {
-        "finding": sanitize_text(main_finding(suite)),
+        "finding": main_finding(suite),
+        "facts": list(board_facts(suite)),
         "patterns": suite.patterns,
-        "complexities": sorted(complexities),
-        "table": table,
+        "complexities": sorted({row.complexity for row in suite.rows} - {""}),
+        "table": board_table(suite),
         "figures": list(frontier_figures(suite)),
+        "cells": list(cell_blocks(suite)),
+        "metrics": [
+            (f"{task} {name}", meaning) for (task, name), meaning in metric_meanings().items() if task in tasks
+        ],
     }
 
 
@@ -119,7 +126,7 @@ def _method(normalization: str) -> list[tuple[str, str]]:
             "K",
             "Score of the suite: the share of softmax's gain over no attention that an attention retains, in percent, "
             "against frozen results of both. Each core cell is clipped to 0 to 100, then averaged over cells and "
-            "tasks. Bold values are not significantly worse than the best (Holm, 95%, at least 2 points).",
+            "tasks. No attention is significantly better than those in bold (Holm over all pairs, 95%, 2 points).",
         ),
         (
             "Compositional index",

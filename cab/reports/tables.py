@@ -60,13 +60,15 @@ class Group:
 class Row:
     """A row for an attention, a trivial baseline or another object.
 
-    ``sign`` precedes the label, which links to ``href`` if there is one; a filter selects rows by their ``tags``.
+    ``sign`` precedes the label, which links to ``href`` if there is one, and ``detail`` follows it. A filter selects
+    rows by their ``tags``.
     """
 
     label: str
     cells: list[Entry]
     kind: Literal["attention", "baseline", "other"] = "attention"
     sign: str = ""
+    detail: str = ""
     href: str = ""
     tags: list[str] = field(default_factory=list)
 

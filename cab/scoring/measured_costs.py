@@ -52,6 +52,18 @@ def measured_costs() -> dict[tuple[str, str], MeasuredCost]:
     return {key: _cost(forward, key, decode.get(key, {})) for key in {**forward, **decode}}
 
 
+@functools.cache
+def cost_hardware() -> tuple[str, ...]:
+    """Return processor, threads and version of PyTorch of the forward passes of :data:`RUNS`."""
+    with PATH.open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["run"] in RUNS.values()]
+    found = {
+        f"{row['hardware']}, {row['threads']} thread{'s' * (row['threads'] != '1')}, PyTorch {row['torch']}"
+        for row in rows
+    }
+    return tuple(sorted(found))
+
+
 def _cost(
     forward: dict[tuple[str, str], dict[str, str]], key: tuple[str, str], steps: dict[int, dict[str, str]]
 ) -> MeasuredCost:

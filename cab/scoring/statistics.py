@@ -137,22 +137,22 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def judge(family: Mapping[Pair, Contrast]) -> dict[Pair, Verdict]:
+def judge(family: Mapping[Pair, Contrast], *, level: float = 1 - CONFIDENCE) -> dict[Pair, Verdict]:
     """Return the verdict on each pair of a family of hypotheses, such as all pairs of attentions in a cell.
 
-    ``better`` and ``worse`` require significance at 5% after Holm's correction over the family and a difference of at
-    least the margin. ``equivalent`` requires an equivalence test within :data:`MARGIN` points. The probability that a
-    family contains any false ``better`` or ``worse`` is at most 5%.
+    ``better`` and ``worse`` require significance at ``level`` after Holm's correction over the family and a difference
+    of at least the margin. ``equivalent`` requires an equivalence test within :data:`MARGIN` points. The probability
+    that a family contains any false ``better`` or ``worse`` is at most ``level``.
     """
     known = {pair: contrast for pair, contrast in family.items() if contrast.tested.is_known}
     adjusted = dict(zip(known, holm([contrast.tested.p_value for contrast in known.values()]), strict=True))
-    return {pair: _verdict(contrast, adjusted.get(pair)) for pair, contrast in family.items()}
+    return {pair: _verdict(contrast, adjusted.get(pair), level) for pair, contrast in family.items()}
 
 
-def _verdict(contrast: Contrast, p_value: float | None) -> Verdict:
+def _verdict(contrast: Contrast, p_value: float | None, level: float) -> Verdict:
     if p_value is None:
         return Verdict.ONE_SEED
-    if p_value < 1 - CONFIDENCE and abs(contrast.tested.value) >= contrast.margin:
+    if p_value < level and abs(contrast.tested.value) >= contrast.margin:
         return Verdict.BETTER if contrast.tested.value > 0 else Verdict.WORSE
     if contrast.points is not None and contrast.points.is_within(MARGIN):
         return Verdict.EQUIVALENT

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from cab.errors import UserError
 from cab.records.results import REFERENCE_DIRS
-from cab.scoring.statistics import Estimate, Verdict, weighted_sum
+from cab.scoring.statistics import Estimate, Verdict, judge, weighted_sum
 from cab.suite.anchors import ATTENTIONS, NO_ATTENTION, SOFTMAX
 from cab.suite.cells import PRESET, Key, SuiteCell, suite_cells
-from cab.suite.gain import CellGain, cell_gains, compare
+from cab.suite.gain import CellGain, cell_gains, compare, contrast
 from cab.suite.results import CellResults, read_suite
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ class CellCheck:
         gap: share of the range from trivial baseline to best attention that is lost without attention.
         different: share of pairs that differ significantly, without pairs with ``none``; None if that is not judged.
         graded: share of attentions besides the anchors with K from 5 to 95; None if that is not judged.
-        worse_than_softmax: attentions that are significantly worse than softmax attention.
+        worse_than_softmax: of the local window and the constant-size states, those that are significantly worse than
+            softmax attention. These comparisons are a family of their own.
         failures: reasons why the cell does not measure attention.
         flaws: reasons why the cell does not grade attentions; None if that is not judged.
     """
@@ -65,8 +66,10 @@ def check_cell(results: CellResults) -> CellCheck:
         return CellCheck(results.cell, 0, None, None, None, frozenset(), (missing,), None)
     verdicts = compare({name: [gain] for name, gain in gains.items()})
     pairs = {pair: verdict for pair, verdict in verdicts.items() if NO_ATTENTION not in pair}
-    decided = {name: verdicts.get((SOFTMAX, name)) for name in gains}
-    worse = frozenset(name for name, verdict in decided.items() if verdict is Verdict.BETTER)
+    expected = {
+        name: contrast([(gains[SOFTMAX], gains[name])]) for name in (WINDOWED, *BOUNDED_STATES) if name in gains
+    }
+    worse = frozenset(name for name, verdict in judge(expected).items() if verdict is Verdict.BETTER)
     others = [gain for name, gain in gains.items() if name not in ATTENTIONS]
     gap = _gap(results, gains)
     is_judged = len(others) >= MIN_ATTENTIONS
@@ -146,13 +149,17 @@ def check_suite(checks: Sequence[CellCheck]) -> list[str]:
     return lacking
 
 
+def _is_judged(results: CellResults) -> bool:
+    return bool(results.baselines) and all(len(results.values(name)) > 1 for name in ATTENTIONS)
+
+
 @functools.cache
 def invalid_cells(reference: tuple[Path, ...] = REFERENCE_DIRS) -> dict[Key, str]:
     """Return the cells that do not measure attention according to ``reference``, with reasons; see :func:`check_cell`.
 
-    A cell without anchors or reference results is not judged.
+    A cell without reference results or without two seeds of each anchor is not judged.
     """
-    checks = [check_cell(results) for results in read_suite(reference) if results.anchors and results.baselines]
+    checks = [check_cell(results) for results in read_suite(reference) if _is_judged(results)]
     return {check.cell.key: "; ".join(check.failures) for check in checks if check.failures}
 
 

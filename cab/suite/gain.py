@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from cab.patterns import pattern_rank
 from cab.records.verified import verdict, verified_codes
-from cab.scoring.statistics import MARGIN, Contrast, Estimate, Verdict, difference, judge, weighted_sum
+from cab.scoring.statistics import CONFIDENCE, MARGIN, Contrast, Estimate, Verdict, difference, judge, weighted_sum
 from cab.suite.anchors import ATTENTIONS, NO_ATTENTION, SOFTMAX, Anchors
 from cab.suite.cells import Key, SuiteCell
 from cab.suite.results import CellResults
@@ -191,7 +191,8 @@ class SuiteGains:
 
     Attributes:
         cells: K by cell and attention.
-        patterns: K by pattern and attention, in order of K; attentions without all core cells come last.
+        patterns: K by pattern and attention, in order of K; attentions without all core cells come last, those with
+            more cells first.
     """
 
     cells: dict[Key, dict[str, CellGain]]
@@ -227,9 +228,13 @@ def suite_gains(results: Sequence[CellResults], excluded: Iterable[Key] = ()) ->
             )
             for name in names
         ]
-        gains.sort(key=lambda gain: (-gain.estimate.value if gain.estimate else 1.0, gain.attention))
+        gains.sort(key=_order)
         patterns[pattern] = {gain.attention: gain for gain in gains}
     return SuiteGains(cells, patterns)
+
+
+def _order(gain: PatternGain) -> tuple[float, float, str]:
+    return -len(gain.cells), -gain.estimate.value if gain.estimate else 0.0, gain.attention
 
 
 def _verified(results: Iterable[CellResults], pattern: str) -> dict[str, str]:
@@ -245,21 +250,23 @@ def _verified(results: Iterable[CellResults], pattern: str) -> dict[str, str]:
 def compare(gains: Mapping[str, Sequence[CellGain]]) -> dict[tuple[str, str], Verdict]:
     """Judge every two attentions on their common cells.
 
-    Comparisons with each anchor are a family of their own (see :func:`cab.scoring.statistics.judge`). All other pairs
-    of attentions with results in every cell are one family, and pairs with fewer cells another.
+    Comparisons with the anchors are one family, and all other pairs another (see
+    :func:`cab.scoring.statistics.judge`). Each is tested at half of the 5%, so the probability of any false verdict
+    among all pairs is at most 5%.
 
     Args:
         gains: results of each attention in the compared cells.
     """
-    complete = max(map(len, gains.values()), default=0)
-    families: dict[str, dict[tuple[str, str], Contrast]] = {}
+    contrasts: dict[tuple[str, str], Contrast] = {}
     for one, other in itertools.combinations(gains, 2):
         common = [(a, b) for a in gains[one] for b in gains[other] if a.cell == b.cell]
         if common:
-            size = "complete" if len(common) == complete else "incomplete"
-            family = next((name for name in ATTENTIONS if name in (one, other)), size)
-            families.setdefault(family, {})[one, other] = contrast(common)
-    return {pair: verdict for family in families.values() for pair, verdict in judge(family).items()}
+            contrasts[one, other] = contrast(common)
+    level = (1 - CONFIDENCE) / 2
+    with_anchors = {pair: each for pair, each in contrasts.items() if not set(ATTENTIONS).isdisjoint(pair)}
+    others = {pair: each for pair, each in contrasts.items() if pair not in with_anchors}
+    verdicts = judge(with_anchors, level=level) | judge(others, level=level)
+    return {pair: verdicts[pair] for pair in contrasts}
 
 
 def contrast(common: Sequence[tuple[CellGain, CellGain]]) -> Contrast:

@@ -6,14 +6,14 @@ import math
 from dataclasses import dataclass
 
 from cab.records.verification_status import mark_unverified
-from cab.scoring.statistics import ONE_SEED_MARK, Estimate, Verdict, rank_range
+from cab.scoring.statistics import ONE_SEED_MARK, Estimate, rank_range
 from cab.suite.gain import CellGain, PatternGain, SuiteGains
 
 HEADER = (
-    *("attention", "K", "95% interval", "rank", "core cells", "worst cell", "K there", "solved", "seeds"),
+    *("attention", "K", "95% interval", "rank", "worst cell", "K there", "solved", "seeds"),
     *("error / vanilla", "steps to solve"),
 )
-ALIGN = "lrrrrlrrrrr"
+ALIGN = "lrrrlrrrrr"
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,15 @@ class GainRow:
     Attributes:
         gain: K of the attention in the pattern.
         rank: best and worst rank among the attentions with K; None without K.
-        is_best: whether K is known and not significantly smaller than the largest K.
     """
 
     gain: PatternGain
     rank: tuple[int, int] | None
-    is_best: bool
+
+    @property
+    def is_best(self) -> bool:
+        """Whether K is not significantly smaller than that of any attention; False with a single seed."""
+        return self.rank is not None and self.rank[0] == 1 and not seed_mark(self.gain)
 
     @property
     def error(self) -> float:
@@ -42,10 +45,9 @@ class GainRow:
         gain, worst = self.gain, self.gain.worst
         return [
             mark_unverified(gain.attention, gain.verified),
-            f"{gain.estimate.value:.1f}{seed_mark(gain)}" if gain.estimate else "-",
+            gain_text(gain),
             interval_text(*gain.interval),
             rank_text(self.rank),
-            f"{len(gain.cells)} of {gain.core}",
             str(worst.cell),
             cell_text(worst),
             gain.solved,
@@ -58,15 +60,18 @@ class GainRow:
 def gain_rows(gains: SuiteGains, pattern: str) -> list[GainRow]:
     """Return the rows of one pattern, in the order of K."""
     complete = {name: gain for name, gain in gains.patterns[pattern].items() if gain.is_complete}
-    verdicts = gains.verdicts(pattern)
-    own = {pair: verdict for pair, verdict in verdicts.items() if complete.keys() >= set(pair)}
-    best = next(iter(complete), None)
-    rows = []
-    for name, gain in gains.patterns[pattern].items():
-        against_best = own.get((best, name)) if best else None
-        is_best = name == best or (name in complete and against_best not in (Verdict.BETTER, Verdict.ONE_SEED))
-        rows.append(GainRow(gain, rank_range(name, own) if name in complete else None, is_best))
-    return rows
+    verdicts = {pair: each for pair, each in gains.verdicts(pattern).items() if complete.keys() >= set(pair)}
+    return [
+        GainRow(gain, rank_range(name, verdicts) if name in complete else None)
+        for name, gain in gains.patterns[pattern].items()
+    ]
+
+
+def gain_text(gain: PatternGain) -> str:
+    """Format K of a pattern, or the number of core cells with results if K requires more."""
+    if gain.estimate is None:
+        return f"{len(gain.cells)} of {gain.core} cells{seed_mark(gain)}"
+    return f"{gain.estimate.value:.1f}{seed_mark(gain)}"
 
 
 def cell_text(cell: CellGain) -> str:

@@ -19,7 +19,7 @@ from cab.suite.cells import SuiteCell
 from cab.suite.check import invalid_cells
 from cab.suite.gain import CellGain, PatternGain, SuiteGains, compare, suite_gains
 from cab.suite.results import CellResults, collect, records_of
-from cab.suite.table import GainRow, cell_text, gain_rows, interval_text, rank_text, steps_text
+from cab.suite.table import GainRow, cell_text, gain_rows, gain_text, interval_text, rank_text, steps_text
 
 RELATIONS = {
     Verdict.WORSE: "significantly worse than",
@@ -70,7 +70,7 @@ def _verdict(name: str, record: Record, results: Sequence[CellResults], gains: S
     own = gains.patterns.get(pattern, {}).get(name)
     rows = gain_rows(gains, pattern) if own else []
     core = [each.cell for each in of_pattern if each.cell.core]
-    lines = [_coverage(name, pattern, own, core), *(_headline(own, rows) if own else [])]
+    lines = [_coverage(name, record, own, core), *(_headline(own, rows) if own else [])]
     compared = gains.common([gain.cell.key for gain in (own.cells if own else cells)])
     verdicts = gains.verdicts(pattern) if own else compare(compared)
     lines += _relations(name, verdicts, {other: len(common) for other, common in compared.items()})
@@ -88,13 +88,16 @@ def _verdict(name: str, record: Record, results: Sequence[CellResults], gains: S
     return PatternVerdict(pattern, [lines[0], *(f"  {line}" for line in lines[1:])], rows)
 
 
-def _coverage(name: str, pattern: str, own: PatternGain | None, core: Sequence[SuiteCell]) -> str:
+def _coverage(name: str, record: Record, own: PatternGain | None, core: Sequence[SuiteCell]) -> str:
+    pattern, target = record.cell["pattern"], _target(record)
     have = {gain.cell for gain in own.cells} if own else set()
     missing = [str(cell) for cell in core if cell not in have]
     line = f"{name}, pattern {pattern}: {len(have)} of {len(core)} core cells"
     if own:
         line += f", at least {own.seeds} seed{'s' * (own.seeds != 1)} per cell"
-    return line + (f"; no K without {', '.join(missing)}" if missing else "")
+    if missing:
+        line += f"; no K without {', '.join(missing)} (`cab run suite=core attention={target} pattern={pattern}`)"
+    return line
 
 
 def _headline(own: PatternGain, rows: Sequence[GainRow]) -> list[str]:
@@ -104,7 +107,7 @@ def _headline(own: PatternGain, rows: Sequence[GainRow]) -> list[str]:
     ranked = sum(each.rank is not None for each in rows)
     interval = "no interval (a single seed)" if math.isnan(own.interval[0]) else f"95% {interval_text(*own.interval)}"
     return [
-        f"K {own.estimate.value:.1f}, {interval}: share of the gain of softmax attention over no attention that it "
+        f"K {gain_text(own)}, {interval}: share of the gain of softmax attention over no attention that it "
         f"retains, in percent; rank {rank_text(row.rank)} of {ranked}",
         f"solved in {own.solved} runs; worst cell: {own.worst.cell}, K {cell_text(own.worst)}",
     ]

@@ -27,8 +27,8 @@ from cab.backbone_protocols import (
     StepSynthesizer,
     TokenLM,
 )
-from cab.config.compose import tuned_options
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
+from cab.registry.tables import tuned_options
 from tests.backbones.learning import gradients, losses, same_gradients
 
 SIZES = Path(__file__).resolve().parents[2] / "configs" / "size"

@@ -13,9 +13,10 @@ from hydra import compose, initialize_config_dir
 
 from backbones.gpt2 import GPT2
 from cab import UserError, register_backbone, register_task
-from cab.config.compose import check_overrides, read_rows, read_table, register_configs, resolve, tuned_options
+from cab.config.compose import check_overrides, register_configs, resolve
 from cab.files.config_folders import CONFIGS, config_folders
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
+from cab.registry.tables import read_rows, read_table, tuned_options
 from cab.runner.cell import runnable_cells
 from tasks.lm.task import LM
 
@@ -174,7 +175,7 @@ def test_another_package_brings_sizes_recipes_values_and_costs(plugin: Path) -> 
         recipe__own_task__smoke_dot_yaml="# @package _global_\ntrainer: {max_steps: 3}\n",
         paper__table5_dot_csv="task,pattern,backbone,attention,option,value,note\nown_task,CS,,abc,num_landmarks,5,\n"
         "lm,CS,,abc,num_landmarks,5,ours says 64\n",
-        costs_dot_csv="preset,task,dataset,backbone,gpu_hours,source\nsmoke,own_task,,gpt2,0.5,guessed\n",
+        costs_dot_csv="preset,task,dataset,backbone,hours,hardware,source\nsmoke,own_task,,gpt2,0.5,GPU,guessed\n",
     )
     (plugin / "recipe/lm").mkdir()
     (plugin / "recipe/lm/smoke.yaml").write_text("# @package _global_\ntrainer: {max_steps: 1}\n")

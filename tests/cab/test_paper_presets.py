@@ -8,9 +8,10 @@ import pytest
 import yaml
 from hydra import compose, initialize_config_dir
 
-from cab.config.compose import paper_value, read_table, register_configs, resolve, tuned_options
+from cab.config.compose import paper_value, register_configs, resolve
 from cab.files.config_folders import CONFIGS
 from cab.registry.registries import TASKS
+from cab.registry.tables import read_table, tuned_options
 from cab.runner import launch
 
 NETWORKS: dict[str, dict[str, Any]] = {

@@ -26,8 +26,8 @@ PROGRAMS = (
     "sum_kernels",
     "window_kernels",
 )
-"""Each has a test in this module, except docs_pages and simulate_statistics, which tests/test_site.py and
-tests/cab/suite/test_gain.py run."""
+"""Each has a test in this module, except docs_pages, readme_figure and simulate_statistics, which tests/test_site.py,
+tests/test_readme.py and tests/cab/suite/test_gain.py run."""
 
 
 def program(name: str, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> ModuleType:
@@ -92,15 +92,6 @@ def test_suite_trains_each_cell(tmp_path: Path) -> None:
 def test_fuzz(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert program("fuzz", monkeypatch, "2").main() == 0
     assert "compared" in capsys.readouterr().out
-
-
-def test_readme_figure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    module = program("readme_figure", monkeypatch)
-    rows = module.table()
-    assert set(module.SHOWN) <= set(rows.index)
-    assert len(module.markdown(rows).splitlines()) == 2 + len(module.SHOWN)
-    module.draw(rows, tmp_path / "figure.svg")
-    assert "<svg" in (tmp_path / "figure.svg").read_text()
 
 
 def test_kernel_gains_of_one_kernel(

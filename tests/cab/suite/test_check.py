@@ -47,7 +47,7 @@ def test_a_cell_that_measures_attention_and_grades() -> None:
     assert found.gap is not None
     assert found.gap.value == pytest.approx(0.8 / 0.89)
     assert (found.different, found.graded) == (1.0, 1.0)
-    assert found.worse_than_softmax == {"abc", "linear", "ssd", "local", "none"}
+    assert found.worse_than_softmax == {"abc", "linear", "local"}
     assert check_suite([found]) == [
         "no cell of pattern CC in which a constant-size state is significantly worse than vanilla"
     ]
@@ -161,5 +161,6 @@ def test_other_presets_and_data_are_no_cells_of_the_suite(monkeypatch: pytest.Mo
 
 
 def test_invalid_cells_have_anchors() -> None:
-    checks = [check_cell(each) for each in read_suite(REFERENCE_DIRS) if each.anchors and each.baselines]
-    assert invalid_cells().keys() == {found.cell.key for found in checks if found.failures}
+    anchors = {each.cell.key: each.anchors for each in read_suite(REFERENCE_DIRS)}
+    for key in invalid_cells():
+        assert min(len(values) for values in anchors[key].test.values()) > 1

@@ -101,8 +101,8 @@ def test_without_a_core_cell_there_is_no_k(made_suite: Path) -> None:
     suite_record("lm", "ssd", 99.9, 1).write(made_suite)
     suite_record("probe", "ssd", 99.9, 1).write(made_suite)
     rows = {row.gain.attention: row for row in gain_rows(suite_gains(read_suite([made_suite])), "CS")}
-    assert (rows["gla"].gain.estimate, rows["gla"].rank, rows["gla"].texts[1]) == (None, None, "-")
-    assert rows["gla"].texts[4] == "1 of 3"
+    assert (rows["gla"].gain.estimate, rows["gla"].rank, rows["gla"].texts[1]) == (None, None, "1 of 3 cells")
+    assert list(rows)[-2:] == ["none", "gla"], "below those with K"
     assert rows["ssd"].texts[1] == "99.9*", "one seed in two cells"
     assert math.isnan(rows["ssd"].gain.interval[0])
     assert not rows["ssd"].is_best

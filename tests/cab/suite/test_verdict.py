@@ -34,7 +34,9 @@ def test_a_part_of_the_cells(made_suite: Path) -> None:
     mine = [value_record(CELLS["lstf"], MINE, mse, seed) for seed, mse in enumerate((0.00684, 0.00705, 0.00710))]
     lines = lines_of(made_suite, *mine)
     missing = ", ".join(str(cell) for task, cell in CELLS.items() if task != "lstf")
-    assert lines[0] == f"{MINE}, pattern CS: 1 of 3 core cells, at least 3 seeds per cell; no K without {missing}"
+    assert lines[0] == f"{MINE}, pattern CS: 1 of 3 core cells, at least 3 seeds per cell; no K without {missing} (" + (
+        f"`cab run suite=core attention={MINE} pattern=CS`)"
+    )
     better = next(line for line in lines if line.startswith("significantly better than: "))
     assert {"gla", "linear", "local"} <= set(better.partition(": ")[2].replace(",", "").split())
     assert any(line.startswith("ceiling: in lstf informer CS, 3 of 6 are within 2 points of vanilla") for line in lines)
@@ -103,23 +105,3 @@ def test_the_frontier() -> None:
         "best": (0.5, 90.0),
     }
     assert frontier(points) == ["fast", "best", "slow"]
-
-
-@pytest.mark.usefixtures("made_suite")
-def test_the_board(tmp_path: Path, made_suite: Path) -> None:
-    """One row per attention: own results first, values that are not significantly worse than the best marked."""
-    from cab.records.results import load_results
-    from cab.reports.suite_board import board_table, main_finding, suite_board
-
-    for record in [run for task in CELLS for run in seeds(task, "mine", 80)]:
-        record.write(tmp_path / "own")
-    board = suite_board(load_results([made_suite, tmp_path / "own"]))
-    assert board is not None
-    assert "CS: 1 of 4 (abc)" in main_finding(board)
-    table = board_table(board)
-    assert [row.label for row in table.rows][:2] == ["vanilla", "abc"]
-    column = [each.label for each in table.columns].index("K CS") - 1
-    cells = {row.label: row.cells[column] for row in table.rows}
-    assert [name for name, cell in cells.items() if cell.best] == ["vanilla", "abc"]
-    assert cells["gla"].text == "1 of 3 cells"
-    assert cells["mine"].detail.endswith("rank 3")

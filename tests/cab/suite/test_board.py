@@ -1,0 +1,117 @@
+"""The board of the suite: its rows, its main finding, its CSV file and its page."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+from cab.cli.main import main
+from cab.records.results import REFERENCE_DIRS, load_results
+from cab.reports.board_table import board_columns, board_table
+from cab.reports.suite_board import SuiteBoard, main_finding, suite_board
+from cab.suite.cells import suite_cells
+from cab.suite.descriptions import cell_descriptions, metric_meanings
+from tests.cab.suite.suite_records import CELLS, made_suite as made_suite, seeds, suite_record
+
+
+@pytest.fixture
+def folders(made_suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The reference results, and own ones of two attentions: one in all cells, one with a single seed."""
+    monkeypatch.setattr("cab.reports.suite_board.REFERENCE_DIRS", (made_suite,))
+    own = [run for task in CELLS for run in seeds(task, "mine", 80)]
+    own += [suite_record(task, "single", 70) for task in CELLS]
+    for record in own:
+        record.write(tmp_path / "own")
+    return [made_suite, tmp_path / "own"]
+
+
+def board_of(folders: list[Path]) -> SuiteBoard:
+    board = suite_board(load_results(folders))
+    assert board is not None
+    return board
+
+
+def test_rows_and_marks(folders: list[Path]) -> None:
+    board = board_of(folders)
+    assert [row.attention for row in board.rows][:2] == ["vanilla", "abc"]
+    assert [row.attention for row in board.rows][-2:] == ["gla", "ssd"], "without all core cells"
+    table = board_table(board)
+    assert [(row.label, row.detail) for row in table.pinned] == [("mine", "yours"), ("single", "yours")]
+    column = [each.label for each in table.columns].index("K CS") - 1
+    cells = {row.label: row.cells[column] for row in (*table.pinned, *table.rows)}
+    assert [name for name, cell in cells.items() if cell.best] == ["vanilla", "abc"]
+    assert (cells["gla"].text, cells["gla"].value) == ("1 of 3 cells", None)
+    assert (cells["single"].text, cells["single"].detail) == ("70.0*", "")
+    assert re.fullmatch(r"[\d.]+ to [\d.]+", cells["mine"].detail)
+
+
+def test_the_main_finding(folders: list[Path]) -> None:
+    """abc is equivalent to vanilla; an attention with a single seed is not counted."""
+    finding = main_finding(board_of(folders))
+    assert finding.startswith("Attentions that match softmax attention on the suite's retrieval tasks: 1 of 4 in CS;")
+    assert re.search(r"the fastest at 8,192 tokens is abc \(CS\), [\d.]+ times softmax's time\.$", finding)
+
+
+@pytest.mark.usefixtures("made_suite")
+def test_the_main_finding_without_complete_results(tmp_path: Path) -> None:
+    suite_record("lm", "abc", 50).write(tmp_path / "some")
+    finding = main_finding(board_of([tmp_path / "some"]))
+    assert finding == "No attention has several seeds in every core cell of a pattern."
+
+
+def test_page_and_csv_have_the_same_numbers(folders: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert main(["leaderboard", *map(str, folders), "--out", str(out)]) == 0
+    page = (out / "index.html").read_text()
+    shown = re.search(r'<table id="suite-board-table">(.*?)</table>', page, re.DOTALL)
+    assert shown is not None
+    rows = {}
+    for name, cells in re.findall(r'<tr data-name="(.*?)".*?</th>(.*?)</tr>', shown[1], re.DOTALL):
+        rows[unescape(name)] = re.findall(r'<td(?: data-value="([^"]*)")?( class="best")?>(.*?)</td>', cells, re.DOTALL)
+    table = {row["attention"]: row for row in csv.DictReader((out / "suite.csv").open())}
+    columns = board_columns(board_of(folders))
+    assert list(table["mine"]) == ["attention", "own", *(name for column in columns for name in column.fields)]
+    assert rows.keys() == table.keys()
+    compared = 0
+    for name, cells in rows.items():
+        for column, (value, best, _) in zip(columns, cells, strict=True):
+            fields = [table[name][field] for field in column.fields]
+            if column.header.label.startswith("K "):
+                assert (value or "") == fields[0]
+                assert bool(best) == (fields[-1] == "True")
+            elif column.header.label == "solved":
+                assert float(value) == int(fields[0]) / int(fields[1])
+            elif column.header.label not in ("verified", "complexity"):
+                number = fields[-1] if column.header.label == "worst cell" else fields[0]
+                assert (float(value) if value else math.nan) == pytest.approx(float(number or "nan"), nan_ok=True)
+                compared += bool(value)
+    assert compared > 20
+
+
+def test_cells_on_the_page(folders: list[Path], tmp_path: Path) -> None:
+    """One block per cell, with what it tests, and the anchors as rows."""
+    assert main(["leaderboard", *map(str, folders), "--out", str(tmp_path)]) == 0
+    page = (tmp_path / "index.html").read_text()
+    blocks = re.findall(r"<details>\n<summary><strong>(.*?)</strong> (.*?) <small>(.*?)</small>", page)
+    assert [name for name, _, _ in blocks] == [str(cell) for cell in suite_cells() if cell in CELLS.values()]
+    assert {remark for _, _, remark in blocks} == {"core cell"}
+    assert all(unescape(text) in cell_descriptions().values() for _, text, _ in blocks)
+
+
+def test_every_cell_and_metric_is_described() -> None:
+    assert {cell.key for cell in suite_cells()} == cell_descriptions().keys()
+    assert {(cell.task, cell.metric) for cell in suite_cells()} <= metric_meanings().keys()
+    reported = {
+        (record["cell"]["task"], metric["name"])
+        for folder in REFERENCE_DIRS
+        for record in (json.loads(path.read_text()) for path in folder.glob("*.json"))
+        for metric in record["metrics"]
+        if metric["at_length"] is None
+    }
+    assert reported <= metric_meanings().keys()
