@@ -102,12 +102,6 @@ class DataSet:
         """Whether a part must be downloaded manually."""
         return any(item.address is None for item in self.items)
 
-    @property
-    def download_bytes(self) -> int | None:
-        """Total size of its items; None if one is unknown."""
-        known = [item.bytes for item in self.items]
-        return None if None in known else sum(size for size in known if size is not None)
-
 
 @functools.cache
 def data_sets() -> dict[str, DataSet]:

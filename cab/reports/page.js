@@ -6,7 +6,7 @@ const panelOf = (tab) => document.getElementById(tab.getAttribute("aria-controls
 
 function select(tab) {
   for (const other of tab.parentElement.querySelectorAll('[role="tab"]')) {
-    const chosen = other === tab;
+    const chosen = [...form.querySelectorAll("select, :checked:not(option)")].map((one) => one.value).filter(Boolean);
     other.setAttribute("aria-selected", String(chosen));
     other.tabIndex = chosen ? 0 : -1;
     panelOf(other).hidden = !chosen;
