@@ -75,7 +75,7 @@ class LatentKeyValueAttention(Attention):
 
     def latent(self, x: Tensor) -> Tensor:
         """Compute the latents c of tokens, [B, N, r]."""
-        return self.norm(upcast(self.down(x)))
+        return self.norm(upcast(self.down(x))).to(self.norm.weight.dtype)
 
     def queries(self, x: Tensor, position: Tensor) -> Tensor:
         """Compute [q, q'] of targets at ``position`` [B or 1, N]: [B, H, N, E + p]."""

@@ -296,7 +296,7 @@ class BlockCompression(nn.Module):
 
     def forward(self, blocks: Tensor) -> Tensor:
         """Compress blocks [..., H, J, l, E] to [..., H, J, E]."""
-        return self.output(self.hidden((blocks + self.positions).flatten(-2)).relu())
+        return self.output(self.hidden((blocks.to(self.positions.dtype) + self.positions).flatten(-2)).relu())
 
 
 def _published_groups(num_heads: int) -> int:

@@ -72,7 +72,7 @@ class SoftAttention(Attention):
 
     def landmarks(self, means: Tensor) -> Tensor:
         """[..., r, E] of segments to the same."""
-        return F.gelu(self.landmark_norm(self.landmark_map(means)))
+        return F.gelu(self.landmark_norm(self.landmark_map(means.to(self.landmark_map.weight.dtype))))
 
     def attend(self, query: Tensor, _key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         with torch.autocast(query.device.type, enabled=False):

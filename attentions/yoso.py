@@ -92,7 +92,7 @@ class YosoExpectation(PairwiseAttention, HashedAttention):
         weights = (1.0 - cosine.clamp(EDGE - 1.0, 1.0 - EDGE).arccos() / math.pi) ** tau
         if self.gradient == "exact":
             return weights
-        return weights.detach() * (1.0 + tau / 2 * (cosine - cosine.detach()))
+        return weights.detach() * (1.0 + (cosine - cosine.detach()) * tau / 2)
 
     def weigh(self, query: Tensor, key: Tensor, masked: Tensor | None, count: Tensor) -> Tensor:
         weights = self.probabilities(unit(query) @ unit(key).mT, self.length_of_hash(count))
@@ -186,7 +186,7 @@ class YosoAttention(HashedAttention):
         sides = [torch.einsum("hne,hmet->hmnt", x, hyperplanes[..., :tau]) > 0 for x in (query, key)]
         share = (sides[0].unsqueeze(3) == sides[1].unsqueeze(2)).all(dim=-1).to(query.dtype).mean(dim=1)
         cosine = query @ key.mT
-        sums = share * (1.0 + tau / 2 * (cosine - cosine.detach())) @ value
+        sums = share * (1.0 + (cosine - cosine.detach()) * tau / 2) @ value
         return F.normalize(sums, dim=-1)
 
     # --- decoding with a source -------------------------------------------------------------------------

@@ -17,9 +17,10 @@ from cab.input_checks import check_decoding, check_dimensions, check_heads, chec
 from cab.packing import PackedAttention
 from cab.padding import PaddingMasks, clean_rows, real_tokens, restore_rows, take_rows, union, without_padding
 from cab.patterns import Pattern
+from cab.training import TrainableModule
 
 
-class Attention(PackedAttention):
+class Attention(PackedAttention, TrainableModule):
     """Map ``(query, key, value)`` to outputs; a drop-in replacement for multi-head attention, built for one pattern.
 
     A subclass implements :meth:`attend` on heads and, next to it, ``reference``, the equations of the paper for one
@@ -272,11 +273,9 @@ class Attention(PackedAttention):
         weight = next(self.parameters(), torch.empty(0))
         like = torch.empty(0, device=device or weight.device, dtype=dtype or weight.dtype)
         if key is None or value is None:
-            return (
-                empty_prefix(batch_size, self.embed_dim, like)
-                if self.init_decode_state is None
-                else self.init_decode_state(batch_size, like)
-            )
+            if self.init_decode_state is None:
+                return empty_prefix(batch_size, self.embed_dim, like)
+            return self.init_decode_state(batch_size, like)
         if self.encode_source is None:
             mask = key.new_zeros(key.shape[:2], dtype=torch.bool) if key_padding_mask is None else key_padding_mask
             prefix = empty_prefix(batch_size, self.embed_dim, like.to(key.device))

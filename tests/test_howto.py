@@ -131,14 +131,14 @@ def test_each_command_names_a_program_that_the_tests_know(page: str) -> None:
 def test_the_bug_of_the_tutorial_fails_the_checks_that_it_names(tmp_path: Path) -> None:
     """The example without the two lines that use the key padding."""
     tutorial = PAGES["tutorials/your-first-attention.md"]
-    [claimed] = re.findall(r"gated_mean NS: \d+ checks, \d+ failed: (.*)", tutorial)
+    [claimed] = re.findall(r"GatedMean NS: \d+ checks, \d+ failed: (.*)", tutorial)
     broken = re.sub(r" +if padding\.key.*\n.*\n", "", EXAMPLE)
     assert broken != EXAMPLE
     (tmp_path / "gated_mean.py").write_text(broken)
     command = [sys.executable, "-m", "cab.cli.main", "verify", "gated_mean.py:GatedMean", "--pattern", "NS", "--quick"]
     process = run_in([*command, "--csv"], tmp_path)
     assert process.returncode == 1, process.stderr
-    assert set(re.findall(r"^gated_mean,NS,(\w+),false", process.stdout, re.MULTILINE)) == set(claimed.split(", "))
+    assert set(re.findall(r"^GatedMean,NS,(\w+),false", process.stdout, re.MULTILINE)) == set(claimed.split(", "))
 
 
 def test_an_attention_with_its_own_decoding_takes_at_most_sixty_lines() -> None:

@@ -53,11 +53,6 @@ def dilution(subject: Subject, *, rows: int = 4) -> list[Curve]:
     return curves
 
 
-def uniform_area(length: int, is_causal: bool) -> float:
-    """Return the area of uniform attention: about 0.5, and more for short sequences."""
-    return mass_of_neighbors(torch.ones(1, length, length), is_causal).mean().item()
-
-
 def layer_inputs(subject: Subject, rows: int) -> list[list[Tensor]]:
     """Return the inputs [n, D] of each attention layer under test, without padding, while computing the task's loss."""
     seen: list[list[Tensor]] = []

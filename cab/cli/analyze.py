@@ -1,4 +1,4 @@
-"""`cab analyze`: distribution of attention over neighbors, and gradients of attention scores."""
+"""`cab analyze`: attention over neighbors, gradients of attention scores, and rounding of the decoding state."""
 
 from __future__ import annotations
 
@@ -19,24 +19,34 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "gradients: distribution of dL/ds per layer with its bounds, and gradient norms over training steps. "
-        "dilution: share of attention on the nearest tokens per layer, and the area under this curve."
+        "dilution: share of attention on the nearest tokens per layer, and the area under this curve. "
+        "rounding: the decoding state is rounded to bfloat16, fp8 or int8 after each token; error of the outputs of "
+        "untrained attentions by number of tokens, or scores of a trained network."
     )
-    parser.add_argument("analysis", choices=("gradients", "dilution"))
+    parser.add_argument("analysis", choices=("gradients", "dilution", "rounding"))
     parser.add_argument(
         "subject",
-        nargs="+",
-        metavar="RECORD.json | KEY=VALUE",
+        nargs="*",
+        metavar="RECORD.json | KEY=VALUE | NAME",
         help="record file with trained weights next to it, or overrides of `cab run` for an untrained network: task=lm "
-        "dataset=synthetic attention=linear pattern=CS preset=mini",
+        "dataset=synthetic attention=linear pattern=CS preset=mini; rounding: record file, or names of attentions "
+        "(default: all with a state of constant size)",
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="output folder for the CSV files and the figure")
-    parser.add_argument("--rows", type=int, default=4, metavar="N", help="number of training examples (default: 4)")
+    parser.add_argument(
+        "--rows",
+        type=int,
+        default=4,
+        metavar="N",
+        help="number of training examples, or of random sequences for rounding (default: 4)",
+    )
     parser.add_argument(
         "--steps",
         type=int,
         default=0,
         metavar="N",
-        help="gradients: number of training steps for which gradient norms are recorded (default: 0)",
+        help="gradients: number of training steps for which gradient norms are recorded (default: 0); rounding: number "
+        "of decoded tokens (default: 8192)",
     )
     parser.add_argument("--data-root", metavar="FOLDER", help="data folder (default: that of the record)")
 
@@ -50,6 +60,11 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.out is not None:
         check_writable(args.out, "--out")
+    if args.analysis == "rounding":
+        _rounding(args)
+        return 0
+    if not args.subject:
+        raise UserError(f"`cab analyze {args.analysis}` requires a record file, or overrides such as task=lm")
     from cab.analysis.subject import subject_of
 
     subject = subject_of(args.subject, args.data_root)
@@ -96,6 +111,30 @@ def _gradients(subject: Subject, args: argparse.Namespace) -> None:
     if norms:
         _write(args.out / "norms.csv", norms)
     draw_gradients(layers, norms, subject.title, args.out / "gradients.png")
+
+
+def _rounding(args: argparse.Namespace) -> None:
+    from cab.analysis.rounding import bits_needed, constant_state_attentions, rounded_scores, rounding_errors, untrained
+    from cab.analysis.subject import subject_of
+
+    rows: list[dict[str, float | str]]
+    if len(args.subject) == 1 and args.subject[0].endswith(".json"):
+        subject = subject_of(args.subject, args.data_root)
+        print(subject.title)
+        attention = subject.cell.config.attention.name
+        rows = [{"attention": attention, "format": each, **found} for each, found in rounded_scores(subject).items()]
+    else:
+        rows = []
+        for name in args.subject or constant_state_attentions():
+            errors = rounding_errors(untrained(name), rows=args.rows, steps=args.steps or 8192)
+            bits = bits_needed(errors)
+            for each, found in errors.items():
+                columns = {f"error_{position}": error for position, error in found.items()}
+                rows.append({"attention": name, "format": each, **columns, "state_bits": bits})
+    texts = [[f"{x:.3g}" if isinstance(x, float) else str(x) for x in row.values()] for row in rows]
+    print(text_table(list(rows[0]), texts, align="ll" + "r" * (len(rows[0]) - 2)))
+    if args.out is not None:
+        _write(args.out / "rounding.csv", rows)
 
 
 def _write(path: Path, rows: Sequence[Mapping[str, float | str]]) -> None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import logging
 
 from cab.cli.text_table import print_rows
+from cab.errors import UserError
 from cab.patterns import Pattern
+from cab.registry.entries import AttentionEntry
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
+
+log = logging.getLogger("cab")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,9 +34,16 @@ def _attentions() -> list[list[str]]:
 
     from cab.registry.build import decoding_state
 
+    def state(entry: AttentionEntry) -> str:
+        try:
+            return decoding_state(entry)
+        except UserError as error:  # of one attention, which does not concern the others
+            log.warning("%s", error)
+            return "-"
+
     torch.set_num_threads(1)  # the sizes are tiny: waking threads would cost more than the work
     return [["attention", "patterns", "complexity", "state", "paper", "origin"]] + [
-        [a.name, _names(a.patterns), a.complexity, decoding_state(a), a.paper, a.origin] for a in ATTENTIONS.load()
+        [a.name, _names(a.patterns), a.complexity, state(a), a.paper, a.origin] for a in ATTENTIONS.load()
     ]
 
 

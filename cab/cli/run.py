@@ -59,8 +59,8 @@ def run(arguments: list[str]) -> int:
     with report_waiting("importing torch"):
         from cab.runner.launch import composed_text, run_sweeps  # report mistyped names first
 
-    is_sweep = flags.multirun or flags.dry_run or not {"cluster=local", "cluster=slurm"}.isdisjoint(overrides)
-    if (flags.cfg or flags.explain) and is_sweep:
+    is_sweep = flags.multirun or not {"cluster=local", "cluster=slurm"}.isdisjoint(overrides)
+    if (flags.cfg or flags.explain) and (is_sweep or flags.dry_run):
         option = "--cfg" if flags.cfg else "--explain"
         raise UserError(f"{option} prints one configuration: remove -m, --dry-run and cluster=")
     if flags.explain:
@@ -73,7 +73,7 @@ def run(arguments: list[str]) -> int:
         if flags.dry_run:
             raise UserError("--dry-run cannot plan tune=true, whose final runs depend on its grid; remove tune=true")
         sweeps = tuned_sweeps(sweeps)
-    report = _print_plan(sweeps) if flags.dry_run else run_sweeps(sweeps, is_sweep=is_sweep)
+    report = (_print_plan if flags.dry_run else run_sweeps)(sweeps, is_sweep=is_sweep)
     report.log_end()
     if not flags.dry_run:
         _print_records(report, is_sweep=is_sweep)
@@ -120,15 +120,15 @@ def _print_sources(overrides: Sequence[str], *, added: Sequence[str]) -> None:
     print(text_table(header, [[s.name, *s.texts, s.source] for s in settings], align="llll"))
 
 
-def _print_plan(sweeps: Sequence[Sequence[str]]) -> Report:
+def _print_plan(sweeps: Sequence[Sequence[str]], *, is_sweep: bool) -> Report:
     from cab.config.cluster_config import SlurmConfig, parse_cluster
     from cab.runner.launch import jobs_of
     from cab.runner.plan import COLUMNS, plan
     from cab.runner.report import Report
     from cab.runner.slurm import job_script
 
-    report = Report()
-    with jobs_of(sweeps, report, is_sweep=True) as composed:
+    report = Report(raises=not is_sweep)
+    with jobs_of(sweeps, report, is_sweep=is_sweep) as composed:
         jobs = list(composed)
         rows = plan(jobs, report)
     print(text_table(COLUMNS, rows, align="rll"))

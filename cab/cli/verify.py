@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import dataclasses
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -159,7 +160,10 @@ def _subjects(args: argparse.Namespace, patterns: Sequence[Pattern]) -> Iterator
         # Without names, --pattern chooses among what each attention claims; with a name it must be claimed.
         chosen = [p for p in patterns if p in claimed] if patterns and not args.attentions else patterns or claimed
         for pattern in chosen:
-            yield subject_of(attention, pattern, options={}, complexity=args.complexity, device=args.device)
+            subject = subject_of(attention, pattern, options={}, complexity=args.complexity, device=args.device)
+            # In every table, a class in a file has the name of the class.
+            is_class = entry is not None and is_file(target)
+            yield dataclasses.replace(subject, name=ATTENTIONS.get(target).label) if is_class else subject
 
 
 def _results(subjects: Sequence[Subject], checks: Sequence[Check], args: argparse.Namespace) -> Iterator[CheckResult]:

@@ -16,7 +16,7 @@ from cab.registry.options import (
     annotations_of,
     check_names,
     check_types,
-    with_words,
+    converted,
 )
 
 Workers = Annotated[int, Limit("from 1 to 256", lambda value: 1 <= value <= 256)]
@@ -74,4 +74,4 @@ def parse_cluster(group: Mapping[str, Any]) -> ClusterConfig:
         raise unknown_name("cluster", name, CLUSTERS)
     kinds = annotations_of(CLUSTERS[name])
     check_names(options, kinds, "cluster")
-    return CLUSTERS[name](**with_words(options, kinds))
+    return CLUSTERS[name](**converted(options, kinds))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import functools
 import os
 import re
@@ -22,6 +21,7 @@ from cab.files.config_folders import config_folders
 from cab.patterns import LONG_NAMES, Pattern
 from cab.registry.options import check_names
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, is_file, name_of_file
+from cab.registry.tables import read_table, tuned_options
 
 USUAL_CHOICES = {"trainer": "default", "logger": "csv", "cluster": "none"}
 """Default choices of the groups that are folders of configs/."""
@@ -33,22 +33,6 @@ def register_configs() -> None:
     OmegaConf.register_new_resolver("paper", paper_value, replace=True)
     OmegaConf.register_new_resolver("table5", _table5_value, replace=True)
     register_sources()
-
-
-@functools.cache
-def read_table(name: str) -> tuple[dict[str, str], ...]:
-    """Read a table of configs/paper, followed by the rows that other packages add (:func:`config_folders`)."""
-    return read_rows(f"paper/{name}.csv")
-
-
-def read_rows(path: str) -> tuple[dict[str, str], ...]:
-    """Read the rows of a CSV file from every folder of configurations that has it."""
-    rows: list[dict[str, str]] = []
-    for folder in config_folders():
-        if (folder / path).exists():
-            with (folder / path).open(newline="") as file:
-                rows += csv.DictReader(file)
-    return tuple(rows)
 
 
 def paper_value(table: str, column: str, *where: str) -> Any:
@@ -73,38 +57,6 @@ def _table5_value(attention: str, option: str, *, _root_: DictConfig) -> Any:
     """``${table5:ATTENTION,OPTION}``: the option's value for the cell that is being composed."""
     cell = _root_.task.name, _root_.backbone.name, str(_root_.pattern), attention
     return tuned_options(*cell, preset=_root_.preset)[option]
-
-
-def tuned_options(task: str, backbone: str, pattern: str, attention: str, *, preset: str = "paper") -> dict[str, Any]:
-    """Return the options of an attention in a cell: Table 5 if it has a row, else the constructor's defaults.
-
-    In preset mini, whose sequences are short, configs/suite/options.csv has the last word: windows, landmarks,
-    features and states of about the published share.
-    """
-    options = dict(ATTENTIONS.get(attention).options)
-    for _, row in tuning_rows(task, backbone, pattern, attention, preset=preset):
-        if row["option"] in options:
-            options[row["option"]] = yaml.safe_load(row["value"])
-    return options
-
-
-def tuning_rows(
-    task: str, backbone: str, pattern: str, attention: str, *, preset: str
-) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the rows that set options of an attention in a cell, with their file; later rows override earlier ones."""
-    task = TASKS.get(task).options_from_task if task in TASKS else task
-    for row in reversed(read_table("table5")):  # the first row, ours, has the last word
-        applies = (row["task"], row["pattern"], row["attention"]) == (task, pattern, attention)
-        if applies and row["backbone"] in ("", backbone):
-            yield "paper/table5.csv", row
-    for row in _suite_options() if preset == "mini" else ():
-        if row["task"] in ("", task) and row["pattern"] in ("", pattern) and row["attention"] == attention:
-            yield "suite/options.csv", row
-
-
-@functools.cache
-def _suite_options() -> tuple[dict[str, str], ...]:
-    return read_rows("suite/options.csv")
 
 
 def check_overrides(arguments: Iterable[str], *, sweep: bool = False) -> list[str]:

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 from hydra import compose
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from cab.config.compose import parse_overrides, resolve, tuned_options
+from cab.config.compose import parse_overrides, resolve
 from cab.config.sources import usual_options
+from cab.registry.tables import tuned_options
 
 GROUP = "attention"
 SOME = "vanilla"

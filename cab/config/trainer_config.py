@@ -14,7 +14,6 @@ from cab.registry.options import (
     Natural,
     NonNegativeFloat,
     Positive,
-    PositiveFloat,
     annotations_of,
     check_types,
 )
@@ -46,7 +45,7 @@ class TrainerConfig:
     schedule: Literal["constant", "linear", "cosine", "inverse_sqrt", "exponential", "late_exponential"]
     warmup_steps: Natural
     lr_decay: NonNegativeFloat
-    lr_decay_epochs: PositiveFloat
+    lr_decay_epochs: Annotated[int | float, Limit("above 0", lambda value: value > 0)]
     lr_min: NonNegativeFloat
     validate_every: Literal["epoch"] | Positive | None
     stop_at: NonNegativeFloat | None

@@ -24,7 +24,7 @@ from cab.data.names import RESERVED, inner_path
 from cab.data.prepare import dated_table
 from cab.data.record import add_to_record, read_record
 from cab.data.sources import DataSet, Item
-from cab.data.unpack import find_beside, move_into, unpack
+from cab.data.unpack import find_folder_of, move_into, unpack
 from cab.errors import UserError
 from cab.files.cache import cache_root
 from cab.files.disk import is_full_disk
@@ -178,7 +178,7 @@ def _put(fetch: _Fetch, file: Path) -> None:
         shutil.rmtree(unpacked, ignore_errors=True)
         unpack(file, unpacked)
         try:
-            move_into(find_beside(unpacked, item.unpacks.get("beside")), folder / item.unpacks["to"])
+            move_into(find_folder_of(unpacked, item.unpacks.get("folder_of")), folder / item.unpacks["to"])
         finally:
             shutil.rmtree(unpacked, ignore_errors=True)
     else:
@@ -222,7 +222,7 @@ def _copy(source: Path, target: Path, item: Item) -> str:
 def _put_tree(fetch: _Fetch, source: Path) -> None:
     """Copy a folder that was unpacked manually."""
     options = fetch.item.unpacks or {}
-    found = find_beside(source, options.get("beside"))
+    found = find_folder_of(source, options.get("folder_of"))
     ignored = shutil.ignore_patterns(*(f"{start}*" for start in RESERVED))
     shutil.copytree(found, fetch.folder / options["to"], dirs_exist_ok=True, ignore=ignored)
 

@@ -29,8 +29,8 @@ class Item:
         source: source of the size and checksum.
         gives: counts that are complete with this item.
         list_of: base URL, for a list of files with one path per line.
-        unpacks: for an archive: target folder ``to``; with ``beside``, only the folder that contains a file or folder
-            of this name is extracted.
+        unpacks: for an archive: target folder ``to``; with ``folder_of``, only the folder that contains a file or
+            folder of this name is extracted.
         table: for a gzipped table without a header: arguments of :func:`cab.data.prepare.dated_table`.
     """
 
@@ -101,12 +101,6 @@ class DataSet:
     def by_hand(self) -> bool:
         """Whether a part must be downloaded manually."""
         return any(item.address is None for item in self.items)
-
-    @property
-    def download_bytes(self) -> int | None:
-        """Total size of its items; None if one is unknown."""
-        known = [item.bytes for item in self.items]
-        return None if None in known else sum(size for size in known if size is not None)
 
 
 @functools.cache

@@ -92,7 +92,7 @@ def _refused(archive: Path, name: str, what: str) -> UserError:
     return UserError(f"{archive.name} contains '{sanitize_text(name):.80}', {what}, and was not unpacked")
 
 
-def find_beside(folder: Path, pattern: str | None) -> Path:
+def find_folder_of(folder: Path, pattern: str | None) -> Path:
     """Return the topmost folder that contains a file or folder matching ``pattern``; ``folder`` itself without one.
 
     Raises:

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cab.config.compose import tuned_options
 from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import AttentionSubject
 from cab.efficiency.workload import BACKWARD, Workload, held_bytes
 from cab.patterns import Pattern
 from cab.registry.build import build_backbone
+from cab.registry.tables import tuned_options
 from cab.training import after_optimizer_step, auxiliary_loss
 
 TASK, NETWORK = "lra", "encoder"

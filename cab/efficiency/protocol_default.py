@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import math
 import random
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from cab.efficiency.packed import padded_label
 from cab.efficiency.roofline import Machine
 from cab.efficiency.setting import DTYPES, Setting
 from cab.efficiency.subjects import BASELINES, PROJECTIONS, Subject, has_projections
-from cab.efficiency.timing import seconds
+from cab.efficiency.timing import check_clock, seconds
 from cab.efficiency.workload import PHASES, Workload
 from cab.errors import UserError
 from cab.patterns import Pattern
@@ -91,13 +91,14 @@ def measure_length(
 
 def attempt(case: Case, action: Callable[[], object], setting: Setting) -> None:
     """Run ``action``; an exception becomes the status of ``case``."""
-    begin = time.perf_counter()
+    begin = perf_counter()
     try:
         with guarded(setting.device, setting.time_limit - case.spent):
             action()
+            check_clock()
     except Exception as error:  # a failing attention must not abort the benchmark
         case.fail(error)
-    case.spent += time.perf_counter() - begin
+    case.spent += perf_counter() - begin
     if case.workload is None:  # outside the handler, whose frames hold tensors
         release_memory(setting.device)
 

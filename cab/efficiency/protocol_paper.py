@@ -8,8 +8,8 @@ including weights. Attentions are measured one after another.
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterable, Iterator
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from cab.efficiency.cost import Cost
 from cab.efficiency.failures import guarded, release_memory, status_of
 from cab.efficiency.setting import Setting, appendix_g
 from cab.efficiency.subjects import AttentionSubject, Subject
+from cab.efficiency.timing import check_clock
 from cab.efficiency.workload import make_inputs
 from cab.patterns import Pattern
 from cab.verification.memory import peak_bytes
@@ -63,9 +64,10 @@ def measure_once(
 
     durations = []
     for _ in range(setting.repeats):
-        begin = time.perf_counter()
+        begin = perf_counter()
         call()
-        durations.append(time.perf_counter() - begin)
+        durations.append(perf_counter() - begin)
+    check_clock()
     weights = sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values())
     p10, p25, p75, p90 = (float(np.percentile(durations, at)) for at in (10, 25, 75, 90))
     middle = [duration for duration in durations if p25 <= duration <= p75] or durations

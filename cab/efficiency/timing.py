@@ -5,19 +5,33 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
+from time import perf_counter
 
 import torch
 from torch import Tensor
+from torch.cuda import Event
+
+from cab.errors import UserError
+
+
+def check_clock() -> None:
+    """Raise UserError, and restore the clock, if a module has replaced the clock of the process.
+
+    Measurements use the functions bound when this file is imported, before any measured module runs.
+    """
+    if time.perf_counter is not perf_counter or torch.cuda.Event is not Event:
+        time.perf_counter, torch.cuda.Event = perf_counter, Event
+        raise UserError("the module replaces the clock (time.perf_counter or torch.cuda.Event)")
 
 
 def seconds(call: Callable[[], object], calls: int, device: str) -> float:
     """Return the total time of ``calls`` consecutive calls in seconds."""
     if device == "cuda":
         return cuda_seconds(call, calls)
-    begin = time.perf_counter()
+    begin = perf_counter()
     for _ in range(calls):
         call()
-    return time.perf_counter() - begin
+    return perf_counter() - begin
 
 
 def cuda_seconds(call: Callable[[], object], calls: int) -> float:
@@ -26,7 +40,7 @@ def cuda_seconds(call: Callable[[], object], calls: int) -> float:
     The L2 cache is overwritten before each call, outside the measured interval. This also keeps the device busy while
     the call is prepared, so that launch overhead does not dominate short kernels.
     """
-    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(calls)]
+    events = [[Event(enable_timing=True) for _ in range(2)] for _ in range(calls)]
     torch.cuda.synchronize()
     for start, end in events:
         second_level_cache().zero_()

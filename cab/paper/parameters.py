@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 
-from cab.config.compose import paper_value, read_table, tuned_options
+from cab.config.compose import paper_value
 from cab.patterns import Pattern
 from cab.registry.build import build_backbone
 from cab.registry.registries import ATTENTIONS, BACKBONES
+from cab.registry.tables import read_table, tuned_options
 
 
 def count_parameters(cells: Iterable[tuple[str, str, str]]) -> dict[tuple[str, str, str], int]:

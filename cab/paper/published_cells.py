@@ -10,9 +10,9 @@ import csv
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from cab.config.compose import tuned_options
 from cab.records.results import PAPER_DIR
 from cab.registry.registries import ATTENTIONS
+from cab.registry.tables import tuned_options
 
 KEYS = ("task", "pattern", "backbone", "attention")
 DIRECTIONS = ("better", "worse", "either")

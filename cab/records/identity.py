@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 import json
 import re
 from collections.abc import Mapping
 from typing import Any
+
+from cab.records.code_hash import attention_hash
+from cab.registry.registries import ATTENTIONS, TASKS, is_file
+from cab.registry.tables import attention_label
 
 RUN_KEYS = ("results_dir", "data_root", "data", "device", "force", "retry", "logger", "cluster", "engine", "profile")
 """Keys that specify where and how a cell runs; all other keys identify it and determine its hash."""
@@ -40,6 +46,11 @@ def other_engine(config: Mapping[str, Any]) -> dict[str, str]:
     return {} if config["engine"] == DEFAULT_ENGINE else {"engine": config["engine"]}
 
 
+def with_engine(variant: str, config: Mapping[str, Any]) -> str:
+    """Return the variant of the data set, followed by the engine if it is not the default."""
+    return " ".join(filter(None, (variant, *other_engine(config).values())))
+
+
 def cell_hash(identity: Mapping[str, Any]) -> str:
     """Return the name of a run: the first 16 hexadecimal digits of the SHA-256 of its cell's identity."""
     plain = json.loads(json.dumps(identity))  # as in a record, where all keys are text
@@ -49,8 +60,9 @@ def cell_hash(identity: Mapping[str, Any]) -> str:
 def check_identity(content: Mapping[str, Any]) -> None:
     """Raise ValueError if the cell, the configuration, the engine and the hash in a record do not agree.
 
-    The variant of the data set, and which options of the attention its name shows, follow from the code of the task and
-    the attention. They are compared where this code is loaded, see :class:`cab.runner.data_check.DataCheck`.
+    The variant of the data set follows from the code of the task. The options in the name of the attention follow from
+    its defaults. They are compared if this code is installed and has the options of the configuration. A name is not
+    compared with the defaults of changed code. Files of users are not imported to read a record.
     """
     cell, config = content["cell"], content["config"]
     expected = {name: config[name]["name"] for name in NAMED}
@@ -70,6 +82,49 @@ def check_identity(content: Mapping[str, Any]) -> None:
     )
     if content["hash"] != cell_hash(identity):
         raise ValueError(f"its hash is {content['hash']}, that of its configuration {cell_hash(identity)}")
+    known = {}
+    if content["attention_code"] and content["attention_code"] == _installed_code(config["attention"]["name"]):
+        known["attention"] = _label(_text(config, "attention", *NAMED, "pattern", "preset", "tuning"))
+    if not content.get("initial_weights"):  # the variant names their run, whose record may be elsewhere
+        known["config_variant"] = _variant(_text(config, "task", "dataset", "trainer", "engine"))
+    for name, own in known.items():
+        if own is not None and cell[name] != own:
+            raise ValueError(f"its cell has {name} {cell[name]!r:.60}, its configuration {own!r:.60}")
+
+
+def _text(config: Mapping[str, Any], *keys: str) -> str:
+    return json.dumps({key: config.get(key) for key in keys}, sort_keys=True)
+
+
+@functools.cache
+def _installed_code(attention: str) -> str:
+    """Return the hash of the code of a registered attention; empty if it is not installed."""
+    if is_file(attention) or attention not in ATTENTIONS:
+        return ""
+    place = ATTENTIONS.get(attention).place
+    return "" if place.file is None else attention_hash(place.qualname, place.file, place.module)
+
+
+@functools.lru_cache(maxsize=10_000)
+def _label(text: str) -> str | None:
+    """Return the name of an attention in tables for a configuration in JSON; None if the installed code has none."""
+    with contextlib.suppress(Exception):
+        return attention_label(json.loads(text))
+    return None
+
+
+@functools.lru_cache(maxsize=10_000)
+def _variant(text: str) -> str | None:
+    """Return the variant of the data set for a configuration in JSON; None if the installed code has none."""
+    config = json.loads(text)
+    options = {name: value for name, value in config["task"].items() if name != "name"}
+    with contextlib.suppress(Exception):
+        entry = TASKS.get(config["task"]["name"])
+        if options.keys() == entry.options.keys():
+            task = entry.build(dataset=config["dataset"]["name"], **options)
+            task.bind_config(config)
+            return with_engine(task.config_variant, config)
+    return None
 
 
 def _is_label(label: str, attention: Mapping[str, Any], *, is_tuned: bool) -> bool:

@@ -54,7 +54,7 @@ class Cost:
             the run down.
         peak_memory_bytes: peak memory.
         peak_memory_kind: how it was measured: CUDA allocator, or resident set of the process.
-        expected_gpu_hours: expected hours on one GPU according to configs/costs.csv (Table 15 in preset `paper`).
+        expected_gpu_hours: expected hours on one GPU according to Table 15, in preset `paper`.
     """
 
     params: int | None = None

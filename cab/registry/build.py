@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from cab.attention import Attention
 from cab.attention_types import SINGLE_LAYER, LayerPosition
 from cab.backbone import AttentionFactory, AttentionSpec, Backbone
-from cab.errors import UnsupportedError, UserError
+from cab.errors import UnsupportedError, UserError, exits_as_errors, first_line
 from cab.patterns import Pattern
 from cab.registry.entries import AttentionEntry
 from cab.registry.registries import ATTENTIONS, BACKBONES
@@ -94,10 +95,9 @@ def check_pattern(spec: AttentionSpec, pattern: Pattern, *, allow_unsound: bool 
     entry = ATTENTIONS.get(spec.name)
     allowed = entry.patterns + (entry.unsound if allow_unsound else ())
     if pattern not in allowed:
-        others = [other.name for other in ATTENTIONS if pattern in other.patterns]
         raise UnsupportedError(
-            f"attention '{spec.name}' does not support pattern {pattern} (supported: "
-            f"{' '.join(entry.patterns)}). For {pattern} choose one of: {', '.join(others)}"
+            f"attention '{spec.name}' does not support pattern {pattern} (supported: {' '.join(entry.patterns)}); "
+            "`cab list attentions` prints the patterns of each"
         )
 
 
@@ -204,12 +204,22 @@ def decoding_state(entry: AttentionEntry) -> str:
 
     The layer has 8 heads of width 64 and a float32 state. The size is measured after 512 and 1,024 tokens: ``N B`` if
     it does not depend on the length, ``N B/token`` if it grows; empty for an attention without a causal pattern.
+
+    Raises:
+        UserError: the attention cannot be built, or its decoding fails.
     """
     pattern = next((p for p in entry.patterns if p.is_causal), None)
     if pattern is None:
         return ""
-    attention = build_attention(entry.name, pattern=pattern, embed_dim=512, num_heads=8).eval()
-    before, after = state_bytes(attention, 512), state_bytes(attention, 1024)
+    try:
+        with exits_as_errors():
+            attention = build_attention(entry.name, pattern=pattern, embed_dim=512, num_heads=8).eval()
+            before, after = state_bytes(attention, 512), state_bytes(attention, 1024)
+    except Exception as error:  # of any kind, in the code of a user
+        raise UserError(
+            f"attention '{entry.name}' cannot be built and decoded with pattern {pattern}: {type(error).__name__}: "
+            f"{first_line(error)}. Run: `cab verify {shlex.quote(entry.name)} --pattern {pattern}`"
+        ) from error
     growth = (after - before) / 512
     return f"{growth:,.0f} B/token" if growth else f"{after:,} B"
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from cab.errors import UnsupportedError, UserError, exits_as_errors, first_line
 from cab.patterns import Pattern
 from cab.registry.index import Place
-from cab.registry.options import annotations_of, check_types, with_words
+from cab.registry.options import annotations_of, check_types, converted
 
 if TYPE_CHECKING:  # used in string annotations only, since cab.attention imports torch
     from cab.attention import Attention  # noqa: F401
@@ -78,7 +78,7 @@ class Entry(Generic[T]):
         return frozenset()
 
     def check_options(self, options: Mapping[str, Any], kind: str) -> dict[str, Any]:
-        """Return the options, with yes and no as booleans.
+        """Return the options, in the form of :func:`cab.registry.options.converted`.
 
         Raises:
             UserError: if an option is unknown or a value does not match its annotation.
@@ -88,7 +88,7 @@ class Entry(Generic[T]):
                 known = ", ".join(sorted(self.options)) or "none"
                 raise UserError(f"{kind} '{self.name}' has no option '{name}' (options: {known})")
         kinds = annotations_of(self.cls)
-        options = with_words(options, kinds)
+        options = converted(options, kinds)
         check_types(options, kinds, self.options, kind)
         return options
 

@@ -6,6 +6,7 @@ import inspect
 import math
 import numbers
 import re
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -55,7 +56,7 @@ def annotations_of(constructor: Callable[..., Any]) -> dict[str, Any]:
 def checked_options(
     options: Mapping[str, Any], kinds: Mapping[str, Any], group: str = "", *, usual: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return all options of a group, with yes, no, on and off as truth values.
+    """Return all options of a group, in the form of :func:`converted`.
 
     Args:
         options: the values by name.
@@ -71,18 +72,34 @@ def checked_options(
     for name in kinds:
         if name not in options:
             raise UserError(f"{prefix}{name} has no value: options are set, not removed")
-    options = with_words(options, kinds)
+    options = converted(options, kinds)
     check_types(options, kinds, usual or {}, group)
     return options
 
 
-def with_words(options: Mapping[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:
-    """``options`` with yes, no, on and off, which YAML leaves as text, as the truth values that they stand for."""
-    return {name: _spoken(value) if kinds.get(name) is bool else value for name, value in options.items()}
+def converted(options: Mapping[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options with one form per value, so that 5 and 5.0, or yes and true, are the same configuration.
+
+    Words such as yes, which YAML leaves as text, become booleans. An integer becomes a float if the annotation is
+    float; if it is ``int | float``, a float without fraction becomes an integer.
+    """
+    return {name: _converted(value, kinds.get(name, Any)) for name, value in options.items()}
 
 
-def _spoken(value: Any) -> Any:
-    return _WORDS.get(value.lower(), value) if isinstance(value, str) else value
+def _converted(value: Any, kind: Any) -> Any:
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        return _converted(value, parts[0])
+    if origin in (typing.Union, types.UnionType):
+        if {int, float} <= set(parts):
+            return int(value) if isinstance(value, float) and value.is_integer() else value
+        return next((_converted(value, part) for part in parts if _fits(value, part)), value)
+    if _is_sequence(origin) and parts and isinstance(value, (list, tuple)):
+        is_fixed = origin is tuple and parts[-1:] != (...,)
+        return type(value)(map(_converted, value, parts if is_fixed else [parts[0]] * len(value)))
+    if kind is bool and isinstance(value, str):
+        return _WORDS.get(value.lower(), value)
+    return float(value) if kind is float and type(value) is int and _fits(value, float) else value
 
 
 def check_names(options: Iterable[str], known: Iterable[str], group: str) -> None:
@@ -130,7 +147,7 @@ def described(kind: Any) -> str:
     if origin is typing.Literal:
         return f"one of {', '.join(map(_written, parts))}" if len(parts) > 1 else _written(parts[0])
     if origin in (typing.Union, types.UnionType):
-        return " or ".join(described(part) for part in parts)
+        return " or ".join(described(part) for part in parts if part is not int or float not in parts)
     if _is_sequence(origin):
         if origin is tuple and parts[-1:] != (...,):
             return f"a list of {len(parts)}: {', '.join(map(described, parts))}"
@@ -159,8 +176,12 @@ def _fits(value: Any, kind: Any) -> bool:
     if kind is int:
         return isinstance(value, numbers.Integral)
     if kind is float:
-        return isinstance(value, numbers.Real) and math.isfinite(value)
+        return abs(value) <= sys.float_info.max if isinstance(value, int) else _is_finite(value)
     return isinstance(value, kind) if kind in _KINDS else True
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and math.isfinite(value)
 
 
 def _is_sequence(origin: Any) -> bool:

@@ -21,7 +21,7 @@ from cab.records.results import REFERENCE_DIRS
 from cab.records.verified import is_verified
 from cab.registry.entries import AttentionEntry
 from cab.registry.options import argument_texts
-from cab.registry.registries import ATTENTIONS
+from cab.registry.registries import ATTENTIONS, is_file
 from cab.suite.gain import SuiteGains, suite_gains
 from cab.suite.results import read_suite
 from cab.suite.table import cell_text
@@ -31,6 +31,7 @@ DEFAULTS = ROOT / "attentions" / "defaults.csv"
 COSTS = ROOT / "results" / "efficiency" / "costs.csv"
 COST_LENGTH = 8192
 NO_DIFFERENCES = "as published: no difference is recorded in attentions/defaults.csv"
+NOT_PUBLISHED = "no published defaults are recorded for a class in a file"
 NO_STATE = "no causal pattern, so no decode state"
 NOT_MEASURED = f"no measurement of forward and backward passes at {COST_LENGTH:,} tokens"
 NO_SCORES = "no trained records in results/mini"
@@ -165,7 +166,8 @@ def _defaults(name: str) -> Section:
     for row in own:
         published = "as published" if row["published"] == row["default"] else row["published"]
         rows.append((row["part"], row["default"], published, f"[{numbers[row['source']]}]", row["note"]))
-    section = _table("Default compared with published", _DEFAULT_HEADER, tuple(rows), NO_DIFFERENCES)
+    without_rows = NOT_PUBLISHED if is_file(name) else NO_DIFFERENCES
+    section = _table("Default compared with published", _DEFAULT_HEADER, tuple(rows), without_rows)
     return replace(section, footnotes=tuple(f"[{number}] {source}" for source, number in numbers.items()))
 
 

@@ -11,20 +11,22 @@ from typing import Any
 
 from cab.backbone import AttentionSpec
 from cab.backbone_protocols import missing_call
-from cab.config.compose import read_rows, tuned_options
 from cab.config.run_config import RunConfig
 from cab.errors import UnsupportedError, UserError
 from cab.patterns import Pattern
-from cab.records.identity import cell_hash, identity_of, other_engine
+from cab.records.identity import cell_hash, identity_of, with_engine
 from cab.records.record import Record, record_path
 from cab.registry.build import backbone_patterns, check_attention, check_slot
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
+from cab.registry.tables import attention_label, read_rows
 from cab.task import Task
 
 log = logging.getLogger("cab")
 
 GROUPS = ("task", "dataset", "backbone", "pattern", "attention")
 """Groups that are chosen by name, in the order of :func:`runnable_cells`."""
+GPU = "GPU"
+"""Hardware of the hours in Table 15."""
 
 
 @dataclass(frozen=True)
@@ -84,21 +86,16 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """Name of the attention in tables with its non-default options, as ``abc(num_landmarks=32)``."""
-        cell = self.config.task.name, self.config.backbone.name, str(self.config.pattern), self.config.attention.name
-        usual = tuned_options(*cell, preset=self.config.preset)
-        set_by_hand = [f"{k}={v}" for k, v in sorted(self.config.attention.options.items()) if v != usual[k]]
-        set_by_hand += [] if self.config.tuning is None else ["tuned"]
-        return ATTENTIONS.get(self.config.attention.name).label + (f"({', '.join(set_by_hand)})" if set_by_hand else "")
+        """Name of the attention in tables, see :func:`cab.registry.tables.attention_label`."""
+        return attention_label(self.config.resolved)
 
     @property
     def key(self) -> dict[str, Any]:
         """Columns that identify the cell in tables."""
-        engine = other_engine(self.config.resolved).values()
         return {
             "task": self.config.task.name,
             "dataset": self.config.dataset,
-            "config_variant": " ".join(filter(None, (self.task.config_variant, *engine))),
+            "config_variant": with_engine(self.task.config_variant, self.config.resolved),
             "backbone": self.config.backbone.name,
             "pattern": str(self.config.pattern),
             "attention": self.label,
@@ -111,8 +108,8 @@ class Cell:
         """Description for logs."""
         return " ".join(str(value) for value in self.key.values() if value != "")
 
-    def gpu_hours(self) -> float | None:
-        """Return the expected hours on one GPU from configs/costs.csv; None if unknown.
+    def expected_hours(self) -> tuple[float, str] | None:
+        """Return the expected hours and their hardware, such as ``GPU``, from configs/costs.csv; None if unknown.
 
         In preset `paper` these are the hours of Table 15, which do not apply to generated data.
         """
@@ -120,7 +117,7 @@ class Cell:
         if wanted["preset"] == "paper" and wanted["dataset"] == "synthetic":
             return None
         found = (row for row in _costs() if all(row[key] in ("", wanted[key]) for key in wanted))
-        return next((float(row["gpu_hours"]) for row in found), None)
+        return next(((float(row["hours"]), row["hardware"]) for row in found), None)
 
 
 def check_dataset(task: str, dataset: str, pattern: Pattern | None = None) -> None:

@@ -18,9 +18,10 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from cab.config.compose import paper_row, register_configs, resolve, tuning_rows
+from cab.config.compose import paper_row, register_configs, resolve
 from cab.config.sources import REGISTRIES
 from cab.files.config_folders import CONFIGS
+from cab.registry.tables import tuning_rows
 from cab.runner.cell import Cell
 from cab.runner.engine import check_without_data
 from cab.runner.launch import readable_errors

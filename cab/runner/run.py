@@ -20,7 +20,7 @@ from cab.files.folders import check_writable
 from cab.records.record import Cost, Record, RunMetadata, Status, record_path, weights_path
 from cab.registry.registries import ATTENTIONS
 from cab.runner.batches import DeviceBatches, mix_seed
-from cab.runner.cell import Cell
+from cab.runner.cell import GPU, Cell
 from cab.runner.data_check import DataCheck
 from cab.runner.engine import Run, make_initial_backbone
 from cab.runner.failures import status_of
@@ -144,6 +144,7 @@ def _train_and_evaluate(run: Run, about: RunMetadata, effort: ResourceUsage) -> 
         if training.history:
             draw_loss(training.history, cell.title, run.folder / "loss.png")
         baselines = cell.task.baselines()
+    hours, hardware = cell.expected_hours() or (None, "")
     cost = Cost(
         params=sum(parameter.numel() for parameter in backbone.parameters()),
         steps=training.steps,
@@ -154,7 +155,7 @@ def _train_and_evaluate(run: Run, about: RunMetadata, effort: ResourceUsage) -> 
         wall_seconds=training.earlier_seconds + time.perf_counter() - started,
         peak_memory_bytes=memory.read(),
         peak_memory_kind=memory.kind,
-        expected_gpu_hours=cell.gpu_hours(),
+        expected_gpu_hours=hours if hardware == GPU else None,
     )
     spent = effort.read() | ({"cpu_seconds": None} if training.earlier_seconds else {})
     return Record.finished(

@@ -12,10 +12,6 @@ from cab.errors import UserError
 from cab.records.record import CELL, Record, Status, record_path
 from cab.runner.folder import ABOUT, is_held, is_replacing
 
-UNFINISHED = ("running", "interrupted")
-"""Statuses of cells without a new record: a process has locked the folder, or no process has, and the run can resume.
-"""
-
 RETRIED = (*(status for status in Status if status is not Status.FINISHED), "interrupted")
 """Statuses that ``cab run --retry`` accepts."""
 

@@ -136,7 +136,7 @@ class Worst:
 
     def __init__(self, quantity: str, *, limit: float) -> None:
         self.quantity = quantity
-        self.limit = limit
+        self.usual = self.limit = limit
         self.value = 0.0
         self.where = ""
         self.finding = ""
@@ -151,7 +151,7 @@ class Worst:
             limit: largest value that passes (default: that of all measurements).
             finding: sentence that states the defect if the value exceeds the limit.
         """
-        limit = self.limit if limit is None else limit
+        limit = self.usual if limit is None else limit
         value = float(value)
         value = math.inf if math.isnan(value) else value
         self.count += 1

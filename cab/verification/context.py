@@ -90,6 +90,11 @@ def each_input_is_used(subject: Subject) -> Worst:
     return worst
 
 
+def reads_whole_source(subject: Subject) -> bool:
+    """Return whether the outputs of a cross pattern are expected to depend on all parts of the source."""
+    return reads_source(subject) and not subject.declared("selects_tokens", False)
+
+
 def declares_distance(subject: Subject) -> bool:
     """Return whether a self-attention module declares the largest distance between an output and its tokens."""
     return not subject.pattern.is_cross and subject.max_token_distance is not None
@@ -128,6 +133,105 @@ def token_distance(subject: Subject) -> Worst:
     unread = float(not bool(gradient[away == farthest].any()))
     worst.add(unread, f"n={length}, no output depends on a token at distance {farthest}", limit=0.0)
     return worst
+
+
+SHORT, MIDDLE = 66, 600
+LEAST_READ = 0.7
+"""Smallest share of tokens read, relative to the share at the shortest length."""
+FADED = 0.2
+"""Gradient to tokens 64 to 96 before an output, relative to the nearest 32, below which a method decays."""
+MANY_KEYS, FEW_QUERIES = 600, 5
+
+
+def reads_all(subject: Subject) -> bool:
+    """Return whether the outputs of a self pattern are expected to read all tokens that they may attend to."""
+    if subject.pattern.is_cross or not reads_something(subject) or subject.max_token_distance is not None:
+        return False
+    return not subject.declared("selects_tokens", False)
+
+
+@check("context", applies=reads_all, declared_in="selects_tokens")
+def context_map(subject: Subject) -> Worst:
+    """At 600 and 4,133 tokens, outputs read the predecessor, the token 512 before, the first token and most others."""
+    worst = Worst("share of tokens not read", limit=0.0)
+    usual = _read(subject, SHORT).gt(0.0).double().sum() / _visible(subject, SHORT)
+    fades = False
+    for length in (MIDDLE, *subject.long):
+        sizes, outputs = _read(subject, length), _outputs(length)
+        if length == MIDDLE:
+            near, far = (sizes[:, length - to : length - start].mean() for start, to in ((9, 41), (72, 104)))
+            fades = 0.0 < float(far) < FADED * float(near)
+        places = {"predecessor": outputs - 1}
+        if not fades:
+            places |= {"token 512 before": outputs - 512, "first token": torch.zeros_like(outputs)}
+            share = float(sizes.gt(0.0).double().sum() / _visible(subject, length) / usual)
+            finding = f"outputs read {share:.0%} of the share of tokens that they read at n={SHORT}"
+            worst.add(1.0 - min(share, 1.0), f"n={length}, all tokens", limit=1.0 - LEAST_READ, finding=finding)
+        for name, tokens in places.items():
+            unread = 1.0 - (sizes[torch.arange(len(outputs)), tokens] > 0.0).double().mean()
+            finding = f"at n={length}, most outputs do not read the {name}"
+            worst.add(unread, f"n={length}, {name}", limit=0.5, finding=finding)
+    return worst
+
+
+@check("context", applies=reads_whole_source, declared_in="selects_tokens")
+def source_map(subject: Subject) -> Worst:
+    """With far more source than target tokens, the output depends on every quarter of the source."""
+    worst = Worst("required change of the output, relative to the measured change,", limit=1.0)
+    for count in (MANY_KEYS, *subject.long):
+        module = subject.build_for(count)
+        inputs, fresh = (subject.draw(module, FEW_QUERIES, count, batch=1, seed=seed) for seed in (1, 2))
+        assert inputs.key is not None
+        assert inputs.value is not None
+        with torch.no_grad():
+            before = inputs.run(module)
+            size = max(before.double().pow(2).mean().sqrt().item(), 1e-30)
+            for quarter in range(4):
+                part = slice(count * quarter // 4, count * (quarter + 1) // 4)
+                key, value = inputs.key.clone(), inputs.value.clone()
+                key[:, part], value[:, part] = fresh.key[:, part], fresh.value[:, part]
+                change = _change(replace(inputs, key=key, value=value).run(module), before) / size
+                finding = f"outputs do not depend on quarter {quarter + 1} of {count} source tokens"
+                needed = LEAST_LONG_CHANGE / change if change else torch.inf
+                worst.add(needed, f"n={FEW_QUERIES}, m={count}, quarter {quarter + 1}", finding=finding)
+    return worst
+
+
+def _outputs(length: int) -> Tensor:
+    """Return the outputs whose context is measured, most of them near the end."""
+    return torch.tensor([length - 1, length - 2, length - 21] if length > MIDDLE else [*range(length - 8, length)])
+
+
+def _visible(subject: Subject, length: int) -> int:
+    """Return the number of pairs of an output of :func:`_outputs` and a token that it may attend to."""
+    outputs = _outputs(length)
+    return int((outputs + 1).sum()) if subject.pattern.is_causal else len(outputs) * length
+
+
+def _read(subject: Subject, length: int) -> Tensor:
+    """Return the gradient of each output of :func:`_outputs` to each token, relative to the largest, [outputs, N].
+
+    The module computes in float64 if it can. Values that rounding can cause are zero.
+    """
+    outputs = _outputs(length).to(subject.device)
+    module = subject.build(embed_dim=16, num_heads=2)
+    batch = len(outputs) if length <= MIDDLE else 1
+    inputs = subject.draw(module, length, batch=1).repeated(batch)
+    try:
+        module, rows = module.double(), inputs.double().requiring_grad()
+        output = rows.run(module)
+    except Exception:  # float64 is optional
+        module, rows = module.float(), inputs.float().requiring_grad()
+        output = rows.run(module)
+    direction = torch.linspace(0.5, 1.5, output.shape[-1]).to(output)
+    if batch > 1:
+        chosen = (output[torch.arange(batch), outputs] * direction).sum()
+        sizes = torch.autograd.grad(chosen, rows.query)[0].norm(dim=-1)
+    else:
+        found = [torch.autograd.grad(output[0, i] @ direction, rows.query, retain_graph=True)[0][0] for i in outputs]
+        sizes = torch.stack(found).norm(dim=-1)
+    sizes = (sizes / sizes.amax(1, keepdim=True).clamp_min(1e-300)).cpu()
+    return sizes.where(sizes > torch.finfo(sizes.dtype).eps ** 0.7, 0.0)
 
 
 def _change(a: Tensor, b: Tensor) -> float:

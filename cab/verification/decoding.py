@@ -8,7 +8,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from cab.attention_types import reorder_state
 from cab.verification.check import Worst, check, check_layouts, decodes, supports
 from cab.verification.compare import difference, limit_for
 from cab.verification.inputs import Inputs, Module, padding_masks, row_alone
@@ -16,6 +15,8 @@ from cab.verification.subject import LONG, Subject, rounding
 
 STEPS = 700
 """Number of tokens in the longest step-by-step run: more than a few cache blocks."""
+LONGEST_STEPS = 2100
+"""The corresponding number for a state of constant size, whose steps do not become slower."""
 
 
 def prefills(subject: Subject) -> bool:
@@ -34,7 +35,10 @@ def decode_steps(subject: Subject) -> Worst:
     """Step-by-step decoding from an empty state reproduces the parallel forward pass, for inputs of scale 1 and 4."""
     worst = Worst("relative error of step-by-step decoding", limit=subject.decode_tolerance)
     cases = [(1, 4, 1.0), (2, 1, 1.0), (17, 4, 4.0), (37, 4, 1.0), (140, 1, 1.0)]
-    for length, num_heads, scale in [*cases, (STEPS, 1, 1.0)] if subject.long else cases:
+    if subject.long:
+        is_constant = getattr(subject.cls, "has_constant_size_state", not subject.keeps_whole_contract)
+        cases.append((LONGEST_STEPS if is_constant else STEPS, 2, 1.0))
+    for length, num_heads, scale in cases:
         module = subject.build(num_heads=num_heads) if length < STEPS else subject.build_for(LONG)
         inputs = subject.draw(module, length, scale=scale)
         _compare(worst, subject, module, inputs, [1] * length, f"n={length}, heads {num_heads}, inputs x{scale:g}")
@@ -63,7 +67,7 @@ def decode_padded(subject: Subject, layout: str) -> Worst:
         return worst
     plans = {"step by step": [1] * 19}
     if prefills(subject):
-        plans["in chunks"] = [12, 1, 1, 1, 3, 1]
+        plans |= {"in chunks": [12, 1, 1, 1, 3, 1], "in chunks with padding in each": [5, 4, 4, 6]}
     module = subject.build()
     inputs = subject.draw(module, 19, batch=4)
     inputs = replace(inputs, query_padding=padding_masks(layout, inputs.query))
@@ -71,29 +75,6 @@ def decode_padded(subject: Subject, layout: str) -> Worst:
         inputs = replace(inputs, key_padding=padding_masks(layout, inputs.key).roll(1, 0))
     for plan, chunks in plans.items():
         _compare(worst, subject, module, inputs, chunks, f"n=19, {plan}")
-    return worst
-
-
-@check("decoding", applies=decodes, declared_in="decode_tolerance")
-def decode_reordered(subject: Subject) -> Worst:
-    """After rows of the state are repeated, dropped and reordered (beam search), decoding continues correctly."""
-    worst = Worst("relative error of decoding reordered rows", limit=subject.decode_tolerance)
-    module = subject.build()
-    inputs = subject.draw(module, 21, batch=3)
-    moved = inputs.rows(torch.tensor([2, 0, 0, 1]).to(inputs.query.device))
-    limit = limit_for(rounding(module, inputs), subject.decode_tolerance)
-    with torch.no_grad():
-        state = initial_state(module, inputs)
-        for t in range(11):
-            _, state = module.step(inputs.query[:, t], state)
-        state = reorder_state(state, torch.tensor([2, 0, 0, 1]).to(inputs.query.device))
-        outputs = []
-        for t in range(11, 21):
-            output, state = module.step(moved.query[:, t], state)
-            outputs.append(output)
-        worst.add(
-            difference(torch.stack(outputs, 1), moved.run(module)[:, 11:]), "n=21, rows 2 0 0 1 from 11", limit=limit
-        )
     return worst
 
 
@@ -148,7 +129,14 @@ def initial_state(module: Module, inputs: Inputs) -> dict[str, Tensor]:
 
 def decode(module: Module, inputs: Inputs, chunks: Sequence[int]) -> Tensor:
     """Return the outputs [B, N, D] of reading the targets in chunks, by ``step`` (one token) or ``prefill``."""
-    state, start, outputs = initial_state(module, inputs), 0, []
+    return read_chunks(module, inputs, chunks, initial_state(module, inputs))[0]
+
+
+def read_chunks(
+    module: Module, inputs: Inputs, chunks: Sequence[int], state: dict[str, Tensor]
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the outputs [B, N, D] of reading the first targets in chunks from ``state``, and the new state."""
+    start, outputs = 0, [inputs.query[:, :0]]
     for size in chunks:
         tokens = inputs.query[:, start : start + size]
         mask = {}
@@ -158,7 +146,7 @@ def decode(module: Module, inputs: Inputs, chunks: Sequence[int]) -> Tensor:
         output, state = read(tokens, state, **mask)
         outputs.append(output)
         start += size
-    return torch.cat(outputs, dim=1)
+    return torch.cat(outputs, dim=1), state
 
 
 def _compare(worst: Worst, subject: Subject, module: Module, inputs: Inputs, chunks: Sequence[int], where: str) -> None:
@@ -172,6 +160,8 @@ def _compare(worst: Worst, subject: Subject, module: Module, inputs: Inputs, chu
 
 PROMPT = 17
 """Number of tokens of a padded prompt."""
+PROMPTS = ([17], [6, 5, 6])
+"""Chunks of a padded prompt; in the second form, padding extends over several chunks."""
 
 
 def _compare_padded_prompt(worst: Worst, subject: Subject, layout: str) -> None:
@@ -182,10 +172,11 @@ def _compare_padded_prompt(worst: Worst, subject: Subject, layout: str) -> None:
     inputs = replace(inputs, query_padding=torch.cat([mask, mask.new_zeros(len(mask), 3)], 1))
     limit = limit_for(rounding(module, inputs), subject.decode_tolerance)
     with torch.no_grad():
-        prompt = [PROMPT] if prefills(subject) else [1] * PROMPT
-        decoded = decode(module, inputs, [*prompt, 1, 1, 1])
-        for row, real in enumerate(inputs.real):
-            alone = row_alone(inputs, row)
-            assert alone is not None, "the last tokens are real"
-            error = difference(decoded[row, real], alone.run(module)[0])
-            worst.add(error, f"prompt of {PROMPT}, 3 steps, row {row}", limit=limit)
+        for prompt in PROMPTS if prefills(subject) else ([1] * PROMPT,):
+            decoded = decode(module, inputs, [*prompt, 1, 1, 1])
+            for row, real in enumerate(inputs.real):
+                alone = row_alone(inputs, row)
+                assert alone is not None, "the last tokens are real"
+                error = difference(decoded[row, real], alone.run(module)[0])
+                where = f"prompt in {len(prompt)} chunks of {max(prompt)}, 3 steps, row {row}"
+                worst.add(error, where, limit=limit)

@@ -12,12 +12,25 @@ RATES = (0.1, 0.5)
 ROWS = 4096
 """Number of equal rows with independent dropout: the standard error of a mean is 1 / 64 of the standard deviation."""
 
+DRAWN, LEAST_DISTANCE = 24, 1e-3
+"""Number of equal sequences per call, and smallest distance of two samples relative to the typical distance."""
+
+SAMPLES, SIMILAR = 512, 0.3
+"""Number of samples, and largest similarity of the dropout of two heads or positions."""
+
 
 def drops(subject: Subject) -> bool:
     """Return whether the class uses dropout and has no other randomness in training."""
     if subject.dropout == 0.0 or subject.is_random_in_training:
         return False
-    return bool(_parts(subject, 0.5, 5).std() > 1e-3)
+    samples = torch.cat([_parts(subject, 0.5, 5, rows=DRAWN, seed=seed) for seed in (1, 2)])
+    return bool(samples.std() > 1e-3)
+
+
+def drops_in_heads(subject: Subject) -> bool:
+    """Return whether the class uses dropout and has heads that its last projection merges."""
+    width = getattr(getattr(subject.build(), "out_proj", None), "weight", torch.empty(0)).shape
+    return len(width) == 2 and width[0] == width[1] and hasattr(subject.build(), "num_heads") and drops(subject)
 
 
 @check("dropout", applies=drops)
@@ -49,13 +62,58 @@ def dropout_rate(subject: Subject) -> Worst:
     return worst
 
 
+@check("dropout", applies=drops)
+def dropout_differs(subject: Subject) -> Worst:
+    """Sequences, calls and modules draw dropout separately: no two of them drop the same."""
+    worst = Worst("required distance of two samples, relative to the measured distance,", limit=1.0)
+    for length in (40,):  # a sparse method may have few weights in short sequences
+        first, second = (subject.build(dropout=0.5).train() for _ in range(2))
+        inputs = subject.draw(first, length, length, batch=1).repeated(DRAWN)
+        with torch.no_grad():
+            torch.manual_seed(1)
+            samples = [inputs.run(module).flatten(1).double() for module in (first, first, second)]
+        between = torch.cdist(torch.cat(samples), torch.cat(samples))
+        typical = between.median().clamp_min(1e-30)
+        between.fill_diagonal_(torch.inf)
+        pair = int(between.argmin())
+        a, b = (f"sequence {i % DRAWN} of call {i // DRAWN}" for i in divmod(pair, len(between)))
+        worst.add(LEAST_DISTANCE * typical / between.min().clamp_min(1e-30), f"n={length}, {a} and {b}")
+    return worst
+
+
+@check("dropout", applies=drops_in_heads, declared_in="shares_dropout")
+def dropout_per_head(subject: Subject) -> Worst:
+    """Heads and positions draw dropout separately."""
+    shared = subject.declared("shares_dropout", ())
+    worst = Worst("similarity of the dropout of two heads or positions", limit=SIMILAR)
+    module = subject.build(dropout=0.5)
+    module.out_proj.weight.data.copy_(torch.eye(module.embed_dim))
+    inputs = subject.draw(module, 6, 6, batch=1).repeated(SAMPLES)
+    with torch.no_grad():
+        noise = inputs.run(module.train(), seed=1).double()
+    noise = (noise - noise.mean(0)).unflatten(-1, (module.num_heads, -1))
+    for head in range(1, module.num_heads):
+        limit = torch.inf if "heads" in shared else SIMILAR
+        worst.add(_similarity(noise[:, -1, 0], noise[:, -1, head]), f"n=6, heads 0 and {head}", limit=limit)
+    for position in (3, 4):
+        limit = torch.inf if "positions" in shared else SIMILAR
+        worst.add(_similarity(noise[:, 5, 0], noise[:, position, 0]), f"n=6, positions 5 and {position}", limit=limit)
+    return worst
+
+
+def _similarity(a: Tensor, b: Tensor) -> float:
+    """Return the linear similarity (CKA) of two centered samples [S, E]: near 0 if independent, near 1 if shared."""
+    size = (a.mT @ a).norm() * (b.mT @ b).norm()
+    return float((a.mT @ b).norm() ** 2 / size.clamp_min(1e-30))
+
+
 @torch.no_grad()
-def _parts(subject: Subject, rate: float, length: int) -> Tensor:
-    """Return the coefficients [ROWS] of the output without dropout in outputs with dropout."""
+def _parts(subject: Subject, rate: float, length: int, *, rows: int = ROWS, seed: int = 1) -> Tensor:
+    """Return the coefficients [rows] of the output without dropout in outputs with dropout."""
     module = subject.build(num_heads=1, dropout=rate)
-    inputs = subject.draw(module, length, length, batch=1).repeated(ROWS)
+    inputs = subject.draw(module, length, length, batch=1).repeated(rows)
     expected = inputs.rows(slice(0, 1)).run(module)[0].double()
-    draws = inputs.run(module.train(), seed=1).double()
+    draws = inputs.run(module.train(), seed=seed).double()
     last = getattr(module, "out_proj", None)
     bias = getattr(last, "bias", None)
     if bias is not None:  # added after dropout, so it would mask the effect

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from time import perf_counter, process_time
+from typing import Any
 
 import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from cab.verification.check import Worst, check
-from cab.verification.inputs import Module
+from cab.verification.decoding import initial_state, prefills, read_chunks
+from cab.verification.inputs import Inputs, Module
 from cab.verification.memory import peak_bytes
 from cab.verification.subject import Subject
 
@@ -53,12 +58,61 @@ def time_growth(subject: Subject) -> Worst:
 def memory_growth(subject: Subject) -> Worst:
     """Peak memory in training and in evaluation grows with length no faster than the declared complexity."""
     worst = Worst("growth exponent of the peak memory", limit=allowed(subject, MEMORY_SLACK))
-    for mode, phase in PHASES.items():
+    phases = PHASES | (PADDED if subject.padding_layouts else {})
+    for mode, phase in phases.items():
         module = _module(subject)
-        costs = {n: float(peak_bytes(partial(phase, subject, module, n), subject.device)) for n in lengths(subject)}
+        longest = sorted(lengths(subject))[-3:]
+        costs = {n: float(peak_bytes(partial(phase, subject, module, n), subject.device)) for n in longest}
         power, where = _power(costs, "MiB", 2**-20)
         worst.add(power, f"{where}, {mode}")
     return worst
+
+
+@check("growth", applies=prefills, declared_in="complexity")
+def step_growth(subject: Subject) -> Worst:
+    """State, memory and work of a decoding step grow linearly at most; with a declared constant state, not at all."""
+    is_constant = bool(getattr(subject.cls, "has_constant_size_state", False))
+    recomputes = subject.keeps_whole_contract and not subject.pattern.is_cross and subject.cls.init_decode_state is None
+    limit = 0.1 if is_constant else allowed(subject, MEMORY_SLACK) if recomputes else MEMORY_SLACK
+    worst = Worst("growth exponent of a decoding step", limit=limit)
+    module = subject.build(embed_dim=16, num_heads=2)
+    states, costs, work = {}, {}, {}
+    for length in STEP_LENGTHS:
+        inputs = subject.draw(module, length + 2, 16, batch=1)
+        with torch.no_grad():
+            _, state = read_chunks(module, inputs, [length, 1], initial_state(module, inputs))
+            token = inputs.query[:, -1]
+            states[length] = float(max(1, sum(x.nbytes for x in state.values())))
+            costs[length] = float(max(1, peak_bytes(partial(module.step, token, state), subject.device)))
+            with _Work() as counted:
+                module.step(token, state)
+            work[length] = float(max(1, counted.elements))
+    if is_constant:
+        growth = states[1024] / states[64] - 1.0
+        worst.add(growth, "state at n=64 and n=1024", limit=0.0, finding="the decoding state is not of constant size")
+    for what, found, unit, factor in (
+        ("state", states, "KiB", 2**-10),
+        ("peak memory", costs, "KiB", 2**-10),
+        ("values read and written", work, "", 1.0),
+    ):
+        power, where = _power(found, unit, factor)
+        worst.add(power, f"{what}, {where}", finding=f"the {what} of a decoding step grows with the position")
+    return worst
+
+
+STEP_LENGTHS = (64, 256, 1024, 2048)
+
+
+class _Work(TorchDispatchMode):
+    """Counts the elements of the inputs and outputs of all operations."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        if not func.is_view:
+            self.elements += sum(x.numel() for x in tree_leaves((args, kwargs, output)) if isinstance(x, Tensor))
+        return output
 
 
 Phase = Callable[[Subject, Module, int], None]
@@ -94,7 +148,22 @@ def _evaluate(subject: Subject, module: Module, length: int) -> None:
     subject.draw(module, length, length, batch=1).run(module.eval())
 
 
+def _padded(subject: Subject, module: Module, length: int) -> Inputs:
+    return subject.pad(subject.draw(module, length, length, batch=2), "left").rows(slice(1, 2))
+
+
+def _train_padded(subject: Subject, module: Module, length: int) -> None:
+    _padded(subject, module, length).requiring_grad().run(module.train()).sum().backward()
+    module.zero_grad()
+
+
+@torch.no_grad()
+def _evaluate_padded(subject: Subject, module: Module, length: int) -> None:
+    _padded(subject, module, length).run(module.eval())
+
+
 PHASES = {"in training": _train, "in evaluation": _evaluate}
+PADDED = {"in training with padding": _train_padded, "in evaluation with padding": _evaluate_padded}
 
 
 def _time_power(subject: Subject, phase: Phase) -> tuple[float, str]:
@@ -115,13 +184,13 @@ def _seconds(call: Callable[[], object], device: str) -> float:
     """Return the CPU time of a call in seconds; on a GPU, the wall time until its kernels finish."""
     if device != "cpu":
         torch.cuda.synchronize(device)
-        start = time.perf_counter()
+        start = perf_counter()
         call()
         torch.cuda.synchronize(device)
-        return time.perf_counter() - start
-    start = time.process_time()
+        return perf_counter() - start
+    start = process_time()
     call()
-    return time.process_time() - start
+    return process_time() - start
 
 
 def _power(costs: dict[int, float], unit: str, factor: float) -> tuple[float, str]:

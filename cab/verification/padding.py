@@ -9,7 +9,7 @@ from functools import partial
 import torch
 
 from cab.verification.check import Worst, check, check_layouts, keeps_contract, pads, supports
-from cab.verification.compare import LEAK, ROUNDING, difference, gradient_floor, limit_for
+from cab.verification.compare import LEAK, ROUNDING, difference, error_at, gradient_floor, limit_for
 from cab.verification.inputs import outputs_and_gradients, padded_places, row_alone, with_padding
 from cab.verification.subject import Subject, rounding
 
@@ -52,6 +52,31 @@ def padded_row(subject: Subject) -> Worst:
         worst.add(0.0 if is_finite else torch.inf, f"n=17, gradient of {name}")
     if inputs.key is not None:  # targets without a source token: undefined, but finite
         worst.add(0.0 if output.isfinite().all() else torch.inf, "n=17, output for an empty source")
+    return worst
+
+
+@check("padding", applies=pads, declared_in="padding_layouts")
+def padded_single_token(subject: Subject) -> Worst:
+    """Sequences with a single real token, at every place, give the output of this token alone."""
+    worst = Worst("relative error of a single real token", limit=ROUNDING)
+    for length in (17, 70):
+        module = subject.build()
+        inputs = subject.draw(module, length, length, batch=length)
+        places = torch.arange(length, device=inputs.query.device)
+        if "inside" not in subject.padding_layouts:
+            ends = {"right": 0, "left": length - 1}
+            places = places[[end for layout, end in ends.items() if layout in subject.padding_layouts]]
+            inputs = inputs.rows(slice(0, len(places)))
+        hidden = torch.arange(length, device=places.device) != places[:, None]
+        limit = limit_for(rounding(module, inputs.rows(slice(0, 1))), ROUNDING)
+        for names in (("query",), ("key",), ("query", "key")) if inputs.key is not None else (("query",),):
+            padded = replace(inputs, **{f"{name}_padding": hidden for name in names})
+            cut = names if "key" not in names else (*names, "value")
+            alone = {name: x[~hidden][:, None] for name, x in inputs.tensors().items() if name in cut}
+            with torch.no_grad():
+                output, expected = padded.run(module), replace(inputs, **alone).run(module)
+            error = error_at(output[padded.real], expected.flatten(0, 1)).max()
+            worst.add(error, f"n={length}, one real token in {' and '.join(names)}", limit=limit)
     return worst
 
 
@@ -161,7 +186,7 @@ def padding_output(subject: Subject) -> Worst:
 def padded_as_alone(subject: Subject, layout: str) -> Worst:
     """Compare every row of a padded batch, also as a batch of one, with the same row without padding and masks."""
     worst = Worst("relative error of a padded row", limit=ROUNDING)
-    for length, num_heads, scale in ((17, 4, 1.0), (17, 1, 4.0), (70, 4, 1.0), *((n, 1, 1.0) for n in subject.long)):
+    for length, num_heads, scale in ((17, 4, 1.0), (17, 1, 4.0), (70, 4, 1.0), *((n, 2, 1.0) for n in subject.long)):
         module = subject.build_for(length, num_heads=num_heads)
         inputs = with_padding(
             subject.draw(module, length, batch=3 if length in subject.long else BATCH, scale=scale), layout

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
+from torch import Tensor
 
-from cab.verification.causality import gradient_leak
+from cab.verification.causality import gradient_leak, replacement_leak
 from cab.verification.check import Worst, check, supports
-from cab.verification.compare import LEAK, distance
-from cab.verification.decoding import decode
-from cab.verification.inputs import row_alone, with_padding
-from cab.verification.subject import Subject
+from cab.verification.compare import LEAK, distance, gradient_floor
+from cab.verification.decoding import STEPS, decode
+from cab.verification.inputs import Inputs, outputs_and_gradients, row_alone, with_padding
+from cab.verification.numerics import has_exact_gradient
+from cab.verification.subject import LONG, Subject
 
 SPACINGS = 8.0
 """Limit for two computations in a low-precision dtype, in units of its machine epsilon."""
@@ -38,9 +41,26 @@ def autocasts_decoding(subject: Subject) -> bool:
     return autocasts(subject) and subject.decodes
 
 
+def converts(subject: Subject) -> bool:
+    """Return whether the module can be converted to bfloat16."""
+    return torch.bfloat16 in precisions(subject)
+
+
+def autocasts_gradients(subject: Subject) -> bool:
+    """Return whether gradients under autocast can be compared: no choice of tokens depends on rounding."""
+    return autocasts(subject) and has_exact_gradient(subject)
+
+
 def autocasts_padding(subject: Subject) -> bool:
     """Return whether low precision and padding on the left apply."""
     return autocasts(subject) and supports(subject, "left")
+
+
+CUTS = (0, 15, 63, 127, 150, 191, 255, 298)
+"""Positions after which all tokens are replaced."""
+
+GRADIENT, MARGIN = 0.14, 4.0
+"""Largest relative distance of a gradient (a cosine of 0.99), and factor on the change that rounded inputs cause."""
 
 
 @contextmanager
@@ -64,7 +84,7 @@ def autocast_output(subject: Subject) -> Worst:
             (17, 4, 1.0),
             (130, 4, 1.0),
             (1030, 1, 8.0),
-            *((n, 1, s) for n in subject.long for s in (1.0, 8.0)),
+            *((n, 2, s) for n in subject.long for s in (1.0, 8.0)),
         ):
             module = subject.build_for(length, num_heads=num_heads)
             inputs = subject.draw(module, length, batch=1, scale=scale).requiring_grad()
@@ -82,14 +102,39 @@ def autocast_output(subject: Subject) -> Worst:
 
 @check("precision", applies=autocasts_causally, declared_in="autocast_dtypes")
 def autocast_lookahead(subject: Subject) -> Worst:
-    """Under autocast, no output has a gradient with respect to a later target."""
-    worst = Worst("gradient with respect to a later token, relative to the largest,", limit=LEAK)
+    """Under autocast, no output has a gradient to a later target or changes when later targets are replaced."""
+    worst = Worst("dependence on a later token", limit=LEAK)
     for dtype in precisions(subject):
         module = subject.build().train()
         inputs = subject.draw(module, 37, batch=1)
         with autocast(subject, dtype):
             leak, where = gradient_leak(module, inputs, torch.arange(37))
-        worst.add(leak, f"{_name(dtype)}, n=37, {where}")
+        worst.add(leak, f"{_name(dtype)}, n=37, gradient, {where}", finding=where)
+        module = subject.build(embed_dim=16, num_heads=2)
+        inputs = subject.draw(module, 300, batch=1)
+        with autocast(subject, dtype):
+            leak, where = replacement_leak(module, inputs, torch.tensor(CUTS), 1.0)
+        worst.add(leak, f"{_name(dtype)}, n=300, {where}", limit=near(dtype), finding=where)
+    return worst
+
+
+@check("precision", applies=autocasts_gradients, declared_in="autocast_dtypes")
+def autocast_gradient(subject: Subject) -> Worst:
+    """Under autocast, every gradient has the direction (cosine) and the size of the float32 gradient."""
+    worst = Worst("deviation of a gradient", limit=GRADIENT)
+    for dtype in precisions(subject):
+        for length in (33, 300):
+            module = subject.build(embed_dim=16, num_heads=2).train(not subject.is_random_in_training)
+            inputs = subject.draw(module, length, batch=1)
+            direction = torch.randn_like(inputs.query)
+            expected = outputs_and_gradients(module, inputs, direction)
+            with autocast(subject, dtype):
+                actual = outputs_and_gradients(module, inputs, direction)
+            floor = 5.0 * gradient_floor(expected)
+            moved = [outputs_and_gradients(module, x, direction) for x in perturbed(inputs, dtype)]
+            for name, x in expected.items():
+                limit = max([GRADIENT, *(MARGIN * _deviation(other.get(name), x, floor) for other in moved)])
+                worst.add(_deviation(actual.get(name), x, floor), f"{_name(dtype)}, n={length}, {name}", limit=limit)
     return worst
 
 
@@ -98,11 +143,43 @@ def autocast_decoding(subject: Subject) -> Worst:
     """Under autocast, step-by-step decoding reproduces the parallel forward pass."""
     worst = Worst("relative distance between decoding and the parallel forward", limit=0.0)
     for dtype in precisions(subject):
-        module = subject.build()
-        inputs = subject.draw(module, 19)
-        with torch.no_grad(), autocast(subject, dtype):
-            decoded, trained = decode(module, inputs, [1] * 19), inputs.run(module)
-        worst.add(distance(decoded, trained), f"{_name(dtype)}, n=19", limit=max(near(dtype), subject.decode_tolerance))
+        for length in (19, STEPS) if subject.long else (19,):
+            module = subject.build_for(LONG) if length == STEPS else subject.build()
+            inputs = subject.draw(module, length, batch=1 if length == STEPS else 2)
+            with torch.no_grad(), autocast(subject, dtype):
+                decoded, trained = decode(module, inputs, [1] * length), inputs.run(module)
+            limit = max(near(dtype), subject.decode_tolerance)
+            for start in range(0, length, 128):
+                error = distance(decoded[:, start : start + 128], trained[:, start : start + 128])
+                worst.add(error, f"{_name(dtype)}, n={length}, tokens from {start}", limit=limit)
+    return worst
+
+
+@check("precision", applies=converts, declared_in="autocast_dtypes")
+def module_in_bfloat16(subject: Subject) -> Worst:
+    """After ``module.bfloat16()``, outputs are of this type and agree with float32."""
+    worst = Worst("relative distance between bfloat16 and float32", limit=near(torch.bfloat16))
+    for length in (33, 700):
+        coarse = subject.build(embed_dim=16, num_heads=2).bfloat16()
+        exact = subject.build(embed_dim=16, num_heads=2)
+        exact.load_state_dict(coarse.state_dict())
+        inputs = subject.draw(exact, length, batch=1)
+        inputs = replace(inputs, **{name: x.bfloat16() for name, x in inputs.tensors().items()})
+        with torch.no_grad():
+            try:
+                output = inputs.run(coarse)
+            except RuntimeError as error:  # an error is not a wrong output; only the whole contract includes the dtype
+                if subject.keeps_whole_contract:
+                    raise
+                worst.add(0.0, f"n={length}, refused: {str(error).splitlines()[0]}")
+                continue
+            expected = inputs.float().run(exact)
+            moved = [x.run(exact) for x in perturbed(inputs.float(), torch.bfloat16)]
+        worst.add(float(output.dtype != torch.bfloat16), f"n={length}, output of type {_name(output.dtype)}", limit=0.0)
+        for start in range(0, length, 128):
+            part = slice(start, start + 128)
+            limit = max([worst.usual, *(MARGIN * distance(x[:, part], expected[:, part]) for x in moved)])
+            worst.add(distance(output[:, part], expected[:, part]), f"n={length}, tokens from {start}", limit=limit)
     return worst
 
 
@@ -121,6 +198,27 @@ def autocast_padding(subject: Subject) -> Worst:
                 error = distance(together[row, real], alone.run(module)[0])
                 worst.add(error, f"{_name(dtype)}, n=17, row {row}", limit=near(dtype))
     return worst
+
+
+def perturbed(inputs: Inputs, dtype: torch.dtype) -> Iterator[Inputs]:
+    """Yield inputs in which every value moves by up to two of its spacings in ``dtype``, in two samples.
+
+    Limits grow with the change that this causes: a method that selects tokens amplifies rounding.
+    """
+    generator = torch.Generator().manual_seed(4)
+    for _ in range(2):
+        moved = {}
+        for name, x in inputs.tensors().items():
+            noise = 2.0 * torch.rand(x.shape, generator=generator).to(x) - 1.0
+            moved[name] = x * (1.0 + 2.0 * torch.finfo(dtype).eps * noise)
+        yield replace(inputs, **moved)
+
+
+def _deviation(actual: Tensor | None, expected: Tensor, floor: float) -> float:
+    """Return the RMS of the error over all values, relative to that of ``expected`` plus ``floor``."""
+    actual = torch.zeros_like(expected) if actual is None else actual
+    error = (actual.double() - expected.double()).pow(2).mean().sqrt().item()
+    return error / (expected.double().pow(2).mean().sqrt().item() + floor) if error else 0.0
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -105,7 +105,7 @@ def parameters_learn(subject: Subject) -> Worst:
 def clear_tensor_caches(cls: type[nn.Module]) -> list[str]:
     """Clear the tensor caches of a class and its module, which can be rebuilt, and return their names."""
     cleared = []
-    for owner in (*_own_classes(cls), *{sys.modules[c.__module__] for c in _own_classes(cls)}):
+    for owner in (*own_classes(cls), *{sys.modules[c.__module__] for c in own_classes(cls)}):
         for name, kept in list(vars(owner).items()):
             if isinstance(kept, functools._lru_cache_wrapper):
                 kept.cache_clear()
@@ -118,7 +118,7 @@ def clear_tensor_caches(cls: type[nn.Module]) -> list[str]:
     return cleared
 
 
-def _own_classes(cls: type[nn.Module]) -> list[type]:
+def own_classes(cls: type[nn.Module]) -> list[type]:
     """Return the class and its bases outside torch and this package."""
     return [c for c in cls.__mro__ if c.__module__.partition(".")[0] not in ("torch", "builtins", "cab", "typing")]
 

@@ -21,12 +21,13 @@ from cab.errors import UserError
 from cab.patterns import Pattern
 from cab.training import TrainableModule, auxiliary_loss
 from cab.verification.compare import ROUNDING
+from cab.verification.declarations import DECLARED
 from cab.verification.inputs import LAYOUTS, Inputs, Module, with_padding
 
 WIDTH, HEADS = 32, 4
 """Size of most modules under verification."""
 
-LONG, LONG_WIDTH, LONG_HEADS = 4133, 8, 1
+LONG, LONG_WIDTH, LONG_HEADS = 4133, 16, 2
 """A length that exceeds the blocks and caches of real methods, and the module size at such lengths."""
 
 
@@ -74,6 +75,11 @@ class Subject:
     def decode_tolerance(self) -> float:
         """Largest relative error of decoding in float32, which a class with an approximate state declares."""
         return float(getattr(self.cls, "decode_tolerance", ROUNDING))
+
+    def declared(self, name: str, default: Any) -> Any:
+        """Return an attribute by which the class declares an intended deviation, or ``default``."""
+        registered = DECLARED.get(self.name, {}) if self.is_registered else {}
+        return getattr(self.cls, name, registered.get(name, default))
 
     @property
     def max_token_distance(self) -> int | None:

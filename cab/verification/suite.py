@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -16,6 +15,7 @@ from cab.attention import Attention
 from cab.errors import UserError, unknown_name
 from cab.patterns import Pattern
 from cab.registry.registries import ATTENTIONS
+from cab.verification.calls import threads
 from cab.verification.check import CHECKS, Check, Worst
 from cab.verification.subject import Subject, takes
 
@@ -23,11 +23,15 @@ GROUPS = (
     "causality",
     "determinism",
     "state",
+    "calls",
     "batches",
+    "training_mode",
     "lengths",
+    "sizes",
     "contract",
     "padding",
     "decoding",
+    "branching",
     "packed",
     "context",
     "dropout",
@@ -121,7 +125,7 @@ def run_checks(subject: Subject, checks: Iterable[Check], *, fail_fast: bool = F
         build(subject)
         chosen = list(applicable(checks, subject))
     for check in chosen:
-        with torch.random.fork_rng(gpus), one_thread():
+        with torch.random.fork_rng(gpus), threads(1):  # fastest for small tensors, and CPU times are comparable
             torch.manual_seed(0)
             result = run(check, subject)
         yield result
@@ -143,17 +147,6 @@ def applicable(checks: Iterable[Check], subject: Subject) -> Iterator[Check]:
 
 def _fail(_subject: Subject, *, error: BaseException) -> Worst:
     raise error
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Limit torch to one thread, which is fastest for small tensors and makes CPU times comparable."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def run(check: Check, subject: Subject) -> CheckResult:

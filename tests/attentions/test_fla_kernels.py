@@ -19,14 +19,13 @@ from tests.attentions.agreement import with_output
 from tests.attentions.interpreter import needs_triton
 
 INTERPRETED = Path(__file__).with_name("fla_interpreted.py")
-REST = "generalized or endless or attention_in"
 
 
 @needs_triton
 @pytest.mark.skipif(find_spec("fla") is None, reason="flash-linear-attention, which make setup installs on Linux")
-@pytest.mark.parametrize("part", [f"not ({REST})", pytest.param(REST, marks=pytest.mark.slow)])
-def test_they_compute_what_ours_do(part: str) -> None:
-    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:xdist", "-k", part, str(INTERPRETED)]
+@pytest.mark.slow
+def test_they_compute_what_ours_do() -> None:
+    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:xdist", str(INTERPRETED)]
     run = subprocess.run(command, env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
 

@@ -1,4 +1,4 @@
-"""Every backbone in the dimensions of preset mini: it learns, recomputes activations, and runs in bfloat16."""
+"""Every backbone in the dimensions of preset mini: it learns, recomputes activations, runs in bfloat16, compiles."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from cab.backbone_protocols import (
     StepSynthesizer,
     TokenLM,
 )
-from cab.config.compose import tuned_options
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
+from cab.registry.tables import tuned_options
 from tests.backbones.learning import gradients, losses, same_gradients
 
 SIZES = Path(__file__).resolve().parents[2] / "configs" / "size"
@@ -207,6 +207,30 @@ def test_bfloat16_by_autocast(name: str, pattern: str, network: dict[str, Any]) 
     low.backward()
     assert low.item() == pytest.approx(exact.item(), rel=0.03)
     assert all(p.grad.isfinite().all() for p in backbone.parameters() if p.grad is not None)
+
+
+COMPILED = [
+    (*case, saves)
+    for case in NETWORKS_OF_EACH_KIND
+    for saves in (False, True)
+    if case[0] in ("gpt2", "roberta", "transformer")
+    and not (saves and "reversible" in case[2])
+    and "halting" not in case[2]  # its loss is collected outside of the graph
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "pattern", "network", "saves"), COMPILED)
+def test_compiles_to_one_graph(name: str, pattern: str, network: dict[str, Any], saves: bool) -> None:
+    options = {"dropout": 0.0, "attention_dropout": 0.0, "checkpoint_activations": saves, **network}
+    backbone, loss = make(name, "vanilla", pattern, network=options).train(), LOSSES[NETWORKS[name][0]][0]
+    torch.compiler.reset()
+    results = []
+    for call in (backbone, torch.compile(backbone, backend="aot_eager", fullgraph=True)):
+        value = loss(call)
+        results.append([value, *torch.autograd.grad(value, list(backbone.parameters()))])
+    for plain, compiled in zip(*results, strict=True):
+        torch.testing.assert_close(compiled, plain)
 
 
 def test_every_backbone_has_its_sizes() -> None:

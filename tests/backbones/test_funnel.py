@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -191,17 +190,6 @@ def test_losses_of_selected_places_and_recomputed_activations() -> None:
     expected = F.cross_entropy(backbone(ids, mask)[~mask], ids[~mask])
     torch.testing.assert_close(loss(backbone), expected)
     assert same_gradients(backbone, loss) < 1e-10
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("checkpoint_activations", [False, True])
-def test_compiles_to_one_graph(checkpoint_activations: bool) -> None:
-    backbone, ids, mask = funnel(checkpoint_activations=checkpoint_activations).train(), tokens(5, 19), padding(19)
-    torch.compiler.reset()
-    compiled: Callable[..., Tensor] = torch.compile(backbone, backend="aot_eager", fullgraph=True)
-    output, expected = compiled(ids, mask), backbone(ids, mask)
-    torch.testing.assert_close(output, expected)
-    compare_gradients(backbone, output, expected)
 
 
 @pytest.mark.parametrize(

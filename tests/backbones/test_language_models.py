@@ -197,18 +197,6 @@ def test_initialization() -> None:
 # --- how they compute it -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("checkpoint_activations", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(("name", "pattern"), PATTERNS[:3])
-def test_compiles_to_one_graph(name: str, pattern: str, checkpoint_activations: bool) -> None:
-    backbone = small(name, pattern, checkpoint_activations=checkpoint_activations).train()
-    inputs, masks = draw_inputs(name)
-    torch.compiler.reset()
-    compiled = torch.compile(backbone, backend="aot_eager", fullgraph=True)
-    output, expected = run(compiled, inputs, masks), run(backbone, inputs, masks)
-    torch.testing.assert_close(output, expected)
-    compare_gradients(backbone, output, expected)
-
-
 # --- what they refuse ----------------------------------------------------------------------------------------------
 
 BAD: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {

@@ -163,14 +163,6 @@ def test_autocast_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (again - plain).norm() <= 1e-2 * plain.norm()
 
 
-@pytest.mark.slow
-def test_compiles_to_one_graph() -> None:
-    backbone, ids = network("gpt2").train(), tokens(2, 13)
-    torch.compiler.reset()
-    compiled = torch.compile(backbone, backend="aot_eager", fullgraph=True)
-    torch.testing.assert_close(compiled(ids), backbone(ids))
-
-
 def test_what_does_not_go_together() -> None:
     with pytest.raises(UserError, match="reversible=true recomputes activations already: remove checkpoint_act"):
         network("gpt2", checkpoint_activations=True)

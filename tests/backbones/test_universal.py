@@ -189,9 +189,8 @@ def test_activations_are_recomputed_and_the_cost_counted_once() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [universal, halting])
-def test_compiles_to_one_graph(kind: Any) -> None:
-    backbone, ids = kind(), tokens(2, 13)
+def test_without_its_loss_halting_compiles_to_one_graph() -> None:
+    backbone, ids = halting(), tokens(2, 13)
     torch.compiler.reset()
     compiled = torch.compile(backbone, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(ids), backbone(ids))

@@ -7,9 +7,9 @@ import csv
 import pytest
 
 from cab.cli.main import main
-from cab.config.compose import tuned_options
 from cab.paper.published_cells import DIRECTIONS, KEYS, published_cells
 from cab.records.results import PAPER_DIR
+from cab.registry.tables import tuned_options
 
 CELLS = list(published_cells())
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pytest
 
 from cab.errors import UserError
 from cab.files.sanitize import sanitize_csv_cell, sanitize_table
-from cab.registry.options import annotations_of, check_types, described
+from cab.registry.options import Limit, annotations_of, check_types, converted, described
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
+from cab.runner.cell import Cell
+from cab.runner.launch import composed
 
 
 @pytest.mark.parametrize(
@@ -40,6 +42,36 @@ def test_what_fits_an_annotation(kind: Any, fit: list[Any], unfit: list[Any]) ->
         with pytest.raises(UserError, match=r"^attention\.size must be") as raised:
             check_types({"size": value}, {"size": kind}, {}, "attention")
         assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        (float, 5, 5.0),
+        (Annotated[float, Limit("above 0", bool)] | None, 5, 5.0),
+        (tuple[float, ...], [1, 0.5], [1.0, 0.5]),
+        (int | float, 5.0, 5),
+        (int, 5.0, 5.0),
+        (float, 10**400, 10**400),
+        (float, True, True),
+        (str | float, "5", "5"),
+        (bool, "yes", True),
+    ],
+    ids=str,
+)
+def test_a_value_has_one_form(kind: Any, value: Any, expected: Any) -> None:
+    found = converted({"size": value}, {"size": kind})["size"]
+    assert (type(found), found) == (type(expected), expected)
+
+
+def test_a_whole_number_is_one_configuration() -> None:
+    cell = ["task=lstf", "dataset=synthetic", "backbone=informer", "attention=ssd", "pattern=CS", "preset=smoke"]
+    for option in ("attention.value_expansion", "trainer.lr_decay_epochs", "trainer.max_grad_norm"):
+        cells = [Cell.from_config(composed([*cell, f"{option}={value}"])) for value in ("1", "1.0")]
+        assert cells[0].hash == cells[1].hash
+        assert cells[0].label == cells[1].label
+    options = Cell.from_config(composed([*cell, "attention.value_expansion=1"])).config.attention.options
+    assert isinstance(options["value_expansion"], float)
 
 
 def test_the_nearest_form_is_one_that_fits() -> None:

@@ -23,7 +23,6 @@ PROGRAMS = (
     "readme_figure",
     "replay_public_bugs",
     "simulate_statistics",
-    "start_up_times",
     "sum_kernels",
     "window_kernels",
 )
@@ -93,13 +92,6 @@ def test_suite_trains_each_cell(tmp_path: Path) -> None:
 def test_fuzz(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert program("fuzz", monkeypatch, "2").main() == 0
     assert "compared" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_start_up_times(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    module = program("start_up_times", monkeypatch)
-    module.main(1)
-    assert len(capsys.readouterr().out.splitlines()) == 1 + len(module.programs(""))
 
 
 def test_kernel_gains_of_one_kernel(

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from cab import build_attention
-from cab.config.compose import tuned_options
+from cab.registry.tables import tuned_options
 
 FILES = Path(__file__).parent / "cab"
 

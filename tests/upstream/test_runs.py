@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from cab import Pattern, build_backbone
-from cab.config.compose import paper_value
 from cab.efficiency.subjects import AttentionSubject
 from tasks.sr.diffusion import Diffusion
 from tasks.sr.task import SR
@@ -27,21 +26,6 @@ from tests.tasks.sum.test_sum import ready as ready_sum, write_pairs
 from tests.tasks.tts.test_tts import ready as ready_tts, write_ljspeech
 
 SPEECH = composed("tts", "ljspeech", "fastspeech2", "paper")["task"]
-
-
-@pytest.mark.parametrize(
-    ("task", "dataset", "backbone", "precision"),
-    [
-        ("mlm", "pg19", "roberta", "16-mixed"),  # cab, tasks/MLM/mlm.yaml: fp16: true
-        ("sum", "multi_news", "transformer", "16-mixed"),  # cab, tasks/Sum/README.md: --env.fp16 True
-        ("lm", "pg19", "gpt2", "32-true"),  # cab, tasks/LM/README.md and tasks/TTS/README.md: no --fp16
-        ("tts", "ljspeech", "fastspeech2", "32-true"),
-        ("tts", "ljspeech", "transformer_tts", "32-true"),
-        ("lstf", "etth1", "informer", "32-true"),
-    ],
-)
-def test_precision_is_the_commands(task: str, dataset: str, backbone: str, precision: str) -> None:
-    assert composed(task, dataset, backbone, "paper")["trainer"]["precision"] == precision
 
 
 @pytest.mark.parametrize("room", [-1, 0, 1])
@@ -147,9 +131,3 @@ def levels_seen(task: SR, images: dict[str, Tensor], *, times: int) -> Iterator[
         network = mock.Mock(side_effect=lambda image, _: image[:, 3:])
         task.loss(network, images)
         yield network.call_args.args[1]
-
-
-def test_softmax_attention_ran_at_three_sizes() -> None:
-    """cab, tasks/SR/sr_sr3_16_128.json, the remark at ``attn_res``."""
-    assert paper_value("sr", "attention_resolutions", "attention", "vanilla") == [16, 32, 64]
-    assert paper_value("sr", "attention_resolutions", "attention", "lara") == [16, 32, 64, 128]

@@ -1,4 +1,4 @@
-"""Command lines drawn at random, and what is wrong with the answer of `cab`.
+"""Hostile command lines, first every value in every group, then drawn at random, and what is wrong with an answer.
 
 Only commands that do not train or measure are drawn: the command line is the subject, not the run.
 """
@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from cab.cli.main import main
 
@@ -47,6 +48,7 @@ VALUES = (
         "~root",
         "file.py:A",
         "exits.py:A",
+        "exits_at_once.py:A",
         "folder:A",
         "./file",
     ),
@@ -62,7 +64,6 @@ KEYS = (
         "data_root",
         "results_dir",
         "other_attention",
-        "profile",
         "suite",
         "hydra",
     ),
@@ -82,6 +83,7 @@ KEYS = (
 )
 CELL = {"task": "lstf", "dataset": "synthetic", "backbone": "informer", "attention": "abc", "pattern": "NC"}
 CELL |= {"preset": "smoke", "seed": "1", "trainer.max_steps": "4", "device": "cpu"}
+GROUPS = ("task", "dataset", "backbone", "attention", "pattern", "preset", "engine", "logger", "cluster", "trainer")
 READ_ONLY = (["--dry-run"], ["--explain"], ["--cfg", "job"])
 FLAGS = ("-m", "--multirun", "--retry", "--retry=failed", "--cfg", "--cfg=job", "--help", "-h", "--debg", "-x", "--")
 COMMANDS = (
@@ -101,6 +103,55 @@ OPTIONS = (
     *("--csv", "--out", "--preset", "--pattern", "--task", "--dataset", "--normalization", "--show", "--protocol"),
     *("--baseline", "--latest-version", "--data-root", "--tolerance", "--device", "--source", "--rows", "--costs"),
 )
+
+
+PREFIXES, SIGNS = ("", "+", "++", "~"), ("=", "", "@")
+REFUSED = (
+    *("logger=false", "trainer=3", "data=3", "cluster=[a]", "logger=nothing", "cluster.nothing=1", "cluster.setup=[]"),
+    *("trainer.num_workers=100000", "cluster.workers=100000", "cluster.workers_per_gpu=100000", "device=nothing"),
+    *("attention=exits.py:A", "attention=exits_at_once.py:A", "attention=folder:A", "attention=file:A"),
+    *("attention.num_landmarks=0", "attention=abc@b", "hydra.run.dir=x", "engine=nothing", "~seed", "seed=-1"),
+)
+"""Mistakes, which ``--dry-run`` and ``--explain`` refuse as a run does."""
+ACCEPTED = ("./file.py:A", "folder/../file.py:A", "größe.py:A", "it's a file.py:A")
+"""Attentions in files that are valid, however their paths are written."""
+
+
+def directed_commands(seed: str) -> Iterator[list[str]]:
+    """Yield commands that have every value in every group, and every key, option, flag and command at least once.
+
+    The seed determines which values the other keys and options have.
+    """
+    values = random.Random(seed).sample(VALUES, len(VALUES))
+    for number, (group, value) in enumerate(itertools.product(GROUPS, VALUES)):
+        yield _run_with(f"{group}={value}", number)
+    turns = itertools.cycle(values)
+    for number, (key, _) in enumerate(itertools.product(KEYS, range(8))):
+        yield _run_with(f"{key}={next(turns)}", number)
+    for number, (prefix, key, sign) in enumerate(itertools.product(PREFIXES, ("trainer.betas", "abc", "seed"), SIGNS)):
+        yield _run_with(f"{prefix}{key}{sign}{next(turns)}", number)
+    for flag, read_only in itertools.product(FLAGS, READ_ONLY):
+        yield ["run", *read_only, *(f"{key}={value}" for key, value in CELL.items()), flag]
+    for command, option in itertools.product(COMMANDS, ("", *OPTIONS)):
+        yield [*command, option, next(turns)] if option else list(command)
+    for number, value in enumerate(VALUES):
+        yield [*COMMANDS[number % len(COMMANDS)], value]
+
+
+def expected_commands() -> Iterator[tuple[list[str], int]]:
+    """Yield commands with the exit status that they must have."""
+    for read_only in READ_ONLY[:2]:
+        for override in REFUSED:
+            yield _run_with(override, read_only=read_only), 2
+        for name in ACCEPTED:
+            yield _run_with(f"attention={name}", read_only=read_only), 0
+
+
+def _run_with(override: str, number: int = 0, *, read_only: Sequence[str] = ()) -> list[str]:
+    """The cell with an override, which replaces the one of the same key."""
+    key = override.partition("=")[0]
+    cell = [f"{name}={value}" for name, value in CELL.items() if name != key]
+    return ["run", *(read_only or READ_ONLY[number % len(READ_ONLY)]), *cell, override]
 
 
 def draw_command(seed: str, number: int) -> list[str]:
@@ -138,8 +189,13 @@ def _damaged(argument: str, draw: random.Random) -> str:
     return argument[:place] + draw.choice("=,.'\"\\@~+${}[]() \té\0:/-") + argument[place + draw.randrange(2) :]
 
 
-def fault_of(arguments: Sequence[str]) -> str:
-    """Run a command in this process; return what is wrong with its answer, or an empty text."""
+def fault_of(arguments: Sequence[str], expected: int | None = None) -> str:
+    """Run a command in this process; return what is wrong with its answer, or an empty text.
+
+    Args:
+        arguments: the command.
+        expected: the exit status that it must have; by default any that a command can have.
+    """
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
@@ -151,7 +207,7 @@ def fault_of(arguments: Sequence[str]) -> str:
     said = err.getvalue()
     if "internal error" in said or "Traceback" in said + out.getvalue():
         return said
-    if status not in (0, 1, 2):
+    if status not in ((0, 1, 2) if expected is None else (expected,)):
         return f"status {status}: {said}"
     errors = [line for line in said.splitlines() if line.startswith("cab: error: ")]
     if len(errors) != (status == 2) or (status == 2 and not said.endswith(f"{errors[0]}\n")):

@@ -3,32 +3,73 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from cab.config import compose
-from tests.cab.cli.fuzzed import draw_command, fault_of
+from cab.registry.registries import ATTENTIONS
+from tests.cab.cli import fuzzed
+from tests.cab.cli.fuzzed import directed_commands, draw_command, expected_commands, fault_of
+from tests.cab.hostile import SCALE, SEED
 
-SEED = os.environ["CAB_CONFORMANCE_SEED"]
-COUNT = int(os.environ.get("CAB_FUZZED_COMMANDS", "1000"))
+MINE = """from cab import Attention
+
+
+class A(Attention):
+    def attend(self, query, key, value, *_):
+        return value.mean(2, keepdim=True).expand_as(query)
+"""
+
+
+class LeftError(BaseException):
+    """The program left through ``os._exit``, which would end the tests too."""
+
+
+def leave(status: int) -> None:
+    raise LeftError(status)
 
 
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CAB_DATA", raising=False)
+    monkeypatch.setattr(os, "_exit", leave)
+    monkeypatch.setattr(ATTENTIONS, "_entries", {entry.name: entry for entry in ATTENTIONS})
     Path("folder").mkdir()
     Path("file").write_text("no, table\n1, 2\n")
-    Path("file.py").write_text("from cab import Attention\n\n\nclass A(Attention): pass\n")
+    for name in ("file.py", "größe.py", "it's a file.py"):
+        Path(name).write_text(MINE)
     Path("exits.py").write_text("raise SystemExit(7)\n")
+    Path("exits_at_once.py").write_text("import os\n\nos._exit(0)\n")
+
+
+def check(commands: Iterable[tuple[list[str], int | None]]) -> None:
+    found = [(arguments, fault) for arguments, status in commands if (fault := fault_of(arguments, status))]
+    assert not found, f"CAB_CONFORMANCE_SEED={SEED}: {len(found)} commands, the first: {found[0]}"
 
 
 @pytest.mark.slow
 def test_no_command_line_ends_in_an_internal_error() -> None:
-    commands = [draw_command(SEED, number) for number in range(COUNT)]
-    found = [(number, arguments, fault) for number, arguments in enumerate(commands) if (fault := fault_of(arguments))]
-    assert not found, f"CAB_CONFORMANCE_SEED={SEED}: {len(found)} of {COUNT}, the first: {found[0]}"
+    check((arguments, None) for arguments in directed_commands(SEED))
+
+
+@pytest.mark.slow
+def test_no_drawn_command_line_ends_in_an_internal_error() -> None:
+    check((draw_command(SEED, number), None) for number in range(1_000 * SCALE))
+
+
+@pytest.mark.slow
+def test_mistakes_are_refused_and_files_accepted_without_a_run() -> None:
+    check(expected_commands())
+
+
+def test_every_hostile_word_is_used_every_day() -> None:
+    words = {word for arguments in directed_commands(SEED) for word in arguments}
+    assert {f"{group}={value}" for group in fuzzed.GROUPS for value in fuzzed.VALUES} <= words
+    assert {*fuzzed.VALUES, *fuzzed.OPTIONS, *fuzzed.FLAGS, *(command[0] for command in fuzzed.COMMANDS)} <= words
+    assert set(fuzzed.KEYS) <= {word.partition("=")[0] for word in words}
 
 
 def test_commands_follow_from_the_seed_and_the_number() -> None:

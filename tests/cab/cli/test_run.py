@@ -1,12 +1,8 @@
-"""`cab run`: mistakes, sweeps, plug-ins."""
+"""`cab run`: mistakes and sweeps; tests/test_howto.py installs and runs packages."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import venv
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +10,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from tests.cab.cli.command import ROOT, cab, fresh_cab, refused
+from tests.cab.cli.command import cab, refused
 
 CELL = {"task": "lstf", "dataset": "synthetic", "backbone": "informer", "attention": "vanilla", "pattern": "NC"}
 
@@ -196,29 +192,6 @@ def test_a_record_says_where_it_comes_from(tmp_path: Path) -> None:
     assert record["cost"]["params"] > 0
     assert record["versions"]["torch"]
     assert "repeat_last_day" in process.stdout
-
-
-def test_an_attention_of_another_package_runs_and_is_scored(tmp_path: Path) -> None:
-    """Installed with pip beside this one; the environment sees this one's packages and adds its own."""
-    venv.create(tmp_path / "venv", with_pip=False, system_site_packages=False)
-    site = next((tmp_path / "venv").glob("lib/python*/site-packages"))
-    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target", str(site)]
-    subprocess.run([*install, str(ROOT / "tests" / "plugin")], check=True, capture_output=True)
-    path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])
-    listed = fresh_cab("list", "attentions", "--csv", cwd=tmp_path, PYTHONPATH=path)
-    assert any(line.startswith("mean,NS NC,n,") for line in listed.stdout.splitlines()), listed.stderr
-    results = tmp_path / "r"
-    arguments = [
-        "-m",
-        *overrides(attention="mean,vanilla,abc,linear,performer", results_dir=str(results)),
-        "trainer.max_steps=3",
-    ]
-    process = fresh_cab("run", *arguments, cwd=tmp_path, PYTHONPATH=path)
-    assert process.returncode == 0, process.stderr
-    scored = fresh_cab("score", results, "--csv", cwd=tmp_path, PYTHONPATH=path)
-    rows = pd.read_csv(__import__("io").StringIO(scored.stdout))
-    assert set(rows["attention"]) == {"mean", "vanilla", "abc", "linear", "performer"}
-    assert rows["index"].notna().all()
 
 
 def test_preset_paper_reports_the_published_figure_and_the_sound_one(tmp_path: Path) -> None:

@@ -86,11 +86,18 @@ ARCHIVES: dict[str, Callable[[], bytes]] = {
 }
 
 
+LARGE = ("bomb", "bomb in tar", "chain of long names")
+"""Archives that take long to read."""
+
+
 def damaged(random_numbers: random.Random) -> Iterator[tuple[str, bytes]]:
-    """Yield archives without end, each with some bytes changed, removed or repeated."""
+    """Yield archives without end: hostile ones, then each with some bytes changed, removed or repeated."""
     whole = [zip_of(GOOD), zip_of(GOOD, zipfile.ZIP_BZIP2), zip_of(GOOD, zipfile.ZIP_LZMA), zip_of(GOOD, 0)]
     whole += [tar_of(GOOD, f"w{end}") for end in ("", ":gz", ":bz2", ":xz")]
     whole += [tar_of(GOOD, "w", tarfile.GNU_FORMAT), tar_of(GOOD, "w", tarfile.USTAR_FORMAT)]
+    hostile = {name: make() for name, make in ARCHIVES.items() if name not in LARGE}
+    yield from hostile.items()
+    whole += [content for content in hostile.values() if content]
     while True:
         content = bytearray(random_numbers.choice(whole))
         for _ in range(random_numbers.choice((1, 1, 2, 8))):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,10 @@ from cab.data.sources import data_sets
 from cab.data.unpack import unpack
 from cab.errors import UserError
 from cab.files.sanitize import sanitize_text
+from tests.cab.cli.fuzzed import fault_of
 from tests.cab.data.hostile import ARCHIVES, GOOD, damaged, zip_of
 from tests.cab.data.hosts import Host
-
-SEED = os.environ["CAB_CONFORMANCE_SEED"]
+from tests.cab.hostile import SCALE, SEED
 
 
 def outcome(call: Callable[[], object]) -> str:
@@ -204,10 +204,10 @@ def test_a_folder_that_was_unpacked_by_hand_brings_no_record(tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_damaged_archives_are_refused_or_harmless(tmp_path: Path) -> None:
-    """3,000 archives that the day draws: a changed archive is refused, or its files are below the folder."""
+    """Archives that the day draws: a changed archive is refused, or its files are below the folder."""
     archives = damaged(random.Random(SEED))
     refused = 0
-    for number in range(3_000):
+    for number in range(3_000 * SCALE):
         change, content = next(archives)
         folder = tmp_path / str(number)
         try:
@@ -219,22 +219,92 @@ def test_damaged_archives_are_refused_or_harmless(tmp_path: Path) -> None:
         for path in sorted(folder.rglob("*"), reverse=True):
             path.rmdir() if path.is_dir() else path.unlink()
         folder.rmdir()
-    assert refused > 300
+    assert refused > 300 * SCALE
     assert not unpacked(zip_of(GOOD), tmp_path / "good")
 
 
 @pytest.mark.slow
 def test_damaged_answers_are_refused_or_harmless(host: Host, tmp_path: Path) -> None:
-    """500 answers that the day draws."""
+    """Hostile answers, then answers that the day draws."""
     numbers = random.Random(SEED)
     right = answer("200 OK", "Content-Type: text/plain", "Content-Length: 7", 'ETag: "1"', "Content-Range: bytes 0-6/7")
     whole = [right, *(content for name, content in ANSWERS.items() if "ftp" not in name)]
-    for number in range(500):
-        content = bytearray(numbers.choice(whole))
-        for _ in range(numbers.choice((1, 2, 5))):
+    for number in range(500 * SCALE):
+        content = bytearray(whole[number] if number < len(whole) else numbers.choice(whole))
+        for _ in range(numbers.choice((1, 2, 5)) if number >= len(whole) else 0):
             place = numbers.randrange(min(len(content), 200))
             content[place : place + numbers.choice((0, 1, 3))] = numbers.randbytes(numbers.choice((0, 1, 2)))
         try:
             fetched(bytes(content), host, tmp_path / str(number))
         except Exception as error:
             raise AssertionError(f"CAB_CONFORMANCE_SEED={SEED}, answer {number}: {content[:300]!r}") from error
+
+
+NAMES = (
+    "ETTh1.csv",
+    "/etc/passwd",
+    "../ETTh1.csv",
+    "n" * 5000,
+    "a\0b",
+    "\ud800",
+    "",
+    ".",
+    "a\nb",
+    "d/" * 60,
+    "cab-data-x",
+)
+VALUES = (
+    SHA,
+    None,
+    3,
+    "short",
+    [],
+    {},
+    [[]],
+    float("nan"),
+    10**400,
+    {"sha256": SHA},
+    {"sha256": None},
+    {"sha256": "x"},
+)
+
+
+@pytest.mark.slow
+def test_drawn_records_of_downloads_are_refused_or_harmless(tmp_path: Path) -> None:
+    """Hand-made ``cab-data-*.json`` that the day draws, with hostile names, values and bytes."""
+    draw = random.Random(SEED)
+    file = tmp_path / "lstf" / "cab-data-etth1.json"
+    file.parent.mkdir()
+    (file.parent / "ETTh1.csv").write_text("x")
+    for number in range(500 * SCALE):
+        files = {draw.choice(NAMES): {"sha256": draw.choice(VALUES)} for _ in range(draw.randrange(3))}
+        record = {"data_set": "etth1", "files": draw.choice((files, files, draw.choice(VALUES)))}
+        content = bytearray(json.dumps(draw.choice((record, record, draw.choice(VALUES)))).encode())
+        for _ in range(draw.choice((0, 0, 1, 3))):
+            place = draw.randrange(len(content) + 1)
+            content[place : place + draw.randrange(3)] = draw.randbytes(draw.randrange(3))
+        file.write_bytes(content)
+        fault = fault_of(["data", "verify", "etth1", "--data-root", str(tmp_path)])
+        assert not fault, f"CAB_CONFORMANCE_SEED={SEED}, record {number}: {bytes(content[:300])!r}: {fault}"
+
+
+@pytest.mark.slow
+def test_drawn_lists_are_refused_or_harmless(host: Host, tmp_path: Path) -> None:
+    """Lists of files that the day draws."""
+    draw = random.Random(SEED)
+    item = dataclasses.replace(
+        data_sets()["pg19"].items[0], bytes=None, sha256=None, address=f"{host.address}/list", list_of=host.address
+    )
+    pg19 = dataclasses.replace(data_sets()["pg19"], items=[item])
+    right = [f"train/{number}.txt" for number in range(3)]
+    host.files |= dict.fromkeys(right, b"a book")
+    for number in range(200 * SCALE):
+        lines = [draw.choice((*right, *NAMES)).encode("utf-8", "surrogatepass") for _ in range(draw.randrange(1, 4))]
+        host.files["list"] = b"\n".join(lines)[: draw.choice((None, None, 5))] + draw.choice((b"", b"\n", b"\xff"))
+        folder = tmp_path / str(number)
+        try:
+            outcome(lambda folder=folder: get(pg19, folder))
+        except Exception as error:
+            raise AssertionError(f"CAB_CONFORMANCE_SEED={SEED}, list {number}: {host.files['list']!r}") from error
+        assert {path.name for path in tmp_path.iterdir()} <= {str(number)}
+        shutil.rmtree(folder, ignore_errors=True)

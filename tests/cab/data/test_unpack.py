@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cab.data.unpack import find_beside, move_into, unpack
+from cab.data.unpack import find_folder_of, move_into, unpack
 from cab.errors import UserError
 
 FILES = {"top/metadata.csv": b"a|b|c\n", "top/wavs/1.wav": bytes(range(256)) * 2000}
@@ -63,9 +63,9 @@ def test_files_come_out_as_they_were(make: Make, tmp_path: Path) -> None:
     unpack(make(tmp_path / "archive", FILES), tmp_path / "unpacked")
     found = {str(p.relative_to(tmp_path / "unpacked")): p.read_bytes() for p in tmp_path.rglob("*.*") if p.is_file()}
     assert found == FILES
-    assert find_beside(tmp_path / "unpacked", "metadata.csv") == tmp_path / "unpacked" / "top"
+    assert find_folder_of(tmp_path / "unpacked", "metadata.csv") == tmp_path / "unpacked" / "top"
     with pytest.raises(UserError, match="does not contain train: it is a different archive"):
-        find_beside(tmp_path / "unpacked", "train")
+        find_folder_of(tmp_path / "unpacked", "train")
 
 
 @pytest.mark.parametrize("name", ["../outside.txt", "top/../../outside.txt", "/outside.txt", "..\\outside.txt"])

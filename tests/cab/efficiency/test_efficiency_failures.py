@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 import resource
 import signal
 import sys
@@ -17,6 +18,7 @@ from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import AttentionSubject
 from cab.patterns import Pattern
 from tests.cab.efficiency.fake_subjects import Broken, Fake, Scores
+from tests.cab.hostile import SCALE, SEED
 
 
 def test_more_than_is_free_raises_and_the_limit_goes_away() -> None:
@@ -71,6 +73,34 @@ def test_a_module_that_fails_is_a_row_and_the_others_are_measured() -> None:
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 
 
+ERRORS = (
+    ValueError("no"),
+    MemoryError("much"),
+    KeyError(3),
+    AssertionError(),
+    ZeroDivisionError(),
+    OSError(5, "input"),
+)
+
+
+@pytest.mark.slow
+def test_modules_that_fail_at_drawn_calls_do_not_concern_the_others() -> None:
+    draw = random.Random(SEED)
+    setting = Setting(batch_size=1, embed_dim=8, num_heads=1, repeats=3, time_limit=10.0)
+    for number in range(20 * SCALE):
+        modules = {
+            f"broken {i}": Broken(draw.choice(ERRORS), draw.randrange(1, 6)) for i in range(draw.randrange(1, 4))
+        }
+        modules |= {"leaving": Leaving()} if draw.random() < 0.5 else {}
+        names = draw.sample([*modules, "vanilla"], len(modules) + 1)
+        subjects = [Fake(name, modules.get(name, Scores())) for name in names]
+        costs = measure_length(subjects, Pattern.NS, "forward", 16, setting)
+        found = {cost.attention: cost.status for cost in costs}
+        assert found.keys() == set(names), f"CAB_CONFORMANCE_SEED={SEED}, table {number}"
+        assert found.pop("vanilla") == "ok"
+        assert set(found.values()) <= {"failed", "oom"}, f"CAB_CONFORMANCE_SEED={SEED}, table {number}: {found}"
+
+
 def test_a_verification_that_raises_concerns_one_attention() -> None:
     def refuse(subject: AttentionSubject, pattern: Pattern) -> str:  # noqa: ARG001
         if subject.name == "eager":
@@ -83,3 +113,20 @@ def test_a_verification_that_raises_concerns_one_attention() -> None:
     found = {cost.attention: (cost.status, cost.detail) for cost in costs}
     assert found["vanilla"] == ("ok", "")
     assert found["eager"] == ("unverified", "verification ended with MemoryError: much")
+
+
+class ChangesClock(nn.Module):
+    def forward(self, query: Tensor) -> Tensor:
+        true_time = time.perf_counter
+        time.perf_counter = lambda: true_time() / 100
+        return query
+
+
+def test_a_module_that_changes_the_clock_is_a_failed_row() -> None:
+    clock = time.perf_counter
+    subjects = [Fake("quick", ChangesClock()), Fake("vanilla", Scores())]
+    setting = Setting(batch_size=1, embed_dim=8, num_heads=1, repeats=1)
+    costs = measure_length(subjects, Pattern.NS, "forward", 16, setting)
+    assert [(cost.attention, cost.status) for cost in costs] == [("quick", "failed"), ("vanilla", "ok")]
+    assert "replaces the clock" in costs[0].detail
+    assert time.perf_counter is clock

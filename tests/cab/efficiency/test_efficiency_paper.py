@@ -40,7 +40,7 @@ def test_training_mode_with_dropout_and_the_graph_and_no_call_to_warm_up() -> No
 def test_time_is_the_mean_of_the_middle_half_first_call_included(monkeypatch: pytest.MonkeyPatch) -> None:
     durations = [100.0, 3.0, 1.0, 2.0, 5.0, 4.0, 7.0, 6.0]
     ticks = iter([tick for at, length in enumerate(durations) for tick in (1000.0 * at, 1000.0 * at + length)])
-    monkeypatch.setattr(protocol_paper.time, "perf_counter", lambda: next(ticks))
+    monkeypatch.setattr(protocol_paper, "perf_counter", lambda: next(ticks))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: pytest.fail("the paper does not synchronise"))
     (cost,) = measure_as_paper(Fake("spy", Spy()), Pattern.NS, [5], SMALL)
     low, high = np.percentile(durations, [25, 75])

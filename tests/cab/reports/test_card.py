@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import re
 from pathlib import Path
 
@@ -17,6 +18,9 @@ from cab.reports import card as cards
 from cab.reports.card import COSTS, DEFAULTS, Card, card
 from tests.cab.cli.command import ROOT
 
+card_of = functools.cache(card)
+"""Cards of the code as it is, each built once."""
+
 
 def rows(found: Card, title: str) -> tuple[tuple[str, ...], ...]:
     [section] = [section for section in found.sections if section.title.startswith(title)]
@@ -25,7 +29,7 @@ def rows(found: Card, title: str) -> tuple[tuple[str, ...], ...]:
 
 @pytest.mark.parametrize("name", ATTENTIONS.names())
 def test_every_attention_has_a_whole_card(name: str) -> None:
-    found, entry = card(name), ATTENTIONS.get(name)
+    found, entry = card_of(name), ATTENTIONS.get(name)
     assert len(found.description) > 20
     assert "Args:" not in found.description
     assert all(value for _, value in found.facts())
@@ -42,7 +46,7 @@ def test_rows_of_the_default_table_are_whole_and_on_their_cards() -> None:
         table = list(csv.DictReader(file))
     for row in table:
         assert None not in row, row  # a comma outside of quotes
-        shown = {part: published for part, _, published, *_ in rows(card(row["attention"]), "Default")}
+        shown = {part: published for part, _, published, *_ in rows(card_of(row["attention"]), "Default")}
         is_same = row["default"] == row["published"]
         assert shown[row["part"]] == ("as published" if is_same else row["published"])
 

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from cab.cli.main import main
 from cab.records.record import Record
 from tests.cab.cli.command import cab
+from tests.cab.hostile import SEED
 from tests.cab.runner.full_disk import FULL, FullDisk
 
 pytestmark = pytest.mark.slow
-SEED = os.environ["CAB_CONFORMANCE_SEED"]
 CELL = ["run", "task=lstf", "dataset=synthetic", "attention=vanilla", "pattern=NC", "preset=smoke", "device=cpu"]
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGKILL)
 CHAINS, KILLS = 4, 4
+REPLACING = 2
+"""Chains that replace a record with ``force=true``, which is kept until the new one is written."""
 
 
 def scores(folder: Path) -> list[Any]:
@@ -32,20 +36,60 @@ def test_a_run_that_is_killed_at_any_moment_ends_as_one_that_is_not(tmp_path: Pa
     assert cab(*run, "results_dir=calm", cwd=tmp_path).returncode == 0
     expected = scores(tmp_path / "calm")
     draw = random.Random(SEED)
-    for chain in range(CHAINS):
+    for chain in range(CHAINS + REPLACING):
         said = []
+        results = tmp_path / f"chain-{chain}"
+        if chain >= CHAINS:
+            shutil.copytree(tmp_path / "calm", results)
+            run = [*run, "force=true"]
         for _ in range(KILLS):
             number, seconds = draw.choice(SIGNALS), draw.uniform(0.0, 2.0)
-            process = cab(*run, f"results_dir=chain-{chain}", cwd=tmp_path, kill=(number, seconds))
+            process = cab(*run, f"results_dir={results}", cwd=tmp_path, kill=(number, seconds))
             said.append(f"{number.name} after {seconds:.2f} s: status {process.returncode}, {process.stderr}")
             about = f"CAB_CONFORMANCE_SEED={SEED}, chain {chain}: {said}"
             assert process.returncode in (0, 128 + number, -number), about
             assert "internal error" not in process.stderr, about
             assert "Traceback" not in process.stderr, about
-            assert scores(tmp_path / f"chain-{chain}") in ([], expected), about
-        process = cab(*run, f"results_dir=chain-{chain}", cwd=tmp_path)
+            assert scores(results) in ([[], expected] if chain < CHAINS else [expected]), about
+            said += [damage(path, draw) for path in sorted(results.glob("*/step-*.ckpt"))[-1:] if draw.random() < 0.5]
+            for folder in results.glob("*/"):
+                (folder / ".weights.pt-0000.tmp").write_text("of a killed process")
+        process = cab(*run, f"results_dir={results}", cwd=tmp_path)
         assert process.returncode == 0, f"CAB_CONFORMANCE_SEED={SEED}, chain {chain}: {said}, {process.stderr}"
-        assert scores(tmp_path / f"chain-{chain}") == expected
+        assert scores(results) == expected
+        assert not list(results.rglob("*.tmp"))
+        for path in results.glob("*.json"):
+            assert path.stat().st_mode & 0o777 == 0o666 & ~umask()
+
+
+def damage(checkpoint: Path, draw: random.Random) -> str:
+    """Damage a checkpoint in one of several ways, and return which."""
+    content = bytearray(checkpoint.read_bytes())
+    way = draw.choice(("empty", "half", "bytes", "keys", "shapes"))
+    if way == "keys":
+        torch.save({"step": 3}, checkpoint)
+    elif way == "shapes":
+        state = torch.load(checkpoint, weights_only=True)
+        torch.save(smaller(state), checkpoint)
+    else:
+        if way == "bytes":
+            for _ in range(20):
+                content[draw.randrange(len(content))] ^= 0xFF
+        checkpoint.write_bytes(content[: {"empty": 0, "half": len(content) // 2}.get(way)])
+    return f"checkpoint damaged: {way}"
+
+
+def smaller(state: Any) -> Any:
+    """The same state with tensors of other shapes."""
+    if isinstance(state, dict):
+        return {name: smaller(value) for name, value in state.items()}
+    return state[:-1] if isinstance(state, torch.Tensor) and state.ndim and state.is_floating_point() else state
+
+
+def umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 @pytest.mark.skipif(not Path(FULL).exists(), reason=FULL)

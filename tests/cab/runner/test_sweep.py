@@ -104,7 +104,8 @@ def test_a_dry_run_prints_hours_and_commands_and_runs_nothing(
     ]
     assert main(arguments) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["gpu_hours", "384", "880", "1264"]
+    assert lines[0].split() == ["expected_time", "record", "command"]
+    assert [line.split(")")[0].strip() for line in lines[1:]] == ["384 h (GPU", "880 h (GPU", "1264 h (GPU"]
     assert "cab run task=lm dataset=pg19 backbone=gpt2 pattern=CS attention=vanilla preset=paper" in lines[1]
     assert not any(tmp_path.iterdir())
 

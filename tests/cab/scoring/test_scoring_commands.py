@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -188,20 +186,6 @@ def test_broken_records_are_left_out_with_a_warning(
     assert main(["score", str(records), "--csv"]) == 0
     assert "broken.json is not a valid result record" in caplog.text
     assert len(capsys.readouterr().out.splitlines()) == 7
-
-
-def test_torch_is_never_imported() -> None:
-    commands = [["score", RAW], ["correlation", RAW], ["crossover", COSTS], ["paper", "audit"], ["score", "--help"]]
-    heavy = ("torch", "scipy.stats", "scipy.optimize", "matplotlib", "hydra")
-    script = (
-        "import sys; from cab.cli.main import main\n"
-        f"for command in {commands!r}:\n"
-        "    try:\n        code = main(command)\n    except SystemExit as stop:\n        code = stop.code\n"
-        f"    loaded = [name for name in {heavy!r} if name in sys.modules]\n"
-        "    if loaded or code:\n        sys.exit(f'{command}: {loaded} {code}')\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("tolerance", ["-1", "nan"])

@@ -11,10 +11,11 @@ from hydra import compose, initialize_config_dir
 from torch import Tensor
 
 from cab import Backbone, UserError, build_backbone
-from cab.config.compose import read_table, register_configs, resolve
+from cab.config.compose import register_configs, resolve
 from cab.files.config_folders import CONFIGS
 from cab.records.results import is_generated
 from cab.registry.registries import TASKS
+from cab.registry.tables import read_table
 from cab.runner.cell import Cell, runnable_cells
 from cab.runner.sweep import expand
 from tasks.lra.task import LongRangeArena

@@ -66,6 +66,16 @@ def test_later_rows_do_not_change_the_standardization() -> None:
     np.testing.assert_allclose(expected.astype(float).var(axis=0), 1, rtol=1e-6)  # over n, not n - 1
 
 
+def test_constant_channels_do_not_divide_by_zero() -> None:
+    assert np.isfinite(standardize(np.ones((10, 2)), 5)).all()
+
+
+def test_the_target_comes_last(tmp_path: Path) -> None:
+    write(tmp_path / "ETTh1.csv", ["OT", *ETT[:-1]], 14_400)
+    frame = pd.read_csv(tmp_path / "ETTh1.csv")
+    assert np.array_equal(read_series("etth1", tmp_path).values, frame[ETT])
+
+
 def test_calendar_features_by_hand() -> None:
     dates = pd.DatetimeIndex(["2016-07-01 00:00", "2017-12-31 23:45", "2020-12-31 12:15", "2018-01-01 05:00"])
     expected = [  # Friday, Sunday, Thursday of a leap year (366th day), Monday; minutes play no part

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from cab import UserError
 from cab.backbone import Backbone
 from tasks.lstf.data import Series, calendar_features
 from tasks.lstf.ridge import RidgeForecast
@@ -186,6 +187,21 @@ def test_what_the_backbone_is_told(features: str, channels: int) -> None:
     assert task.config_variant == features
     assert task.training_set[3]["past"].shape == (PAST, channels)
     assert task.fingerprint()["rows"] == 8_000
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"features": "MS"}, "M"),
+        ({"label_len": 42}, "label_len"),
+        ({"pred_len": 0}, "at least 1"),
+        ({"test_windows": "some"}, "whole_batches"),
+        ({"seq_len": 5_700, "label_len": 3}, "shorter than one window"),
+    ],
+)
+def test_options_that_cannot_be(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        ready(**options)
 
 
 LENGTHS = {"etth1": (336, 336, 720), "etth2": (336, 336, 720), "ettm1": (672, 384, 672), "weather": (720, 336, 720)}

@@ -11,9 +11,10 @@ from hydra import compose, initialize_config_dir
 from torch import Tensor
 
 from cab import Backbone, Pattern, UserError, build_backbone
-from cab.config.compose import read_table, register_configs, resolve
+from cab.config.compose import register_configs, resolve
 from cab.files.config_folders import CONFIGS
 from cab.registry.registries import TASKS
+from cab.registry.tables import read_table
 from cab.runner.cell import Cell, runnable_cells
 from cab.runner.same_network import same_network
 from tasks.probe.batches import IGNORE_INDEX, query_logits

@@ -1,0 +1,9 @@
+"""Seed and size of the hostile experiments of the slow tests: the day draws them, and prints its seed if one fails."""
+
+from __future__ import annotations
+
+import os
+
+SEED = os.environ["CAB_CONFORMANCE_SEED"]
+SCALE = int(os.environ.get("CAB_HOSTILE_SCALE", "1"))
+"""Factor of the number of drawn experiments."""
