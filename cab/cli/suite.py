@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cab.cli.text_table import text_table
-from cab.records.results import REFERENCE_DIRS
+from cab.records.record import REFERENCE_DIRS
 
 if TYPE_CHECKING:
     from cab.suite.check import CellCheck

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cab.files.sanitize import sanitize_text
-from cab.records.record import Record, Status
-from cab.records.results import REFERENCE_DIRS
+from cab.records.record import REFERENCE_DIRS, Record, Status
 from cab.registry.registries import ATTENTIONS
 from cab.scoring.measured_costs import LENGTH, MeasuredCost, cost_hardware, measured_costs
 from cab.scoring.normalization import SOFTMAX_VARIANTS

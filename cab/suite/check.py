@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cab.errors import UserError
-from cab.records.results import REFERENCE_DIRS
+from cab.records.record import REFERENCE_DIRS
 from cab.scoring.statistics import Estimate, Verdict, judge, weighted_sum
 from cab.suite.anchors import ATTENTIONS, NO_ATTENTION, SOFTMAX
 from cab.suite.cells import PRESET, Key, SuiteCell, suite_cells

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from cab.cli.main import main
-from cab.records.results import REFERENCE_DIRS, load_results
+from cab.records.record import REFERENCE_DIRS
+from cab.records.results import load_results
 from cab.reports.board_table import board_columns, board_table
 from cab.reports.suite_board import SuiteBoard, main_finding, suite_board
 from cab.suite.cells import suite_cells

@@ -12,7 +12,8 @@ import pytest
 
 from cab.cli.main import main
 from cab.errors import UserError
-from cab.records.results import MINI_DIR, REFERENCE_DIRS, load_results, table_of
+from cab.records.record import REFERENCE_DIRS
+from cab.records.results import MINI_DIR, load_results, table_of
 from cab.registry.registries import TASKS
 from cab.suite.anchors import Anchors
 from cab.suite.cells import suite_cells
