@@ -84,10 +84,14 @@ def test_why_a_cell_does_not_grade(changes: dict[str, list[float]], flaw: str) -
 
 
 def test_few_attentions_are_not_judged() -> None:
-    """Pairs with none do not count, nor does an attention with one seed."""
+    """Pairs with none do not count. An attention with one seed counts for the share with K from 5 to 95 only."""
     found = check({"abc": [0.4]})
-    assert (found.attentions, found.different, found.graded, found.flaws) == (3, None, None, None)
+    assert (found.attentions, found.different, found.graded, found.flaws) == (3, None, 1.0, ())
     assert found.failures == ()
+    single = {name: values[:1] for name, values in GOOD.items()}
+    assert check({**single, "abc": [0.1], "ssd": [0.1], "local": [0.9]}).flaws == (
+        "25% of attentions have K from 5 to 95 (minimum 50%)",
+    )
 
 
 def test_the_cells_are_those_that_the_tasks_are_tested_in() -> None:
