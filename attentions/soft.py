@@ -80,7 +80,7 @@ class SoftAttention(Attention):
             count = lengths(q, padding.key)
             weights, absent = segment_means(self.num_landmarks, count, q.shape[2], q.dtype)
             # gaussian() divides the square by sqrt(E); a landmark is the same after that division.
-            points = self.landmarks(average(weights, q) * q.shape[-1] ** -0.25) * q.shape[-1] ** 0.25
+            points = self.landmarks(average(weights, q) * q.shape[-1] ** -0.25).to(q.dtype) * q.shape[-1] ** 0.25
             none = absent[:, None, :, None] | absent[:, None, None]
             middle = gaussian(points, points, none)
             sums = gaussian_sums(points, q, v, padding.key).masked_fill(absent[:, None, :, None], 0.0)

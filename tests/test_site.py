@@ -170,6 +170,13 @@ def test_the_program_of_the_python_page_runs(tmp_path: Path) -> None:
     assert process.returncode == 0, process.stderr
 
 
+def shown_checks(cell: nbformat.NotebookNode) -> list[str]:
+    """What `cab verify` printed in a cell: the same at every time."""
+    if "cab verify" not in cell.source:
+        return []
+    return [line for output in cell.get("outputs", []) for line in output.get("text", "").splitlines() if line]
+
+
 @pytest.mark.slow
 def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All cells, with fewer training steps."""
@@ -179,9 +186,11 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     shown = [bool(cell.outputs) for cell in notebook.cells if cell.cell_type == "code"]
     for cell in notebook.cells:
         cell.source = cell.source.replace("training_steps = 500", "training_steps = 4")
+    stored = [shown_checks(cell) for cell in notebook.cells]
     NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert [bool(cell.outputs) for cell in code] == shown, "the committed outputs belong to another notebook"
+    assert [shown_checks(cell) for cell in notebook.cells] == stored, "run scripts/notebook.py"
     pictures = [output for cell in code for output in cell.outputs if "image/png" in output.get("data", {})]
     assert len(pictures) == 2
     text = "".join(output.get("text", "") for cell in code for output in cell.outputs)

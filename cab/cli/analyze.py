@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "gradients: distribution of dL/ds per layer with its bounds, and gradient norms over training steps. "
-        "dilution: share of attention on the nearest tokens per layer, and the area under this curve. "
-        "rounding: the decoding state is rounded to bfloat16, fp8 or int8 after each token; error of the outputs of "
-        "untrained attentions by number of tokens, or scores of a trained network."
+        "Analysis gradients: distribution of dL/ds per layer with its bounds, and gradient norms over training steps. "
+        "Analysis dilution: share of attention on the nearest tokens per layer, and the area under this curve. "
+        "Analysis rounding: the decoding state is rounded to bfloat16, fp8 or int8 after each token. It shows the "
+        "error of the outputs of untrained attentions by number of tokens, or the scores of a trained network."
     )
     parser.add_argument("analysis", choices=("gradients", "dilution", "rounding"))
     parser.add_argument(
@@ -29,8 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         metavar="RECORD.json | KEY=VALUE | NAME",
         help="record file with trained weights next to it, or overrides of `cab run` for an untrained network: task=lm "
-        "dataset=synthetic attention=linear pattern=CS preset=mini; rounding: record file, or names of attentions "
-        "(default: all with a state of constant size)",
+        "dataset=synthetic attention=linear pattern=CS preset=mini. Analysis rounding accepts a record file or names "
+        "of attentions (default: all with a state of constant size)",
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="output folder for the CSV files and the figure")
     parser.add_argument(

@@ -68,8 +68,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "attentions",
         nargs="*",
-        metavar="NAME | FILE.py:Class",
-        help="attentions with optional options, for example local:window_size=128 (default: all); "
+        metavar="NAME | FILE.py:Class | hf:TYPE",
+        help="attentions with optional options, for example local:window_size=128, or modules of other packages as in "
+        "`cab verify` (default: all attentions); "
         "place them before options that accept several values",
     )
     parser.add_argument("--pattern", nargs="+", default=["NS"], metavar="P", help="NS CS NC CC (default: NS)")
@@ -178,19 +179,18 @@ def verification(device: str, report: Callable[[str], None]) -> Callable[[Attent
     Attentions that do not support float32 on ``device`` are verified on the CPU. Known results for the CPU are reused.
     """
     from cab.records.verified import code_of, is_verified
-    from cab.registry.registries import ATTENTIONS
     from cab.verification import verify_attention
     from cab.verification.suite import GROUPS, ON_DEMAND, runs_in_float32
 
     groups = [group for group in GROUPS if group not in (*ON_DEMAND, "growth")]
 
     def reason(subject: AttentionSubject, pattern: Pattern) -> str:
-        cls = ATTENTIONS.get(subject.name).cls
+        cls = subject.cls
         where = device if runs_in_float32(cls, device) else "cpu"
         if where == "cpu" and not subject.options and is_verified(code_of(cls), str(pattern)):
             return ""
         report(f"verifying {subject.label} {pattern}")
-        results = verify_attention(subject.name, pattern, options=subject.options, checks=groups, device=where)
+        results = verify_attention(cls, pattern, options=subject.options, checks=groups, device=where)
         failed = [result for result in results if not result.passed]
         return f"fails {', '.join(result.check for result in failed)}" if failed else ""
 

@@ -30,7 +30,7 @@ COMMANDS = {
     "verify": "check an attention: causality, decoding, padding, numerics, growth of time and memory",
     "efficiency": "measure time and memory against sequence length",
     "crossover": "compute the length from which an attention is cheaper than softmax attention",
-    "analyze": "analyze trained networks: gradients of attention scores, dilution of attention weights",
+    "analyze": "analyze networks: gradients of scores, dilution of attention weights, rounding of decoding states",
     "score": "compute the compositional index from results",
     "correlation": "correlate patterns, tasks and benchmarks",
     "suite": "validate and summarize the synthetic suite",

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 import yaml
@@ -18,6 +18,8 @@ from cab.errors import UserError
 from cab.patterns import Pattern
 from cab.registry.build import check_attention, make_attention
 from cab.registry.registries import ATTENTIONS, is_file
+from cab.verification.foreign import ForeignModule, subject_class
+from cab.verification.suite import subject_of
 
 BASELINES = ("vanilla", "eager")
 """Softmax attention, fused and materialized; included in every measurement."""
@@ -68,6 +70,10 @@ class AttentionSubject:
         return cls(":".join([entry.label, *pairs]), entry.name, options)
 
     @property
+    def cls(self) -> type[nn.Module]:
+        return ATTENTIONS.get(self.name).cls
+
+    @property
     def complexity(self) -> str:
         return ATTENTIONS.get(self.name).complexity
 
@@ -102,6 +108,43 @@ class AttentionSubject:
             num_heads=setting.num_heads,
             dropout=dropout,
         )
+
+
+@dataclass(frozen=True)
+class ForeignSubject(AttentionSubject):
+    """A module of another package: ``hf:TYPE``, ``package.module:name`` or ``FILE.py:name``, as in `cab verify`."""
+
+    complexity: str = ""
+
+    @property
+    def cls(self) -> type[ForeignModule]:
+        return cast("type[ForeignModule]", subject_class(self.name))
+
+    @property
+    def patterns(self) -> tuple[Pattern, ...]:
+        return self.cls.patterns
+
+    def for_length(self, length: int) -> ForeignSubject:  # noqa: ARG002
+        return self
+
+    def build(self, pattern: Pattern, setting: Setting, *, dropout: float = 0.0) -> nn.Module:
+        subject = subject_of(self.cls, pattern, options={})
+        module = subject.build(embed_dim=setting.embed_dim, num_heads=setting.num_heads, dropout=dropout)
+        return cast("nn.Module", module)
+
+
+def parse_subject(text: str) -> AttentionSubject:
+    """Return the subject of an attention with options, or of a module of another package.
+
+    Raises:
+        UserError: an unknown name or option.
+    """
+    words = text.split(":")
+    file = ":".join(words[:2]) if is_file(words[0]) and len(words) > 1 else ""
+    is_other = bool(file) or words[0] == "hf" or ("." in words[0] and not is_file(words[0]))
+    if is_other and issubclass(subject_class(file or text), ForeignModule):
+        return ForeignSubject(text, text)
+    return AttentionSubject.parse(text)
 
 
 @dataclass(frozen=True)
@@ -146,9 +189,12 @@ def select_attentions(texts: list[str], patterns: list[Pattern]) -> list[Attenti
         ValueError: an unknown name or option, or a given attention that supports none of the patterns.
     """
     everything = [entry.name for entry in ATTENTIONS.load() if entry.name != "none"]
-    named = [AttentionSubject.parse(text) for text in texts or everything]
+    named = [parse_subject(text) for text in texts or everything]
     for subject in named if texts else ():
         if not set(subject.patterns) & set(patterns):
+            if isinstance(subject, ForeignSubject):
+                supported = " ".join(subject.patterns)
+                raise UserError(f"'{subject.label}' does not support pattern {patterns[0]} (supported: {supported})")
             check_attention(AttentionSpec(subject.name), patterns[0])
     subjects: dict[str, AttentionSubject] = {}
     for subject in [*map(AttentionSubject.parse, BASELINES), *named]:

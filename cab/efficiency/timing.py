@@ -11,17 +11,15 @@ import torch
 from torch import Tensor
 from torch.cuda import Event
 
-from cab.errors import UserError
+CLOCKS = perf_counter, Event
+"""The clocks, bound when this file is imported, before any measured module runs."""
 
 
 def check_clock() -> None:
-    """Raise UserError, and restore the clock, if a module has replaced the clock of the process.
-
-    Measurements use the functions bound when this file is imported, before any measured module runs.
-    """
-    if time.perf_counter is not perf_counter or torch.cuda.Event is not Event:
-        time.perf_counter, torch.cuda.Event = perf_counter, Event
-        raise UserError("the module replaces the clock (time.perf_counter or torch.cuda.Event)")
+    """Raise RuntimeError, and restore the clocks, if a module has replaced one of them."""
+    if (time.perf_counter, torch.cuda.Event) != CLOCKS:
+        time.perf_counter, torch.cuda.Event = CLOCKS  # type: ignore[misc]
+        raise RuntimeError("the module replaces the clock (time.perf_counter or torch.cuda.Event)")
 
 
 def seconds(call: Callable[[], object], calls: int, device: str) -> float:

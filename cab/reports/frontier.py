@@ -96,13 +96,13 @@ def frontier_figure(
         mark(dot, name, f"{name}: K {share:.1f}, cost {cost:,.4g}")
     axes.margins(x=0.18)
     first = sorted(points, key=lambda name: (name not in own, name not in best))
+    figure.draw_without_rendering()  # lays out the axes, so that positions are known
     _label(axes, {name: points[name] for name in first})
     return figure
 
 
 def _label(axes: Axes, points: Mapping[str, tuple[float, float]]) -> None:
     """Write each name next to its point, unless it overlaps a point or an earlier name at every offset."""
-    axes.figure.draw_without_rendering()
     marks = [axes.transData.transform(point) for point in points.values()]
     taken = [Bbox.from_extents(x - 3, y - 3, x + 3, y + 3) for x, y in marks]
     for number, (name, point) in enumerate(points.items()):

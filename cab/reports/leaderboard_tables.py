@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cab.records.results import PUBLISHED
 from cab.records.verification_status import UNVERIFIED_MARK, legend
 from cab.registry.registries import ATTENTIONS
 from cab.reports.card import card_id
@@ -27,10 +28,11 @@ from cab.reports.tables import (
     records_link,
 )
 from cab.scoring.index import AVERAGE
+from cab.scoring.statistics import ONE_SEED_LEGEND, ONE_SEED_MARK
 from cab.suite.descriptions import metric_meanings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import pandas as pd
 
@@ -60,6 +62,9 @@ def index_table(board: Board, pattern: str) -> Table:
         table.rows.append(_attention_row(row, cells))
     for column in range(len(shown)):
         mark_best(table.rows, column, higher_is_better=True)
+    if board.suite.preset != PUBLISHED:
+        single = [row for row, own in zip(table.rows, board.rows(pattern), strict=True) if own["seeds"] == 1]
+        _mark_single_seeds(table, range(len(shown)), single)
     return table
 
 
@@ -98,6 +103,7 @@ def metrics_table(board: Board, pattern: str) -> Table:
     table.rows = [_attention_row(row, []) for row in board.rows(pattern)]
     table.fixed = [Row(name, [], kind="baseline") for name in dict.fromkeys(name for _, name, _ in trivial)]
     fields = {"preset": board.suite.preset, "pattern": pattern}
+    scores: list[int] = []
     for column in _measured_columns(results, measured):
         group = column.place.replace("/", " / ")
         if not table.groups or table.groups[-1].label != group:
@@ -116,6 +122,9 @@ def metrics_table(board: Board, pattern: str) -> Table:
             value = trivial.get((column.place, row.label, column.metric), math.nan)
             row.cells.append(Entry(plain(value, decimals) if math.isfinite(value) else MISSING))
         mark_best(table.rows, len(table.columns) - 2, higher_is_better=column.higher_is_better)
+        scores += [len(table.columns) - 2] if column.metric not in COSTS else []
+    if board.suite.preset != PUBLISHED:
+        _mark_single_seeds(table, scores, table.rows)
     return table
 
 
@@ -155,3 +164,14 @@ def _measured_cell(table: Table, metric: str, number: tuple[float, ...], decimal
         return Entry(cost_text(metric, value), value, href=link)
     spread = f"± {plain(deviation, decimals)}" if math.isfinite(deviation) else ""
     return Entry(plain(value, decimals), value, spread, link)
+
+
+def _mark_single_seeds(table: Table, columns: Sequence[int], rows: Sequence[Row]) -> None:
+    """Mark the scores of ``rows`` that have one seed, and explain the mark."""
+    for row in rows:
+        for column in columns:
+            cell = row.cells[column]
+            if cell.value is not None and not cell.detail:
+                cell.text += ONE_SEED_MARK
+    if any(cell.text.endswith(ONE_SEED_MARK) for row in rows for cell in row.cells):
+        table.legend.append(ONE_SEED_LEGEND)

@@ -66,7 +66,7 @@ for (const form of document.querySelectorAll("form.filter")) {
   const rows = [...form.parentElement.querySelectorAll("tr[data-tags]")];
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("input", () => {
-    const chosen = [...form.elements].filter((one) => one.type !== "checkbox" || one.checked).map((one) => one.value).filter(Boolean);
+    const chosen = [...form.querySelectorAll("select, :checked:not(option)")].map((one) => one.value).filter(Boolean);
     for (const row of rows) row.hidden = !chosen.every((tag) => JSON.parse(row.dataset.tags).includes(tag));
     form.querySelector("output").value = `${rows.filter((row) => !row.hidden).length} of ${rows.length} attentions`;
   });

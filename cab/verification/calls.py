@@ -160,7 +160,7 @@ def values_of(module: nn.Module) -> dict[str, object]:
     for path, part in module.named_modules():
         _collect(vars(part), path or type(part).__name__, saved, DEPTH, found)
     for cls in own_classes(type(module)):
-        _collect(dict(vars(cls)), cls.__name__, saved, DEPTH, found)
+        _collect(dict(vars(cls)), f"class {cls.__name__}", saved, DEPTH, found)
         _collect(vars(sys.modules[cls.__module__]), cls.__module__, saved, 2, found)
     return found
 

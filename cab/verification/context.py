@@ -138,8 +138,8 @@ def token_distance(subject: Subject) -> Worst:
 SHORT, MIDDLE = 66, 600
 LEAST_READ = 0.7
 """Smallest share of tokens read, relative to the share at the shortest length."""
-FADED = 0.2
-"""Gradient to tokens 64 to 96 before an output, relative to the nearest 32, below which a method decays."""
+FADED = 0.5
+"""Mean gradient to tokens 24 to 32 before an output, relative to the nearest 8, below which a method decays."""
 MANY_KEYS, FEW_QUERIES = 600, 5
 
 
@@ -159,7 +159,7 @@ def context_map(subject: Subject) -> Worst:
     for length in (MIDDLE, *subject.long):
         sizes, outputs = _read(subject, length), _outputs(length)
         if length == MIDDLE:
-            near, far = (sizes[:, length - to : length - start].mean() for start, to in ((9, 41), (72, 104)))
+            near, far = (sizes[:, length - to : length - start].mean() for start, to in ((8, 16), (31, 39)))
             fades = 0.0 < float(far) < FADED * float(near)
         places = {"predecessor": outputs - 1}
         if not fades:

@@ -16,6 +16,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
 
 from cab.cli.main import main
+from tests.cab.suite.suite_records import made_suite as made_suite
 
 pytestmark = pytest.mark.browser
 
@@ -205,3 +206,45 @@ def test_hostile_names_stay_text(browser: webdriver.Chrome, tmp_path: Path, add:
     WebDriverWait(browser, 10).until(lambda b: len(b.find_elements(By.CSS_SELECTOR, "#list details")) == 1)
     assert browser.title == "Attention leaderboard"
     assert browser.get_log("browser") == []
+
+
+def test_the_board_by_keyboard(browser: webdriver.Chrome, made_suite: Path, tmp_path: Path) -> None:
+    """Filters, headers and blocks are reached and operated by keyboard, with a visible focus."""
+    assert main(["leaderboard", str(made_suite), "--out", str(tmp_path / "out")]) == 0
+    show(browser)
+    browser.get((tmp_path / "out" / "index.html").as_uri())
+
+    def press(*keys: str) -> WebElement:
+        ActionChains(browser).send_keys(*keys).perform()
+        focused = browser.switch_to.active_element
+        outline = browser.execute_script("return getComputedStyle(arguments[0]).outlineStyle", focused)
+        assert outline != "none", focused.get_attribute("outerHTML")
+        return focused
+
+    def names() -> list[str]:
+        return [name for name in column(browser, "suite-board-table", 0) if name]
+
+    before = names()
+    browser.execute_script("document.querySelector('nav a:last-child').focus()")
+    assert press(Keys.TAB).tag_name == "select"
+    assert press(Keys.TAB).tag_name == "select"
+    chosen = press(Keys.ARROW_DOWN).get_attribute("value")
+    complexities = [text for text in column(browser, "suite-board-table", -1) if text]
+    assert complexities == [chosen] * len(names())
+    assert browser.find_element(By.CSS_SELECTOR, ".filter output").text == f"{len(names())} of {len(before)} attentions"
+    press(Keys.HOME)
+    assert press(Keys.TAB).get_attribute("type") == "checkbox"
+    press(Keys.SPACE)
+    assert 0 < len(names()) < len(before)
+    press(Keys.SPACE)
+    assert names() == before
+    press(Keys.TAB)  # the table, which scrolls
+    header = press(Keys.TAB)
+    assert header.text == "attention"
+    press(Keys.ENTER)
+    assert names() == sorted(before, key=lambda name: name.removeprefix("† "))
+    assert header.find_element(By.XPATH, "..").get_attribute("aria-sort") == "ascending"
+    block = browser.find_element(By.CSS_SELECTOR, "#cells summary")
+    browser.execute_script("arguments[0].focus()", block)
+    press(Keys.ENTER)
+    assert browser.find_element(By.CSS_SELECTOR, "#cells details table").is_displayed()
