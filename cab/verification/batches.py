@@ -59,11 +59,12 @@ def rows_gradient(subject: Subject) -> Worst:
     worst = Worst("gradient with respect to another row", limit=0.0)
     for length in (1, 33, *subject.long):
         module = subject.build_for(length, dropout=subject.dropout).train()
-        inputs = subject.draw(module, length, batch=3).requiring_grad()
+        batch = 2 if length in subject.long else 3
+        inputs = subject.draw(module, length, batch=batch).requiring_grad()
         output = inputs.run(module)
         (output[1] * torch.randn_like(output[1])).sum().backward()
         for name, x in inputs.tensors().items():
-            worst.add(0.0 if x.grad is None else x.grad[[0, 2]].abs().max(), f"n={length}, {name}")
+            worst.add(0.0 if x.grad is None else x.grad[torch.arange(batch) != 1].abs().max(), f"n={length}, {name}")
     return worst
 
 

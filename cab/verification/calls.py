@@ -103,8 +103,8 @@ def inference_mode(subject: Subject) -> Worst:
                 decode(used, inputs.prefix(5), [1] * 5)
         direction = torch.ones_like(inputs.query)
         with torch.no_grad():
-            for output, x, name in zip(outputs, (inputs, padded), ("", ", padding left"), strict=True):
-                error = difference(output[x.real], x.run(fresh)[x.real])
+            for output, given, name in zip(outputs, (inputs, padded), ("", ", padding left"), strict=True):
+                error = difference(output[given.real], given.run(fresh)[given.real])
                 worst.add(error, f"n={length}{name}, in inference mode")
         actual, expected = (
             outputs_and_gradients(module.train(), inputs, direction, seed=1) for module in (used, fresh)
