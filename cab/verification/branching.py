@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from cab.attention_types import reorder_state
 from cab.verification.check import Worst, check, decodes
