@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from cab.attention_types import reorder_state
 from cab.verification.check import Worst, check, decodes
@@ -78,7 +79,8 @@ def decode_branches(subject: Subject) -> Worst:
         with torch.no_grad():
             state = initial_state(module, inputs)
             _, state = read_chunks(module, inputs, [length] if by_prompt else [1] * length, state)
-            states, outputs = [state, state], ([], [])
+            states = [state, state]
+            outputs: tuple[list[Tensor], list[Tensor]] = [], []
             for t in range(length, length + BRANCH):  # one token of each branch in turn
                 for branch, x in enumerate((inputs, other)):
                     token = x.query[:, t].clone()

@@ -19,8 +19,8 @@ from cab.verification.inputs import Inputs, Module, outputs_and_gradients
 from cab.verification.state import own_classes
 from cab.verification.subject import Subject
 
-CALLS = 200
-"""Number of small calls of one module in training mode."""
+CALLS, QUICK_CALLS = 200, 60
+"""Numbers of small calls of one module in training mode, in the full and in the quick suite."""
 
 THREADS = 4
 DEPTH = 4
@@ -29,18 +29,19 @@ DEPTH = 4
 
 @check("calls")
 def many_calls(subject: Subject) -> Worst:
-    """After 220 calls in training mode and 100 in evaluation, outputs and gradients are those of a new module."""
+    """After 220 calls in training and 100 in evaluation mode (quick: 80, 30), results are those of a new module."""
     worst = Worst("relative error after many calls", limit=0.0)
     used, fresh = subject.build().train(), subject.build().train()
     tiny, small = subject.draw(used, 1, batch=1), subject.draw(used, 17, batch=1)
     inputs, decoded = subject.draw(used, 33), subject.draw(used, 9)
-    for call in range(CALLS + 20):
-        (tiny if call < CALLS else small).run(used)
+    calls = CALLS if subject.long else QUICK_CALLS
+    for call in range(calls + 20):
+        (tiny if call < calls else small).run(used)
         auxiliary_loss(used)
-        if call == CALLS // 2:
+        if call == calls // 2:
             small.requiring_grad().run(used).sum().backward()
     with torch.no_grad():
-        for _ in range(CALLS // 2):
+        for _ in range(calls // 2):
             tiny.run(used.eval())
     for training in (True, False):
         mode = "training" if training else "evaluation"
@@ -103,8 +104,8 @@ def inference_mode(subject: Subject) -> Worst:
                 decode(used, inputs.prefix(5), [1] * 5)
         direction = torch.ones_like(inputs.query)
         with torch.no_grad():
-            for output, x, name in zip(outputs, (inputs, padded), ("", ", padding left"), strict=True):
-                error = difference(output[x.real], x.run(fresh)[x.real])
+            for output, given, name in zip(outputs, (inputs, padded), ("", ", padding left"), strict=True):
+                error = difference(output[given.real], given.run(fresh)[given.real])
                 worst.add(error, f"n={length}{name}, in inference mode")
         actual, expected = (
             outputs_and_gradients(module.train(), inputs, direction, seed=1) for module in (used, fresh)

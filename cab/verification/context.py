@@ -183,13 +183,14 @@ def source_map(subject: Subject) -> Worst:
         inputs, fresh = (subject.draw(module, FEW_QUERIES, count, batch=1, seed=seed) for seed in (1, 2))
         assert inputs.key is not None
         assert inputs.value is not None
+        others = fresh.tensors()
         with torch.no_grad():
             before = inputs.run(module)
             size = max(before.double().pow(2).mean().sqrt().item(), 1e-30)
             for quarter in range(4):
                 part = slice(count * quarter // 4, count * (quarter + 1) // 4)
                 key, value = inputs.key.clone(), inputs.value.clone()
-                key[:, part], value[:, part] = fresh.key[:, part], fresh.value[:, part]
+                key[:, part], value[:, part] = others["key"][:, part], others["value"][:, part]
                 change = _change(replace(inputs, key=key, value=value).run(module), before) / size
                 finding = f"outputs do not depend on quarter {quarter + 1} of {count} source tokens"
                 needed = LEAST_LONG_CHANGE / change if change else torch.inf

@@ -72,12 +72,13 @@ def memory_growth(subject: Subject) -> Worst:
 def step_growth(subject: Subject) -> Worst:
     """State, memory and work of a decoding step grow linearly at most; with a declared constant state, not at all."""
     is_constant = bool(getattr(subject.cls, "has_constant_size_state", False))
-    recomputes = subject.keeps_whole_contract and not subject.pattern.is_cross and subject.cls.init_decode_state is None
+    stores_prefix = subject.keeps_whole_contract and getattr(subject.cls, "init_decode_state", None) is None
+    recomputes = stores_prefix and not subject.pattern.is_cross
     limit = 0.1 if is_constant else allowed(subject, MEMORY_SLACK) if recomputes else MEMORY_SLACK
     worst = Worst("growth exponent of a decoding step", limit=limit)
     module = subject.build(embed_dim=16, num_heads=2)
     states, costs, work = {}, {}, {}
-    for length in STEP_LENGTHS:
+    for length in STEP_LENGTHS if subject.long else STEP_LENGTHS[:-1]:
         inputs = subject.draw(module, length + 2, 16, batch=1)
         with torch.no_grad():
             _, state = read_chunks(module, inputs, [length, 1], initial_state(module, inputs))

@@ -138,7 +138,8 @@ def packed_borders(subject: Subject) -> Worst:
 def packed_loss(subject: Subject) -> Worst:
     """Packed sequences add the mean of the auxiliary losses of each one alone, weighted by numbers of targets."""
     worst = Worst("relative error of the auxiliary loss", limit=ROUNDING)
-    for lengths in (EDGES, UNEQUAL) if subject.long else (EDGES,):
+    for targets, sources in (EDGES, UNEQUAL) if subject.long else (EDGES,):
+        lengths = targets, [max(1, count) for count in sources]  # the loss of a target without source is undefined
         module = subject.build().train()
         packed = Packed.draw(subject, module, lengths)
         packed.run(module)

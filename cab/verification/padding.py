@@ -68,7 +68,7 @@ def padded_single_token(subject: Subject) -> Worst:
             places = places[[end for layout, end in ends.items() if layout in subject.padding_layouts]]
             inputs = inputs.rows(slice(0, len(places)))
         hidden = torch.arange(length, device=places.device) != places[:, None]
-        limit = limit_for(rounding(module, inputs.rows(slice(0, 1))), ROUNDING)
+        limit = limit_for(rounding(module, inputs), ROUNDING)
         for names in (("query",), ("key",), ("query", "key")) if inputs.key is not None else (("query",),):
             padded = replace(inputs, **{f"{name}_padding": hidden for name in names})
             cut = names if "key" not in names else (*names, "value")

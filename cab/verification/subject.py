@@ -248,7 +248,10 @@ class _Precision(TorchDispatchMode):
 
 
 def rounding(module: Module, inputs: Inputs) -> float:
-    """Return the machine epsilon of the coarsest dtype that ``module`` computes in (float32: 1.2e-7)."""
+    """Return the machine epsilon of the coarsest dtype that ``module`` computes in (float32: 1.2e-7).
+
+    Only the first row is computed: the dtype does not depend on the batch size.
+    """
     with torch.no_grad(), _Precision() as precision:
-        inputs.run(module)
+        inputs.rows(slice(0, 1)).run(module)
     return max(precision.epsilon, torch.finfo(torch.float32).eps)

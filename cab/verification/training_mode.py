@@ -52,7 +52,7 @@ def gradient_of_residual(subject: Subject) -> Worst:
     worst = Worst("relative error of the gradient", limit=ROUNDING)
     for length in (17, *subject.long):
         module = subject.build_for(length).train()
-        inputs = subject.draw(module, length).requiring_grad()
+        inputs = subject.draw(module, length, batch=1 if length in subject.long else 2).requiring_grad()
         places = _places(module, inputs)
         direction = torch.randn_like(inputs.query)
         limit = limit_for(rounding(module, inputs), ROUNDING)
@@ -99,7 +99,7 @@ def gradient_of_many_rows(subject: Subject) -> Worst:
     """Gradients of a batch of 72 sequences are the sums of the gradients of its parts of 1, 3, 7 and 61."""
     worst = Worst("relative error of the gradient of a batch", limit=ROUNDING)
     module = subject.build().train(is_fixed_in_training(subject))
-    for length in (5, 17):
+    for length in (5, 17) if subject.long else (9,):
         inputs = subject.draw(module, length, batch=sum(MANY))
         direction = torch.randn_like(inputs.query)
         limit = limit_for(rounding(module, inputs), ROUNDING)
