@@ -8,7 +8,8 @@ from pathlib import Path
 from cab.cli.results_arguments import add_sources, given_results
 from cab.cli.terminal import print_note
 from cab.files.folders import check_writable
-from cab.records.results import DEFAULT_DIR, REFERENCE_DIRS, with_reference_results
+from cab.records.record import REFERENCE_DIRS
+from cab.records.results import DEFAULT_DIR, with_reference_results
 
 DEFAULT_OUT = DEFAULT_DIR / "leaderboard"
 

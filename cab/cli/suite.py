@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cab.cli.text_table import text_table
-from cab.records.results import REFERENCE_DIRS
+from cab.records.record import REFERENCE_DIRS
 
 if TYPE_CHECKING:
     from cab.suite.check import CellCheck
@@ -23,7 +23,8 @@ best score (lower bound of the 95% interval). In addition, vanilla must exceed t
 that requires long memory, `local` must be significantly worse than vanilla. Other cells are excluded from every score.
 
 A cell grades attentions if at least 50% of the pairs differ significantly and at least 50% of the attentions retain 5
-to 95% of softmax's gain. This requires four attentions besides vanilla and none. Pairs with none are ignored.
+to 95% of softmax's gain. This requires four attentions besides vanilla and none, for pairs with several seeds each.
+Pairs with none are ignored.
 
 examples:
   cab suite validate

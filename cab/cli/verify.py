@@ -140,6 +140,7 @@ def _without_row(subjects: Sequence[Subject], args: argparse.Namespace) -> list[
 
 def _subjects(args: argparse.Namespace, patterns: Sequence[Pattern]) -> Iterator[Subject]:
     """Yield every attention in every pattern to verify; user errors are raised before the first check runs."""
+    from cab.registry.files import entry_of_file
     from cab.registry.registries import ATTENTIONS, is_file
     from cab.verification import subject_of
     from cab.verification.foreign import ForeignModule, subject_class
@@ -163,7 +164,7 @@ def _subjects(args: argparse.Namespace, patterns: Sequence[Pattern]) -> Iterator
             subject = subject_of(attention, pattern, options={}, complexity=args.complexity, device=args.device)
             # In every table, a class in a file has the name of the class.
             is_class = entry is not None and is_file(target)
-            yield dataclasses.replace(subject, name=ATTENTIONS.get(target).label) if is_class else subject
+            yield dataclasses.replace(subject, name=entry_of_file(target).label) if is_class else subject
 
 
 def _results(subjects: Sequence[Subject], checks: Sequence[Check], args: argparse.Namespace) -> Iterator[CheckResult]:

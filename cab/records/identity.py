@@ -58,12 +58,7 @@ def cell_hash(identity: Mapping[str, Any]) -> str:
 
 
 def check_identity(content: Mapping[str, Any]) -> None:
-    """Raise ValueError if the cell, the configuration, the engine and the hash in a record do not agree.
-
-    The variant of the data set follows from the code of the task. The options in the name of the attention follow from
-    its defaults. They are compared if this code is installed and has the options of the configuration. A name is not
-    compared with the defaults of changed code. Files of users are not imported to read a record.
-    """
+    """Raise ValueError if the cell, the configuration, the engine and the hash in a record do not agree."""
     cell, config = content["cell"], content["config"]
     expected = {name: config[name]["name"] for name in NAMED}
     expected |= {name: config[name] for name in ("pattern", "preset", "seed")}
@@ -82,6 +77,16 @@ def check_identity(content: Mapping[str, Any]) -> None:
     )
     if content["hash"] != cell_hash(identity):
         raise ValueError(f"its hash is {content['hash']}, that of its configuration {cell_hash(identity)}")
+
+
+def check_names(content: Mapping[str, Any]) -> None:
+    """Raise ValueError if the names in a cell that follow from code are not those of its configuration.
+
+    The variant of the data set follows from the code of the task. The options in the name of the attention follow from
+    its defaults. They are compared if this code is installed and has the options of the configuration. A name is not
+    compared with the defaults of changed code. Files of users are not imported to read a record.
+    """
+    cell, config = content["cell"], content["config"]
     known = {}
     if content["attention_code"] and content["attention_code"] == _installed_code(config["attention"]["name"]):
         known["attention"] = _label(_text(config, "attention", *NAMED, "pattern", "preset", "tuning"))

@@ -19,8 +19,11 @@ from typing import Any
 from cab.errors import UserError, first_line
 from cab.files.replace import replacing
 from cab.metric import Metric
+from cab.records.identity import check_names
 from cab.records.schema import ADDED, SCHEMA, check_content, check_hash, with_checksum
 
+REFERENCE_DIRS = tuple(Path(__file__).resolve().parents[2] / "results" / name for name in ("core", "mini"))
+"""Bundled reference results of the suite: its core cells, and all cells."""
 CELL = ("task", "dataset", "config_variant", "backbone", "pattern", "attention", "preset", "seed")
 """Keys of a cell; ``config_variant`` distinguishes variants of a data set, such as univariate and multivariate."""
 COMPARISON_KEY = CELL[:4]
@@ -203,6 +206,8 @@ class Record(RunMetadata):
         try:
             str(path).encode()
             record = cls._parsed(content)
+            if path.resolve().parent not in REFERENCE_DIRS:  # bundled, and checked by the tests
+                check_names(content)
             if "\\u" in text:  # JSON can encode lone surrogates, which are not valid text
                 json.dumps([content["cell"], content["metrics"]], ensure_ascii=False).encode()
         except UnicodeError:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from cab.errors import UserError
 from cab.files.config_folders import run_defaults
-from cab.records.record import CELL, Record, Status, record_path
+from cab.records.record import CELL, REFERENCE_DIRS, Record, Status, record_path
 from cab.records.verified import verdict, verified_codes
 
 if TYPE_CHECKING:
@@ -23,9 +23,7 @@ log = logging.getLogger(__name__)
 DEFAULT_DIR = Path(run_defaults()["results_dir"])
 PAPER_DIR = Path(__file__).resolve().parents[2] / "results" / "paper"
 """Tables of the paper, with their sources."""
-CORE_DIR, MINI_DIR = PAPER_DIR.with_name("core"), PAPER_DIR.with_name("mini")
-REFERENCE_DIRS = (CORE_DIR, MINI_DIR)
-"""Bundled reference results of the suite: its core cells, and all cells."""
+CORE_DIR, MINI_DIR = REFERENCE_DIRS
 PUBLISHED = "published"
 """Preset of CSV files that do not specify one."""
 SYNTHETIC = "synthetic"

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from cab.paper.taxonomy import taxonomy
 from cab.records.code_hash import attention_hash
-from cab.records.results import REFERENCE_DIRS
+from cab.records.record import REFERENCE_DIRS
 from cab.records.verified import is_verified
 from cab.registry.entries import AttentionEntry
 from cab.registry.options import argument_texts

@@ -29,7 +29,7 @@ COSTS = {
 """Attributes of :class:`MeasuredCost` on the horizontal axis, with their labels."""
 UNITS = {"time": 1, "state_bytes": 1024}
 FEWEST = 3
-OFFSETS = {(5, 0): "left", (0, 7): "center", (0, -8): "center", (-5, 0): "right"}
+OFFSETS = {(0, 7): "center", (5, 0): "left", (0, -8): "center", (-5, 0): "right"}
 """Offsets of a name from its point in points, with the alignment of the text."""
 
 

@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cab.files.sanitize import sanitize_text
-from cab.records.record import Record, Status
-from cab.records.results import REFERENCE_DIRS
+from cab.records.record import REFERENCE_DIRS, Record, Status
 from cab.registry.registries import ATTENTIONS
 from cab.scoring.measured_costs import LENGTH, MeasuredCost, cost_hardware, measured_costs
 from cab.scoring.normalization import SOFTMAX_VARIANTS
 from cab.scoring.statistics import Verdict
 from cab.suite.anchors import ATTENTIONS as ANCHORS, SOFTMAX
 from cab.suite.check import invalid_cells
-from cab.suite.gain import CellGain, SuiteGains, suite_gains
+from cab.suite.gain import CellGain, PatternGain, SuiteGains, suite_gains
 from cab.suite.results import CellResults, collect
 from cab.suite.table import GainRow, gain_rows
 from cab.suite.tuning import TUNED
@@ -146,18 +145,21 @@ def _relative_params(found: Sequence[CellResults], records: Iterable[Record]) ->
 def main_finding(board: SuiteBoard) -> str:
     """Return the main finding in one sentence: how many attentions match softmax attention, and the fastest of them.
 
-    An attention matches softmax attention in a pattern if it is equivalent or significantly better. Attentions with a
-    single seed or without all core cells are not counted, nor are other implementations of softmax attention.
+    An attention matches softmax attention in a pattern if it is equivalent or significantly better. Attentions without
+    all core cells are not counted, nor are other implementations of softmax attention. If all others have a single
+    seed, the finding is the range of K.
     """
-    counts, times = [], {}
+    counts, times, single = [], {}, {}
     for pattern in board.patterns:
         verdicts = board.gains.verdicts(pattern)
         verdicts |= {(other, one): verdict.reverse for (one, other), verdict in verdicts.items()}
-        judged = [
-            name
+        complete = {
+            name: gain
             for name, gain in board.gains.patterns[pattern].items()
-            if name not in (*ANCHORS, *SOFTMAX_VARIANTS) and gain.is_complete and gain.seeds > 1
-        ]
+            if name not in (*ANCHORS, *SOFTMAX_VARIANTS) and gain.is_complete
+        }
+        judged = [name for name, gain in complete.items() if gain.seeds > 1]
+        single[pattern] = [gain for name, gain in complete.items() if name not in judged]
         matching = [name for name in judged if verdicts[name, SOFTMAX] in (Verdict.EQUIVALENT, Verdict.BETTER)]
         if judged:
             counts.append(f"{len(matching)} of {len(judged)} in {pattern}")
@@ -166,11 +168,25 @@ def main_finding(board: SuiteBoard) -> str:
             if cost and cost.time is not None:
                 times[cost.time] = f"{name} ({pattern})"
     if not counts:
-        return "No attention has several seeds in every core cell of a pattern."
+        return sanitize_text(_range_finding(max(single.values(), key=len, default=[])))
     finding = f"Attentions that match softmax attention on the suite's retrieval tasks: {', '.join(counts)}"
     if times:
         finding += f"; the fastest at {LENGTH:,} tokens is {times[min(times)]}, {min(times):.2f} times softmax's time"
-    return sanitize_text(f"{finding}.")
+    untested = sum(map(len, single.values()))
+    return sanitize_text(f"{finding}{f'; {untested} with a single seed are not tested' if untested else ''}.")
+
+
+def _range_finding(gains: Sequence[PatternGain]) -> str:
+    """Return the finding for attentions of one pattern with a single seed, in the order of K."""
+    if not gains:
+        return "No attention has results in every core cell of a pattern."
+    high, low = (gain.estimate.value if gain.estimate else math.nan for gain in (gains[0], gains[-1]))
+    if len(gains) == 1:
+        return f"In {gains[0].pattern}, {gains[0].attention} retains {high:.0f}% of softmax's gain, in a single seed."
+    return (
+        f"In {gains[0].pattern}, {len(gains)} attentions retain {low:.0f} to {high:.0f}% of softmax's gain on the "
+        f"suite's retrieval tasks ({gains[0].attention} the most); they have a single seed, so no difference is tested."
+    )
 
 
 def board_facts(board: SuiteBoard) -> Iterator[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cab.errors import UserError
-from cab.records.results import REFERENCE_DIRS
+from cab.records.record import REFERENCE_DIRS
 from cab.scoring.statistics import Estimate, Verdict, judge, weighted_sum
 from cab.suite.anchors import ATTENTIONS, NO_ATTENTION, SOFTMAX
 from cab.suite.cells import PRESET, Key, SuiteCell, suite_cells
@@ -41,7 +41,8 @@ class CellCheck:
         attentions: number of attentions with several seeds besides the anchors.
         gap: share of the range from trivial baseline to best attention that is lost without attention.
         different: share of pairs that differ significantly, without pairs with ``none``; None if that is not judged.
-        graded: share of attentions besides the anchors with K from 5 to 95; None if that is not judged.
+        graded: share of attentions besides the anchors with K from 5 to 95, including those with a single seed; None if
+            that is not judged.
         worse_than_softmax: of the local window and the constant-size states, those that are significantly worse than
             softmax attention. These comparisons are a family of their own.
         failures: reasons why the cell does not measure attention.
@@ -60,30 +61,32 @@ class CellCheck:
 
 def check_cell(results: CellResults) -> CellCheck:
     """Validate one cell."""
-    gains = {name: gain for name, gain in cell_gains(results).items() if gain.own.is_known}
+    scored = cell_gains(results)
+    shares = [gain.own.value for name, gain in scored.items() if name not in ATTENTIONS]
+    graded = _share([5 <= share <= 95 for share in shares]) if len(shares) >= MIN_ATTENTIONS else None
+    gains = {name: gain for name, gain in scored.items() if gain.own.is_known}
     if not set(ATTENTIONS) <= gains.keys():
         missing = f"no anchors with two seeds of {' and '.join(ATTENTIONS)}"
-        return CellCheck(results.cell, 0, None, None, None, frozenset(), (missing,), None)
+        return CellCheck(results.cell, 0, None, None, graded, frozenset(), (missing,), _flaws(None, graded))
     verdicts = compare({name: [gain] for name, gain in gains.items()})
     pairs = {pair: verdict for pair, verdict in verdicts.items() if NO_ATTENTION not in pair}
     expected = {
         name: contrast([(gains[SOFTMAX], gains[name])]) for name in (WINDOWED, *BOUNDED_STATES) if name in gains
     }
     worse = frozenset(name for name, verdict in judge(expected).items() if verdict is Verdict.BETTER)
-    others = [gain for name, gain in gains.items() if name not in ATTENTIONS]
+    others = gains.keys() - set(ATTENTIONS)
     gap = _gap(results, gains)
-    is_judged = len(others) >= MIN_ATTENTIONS
-    different = _share([verdict in (Verdict.BETTER, Verdict.WORSE) for verdict in pairs.values()])
-    graded = _share([5 <= gain.own.value <= 95 for gain in others])
+    decided = [verdict in (Verdict.BETTER, Verdict.WORSE) for verdict in pairs.values()]
+    different = _share(decided) if len(others) >= MIN_ATTENTIONS else None
     return CellCheck(
         results.cell,
         len(others),
         gap,
-        different if is_judged else None,
-        graded if is_judged else None,
+        different,
+        graded,
         worse,
         tuple(_failures(results, gains, gap, worse)),
-        _flaws(different, graded) if is_judged else None,
+        _flaws(different, graded),
     )
 
 
@@ -121,11 +124,13 @@ def _failures(
     return failures
 
 
-def _flaws(different: float, graded: float) -> tuple[str, ...]:
+def _flaws(different: float | None, graded: float | None) -> tuple[str, ...] | None:
+    if different is None and graded is None:
+        return None
     flaws = []
-    if different < MIN_DIFFERENT_PAIRS:
+    if different is not None and different < MIN_DIFFERENT_PAIRS:
         flaws.append(f"{different:.0%} of pairs differ significantly (minimum {MIN_DIFFERENT_PAIRS:.0%})")
-    if graded < MIN_GRADED:
+    if graded is not None and graded < MIN_GRADED:
         flaws.append(f"{graded:.0%} of attentions have K from 5 to 95 (minimum {MIN_GRADED:.0%})")
     return tuple(flaws)
 

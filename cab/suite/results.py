@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cab.errors import UserError
-from cab.records.record import Record, Status
-from cab.records.results import REFERENCE_DIRS, whole_records
+from cab.records.record import REFERENCE_DIRS, Record, Status
+from cab.records.results import whole_records
 from cab.suite.anchors import ATTENTIONS, Anchors, data_hash, read_anchors, record_key
 from cab.suite.cells import Key, SuiteCell, suite_cells
 

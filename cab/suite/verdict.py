@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cab.patterns import pattern_rank
-from cab.records.record import Record
-from cab.records.results import REFERENCE_DIRS
+from cab.records.record import REFERENCE_DIRS, Record
 from cab.records.verified import verdict, verified_codes
 from cab.scoring.measured_costs import LENGTH, MeasuredCost, measured_costs
 from cab.scoring.statistics import MARGIN, ONE_SEED_LEGEND, Verdict

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 import yaml
-from hydra import compose, initialize_config_dir
 
 from backbones.gpt2 import GPT2
 from cab import UserError, register_backbone, register_task
-from cab.config.compose import check_overrides, register_configs, resolve
-from cab.files.config_folders import CONFIGS, config_folders
+from cab.files.config_folders import config_folders
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.registry.tables import read_rows, read_table, tuned_options
+from cab.runner import launch
 from cab.runner.cell import runnable_cells
 from tasks.lm.task import LM
 
@@ -24,10 +23,7 @@ RELEASED_PROBSPARSE = {"name": "probsparse", "mean_over": "length", "sampled": "
 
 
 def composed(*overrides: str) -> dict[str, Any]:
-    register_configs()
-    arguments = check_overrides(["task=lstf", "attention=abc", "pattern=NC", *overrides])
-    with initialize_config_dir(config_dir=str(CONFIGS), version_base="1.3"):
-        return resolve(compose("run", overrides=arguments))
+    return launch.composed(["task=lstf", "attention=abc", "pattern=NC", *overrides])
 
 
 @pytest.mark.parametrize("row", read_table("lstf"), ids=lambda row: f"{row['dataset']}-{row['features']}")

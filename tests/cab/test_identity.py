@@ -12,7 +12,7 @@ import pytest
 
 from cab import UserError
 from cab.cli.main import main
-from cab.records.identity import cell_hash, identity_of
+from cab.records.identity import cell_hash, check_names, identity_of
 from cab.records.record import Record
 from cab.records.results import MINI_DIR, read_results
 from cab.records.schema import with_checksum
@@ -41,6 +41,8 @@ def test_all_committed_records_are_read(folder: Path) -> None:
     results, skipped = read_results(folder)
     assert skipped == []
     assert results["hash"].nunique() == len(list(folder.glob("*.json")))
+    for path in folder.glob("*.json"):
+        check_names(json.loads(path.read_text()))  # which readers leave to this test
 
 
 @pytest.mark.parametrize("name", ["task", "dataset", "backbone", "pattern", "preset", "attention"])

@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 import yaml
-from hydra import compose, initialize_config_dir
 
-from cab.config.compose import paper_value, register_configs, resolve
-from cab.files.config_folders import CONFIGS
+from cab.config.compose import paper_value
 from cab.registry.registries import TASKS
 from cab.registry.tables import read_table, tuned_options
 from cab.runner import launch
@@ -44,12 +42,9 @@ CELLS = [
 
 
 def composed(task: str, dataset: str, backbone: str, preset: str) -> dict[str, Any]:
-    register_configs()
     pattern = str(TASKS.get(task).backbones[backbone][0])
     chosen = {"task": task, "dataset": dataset, "backbone": backbone, "pattern": pattern, "attention": "vanilla"}
-    with initialize_config_dir(config_dir=str(CONFIGS), version_base="1.3"):
-        overrides = [f"{key}={value}" for key, value in {**chosen, "preset": preset}.items()]
-        return resolve(compose("run", overrides=overrides))
+    return launch.composed([f"{key}={value}" for key, value in {**chosen, "preset": preset}.items()])
 
 
 @pytest.mark.parametrize(("task", "dataset", "backbone"), CELLS)

@@ -28,7 +28,7 @@ def overrides(**changes: str) -> list[str]:
         ({"dataset": "eth1"}, ["unknown dataset", "'etth1'"]),
         ({"pattern": "XX"}, ["unknown pattern", "NS"]),
         ({"preset": "papr"}, ["unknown preset", "'paper'"]),
-        ({"attention": "s4d"}, ["'s4d' does not support pattern NC", "NS CS", "abc"]),
+        ({"attention": "s4d"}, ["'s4d' does not support pattern NC", "NS CS", "cab list attentions"]),
         ({"pattern": "CC"}, ["'informer' has no attention layer with pattern CC", "NS CS NC"]),
         ({"attention.num_landmarks": "3"}, ["attention 'vanilla' has no option 'num_landmarks'"]),
         ({"attention": "abc", "attention.landmarks": "3"}, ["'abc' has no option 'landmarks'", "num_landmarks"]),

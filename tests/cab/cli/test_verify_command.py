@@ -124,7 +124,7 @@ def test_registered_class_in_a_file_is_verified_in_what_it_claims(capsys, tmp_pa
     )
     status, out, _ = verify(capsys, f"{path}:Mine", "--checks", "same_seed", "--csv")
     assert status == 0
-    assert [line.split(",")[:2] for line in out.splitlines()[1:]] == [["test_mine", "NS"], ["test_mine", "NC"]]
+    assert [line.split(",")[:2] for line in out.splitlines()[1:]] == [["Mine", "NS"], ["Mine", "NC"]]
 
 
 def test_a_file_never_replaces_another_module(capsys, tmp_path):
@@ -141,7 +141,7 @@ def test_a_file_never_replaces_another_module(capsys, tmp_path):
 def test_a_file_of_a_registered_package_is_what_the_package_imports(capsys):
     status, out, err = verify(capsys, f"{ROOT}/attentions/abc.py:ABCAttention", "--checks", "same_seed", "--csv")
     assert status == 0, err
-    assert {line.split(",")[0] for line in out.splitlines()[1:]} == {"abc"}
+    assert {line.split(",")[0] for line in out.splitlines()[1:]} == {"ABCAttention"}
     assert sys.modules["abc"] is abc
 
 

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
 
 from cab import register_attention, register_task
-from cab.config.compose import register_configs, resolve
-from cab.files.config_folders import CONFIGS, config_folders
+from cab.files.config_folders import config_folders
 from cab.registry.registries import ATTENTIONS, TASKS
+from cab.runner.launch import composed
 from tests.cab.runner.learning_attention import Learning
 from tests.cab.runner.troubled import Troubled
 
@@ -40,10 +39,8 @@ def troubled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., d
 
     def cell(*overrides: str, trouble: str = "") -> dict[str, Any]:
         monkeypatch.setattr(Troubled, "trouble_now", trouble)
-        register_configs()
-        with initialize_config_dir(config_dir=str(CONFIGS), version_base="1.3"):
-            chosen = ["task=troubled", "dataset=synthetic", "backbone=gpt2", "attention=vanilla", "pattern=CS"]
-            chosen += ["preset=smoke", "device=cpu", f"results_dir={tmp_path}", "trainer.batch_size=4"]
-            return resolve(compose("run", overrides=[*chosen, "trainer.max_steps=8", *overrides]))
+        chosen = ["task=troubled", "dataset=synthetic", "backbone=gpt2", "attention=vanilla", "pattern=CS"]
+        chosen += ["preset=smoke", "device=cpu", f"results_dir={tmp_path}", "trainer.batch_size=4"]
+        return composed([*chosen, "trainer.max_steps=8", *overrides])
 
     return cell

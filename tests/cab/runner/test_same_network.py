@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
 
-from cab.config.compose import register_configs, resolve
-from cab.files.config_folders import CONFIGS
 from cab.records.record import Record, weights_path
 from cab.runner.cell import Cell
+from cab.runner.launch import composed
 from cab.runner.run import run_cell
 from cab.runner.same_network import same_network
 
@@ -20,9 +18,7 @@ def config(
     folder: Path, *overrides: str, place: str = "task=lstf dataset=synthetic backbone=informer"
 ) -> dict[str, Any]:
     cell = [*place.split(), "preset=smoke", "device=cpu", "logger=csv"]
-    register_configs()
-    with initialize_config_dir(config_dir=str(CONFIGS), version_base="1.3"):
-        return resolve(compose("run", overrides=[*cell, f"results_dir={folder}", *overrides]))
+    return composed([*cell, f"results_dir={folder}", *overrides])
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from cab.cli.main import main
-from cab.records.results import REFERENCE_DIRS, load_results
+from cab.records.record import REFERENCE_DIRS
+from cab.records.results import load_results
 from cab.reports.board_table import board_columns, board_table
 from cab.reports.suite_board import SuiteBoard, main_finding, suite_board
 from cab.suite.cells import suite_cells
@@ -55,14 +56,22 @@ def test_the_main_finding(folders: list[Path]) -> None:
     """abc is equivalent to vanilla; an attention with a single seed is not counted."""
     finding = main_finding(board_of(folders))
     assert finding.startswith("Attentions that match softmax attention on the suite's retrieval tasks: 1 of 4 in CS;")
-    assert re.search(r"the fastest at 8,192 tokens is abc \(CS\), [\d.]+ times softmax's time\.$", finding)
+    assert re.search(
+        r"the fastest at 8,192 tokens is abc \(CS\), [\d.]+ times softmax's time; 1 with a single seed", finding
+    )
 
 
 @pytest.mark.usefixtures("made_suite")
 def test_the_main_finding_without_complete_results(tmp_path: Path) -> None:
     suite_record("lm", "abc", 50).write(tmp_path / "some")
     finding = main_finding(board_of([tmp_path / "some"]))
-    assert finding == "No attention has several seeds in every core cell of a pattern."
+    assert finding == "No attention has results in every core cell of a pattern."
+    for share, name in ((50, "abc"), (20, "local")):
+        for task in CELLS:
+            suite_record(task, name, share).write(tmp_path / "all")
+    finding = main_finding(board_of([tmp_path / "all"]))
+    assert finding.startswith("In CS, 2 attentions retain 20 to 50% of softmax's gain")
+    assert "abc the most" in finding
 
 
 def test_page_and_csv_have_the_same_numbers(folders: list[Path], tmp_path: Path) -> None:

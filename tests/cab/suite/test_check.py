@@ -12,7 +12,8 @@ import pytest
 
 from cab.cli.main import main
 from cab.errors import UserError
-from cab.records.results import MINI_DIR, REFERENCE_DIRS, load_results, table_of
+from cab.records.record import REFERENCE_DIRS
+from cab.records.results import MINI_DIR, load_results, table_of
 from cab.registry.registries import TASKS
 from cab.suite.anchors import Anchors
 from cab.suite.cells import suite_cells
@@ -83,10 +84,14 @@ def test_why_a_cell_does_not_grade(changes: dict[str, list[float]], flaw: str) -
 
 
 def test_few_attentions_are_not_judged() -> None:
-    """Pairs with none do not count, nor does an attention with one seed."""
+    """Pairs with none do not count. An attention with one seed counts for the share with K from 5 to 95 only."""
     found = check({"abc": [0.4]})
-    assert (found.attentions, found.different, found.graded, found.flaws) == (3, None, None, None)
+    assert (found.attentions, found.different, found.graded, found.flaws) == (3, None, 1.0, ())
     assert found.failures == ()
+    single = {name: values[:1] for name, values in GOOD.items()}
+    assert check({**single, "abc": [0.1], "ssd": [0.1], "local": [0.9]}).flaws == (
+        "25% of attentions have K from 5 to 95 (minimum 50%)",
+    )
 
 
 def test_the_cells_are_those_that_the_tasks_are_tested_in() -> None:

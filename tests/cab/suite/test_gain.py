@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from cab.errors import UserError
-from cab.records.results import REFERENCE_DIRS
+from cab.records.record import REFERENCE_DIRS
 from cab.scoring.statistics import Verdict
 from cab.suite.anchors import PATH, Anchors, read_anchors, write_anchors
 from cab.suite.cells import CELLS as TABLE

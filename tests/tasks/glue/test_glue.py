@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from torch import Tensor
 
 from cab import Backbone, UserError, build_backbone
-from cab.config.compose import register_configs, resolve
-from cab.files.config_folders import CONFIGS
+from cab.runner.launch import composed
 from cab.runner.pretrained import WHILE_LEARNING
 from tasks.corpus.synthetic import NAMES
 from tasks.corpus.tokens import BEGIN, END, PAD
@@ -182,12 +180,9 @@ def test_options_that_cannot_be(options: dict[str, Any], message: str) -> None:
 def test_presets_continue_the_pretrainings_networks(preset: str, pretraining: str, attention: str) -> None:
     """No option needs to be repeated by hand; TransNormer's have their own norm, feed-forward map and positions."""
     configs = []
-    register_configs()
     for task, dataset, backbone in (("mlm", pretraining, "roberta"), ("glue", "rte", "roberta_classifier")):
         cell = {"task": task, "dataset": dataset, "backbone": backbone, "pattern": "NS", "attention": attention}
-        with initialize_config_dir(config_dir=str(CONFIGS), version_base="1.3"):
-            overrides = [f"{key}={value}" for key, value in {**cell, "preset": preset}.items()]
-            configs.append(resolve(compose("run", overrides=overrides)))
+        configs.append(composed([f"{key}={value}" for key, value in {**cell, "preset": preset}.items()]))
     before, after = configs
     assert after["attention"] == before["attention"]
     decided = (*WHILE_LEARNING, "vocab_size", "max_length", "funnel_decoder_layers")  # a classifier has no decoder

@@ -7,15 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from torch import Tensor
 
 from cab import Backbone, UserError, build_backbone
-from cab.config.compose import register_configs, resolve
-from cab.files.config_folders import CONFIGS
 from cab.records.results import is_generated
 from cab.registry.registries import TASKS
 from cab.registry.tables import read_table
+from cab.runner import launch
 from cab.runner.cell import Cell, runnable_cells
 from cab.runner.sweep import expand
 from tasks.lra.task import LongRangeArena
@@ -26,11 +24,9 @@ DATASETS = TASKS.get("lra").datasets
 
 
 def composed(dataset: str, preset: str, *overrides: str) -> dict[str, Any]:
-    register_configs()
     chosen = {"task": "lra", "dataset": dataset, "backbone": "encoder", "pattern": "NS", "attention": "vanilla"}
-    with initialize_config_dir(config_dir=str(CONFIGS), version_base="1.3"):
-        named = [f"{key}={value}" for key, value in {**chosen, "preset": preset, "device": "cpu"}.items()]
-        return resolve(compose("run", overrides=[*named, *overrides]))
+    named = [f"{key}={value}" for key, value in {**chosen, "preset": preset, "device": "cpu"}.items()]
+    return launch.composed([*named, *overrides])
 
 
 def network(task: LongRangeArena, attention: str = "vanilla", **options: Any) -> Backbone:

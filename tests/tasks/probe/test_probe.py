@@ -7,14 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from torch import Tensor
 
 from cab import Backbone, Pattern, UserError, build_backbone
-from cab.config.compose import register_configs, resolve
-from cab.files.config_folders import CONFIGS
 from cab.registry.registries import TASKS
 from cab.registry.tables import read_table
+from cab.runner import launch
 from cab.runner.cell import Cell, runnable_cells
 from cab.runner.same_network import same_network
 from tasks.probe.batches import IGNORE_INDEX, query_logits
@@ -113,11 +111,8 @@ def test_a_probe_is_not_asked_in_a_pattern_that_it_has_not() -> None:
 
 
 def composed(dataset: str, preset: str, *overrides: str, pattern: str = "CS") -> dict[str, Any]:
-    register_configs()
     chosen = {"task": "probe", "dataset": dataset, "backbone": "mixer", "pattern": pattern, "attention": "vanilla"}
-    with initialize_config_dir(config_dir=str(CONFIGS), version_base="1.3"):
-        overrides = (*(f"{key}={value}" for key, value in {**chosen, "preset": preset}.items()), *overrides)
-        return resolve(compose("run", overrides=list(overrides)))
+    return launch.composed([*(f"{key}={value}" for key, value in {**chosen, "preset": preset}.items()), *overrides])
 
 
 @pytest.mark.parametrize("preset", ["paper", "mini", "smoke"])
