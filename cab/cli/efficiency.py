@@ -180,6 +180,7 @@ def verification(device: str, report: Callable[[str], None]) -> Callable[[Attent
     """
     from cab.records.verified import code_of, is_verified
     from cab.verification import verify_attention
+    from cab.verification.foreign import ForeignModule
     from cab.verification.suite import GROUPS, ON_DEMAND, runs_in_float32
 
     groups = [group for group in GROUPS if group not in (*ON_DEMAND, "growth")]
@@ -190,7 +191,8 @@ def verification(device: str, report: Callable[[str], None]) -> Callable[[Attent
         if where == "cpu" and not subject.options and is_verified(code_of(cls), str(pattern)):
             return ""
         report(f"verifying {subject.label} {pattern}")
-        results = verify_attention(cls, pattern, options=subject.options, checks=groups, device=where)
+        target = cls if issubclass(cls, ForeignModule) else subject.name
+        results = verify_attention(target, pattern, options=subject.options, checks=groups, device=where)
         failed = [result for result in results if not result.passed]
         return f"fails {', '.join(result.check for result in failed)}" if failed else ""
 

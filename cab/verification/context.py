@@ -140,6 +140,8 @@ LEAST_READ = 0.7
 """Smallest share of tokens read, relative to the share at the shortest length."""
 FADED = 0.5
 """Mean gradient to tokens 24 to 32 before an output, relative to the nearest 8, below which a method decays."""
+LEVEL = 0.05
+"""Mean gradient to the first 32 of 600 tokens, relative to the nearest 8, below which 4,133 tokens are not all read."""
 MANY_KEYS, FEW_QUERIES = 600, 5
 
 
@@ -155,15 +157,18 @@ def context_map(subject: Subject) -> Worst:
     """At 600 and 4,133 tokens, outputs read the predecessor, the token 512 before, the first token and most others."""
     worst = Worst("share of tokens not read", limit=0.0)
     usual = _read(subject, SHORT).gt(0.0).double().sum() / _visible(subject, SHORT)
-    fades = False
+    fades = reads_beyond = False
     for length in (MIDDLE, *subject.long):
         sizes, outputs = _read(subject, length), _outputs(length)
         if length == MIDDLE:
             near, far = (sizes[:, length - to : length - start].mean() for start, to in ((8, 16), (31, 39)))
             fades = 0.0 < float(far) < FADED * float(near)
+            reads_beyond = bool(sizes[:, :32].mean() > LEVEL * near)
         places = {"predecessor": outputs - 1}
         if not fades:
-            places |= {"token 512 before": outputs - 512, "first token": torch.zeros_like(outputs)}
+            places["token 512 before"] = outputs - 512
+        if not fades and (length == MIDDLE or reads_beyond):
+            places["first token"] = torch.zeros_like(outputs)
             share = float(sizes.gt(0.0).double().sum() / _visible(subject, length) / usual)
             finding = f"outputs read {share:.0%} of the share of tokens that they read at n={SHORT}"
             worst.add(1.0 - min(share, 1.0), f"n={length}, all tokens", limit=1.0 - LEAST_READ, finding=finding)
