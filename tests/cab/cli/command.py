@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -27,6 +28,7 @@ def cab(
     cwd: Path,
     stop: str = "",
     kill: tuple[int, float] | None = None,
+    once: str = "",
     timeout: float = 300,
     **environment: str,
 ) -> subprocess.CompletedProcess[str]:
@@ -35,6 +37,7 @@ def cab(
     Args:
         stop: stopping/sitecustomize.py's.
         kill: a signal that the process gets, and the seconds before.
+        once: the seconds begin when the process has written a file that matches.
     """
     env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
     if stop:
@@ -44,8 +47,11 @@ def cab(
     with tempfile.TemporaryDirectory() as folder:
         files = Path(folder, "out"), Path(folder, "err")
         process = _COPIES.Process(target=_run, args=(words, cwd, env, *files))
+        begin = time.time_ns()
         process.start()
         if kill is not None:
+            while once and process.exitcode is None and not any(f.stat().st_mtime_ns > begin for f in cwd.glob(once)):
+                process.join(0.01)
             process.join(kill[1])
             if process.exitcode is None:
                 os.kill(process.pid, kill[0])
