@@ -195,5 +195,5 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert len(pictures) == 2
     text = "".join(output.get("text", "") for cell in code for output in cell.outputs)
     assert re.search(r"largest difference \d\.\de-0[67]", text)
-    assert "1 failed: parameters_learn" in text
-    assert "checks, 0 failed" in text
+    assert re.search(r"parameters_learn +FAILED", text)
+    assert "no check fails" in text

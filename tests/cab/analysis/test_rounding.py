@@ -12,7 +12,7 @@ from torch import Tensor
 from cab import UserError, build_attention
 from cab.analysis.rounding import BITS, bits_needed, rounded, rounded_scores, rounding_errors, untrained
 from cab.analysis.subject import subject_of
-from tests.cab.cli.command import cab
+from cab.cli.main import main
 
 PROBE = ["task=probe", "dataset=recall", "backbone=mixer", "preset=smoke", "device=cpu"]
 
@@ -96,11 +96,10 @@ def test_the_layers_decode_with_the_rounded_state(monkeypatch: pytest.MonkeyPatc
     assert torch.equal(subject.network(tokens), expected)
 
 
-def test_table_and_its_columns(tmp_path: Path) -> None:
-    process = cab("analyze", "rounding", "linear", "gla", "--steps", "64", "--out", "found", cwd=tmp_path)
-    assert process.returncode == 0, process.stderr
+def test_table_and_its_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", "rounding", "linear", "gla", "--steps", "64", "--out", str(tmp_path / "found")]) == 0
     with (tmp_path / "found" / "rounding.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert list(rows[0]) == ["attention", "format", "error_64", "state_bits"]
     assert [(row["attention"], row["format"]) for row in rows] == [(n, f) for n in ("linear", "gla") for f in BITS]
-    assert process.stdout.splitlines()[0].split() == list(rows[0])
+    assert capsys.readouterr().out.splitlines()[0].split() == list(rows[0])
