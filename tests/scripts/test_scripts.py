@@ -20,14 +20,15 @@ PROGRAMS = (
     "docs_pages",
     "fuzz",
     "kernel_gains",
+    "notebook",
     "readme_figure",
     "replay_public_bugs",
     "simulate_statistics",
     "sum_kernels",
     "window_kernels",
 )
-"""Each has a test in this module, except docs_pages, readme_figure and simulate_statistics, which tests/test_site.py,
-tests/test_readme.py and tests/cab/suite/test_gain.py run."""
+"""Each has a test in this module, except docs_pages, notebook, readme_figure and simulate_statistics, whose results
+tests/test_site.py, tests/test_readme.py and tests/cab/suite/test_gain.py compare."""
 
 
 def program(name: str, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> ModuleType:

@@ -101,7 +101,7 @@ class Events:
         self.now = 0.0
         patch.setattr(timing, "second_level_cache", lambda: SimpleNamespace(zero_=lambda: self.happen("flush", 50.0)))
         patch.setattr(torch.cuda, "synchronize", lambda *_: self.log.append("wait"))
-        patch.setattr(torch.cuda, "Event", lambda **_: Event(self))
+        patch.setattr(timing, "Event", lambda **_: Event(self))
 
     def happen(self, what: str, milliseconds: float) -> None:
         self.log.append(what)
