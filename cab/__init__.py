@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cab.patterns import Pattern as Pattern
     from cab.records.results import load_results as load_results
     from cab.registry.build import build_attention as build_attention, build_backbone as build_backbone
+    from cab.registry.fla_layer import FlaLayer as FlaLayer
     from cab.registry.registries import (
         register_attention as register_attention,
         register_backbone as register_backbone,
@@ -32,6 +33,7 @@ _EXPORTS = {
     "AttentionFactory": "cab.backbone",
     "Backbone": "cab.backbone",
     "Batches": "cab.task",
+    "FlaLayer": "cab.registry.fla_layer",
     "LayerPosition": "cab.attention_types",
     "Metric": "cab.metric",
     "PaddingMasks": "cab.padding",

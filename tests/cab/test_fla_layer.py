@@ -1,0 +1,146 @@
+"""Registered attentions with the interface of the layers of flash-linear-attention."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cab import FlaLayer, UserError
+
+LENGTH, PADDING, NEW = 9, 4, 12
+INTERPRETED = Path(__file__).with_name("fla_model_interpreted.py")
+ATTENTIONS = [("gla", {}), ("vanilla", {}), ("local", {"window_size": 3}), ("abc", {})]
+
+
+class Cache:
+    """The part of fla's cache that layers use: a recurrent state per layer."""
+
+    def __init__(self) -> None:
+        self.layers: list[dict[str, Any]] = []
+        self.num_tokens = 0
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __getitem__(self, layer_idx: int) -> dict[str, Any]:
+        return self.layers[layer_idx]
+
+    def update(self, *, recurrent_state: tuple[Any, ...], layer_idx: int, offset: int) -> None:
+        if layer_idx == len(self.layers):
+            self.layers.append({})
+        self.layers[layer_idx] = {"recurrent_state": recurrent_state}
+        self.num_tokens += offset if layer_idx == 0 else 0
+
+
+def layer(name: str, index: int = 0, **options: Any) -> FlaLayer:
+    torch.manual_seed(index)
+    return FlaLayer(name, hidden_size=32, num_heads=2, layer_idx=index, **options).eval()
+
+
+class Model(nn.Module):
+    """Two layers between an embedding and a linear map to tokens."""
+
+    def __init__(self, name: str, **options: Any) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layer(name, index, **options) for index in range(2))
+        self.embedding = nn.Embedding(50, 32)
+        self.head = nn.Linear(32, 50)
+
+    def forward(self, ids: Tensor, mask: Tensor, cache: Cache | None) -> Tensor:
+        x = self.embedding(ids)
+        for mixer in self.layers:
+            output, weights, returned = mixer(
+                hidden_states=x,
+                attention_mask=mask,
+                past_key_values=cache,
+                use_cache=cache is not None,
+                output_attentions=False,
+            )
+            assert weights is None
+            assert returned is cache
+            x = x + output
+        return self.head(x)
+
+    @torch.no_grad()
+    def generate(self, ids: Tensor, mask: Tensor, cache: Cache | None = None) -> Tensor:
+        for _ in range(NEW):
+            unread = ids if cache is None else ids[:, cache.num_tokens :]
+            token = self(unread, mask, cache)[:, -1].argmax(-1, keepdim=True)
+            ids, mask = torch.cat([ids, token], dim=1), torch.cat([mask, torch.ones_like(token)], dim=1)
+        return ids
+
+
+def prompt() -> tuple[Tensor, Tensor]:
+    ids = torch.randint(3, 50, (2, LENGTH), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones_like(ids)
+    mask[0, :PADDING] = 0
+    return ids, mask
+
+
+def check_generation(cached: Tensor, whole: Tensor, alone: Tensor) -> None:
+    """Tokens are the same with and without cache and padding, and not a constant."""
+    assert torch.equal(cached, whole)
+    assert torch.equal(cached[0, PADDING:], alone[0])
+    assert len(set(cached[:, LENGTH:].flatten().tolist())) > 3
+
+
+@pytest.mark.parametrize(("name", "options"), ATTENTIONS)
+def test_greedy_generation_is_the_same_with_and_without_cache(name: str, options: dict[str, Any]) -> None:
+    model = Model(name, **options)
+    ids, mask = prompt()
+    alone = model.generate(ids[:1, PADDING:], mask[:1, PADDING:])
+    check_generation(model.generate(ids, mask, Cache()), model.generate(ids, mask), alone)
+
+
+@pytest.mark.parametrize("caches", [False, True], ids=["whole", "cached"])
+@torch.no_grad()
+def test_packed_sequences_give_what_each_gives_alone(caches: bool) -> None:
+    mixer, cache = layer("gla"), Cache() if caches else None
+    sequences = torch.randn(8, 32).split([5, 3])
+    packed, _, _ = mixer(
+        torch.cat(sequences)[None], cu_seqlens=torch.tensor([0, 5, 8]), past_key_values=cache, use_cache=caches
+    )
+    alone = torch.cat([mixer(sequence[None])[0] for sequence in sequences], dim=1)
+    torch.testing.assert_close(packed, alone)
+    if caches:
+        tokens = torch.randn(2, 1, 32)
+        following = mixer(tokens, past_key_values=cache)[0]
+        expected = mixer(torch.cat([sequences[1], tokens[1]])[None])[0][:, -1]
+        torch.testing.assert_close(following[1], expected)
+
+
+@torch.no_grad()
+def test_without_use_cache_the_cache_is_read_and_not_changed() -> None:
+    mixer, cache, x = layer("gla"), Cache(), torch.randn(1, 6, 32)
+    mixer(x[:, :4], past_key_values=cache, use_cache=True)
+    first, again = (mixer(x[:, 4:], past_key_values=cache, use_cache=False)[0] for _ in range(2))
+    assert torch.equal(first, again)
+    torch.testing.assert_close(first, mixer(x)[0][:, 4:])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"attention_mask": torch.ones(2, 1, 5, 5)}, r"attention_mask must have the shape \[B, L\]"),
+        ({"attention_mask": torch.ones(2, 4)}, "L at least 5"),
+        ({"cu_seqlens": torch.tensor([0, 5])}, r"\[1, T, D\], got \(2, 5, 32\)"),
+    ],
+)
+def test_lengths_that_do_not_fit_are_refused(given: dict[str, Tensor], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        layer("linear")(torch.randn(2, 5, 32), **given)
+
+
+@pytest.mark.slow
+def test_models_of_fla_generate_the_same_with_and_without_cache() -> None:
+    pytest.importorskip("fla.models", reason="flash-linear-attention; `make setup` installs its kernels only")
+    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:xdist", str(INTERPRETED)]
+    run = subprocess.run(command, env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
