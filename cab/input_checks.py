@@ -140,8 +140,10 @@ def check_cu_seqlens(name: str, x: Tensor, cu_seqlens: Tensor, width: int) -> No
 
 def check_heads(attention: object, heads: Tensor, query: Tensor, width: int) -> None:
     """Raise UserError unless ``attend`` returned heads [B, H, N, E] with H E = ``width`` for ``query`` [B, N, D]."""
-    batch_size, num_tokens, _ = query.shape
-    expected = f"[B, H, N, E] with B = {batch_size}, N = {num_tokens} and H E = {width}"
-    is_fitting = heads.dim() == 4 and (heads.shape[0], heads.shape[2]) == (batch_size, num_tokens)
-    if not is_fitting or heads.shape[1] * heads.shape[3] != width:
-        raise UserError(f"{type(attention).__name__}.attend must return {expected}, got {list(heads.shape)}")
+    is_fitting = heads.dim() == 4 and (heads.shape[0], heads.shape[2]) == query.shape[:2]
+    if not is_fitting or heads.shape[1] * heads.shape[3] != width:  # text of a size would fix it in compiled graphs
+        batch_size, num_tokens = query.shape[:2]
+        raise UserError(
+            f"{type(attention).__name__}.attend must return [B, H, N, E] with B = {batch_size}, N = {num_tokens} and "
+            f"H E = {width}, got {list(heads.shape)}"
+        )

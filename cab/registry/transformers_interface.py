@@ -40,6 +40,18 @@ class Part(nn.Module):
         return x.chunk(3, dim=-1)[self.index]
 
 
+class Heads(nn.Identity):
+    """The merged heads themselves; replaces the last projection.
+
+    Args:
+        in_features: width of the merged heads.
+    """
+
+    def __init__(self, in_features: int) -> None:
+        super().__init__()
+        self.in_features = in_features
+
+
 def use_in_transformers(name: str, **options: Any) -> str:
     """Register an attention with transformers and return its name for ``attn_implementation``.
 
@@ -128,7 +140,7 @@ def bare_attention(name: str, options: Mapping[str, Any], pattern: Pattern, num_
     width = num_heads * head_dim
     attention = build_attention(name, pattern=pattern, embed_dim=width, num_heads=num_heads, **options)
     attention.q_proj, attention.k_proj, attention.v_proj = (Part(index) for index in range(3))  # type: ignore[assignment]
-    attention.out_proj = nn.Identity()  # type: ignore[assignment]
+    attention.out_proj = Heads(width)  # type: ignore[assignment]
     attention.embed_dim = 3 * width
     return attention
 
