@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +11,6 @@ from torch import Tensor, nn
 from cab import FlaLayer, UserError
 
 LENGTH, PADDING, NEW = 9, 4, 12
-INTERPRETED = Path(__file__).with_name("fla_model_interpreted.py")
 ATTENTIONS = [("gla", {}), ("vanilla", {}), ("local", {"window_size": 3}), ("abc", {})]
 
 
@@ -136,11 +131,3 @@ def test_without_use_cache_the_cache_is_read_and_not_changed() -> None:
 def test_lengths_that_do_not_fit_are_refused(given: dict[str, Tensor], message: str) -> None:
     with pytest.raises(UserError, match=message):
         layer("linear")(torch.randn(2, 5, 32), **given)
-
-
-@pytest.mark.slow
-def test_models_of_fla_generate_the_same_with_and_without_cache() -> None:
-    pytest.importorskip("fla.models", reason="flash-linear-attention; `make setup` installs its kernels only")
-    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:xdist", str(INTERPRETED)]
-    run = subprocess.run(command, env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True)
-    assert run.returncode == 0, run.stdout + run.stderr
