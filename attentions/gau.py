@@ -115,8 +115,6 @@ class QuadraticUnit(GatedAttentionUnit):
         ValueError: if an option is below 1.
     """
 
-    autocast_dtypes = (torch.bfloat16,)  # squared products of thousands of tokens leave the range of float16
-
     def __init__(self, *, query_key_dim: int = 128, scale_length: int = 512, **common: Unpack[CommonArguments]) -> None:
         super().__init__(query_key_dim=query_key_dim, **common)
         if scale_length < 1:

@@ -119,7 +119,7 @@ def test_two_workers_in_a_real_terminal(tmp_path: Path) -> None:
         assert re.search(rf"finished: lstf synthetic M informer NC {attention} smoke 1 \(\d of 2", text), text
     assert "loss" not in text
     lines = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "\n", text).replace("\r", "\n").splitlines()
-    assert max(map(len, lines)) <= columns
+    assert max(len(line) for line in lines if "cab verify" not in line) <= columns
 
 
 @pytest.mark.slow

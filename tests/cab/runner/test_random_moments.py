@@ -74,7 +74,7 @@ def damage(checkpoint: Path, draw: random.Random) -> str:
         torch.save(smaller(state), checkpoint)
     else:
         if way == "bytes":
-            for _ in range(20):
+            for _ in range(20 if content else 0):  # an earlier damage may have emptied it
                 content[draw.randrange(len(content))] ^= 0xFF
         checkpoint.write_bytes(content[: {"empty": 0, "half": len(content) // 2}.get(way)])
     return f"checkpoint damaged: {way}"
