@@ -53,7 +53,7 @@ def test_a_run_that_is_killed_at_any_moment_ends_as_one_that_is_not(tmp_path: Pa
             assert "Traceback" not in process.stderr, about
             assert scores(results) in ([[], expected] if chain < CHAINS else [expected]), about
             said += [damage(path, draw) for path in sorted(results.glob("*/step-*.ckpt"))[-1:] if draw.random() < 0.5]
-            for folder in results.glob("*/"):
+            for folder in results.glob("*/") if chain >= CHAINS or not scores(results) else ():  # will run again
                 (folder / ".weights.pt-0000.tmp").write_text("of a killed process")
         process = cab(*run, f"results_dir={results}", cwd=tmp_path)
         assert process.returncode == 0, f"CAB_CONFORMANCE_SEED={SEED}, chain {chain}: {said}, {process.stderr}"
