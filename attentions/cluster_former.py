@@ -41,6 +41,7 @@ class ClusterFormerAttention(Attention):
     """
 
     requires_right_padding = True
+    selects_tokens = True
     centroids: Tensor
 
     def __init__(

@@ -56,6 +56,7 @@ class CompressiveAttention(RelativeAttention, SparseDecoding):
     parameter_budget = 0.4  # the convolution, c D^2, and W_R, as published
     has_exact_gradient = False
     has_constant_size_state = True
+    unused_parameters = ("compress.",)
 
     def __init__(
         self,

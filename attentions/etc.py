@@ -54,6 +54,7 @@ class ETCAttention(Attention):
     """
 
     requires_right_padding = True
+    selects_tokens = True
 
     def __init__(
         self,

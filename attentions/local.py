@@ -34,6 +34,7 @@ class LocalAttention(Attention):
     """
 
     requires_right_padding = True
+    selects_tokens = True
     has_constant_size_state = True
 
     def __init__(self, *, window_size: int = 16, extent: str = "total", **common: Unpack[CommonArguments]) -> None:

@@ -37,6 +37,7 @@ class MemoryCompressedAttention(Attention):
     """
 
     requires_right_padding = True
+    unused_parameters = ("q_proj.", "k_proj.", "compress_k.", "compress_v.")
 
     def __init__(self, *, factor: int = 3, reduction: str = "conv", **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)

@@ -49,6 +49,7 @@ class BlockMixtureAttention(Attention):
     """
 
     requires_right_padding = True
+    selects_tokens = True
 
     def __init__(self, *, block_size: int = 512, top_k: int = 3, **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)

@@ -16,6 +16,7 @@ class NoAttention(Attention):
     """Return zero for every target, without parameters, so a residual branch becomes the identity."""
 
     has_constant_size_state = True
+    selects_tokens = True
 
     def make_projections(self) -> None:
         """Return no state."""

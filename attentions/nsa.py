@@ -69,6 +69,7 @@ class NativeSparseAttention(Attention):
     """
 
     requires_right_padding = True
+    unused_parameters = ("compress_k.", "compress_v.")
     has_exact_gradient = False  # the choice of blocks is discontinuous
 
     def __init__(

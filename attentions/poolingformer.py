@@ -44,6 +44,7 @@ class PoolingformerAttention(Attention):
     """
 
     requires_right_padding = True
+    selects_tokens = True
 
     def __init__(
         self,

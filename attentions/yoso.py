@@ -134,6 +134,8 @@ class YosoAttention(HashedAttention):
         ValueError: If ``num_hashes`` is below 1, or ``hash_length`` is not between 1 and 16.
     """
 
+    selects_tokens = True
+
     hyperplanes: Tensor
 
     def __init__(

@@ -66,7 +66,8 @@ class PackedAttention(TrainableModule):
         Raises:
             ValueError: for cumulative lengths that do not fit the tensors or each other.
         """
-        borders = _borders(query, key, value, query_cu_seqlens, key_cu_seqlens, self.embed_dim)
+        check_packed(query, key, value, query_cu_seqlens, key_cu_seqlens, self.embed_dim)
+        borders = _borders(query_cu_seqlens, key_cu_seqlens)
         found, places, losses = [], [], [auxiliary_loss(self)]
         for group in _groups(borders):
             queries, query_mask = _padded(query, [item.query for item in group])
@@ -95,21 +96,13 @@ class PackedAttention(TrainableModule):
         Raises:
             ValueError: for cumulative lengths that do not fit ``query`` [T, D].
         """
-        borders = [item.query for item in _borders(query, None, None, query_cu_seqlens, None, self.embed_dim)]
-        prompts, mask = _padded(query, borders)
+        check_packed(query, None, None, query_cu_seqlens, None, self.embed_dim)
+        prompts, mask = _padded(query, [item.query for item in _borders(query_cu_seqlens)])
         output, state = self.prefill(prompts, state, query_padding_mask=mask)
         return output[~mask], state
 
 
-def _borders(
-    query: Tensor,
-    key: Tensor | None,
-    value: Tensor | None,
-    query_cu_seqlens: Tensor,
-    key_cu_seqlens: Tensor | None,
-    width: int,
-) -> list[Borders]:
-    check_packed(query, key, value, query_cu_seqlens, key_cu_seqlens, width)
+def _borders(query_cu_seqlens: Tensor, key_cu_seqlens: Tensor | None = None) -> list[Borders]:
     queries = list(pairwise(query_cu_seqlens.tolist()))
     keys = [(0, 0)] * len(queries) if key_cu_seqlens is None else pairwise(key_cu_seqlens.tolist())
     return list(starmap(Borders, zip(queries, keys, strict=True)))

@@ -30,6 +30,7 @@ class BucketedAttention(Attention):
     """
 
     requires_right_padding = True
+    selects_tokens = True
     reach: Reach
     num_buckets: int
 

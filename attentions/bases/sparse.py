@@ -33,6 +33,7 @@ class SparseDecoding(Attention):
     """
 
     requires_right_padding = True
+    selects_tokens = True
     max_kept: int | None = None
 
     def is_visible(self, query: Tensor, key: Tensor, length: int) -> Tensor:

@@ -92,7 +92,7 @@ def each_input_is_used(subject: Subject) -> Worst:
 
 def reads_whole_source(subject: Subject) -> bool:
     """Return whether the outputs of a cross pattern are expected to depend on all parts of the source."""
-    return reads_source(subject) and not subject.declared("selects_tokens", False)
+    return reads_source(subject) and not getattr(subject.cls, "selects_tokens", False)
 
 
 def declares_distance(subject: Subject) -> bool:
@@ -149,7 +149,7 @@ def reads_all(subject: Subject) -> bool:
     """Return whether the outputs of a self pattern are expected to read all tokens that they may attend to."""
     if subject.pattern.is_cross or not reads_something(subject) or subject.max_token_distance is not None:
         return False
-    return not subject.declared("selects_tokens", False)
+    return not getattr(subject.cls, "selects_tokens", False)
 
 
 @check("context", applies=reads_all, declared_in="selects_tokens")

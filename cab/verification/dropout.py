@@ -66,25 +66,25 @@ def dropout_rate(subject: Subject) -> Worst:
 def dropout_differs(subject: Subject) -> Worst:
     """Sequences, calls and modules draw dropout separately: no two of them drop the same."""
     worst = Worst("required distance of two samples, relative to the measured distance,", limit=1.0)
-    for length in (40,):  # a sparse method may have few weights in short sequences
-        first, second = (subject.build(dropout=0.5).train() for _ in range(2))
-        inputs = subject.draw(first, length, length, batch=1).repeated(DRAWN)
-        with torch.no_grad():
-            torch.manual_seed(1)
-            samples = [inputs.run(module).flatten(1).double() for module in (first, first, second)]
-        between = torch.cdist(torch.cat(samples), torch.cat(samples))
-        typical = between.median().clamp_min(1e-30)
-        between.fill_diagonal_(torch.inf)
-        pair = int(between.argmin())
-        a, b = (f"sequence {i % DRAWN} of call {i // DRAWN}" for i in divmod(pair, len(between)))
-        worst.add(LEAST_DISTANCE * typical / between.min().clamp_min(1e-30), f"n={length}, {a} and {b}")
+    length = 40  # a sparse method may have few weights in short sequences
+    first, second = (subject.build(dropout=0.5).train() for _ in range(2))
+    inputs = subject.draw(first, length, length, batch=1).repeated(DRAWN)
+    with torch.no_grad():
+        torch.manual_seed(1)
+        samples = [inputs.run(module).flatten(1).double() for module in (first, first, second)]
+    between = torch.cdist(torch.cat(samples), torch.cat(samples))
+    typical = between.median().clamp_min(1e-30)
+    between.fill_diagonal_(torch.inf)
+    pair = int(between.argmin())
+    a, b = (f"sequence {i % DRAWN} of call {i // DRAWN}" for i in divmod(pair, len(between)))
+    worst.add(LEAST_DISTANCE * typical / between.min().clamp_min(1e-30), f"n={length}, {a} and {b}")
     return worst
 
 
 @check("dropout", applies=drops_in_heads, declared_in="shares_dropout")
 def dropout_per_head(subject: Subject) -> Worst:
     """Heads and positions draw dropout separately."""
-    shared = subject.declared("shares_dropout", ())
+    shared = getattr(subject.cls, "shares_dropout", ())
     worst = Worst("similarity of the dropout of two heads or positions", limit=SIMILAR)
     module = subject.build(dropout=0.5)
     module.out_proj.weight.data.copy_(torch.eye(module.embed_dim))

@@ -40,7 +40,7 @@ def model_sizes(subject: Subject) -> Worst:
         first = row_alone(inputs, 0)
         assert first is not None
         _add_causality(worst, subject, module, first, size, limit)
-        if not subject.is_random_in_training and not subject.declared("differs_in_training", False):
+        if not subject.is_random_in_training and not getattr(subject.cls, "differs_in_training", False):
             with torch.no_grad():
                 error = difference(first.run(module.train())[0], together[0])
             worst.add(error, f"{size}, training mode", limit=limit)

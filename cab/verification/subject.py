@@ -21,7 +21,6 @@ from cab.errors import UserError
 from cab.patterns import Pattern
 from cab.training import TrainableModule, auxiliary_loss
 from cab.verification.compare import ROUNDING
-from cab.verification.declarations import DECLARED
 from cab.verification.inputs import LAYOUTS, Inputs, Module, with_padding
 
 WIDTH, HEADS = 32, 4
@@ -75,11 +74,6 @@ class Subject:
     def decode_tolerance(self) -> float:
         """Largest relative error of decoding in float32, which a class with an approximate state declares."""
         return float(getattr(self.cls, "decode_tolerance", ROUNDING))
-
-    def declared(self, name: str, default: Any) -> Any:
-        """Return an attribute by which the class declares an intended deviation, or ``default``."""
-        registered = DECLARED.get(self.name, {}) if self.is_registered else {}
-        return getattr(self.cls, name, registered.get(name, default))
 
     @property
     def max_token_distance(self) -> int | None:

@@ -24,7 +24,7 @@ def is_fixed_in_training(subject: Subject) -> bool:
 @check("training_mode", applies=is_fixed_in_training, declared_in="differs_in_training")
 def training_is_evaluation(subject: Subject) -> Worst:
     """Without dropout, training and evaluation mode, with and without autograd, give equal outputs and gradients."""
-    allowed = bool(subject.declared("differs_in_training", False))
+    allowed = bool(getattr(subject.cls, "differs_in_training", False))
     worst = Worst("relative error between training and evaluation mode", limit=torch.inf if allowed else ROUNDING)
     cases = [(1, ""), *((length, layout) for length in LENGTHS for layout in ("", "inside", "left"))]
     for length, layout in [*cases, *((n, "") for n in (600, *subject.long) if subject.long)]:
@@ -123,7 +123,7 @@ def gradient_of_many_rows(subject: Subject) -> Worst:
 def parameters_in_every_batch(subject: Subject) -> Worst:
     """Every parameter takes part in the backward pass at every length from 2, as distributed data parallel requires."""
     worst = Worst("parameters without a gradient", limit=0.0)
-    allowed = tuple(subject.declared("unused_parameters", ()))
+    allowed = tuple(getattr(subject.cls, "unused_parameters", ()))
     for length, layout in ((2, ""), (17, ""), (17, "left"), (70, ""), (300, "right")):
         module = subject.build().train()
         inputs = subject.draw(module, length, batch=3)
