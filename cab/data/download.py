@@ -134,7 +134,7 @@ def _continue(address: str, part: Path, size: int | None, sha256: str | None, *,
                 for block in _blocks(response):
                     file.write(block)
                     bar.update(len(block))
-                    if size is not None and file.tell() > size:  # without a length, a host may never stop sending
+                    if size is not None and file.tell() > size:  # a host that declares no length could send forever
                         break
     if whole is not None and part.stat().st_size < whole:
         raise TransientError("the connection was lost")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -168,3 +169,16 @@ def test_step_refuses_more_than_a_token() -> None:
     module = gated(GatedSum, "CS")
     with pytest.raises(UserError, match="reads one token"):
         module.step(torch.zeros(2, 2, WIDTH), module.init_state(2))
+
+
+class OneHead(GatedSum):
+    """Its ``attend`` returns one head too few."""
+
+    def attend(self, *heads: Any, **more: Any) -> Tensor:
+        return super().attend(*heads, **more)[:, 1:]
+
+
+def test_a_wrong_shape_of_heads_names_attend_and_the_expected_shape() -> None:
+    expected = re.escape(f"OneHead.attend must return [B, H, N, E] with B = 2, N = 3 and H E = {WIDTH}, got [2, ")
+    with pytest.raises(UserError, match=expected):
+        OneHead(pattern="CS", embed_dim=WIDTH, num_heads=HEADS)(torch.zeros(2, 3, WIDTH))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import Tensor
@@ -9,6 +11,8 @@ from torch import Tensor
 from attentions.vanilla import VanillaAttention
 from cab import Pattern, UserError
 from cab.packing import Borders, _groups
+from cab.padding import PaddingMasks
+from cab.training import auxiliary_loss
 
 WIDTH = 8
 
@@ -57,6 +61,25 @@ def test_packed_prompts_leave_the_states_of_each_prompt_alone() -> None:
             expected, alone = module.prefill(prompt, alone)
             torch.testing.assert_close(outputs[prompts[n] : prompts[n + 1]], expected[0])
         torch.testing.assert_close(following[n : n + 1], module.step(token[n : n + 1], alone)[0])
+
+
+class WithLoss(VanillaAttention):
+    """Adds the mean of the queries as its loss."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
+        self.add_loss(query.mean((1, 3)), padding)
+        return super().attend(query, key, value, padding)
+
+
+def test_the_loss_is_that_of_the_sequences_weighted_by_their_tokens() -> None:
+    module = WithLoss(pattern="NS", embed_dim=WIDTH, num_heads=2).double().train()
+    query, ends = torch.randn(342, WIDTH, dtype=torch.double), cumulative(300, 37, 5)
+    module.forward_packed(query, query_cu_seqlens=ends)
+    packed, expected = auxiliary_loss(module), 0.0
+    for start, end in pairwise(ends.tolist()):
+        module(query[None, start:end])
+        expected = expected + auxiliary_loss(module) * (end - start) / 342
+    torch.testing.assert_close(packed, expected)
 
 
 def test_no_targets_at_all() -> None:
