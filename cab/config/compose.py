@@ -76,6 +76,8 @@ def check_overrides(arguments: Iterable[str], *, sweep: bool = False) -> list[st
     parsed = parse_overrides(arguments)
     for place, override in enumerate(parsed):
         _check_key(override)
+        if override.is_sweep_override() and not sweep:
+            raise UserError(f"'{arguments[place]:.80}' has several values; add -m to run them all: `cab run -m ...`")
         if override.key_or_group == "attention" and not override.is_sweep_override():
             arguments[place] = f"attention={quoted(name_of_file(str(override.value())))}"
     chosen: dict[str, list[str]] = {}

@@ -12,6 +12,7 @@ import yaml
 
 from backbones.gpt2 import GPT2
 from cab import UserError, register_backbone, register_task
+from cab.config.compose import check_overrides
 from cab.files.config_folders import config_folders
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.registry.tables import read_rows, read_table, tuned_options
@@ -230,3 +231,11 @@ def test_a_backbone_without_the_calls_of_a_task_is_refused() -> None:
 
 
 PRESETS = ("paper", "mini", "smoke")
+
+
+@pytest.mark.parametrize("several", ["attention=abc,linear", "pattern=NC,CS", "seed=range(1,3)"])
+def test_several_values_need_a_sweep(several: str) -> None:
+    cell = ["task=lstf", "dataset=synthetic", "attention=abc", "pattern=NC"]
+    with pytest.raises(UserError, match=r"has several values; add -m"):
+        check_overrides([*cell, several])
+    check_overrides([*cell, several], sweep=True)
