@@ -26,11 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("analysis", choices=("gradients", "dilution", "rounding"))
     parser.add_argument(
         "subject",
-        nargs="*",
+        nargs="+",
         metavar="RECORD.json | KEY=VALUE | NAME",
         help="record file with trained weights next to it, or overrides of `cab run` for an untrained network: task=lm "
-        "dataset=synthetic attention=linear pattern=CS preset=mini. Analysis rounding accepts a record file or names "
-        "of attentions (default: all with a state of constant size)",
+        "dataset=synthetic attention=linear pattern=CS preset=mini. Analysis rounding accepts a record file, names of "
+        "attentions, or all (every attention with a state of constant size)",
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="output folder for the CSV files and the figure")
     parser.add_argument(
@@ -63,8 +63,6 @@ def run(args: argparse.Namespace) -> int:
     if args.analysis == "rounding":
         _rounding(args)
         return 0
-    if not args.subject:
-        raise UserError(f"`cab analyze {args.analysis}` requires a record file, or overrides such as task=lm")
     from cab.analysis.subject import subject_of
 
     subject = subject_of(args.subject, args.data_root)
@@ -125,7 +123,7 @@ def _rounding(args: argparse.Namespace) -> None:
         rows = [{"attention": attention, "format": each, **found} for each, found in rounded_scores(subject).items()]
     else:
         rows = []
-        for name in args.subject or constant_state_attentions():
+        for name in constant_state_attentions() if args.subject == ["all"] else args.subject:
             errors = rounding_errors(untrained(name), rows=args.rows, steps=args.steps or 8192)
             bits = bits_needed(errors)
             for each, found in errors.items():

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from cab import UserError, build_attention
+from cab.analysis import rounding
 from cab.analysis.rounding import BITS, bits_needed, rounded, rounded_scores, rounding_errors, untrained
 from cab.analysis.subject import subject_of
 from cab.cli.main import main
@@ -97,9 +98,21 @@ def test_the_layers_decode_with_the_rounded_state(monkeypatch: pytest.MonkeyPatc
 
 
 def test_table_and_its_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["analyze", "rounding", "linear", "gla", "--steps", "64", "--out", str(tmp_path / "found")]) == 0
+    """Options may stand before the names."""
+    assert main(["analyze", "rounding", "--steps", "64", "--out", str(tmp_path / "found"), "linear", "gla"]) == 0
     with (tmp_path / "found" / "rounding.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert list(rows[0]) == ["attention", "format", "error_64", "state_bits"]
     assert [(row["attention"], row["format"]) for row in rows] == [(n, f) for n in ("linear", "gla") for f in BITS]
     assert capsys.readouterr().out.splitlines()[0].split() == list(rows[0])
+
+
+def test_all_are_the_attentions_with_a_state_of_constant_size(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert {"linear", "gla", "local"} <= set(rounding.constant_state_attentions())
+    assert not {"vanilla", "none"} & set(rounding.constant_state_attentions())
+    monkeypatch.setattr(rounding, "constant_state_attentions", lambda: ["s4d", "gla"])
+    assert main(["analyze", "rounding", "all", "--steps", "64", "--rows", "1"]) == 0
+    shown = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert list(dict.fromkeys(shown))[1:] == ["s4d", "gla"]
