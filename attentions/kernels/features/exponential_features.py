@@ -87,5 +87,7 @@ def read_features(query: Tensor, weights: Tensor, means: Tensor, log_mass: Tenso
         logits = torch.baddbmm(log_mass.unsqueeze(1), query, weights.transpose(1, 2))
         return torch.bmm(logits.softmax(dim=-1), means)
 
+    if weights.shape[1] <= weights.shape[2]:  # the shares are no larger than the queries, which are stored anyway
+        return read(query, means, log_mass)
     size = tokens_at_once(len(query), query.device)
     return torch.cat([recompute(read, piece, means, log_mass) for piece in query.split(size, dim=1)], dim=1)

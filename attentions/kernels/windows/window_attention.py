@@ -146,35 +146,39 @@ def _parts(x: _Inputs, block: Block) -> _Parts:
 
 def _weights(x: _Inputs, block: Block, parts: _Parts) -> Tensor:
     """Return the softmax over [keys of the block | its slots], [G, n, keys + slots], in float32 or wider."""
-    (num_groups, n, _), dtype, scale = parts.query.shape, block.mask.dtype, x.query.shape[-1] ** -0.5
-    num_keys = block.mask.shape[1]
-    logits = parts.query.new_empty(num_groups, n, num_keys + block.num_slots, dtype=dtype)
-    window, slots = logits[..., :num_keys], logits[..., num_keys:]
+    dtype, scale = block.mask.dtype, x.query.shape[-1] ** -0.5
     content = parts.content_query.to(dtype)
     if x.embeddings is None:
-        window.copy_(block.mask.expand_as(window))
+        logits = block.mask.expand(len(content), -1, -1)
     else:
         assert x.biases is not None
         biases = x.biases.to(dtype).unsqueeze(1)
         of_distance = torch.baddbmm(biases, content, x.embeddings.to(dtype).transpose(1, 2), alpha=scale)
-        window.copy_(by_key(of_distance)[..., block.columns])
+        logits = by_key(of_distance)[..., block.columns]
         if x.chunks and x.chunks[1] > x.chunks[0]:
-            window += block.mask
-    window.baddbmm_(content, parts.key.to(dtype).transpose(1, 2), alpha=scale)
+            logits = logits + block.mask
+    # Out of place and joined afterwards: products into a part of a tensor run once per head.
+    logits = torch.baddbmm(logits, content, parts.key.to(dtype).transpose(1, 2), alpha=scale)
     if x.key_mask is not None:
-        window.unflatten(0, (len(x.key_mask), -1)).add_(x.key_mask[:, None, None, block.keys])
+        logits.unflatten(0, (len(x.key_mask), -1)).add_(x.key_mask[:, None, None, block.keys])
     if parts.slot_key is not None and block.num_slots:
-        query = parts.query.to(dtype)
-        slots.zero_() if block.slot_mask is None else slots.copy_(block.slot_mask.expand_as(slots))
-        slots.baddbmm_(query, parts.slot_key.to(dtype).transpose(1, 2), alpha=scale)
-        if x.slot_embeddings is not None and block.slot_columns is not None:
-            of_distance = query @ x.slot_embeddings.to(dtype).transpose(1, 2) * scale
-            slots += of_distance.gather(2, block.slot_columns.expand(num_groups, -1, -1))
-        if x.slot_biases is not None:
-            slots += x.slot_biases[:, None, : block.num_slots]
-        if x.slot_mask is not None:
-            slots.unflatten(0, (len(x.slot_mask), -1)).add_(x.slot_mask[:, None, None, : block.num_slots])
+        logits = torch.cat([logits, _slot_logits(x, block, parts.query.to(dtype), parts.slot_key.to(dtype))], dim=-1)
     return logits.softmax(dim=-1)
+
+
+def _slot_logits(x: _Inputs, block: Block, query: Tensor, slot_key: Tensor) -> Tensor:
+    scale = x.query.shape[-1] ** -0.5
+    logits = query @ slot_key.transpose(1, 2) * scale
+    if block.slot_mask is not None:
+        logits += block.slot_mask
+    if x.slot_embeddings is not None and block.slot_columns is not None:
+        of_distance = query @ x.slot_embeddings.to(query.dtype).transpose(1, 2) * scale
+        logits += of_distance.gather(2, block.slot_columns.expand(len(query), -1, -1))
+    if x.slot_biases is not None:
+        logits += x.slot_biases[:, None, : block.num_slots]
+    if x.slot_mask is not None:
+        logits.unflatten(0, (len(x.slot_mask), -1)).add_(x.slot_mask[:, None, None, : block.num_slots])
+    return logits
 
 
 def _forward(x: _Inputs) -> Tensor:
