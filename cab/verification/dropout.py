@@ -15,6 +15,9 @@ ROWS = 4096
 DRAWN, LEAST_DISTANCE = 24, 1e-3
 """Number of equal sequences per call, and smallest distance of two samples relative to the typical distance."""
 
+DRAWS = 16
+"""Inputs that are tried until the output without dropout is not exactly 0."""
+
 SAMPLES, SIMILAR = 512, 0.3
 """Number of samples, and largest similarity of the dropout of two heads or positions."""
 
@@ -111,11 +114,12 @@ def _similarity(a: Tensor, b: Tensor) -> float:
 def _parts(subject: Subject, rate: float, length: int, *, rows: int = ROWS, seed: int = 1) -> Tensor:
     """Return the coefficients [rows] of the output without dropout in outputs with dropout."""
     module = subject.build(num_heads=1, dropout=rate)
-    inputs = subject.draw(module, length, length, batch=1).repeated(rows)
-    expected = inputs.rows(slice(0, 1)).run(module)[0].double()
-    draws = inputs.run(module.train(), seed=seed).double()
-    last = getattr(module, "out_proj", None)
-    bias = getattr(last, "bias", None)
-    if bias is not None:  # added after dropout, so it would mask the effect
-        expected, draws = expected - bias.double(), draws - bias.double()
+    bias = getattr(getattr(module, "out_proj", None), "bias", None)
+    shift = 0.0 if bias is None else bias.double()  # added after dropout, so it would mask the effect
+    for draw in range(1, DRAWS + 1):
+        inputs = subject.draw(module, length, length, batch=1, seed=draw)
+        expected = inputs.run(module)[0].double() - shift
+        if expected.any():  # an output of exactly 0, as of ReLU weights, has no coefficient
+            break
+    draws = inputs.repeated(rows).run(module.train(), seed=seed).double() - shift
     return (draws * expected).sum((1, 2)) / expected.pow(2).sum().clamp_min(1e-30)

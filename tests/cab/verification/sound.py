@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from cab import Attention
 from tests.cab.verification.broken_causal import NEVER, future
 
 
@@ -103,3 +104,16 @@ class CachedAverage(PlainAverage):
             token = token.masked_fill(real == 0.0, 0.0)
         state = {"sum": state["sum"] + real * self.value(token), "count": state["count"] + real}
         return (state["sum"] / state["count"].clamp_min(1.0)).reshape(query_t.shape), state
+
+
+class ReluWeights(Attention):
+    """Many outputs are exactly 0, also of single tokens. Weights are dropped after they are normalized."""
+
+    selects_tokens = True
+
+    def attend(self, query, key, value, padding):
+        weights = torch.relu(query @ key.mT)
+        if padding.key is not None:
+            weights = weights.masked_fill(padding.key[:, None, None], 0.0)
+        weights = weights / (weights.sum(-1, keepdim=True) + 1e-6)
+        return F.dropout(weights, self.weight_dropout) @ value

@@ -19,6 +19,7 @@ PLAIN = [
     (sound.FixedWidth, "CS", "n log n"),
     (sound.InsideBfloat16, "CS", "n^2"),
     (sound.CachedAverage, "CS", "n"),
+    (sound.ReluWeights, "NS", "n^2"),
 ]
 CHOSEN = {
     sound_learning.Gated: "CS",
