@@ -2,7 +2,7 @@
 
 ``python scripts/validity.py`` computes table3.csv and probes.csv from the bundled reference results, and replaces the
 text between ``<!-- answers -->`` and ``<!-- /answers -->`` of the page. ``python scripts/validity.py FOLDER...`` first
-writes series.csv and text.csv from the records of lstf and lm in these folders. tests/scripts/test_validity.py fails
+writes series.csv from the records of lstf in these folders, and text.csv from those of lm. tests/scripts/test_validity.py fails
 if the page differs from the results.
 """
 
@@ -123,12 +123,17 @@ def answer_probes(table: pd.DataFrame) -> tuple[str, list[str]]:
             shared = part.dropna(subset=["attention", column])
             rho, p_value = _spearman(shared["published"], shared[column])
             answers.add(_ranked(rho, p_value, len(shared)))
-            cells += [" ".join(f"`{name}`" for name in shared["attention"]) or "–", _number(rho)]
+            values = zip(shared["attention"], shared["published"], shared[column], strict=True)
+            cells += [
+                ", ".join(f"`{name}` ({one:.3g}; {other:.3g})" for name, one, other in values) or "–",
+                _number(rho),
+            ]
         rows.append(f"| {' | '.join(cells)} |")
     answer = answers.pop() if len(answers) == 1 else UNDECIDED
     registered = table["attention"].nunique()
     return (
-        f"**{answer}**: {registered} of {table['mixer'].nunique()} published mixers are registered as the same layer.",
+        f"**{answer}**: {registered} of {table['mixer'].nunique()} published mixers are registered as the same layer. "
+        f"With {registered} attentions, p is at least {1 / math.factorial(registered):.2f}.",
         rows,
     )
 
@@ -177,9 +182,10 @@ def _values(record: Record, *names: str) -> list[float]:
     return [values[name] for name in names]
 
 
-def _write(name: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    with (RESULTS / name).open("w", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([header, *sorted(rows, key=str)])
+def _write(name: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    if rows:
+        with (RESULTS / name).open("w", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows([header, *sorted(rows, key=str)])
 
 
 def answer_series(table: pd.DataFrame) -> tuple[str, list[str]]:
@@ -310,7 +316,7 @@ def answers() -> str:
         ("1. Published scores of the same tasks", "Cell | Shared attentions | Spearman", answer_table3(shared)),
         (
             "2. Published probes",
-            "Published | Mixers | Shared with recall CS | Spearman | Shared with the probe | Spearman",
+            "Published | Mixers | Shared (published; K) | Spearman | Shared (published; probe) | Spearman",
             answer_probes(published),
         ),
     ]
