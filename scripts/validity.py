@@ -2,8 +2,8 @@
 
 ``python scripts/validity.py`` computes table3.csv and probes.csv from the bundled reference results, and replaces the
 text between ``<!-- answers -->`` and ``<!-- /answers -->`` of the page. ``python scripts/validity.py FOLDER...`` first
-writes series.csv from the records of lstf in these folders, and text.csv from those of lm. tests/scripts/test_validity.py fails
-if the page differs from the results.
+writes series.csv from the records of lstf in these folders, and text.csv from those of lm. If the page differs from the
+results, tests/scripts/test_validity.py fails.
 """
 
 from __future__ import annotations
