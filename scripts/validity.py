@@ -189,7 +189,7 @@ def _write(name: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -
 
 
 def answer_series(table: pd.DataFrame) -> tuple[str, list[str]]:
-    """Return the answers to question 3, and the rows of its table."""
+    """Return the answers to question 3, and the rows of its table; the first data set was known before."""
     without: dict[str, list[Estimate]] = {}
     rows, sides = [], set()
     for dataset, part in table.groupby("dataset", sort=False):
@@ -204,16 +204,21 @@ def answer_series(table: pd.DataFrame) -> tuple[str, list[str]]:
         for pattern in ("NS", "CS", "NC"):
             removed = Estimate.of([math.log(value) for value in own[NO_ATTENTION, pattern]])
             without.setdefault(pattern, []).append(difference(removed, softmax))
+    [judged] = sides if len(sides) == 1 else [MIXED]
+    new = {pattern: each[1:] for pattern, each in without.items()}
+    return (
+        f"3a, change in MSE without attention, adjusted p: {_effects(without)}. "
+        f"On the new data sets alone: {_effects(new)}.\n\n3b: **{judged.lower()}**.",
+        rows,
+    )
+
+
+def _effects(without: Mapping[str, Sequence[Estimate]]) -> str:
     effects = {pattern: weighted_sum((1 / len(each), part) for part in each) for pattern, each in without.items()}
     adjusted = holm([effect.p_value for effect in effects.values()])
-    parts = [
-        f"{pattern} **{_judged(effect, p).lower()}** ({math.exp(effect.value) - 1:+.0%}, p = {p:.3g})"
+    return "; ".join(
+        f"{pattern} **{_judged(effect, p).lower()}** ({math.exp(effect.value) - 1:+.0%}, p = {p:.2g})"
         for (pattern, effect), p in zip(effects.items(), adjusted, strict=True)
-    ]
-    [judged] = sides if len(sides) == 1 else [MIXED]
-    return (
-        f"3a, change in MSE without attention, adjusted p: {'; '.join(parts)}. 3b: **{judged.lower()}**.",
-        rows,
     )
 
 

@@ -132,6 +132,7 @@ def _train_and_evaluate(run: Run, about: RunMetadata, effort: ResourceUsage) -> 
     memory = PeakMemory(run.device)
     with run.signals.watched(), cell.config.trainer.matmul_precision(), run.open_files:
         with report_waiting(f"{cell.title}: drawing the initial weights"):
+            baselines = cell.task.baselines() if run.processes.is_first else {}
             backbone = make_initial_backbone(cell)
         training = run.engine.train(run, backbone)
         if not run.processes.is_first:
@@ -143,7 +144,11 @@ def _train_and_evaluate(run: Run, about: RunMetadata, effort: ResourceUsage) -> 
         training.log_scores(scores)
         if training.history:
             draw_loss(training.history, cell.title, run.folder / "loss.png")
-        baselines = cell.task.baselines()
+        if repr(cell.task.baselines()) != repr(baselines):  # as text, in which NaN equals NaN
+            raise RuntimeError(
+                "the scores of the trivial baselines changed during the run: code of the attention or of a library "
+                "changed the data, the metrics or a global setting such as torch's default dtype"
+            )
     hours, hardware = cell.expected_hours() or (None, "")
     cost = Cost(
         params=sum(parameter.numel() for parameter in backbone.parameters()),

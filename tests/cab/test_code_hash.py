@@ -192,6 +192,7 @@ def copy(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_moved_modules_leave_every_hash_and_a_changed_operator_those_that_use_it(copy):
     before = hashes_in(copy)
     assert len(before) >= 70

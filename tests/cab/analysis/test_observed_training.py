@@ -51,6 +51,7 @@ def assert_same_weights(overrides: list[str], folder: Path) -> Subject:
     return subject
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
     [

@@ -39,6 +39,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return records(folder)
 
 
+@pytest.mark.slow
 def test_a_pool_gives_what_one_process_gives_although_a_worker_is_killed(
     alone: list[dict[str, Any]], tmp_path: Path
 ) -> None:

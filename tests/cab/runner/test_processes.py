@@ -80,10 +80,8 @@ def language_model(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return record(tmp_path_factory.mktemp("alone"), processes=1, cell=LM)
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [("ddp", "trainer.micro_batch_size=2"), pytest.param(("fsdp",), marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("overrides", [("ddp", "trainer.micro_batch_size=2"), ("fsdp",)])
 def test_two_processes_train_a_language_model_as_one(
     overrides: tuple[str, ...], language_model: dict[str, Any], tmp_path: Path
 ) -> None:

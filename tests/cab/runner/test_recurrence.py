@@ -124,6 +124,7 @@ def test_memories_are_those_of_the_rows_however_they_are_cut() -> None:
     assert four.state_dict() is None
 
 
+@pytest.mark.slow
 def test_a_run_that_is_cut_goes_on_with_what_it_remembered(tmp_path: Path) -> None:
     cell = [*RECURRENT, "trainer.micro_batch_size=2", f"data_root={write_books(tmp_path / 'data')}"]
 

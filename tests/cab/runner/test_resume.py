@@ -57,6 +57,7 @@ def uncut(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_two_kills_and_a_broken_checkpoint_change_nothing(uncut: Path, tmp_path: Path) -> None:
     expected = the_record(uncut)
     folder = run_killed(tmp_path, 6)

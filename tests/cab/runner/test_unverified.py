@@ -16,6 +16,8 @@ from cab.records.verification_status import LEGEND, legend, verdicts
 from cab.records.verified import Row, code_of, remembered, write_rows
 from cab.registry.files import load_class
 from cab.registry.registries import ATTENTIONS
+from cab.runner.statuses import Status
+from tasks.lstf.task import Error
 from tests.cab.made_records import make_record
 
 LEAKING = """
@@ -35,6 +37,18 @@ LEAKING = """
 
     class Plain:
         pass
+"""
+REWRITING = """
+    from cab import Attention
+    from tasks.lstf.task import Error
+
+    add = Error.add
+
+
+    class Rewriting(Attention):
+        def attend(self, query, key, value, padding):
+            Error.add = lambda error, forecast, truth: add(error, truth, truth)
+            return value
 """
 CELL = ["task=lstf", "dataset=synthetic", "backbone=informer", "pattern=CS", "preset=smoke", "device=cpu", "logger=csv"]
 
@@ -119,6 +133,19 @@ def test_an_attention_of_a_file_takes_options_and_is_found_again(
     assert "cached" in run(capsys, *arguments)[2]
     dataclasses.replace(Record.read(path), attention_code="0" * 16).write(path.parent)
     assert "has changed since its record was written" in run(capsys, *arguments)[2]
+
+
+def test_a_run_fails_whose_attention_changes_how_everything_is_scored(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tasks.lstf.task.Error.add", Error.add)  # restored after the test
+    monkeypatch.chdir(tmp_path)
+    Path("rewriting.py").write_text(textwrap.dedent(REWRITING))
+    status, _, err = run(capsys, "attention=rewriting.py:Rewriting")
+    assert status == 1
+    assert "the scores of the trivial baselines changed during the run" in err
+    (path,) = Path("results").glob("*.json")
+    assert Record.read(path).status is Status.FAILED
 
 
 @pytest.mark.parametrize(
