@@ -41,6 +41,11 @@ class RepeatScores:
             self._sums[group] += losses[chosen].double().sum().item()
             self._counts[group] += int(chosen.sum())
 
+    @property
+    def mean(self) -> tuple[float, int]:
+        """Mean loss of all tokens, and their number."""
+        return sum(self._sums) / sum(self._counts), sum(self._counts)
+
     def perplexities(self) -> dict[str, float]:
         """Return the perplexity of each group; NaN for a group without tokens."""
         groups = zip(self.names, self._sums, self._counts, strict=True)

@@ -243,12 +243,11 @@ class LM(Task):
         return self.mean_loss(backbone, batches, "validation", self._context)[0]
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
-        mean, count = self.mean_loss(backbone, batches, "test", self._context)
-        scores = {"ppl": perplexity(mean)}
+        repeats = None if self._facts or self.memory_length else self._repeat_scores(backbone, batches)
+        mean, count = repeats.mean if repeats else self.mean_loss(backbone, batches, "test", self._context)
+        scores = {"ppl": perplexity(mean), **(repeats.perplexities() if repeats else {})}
         if self._facts is None:
             scores["word_ppl"] = perplexity(mean * count / self.corpus.words["test"])
-            if not self.memory_length:
-                scores |= self._repeat_scores(backbone, batches)
             if "word_ppl_validation" in self._word_perplexities:
                 mean, count = self.mean_loss(backbone, batches, "validation", self._context)
                 scores["word_ppl_validation"] = perplexity(mean * count / self.corpus.words["validation"])
@@ -268,12 +267,12 @@ class LM(Task):
         self._contexts = {length: scores[f"ppl_{length}"] for length in self.context_lengths}
         return scores
 
-    def _repeat_scores(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
+    def _repeat_scores(self, backbone: Backbone, batches: Batches) -> RepeatScores:
         scores = RepeatScores()
         for batch in batches(Blocks(self.corpus, "test", self.block_len, whole=False), self.evaluation_batch_size):
             for rows in [batch] if isinstance(batch, Tensor) else [row.unsqueeze(0) for row in batch]:
                 scores.add(rows, self.token_losses(backbone, rows))
-        return scores.perplexities()
+        return scores
 
     def _level_scores(self, facts: Facts, backbone: Backbone, batches: Batches) -> dict[str, float]:
         scores = FactScores(facts, LEVELS)
