@@ -257,10 +257,10 @@ def answer_text(table: pd.DataFrame, gains: Mapping[Key, Mapping[str, float]]) -
     agree = answers[0] if len(set(answers)) == 1 else UNDECIDED
     return (
         f"4a: **{_judged(more, more.p_value).lower()}**; vanilla's gain is {gain['ppl_repeated'].value:.3f} nats per "
-        f"repeated token and {gain['ppl_other'].value:.3f} per other token (p = {more.p_value:.3g}).\n"
-        f"4b: **{agree.lower()}**; {', '.join(ranks)}.\n"
+        f"repeated token and {gain['ppl_other'].value:.3f} per other token (p = {more.p_value:.2g}).\n\n"
+        f"4b: **{agree.lower()}**; {', '.join(ranks)}.\n\n"
         f"4c: **{_judged(window, window.p_value).lower()}**; the loss of `local` minus that of `vanilla` is "
-        f"{window.value:+.3f} nats on all tokens (p = {window.p_value:.3g}), "
+        f"{window.value:+.3f} nats on all tokens (p = {window.p_value:.2g}), "
         f"{_gap(losses, 'local', 'vanilla', 'ppl_repeated').value:+.3f} on repeated and "
         f"{_gap(losses, 'local', 'vanilla', 'ppl_other').value:+.3f} on other tokens.",
         rows,
