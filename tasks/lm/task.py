@@ -22,6 +22,7 @@ from tasks.corpus.blocks import Blocks, OverlappingBlocks
 from tasks.corpus.books import WIKITEXTS, SyntheticBooks, find_books
 from tasks.corpus.facts import ALL, ANSWERS, Facts, FactScores, check_loss_on, check_names, names_variant
 from tasks.corpus.losses import token_losses
+from tasks.corpus.repeats import RepeatScores
 from tasks.corpus.streams import BookChunks, Segment, books
 from tasks.corpus.tokens import PAD, perplexity, read_corpus, unigram_loss
 from tasks.lm.pictures import draw_contexts, write_samples
@@ -93,6 +94,7 @@ class LM(Task):
         beside = [(f"ppl_{level}", "per token") for level in LEVELS]
         if not self._asks:
             beside = [(name, "per word") for name in ("word_ppl", *self._word_perplexities)]
+            beside += [] if self.memory_length else [(name, "per token") for name in RepeatScores.names]
         return (
             Metric("ppl", "per token", higher_is_better=False),
             *(Metric(name, unit, higher_is_better=False, primary=False) for name, unit in beside),
@@ -241,8 +243,9 @@ class LM(Task):
         return self.mean_loss(backbone, batches, "validation", self._context)[0]
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
-        mean, count = self.mean_loss(backbone, batches, "test", self._context)
-        scores = {"ppl": perplexity(mean)}
+        repeats = None if self._facts or self.memory_length else self._repeat_scores(backbone, batches)
+        mean, count = repeats.mean if repeats else self.mean_loss(backbone, batches, "test", self._context)
+        scores = {"ppl": perplexity(mean), **(repeats.perplexities() if repeats else {})}
         if self._facts is None:
             scores["word_ppl"] = perplexity(mean * count / self.corpus.words["test"])
             if "word_ppl_validation" in self._word_perplexities:
@@ -262,6 +265,13 @@ class LM(Task):
                 continue
             scores[f"ppl_{length}"] = perplexity(mean)
         self._contexts = {length: scores[f"ppl_{length}"] for length in self.context_lengths}
+        return scores
+
+    def _repeat_scores(self, backbone: Backbone, batches: Batches) -> RepeatScores:
+        scores = RepeatScores()
+        for batch in batches(Blocks(self.corpus, "test", self.block_len, whole=False), self.evaluation_batch_size):
+            for rows in [batch] if isinstance(batch, Tensor) else [row.unsqueeze(0) for row in batch]:
+                scores.add(rows, self.token_losses(backbone, rows))
         return scores
 
     def _level_scores(self, facts: Facts, backbone: Backbone, batches: Batches) -> dict[str, float]:

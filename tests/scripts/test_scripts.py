@@ -25,10 +25,12 @@ PROGRAMS = (
     "replay_public_bugs",
     "simulate_statistics",
     "sum_kernels",
+    "validity",
     "window_kernels",
 )
-"""Each has a test in this module, except docs_pages, notebook, readme_figure and simulate_statistics, whose results
-tests/test_site.py, tests/test_readme.py and tests/cab/suite/test_gain.py compare."""
+"""Each has a test in this module, except docs_pages, notebook, readme_figure, simulate_statistics and validity, whose
+results tests/test_site.py, tests/test_readme.py, tests/cab/suite/test_gain.py and tests/scripts/test_validity.py
+compare."""
 
 
 def program(name: str, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> ModuleType:
