@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ def load_file(path: Path, device: torch.device | str = "cpu") -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the unpickler, about files that torch.save did not write
+            _check_sums(path)
             return torch.load(path, map_location=device, weights_only=True)
     except FileNotFoundError:
         raise UserError(f"{path} does not exist; run the cell again with force=true") from None
@@ -32,6 +34,15 @@ def load_file(path: Path, device: torch.device | str = "cpu") -> Any:
             f"{path} cannot be loaded ({type(error).__name__}): it is damaged or does not contain weights; "
             "run the cell again with force=true"
         ) from None
+
+
+def _check_sums(path: Path) -> None:
+    """Compare the archive's checksums with its content, which torch does not; older formats have none."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+        if damaged is not None:
+            raise zipfile.BadZipFile(f"wrong checksum of {damaged}")
 
 
 def load_weights(path: Path, device: torch.device | str = "cpu") -> dict[str, Tensor]:

@@ -51,11 +51,15 @@ def test_damaged_weights_are_refused_in_one_line(tmp_path: Path) -> None:
     draw, path = random.Random(SEED), tmp_path / "weights.pt"
     messages = []
     for number in range(COUNT):
-        hostile(path, nn.Linear(3, 2).state_dict(), draw, number)
+        written, network = nn.Linear(3, 2).state_dict(), nn.Linear(3, 2)
+        hostile(path, written, draw, number)
         try:
-            load_network(nn.Linear(3, 2), path)
+            load_network(network, path)
         except UserError as error:
             messages.append(f"{error}")
+        else:
+            loaded = network.state_dict()
+            assert all(torch.equal(loaded[name], written[name]) for name in written), f"CAB_CONFORMANCE_SEED={SEED}"
     for message in messages:
         assert len(message.splitlines()) == 1, f"CAB_CONFORMANCE_SEED={SEED}: {message}"
         assert "weights_only" not in message

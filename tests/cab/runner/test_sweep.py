@@ -211,7 +211,7 @@ def test_the_recipe_is_the_whole_benchmark(pattern: str, tmp_path: Path) -> None
     expected = [cell for cell in expected if cell[4] in ("vanilla", "abc")]
     assert len(lines) == len(expected) + 2
     assert "results_dir=results/own-paper" in lines[1]  # results/paper holds the published tables
-    assert f"of {len(expected)} cells" in lines[-1]
+    assert f"of {len(expected)} runs" in lines[-1]
 
 
 @pytest.mark.parametrize(
