@@ -34,7 +34,7 @@ def plan(jobs: Iterable[Job], report: Report) -> list[list[str]]:
         shown = "-" if expected is None else _time(*expected)
         rows.append([shown, "" if record is None else str(record.status), job.command])
     total = " + ".join(_time(hours, hardware) for hardware, hours in totals.items()) or "-"
-    return [*rows, [total, "", f"total of {sum(not row[1] for row in rows)} runs to do"]]
+    return [*rows, [total, "", f"total of {sum(not row[1] for row in rows)} runs to be done"]]
 
 
 def _time(hours: float, hardware: str) -> str:

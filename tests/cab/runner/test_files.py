@@ -63,7 +63,7 @@ def test_every_path_of_a_file_is_one_attention(tmp_path: Path) -> None:
 def test_a_file_can_have_any_name(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path(name).write_text(MINE)
     assert main(["run", "--dry-run", *CELL, f"attention={name}:Mine"]) == 0, capsys.readouterr().err
-    assert "total of 1 cells" in capsys.readouterr().out
+    assert "total of 1 runs" in capsys.readouterr().out
 
 
 def test_files_in_a_list_are_quoted_as_hydra_reads_them(capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,7 +71,7 @@ def test_files_in_a_list_are_quoted_as_hydra_reads_them(capsys: pytest.CaptureFi
         Path(name).write_text(MINE)
     listed = "attention='./my file.py:Mine','größe.py:Mine',mine.py:Mine"
     assert main(["run", "-m", "--dry-run", *CELL, listed]) == 0, capsys.readouterr().err
-    assert "total of 3 cells" in capsys.readouterr().out
+    assert "total of 3 runs" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
