@@ -91,13 +91,13 @@ class LM(Task):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        beside = [(f"ppl_{level}", "per token") for level in LEVELS]
+        further = [(f"ppl_{level}", "per token") for level in LEVELS]
         if not self._asks:
-            beside = [(name, "per word") for name in ("word_ppl", *self._word_perplexities)]
-            beside += [] if self.memory_length else [(name, "per token") for name in RepeatScores.names]
+            further = [(name, "per word") for name in ("word_ppl", *self._word_perplexities)]
+            further += [] if self.memory_length else [(name, "per token") for name in RepeatScores.names]
         return (
             Metric("ppl", "per token", higher_is_better=False),
-            *(Metric(name, unit, higher_is_better=False, primary=False) for name, unit in beside),
+            *(Metric(name, unit, higher_is_better=False, primary=False) for name, unit in further),
             *(
                 Metric(f"ppl_{length}", "per token", higher_is_better=False, primary=False, at_length=length)
                 for length in self.context_lengths
