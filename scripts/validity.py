@@ -2,13 +2,12 @@
 
 ``python scripts/validity.py`` computes table3.csv and probes.csv from the bundled reference results, and replaces the
 text between ``<!-- answers -->`` and ``<!-- /answers -->`` of the page. ``python scripts/validity.py FOLDER...`` first
-writes series.csv from the records of lstf in these folders, and text.csv from those of lm. If the page differs from the
-results, tests/scripts/test_validity.py fails.
+adds the records of lstf in these folders to series.csv, and those of lm to text.csv; a run that is there already is
+replaced. If the page differs from the results, tests/scripts/test_validity.py fails.
 """
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 import statistics
@@ -151,7 +150,7 @@ def _spearman(one: pd.Series, other: pd.Series) -> tuple[float, float]:
 
 
 def collect(folders: Iterable[Path]) -> None:
-    """Write series.csv and text.csv from the finished records in folders."""
+    """Add the finished records in folders to series.csv and text.csv."""
     records = [record for folder in folders for _, record in whole_records(folder, skipped=[])]
     finished = [record for record in records if record.status is Status.FINISHED]
     series = [
@@ -164,17 +163,14 @@ def collect(folders: Iterable[Path]) -> None:
         for record in finished
         if (cell := record.cell)["task"] == "lstf"
     ]
-    _write(
-        "series.csv",
-        ["dataset", "pattern", "attention", "seed", "mse", "mae", "ridge_mse", "repeat_last_day_mse"],
-        series,
-    )
+    run = ["dataset", "pattern", "attention", "seed"]
+    _add("series.csv", run, ["mse", "mae", "ridge_mse", "repeat_last_day_mse"], series)
     text = [
         [record.cell["attention"], record.cell["seed"], *_values(record, *GROUPS)]
         for record in finished
         if record.cell["task"] == "lm"
     ]
-    _write("text.csv", ["attention", "seed", *GROUPS], text)
+    _add("text.csv", ["attention", "seed"], list(GROUPS), text)
 
 
 def _values(record: Record, *names: str) -> list[float]:
@@ -182,10 +178,12 @@ def _values(record: Record, *names: str) -> list[float]:
     return [values[name] for name in names]
 
 
-def _write(name: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+def _add(name: str, run: list[str], values: list[str], rows: Sequence[Sequence[object]]) -> None:
+    """Add rows to a table; the columns ``run`` identify a row."""
     if rows:
-        with (RESULTS / name).open("w", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows([header, *sorted(rows, key=str)])
+        new = pd.DataFrame(rows, columns=[*run, *values])
+        table = pd.concat([pd.read_csv(RESULTS / name), new]).drop_duplicates(run, keep="last").sort_values(run)
+        table.to_csv(RESULTS / name, index=False, lineterminator="\n")
 
 
 def answer_series(table: pd.DataFrame) -> tuple[str, list[str]]:
@@ -329,8 +327,7 @@ def answers() -> str:
         ("series.csv", "3. Real time series", SERIES, answer_series),
         ("text.csv", "4. Real text", TEXT, lambda table: answer_text(table, gains)),
     ):
-        if (RESULTS / name).exists():
-            parts.append((title, header, answer(pd.read_csv(RESULTS / name))))
+        parts.append((title, header, answer(pd.read_csv(RESULTS / name))))
     return "\n\n".join(f"### {title}\n\n{text}\n\n{table_of(header, rows)}" for title, header, (text, rows) in parts)
 
 
