@@ -28,7 +28,7 @@ README, GALLERY = ROOT / "README.md", ROOT / "docs" / "results" / "gallery.md"
 FIGURE = ROOT / "docs" / "assets" / "quality-and-cost.svg"
 SHOWN = (
     *("vanilla", "none", "linear", "performer", "abc", "cosformer", "local", "longformer", "linformer"),
-    *("s4d", "ssd", "gla", "retention", "deltanet", "rwkv7", "nsa"),
+    *("s4d", "ssd", "gla", "retention", "deltanet", "rwkv7", "nsa", "dpfp", "rfa", "norm_attention"),
 )
 """Attentions of the README's table; the gallery shows all."""
 BLOCK = re.compile(r"(?<=<!-- results -->\n).*?(?=\n<!-- /results -->)", re.DOTALL)
