@@ -147,7 +147,7 @@ def main_finding(board: SuiteBoard) -> str:
 
     An attention matches softmax attention in a pattern if it is equivalent or significantly better. Attentions without
     all core cells are not counted, nor are other implementations of softmax attention. If all others have a single
-    seed, the finding is the range of K.
+    seed, the finding is the range of K, and the largest K among the attentions faster than softmax.
     """
     counts, times, single = [], {}, {}
     for pattern in board.patterns:
@@ -193,7 +193,7 @@ def _range_finding(gains: Sequence[PatternGain]) -> str:
         if gain.estimate and cost and cost.time is not None and cost.time < 1:
             finding += (
                 f"Of those faster than softmax at {LENGTH:,} tokens, {gain.attention} retains the most: "
-                f"{gain.estimate.value:.0f}% in {cost.time:.2f} times the time. "
+                f"{gain.estimate.value:.1f}% in {cost.time:.2f} times softmax's time. "
             )
             break
     return f"{finding}They have a single seed, so no difference is tested."

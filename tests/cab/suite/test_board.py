@@ -71,7 +71,7 @@ def test_the_main_finding_without_complete_results(tmp_path: Path) -> None:
             suite_record(task, name, share).write(tmp_path / "all")
     finding = main_finding(board_of([tmp_path / "all"]))
     assert finding.startswith("In CS, 3 attentions retain 20 to 90% of softmax's gain")
-    assert re.search(r"faster than softmax at 8,192 tokens, abc retains the most: 50% in 0\.\d\d times", finding)
+    assert re.search(r"faster than softmax at 8,192 tokens, abc retains the most: 50.0% in 0\.\d\d times", finding)
 
 
 def test_page_and_csv_have_the_same_numbers(folders: list[Path], tmp_path: Path) -> None:
