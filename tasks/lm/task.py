@@ -59,7 +59,7 @@ class LM(Task):
             paper). With recurrence, tokens of a block and of its memory together: those beyond ``block_len`` are
             remembered.
         context_tokens: number of test tokens scored at each length; null: all.
-        sample_tokens: tokens per generated sample text.
+        sample_tokens: tokens per generated sample text; with its prompt, at most ``block_len``.
     """
 
     packages: ClassVar[Mapping[str, str]] = {"tokenizers": "text"}
@@ -304,9 +304,10 @@ class LM(Task):
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
         draw_contexts(self._contexts, self._context, f"LM {self.dataset}", folder / "contexts.png")
         network = cast(TokenLM, backbone)
-        prompts = next(batches(Blocks(self.corpus, "test", min(64, self.block_len), whole=True), 2))
+        length = max(1, min(64, self.block_len // 2))  # a text as long as a training block, for fixed-size attentions
+        prompts = next(batches(Blocks(self.corpus, "test", length, whole=True), 2))
         generator = torch.Generator(device=prompts.device).manual_seed(1)
-        limits = Limits(max_length=self.sample_tokens)
+        limits = Limits(max_length=max(1, min(self.sample_tokens, self.block_len - length)))
         texts = sample(network, network.init_state(len(prompts)), prompts, limits, top_p=0.9, generator=generator)
         write_samples(
             [(self.corpus.text(a), self.corpus.text(b)) for a, b in zip(prompts.tolist(), texts.tolist(), strict=True)],

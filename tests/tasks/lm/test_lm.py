@@ -152,6 +152,8 @@ def test_a_context_past_the_positions_is_not_possible(tmp_path: Path, caplog: py
     assert math.isfinite(scores["ppl"])
     assert math.isnan(scores["ppl_32"])
     assert "context length 32 failed" in caplog.text
+    task.save_plots(backbone, in_order, tmp_path)  # prompt and sample text fit the positions
+    assert (tmp_path / "samples.txt").stat().st_size > 0
 
 
 BROKEN = {
