@@ -19,7 +19,7 @@ from cab.files.config_folders import CONFIGS
 from cab.records.record import Record, Status
 from cab.suite.cells import Key, suite_cells
 
-VERSION = 2
+VERSION = 3
 """Version of the suite. Increase it when cells, data or anchors change; scores of two versions are not comparable."""
 SOFTMAX, NO_ATTENTION = "vanilla", "none"
 ATTENTIONS = (SOFTMAX, NO_ATTENTION)
