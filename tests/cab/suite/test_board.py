@@ -66,12 +66,12 @@ def test_the_main_finding_without_complete_results(tmp_path: Path) -> None:
     suite_record("lm", "abc", 50).write(tmp_path / "some")
     finding = main_finding(board_of([tmp_path / "some"]))
     assert finding == "No attention has results in every core cell of a pattern."
-    for share, name in ((90, "sigmoid"), (50, "abc"), (20, "local")):
+    for share, name in ((90, "sigmoid"), (70, "luong"), (50, "abc"), (20, "local")):
         for task in CELLS:
             suite_record(task, name, share).write(tmp_path / "all")
     finding = main_finding(board_of([tmp_path / "all"]))
-    assert finding.startswith("In CS, 3 attentions retain 20 to 90% of softmax's gain")
-    assert re.search(r"faster than softmax at 8,192 tokens, abc retains the most: 50.0% in 0\.\d\d times", finding)
+    assert "retained on the suite's retrieval tasks: 20 to 90% by 4 attentions in CS. " in finding
+    assert re.search(r"faster than softmax at 8,192 tokens: 50.0% by abc in CS \(0\.\d\d times its time\)\.", finding)
 
 
 def test_page_and_csv_have_the_same_numbers(folders: list[Path], tmp_path: Path) -> None:
