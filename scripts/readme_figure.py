@@ -1,8 +1,8 @@
-"""Write the results of the suite into README.md and docs/results/gallery.md, and draw the README's figure.
+"""Write committed results into README.md, the gallery and the guide to the paper, and draw the README's figure.
 
-``python scripts/readme_figure.py`` replaces the text between ``<!-- results -->`` and ``<!-- /results -->`` in both
-files and writes docs/assets/quality-and-cost.svg, all from the bundled reference results. tests/test_readme.py fails if
-they differ from the results.
+``python scripts/readme_figure.py`` replaces the text between ``<!-- results -->`` and ``<!-- /results -->`` in
+README.md, docs/results/gallery.md and docs/howto/reproduce-the-paper.md, and writes docs/assets/quality-and-cost.svg.
+tests/test_readme.py fails if they differ from the records in results.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import matplotlib as mpl
+import pandas as pd
 
 from cab import load_results
 from cab.records.results import REFERENCE_DIRS
@@ -25,7 +26,10 @@ from cab.suite.results import CellResults
 
 ROOT = Path(__file__).parents[1]
 README, GALLERY = ROOT / "README.md", ROOT / "docs" / "results" / "gallery.md"
+PAPER = ROOT / "docs" / "howto" / "reproduce-the-paper.md"
 FIGURE = ROOT / "docs" / "assets" / "quality-and-cost.svg"
+REPRODUCED = ROOT / "results" / "reproduced"
+PUBLISHED = ROOT / "results" / "paper" / "informer.csv"
 SHOWN = (
     *("vanilla", "none", "linear", "performer", "abc", "cosformer", "local", "longformer", "linformer"),
     *("s4d", "ssd", "gla", "retention", "deltanet", "rwkv7", "nsa", "dpfp", "rfa", "norm_attention"),
@@ -89,6 +93,22 @@ def _value(results: CellResults, name: str) -> str:
     return f"{mean} ± {statistics.stdev(values):.1g}" if len(values) > 1 else f"{mean}*"
 
 
+def reproduced_text() -> str:
+    """Return a table of the published errors of Informer and of those in :data:`REPRODUCED`."""
+    runs = load_results(REPRODUCED)
+    runs["attention"] = [record.cell["attention"].partition("(")[0] for record in runs.record]
+    lines = ["| Features, attention | Seeds | MSE | Published | MAE | Published |", "|" + " --- |" * 6]
+    for each in pd.read_csv(PUBLISHED).itertuples():
+        own = runs[(runs.config_variant == each.features) & (runs.attention == each.attention)]
+        texts = [f"{each.features}, `{each.attention}`", str(own.seed.nunique() or "–")]
+        for metric in ("mse", "mae"):
+            values = own[own.metric == metric].value
+            texts.append(f"{values.mean():.3f} ± {values.std():.3f}" if len(values) else "–")
+            texts.append(f"{getattr(each, metric):.3f}")
+        lines.append(f"| {' | '.join(texts)} |")
+    return "\n".join(lines)
+
+
 def draw(board: SuiteBoard, path: Path) -> None:
     """Write the scatter plot of K against time, for the pattern with the most attentions that have both."""
     points = {pattern: frontier_points(board, pattern, "time") for pattern in board.patterns}
@@ -100,10 +120,10 @@ def draw(board: SuiteBoard, path: Path) -> None:
 
 
 def main() -> None:
-    """Write both documents and the figure."""
+    """Write the documents and the figure."""
     board = reference_board()
     draw(board, FIGURE)
-    for path, text in ((README, readme_text(board)), (GALLERY, gallery_text(board))):
+    for path, text in ((README, readme_text(board)), (GALLERY, gallery_text(board)), (PAPER, reproduced_text())):
         content = path.read_text()
         assert len(BLOCK.findall(content)) == 1, path
         path.write_text(BLOCK.sub(lambda _, text=text: text, content))  # type: ignore[misc]

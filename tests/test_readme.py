@@ -63,13 +63,13 @@ def test_its_links_lead_to_files() -> None:
 
 def test_its_results_are_those_of_the_committed_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If this fails, run ``python scripts/readme_figure.py``."""
-    committed = {name: getattr(readme_figure, name) for name in ("README", "GALLERY", "FIGURE")}
+    committed = {name: getattr(readme_figure, name) for name in ("README", "GALLERY", "PAPER", "FIGURE")}
     for name, path in committed.items():
         monkeypatch.setattr(readme_figure, name, tmp_path / path.name)
         (tmp_path / path.name).write_text(readme_figure.BLOCK.sub("", path.read_text()))
     monkeypatch.setattr(readme_figure, "ROOT", tmp_path)
     readme_figure.main()
-    for name in ("README", "GALLERY"):
+    for name in ("README", "GALLERY", "PAPER"):
         assert (tmp_path / committed[name].name).read_text() == committed[name].read_text(), name
     labels = [
         re.findall(r"<!-- (.*?) -->", path.read_text())
