@@ -145,59 +145,67 @@ def _relative_params(found: Sequence[CellResults], records: Iterable[Record]) ->
 
 
 def main_finding(board: SuiteBoard) -> str:
-    """Return the main finding in one sentence: how many attentions match softmax attention, and the fastest of them.
+    """Return the main finding: how many attentions match softmax attention, and the fastest of them.
 
     An attention matches softmax attention in a pattern if it is equivalent or significantly better. Attentions without
-    all core cells are not counted, nor are other implementations of softmax attention. If all others have a single
-    seed, the finding is the range of K per pattern, and the largest K among the attentions clearly faster than softmax.
+    all core cells are not counted, nor are other implementations of softmax attention. For patterns in which all others
+    have a single seed, the finding is the range of K, and the largest K among those clearly faster than softmax.
     """
-    counts, times, single = [], {}, {}
+    counts, times, untested, single = [], {}, [], 0
     for pattern in board.patterns:
         verdicts = board.gains.verdicts(pattern)
         verdicts |= {(other, one): verdict.reverse for (one, other), verdict in verdicts.items()}
-        complete = {
-            name: gain
+        complete = [
+            gain
             for name, gain in board.gains.patterns[pattern].items()
             if name not in (*ANCHORS, *SOFTMAX_VARIANTS) and gain.is_complete
-        }
-        judged = [name for name, gain in complete.items() if gain.seeds > 1]
-        single[pattern] = [gain for name, gain in complete.items() if name not in judged]
+        ]
+        judged = [gain.attention for gain in complete if gain.seeds > 1]
         matching = [name for name in judged if verdicts[name, SOFTMAX] in (Verdict.EQUIVALENT, Verdict.BETTER)]
         if judged:
             counts.append(f"{len(matching)} of {len(judged)} in {pattern}")
+            single += len(complete) - len(judged)
+        elif complete:
+            untested.append(complete)
         for name in matching:
-            cost = measured_costs().get((name.removesuffix(TUNED), pattern))
-            if cost and cost.time is not None:
-                times[cost.time] = f"{name} ({pattern})"
-    if not counts:
-        return sanitize_text(_range_finding([gains for gains in single.values() if gains]))
-    finding = f"Attentions that match softmax attention on the suite's retrieval tasks: {', '.join(counts)}"
-    if times:
-        finding += f"; the fastest at {LENGTH:,} tokens is {times[min(times)]}, {min(times):.2f} times softmax's time"
-    untested = sum(map(len, single.values()))
-    return sanitize_text(f"{finding}{f'; {untested} with a single seed are not tested' if untested else ''}.")
+            time = _time(name, pattern)
+            if time is not None:
+                times[time] = f"{name} ({pattern})"
+    finding = ""
+    if counts:
+        finding = f"Attentions that match softmax attention on the suite's retrieval tasks: {', '.join(counts)}"
+        if times:
+            fastest = min(times)
+            finding += f"; the fastest at {LENGTH:,} tokens is {times[fastest]}, {fastest:.2f} times softmax's time"
+        finding += f"; {single} with a single seed are not counted. " if single else ". "
+    if untested:
+        finding += _range_finding(untested)
+    return sanitize_text(finding.rstrip() or "No attention has results in every core cell of a pattern.")
 
 
 def _range_finding(patterns: Sequence[Sequence[PatternGain]]) -> str:
     """Return the finding for attentions with a single seed: for every pattern its attentions in the order of K."""
-    if not patterns:
-        return "No attention has results in every core cell of a pattern."
     ranges, fast = [], []
     for gains in patterns:
         high, low = (gain.estimate.value if gain.estimate else math.nan for gain in (gains[0], gains[-1]))
         known = f"{low:.0f} to {high:.0f}%" if len(gains) > 1 else f"{high:.0f}%"
-        names = f"{len(gains)} attentions" if len(gains) > 1 else gains[0].attention
-        ranges.append(f"{known} by {names} in {gains[0].pattern}")
+        ranges.append(f"{known} in {gains[0].pattern} ({len(gains)} attention{'s' * (len(gains) > 1)})")
         for gain in gains:
-            cost = measured_costs().get((gain.attention.removesuffix(TUNED), gain.pattern))
-            if gain.estimate and cost and cost.time is not None and cost.time <= CLEARLY_FASTER:
-                named = f"{gain.estimate.value:.1f}% by {gain.attention} in {gain.pattern}"
-                fast.append(f"{named} ({cost.time:.2f} times its time)")
+            time = _time(gain.attention, gain.pattern)
+            if gain.estimate and time is not None and time <= CLEARLY_FASTER:
+                retained = f"{gain.estimate.value:.1f}%, {time:.2f} times the time"
+                fast.append(f"{gain.attention} in {gain.pattern} ({retained})")
                 break
-    finding = f"Share of softmax's gain retained on the suite's retrieval tasks: {', '.join(ranges)}. "
+    finding = f"Share of softmax's gain retained in a single seed, so not tested: {', '.join(ranges)}. "
     if fast:
-        finding += f"The most among those clearly faster than softmax at {LENGTH:,} tokens: {', '.join(fast)}. "
-    return f"{finding}With a single seed each, no difference is tested."
+        finding += f"The most among those clearly faster than softmax at {LENGTH:,} tokens: {', '.join(fast)}."
+    return finding
+
+
+def _time(attention: str, pattern: str) -> float | None:
+    """Return the time at :data:`LENGTH` tokens relative to softmax attention; None if it is not measured."""
+    cost = measured_costs().get((attention.removesuffix(TUNED), pattern))
+    return cost.time if cost else None
 
 
 def board_facts(board: SuiteBoard) -> Iterator[str]:
