@@ -56,10 +56,10 @@ def tuned_sweeps(sweeps: Sequence[Sequence[str]]) -> list[list[str]]:
     singles = [single for single in singles if single not in tuned]
     grids = []
     for single in singles:
-        rate = composed([*single, f"seed={SEED}"])["trainer"]["learning_rate"]
+        others = [override for override in single if override.partition("=")[0] not in ("seed", "results_dir")]
+        rate = composed([*others, f"seed={SEED}"])["trainer"]["learning_rate"]
         rates = ",".join(f"{rate * factor:.6g}" for factor in FACTORS)
         folder = Path(_value(single, "results_dir") or run_defaults()["results_dir"]) / FOLDER
-        others = [override for override in single if override.partition("=")[0] not in ("seed", "results_dir")]
         grids.append([*others, f"trainer.learning_rate={rates}", f"seed={SEED}", f"results_dir={folder}"])
     records = [outcome.record for outcome in run_sweeps(grids).outcomes if outcome.record is not None]
     for single in singles:
