@@ -17,12 +17,16 @@ from cab.scoring.measured_costs import LENGTH
 from cab.scoring.statistics import MARGIN, ONE_SEED_LEGEND
 from cab.suite.cells import PRESET, SuiteCell
 from cab.suite.gain import SOLVED
-from cab.suite.table import cell_text, gain_text
-from cab.suite.tuning import TUNED
+from cab.suite.table import cell_text, gain_text, rates_text
+from cab.suite.tuning import TUNED, USABLE
 
 CSV_FILE = "suite.csv"
 CONSTANT = "constant"
 """Tag of attentions whose decode state has the same size at any length."""
+SOLVED_HINT = (
+    f"runs that retain at least {SOLVED:g}% of softmax's gain; higher is better. Second line: learning rates of "
+    f"tune=true that retain at least {USABLE:.0%} of what the best retains, in the worst core cell"
+)
 
 
 @dataclass(frozen=True)
@@ -53,10 +57,10 @@ def board_columns(board: SuiteBoard) -> list[BoardColumn]:
             lambda row: Entry(cell_text(row.worst), row.worst.own.value, _short_name(row.worst.cell)),
         ),
         BoardColumn(
-            Column("solved", "↑", f"runs that retain at least {SOLVED:g}% of softmax's gain; higher is better"),
-            ("solved", "runs"),
-            lambda row: (_solved(row), len(row.points)),
-            lambda row: Entry(f"{_solved(row)}/{len(row.points)}", _solved(row) / len(row.points)),
+            Column("solved", "↑", SOLVED_HINT),
+            ("solved", "runs", "usable_rates"),
+            lambda row: (_solved(row), len(row.points), row.usable_rates),
+            lambda row: Entry(f"{_solved(row)}/{len(row.points)}", _solved(row) / len(row.points), _rates(row)),
         ),
         BoardColumn(
             Column("verified", hint="whether the code passed cab verify"),
@@ -145,6 +149,10 @@ def _short_name(cell: SuiteCell) -> str:
 
 def _solved(row: BoardRow) -> int:
     return sum(point >= SOLVED for point in row.points)
+
+
+def _rates(row: BoardRow) -> str:
+    return "" if row.usable_rates is None else f"{rates_text(row.usable_rates)} rates"
 
 
 def _state_entry(row: BoardRow) -> Entry:

@@ -57,6 +57,12 @@ class BoardRow:
         return min((row.gain.worst for row in self.patterns.values()), key=lambda gain: gain.own.value)
 
     @property
+    def usable_rates(self) -> int | None:
+        """Smallest number of usable learning rates in any core cell; None without ``tune=true``."""
+        known = [row.gain.usable_rates for row in self.patterns.values() if row.gain.usable_rates is not None]
+        return min(known, default=None)
+
+    @property
     def points(self) -> list[float]:
         """K of every run in a core cell."""
         return [point for row in self.patterns.values() for cell in row.gain.cells for point in cell.points]
@@ -147,9 +153,10 @@ def _relative_params(found: Sequence[CellResults], records: Iterable[Record]) ->
 def main_finding(board: SuiteBoard) -> str:
     """Return the main finding: how many attentions match softmax attention, and the fastest of them.
 
-    An attention matches softmax attention in a pattern if it is equivalent or significantly better. Attentions without
-    all core cells are not counted, nor are other implementations of softmax attention. For patterns in which all others
-    have a single seed, the finding is the range of K, and the largest K among those clearly faster than softmax.
+    An attention matches softmax attention in a pattern if it is equivalent or significantly better, with the recipe's
+    learning rate or a tuned one. Attentions without all core cells are not counted, nor are other implementations of
+    softmax attention. For patterns in which all others have a single seed, the finding is the range of K, and the
+    largest K among those clearly faster than softmax.
     """
     counts, times, untested, single = [], {}, [], 0
     for pattern in board.patterns:
@@ -163,8 +170,9 @@ def main_finding(board: SuiteBoard) -> str:
         judged = [gain.attention for gain in complete if gain.seeds > 1]
         matching = [name for name in judged if verdicts[name, SOFTMAX] in (Verdict.EQUIVALENT, Verdict.BETTER)]
         if judged:
-            counts.append(f"{len(matching)} of {len(judged)} in {pattern}")
-            single += len(complete) - len(judged)
+            tested, found = ({name.removesuffix(TUNED) for name in names} for names in (judged, matching))
+            counts.append(f"{len(found)} of {len(tested)} in {pattern}")
+            single += len({gain.attention.removesuffix(TUNED) for gain in complete} - tested)
         elif complete:
             untested.append(complete)
         for name in matching:

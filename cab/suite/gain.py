@@ -20,6 +20,7 @@ from cab.scoring.statistics import CONFIDENCE, MARGIN, Contrast, Estimate, Verdi
 from cab.suite.anchors import ATTENTIONS, NO_ATTENTION, SOFTMAX, Anchors
 from cab.suite.cells import Key, SuiteCell
 from cab.suite.results import CellResults
+from cab.suite.tuning import usable_rates
 
 SOLVED = 90.0
 """A seed has solved a cell if it retains at least this share."""
@@ -37,6 +38,7 @@ class CellGain:
         mean: mean of the metric over seeds.
         steps: mean number of steps until validation reached the cell's threshold; None if a seed did not reach it, or
             for an anchor.
+        usable_rates: number of usable learning rates of the grid; None without ``tune=true``.
     """
 
     cell: SuiteCell
@@ -47,6 +49,7 @@ class CellGain:
     error: Estimate | None
     mean: float
     steps: Estimate | None = None
+    usable_rates: int | None = None
 
     @property
     def retained(self) -> float:
@@ -73,6 +76,10 @@ def cell_gains(results: CellResults) -> dict[str, CellGain]:
         steps = [run.cost.steps_to_solve for run in runs.values() if run.cost.steps_to_solve is not None]
         if len(steps) == len(runs):
             gains[name] = dataclasses.replace(gains[name], steps=Estimate.of(steps))
+        tuning = next(iter(runs.values())).config.get("tuning")  # the seeds of a cell have one grid
+        if tuning:
+            usable = usable_rates(tuning["grid"], results.anchors)
+            gains[name] = dataclasses.replace(gains[name], usable_rates=usable)
     return gains
 
 
@@ -161,6 +168,12 @@ class PatternGain:
         if len(known) < self.core:
             return None
         return weighted_sum((1 / len(known), steps) for steps in known)
+
+    @property
+    def usable_rates(self) -> int | None:
+        """Smallest number of usable learning rates in any cell; None unless all cells are tuned."""
+        known = [gain.usable_rates for gain in self.cells if gain.usable_rates is not None]
+        return min(known) if known and len(known) == len(self.cells) else None
 
     @property
     def worst(self) -> CellGain:

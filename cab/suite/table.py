@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from cab.records.verification_status import mark_unverified
 from cab.scoring.statistics import ONE_SEED_MARK, Estimate, rank_range
 from cab.suite.gain import CellGain, PatternGain, SuiteGains
+from cab.suite.tuning import FACTORS
 
 HEADER = (
     *("attention", "K", "95% interval", "rank", "worst cell", "K there", "solved", "seeds"),
-    *("error / vanilla", "steps to solve"),
+    *("error / vanilla", "steps to solve", "usable rates"),
 )
-ALIGN = "lrrrlrrrrr"
+ALIGN = "lrrrlrrrrrr"
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class GainRow:
             str(gain.seeds),
             "-" if math.isnan(self.error) else f"{self.error:.2f}",
             steps_text(gain.steps) if gain.steps else "-",
+            rates_text(gain.usable_rates),
         ]
 
 
@@ -93,6 +95,11 @@ def steps_text(steps: Estimate) -> str:
     """Format a number of steps with its interval."""
     low, high = steps.interval()
     return f"{steps.value:,.0f}" + ("" if math.isnan(low) else f" [{max(low, 0):,.0f}, {high:,.0f}]")
+
+
+def rates_text(usable: int | None) -> str:
+    """Format the number of usable learning rates of a grid."""
+    return "-" if usable is None else f"{usable} of {len(FACTORS)}"
 
 
 def rank_text(rank: tuple[int, int] | None) -> str:

@@ -13,10 +13,15 @@ from cab.errors import UserError
 from cab.records.record import Record
 from cab.runner.cell import Cell
 from cab.runner.launch import composed
+from cab.suite.anchors import Anchors
 from cab.suite.cells import suite_cells
+from cab.suite.gain import suite_gains
 from cab.suite.overrides import suite_sweeps
-from cab.suite.tuning import SEED, chosen_rate, tuned_sweeps
+from cab.suite.results import collect
+from cab.suite.table import HEADER, GainRow, gain_rows
+from cab.suite.tuning import SEED, chosen_rate, tuned_sweeps, usable_rates
 from tests.cab.made_records import make_record
+from tests.cab.suite.suite_records import CELLS, made_anchors, suite_record
 
 
 def row(rate: float, validation: float | None, steps: int | None = None, status: str = "finished") -> dict[str, Any]:
@@ -33,6 +38,42 @@ def row(rate: float, validation: float | None, steps: int | None = None, status:
 )
 def test_the_first_to_solve_or_else_the_lowest_loss(grid: list[dict[str, Any]], rate: float) -> None:
     assert chosen_rate(grid) == rate
+
+
+@pytest.mark.parametrize(
+    ("losses", "usable"),
+    [
+        ((1.0, 0.5, 0.1), 1),  # of the gain from 2.0 to 0.0: 50, 75 and 95%
+        ((1.0, 0.28, 0.1), 2),
+        ((-0.5, 0.0, 0.19), 3),  # at most 100%, of which 90.5% are usable
+        ((1.9, 2.1, None), 1),
+        ((2.1, 2.0, 3.0), 0),
+    ],
+)
+def test_rates_that_retain_nine_tenths_of_the_best_are_usable(losses: tuple[float | None, ...], usable: int) -> None:
+    grid = [row(1e-3, loss, status="diverged" if loss is None else "finished") for loss in losses]
+    anchors = Anchors("data", {}, {"vanilla": [-0.1, 0.1], "none": [2.0, 2.0]})
+    assert usable_rates(grid, anchors) == usable
+    assert usable_rates(grid, Anchors("data", {}, {"vanilla": [0.0]})) is None
+
+
+def test_a_pattern_has_the_usable_rates_of_its_worst_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    anchors = {
+        key: Anchors(each.data, each.test, {"vanilla": [0.0], "none": [2.0]}) for key, each in made_anchors().items()
+    }
+    monkeypatch.setattr("cab.suite.results.read_anchors", lambda: anchors)
+    records = [suite_record(task, name, 70) for task in CELLS for name in ("abc", "abc(tuned)")]
+    for record in records[1::2]:
+        record.config["tuning"] = {"seed": SEED, "grid": [row(1e-3, 0.1), row(3e-3, 0.1), row(9e-3, 0.1)]}
+    records[-1].config["tuning"]["grid"][0] = row(1e-3, 1.0)
+    shown = {each.texts[0]: each.texts[HEADER.index("usable rates")] for each in _rows(records)}
+    assert {name: shown[name] for name in ("abc", "abc(tuned)")} == {"abc": "-", "abc(tuned)": "2 of 3"}
+    records[1].config["tuning"] = None
+    assert {each.texts[HEADER.index("usable rates")] for each in _rows(records)} == {"-"}
+
+
+def _rows(records: list[Record]) -> list[GainRow]:
+    return gain_rows(suite_gains(collect(records), {}), "CS")
 
 
 @pytest.mark.parametrize(
