@@ -24,7 +24,7 @@ that requires long memory, `local` must be significantly worse than vanilla. Oth
 
 A cell grades attentions if at least 50% of the pairs differ significantly and at least 50% of the attentions retain 5
 to 95% of softmax's gain. This requires four attentions besides vanilla and none, for pairs with several seeds each.
-Pairs with none are ignored.
+Pairs with none and tuned attentions are ignored.
 
 examples:
   cab suite validate
@@ -34,7 +34,7 @@ columns of the table:
   attentions       attentions with several seeds, besides vanilla and none
   gap lost         share of the range from trivial baseline to best attention that is lost without attention, with 95%
                    interval
-  different pairs  share of pairs that differ significantly (Holm, 95%, at least 2 points)
+  different pairs  share of pairs that differ significantly (Welch, 95%, not corrected; at least 2 points)
   graded           share of attentions that retain 5 to 95% of softmax's gain
 """
 

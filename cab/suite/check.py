@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,11 +12,12 @@ from typing import TYPE_CHECKING
 
 from cab.errors import UserError
 from cab.records.record import REFERENCE_DIRS
-from cab.scoring.statistics import Estimate, Verdict, judge, weighted_sum
+from cab.scoring.statistics import CONFIDENCE, Estimate, Verdict, judge, weighted_sum
 from cab.suite.anchors import ATTENTIONS, NO_ATTENTION, SOFTMAX
 from cab.suite.cells import PRESET, Key, SuiteCell, suite_cells
-from cab.suite.gain import CellGain, cell_gains, compare, contrast
+from cab.suite.gain import CellGain, cell_gains, contrast
 from cab.suite.results import CellResults, read_suite
+from cab.suite.tuning import TUNED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 MIN_GAP = 0.2
 """Minimum share of the range from trivial baseline to best attention that is lost without attention."""
 MIN_DIFFERENT_PAIRS = 0.5
-"""Minimum share of pairs that differ significantly."""
+"""Minimum share of pairs that differ significantly. The share is judged and no single pair, so the tests are not
+corrected for their number."""
 MIN_GRADED = 0.5
 """Minimum share of attentions with K from 5 to 95."""
 MIN_ATTENTIONS = 4
@@ -38,7 +41,7 @@ class CellCheck:
     """The validation result of a cell.
 
     Attributes:
-        attentions: number of attentions with several seeds besides the anchors.
+        attentions: number of attentions with several seeds besides the anchors and tuned ones.
         gap: share of the range from trivial baseline to best attention that is lost without attention.
         different: share of pairs that differ significantly, without pairs with ``none``; None if that is not judged.
         graded: share of attentions besides the anchors with K from 5 to 95, including those with a single seed; None if
@@ -61,23 +64,21 @@ class CellCheck:
 
 def check_cell(results: CellResults) -> CellCheck:
     """Validate one cell."""
-    scored = cell_gains(results)
+    scored = {name: gain for name, gain in cell_gains(results).items() if not name.endswith(TUNED)}
     shares = [gain.own.value for name, gain in scored.items() if name not in ATTENTIONS]
     graded = _share([5 <= share <= 95 for share in shares]) if len(shares) >= MIN_ATTENTIONS else None
     gains = {name: gain for name, gain in scored.items() if gain.own.is_known}
     if not set(ATTENTIONS) <= gains.keys():
         missing = f"no anchors with two seeds of {' and '.join(ATTENTIONS)}"
         return CellCheck(results.cell, 0, None, None, graded, frozenset(), (missing,), _flaws(None, graded))
-    verdicts = compare({name: [gain] for name, gain in gains.items()})
-    pairs = {pair: verdict for pair, verdict in verdicts.items() if NO_ATTENTION not in pair}
     expected = {
         name: contrast([(gains[SOFTMAX], gains[name])]) for name in (WINDOWED, *BOUNDED_STATES) if name in gains
     }
     worse = frozenset(name for name, verdict in judge(expected).items() if verdict is Verdict.BETTER)
     others = gains.keys() - set(ATTENTIONS)
     gap = _gap(results, gains)
-    decided = [verdict in (Verdict.BETTER, Verdict.WORSE) for verdict in pairs.values()]
-    different = _share(decided) if len(others) >= MIN_ATTENTIONS else None
+    pairs = itertools.combinations([gain for name, gain in gains.items() if name != NO_ATTENTION], 2)
+    different = _share([_differ(*pair) for pair in pairs]) if len(others) >= MIN_ATTENTIONS else None
     return CellCheck(
         results.cell,
         len(others),
@@ -88,6 +89,11 @@ def check_cell(results: CellResults) -> CellCheck:
         tuple(_failures(results, gains, gap, worse)),
         _flaws(different, graded),
     )
+
+
+def _differ(one: CellGain, other: CellGain) -> bool:
+    tested, margin, _ = contrast([(one, other)])
+    return tested.p_value < 1 - CONFIDENCE and abs(tested.value) >= margin
 
 
 def _gap(results: CellResults, gains: dict[str, CellGain]) -> Estimate | None:

@@ -83,6 +83,16 @@ def test_why_a_cell_does_not_grade(changes: dict[str, list[float]], flaw: str) -
     assert any(flaw in line for line in flaws)
 
 
+def test_the_share_of_pairs_is_not_corrected_for_their_number() -> None:
+    """Welch's p is at most 0.03 per pair. After Holm's correction, four of the ten have 0.06."""
+    first = {"abc": 0.42, "linear": 0.62, "ssd": 0.24, "local": 0.82}
+    assert check({name: [value, value + 0.06, value + 0.12] for name, value in first.items()}).different == 1.0
+
+
+def test_tuned_attentions_are_not_counted_twice() -> None:
+    assert check({f"{name}(tuned)": GOOD[name] for name in ("abc", "linear", "ssd")}) == check()
+
+
 def test_few_attentions_are_not_judged() -> None:
     """Pairs with none do not count. An attention with one seed counts for the share with K from 5 to 95 only."""
     found = check({"abc": [0.4]})
