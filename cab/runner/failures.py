@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import os
 import signal
-from collections.abc import Iterator
+import sys
+import threading
+from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cab.records.record import Cost, Record, Status, record_path
 from cab.runner.folder import is_replacing
@@ -86,13 +90,17 @@ class StopSignals:
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """Handle the signals inside the block, if this is the main thread."""
-        before = {}
+        before: dict[signal.Signals, Any] = {}
+        hook = sys.unraisablehook
         with contextlib.suppress(ValueError):  # only the main thread can
             for number in STOP_SIGNALS:
                 before[number] = signal.signal(number, self._handle)
+        if before:
+            sys.unraisablehook = functools.partial(_send_again, hook)
         try:
             yield
         finally:
+            sys.unraisablehook = hook
             for number, handler in before.items():
                 signal.signal(number, handler)
 
@@ -109,3 +117,18 @@ class StopSignals:
         self.received = number
         if not self.wait_for_step:
             raise Preempted(number)
+
+
+def _send_again(hook: Callable[[Any], object], unraisable: Any) -> None:
+    """Send a signal again whose exception was raised in a destructor or a weak reference's callback and ignored there.
+
+    Args:
+        hook: handler of other ignored exceptions.
+        unraisable: see ``sys.unraisablehook``.
+    """
+    error = unraisable.exc_value
+    if not isinstance(error, (Preempted, KeyboardInterrupt)):
+        hook(unraisable)
+        return
+    number = error.signal if isinstance(error, Preempted) else signal.SIGINT
+    threading.Timer(0.01, os.kill, (os.getpid(), number)).start()  # after this callback
