@@ -57,7 +57,8 @@ def run(args: argparse.Namespace) -> int:
     from cab.scoring import benefit_of_attention, order_table, score
     from cab.scoring.index import COLUMNS
 
-    scores = score(selected_results(args), normalization=args.normalization)
+    results = selected_results(args)
+    scores = score(results, normalization=args.normalization)
     if args.show == "index":
         verified = verdicts(scores.results)
         pairs = zip(scores.table["pattern"], scores.table["attention"], strict=True)
@@ -70,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     notes = scores.notes
     if args.show == "index":
-        gains = _gain_text(scores.results)
+        gains = _gain_text(results)  # with the probes, which have no index
         known = scores.table.dropna(subset=["index"]) if gains else scores.table
         patterns = [str(pattern) for pattern in known["pattern"].unique()]
         print("\n\n".join([*gains, *_index_texts(scores, patterns)]))

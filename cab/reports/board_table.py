@@ -11,7 +11,7 @@ from cab.files.sanitize import sanitize_table, sanitize_text
 from cab.records.verification_status import LEGEND, UNVERIFIED_MARK
 from cab.registry.registries import ATTENTIONS
 from cab.reports.card import card_id
-from cab.reports.suite_board import BoardRow, SuiteBoard
+from cab.reports.suite_board import COST_PATTERNS, BoardRow, SuiteBoard
 from cab.reports.tables import MISSING, Column, Entry, Row, Table, records_link
 from cab.scoring.measured_costs import LENGTH
 from cab.scoring.statistics import MARGIN, ONE_SEED_LEGEND
@@ -68,28 +68,17 @@ def board_columns(board: SuiteBoard) -> list[BoardColumn]:
             lambda row: (row.verified,),
             lambda row: Entry(row.verified, float(row.verified == "yes")),
         ),
-        _number_column(
-            Column("time", "↓", f"forward pass at {LENGTH:,} tokens relative to softmax; lower is better"),
-            f"time_{LENGTH}_vs_softmax",
-            lambda row: row.cost.time,
-            "{:.2f}",
-        ),
-        _number_column(
-            Column("memory", "↓", f"forward pass at {LENGTH:,} tokens relative to softmax; lower is better"),
-            f"memory_{LENGTH}_vs_softmax",
-            lambda row: row.cost.memory,
-            "{:.2f}",
-        ),
+        *(_cost_column(name, pattern) for name in ("time", "memory") for pattern in COST_PATTERNS),
         _number_column(
             Column("decode ms", "↓", "milliseconds per decoded token; lower is better"),
             "decode_ms_per_token",
-            lambda row: row.cost.decode_ms,
+            lambda row: row.decoding.decode_ms,
             "{:.2f}",
         ),
         BoardColumn(
             Column("state", "↓", f"size of the decode state at {LENGTH:,} tokens; lower is better"),
             ("state_bytes", "constant_state"),
-            lambda row: (row.cost.state_bytes, row.cost.has_constant_state if row.cost.state_bytes else None),
+            lambda row: (row.decoding.state_bytes, row.decoding.has_constant_state if row.decoding.state_bytes else None),
             _state_entry,
         ),
         _number_column(
@@ -100,11 +89,9 @@ def board_columns(board: SuiteBoard) -> list[BoardColumn]:
         ),
         BoardColumn(
             Column("complexity", hint="declared growth with the length"),
-            ("complexity", "cost_pattern"),
-            lambda row: (row.complexity, row.cost_pattern),
-            lambda row: Entry(
-                row.complexity or MISSING, detail=f"cost: {row.cost_pattern}" if row.cost_pattern else ""
-            ),
+            ("complexity",),
+            lambda row: (row.complexity,),
+            lambda row: Entry(row.complexity or MISSING),
         ),
     ]
 
@@ -134,6 +121,15 @@ def _gain_column(pattern: str) -> BoardColumn:
     return BoardColumn(Column(f"K {pattern}", "↑", hint), tuple(f"{pattern}.{name}" for name in names), values, entry)
 
 
+def _cost_column(name: str, pattern: str) -> BoardColumn:
+    """Return the column of ``name``, time or memory, in one pattern."""
+    hint = f"forward pass in pattern {pattern} at {LENGTH:,} tokens relative to softmax; lower is better"
+    field = f"{pattern}.{name}_{LENGTH}_vs_softmax"
+    return _number_column(
+        Column(f"{name} {pattern}", "↓", hint), field, lambda row: getattr(row.costs[pattern], name), "{:.2f}"
+    )
+
+
 def _number_column(header: Column, field: str, number: Callable[[BoardRow], float | None], form: str) -> BoardColumn:
     def entry(row: BoardRow) -> Entry:
         value = number(row)
@@ -156,11 +152,11 @@ def _rates(row: BoardRow) -> str:
 
 
 def _state_entry(row: BoardRow) -> Entry:
-    size = row.cost.state_bytes
+    size = row.decoding.state_bytes
     if size is None:
         return Entry(MISSING)
     unit, scale = next((u, s) for u, s in (("MiB", 2**20), ("KiB", 2**10), ("B", 1)) if size >= s)
-    return Entry(f"{size / scale:,.3g} {unit}", size, CONSTANT if row.cost.has_constant_state else "grows")
+    return Entry(f"{size / scale:,.3g} {unit}", size, CONSTANT if row.decoding.has_constant_state else "grows")
 
 
 def board_table(board: SuiteBoard) -> Table:
@@ -172,9 +168,10 @@ def board_table(board: SuiteBoard) -> Table:
         entries = [column.entry(row) for column in columns]
         (table.pinned if row.is_own else table.rows).append(_labeled(row, entries))
     table.legend = [
-        "Second lines: 95% interval over seeds. Bold: no attention is significantly better (Holm over all pairs, 95%, "
-        f"at least {MARGIN:g} points; near 100, errors are compared). Without all core cells, the number of cells with "
-        f"results replaces K. Costs are those of the causal form if there is one. {MISSING}: no result or measurement.",
+        "Second lines: 95% interval over seeds. Bold: no attention is significantly better (Holm's correction, 95%, at "
+        f"least {MARGIN:g} points); this includes attentions with a wide interval. Order: mean K over patterns. "
+        f"{TUNED}: the learning rate is chosen per cell. Without all core cells, the number of cells with results "
+        f"replaces K. {MISSING}: no result or measurement.",
         ONE_SEED_LEGEND,
         *([LEGEND] if any(row.sign for row in (*table.rows, *table.pinned)) else []),
     ]
@@ -189,7 +186,7 @@ def _labeled(row: BoardRow, entries: list[Entry]) -> Row:
         sign=UNVERIFIED_MARK if row.verified == "no" else "",
         detail="yours" if row.is_own else "",
         href=f"#{card_id(code)}" if code in ATTENTIONS.names() else "",
-        tags=[*row.patterns, row.complexity, CONSTANT if row.cost.has_constant_state else ""],
+        tags=[*row.patterns, row.complexity, CONSTANT if row.decoding.has_constant_state else ""],
     )
 
 

@@ -25,8 +25,8 @@ from cab.suite.tuning import TUNED
 if TYPE_CHECKING:
     import pandas as pd
 
-COST_PATTERNS = ("CS", "NS")
-"""Patterns in which costs are measured; the first that an attention has results in is shown."""
+COST_PATTERNS = ("NS", "CS")
+"""Patterns in which costs are measured; only the causal one has a decode state."""
 CLEARLY_FASTER = 0.9
 """Time relative to softmax's up to which an attention is clearly faster: measurements vary by a few percent."""
 
@@ -38,7 +38,7 @@ class BoardRow:
     Attributes:
         is_own: whether it has results outside the bundled reference results.
         patterns: its rows in the tables of K, by pattern.
-        cost_pattern: pattern of ``cost``; empty without a measurement.
+        costs: its costs in :data:`COST_PATTERNS`, by pattern.
         params: number of parameters relative to vanilla's in the same cells; NaN if unknown.
         complexity: declared growth; empty for an attention that is not registered.
     """
@@ -46,8 +46,7 @@ class BoardRow:
     attention: str
     is_own: bool
     patterns: dict[str, GainRow]
-    cost_pattern: str
-    cost: MeasuredCost
+    costs: dict[str, MeasuredCost]
     params: float
     complexity: str
 
@@ -55,6 +54,11 @@ class BoardRow:
     def worst(self) -> CellGain:
         """The core cell with the smallest K, over all patterns."""
         return min((row.gain.worst for row in self.patterns.values()), key=lambda gain: gain.own.value)
+
+    @property
+    def decoding(self) -> MeasuredCost:
+        """Its costs in pattern CS, which include those of decoding."""
+        return self.costs["CS"]
 
     @property
     def usable_rates(self) -> int | None:
@@ -129,10 +133,9 @@ def suite_board(results: pd.DataFrame) -> SuiteBoard | None:
 
 def _row(name: str, patterns: dict[str, GainRow], params: float, *, is_own: bool) -> BoardRow:
     code = name.removesuffix(TUNED)  # a tuned learning rate changes neither cost nor complexity
-    costs = measured_costs()
-    measured = next((p for p in COST_PATTERNS if p in patterns and (code, p) in costs), "")
+    costs = {pattern: measured_costs().get((code, pattern), MeasuredCost()) for pattern in COST_PATTERNS}
     complexity = ATTENTIONS.get(code).complexity if code in ATTENTIONS.names() else ""
-    return BoardRow(name, is_own, patterns, measured, costs.get((code, measured), MeasuredCost()), params, complexity)
+    return BoardRow(name, is_own, patterns, costs, params, complexity)
 
 
 def _relative_params(found: Sequence[CellResults], records: Iterable[Record]) -> dict[str, float]:
@@ -151,14 +154,14 @@ def _relative_params(found: Sequence[CellResults], records: Iterable[Record]) ->
 
 
 def main_finding(board: SuiteBoard) -> str:
-    """Return the main finding: how many attentions match softmax attention, and the fastest of them.
+    """Return the main finding: how many attentions match softmax attention, and which of them are subquadratic.
 
     An attention matches softmax attention in a pattern if it is equivalent or significantly better, with the recipe's
     learning rate or a tuned one. Attentions without all core cells are not counted, nor are other implementations of
     softmax attention. For patterns in which all others have a single seed, the finding is the range of K, and the
     largest K among those clearly faster than softmax.
     """
-    counts, times, untested, single = [], {}, [], 0
+    counts, cheaper, untested, single = [], [], [], 0
     for pattern in board.patterns:
         verdicts = board.gains.verdicts(pattern)
         verdicts |= {(other, one): verdict.reverse for (one, other), verdict in verdicts.items()}
@@ -175,17 +178,15 @@ def main_finding(board: SuiteBoard) -> str:
             single += len({gain.attention.removesuffix(TUNED) for gain in complete} - tested)
         elif complete:
             untested.append(complete)
-        for name in matching:
-            time = _time(name, pattern)
-            if time is not None:
-                times[time] = f"{name} ({pattern})"
+        cheaper += [f"{name} in {pattern}{_time_text(name, pattern)}" for name in matching if _is_subquadratic(name)]
     finding = ""
     if counts:
-        finding = f"Attentions that match softmax attention on the suite's retrieval tasks: {', '.join(counts)}"
-        if times:
-            fastest = min(times)
-            finding += f"; the fastest at {LENGTH:,} tokens is {times[fastest]}, {fastest:.2f} times softmax's time"
-        finding += f"; {single} with a single seed are not counted. " if single else ". "
+        finding = (
+            f"Attentions with several seeds that match softmax attention on the suite's retrieval tasks: "
+            f"{', '.join(counts)}. Subquadratic among them: {', '.join(cheaper) or 'none'}. "
+        )
+        if single:
+            finding += f"Not counted: {single} result{'s' * (single != 1)} with a single seed. "
     if untested:
         finding += _range_finding(untested)
     return sanitize_text(finding.rstrip() or "No attention has results in every core cell of a pattern.")
@@ -214,6 +215,17 @@ def _time(attention: str, pattern: str) -> float | None:
     """Return the time at :data:`LENGTH` tokens relative to softmax attention; None if it is not measured."""
     cost = measured_costs().get((attention.removesuffix(TUNED), pattern))
     return cost.time if cost else None
+
+
+def _time_text(attention: str, pattern: str) -> str:
+    time = _time(attention, pattern)
+    return "" if time is None else f" ({time:.2f} times softmax's time at {LENGTH:,} tokens)"
+
+
+def _is_subquadratic(attention: str) -> bool:
+    """Whether the declared complexity is below n^2; False for an attention that is not registered."""
+    code = attention.removesuffix(TUNED)
+    return code in ATTENTIONS.names() and ATTENTIONS.get(code).complexity in ("n", "n log n")
 
 
 def board_facts(board: SuiteBoard) -> Iterator[str]:

@@ -147,7 +147,7 @@ def _ceiling(cells: Sequence[CellGain], gains: SuiteGains) -> list[str]:
         if cell.is_at_ceiling and close > 1:
             lines.append(
                 f"ceiling: in {cell.cell}, {close} of {len(others)} are within {MARGIN:g} points of vanilla; "
-                "K does not rank them, so their errors are compared"
+                "K does not rank them"
             )
     return lines
 
