@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,8 @@ that requires long memory, `local` must be significantly worse than vanilla. Oth
 A cell grades attentions if at least 50% of the pairs differ significantly and at least 50% of the attentions retain 5
 to 95% of softmax's gain. This requires four attentions besides vanilla and none, for pairs with several seeds each.
 Pairs with none and tuned attentions are ignored.
+
+The exit status is 0 if every judged cell measures attention and every judged core cell grades attentions, else 1.
 
 examples:
   cab suite validate
@@ -86,7 +89,8 @@ def _anchors(args: argparse.Namespace) -> int:
 
 def _report(args: argparse.Namespace) -> int:
     from cab.cli.suite_tables import gain_tables, print_verdict
-    from cab.errors import UserError, unknown_name
+    from cab.errors import UserError
+    from cab.suite.anchors import ATTENTIONS as ANCHORS
     from cab.suite.check import invalid_cells
     from cab.suite.gain import suite_gains
     from cab.suite.results import read_suite, records_of
@@ -94,15 +98,29 @@ def _report(args: argparse.Namespace) -> int:
     results = read_suite(args.results)
     names = sorted({name for each in results for name in (*each.runs, *each.left_out)})
     if not names:
-        folders = " ".join(map(str, args.results))
-        raise UserError(f"no result in {folders} is of a cell of the suite; run `cab run suite=core attention=NAME`")
+        raise _no_results(args.results)
     for name in args.attention or ():
-        if name not in names:
-            raise unknown_name("attention", name, names)
+        if name not in (*names, *ANCHORS):
+            raise UserError(
+                f"no result of attention '{name}' in {_folders(args.results)}; attentions with results: "
+                f"{', '.join(names)}"
+            )
         print_verdict(name, records_of(args.results))
     if not args.attention:
         print(gain_tables(suite_gains(results, invalid_cells())))
     return 0
+
+
+def _no_results(folders: Sequence[Path]) -> Exception:
+    from cab.errors import UserError
+
+    return UserError(
+        f"no result in {_folders(folders)} is of a cell of the suite; run `cab run suite=core attention=NAME`"
+    )
+
+
+def _folders(folders: Sequence[Path]) -> str:
+    return " ".join(map(str, folders))
 
 
 def _check(args: argparse.Namespace) -> int:
@@ -110,15 +128,18 @@ def _check(args: argparse.Namespace) -> int:
     from cab.suite.check import check_cell, check_suite
     from cab.suite.results import read_suite
 
-    checks = [check_cell(results) for results in read_suite(args.results)]
-    measures = [not check.failures for check in checks]
+    results = read_suite(args.results)
+    if all(each.is_empty for each in results):
+        raise _no_results(args.results)
+    checks = [check_cell(each) for each in results]
+    measures = [check.measures for check in checks if check.measures is not None]
     lacking = check_suite(checks)
     if args.csv:
         csv.writer(sys.stdout, lineterminator="\n").writerows([CSV_COLUMNS, *map(_csv_row, checks)])
     else:
         header = ["cell", "core", "attentions", "gap lost", "different pairs", "graded", "measures attention", "grades"]
         print(text_table(header, list(map(_row, checks)), align="llrrrrll"))
-        print(f"\n{sum(measures)} of {len(checks)} cells measure attention")
+        print(f"\n{sum(measures)} of {len(measures)} judged cells measure attention")
         for line in lacking:
             print(line)
     return int(not all(measures) or any(check.flaws for check in checks if check.cell.core) or bool(lacking))
@@ -142,4 +163,4 @@ def _names(check: CellCheck) -> list[str]:
 
 def _judgments(check: CellCheck) -> list[str]:
     grades = NOT_JUDGED if check.flaws is None else "; ".join(check.flaws) or "yes"
-    return ["; ".join(check.failures) or "yes", grades]
+    return [check.unknown or "; ".join(check.failures) or "yes", grades]

@@ -78,7 +78,10 @@ def board_columns(board: SuiteBoard) -> list[BoardColumn]:
         BoardColumn(
             Column("state", "↓", f"size of the decode state at {LENGTH:,} tokens; lower is better"),
             ("state_bytes", "constant_state"),
-            lambda row: (row.decoding.state_bytes, row.decoding.has_constant_state if row.decoding.state_bytes else None),
+            lambda row: (
+                row.decoding.state_bytes,
+                row.decoding.has_constant_state if row.decoding.state_bytes else None,
+            ),
             _state_entry,
         ),
         _number_column(

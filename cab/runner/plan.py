@@ -20,6 +20,7 @@ def plan(jobs: Iterable[Job], report: Report) -> list[list[str]]:
     """
     rows = []
     totals: dict[str, float] = {}
+    unknown = 0
     for job in jobs:
         try:
             cell = Cell.from_config(job.config)
@@ -29,13 +30,16 @@ def plan(jobs: Iterable[Job], report: Report) -> list[list[str]]:
             report.add_error(error, job.command)
             continue
         expected = cell.expected_hours()
-        if record is None and expected is not None:
+        if record is None and expected is None:
+            unknown += 1
+        elif record is None:
             totals[expected[1]] = totals.get(expected[1], 0.0) + expected[0]
         shown = "-" if expected is None else _time(*expected)
         rows.append([shown, "" if record is None else str(record.status), job.command])
     total = " + ".join(_time(hours, hardware) for hardware, hours in totals.items()) or "-"
-    return [*rows, [total, "", f"total of {sum(not row[1] for row in rows)} runs to be done"]]
+    missing = f", without the {unknown} of unknown time" if unknown else ""
+    return [*rows, [total, "", f"total of {sum(not row[1] for row in rows)} runs to be done{missing}"]]
 
 
 def _time(hours: float, hardware: str) -> str:
-    return f"{hours:g} h ({hardware})"
+    return f"{hours:.3g} h ({hardware})"

@@ -11,7 +11,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cab.errors import UserError
@@ -25,7 +25,7 @@ SOFTMAX, NO_ATTENTION = "vanilla", "none"
 ATTENTIONS = (SOFTMAX, NO_ATTENTION)
 """Anchors at 100% and 0% of the gain of softmax attention."""
 PATH = CONFIGS / "suite" / "anchors.csv"
-COLUMNS = ("version", "task", "backbone", "pattern", "data", "attention", "seed", "test", "validation")
+COLUMNS = ("version", "task", "backbone", "pattern", "data", "attention", "seed", "test", "validation", "steps")
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,13 @@ class Anchors:
         data: :func:`data_hash` of the data on which the anchors were trained; other data are not comparable.
         test: values of the cell's metric on the test split, by attention, one per seed.
         validation: validation losses at the last validation, by attention, one per seed that has one.
+        steps: numbers of steps until validation reached the cell's threshold, by attention, one per seed that did.
     """
 
     data: str
     test: dict[str, list[float]]
     validation: dict[str, list[float]]
+    steps: dict[str, list[int]] = field(default_factory=dict)
 
 
 @functools.cache
@@ -55,6 +57,8 @@ def read_anchors(path: Path | None = None) -> dict[Key, Anchors]:
             cell.test.setdefault(row["attention"], []).append(float(row["test"]))
             if row["validation"]:
                 cell.validation.setdefault(row["attention"], []).append(float(row["validation"]))
+            if row["steps"]:
+                cell.steps.setdefault(row["attention"], []).append(int(row["steps"]))
     return {key: anchors for key, anchors in found.items() if set(ATTENTIONS) <= anchors.test.keys()}
 
 
@@ -77,7 +81,7 @@ def write_anchors(records: Iterable[Record], path: Path = PATH) -> int:
         if data.setdefault(cell.key, own) != own:
             raise UserError(f"the anchors of {cell} are of different data; pass a folder with results of one version")
         row = (*cell.key, own, record.cell["attention"], record.cell["seed"])
-        rows[row] = (VERSION, *row, repr(cell.value(record)), _validation(record))
+        rows[row] = (VERSION, *row, repr(cell.value(record)), _validation(record), record.cost.steps_to_solve)
     both = [{row[4] for row in rows if row[:3] == key} == set(ATTENTIONS) for key in cells]
     complete = {key for key, has_both in zip(cells, both, strict=True) if has_both}
     rows = {row: content for row, content in rows.items() if row[:3] in complete}

@@ -50,6 +50,7 @@ class CellCheck:
             softmax attention. These comparisons are a family of their own.
         failures: reasons why the cell does not measure attention.
         flaws: reasons why the cell does not grade attentions; None if that is not judged.
+        unknown: reason why it is not judged whether the cell measures attention; empty if that is judged.
     """
 
     cell: SuiteCell
@@ -60,6 +61,12 @@ class CellCheck:
     worse_than_softmax: frozenset[str]
     failures: tuple[str, ...]
     flaws: tuple[str, ...] | None
+    unknown: str = ""
+
+    @property
+    def measures(self) -> bool | None:
+        """Whether the cell measures attention; None if that is not judged."""
+        return None if self.unknown else not self.failures
 
 
 def check_cell(results: CellResults) -> CellCheck:
@@ -69,8 +76,13 @@ def check_cell(results: CellResults) -> CellCheck:
     graded = _share([5 <= share <= 95 for share in shares]) if len(shares) >= MIN_ATTENTIONS else None
     gains = {name: gain for name, gain in scored.items() if gain.own.is_known}
     if not set(ATTENTIONS) <= gains.keys():
-        missing = f"no anchors with two seeds of {' and '.join(ATTENTIONS)}"
-        return CellCheck(results.cell, 0, None, None, graded, frozenset(), (missing,), _flaws(None, graded))
+        unknown = f"no anchors with two seeds of {' and '.join(ATTENTIONS)}"
+    elif results.is_empty:
+        unknown = "no results"
+    else:
+        unknown = ""
+    if unknown:
+        return CellCheck(results.cell, 0, None, None, graded, frozenset(), (), _flaws(None, graded), unknown)
     expected = {
         name: contrast([(gains[SOFTMAX], gains[name])]) for name in (WINDOWED, *BOUNDED_STATES) if name in gains
     }

@@ -20,7 +20,7 @@ from cab.scoring.statistics import CONFIDENCE, MARGIN, Contrast, Estimate, Verdi
 from cab.suite.anchors import ATTENTIONS, NO_ATTENTION, SOFTMAX, Anchors
 from cab.suite.cells import Key, SuiteCell
 from cab.suite.results import CellResults
-from cab.suite.tuning import usable_rates
+from cab.suite.tuning import TUNED, usable_rates
 
 SOLVED = 90.0
 """A seed has solved a cell if it retains at least this share."""
@@ -34,10 +34,9 @@ class CellGain:
         points: K of each seed.
         own: mean of ``points`` with the variance over the attention's seeds.
         total: the same with the variance of the anchors.
-        error: logarithm of the error relative to vanilla's; None if higher values of the metric are better.
+        error: mean logarithm of the error relative to vanilla's; None if higher values of the metric are better.
         mean: mean of the metric over seeds.
-        steps: mean number of steps until validation reached the cell's threshold; None if a seed did not reach it, or
-            for an anchor.
+        steps: mean number of steps until validation reached the cell's threshold; None if a seed did not reach it.
         usable_rates: number of usable learning rates of the grid; None without ``tune=true``.
     """
 
@@ -63,7 +62,7 @@ class CellGain:
 
     @property
     def is_at_ceiling(self) -> bool:
-        """Whether K is within the margin of 100, so that errors have to be compared instead."""
+        """Whether K is within the margin of 100."""
         return self.own.value > 100 - MARGIN
 
 
@@ -72,6 +71,9 @@ def cell_gains(results: CellResults) -> dict[str, CellGain]:
     if results.anchors is None:
         return {}
     gains = gains_of(results.cell, results.anchors, {name: results.values(name) for name in results.runs})
+    for name, reached in results.anchors.steps.items():
+        if len(reached) == len(results.anchors.test[name]):
+            gains[name] = dataclasses.replace(gains[name], steps=Estimate.of(reached))
     for name, runs in results.runs.items():
         steps = [run.cost.steps_to_solve for run in runs.values() if run.cost.steps_to_solve is not None]
         if len(steps) == len(runs):
@@ -109,7 +111,7 @@ def _gain(
     total = Estimate({SOFTMAX: 100.0, NO_ATTENTION: 0.0}.get(name, own.value), 0.0, math.inf)
     error = None
     if is_error and min(*values, *softmax) > 0:
-        reference = math.log(statistics.fmean(softmax))
+        reference = statistics.fmean(map(math.log, softmax))
         error = Estimate.of([math.log(value) - reference for value in values])
     return CellGain(cell, name, points, own, total, error, statistics.fmean(values))
 
@@ -265,7 +267,8 @@ def compare(gains: Mapping[str, Sequence[CellGain]]) -> dict[tuple[str, str], Ve
 
     Comparisons with the anchors are one family, and all other pairs another (see
     :func:`cab.scoring.statistics.judge`). Each is tested at half of the 5%, so the probability of any false verdict
-    among all pairs is at most 5%.
+    among all pairs is at most 5%. Pairs with a tuned attention are judged in the same way on their own, so verdicts on
+    the fixed recipe do not depend on them.
 
     Args:
         gains: results of each attention in the compared cells.
@@ -275,10 +278,13 @@ def compare(gains: Mapping[str, Sequence[CellGain]]) -> dict[tuple[str, str], Ve
         common = [(a, b) for a in gains[one] for b in gains[other] if a.cell == b.cell]
         if common:
             contrasts[one, other] = contrast(common)
-    level = (1 - CONFIDENCE) / 2
-    with_anchors = {pair: each for pair, each in contrasts.items() if not set(ATTENTIONS).isdisjoint(pair)}
-    others = {pair: each for pair, each in contrasts.items() if pair not in with_anchors}
-    verdicts = judge(with_anchors, level=level) | judge(others, level=level)
+    families: dict[tuple[bool, bool], dict[tuple[str, str], Contrast]] = {}
+    for pair, each in contrasts.items():
+        family = not set(ATTENTIONS).isdisjoint(pair), any(name.endswith(TUNED) for name in pair)
+        families.setdefault(family, {})[pair] = each
+    verdicts: dict[tuple[str, str], Verdict] = {}
+    for own in families.values():
+        verdicts |= judge(own, level=(1 - CONFIDENCE) / 2)
     return {pair: verdicts[pair] for pair in contrasts}
 
 

@@ -31,6 +31,11 @@ class CellResults:
     left_out: dict[str, str] = field(default_factory=dict)
 
     @property
+    def is_empty(self) -> bool:
+        """Whether no finished run is of this cell, not even of an anchor."""
+        return not self.runs and not self.baselines
+
+    @property
     def attentions(self) -> list[str]:
         """The anchors, if there are any, and the attentions with results."""
         return [*(ATTENTIONS if self.anchors else ()), *self.runs]

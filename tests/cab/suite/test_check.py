@@ -19,7 +19,7 @@ from cab.suite.anchors import Anchors
 from cab.suite.cells import suite_cells
 from cab.suite.check import CellCheck, check_cell, check_suite, invalid_cells, without_invalid_cells
 from cab.suite.results import CellResults, read_suite
-from tests.cab.suite.suite_records import CELLS, suite_record, value_record
+from tests.cab.suite.suite_records import CELLS, made_anchors, suite_record, value_record
 
 CELL = dataclasses.replace(CELLS["lstf"], memory_bounded_baseline="bound", long_memory=True)
 GOOD = {
@@ -61,13 +61,18 @@ def test_a_cell_that_measures_attention_and_grades() -> None:
         ({"local": [0.11, 0.10, 0.12]}, {"ridge": 1.0}, "local is not significantly worse than vanilla"),
         ({}, {"ridge": 1.0, "bound": 0.1}, "vanilla does not exceed bound"),
         ({}, {"mean": 1.0}, "no record contains baseline ridge"),
-        ({"none": [0.9]}, {"ridge": 1.0}, "no anchors with two seeds"),
     ],
 )
 def test_why_a_cell_does_not_measure(
     changes: dict[str, list[float]], baselines: dict[str, float], failure: str
 ) -> None:
     assert any(failure in line for line in check(changes, **baselines).failures)
+
+
+def test_a_cell_without_anchors_is_not_judged() -> None:
+    found = check({"none": [0.9]})
+    assert (found.measures, found.failures) == (None, ())
+    assert found.unknown == "no anchors with two seeds of vanilla and none"
 
 
 @pytest.mark.parametrize(
@@ -133,8 +138,8 @@ def test_committed_records_name_no_folder() -> None:
 
 
 def test_no_results_are_no_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["suite", "validate", str(tmp_path)]) == 1
-    assert "0 of 19 cells" in capsys.readouterr().out
+    assert main(["suite", "validate", str(tmp_path)]) == 2
+    assert "is of a cell of the suite" in capsys.readouterr().err
     assert main(["suite", "validate", str(tmp_path / "nowhere")]) == 2
     assert main(["suite", "report", str(tmp_path)]) == 2
 
@@ -145,8 +150,19 @@ def test_the_table_and_its_csv(capsys: pytest.CaptureFixture[str]) -> None:
     assert rows["sr sr3 NS"]["grades"] == "not judged"
     assert rows["sr sr3 NS"]["measures"] == "yes"
     assert float(rows["lstf informer NS"]["gap_lost"]) == pytest.approx(0.47, abs=0.01)
-    main(["suite", "validate"])
-    assert "cells measure attention" in capsys.readouterr().out
+    assert main(["suite", "validate"]) == 0
+    assert "17 of 17 judged cells measure attention" in capsys.readouterr().out
+
+
+def test_cells_without_results_are_not_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("cab.suite.results.read_anchors", made_anchors)
+    suite_record("lstf", "abc", 80).write(tmp_path)
+    assert main(["suite", "validate", str(tmp_path), "--csv"]) == 1
+    rows = {row["cell"]: row["measures"] for row in csv.DictReader(capsys.readouterr().out.splitlines())}
+    assert rows["lm gpt2 CS"] == "no results"
+    assert rows["mlm roberta NS"] == "no anchors with two seeds of vanilla and none"
 
 
 def test_invalid_cells_are_excluded_by_every_command(

@@ -134,6 +134,16 @@ def test_clipping_and_solved_seeds() -> None:
     assert (found["mixed"].solved, len(found["mixed"].points)) == (2, 3)
 
 
+def test_tuned_attentions_do_not_change_other_verdicts() -> None:
+    """Uncorrected, p = 0.004; corrected for the pairs with tuned attentions, the difference would not be significant."""
+    values = {"abc": [0.1, 0.12, 0.14], "linear": [0.2, 0.22, 0.24]}
+    fixed = compare({name: [gain] for name, gain in gains(**values).items()})
+    many = {f"abc{number}(tuned)": values["abc"] for number in range(5)}
+    judged = compare({name: [gain] for name, gain in gains(**values, **many).items()})
+    assert fixed["abc", "linear"] is Verdict.BETTER
+    assert {pair: verdict for pair, verdict in judged.items() if pair in fixed} == fixed
+
+
 NEWCOMER = [0.00684, 0.00705, 0.00710]
 FIELD = {
     "vanilla": [0.0065245, 0.0063789, 0.0063058],
