@@ -135,7 +135,7 @@ def test_clipping_and_solved_seeds() -> None:
 
 
 def test_tuned_attentions_do_not_change_other_verdicts() -> None:
-    """Uncorrected, p = 0.004; corrected for the pairs with tuned attentions, the difference would not be significant."""
+    """Uncorrected, p = 0.004; corrected for the pairs with tuned attentions, the verdict would be undecided."""
     values = {"abc": [0.1, 0.12, 0.14], "linear": [0.2, 0.22, 0.24]}
     fixed = compare({name: [gain] for name, gain in gains(**values).items()})
     many = {f"abc{number}(tuned)": values["abc"] for number in range(5)}
