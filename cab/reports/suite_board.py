@@ -231,7 +231,8 @@ def _is_subquadratic(attention: str) -> bool:
 def board_facts(board: SuiteBoard) -> Iterator[str]:
     """Yield number, date and hardware of the runs, and the hardware of the cost measurements."""
     runs = [run for run in board.runs if run.status is Status.FINISHED]
-    yield f"{len(board.rows)} attentions, {len(runs)} runs"
+    names = {row.attention.removesuffix(TUNED) for row in board.rows} - set(ANCHORS)
+    yield f"{len(names)} attentions besides {' and '.join(ANCHORS)}, {len(runs)} runs"
     dates = sorted({run.started[:10] for run in runs if run.started})
     if dates:
         machines = sorted({_machine(run) for run in runs})

@@ -42,4 +42,4 @@ def plan(jobs: Iterable[Job], report: Report) -> list[list[str]]:
 
 
 def _time(hours: float, hardware: str) -> str:
-    return f"{hours:.3g} h ({hardware})"
+    return f"{hours:.4g} h ({hardware})"

@@ -134,7 +134,7 @@ def test_a_dry_run_decides_as_the_run_does(troubled: Cell, tmp_path: Path, capsy
         capsys.readouterr()
         assert main([*arguments, *more, "--dry-run"]) == 0
         _, *rows, total = capsys.readouterr().out.splitlines()
-        return [row.partition("cab run")[0].split()[-1] for row in rows], total.split()[-5]
+        return [row.partition("cab run")[0].split()[-1] for row in rows], total.partition("total of ")[2].split()[0]
 
     troubled(trouble="crash")
     assert main(arguments) == 1
