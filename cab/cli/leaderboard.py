@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--with-reference",
         action="store_true",
-        help="include the bundled reference results (results/mini); without own results, show only these",
+        help="include the bundled reference results (results/core, results/mini); without own results, show only these",
     )
     parser.add_argument("--figures", action="store_true", help="also write the paper's figures as PNG and PDF")
 

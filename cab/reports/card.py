@@ -34,7 +34,7 @@ NO_DIFFERENCES = "as published: no difference is recorded in attentions/defaults
 NOT_PUBLISHED = "no published defaults are recorded for a class in a file"
 NO_STATE = "no causal pattern, so no decode state"
 NOT_MEASURED = f"no measurement of forward and backward passes at {COST_LENGTH:,} tokens"
-NO_SCORES = "no trained records in results/mini"
+NO_SCORES = "no reference results"
 
 
 @dataclass(frozen=True)
