@@ -19,7 +19,7 @@ import pandas as pd
 from cab import load_results
 from cab.records.results import REFERENCE_DIRS
 from cab.reports.board_table import board_columns
-from cab.reports.frontier import COSTS, frontier_figure, frontier_points
+from cab.reports.frontier import COSTS, frontier_figure, frontier_points, single_seeds
 from cab.reports.suite_board import BoardRow, SuiteBoard, main_finding, suite_board
 from cab.suite.anchors import ATTENTIONS as ANCHORS
 from cab.suite.results import CellResults
@@ -33,7 +33,7 @@ PUBLISHED = ROOT / "results" / "paper" / "informer.csv"
 SHOWN = (
     *("vanilla", "mla", "sigmoid", "differential", "luong", "none", "linear", "performer", "abc", "cosformer"),
     *("local", "longformer", "linformer", "s4d", "ssd", "gla", "retention", "deltanet", "rwkv7", "based", "efficient"),
-    *("dpfp", "rfa", "norm_attention"),
+    *("dpfp", "rfa", "norm_attention", "nsa", "reformer"),
 )
 """Attentions of the README's table; the gallery shows all."""
 GAIN_COLUMNS = ("K", "time", "memory", "state")
@@ -110,11 +110,12 @@ def reproduced_text() -> str:
 
 
 def draw(board: SuiteBoard, path: Path) -> None:
-    """Write the scatter plot of K against time, for the pattern with the most attentions that have both."""
+    """Write the scatter plot of K against time, for the pattern in which the most attentions have several seeds."""
     points = {pattern: frontier_points(board, pattern, "time") for pattern in board.patterns}
-    pattern = max(points, key=lambda name: len(points[name]))
+    pattern = max(points, key=lambda name: len(points[name].keys() - single_seeds(board, name)))
     title = f"Share of softmax's gain retained against time, pattern {pattern}"
-    figure = frontier_figure(points[pattern], title=title, label=COSTS["time"], size=(7, 3.6))
+    single = single_seeds(board, pattern)
+    figure = frontier_figure(points[pattern], title=title, label=COSTS["time"], single=single, size=(7, 3.6))
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "cab", "font.family": "sans-serif"}):
         figure.savefig(path, metadata={"Date": None})
 

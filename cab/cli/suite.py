@@ -27,7 +27,9 @@ A cell grades attentions if at least 50% of the pairs differ significantly and a
 to 95% of softmax's gain. This requires four attentions besides vanilla and none, for pairs with several seeds each.
 Pairs with none and tuned attentions are ignored.
 
-The exit status is 0 if every judged cell measures attention and every judged core cell grades attentions, else 1.
+The exit status is 1 if a judged cell does not measure attention, if a judged core cell does not grade attentions, or if
+`local` or the constant-size states are worse than vanilla in no causal cell. Cells without results, without two seeds
+of each anchor or without the trivial baseline are not judged.
 
 examples:
   cab suite validate
@@ -57,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         description="print K, the share of softmax's gain over no attention that each attention retains, per pattern",
     )
     report.add_argument(
-        "--attention", nargs="+", metavar="A", help="print the verdict on these attentions among the reference results"
+        "--attention", nargs="+", metavar="A", help="print the verdict on these attentions among the results"
     )
     for each in (check, report):
         each.add_argument(

@@ -172,9 +172,10 @@ def board_table(board: SuiteBoard) -> Table:
         (table.pinned if row.is_own else table.rows).append(_labeled(row, entries))
     table.legend = [
         "Second lines: 95% interval over seeds. Bold: no attention is significantly better (Holm's correction, 95%, at "
-        f"least {MARGIN:g} points); this includes attentions with a wide interval. Order: mean K over patterns. "
-        f"{TUNED}: the learning rate is chosen per cell. Without all core cells, the number of cells with results "
-        f"replaces K. {MISSING}: no result or measurement.",
+        f"least {MARGIN:g} points); this includes attentions with a wide interval. Order: mean K over patterns, "
+        f"which is not a ranking. {TUNED}: the learning rate is chosen per cell. Without all core cells, the number of "
+        "cells with results replaces K. Costs are those of a layer of width 256 with default options, K that of small "
+        f"networks with the options of the suite. {MISSING}: no result or measurement.",
         ONE_SEED_LEGEND,
         *([LEGEND] if any(row.sign for row in (*table.rows, *table.pinned)) else []),
     ]

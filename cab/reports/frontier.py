@@ -41,7 +41,7 @@ def frontier_figures(board: SuiteBoard) -> Iterator[Markup]:
             points = frontier_points(board, pattern, attribute)
             if len(points) >= FEWEST:
                 title = f"{pattern}: K against {'time' if attribute == 'time' else 'decode state'}"
-                figure = frontier_figure(points, title=title, label=label, own=own)
+                figure = frontier_figure(points, title=title, label=label, own=own, single=single_seeds(board, pattern))
                 yield Markup(inline_svg(figure, name=f"frontier-{pattern}-{attribute}", title=f"{title}, {label}"))
 
 
@@ -53,6 +53,12 @@ def frontier_points(board: SuiteBoard, pattern: str, attribute: str) -> dict[str
         if gain.estimate and cost and name != NO_ATTENTION:
             points[sanitize_text(name)] = (cost / UNITS[attribute], gain.estimate.value)
     return points
+
+
+def single_seeds(board: SuiteBoard, pattern: str) -> set[str]:
+    """Return the attentions with a single seed in any core cell of the pattern."""
+    gains = board.gains.patterns[pattern].items()
+    return {sanitize_text(name) for name, gain in gains if gain.seeds == 1}
 
 
 def frontier(points: Mapping[str, tuple[float, float]]) -> list[str]:
@@ -72,10 +78,12 @@ def frontier_figure(
     title: str,
     label: str,
     own: Container[str] = (),
+    single: Container[str] = (),
     size: tuple[float, float] = (WIDTH, 3.0),
 ) -> Figure:
     """Draw K against a cost on a logarithmic axis; a line joins the frontier, and ``own`` attentions are diamonds.
 
+    Attentions with a ``single`` seed are hollow.
     Names are shown where they do not overlap: those of ``own`` and of the frontier first.
     """
     figure = Figure(figsize=size, layout="constrained")
@@ -92,7 +100,8 @@ def frontier_figure(
     axes.plot(*zip(*(points[name] for name in best), strict=True), color=POSITIVE, linewidth=1, drawstyle="steps-post")
     for name, (cost, share) in points.items():
         shape = "D" if name in own else "o" if name in best else "s"
-        [dot] = axes.plot([cost], [share], shape, color=POSITIVE if shape != "s" else MUTED, ms=5)
+        color, fill = POSITIVE if shape != "s" else MUTED, "none" if name in single else "full"
+        [dot] = axes.plot([cost], [share], shape, color=color, fillstyle=fill, ms=5)
         mark(dot, name, f"{name}: K {share:.1f}, cost {cost:,.4g}")
     axes.margins(x=0.18)
     first = sorted(points, key=lambda name: (name not in own, name not in best))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from cab.files.sanitize import sanitize_text
 from cab.records.record import REFERENCE_DIRS, Record, Status
 from cab.registry.registries import ATTENTIONS
-from cab.scoring.measured_costs import LENGTH, MeasuredCost, cost_hardware, measured_costs
+from cab.scoring.measured_costs import LENGTH, RUNS as COST_RUNS, MeasuredCost, cost_hardware, measured_costs
 from cab.scoring.normalization import SOFTMAX_VARIANTS
 from cab.scoring.statistics import Verdict
 from cab.suite.anchors import ATTENTIONS as ANCHORS, SOFTMAX
@@ -25,7 +25,7 @@ from cab.suite.tuning import TUNED
 if TYPE_CHECKING:
     import pandas as pd
 
-COST_PATTERNS = ("NS", "CS")
+COST_PATTERNS = tuple(COST_RUNS)
 """Patterns in which costs are measured; only the causal one has a decode state."""
 CLEARLY_FASTER = 0.9
 """Time relative to softmax's up to which an attention is clearly faster: measurements vary by a few percent."""
@@ -154,42 +154,48 @@ def _relative_params(found: Sequence[CellResults], records: Iterable[Record]) ->
 
 
 def main_finding(board: SuiteBoard) -> str:
-    """Return the main finding: how many attentions match softmax attention, and which of them are subquadratic.
+    """Return the main finding: how many attentions match softmax attention, the subquadratic ones and the others.
 
     An attention matches softmax attention in a pattern if it is equivalent or significantly better, with the recipe's
     learning rate or a tuned one. Attentions without all core cells are not counted, nor are other implementations of
     softmax attention. For patterns in which all others have a single seed, the finding is the range of K, and the
     largest K among those clearly faster than softmax.
     """
-    counts, cheaper, untested, single = [], [], [], 0
+    cheap, others, untested, undecided, single = [], [], [], 0, 0
     for pattern in board.patterns:
-        verdicts = board.gains.verdicts(pattern)
-        verdicts |= {(other, one): verdict.reverse for (one, other), verdict in verdicts.items()}
         complete = [
             gain
             for name, gain in board.gains.patterns[pattern].items()
             if name not in (*ANCHORS, *SOFTMAX_VARIANTS) and gain.is_complete
         ]
-        judged = [gain.attention for gain in complete if gain.seeds > 1]
-        matching = [name for name in judged if verdicts[name, SOFTMAX] in (Verdict.EQUIVALENT, Verdict.BETTER)]
-        if judged:
-            tested, found = ({name.removesuffix(TUNED) for name in names} for names in (judged, matching))
-            counts.append(f"{len(found)} of {len(tested)} in {pattern}")
-            single += len({gain.attention.removesuffix(TUNED) for gain in complete} - tested)
-        elif complete:
-            untested.append(complete)
-        cheaper += [f"{name} in {pattern}{_time_text(name, pattern)}" for name in matching if _is_subquadratic(name)]
-    finding = ""
-    if counts:
-        finding = (
-            f"Attentions with several seeds that match softmax attention on the suite's retrieval tasks: "
-            f"{', '.join(counts)}. Subquadratic among them: {', '.join(cheaper) or 'none'}. "
-        )
-        if single:
-            finding += f"Not counted: {single} result{'s' * (single != 1)} with a single seed. "
-    if untested:
-        finding += _range_finding(untested)
-    return sanitize_text(finding.rstrip() or "No attention has results in every core cell of a pattern.")
+        judged = {gain.attention.removesuffix(TUNED) for gain in complete if gain.seeds > 1}
+        verdicts = _against_softmax(board.gains, pattern, judged)
+        matching = {name for name, found in verdicts.items() if found & {Verdict.EQUIVALENT, Verdict.BETTER}}
+        undecided += sum(Verdict.UNDECIDED in verdicts[name] for name in judged - matching)
+        subquadratic = {name for name in judged if _is_subquadratic(name)}
+        times = "; ".join(name + _time_text(name, pattern) for name in sorted(matching & subquadratic))
+        count = f"{len(matching & subquadratic)} of {len(subquadratic)} in {pattern}"
+        cheap += [f"{count} ({times})" if times else count] * bool(subquadratic)
+        rest = judged - subquadratic
+        others += [f"{len(matching & rest)} of {len(rest)} in {pattern}"] * bool(rest)
+        single += len({gain.attention.removesuffix(TUNED) for gain in complete} - judged) if judged else 0
+        untested += [complete] if complete and not judged else []
+    finding = ["These attentions match softmax attention on the suite's retrieval tasks."] * bool(cheap or others)
+    finding += [f"Subquadratic: {', '.join(cheap)}."] * bool(cheap)
+    finding += [f"Others: {', '.join(others)}."] * bool(others)
+    finding += [f"Undecided: {undecided}."] * bool(undecided)
+    finding += [f"Not counted: {single} result{'s' * (single != 1)} with a single seed."] * bool(single)
+    finding += [_range_finding(untested)] * bool(untested)
+    return sanitize_text(" ".join(finding) or "No attention has results in every core cell of a pattern.")
+
+
+def _against_softmax(gains: SuiteGains, pattern: str, names: Iterable[str]) -> dict[str, set[Verdict]]:
+    """Return the verdicts on each attention against softmax attention: on the recipe, and on its tuned row if any."""
+    verdicts = gains.verdicts(pattern)
+    verdicts |= {(other, one): verdict.reverse for (one, other), verdict in verdicts.items()}
+    return {
+        name: {verdicts[own, SOFTMAX] for own in (name, name + TUNED) if (own, SOFTMAX) in verdicts} for name in names
+    }
 
 
 def _range_finding(patterns: Sequence[Sequence[PatternGain]]) -> str:
@@ -208,7 +214,7 @@ def _range_finding(patterns: Sequence[Sequence[PatternGain]]) -> str:
     finding = f"Share of softmax's gain retained in a single seed, so not tested: {', '.join(ranges)}. "
     if fast:
         finding += f"The most among those clearly faster than softmax at {LENGTH:,} tokens: {', '.join(fast)}."
-    return finding
+    return finding.rstrip()
 
 
 def _time(attention: str, pattern: str) -> float | None:
@@ -219,7 +225,7 @@ def _time(attention: str, pattern: str) -> float | None:
 
 def _time_text(attention: str, pattern: str) -> str:
     time = _time(attention, pattern)
-    return "" if time is None else f" ({time:.2f} times softmax's time at {LENGTH:,} tokens)"
+    return "" if time is None else f", {time:.2f} times softmax's time at {LENGTH:,} tokens"
 
 
 def _is_subquadratic(attention: str) -> bool:

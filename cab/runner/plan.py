@@ -32,7 +32,7 @@ def plan(jobs: Iterable[Job], report: Report) -> list[list[str]]:
         expected = cell.expected_hours()
         if record is None and expected is None:
             unknown += 1
-        elif record is None:
+        elif record is None and expected is not None:
             totals[expected[1]] = totals.get(expected[1], 0.0) + expected[0]
         shown = "-" if expected is None else _time(*expected)
         rows.append([shown, "" if record is None else str(record.status), job.command])

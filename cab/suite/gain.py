@@ -267,8 +267,8 @@ def compare(gains: Mapping[str, Sequence[CellGain]]) -> dict[tuple[str, str], Ve
 
     Comparisons with the anchors are one family, and all other pairs another (see
     :func:`cab.scoring.statistics.judge`). Each is tested at half of the 5%, so the probability of any false verdict
-    among all pairs is at most 5%. Pairs with a tuned attention are judged in the same way on their own, so verdicts on
-    the fixed recipe do not depend on them.
+    is at most 5%. Pairs with a tuned attention are judged on their own, with another 5%, so verdicts on the fixed
+    recipe do not depend on them.
 
     Args:
         gains: results of each attention in the compared cells.
@@ -291,7 +291,8 @@ def compare(gains: Mapping[str, Sequence[CellGain]]) -> dict[tuple[str, str], Ve
 def contrast(common: Sequence[tuple[CellGain, CellGain]]) -> Contrast:
     """Return what is tested of two attentions in their common cells.
 
-    Where both are at the ceiling in every cell, K cannot separate them, and their errors are compared.
+    Where both are at the ceiling in every cell, K cannot separate them. If all these cells are judged by an error, the
+    errors are compared.
     """
     weights = task_weights(one.cell for one, _ in common)
     spread = weighted_sum((weights[a.cell.key], difference(a.own, b.own)) for a, b in common)

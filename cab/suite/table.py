@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from cab.records.verification_status import mark_unverified
 from cab.scoring.statistics import ONE_SEED_MARK, Estimate, rank_range
 from cab.suite.gain import CellGain, PatternGain, SuiteGains
-from cab.suite.tuning import FACTORS
+from cab.suite.tuning import FACTORS, TUNED
 
 HEADER = (
     *("attention", "K", "95% interval", "rank", "worst cell", "K there", "solved", "seeds"),
@@ -23,7 +23,7 @@ class GainRow:
 
     Attributes:
         gain: K of the attention in the pattern.
-        rank: best and worst rank among the attentions with K; None without K.
+        rank: best and worst rank among the attentions with K that are not tuned; None without K.
     """
 
     gain: PatternGain
@@ -61,12 +61,14 @@ class GainRow:
 
 def gain_rows(gains: SuiteGains, pattern: str) -> list[GainRow]:
     """Return the rows of one pattern, in the order of K."""
-    complete = {name: gain for name, gain in gains.patterns[pattern].items() if gain.is_complete}
-    verdicts = {pair: each for pair, each in gains.verdicts(pattern).items() if complete.keys() >= set(pair)}
-    return [
-        GainRow(gain, rank_range(name, verdicts) if name in complete else None)
-        for name, gain in gains.patterns[pattern].items()
-    ]
+    own = gains.patterns[pattern]
+    fixed = {name for name, gain in own.items() if gain.is_complete and not name.endswith(TUNED)}
+    verdicts = gains.verdicts(pattern)
+
+    def rank(name: str) -> tuple[int, int]:
+        return rank_range(name, {pair: each for pair, each in verdicts.items() if set(pair) <= {*fixed, name}})
+
+    return [GainRow(gain, rank(name) if gain.is_complete else None) for name, gain in own.items()]
 
 
 def gain_text(gain: PatternGain) -> str:

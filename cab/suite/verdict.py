@@ -19,13 +19,14 @@ from cab.suite.check import invalid_cells
 from cab.suite.gain import CellGain, PatternGain, SuiteGains, compare, suite_gains
 from cab.suite.results import CellResults, collect, records_of
 from cab.suite.table import GainRow, cell_text, gain_rows, gain_text, interval_text, rank_text, steps_text
+from cab.suite.tuning import TUNED
 
 RELATIONS = {
     Verdict.WORSE: "significantly worse than",
     Verdict.EQUIVALENT: f"equivalent to (within {MARGIN:g} points)",
     Verdict.BETTER: "significantly better than",
     Verdict.UNDECIDED: "undecided against",
-    Verdict.ONE_SEED: "not tested against (a single seed)",
+    Verdict.ONE_SEED: "not tested (a single seed of either) against",
 }
 
 
@@ -103,7 +104,7 @@ def _headline(own: PatternGain, rows: Sequence[GainRow]) -> list[str]:
     if own.estimate is None:
         return []
     row = next(row for row in rows if row.gain is own)
-    ranked = sum(each.rank is not None for each in rows)
+    ranked = sum(each.rank is not None and (each is row or not each.gain.attention.endswith(TUNED)) for each in rows)
     interval = "no interval (a single seed)" if math.isnan(own.interval[0]) else f"95% {interval_text(*own.interval)}"
     return [
         f"K {gain_text(own)}, {interval}: share of the gain of softmax attention over no attention that it "

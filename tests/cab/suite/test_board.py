@@ -56,8 +56,8 @@ def test_the_main_finding(folders: list[Path]) -> None:
     """abc is equivalent to vanilla; an attention with a single seed is not counted."""
     finding = main_finding(board_of(folders))
     assert re.fullmatch(
-        r"Attentions with several seeds that match softmax attention on the suite's retrieval tasks: 1 of 4 in CS\. "
-        r"Subquadratic among them: abc in CS \([\d.]+ times softmax's time at 8,192 tokens\)\. "
+        r"These attentions match softmax attention on the suite's retrieval tasks\. Subquadratic: 1 of 3 in CS "
+        r"\(abc, [\d.]+ times softmax's time at 8,192 tokens\)\. Others: 0 of 1 in CS\. "
         r"Not counted: 1 result with a single seed\.",
         finding,
     )

@@ -127,6 +127,25 @@ def test_the_anchors_variance_widens_the_interval() -> None:
     assert gain.own.variance == pytest.approx(deviations[0] ** 2 / n)
 
 
+def test_the_steps_of_an_anchor_are_shown_if_every_seed_solves_the_cell(made_suite: Path) -> None:
+    own = suite_gains(read_suite([made_suite])).patterns["CS"]
+    assert own["vanilla"].steps is not None
+    assert own["vanilla"].steps.value == 120
+    assert own["none"].steps is None
+
+
+def test_a_tuned_attention_takes_no_rank_from_the_others(made_suite: Path) -> None:
+    def ranks() -> dict[str, tuple[int, int] | None]:
+        return {row.gain.attention: row.rank for row in gain_rows(suite_gains(read_suite([made_suite])), "CS")}
+
+    before = ranks()
+    for record in [run for task in CELLS for run in seeds(task, "linear(tuned)", 99.9)]:
+        record.write(made_suite)
+    after = ranks()
+    assert after.pop("linear(tuned)") == (1, 3)
+    assert after == before
+
+
 def test_clipping_and_solved_seeds() -> None:
     found = gains(worse=[0.8, 0.81, 0.82], mixed=[0.0064, 0.01, 0.5])
     assert found["worse"].own.value < 0
