@@ -15,6 +15,7 @@ from cab.records.verification_status import verdicts
 from cab.reports.suites import Suite, printable_results, split_suites
 from cab.scoring import Scores, benefit_of_attention, score
 from cab.scoring.index import AVERAGE
+from cab.scoring.normalization import MIN_ATTENTIONS, MIN_ATTENTIONS_GENERATED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -174,7 +175,7 @@ def missing_reasons(scores: Scores) -> dict[tuple[str, str], dict[str, str]]:
     """Return reasons for missing indices, ``{(pattern, attention): {task: reason}}``; task ``all`` is the average."""
     reasons: dict[tuple[str, str], dict[str, str]] = {}
     for (pattern, task, attention), gap in sorted(scores.gaps.items()):
-        reason = "fewer than two attentions with different results"
+        reason = f"fewer than {MIN_ATTENTIONS} (generated data: {MIN_ATTENTIONS_GENERATED}) attentions with different results"
         for words, numbers in (("NaN or inf in", gap.broken), ("no result for", gap.lacking)):
             if numbers:
                 names = sorted(f"{'/'.join(filter(None, [task, *place]))} {metric}" for *place, metric in numbers)

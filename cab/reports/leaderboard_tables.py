@@ -40,9 +40,16 @@ if TYPE_CHECKING:
 
 
 def index_table(board: Board, pattern: str) -> Table:
-    """Return the compositional index of one pattern: average, tasks, cost and seeds, best attention first."""
-    tasks = board.tasks(pattern)
+    """Return the compositional index of one pattern: average, tasks, cost and seeds, best attention first.
+
+    On generated data, attentions and tasks without any index are left out, unless nothing has one.
+    """
+    tasks, rows = board.tasks(pattern), board.rows(pattern)
     shown = [AVERAGE, *tasks] if len(tasks) != 1 else tasks
+    if board.suite.synthetic and any(_has_index(row, shown) for row in rows):
+        rows = [row for row in rows if _has_index(row, shown)]
+        shown = [task for task in shown if any(_has_index(row, [task]) for row in rows)]
+        rows.sort(key=lambda row: -row[_index_field(shown[0])] if _has_index(row, shown[:1]) else math.inf)
     columns = [Column("average" if task == AVERAGE else task, "↑", "higher is better") for task in shown]
     columns[0].sort = "descending"
     columns += [Column(COST_LABELS[cost], "↓", "lower is better") for cost in COSTS]
@@ -50,7 +57,7 @@ def index_table(board: Board, pattern: str) -> Table:
     caption = f"{board.suite.heading}, pattern {pattern}: compositional index"
     table = Table(element_id(board.suite.key, pattern, "index"), caption, [Column("attention"), *columns], [])
     table.legend = legend(board.suite.results[board.suite.results["pattern"] == pattern])
-    for row in board.rows(pattern):
+    for row in rows:
         cells = [_index_cell(table, board, row, task) for task in shown]
         for cost in COSTS:
             known = math.isfinite(row[cost])
@@ -63,7 +70,7 @@ def index_table(board: Board, pattern: str) -> Table:
     for column in range(len(shown)):
         mark_best(table.rows, column, higher_is_better=True)
     if board.suite.preset != PUBLISHED:
-        single = [row for row, own in zip(table.rows, board.rows(pattern), strict=True) if own["seeds"] == 1]
+        single = [row for row, own in zip(table.rows, rows, strict=True) if own["seeds"] == 1]
         _mark_single_seeds(table, range(len(shown)), single)
     return table
 
@@ -72,6 +79,14 @@ def _attention_row(row: dict[str, Any], cells: list[Entry]) -> Row:
     name = row["attention"]
     href = f"#{card_id(name)}" if name in ATTENTIONS.names() else ""
     return Row(name, cells, sign=UNVERIFIED_MARK if row["verified"] == "no" else "", href=href)
+
+
+def _has_index(row: dict[str, Any], tasks: Sequence[str]) -> bool:
+    return any(math.isfinite(row[_index_field(task)]) for task in tasks)
+
+
+def _index_field(task: str) -> str:
+    return "index" if task == AVERAGE else f"{task}.index"
 
 
 def _index_cell(table: Table, board: Board, row: dict[str, Any], task: str) -> Entry:

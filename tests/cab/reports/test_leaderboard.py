@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -16,7 +17,7 @@ from cab.cli.main import main
 from cab.records.record import Cost, Record, Status
 from cab.records.results import EXAMPLE_COMMAND, PAPER_DIR, load_results
 from cab.reports.leaderboard import score_boards
-from cab.reports.leaderboard_tables import metrics_table
+from cab.reports.leaderboard_tables import index_table, metrics_table
 from cab.reports.records import baselines
 from cab.scoring import score_table
 from tests.cab.made_records import make_about, make_metric, number
@@ -127,7 +128,7 @@ def test_one_attention_only(tmp_path: Path, add: Callable[..., Path]) -> None:
     table = leaderboard(tmp_path / "out", tmp_path / "results")
     assert len(table) == 1
     assert table["index"].isna().all()
-    assert "fewer than two attentions" in table["missing"][0]
+    assert "attentions with different results" in table["missing"][0]
     assert table[f"{LSTF}.mse"][0] == 1.5
 
 
@@ -271,3 +272,18 @@ def test_scores_of_other_data_are_refused(
         error = capsys.readouterr().err
         assert "different data under one name" in error
         assert len(error.splitlines()) == 1
+
+
+def test_attentions_and_tasks_without_an_index_are_left_out_of_generated_data(
+    tmp_path: Path, add: Callable[..., Path]
+) -> None:
+    """pcc has a single attention, so it has no index."""
+    made: dict[str, Any] = {"preset": "mini", "dataset": "synthetic", "config_variant": "", "pattern": "NS"}
+    for attention, mse in (("abc", 0.3), ("vanilla", 0.1), ("linear", 0.2), ("gla", 0.9), ("s4d", 0.5)):
+        add({"mse": mse, "mae": mse}, attention=attention, **made)
+    add({"f_score": 0.4}, attention="local", task="pcc", backbone="pointr", **made)
+    [board] = score_boards(load_results(tmp_path / "results"), normalization="results")
+    table = index_table(board, "NS")
+    assert [row.label for row in table.rows] == ["vanilla", "linear", "abc", "s4d", "gla"]
+    assert [column.label for column in table.columns][:2] == ["attention", "lstf"]
+    assert len(board.rows("NS")) == 6
