@@ -175,7 +175,8 @@ def missing_reasons(scores: Scores) -> dict[tuple[str, str], dict[str, str]]:
     """Return reasons for missing indices, ``{(pattern, attention): {task: reason}}``; task ``all`` is the average."""
     reasons: dict[tuple[str, str], dict[str, str]] = {}
     for (pattern, task, attention), gap in sorted(scores.gaps.items()):
-        reason = f"fewer than {MIN_ATTENTIONS} (generated data: {MIN_ATTENTIONS_GENERATED}) attentions with different results"
+        required = f"{MIN_ATTENTIONS} attentions (on generated data {MIN_ATTENTIONS_GENERATED})"
+        reason = f"fewer than {required} with different results"
         for words, numbers in (("NaN or inf in", gap.broken), ("no result for", gap.lacking)):
             if numbers:
                 names = sorted(f"{'/'.join(filter(None, [task, *place]))} {metric}" for *place, metric in numbers)
