@@ -180,9 +180,11 @@ def main_finding(board: SuiteBoard) -> str:
         others += [f"{len(matching & rest)} of {len(rest)} in {pattern}"] * bool(rest)
         single += len({gain.attention.removesuffix(TUNED) for gain in complete} - judged) if judged else 0
         untested += [complete] if complete and not judged else []
-    finding = ["These attentions match softmax attention on the suite's retrieval tasks."] * bool(cheap or others)
-    finding += [f"Subquadratic: {', '.join(cheap)}."] * bool(cheap)
-    finding += [f"Others: {', '.join(others)}."] * bool(others)
+    finding = [
+        f"Of the {kind} attentions, {', '.join(counts)} match softmax attention in retrieval."
+        for kind, counts in (("subquadratic", cheap), ("other", others))
+        if counts
+    ]
     finding += [f"Undecided: {undecided}."] * bool(undecided)
     finding += [f"Not counted: {single} result{'s' * (single != 1)} with a single seed."] * bool(single)
     finding += [_range_finding(untested)] * bool(untested)

@@ -110,6 +110,16 @@ def test_a_dry_run_prints_hours_and_commands_and_runs_nothing(
     assert not any(tmp_path.iterdir())
 
 
+def test_the_core_of_the_suite_has_its_hours(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    arguments = ["run", "suite=core", "attention=abc", "seed=1", f"results_dir={tmp_path}", "--dry-run"]
+    assert main(arguments) == 0
+    *rows, total = capsys.readouterr().out.splitlines()[1:]
+    assert len(rows) == 8
+    assert not [row for row in rows if row.split()[0] == "-"]
+    assert float(total.split()[0]) == pytest.approx(sum(float(row.split()[0]) for row in rows))
+    assert total.endswith("8 runs to be done")
+
+
 def test_every_cell_of_the_paper_has_its_hours(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "-m", "--dry-run", "preset=paper", "attention=vanilla"]) == 0
     *rows, _ = capsys.readouterr().out.splitlines()[1:]

@@ -15,7 +15,10 @@ from cab.cli.main import main
 from cab.records.record import REFERENCE_DIRS
 from cab.records.results import load_results
 from cab.reports.board_table import board_columns, board_table
+from cab.reports.figures import read_mark
+from cab.reports.frontier import frontier_figure, single_seeds
 from cab.reports.suite_board import SuiteBoard, main_finding, suite_board
+from cab.scoring.measured_costs import measured_costs
 from cab.suite.cells import suite_cells
 from cab.suite.descriptions import cell_descriptions, metric_meanings
 from tests.cab.suite.suite_records import CELLS, made_suite as made_suite, seeds, suite_record
@@ -56,8 +59,9 @@ def test_the_main_finding(folders: list[Path]) -> None:
     """abc is equivalent to vanilla; an attention with a single seed is not counted."""
     finding = main_finding(board_of(folders))
     assert re.fullmatch(
-        r"These attentions match softmax attention on the suite's retrieval tasks\. Subquadratic: 1 of 3 in CS "
-        r"\(abc, [\d.]+ times softmax's time at 8,192 tokens\)\. Others: 0 of 1 in CS\. "
+        r"Of the subquadratic attentions, 1 of 3 in CS \(abc, [\d.]+ times softmax's time at 8,192 tokens\) match "
+        r"softmax attention in retrieval\. Of the other attentions, 0 of 1 in CS match softmax attention in "
+        r"retrieval\. "
         r"Not counted: 1 result with a single seed\.",
         finding,
     )
@@ -103,6 +107,34 @@ def test_page_and_csv_have_the_same_numbers(folders: list[Path], tmp_path: Path)
                 assert (float(value) if value else math.nan) == pytest.approx(float(number or "nan"), nan_ok=True)
                 compared += bool(value)
     assert compared > 20
+
+
+def test_costs_are_those_of_each_pattern(folders: list[Path], tmp_path: Path) -> None:
+    assert main(["leaderboard", *map(str, folders), "--out", str(tmp_path)]) == 0
+    table = {row["attention"]: row for row in csv.DictReader((tmp_path / "suite.csv").open())}
+    found = {
+        (pattern, cost): float(table["abc"][f"{pattern}.{cost}_8192_vs_softmax"])
+        for pattern in ("NS", "CS")
+        for cost in ("time", "memory")
+    }
+    expected = {key: getattr(measured_costs()["abc", key[0]], key[1]) for key in found}
+    assert found == pytest.approx(expected)
+    assert len(set(found.values())) == 4
+    assert float(table["abc"]["state_bytes"]) == measured_costs()["abc", "CS"].state_bytes
+
+
+def test_single_seeds_are_hollow(folders: list[Path]) -> None:
+    board = board_of(folders)
+    points = {"abc": (0.1, 99.0), "single": (0.2, 70.0)}
+    figure = frontier_figure(points, title="", label="", single=single_seeds(board, "CS"))
+    marks = [(read_mark(line.get_gid()), line.get_fillstyle()) for line in figure.axes[0].lines]
+    assert {mark.name: fill for mark, fill in marks if mark} == {"abc": "full", "single": "none"}
+
+
+def test_the_score_prints_k_of_results_with_probes(folders: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["score", *map(str, folders)]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert float(next(row for row in rows if row[:1] == ["abc"])[1]) > 95
 
 
 def test_cells_on_the_page(folders: list[Path], tmp_path: Path) -> None:
