@@ -21,7 +21,6 @@ import torch
 from cab import UserError, load_results
 from cab.cli.main import main
 from cab.records.record import Record
-from cab.records.schema import with_checksum
 from cab.runner.failures import Preempted, StopSignals
 from cab.runner.run import run_cell
 from cab.runner.statuses import cell_statuses
@@ -336,31 +335,3 @@ def test_weights_that_cannot_be_loaded_are_a_user_error(
     assert "weights_only" not in said
     assert said.count("\n") == 1
     assert not (tmp_path / "owned").exists()
-
-
-def test_reproduce_compares(troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    record = run_cell(troubled()).record
-    assert record is not None
-    path = tmp_path / f"{record.hash}.json"
-    assert main(["reproduce", str(path)]) == 0
-    assert "equal" in capsys.readouterr().out
-    changed = json.loads(path.read_text())
-    changed["metrics"][0]["value"] += 0.5
-    changed["versions"]["torch"] = "0.1"
-    path.write_text(json.dumps(with_checksum(changed)))
-    assert main(["reproduce", str(path)]) == 1
-    printed = capsys.readouterr().out
-    assert "differs" in printed
-    assert "versions torch: 0.1 then" in printed
-    assert main(["reproduce", str(path), "--tolerance", "10"]) == 0
-    run_cell(troubled("seed=3", trouble="oom"))
-    [oom] = [p for p in tmp_path.glob("*.json") if p != path]
-    assert main(["reproduce", str(oom)]) == 2
-
-
-def test_reproduce_never_replaces_the_record(troubled: Cell, tmp_path: Path) -> None:
-    record = run_cell(troubled()).record
-    assert record is not None
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    assert main(["reproduce", str(tmp_path / f"{record.hash}.json"), "--results-dir", str(tmp_path)]) == 2
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
