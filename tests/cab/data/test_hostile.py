@@ -232,7 +232,7 @@ def test_damaged_answers_are_refused_or_harmless(host: Host, tmp_path: Path) -> 
     for number in range(500 * SCALE):
         content = bytearray(whole[number] if number < len(whole) else numbers.choice(whole))
         for _ in range(numbers.choice((1, 2, 5)) if number >= len(whole) else 0):
-            place = numbers.randrange(min(len(content), 200))
+            place = numbers.randrange(min(len(content), 200) + 1)
             content[place : place + numbers.choice((0, 1, 3))] = numbers.randbytes(numbers.choice((0, 1, 2)))
         try:
             fetched(bytes(content), host, tmp_path / str(number))
