@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from cab.verification.check import Worst, check
-from cab.verification.compare import LEAK, ROUNDING, difference, limit_for
+from cab.verification.compare import LEAK, ROUNDING, difference, error_at, limit_for
+from cab.verification.inputs import Inputs, Module
+from cab.verification.near_ties import largest_errors
 from cab.verification.subject import Subject, rounding
 
 LENGTHS = ((1, 1.0), (17, 4.0), (65, 1.0), (130, 1.0))
@@ -78,10 +81,14 @@ def batch_size(subject: Subject) -> Worst:
         module = subject.build_for(length)
         inputs = subject.draw(module, length, batch=batch, scale=scale)
         limit = limit_for(rounding(module, inputs), ROUNDING)
-        with torch.no_grad():
-            together = inputs.run(module)
-            for row in sorted({0, 1, 2, batch // 2, batch - 1}):
-                alone = inputs.rows(slice(row, row + 1)).run(module)
-                where = f"n={length}, {batch} rows, inputs x{scale:g}, row {row}"
-                worst.add(difference(alone[0], together[row]), where, limit=limit)
+        for row, error in largest_errors(row_errors, module, inputs, limit=limit).items():
+            worst.add(error, f"n={length}, {batch} rows, inputs x{scale:g}, {row}", limit=limit)
     return worst
+
+
+@torch.no_grad()
+def row_errors(module: Module, inputs: Inputs) -> dict[str, Tensor]:
+    """Return the error at every target of some rows as a batch of one."""
+    together, batch = inputs.run(module), len(inputs.query)
+    rows = {row: inputs.rows(slice(row, row + 1)) for row in sorted({0, 1, 2, batch // 2, batch - 1})}
+    return {f"row {row}": error_at(alone.run(module)[0], together[row]) for row, alone in rows.items()}

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from cab.verification.check import FLOAT32, Worst, causal, check
-from cab.verification.compare import LEAK, ROUNDING, difference, error_at, limit_for
+from cab.verification.compare import LEAK, ROUNDING, error_at, limit_for
 from cab.verification.inputs import Inputs, Module
+from cab.verification.near_ties import largest_errors
 from cab.verification.subject import Subject, rounding
 
 LONGEST_WHOLE = 400
@@ -106,14 +108,18 @@ def lookahead_length(subject: Subject) -> Worst:
         module = subject.build_for(length)
         inputs = subject.draw(module, length, scale=scale)
         limit = limit_for(rounding(module, inputs), ROUNDING)
-        with torch.no_grad():
-            whole = inputs.run(module)
-            for prefix in prefixes:
-                alone = inputs.prefix(prefix).run(module)
-                where = f"n={length}, first {prefix}, inputs x{scale:g}"
-                finding = f"the first {prefix} outputs depend on the length of the sequence"
-                worst.add(difference(alone, whole[:, :prefix]), where, limit=limit, finding=finding)
+        measure = partial(prefix_errors, prefixes=prefixes)
+        for prefix, error in largest_errors(measure, module, inputs, limit=limit).items():
+            finding = f"the first {prefix} outputs depend on the length of the sequence"
+            worst.add(error, f"n={length}, first {prefix}, inputs x{scale:g}", limit=limit, finding=finding)
     return worst
+
+
+@torch.no_grad()
+def prefix_errors(module: Module, inputs: Inputs, *, prefixes: Sequence[int]) -> dict[str, Tensor]:
+    """Return the error at every target of each prefix."""
+    whole = inputs.run(module)
+    return {str(n): error_at(inputs.prefix(n).run(module), whole[:, :n]) for n in prefixes}
 
 
 def gradient_leak(module: Module, inputs: Inputs, positions: Tensor) -> tuple[float, str]:
@@ -172,7 +178,10 @@ def replacement_leak(
     changed = replace(rows, query=torch.where(later[..., None], other, rows.query))
     with torch.no_grad():
         output = changed.run(module, seed=seed)
-        expected = output[:1].expand_as(output) if seed is None else rows.run(module, seed=seed)
+        if seed is None:
+            expected = output[:1].expand_as(output)
+        else:  # of the same strides, so that both sum in the same order
+            expected = replace(rows, query=rows.query.contiguous()).run(module, seed=seed)
     leak = error_at(output[1:], expected[1:]).where(~later[1:], 0.0)
     cut = leak.amax(dim=1).argmax()
     where = f"output {leak[cut].argmax().item()} depends on tokens after {positions[cut + 1].item()}"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from cab.verification.check import Worst, check, check_layouts, decodes, supports
-from cab.verification.compare import difference, limit_for
+from cab.verification.compare import difference, error_at, limit_for
 from cab.verification.inputs import Inputs, Module, padding_masks, row_alone
+from cab.verification.near_ties import largest_errors
 from cab.verification.subject import LONG, Subject, rounding
 
 STEPS = 700
@@ -150,12 +152,19 @@ def read_chunks(
 
 
 def _compare(worst: Worst, subject: Subject, module: Module, inputs: Inputs, chunks: Sequence[int], where: str) -> None:
-    with torch.no_grad():
-        decoded, trained = decode(module, inputs, chunks), inputs.run(module)
+    limit = limit_for(rounding(module, inputs), subject.decode_tolerance)
+    measure = partial(decoding_errors, chunks=chunks, where=where)
+    for part, error in largest_errors(measure, module, inputs, limit=limit).items():
+        worst.add(error, part, limit=limit)
+
+
+@torch.no_grad()
+def decoding_errors(module: Module, inputs: Inputs, *, chunks: Sequence[int], where: str) -> dict[str, Tensor]:
+    """Return the error of decoding in chunks at every real target."""
+    decoded, trained = decode(module, inputs, chunks), inputs.run(module)
     if decoded.shape != trained.shape:
         raise ValueError(f"decoding returned shape {tuple(decoded.shape)}, forward {tuple(trained.shape)} ({where})")
-    limit = limit_for(rounding(module, inputs), subject.decode_tolerance)
-    worst.add(difference(decoded[inputs.real], trained[inputs.real]), where, limit=limit)
+    return {where: error_at(decoded[inputs.real], trained[inputs.real])}
 
 
 PROMPT = 17

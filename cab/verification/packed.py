@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 
 import torch
@@ -11,9 +12,10 @@ from torch import Tensor
 
 from cab.training import auxiliary_loss
 from cab.verification.check import Worst, check
-from cab.verification.compare import ROUNDING, difference, gradient_floor, limit_for
+from cab.verification.compare import ROUNDING, difference, error_at, gradient_floor, limit_for
 from cab.verification.decoding import initial_state
 from cab.verification.inputs import Inputs, Module
+from cab.verification.near_ties import largest_errors
 from cab.verification.subject import Subject, rounding
 
 Lengths = tuple[Sequence[int], Sequence[int]]
@@ -94,12 +96,19 @@ def packed_outputs(subject: Subject) -> Worst:
         with torch.no_grad():
             output = packed.run(module)
             worst.add(0.0 if output.isfinite().all() else torch.inf, f"lengths {lengths[0]}, NaN or inf")
-            together = packed.split("query", output)
-            for n, inputs in packed.alone().items():
-                limit = limit_for(rounding(module, inputs), ROUNDING)
-                error = difference(together[n], inputs.run(module)[0])
-                worst.add(error, f"sequence {n} of lengths {lengths[0]}", limit=limit)
+        limit = limit_for(rounding(module, packed.alone()[0]), ROUNDING)
+        measure = partial(sequence_errors, lengths=lengths)
+        for part, error in largest_errors(measure, module, packed.inputs, limit=limit).items():
+            worst.add(error, f"{part} of lengths {lengths[0]}", limit=limit)
     return worst
+
+
+@torch.no_grad()
+def sequence_errors(module: Module, inputs: Inputs, *, lengths: Lengths) -> dict[str, Tensor]:
+    """Return the error at every target of each sequence."""
+    packed = Packed(inputs, lengths)
+    together = packed.split("query", packed.run(module))
+    return {f"sequence {n}": error_at(together[n], one.run(module)[0]) for n, one in packed.alone().items()}
 
 
 @check("packed", applies=packs)

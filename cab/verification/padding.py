@@ -7,10 +7,12 @@ from dataclasses import replace
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from cab.verification.check import Worst, check, check_layouts, keeps_contract, pads, supports
 from cab.verification.compare import LEAK, ROUNDING, difference, error_at, gradient_floor, limit_for
-from cab.verification.inputs import outputs_and_gradients, padded_places, row_alone, with_padding
+from cab.verification.inputs import Inputs, Module, outputs_and_gradients, padded_places, row_alone, with_padding
+from cab.verification.near_ties import largest_errors
 from cab.verification.subject import Subject, rounding
 
 BATCH = 5
@@ -97,11 +99,9 @@ def padded_in_training(subject: Subject, layout: str) -> Worst:
             worst.add(
                 difference(other[inputs.real], together[inputs.real]), f"n={length}, replaced padding", limit=limit
             )
-            for row, real in enumerate(inputs.real):
-                alone = None if subject.is_random_in_training else row_alone(inputs, row)
-                if alone is not None:
-                    error = difference(together[row, real], alone.run(module, seed=1)[0])
-                    worst.add(error, f"n={length}, row {row}", limit=limit)
+        if not subject.is_random_in_training:
+            for part, error in largest_errors(partial(row_errors, seed=1), module, inputs, limit=limit).items():
+                worst.add(error, f"n={length}, {part}", limit=limit)
     return worst
 
 
@@ -192,16 +192,22 @@ def padded_as_alone(subject: Subject, layout: str) -> Worst:
             subject.draw(module, length, batch=3 if length in subject.long else BATCH, scale=scale), layout
         )
         limit = limit_for(rounding(module, inputs), ROUNDING)
-        with torch.no_grad():
-            together = inputs.run(module)
-            for row, real in enumerate(inputs.real):
-                alone = row_alone(inputs, row)
-                if alone is None:
-                    continue
-                where = f"n={length}, heads {num_heads}, inputs x{scale:g}, row {row}"
-                expected = alone.run(module)[0]
-                worst.add(difference(together[row, real], expected), where, limit=limit)
-                if length not in subject.long:
-                    single = inputs.rows(slice(row, row + 1)).run(module)
-                    worst.add(difference(single[0, real], expected), f"{where} as a batch of one", limit=limit)
+        measure = partial(row_errors, single=length not in subject.long)
+        for part, error in largest_errors(measure, module, inputs, limit=limit).items():
+            worst.add(error, f"n={length}, heads {num_heads}, inputs x{scale:g}, {part}", limit=limit)
     return worst
+
+
+@torch.no_grad()
+def row_errors(module: Module, inputs: Inputs, *, single: bool = False, seed: int | None = None) -> dict[str, Tensor]:
+    """Return the error at every real target of each row in the batch, and as a ``single`` row with its padding."""
+    together, errors = inputs.run(module, seed=seed), {}
+    for row, real in enumerate(inputs.real):
+        alone = row_alone(inputs, row)
+        if alone is not None:
+            expected = alone.run(module, seed=seed)[0]
+            errors[f"row {row}"] = error_at(together[row, real], expected)
+            if single:
+                padded = inputs.rows(slice(row, row + 1)).run(module, seed=seed)
+                errors[f"row {row} as a batch of one"] = error_at(padded[0, real], expected)
+    return errors

@@ -114,6 +114,29 @@ class RandomBeyond800(Weighted):
         return super().attend(query, key, value, padding)
 
 
+class ScaledBySize(Weighted):
+    """A target in 300 is scaled by the size of the call."""
+
+    every, dtypes = 300, (torch.float32, torch.float64)
+
+    def attend(self, query, key, value, padding):
+        scaled = torch.arange(query.shape[2]) % self.every == self.every - 1
+        factor = 1.0 + 1e-3 * (query.numel() % 7) * scaled * (query.dtype in self.dtypes)
+        return super().attend(query, key, value, padding) * factor[:, None]
+
+
+class RoundingDecides(ScaledBySize):
+    """Only in float32: as if these targets chose between scores that are nearly equal. No defect."""
+
+    dtypes = (torch.float32,)
+
+
+class DigitsLost(ScaledBySize):
+    """A target in 20, in float32: as if summed badly, too often for choices that rounding decides."""
+
+    every, dtypes = 20, (torch.float32,)
+
+
 class DetachedBeyond1000(Weighted):
     """Long sequences lose the gradient of their weights."""
 
