@@ -63,10 +63,6 @@ BEYOND = [
     (long.NumbersLostBeyond4100, "CS", "any_length"),
     (long.RowsMixedBeyond900, "NS", "batch_size rows_independent"),
     (long.RandomBeyond800, "NS", "eval_repeatable"),
-    (long.ScaledBySize, "NS", "batch_size padded_right padded_in_training_inside"),
-    (long.ScaledBySize, "CS", "lookahead_length"),
-    (long.DigitsLost, "NS", "batch_size padded_right padded_in_training_inside"),
-    (long.DigitsLost, "CS", "lookahead_length"),
     (long.DetachedBeyond1000, "NS", "gradient_is_derivative"),
 ]
 NAMES = {"ids": lambda value: value.__name__ if isinstance(value, type) else ""}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cab.verification.subject import LONG
-from tests.cab.verification import broken, broken_causal, broken_long, sound, sound_learning
+from tests.cab.verification import broken, broken_causal, sound, sound_learning
 from tests.cab.verification.test_verification_catches import failures
 
 PLAIN = [
@@ -56,10 +56,3 @@ def test_sound_attention_passes_quickly_in_other_patterns(cls, pattern, complexi
 def test_sound_attention_passes_in_full(cls, pattern, complexity):
     long = MEDIUM if cls in CHOSEN else LONG
     assert failures(cls, pattern, quick=False, complexity=complexity, long=long) == {}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("pattern", ["NS", "CS"])
-def test_choice_that_rounding_decides_is_no_defect(pattern):
-    checks = ["batch_size", "padded_right", "padded_left", "padded_in_training_inside", "lookahead_length"]
-    assert failures(broken_long.RoundingDecides, pattern, checks, quick=False) == {}

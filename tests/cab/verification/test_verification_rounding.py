@@ -9,13 +9,22 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cab.verification import near_ties, run_checks, select_checks, subject_of
+from tests.cab.verification.broken_long import DigitsLost, RoundingDecides, ScaledBySize
+from tests.cab.verification.test_verification_catches import failures
 
-CHECKS = ["batch_size", "padded_left", "lookahead_length"]
+pytestmark = pytest.mark.slow
+
+CHECKS = {
+    "NS": ["batch_size", "padded_right", "padded_in_training_inside"],
+    "CS": ["batch_size", "padded_left", "lookahead_length"],
+}
+MEDIUM = 1700
+"""Long enough: at most 1% of the positions are six targets in every row."""
 MULTIPLICATIONS = ("mm", "bmm", "addmm", "baddbmm")
 
 
 class OtherRounding(TorchDispatchMode):
-    """Moves products of float32 matrices by up to one unit in the last place, differently for each shape."""
+    """Moves products of float32 matrices by up to eight units in the last place, differently for each shape."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         output = func(*args, **(kwargs or {}))
@@ -24,19 +33,25 @@ class OtherRounding(TorchDispatchMode):
             return output
         shapes = [tuple(x.shape) for x in args if isinstance(x, torch.Tensor)]
         generator = torch.Generator().manual_seed(zlib.crc32(repr((name, shapes)).encode()))
-        steps = torch.randint(-1, 2, output.shape, generator=generator, dtype=torch.int8)
+        steps = torch.randint(-8, 9, output.shape, generator=generator, dtype=torch.int8)
         return output * (1.0 + 2.0**-23 * steps)
 
 
-def failed(name: str, pattern: str) -> set[str]:
-    with OtherRounding():
-        results = list(run_checks(subject_of(name, pattern, options={}), select_checks(CHECKS)))
-    return {result.check for result in results if not result.passed}
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "pattern"), [("nsa", "CS"), ("yoso", "NS")])
 def test_near_ties_are_no_defect(name: str, pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert failed(name, pattern) == set()
-    monkeypatch.setattr(near_ties, "RARE", 0.0)
-    assert failed(name, pattern)
+    subject, check = subject_of(name, pattern, options={}), select_checks(["padded_left"])
+    with OtherRounding():
+        assert all(result.passed for result in run_checks(subject, check))
+        monkeypatch.setattr(near_ties, "RARE", 0.0)
+        assert not any(result.passed for result in run_checks(subject, check))
+
+
+@pytest.mark.parametrize("pattern", ["NS", "CS"])
+def test_rare_error_of_float32_alone_is_no_defect(pattern: str) -> None:
+    assert failures(RoundingDecides, pattern, CHECKS[pattern], quick=False, long=MEDIUM) == {}
+
+
+@pytest.mark.parametrize("pattern", ["NS", "CS"])
+@pytest.mark.parametrize("cls", [ScaledBySize, DigitsLost])
+def test_error_of_float64_or_at_many_positions_is_a_defect(cls: type[ScaledBySize], pattern: str) -> None:
+    assert failures(cls, pattern, CHECKS[pattern], quick=False, long=MEDIUM).keys() == set(CHECKS[pattern])
