@@ -1,6 +1,6 @@
 """Which verifications `results/verified.csv` makes superfluous, and which of these are repeated all the same.
 
-CAB_CONFORMANCE_SEED draws the tenth that is repeated; it is the day where nothing else is said (tests/conftest.py).
+CAB_CONFORMANCE_SEED draws what is repeated; it is the day where nothing else is said (tests/conftest.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cab.records.verified import COMMITTED, code_of, read_rows
 from cab.registry.registries import ATTENTIONS
 
 SEED = os.environ["CAB_CONFORMANCE_SEED"]
-SHARE = 10
+SHARE = {"quick": 10, "whole": 30}
 """One in so many of the trusted is repeated."""
 
 Pair = tuple[str, str]
@@ -38,20 +38,20 @@ def codes() -> dict[Pair, str]:
 def split(*, quick: bool, path: Path = COMMITTED, seed: str = SEED) -> Split:
     """What runs by the rows of ``path``."""
     rows = {(row.attention, row.pattern): row for row in read_rows(path)}
-    runs, trusted = {}, set()
+    runs, trusted, form = {}, set(), "quick" if quick else "whole"
     for pair, code in codes().items():
         if pair not in rows or not rows[pair].holds(code, quick=quick):
             runs[pair] = "new"
-        elif _is_drawn(pair, f"{seed} {'quick' if quick else 'whole'}"):
+        elif _is_drawn(pair, f"{seed} {form}", SHARE[form]):
             runs[pair] = "drawn"
         else:
             trusted.add(pair)
     return Split(runs, trusted)
 
 
-def _is_drawn(pair: Pair, seed: str) -> bool:
+def _is_drawn(pair: Pair, seed: str, share: int) -> bool:
     digest = hashlib.sha256(" ".join([seed, *pair]).encode()).digest()
-    return int.from_bytes(digest[:4]) % SHARE == 0
+    return int.from_bytes(digest[:4]) % share == 0
 
 
 def summary() -> str:
