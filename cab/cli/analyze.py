@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from cab.cli.text_table import text_table
 from cab.errors import UserError
-from cab.files.folders import check_writable
+from cab.files.disk import check_writable
 
 if TYPE_CHECKING:
     from cab.analysis.subject import Subject

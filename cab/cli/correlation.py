@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cab.cli.results_arguments import add_results_arguments, print_notes, selected_results
 from cab.cli.text_table import number, text_table
-from cab.files.sanitize import sanitize_table
+from cab.files.disk import sanitize_table
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -5,17 +5,16 @@ from __future__ import annotations
 import argparse
 import csv
 import logging
-import shlex
 import sys
 from pathlib import Path
 
 from cab.cli.terminal import log_to_terminal
 from cab.cli.text_table import ABSENT, text_table
-from cab.data.check import State, take_stock
-from cab.data.get import get
-from cab.data.sources import DataSet, chosen_root, data_set, data_sets, readable_size
+from cab.data.check import Inventory, State, take_inventory
+from cab.data.download import download
+from cab.data.sources import DataSet, chosen_root, data_set, data_sets, fetch_hint
 from cab.errors import UserError
-from cab.files.folders import check_writable
+from cab.files.disk import check_writable
 
 COLUMNS = ("data", "state", "size", "tasks", "download", "path", "license", "license_notes", "source", "title")
 
@@ -27,7 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listed = verbs.add_parser("list", parents=[root], help="list the data sets with their state and source")
     listed.add_argument("--csv", action="store_true", help="print comma-separated values instead of paragraphs")
     get = verbs.add_parser(
-        "download", parents=[root], help="download data sets to where the tasks read them; interrupted downloads resume"
+        "download",
+        parents=[root],
+        help="download data sets to where the tasks read them; complete files are not downloaded again",
     )
     get.add_argument("names", nargs="+", metavar="NAME", help="data sets (see cab data list)")
     get.add_argument(
@@ -60,48 +61,44 @@ def run(args: argparse.Namespace) -> int:
     if root is None:
         raise UserError("the folder of the data sets is not set: use --data-root DATA or set CAB_DATA")
     if args.verb == "download":
-        return _get(chosen, root, args.source, args.prepare)
-    return _check(chosen, root, as_csv=args.csv)
+        return _download(chosen, root, args.source, args.prepare)
+    return _verify(chosen, root, as_csv=args.csv)
 
 
-def _get(chosen: list[DataSet], root: Path, source: str | None, overrides: list[str] | None) -> int:
+def _download(chosen: list[DataSet], root: Path, source: str | None, overrides: list[str] | None) -> int:
     log_to_terminal(logging.INFO, "%(message)s", force=True)
     check_writable(root, "--data-root")
-    whole = True
-    for each in chosen:
-        got = get(each, root, source=source)
-        whole = whole and got.stock.state is State.READY
-        print(f"{each.name} is {got.stock.state} in {got.stock.folder}")
-        for step in got.by_hand:
-            print(f"  {each.license}: {each.license_notes}")
+    all_ready = True
+    for data in chosen:
+        inventory, manual_steps = download(data, root, source=source)
+        is_ready = inventory.state is State.READY
+        all_ready = all_ready and is_ready
+        print(f"{data.name} is {inventory.state} in {inventory.folder}")
+        for step in manual_steps:
+            print(f"  {data.license}: {data.license_notes}")
             print(f"  {step}")
-            again = f"cab data download {each.name} --data-root {shlex.quote(str(root))}"
-            print(f"  then run: {again} --source DOWNLOADED_FILE_OR_FOLDER")
-        for finding in got.stock.findings:
-            if not finding.is_full and not got.by_hand:
-                print(f"  {finding.field}: {finding.found:,} of {finding.expected:,} ({finding.verdict})")
-        if overrides is not None and got.stock.state is State.READY:
-            _prepare(each, root, overrides)
-    return 0 if whole else 1
+            print(f"  then run: {fetch_hint(data.name, root)} --source DOWNLOADED_FILE_OR_FOLDER")
+        for finding in inventory.findings:
+            if not finding.is_complete and not manual_steps:
+                print(f"  {finding.field}: {finding.actual:,} of {finding.published:,} ({finding.verdict})")
+        if overrides is not None and is_ready:
+            from cab.runner.prepared_data import prepare  # imports torch
 
-
-def _prepare(each: DataSet, root: Path, overrides: list[str]) -> None:
-    from cab.runner.prepared_data import prepare  # imports torch
-
-    for task in prepare(each, root, overrides):
-        print(f"  prepared for {task}")
+            for task in prepare(data, root, overrides):
+                print(f"  prepared for {task}")
+    return 0 if all_ready else 1
 
 
 def _list(root: Path | None, *, as_csv: bool) -> int:
-    rows = [_row(each, root) for each in data_sets().values()]
+    rows = [_row(data, root) for data in data_sets().values()]
     if as_csv:
         csv.writer(sys.stdout).writerows([COLUMNS, *rows])
         return 0
     for row in rows:
-        name, state, size, tasks, download, path, license, license_notes, source, title = row
+        name, state, size, tasks, access, path, license, license_notes, source, title = row
         print(f"{name}: {title}")
         print(f"  state: {state}; size: {size}; tasks: {tasks}; path: {path}")
-        print(f"  source: {source} ({download})")
+        print(f"  source: {source} ({access})")
         print(f"  license: {license} ({license_notes})\n")
     print(
         "To download one, or get instructions for a manual download: cab data download NAME. "
@@ -110,34 +107,41 @@ def _list(root: Path | None, *, as_csv: bool) -> int:
     return 0
 
 
-def _row(each: DataSet, root: Path | None) -> list[str]:
-    stock = None if root is None else take_stock(each, root)
-    path = Path("DATA", each.folders[0]) if stock is None else stock.folder
+def _row(data: DataSet, root: Path | None) -> list[str]:
+    inventory = None if root is None else take_inventory(data, root)
     return [
-        each.name,
-        ABSENT if stock is None else stock.state,
-        "unknown" if each.disk_bytes is None else readable_size(each.disk_bytes),
-        " ".join(each.tasks),
-        "manual download" if each.by_hand else "without registration",
-        str(path),
-        each.license,
-        each.license_notes,
-        each.homepage,
-        each.title,
+        data.name,
+        ABSENT if inventory is None else inventory.state,
+        "unknown" if data.disk_bytes is None else _readable_size(data.disk_bytes),
+        " ".join(data.tasks),
+        "manual download" if data.by_hand else "without registration",
+        str(Path("DATA", data.folders[0]) if inventory is None else inventory.folder),
+        data.license,
+        data.license_notes,
+        data.homepage,
+        data.title,
     ]
 
 
-def _check(chosen: list[DataSet], root: Path, *, as_csv: bool) -> int:
-    whole = True
+def _readable_size(count: int) -> str:
+    for unit, digits in (("GB", 9), ("MB", 6)):
+        if count >= 10**digits:
+            return f"{count / 10**digits:.1f} {unit}"
+    return f"{count / 1000:.0f} kB"
+
+
+def _verify(chosen: list[DataSet], root: Path, *, as_csv: bool) -> int:
     header = ["data", "field", "actual", "published", "verdict", "source"]
-    rows = []
-    for each in chosen:
-        stock = take_stock(each, root, thorough=True)
-        whole = whole and stock.state is State.READY
-        rows += [[each.name, f.field, f"{f.found:,}", f"{f.expected:,}", f.verdict, f.source] for f in stock.findings]
-        if not as_csv:
-            print(f"{each.name} is {stock.state} in {stock.folder}")
-            print(text_table(header[1:], [row[1:] for row in rows if row[0] == each.name], align="lrrll"), end="\n\n")
+    inventories = {data.name: take_inventory(data, root, thorough=True) for data in chosen}
     if as_csv:
+        rows = [[name, *row] for name, inventory in inventories.items() for row in _finding_rows(inventory)]
         csv.writer(sys.stdout).writerows([header, *rows])
-    return 0 if whole else 1
+    else:
+        for name, inventory in inventories.items():
+            print(f"{name} is {inventory.state} in {inventory.folder}")
+            print(text_table(header[1:], _finding_rows(inventory), align="lrrll"), end="\n\n")
+    return 0 if all(inventory.state is State.READY for inventory in inventories.values()) else 1
+
+
+def _finding_rows(inventory: Inventory) -> list[list[str]]:
+    return [[f.field, f"{f.actual:,}", f"{f.published:,}", f.verdict, f.source] for f in inventory.findings]

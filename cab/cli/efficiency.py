@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from cab.cli.terminal import print_note
 from cab.errors import UserError
-from cab.files.folders import check_writable
+from cab.files.disk import check_writable
 
 if TYPE_CHECKING:
     from cab.efficiency.subjects import AttentionSubject

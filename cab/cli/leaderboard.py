@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cab.cli.results_arguments import add_sources, given_results
 from cab.cli.terminal import print_note
-from cab.files.folders import check_writable
+from cab.files.disk import check_writable
 from cab.records.record import REFERENCE_DIRS
 from cab.records.results import DEFAULT_DIR, with_reference_results
 

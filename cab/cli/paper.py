@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from cab.cli.text_table import number, print_rows, text_table
-from cab.files.sanitize import sanitize_table
+from cab.files.disk import sanitize_table
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from cab.cli.text_table import text_table
 from cab.errors import UserError
-from cab.files.folders import check_writable
-from cab.files.sanitize import sanitize_text
+from cab.files.disk import check_writable, sanitize_text
 from cab.metric import Metric
 from cab.records.record import Record, Status
 

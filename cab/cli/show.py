@@ -8,7 +8,7 @@ import shutil
 import textwrap
 
 from cab.cli.text_table import wrapped_table
-from cab.files.sanitize import sanitize_text
+from cab.files.disk import sanitize_text
 from cab.reports.card import Card, card
 
 

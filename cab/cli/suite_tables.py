@@ -34,7 +34,7 @@ def gain_table(rows: Sequence[GainRow]) -> str:
 
 def print_verdict(name: str, records: Iterable[Record]) -> None:
     """Print the verdict on an attention per pattern, each followed by the table of K."""
-    from cab.files.sanitize import sanitize_text
+    from cab.files.disk import sanitize_text
     from cab.suite.anchors import ATTENTIONS
     from cab.suite.verdict import judge_attention
 

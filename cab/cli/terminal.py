@@ -8,7 +8,7 @@ import os
 import sys
 from typing import TextIO
 
-from cab.files.sanitize import sanitize_text
+from cab.files.disk import sanitize_text
 
 
 def open_missing_streams() -> None:

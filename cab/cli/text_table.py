@@ -7,7 +7,7 @@ import sys
 import textwrap
 from collections.abc import Sequence
 
-from cab.files.sanitize import sanitize_csv_cell, sanitize_text
+from cab.files.disk import sanitize_csv_cell, sanitize_text
 
 ABSENT = "-"
 

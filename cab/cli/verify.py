@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from cab.cli.terminal import print_note
 from cab.errors import UserError
-from cab.files.folders import check_writable
-from cab.files.sanitize import sanitize_csv_cell
+from cab.files.disk import check_writable, sanitize_csv_cell
 from cab.patterns import Pattern
 
 if TYPE_CHECKING:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import datetime
 import gzip
 import hashlib
+import json
+import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
-from cab.data.record import read_record
 from cab.data.sources import Count, DataSet
+from cab.errors import UserError
 from cab.files.cache import checksums, progress
-
-BLOCK = 1 << 20
+from cab.files.disk import replacing
 
 
 class State(StrEnum):
@@ -28,35 +31,34 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """A count compared with its published value.
+    """A count on disk compared with its published value.
 
     Attributes:
         field: what is counted, such as ``training books``.
-        found: count on disk.
-        expected: published count.
+        actual: count on disk.
+        published: published count.
         source: source of the published count.
         fault: problem that makes the data set invalid whatever the count; empty if none.
     """
 
     field: str
-    found: int
-    expected: int
+    actual: int
+    published: int
     source: str
     fault: str = ""
 
     @property
     def verdict(self) -> str:
         """The fault, ``complete``, or the difference from the published count."""
-        if self.fault:
-            return self.fault
-        if self.found == self.expected:
-            return "complete"
-        return f"{self.expected - self.found:,} missing" if self.found < self.expected else "more than published"
+        if self.fault or self.is_complete:
+            return self.fault or "complete"
+        missing = self.published - self.actual
+        return f"{missing:,} missing" if missing > 0 else "more than published"
 
     @property
-    def is_full(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether the count is the published one, without a fault."""
-        return not self.fault and self.found == self.expected
+        return not self.fault and self.actual == self.published
 
 
 @dataclass(frozen=True)
@@ -69,18 +71,18 @@ class Inventory:
     @property
     def state(self) -> State:
         """The state that follows from the findings."""
-        if any(finding.fault or finding.found > finding.expected for finding in self.findings):
+        if any(finding.fault or finding.actual > finding.published for finding in self.findings):
             return State.DAMAGED
-        if all(finding.is_full for finding in self.findings):
+        if all(finding.is_complete for finding in self.findings):
             return State.READY
-        return State.PARTIAL if any(finding.found for finding in self.findings) else State.MISSING
+        return State.PARTIAL if any(finding.actual for finding in self.findings) else State.MISSING
 
     def has(self, field: str) -> bool:
         """Return whether the count called ``field`` is complete."""
-        return any(finding.is_full for finding in self.findings if finding.field == field)
+        return any(finding.is_complete for finding in self.findings if finding.field == field)
 
 
-def take_stock(data_set: DataSet, data_root: Path, *, thorough: bool = False) -> Inventory:
+def take_inventory(data_set: DataSet, data_root: Path, *, thorough: bool = False) -> Inventory:
     """Count the files and lines of a data set below ``data_root``.
 
     Args:
@@ -102,55 +104,45 @@ def _folder(data_set: DataSet, data_root: Path) -> Path:
 
 
 def _count(count: Count, folder: Path, data_set: DataSet, *, thorough: bool) -> Finding:
-    found, fault = 0, ""
-    for pattern in count.files:
-        files = list(folder.glob(pattern))
-        if files:
-            empty = [path for path in files if thorough and path.stat().st_size == 0]
-            found, fault = len(files), f"{empty[0]} is empty" if empty else ""
-            break
+    actual, fault = 0, ""
+    files = next(filter(None, (list(folder.glob(pattern)) for pattern in count.files)), [])
+    if files:
+        empty = [path for path in files if thorough and path.stat().st_size == 0]
+        actual, fault = len(files), f"{empty[0]} is empty" if empty else ""
     path = next((folder / name for name in count.lines if (folder / name).is_file()), None)
     if path is not None:
         sizes = {item.name: item.bytes for item in data_set.items}
         if not thorough and sizes.get(path.name) == path.stat().st_size:
-            found = count.expected  # the file has the published size: skip counting its lines
+            actual = count.expected  # the file has the published size: skip counting its lines
         else:
-            found, fault = _lines(path, count)
-    return Finding(count.field, found, count.expected, count.source, fault)
+            actual, fault = _lines(path, count)
+    return Finding(count.field, actual, count.expected, count.source, fault)
 
 
 def _lines(path: Path, count: Count) -> tuple[int, str]:
     """Return the number of lines after the header, including an unterminated last line; and the fault of the file."""
-    lines, first, last = 0, b"", b"\n"
     try:
-        for block in _blocks(path):
-            if b"\n" not in first:
-                first += block
-            lines, last = lines + block.count(b"\n"), block[-1:]
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            header = file.readline()
+            lines = sum(1 for _ in file) + bool(header)
     except (EOFError, OSError, zlib.error) as error:
         return 0, f"{path.name} cannot be read: {' '.join(str(error).split())}"
-    columns = first.split(b"\n", 1)[0].count(b",") + 1
+    columns = header.count(b",") + 1
     if count.columns is not None and columns != count.columns:
         return 0, f"{path.name} has {columns} columns instead of {count.columns}: a different edition"
-    return max(0, lines + (last != b"\n") - count.header), ""
-
-
-def _blocks(path: Path) -> Iterator[bytes]:
-    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-        while block := file.read(BLOCK):
-            yield block
+    return max(0, lines - count.header), ""
 
 
 def _checksums(data_set: DataSet, counted: Inventory) -> list[Finding]:
     """Compare files with the recorded checksums and, for complete items, the published ones; empty if none is known."""
     folder = counted.folder
-    known = {name: str(entry["sha256"]) for name, entry in read_record(folder, data_set.name).items()}
-    whole = [item for item in data_set.items if all(map(counted.has, item.gives))]
-    known |= {item.name: item.sha256 for item in whole if item.sha256 is not None}
-    names = [name for name in sorted(known) if (folder / name).is_file()]
-    wrong = [name for name in progress(names, "checksums") if sha256_of(folder / name) != known[name]]
+    expected = {name: str(entry["sha256"]) for name, entry in read_record(folder, data_set.name).items()}
+    complete = [item for item in data_set.items if all(map(counted.has, item.gives))]
+    expected |= {item.name: item.sha256 for item in complete if item.sha256 is not None}
+    names = [name for name in sorted(expected) if (folder / name).is_file()]
     if not names:
         return []
+    wrong = [name for name in progress(names, "checksums") if sha256_of(folder / name) != expected[name]]
     fault = f"{Path(wrong[0]).name} is not the published file: its SHA-256 differs" if wrong else ""
     return [Finding("checksums", len(names) - len(wrong), len(names), "published, or recorded at download", fault)]
 
@@ -160,8 +152,36 @@ def unpublished_files(data_set: DataSet, data_root: Path) -> list[str]:
     folder = _folder(data_set, data_root)
     items = [item for item in data_set.items if item.sha256 and not (item.list_of or item.unpacks or item.table)]
     published = {folder / item.name: item.sha256 for item in items if (folder / item.name).is_file()}
-    found = checksums(list(published))
-    return sorted(path.name for path, sha256 in published.items() if not (sha256 or "").startswith(found[path.name]))
+    actual = checksums(list(published))
+    return sorted(path.name for path, sha256 in published.items() if not (sha256 or "").startswith(actual[path.name]))
+
+
+def read_record(folder: Path, name: str) -> dict[str, dict[str, Any]]:
+    """Return ``sha256``, ``bytes``, ``address`` and ``when`` of each downloaded file, by its path in ``folder``.
+
+    Raises:
+        UserError: the file is not a record of downloads.
+    """
+    path = folder / f"cab-data-{name}.json"
+    if not path.is_file():
+        return {}
+    try:
+        entries = dict(json.loads(path.read_text(encoding="utf-8"))["files"])
+        if all(re.fullmatch("[0-9a-f]{64}", entry["sha256"]) for entry in entries.values()):
+            return entries
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise UserError(f"{path} was not written by `cab data download`: delete it")
+
+
+def add_to_record(folder: Path, name: str, entries: Mapping[str, Mapping[str, Any]]) -> None:
+    """Add downloaded files to the record of a data set, atomically."""
+    if not entries:
+        return
+    when = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    files = read_record(folder, name) | {file: {**entry, "when": when} for file, entry in entries.items()}
+    with replacing(folder / f"cab-data-{name}.json") as temporary:
+        temporary.write_text(json.dumps({"data_set": name, "files": dict(sorted(files.items()))}, indent=1) + "\n")
 
 
 def sha256_of(path: Path) -> str:

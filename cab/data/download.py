@@ -1,234 +1,268 @@
-"""Download one file; interrupted downloads resume, and the size and checksum are verified."""
+"""Download data sets to where their tasks read them: each item is fetched, verified, unpacked and recorded."""
 
 from __future__ import annotations
 
-import errno
-import http.client
+import contextlib
+import gzip
+import hashlib
 import logging
 import re
 import shutil
 import sys
+import tarfile
+import tempfile
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+import zipfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from datetime import datetime, timedelta
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from tqdm import tqdm
+from filelock import FileLock
 
-from cab.data.check import sha256_of
-from cab.data.sources import readable_size
-from cab.errors import UserError
-from cab.files.sanitize import sanitize_text
+from cab.data.check import Inventory, add_to_record, sha256_of, take_inventory
+from cab.data.sources import DataSet, Item
+from cab.errors import UserError, first_line
+from cab.files.cache import cache_root, progress
+from cab.files.disk import disk_errors, is_full_disk
 
 log = logging.getLogger("cab")
 
-CHUNK = 1 << 18
+PARALLEL_DOWNLOADS = 8
 TIMEOUT = 60  # seconds without a byte
 RETRY_DELAYS = (1.0, 4.0, 15.0)
 """Seconds to wait before each retry."""
-TRANSIENT_STATUSES = (408, 425, 429, 500, 502, 503, 504)
-"""HTTP status codes after which the download is retried."""
 
 
-class TransientError(Exception):
-    """The host did not answer, or closed the connection; the download can be retried."""
+def download(data_set: DataSet, data_root: Path, *, source: str | None = None) -> tuple[Inventory, list[str]]:
+    """Download the missing items of a data set; other processes that need it wait.
 
-
-def download(
-    address: str, target: Path, *, size: int | None = None, sha256: str | None = None, shown: bool = True
-) -> str:
-    """Download ``address`` to ``target``, and return its SHA-256.
-
-    The partial file has the suffix ``.part``. A partial file of an earlier call is continued if the host still has the
-    same file.
+    Return the inventory afterwards, and instructions for the items that must be downloaded manually.
 
     Args:
-        address: URL.
-        target: path of the complete file.
-        size: expected size in bytes, if known.
-        sha256: expected checksum, if known.
-        shown: show a progress bar.
+        data_set: the data set.
+        data_root: folder of all data sets.
+        source: source to use instead of the official hosts: the URL of a mirror that has the items under their names,
+            or a local file or folder.
 
     Raises:
-        UserError: the file is not available, has the wrong size or checksum, or does not fit on the disk. The partial
-            file is deleted, unless the connection was lost.
+        UserError: an item is not available or has the wrong size or checksum; existing files are kept.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(f"{target.name}.part")
-    tries = [*RETRY_DELAYS, None]
-    for pause in tries:
-        try:
-            _continue(address, part, size, sha256, shown=shown)
-            break
-        except TransientError as error:
-            if pause is None:
-                kept = part.stat().st_size if part.exists() else 0
-                if not kept:
-                    part.unlink(missing_ok=True)
-                    _tag_of(part).unlink(missing_ok=True)
-                after = f" after {kept:,} bytes; repeat the command to resume" if kept else ""
-                raise UserError(f"{address}: {error}{after}") from None
-            log.info("%s: %s; retrying in %.0f s", part.stem, error, pause)
-            time.sleep(pause)
-    return accept(part, target, source=address, size=size, sha256=sha256)
+    key = hashlib.sha256(f"{data_root.resolve()}/{data_set.name}".encode()).hexdigest()[:16]
+    with FileLock(cache_root() / f"data-{key}.lock"):
+        inventory = take_inventory(data_set, data_root)
+        folder, manual_steps = inventory.folder, []
+        with disk_errors(folder):
+            for item in data_set.items:
+                if all(map(inventory.has, item.gives)) and not _has_other_content(folder / item.name, item):
+                    continue
+                location = _location(item, data_set, source)
+                if location is None:
+                    manual_steps.append(item.by_hand)
+                    continue
+                _get_item(item, location, data_set.name, folder, base=source or item.list_of or "")
+                log.info("%s: %s is complete", data_set.name, item.name)
+        return take_inventory(data_set, data_root), manual_steps
 
 
-def accept(part: Path, target: Path, *, source: str, size: int | None, sha256: str | None) -> str:
-    """Rename ``part`` to ``target`` if it has the expected size and checksum, else delete it; return its SHA-256."""
-    found, found_size = sha256_of(part), part.stat().st_size
-    _tag_of(part).unlink(missing_ok=True)
-    if size not in (None, found_size):
-        part.unlink()
-        raise UserError(
-            f"{source} has {found_size:,} bytes instead of {size:,}: a different edition; the file was deleted"
-        )
-    if sha256 not in (None, found):
-        part.unlink()
-        raise UserError(
-            f"{source} has SHA-256 {found:.12}... instead of {sha256:.12}...: it was changed; the file was deleted"
-        )
-    part.replace(target)
-    return found
+def _has_other_content(path: Path, item: Item) -> bool:
+    return item.sha256 is not None and path.is_file() and sha256_of(path) != item.sha256
 
 
-def _continue(address: str, part: Path, size: int | None, sha256: str | None, *, shown: bool) -> None:
-    """Download the rest of ``part``, or the whole file, and write it there."""
-    tag = _tag_of(part)
-    start = part.stat().st_size if part.exists() else 0
-    if start and start == size:
+def _location(item: Item, data_set: DataSet, source: str | None) -> str | None:
+    """Return the URL or local path of an item; None if it must be downloaded manually."""
+    if source is None:
+        return item.address
+    if _is_url(source):
+        return f"{source.rstrip('/')}/{item.name}"
+    path = Path(source).expanduser()
+    if not path.exists():
+        raise UserError(f"--source {source} does not exist; name a file, a folder or a URL that starts with https://")
+    if (path / item.name).is_file():
+        return str(path / item.name)
+    if path.name == item.name or (item.address is None and sum(i.address is None for i in data_set.items) == 1):
+        if path.is_file() or item.unpacks is not None:
+            return str(path)
+        raise UserError(f"--source {source}: this folder does not contain {item.name}")
+    return item.address
+
+
+def _is_url(location: str) -> bool:
+    return location.startswith(("http://", "https://"))
+
+
+def _get_item(item: Item, location: str, name: str, folder: Path, *, base: str) -> None:
+    """Fetch an item, move its content to where the task reads it, and record its checksum."""
+    if Path(location).is_dir():  # an archive that was unpacked manually
+        _merge(Path(location), item, folder, shutil.copy2)
         return
-    headers = {"User-Agent": "cab-benchmark", "Accept-Encoding": "identity"}
-    validator = _validator(tag.read_text(encoding="utf-8", errors="replace")) if tag.exists() else ""
-    if start and (validator or sha256):  # without either, a changed file would not be detected
-        headers["Range"] = f"bytes={start}-"
-        headers |= {"If-Range": validator} if validator else {}
-    with _open(address, part, headers) as response:
-        if response.headers.get_content_type() == "text/html" and not address.endswith(".html"):
-            raise UserError(f"{address} returns a web page instead of the file: it requires a login, or has moved")
-        if response.status == 206 and not _begins_at(response, start):
-            part.unlink(missing_ok=True)
-            raise TransientError("the host sends another part of the file")
-        if response.status != 206:
-            start = 0
-        remaining = response.headers.get("Content-Length", "")
-        whole = start + int(remaining) if re.fullmatch("[0-9]{1,18}", remaining) else None
-        if size is not None and whole not in (None, size):
-            raise UserError(f"{address} has {whole:,} bytes instead of {size:,}: a different edition")
-        _check_space(part.parent, (whole or 0) - start)
-        tag.write_text(_validator(response.headers.get("ETag") or response.headers.get("Last-Modified") or ""))
-        with _disk_full(part), part.open("ab" if start else "wb") as file:
-            bar = tqdm(
-                desc=part.stem,
-                total=whole,
-                initial=start,
-                unit="B",
-                unit_scale=True,
-                leave=False,
-                file=sys.stderr,
-                disable=not shown or not sys.stderr.isatty(),
-            )
-            with bar:
-                for block in _blocks(response):
-                    file.write(block)
-                    bar.update(len(block))
-                    if size is not None and file.tell() > size:  # a host that declares no length could send forever
-                        break
-    if whole is not None and part.stat().st_size < whole:
-        raise TransientError("the connection was lost")
+    scratch = folder / f".cab-data-{name}"
+    scratch.mkdir(parents=True, exist_ok=True)
+    file = scratch / item.name
+    try:
+        log.info("%s: fetching %s", name, location)
+        entry = fetch(location, file, size=item.bytes, sha256=item.sha256, shows_progress=True)
+        with tempfile.TemporaryDirectory(dir=scratch) as unfinished:
+            _install(item, file, Path(unfinished), name, folder, base)
+        add_to_record(folder, name, {item.name: entry})
+        shutil.rmtree(scratch)
+    finally:
+        if item.sha256 is None:  # a file with a verified checksum need not be fetched again
+            file.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            scratch.rmdir()
 
 
-def _open(address: str, part: Path, headers: dict[str, str]) -> http.client.HTTPResponse:
-    """Return the response of the host.
+def _install(item: Item, file: Path, unfinished: Path, name: str, folder: Path, base: str) -> None:
+    """Move the content of an item to where the task reads it, through the folder ``unfinished`` on the same disk."""
+    if item.list_of is not None:
+        _get_listed(_listed_names(file, item.name), base, name, folder)
+    elif item.table is not None:
+        options = dict(item.table)
+        with _damage_reported(file):
+            dated_table(file, unfinished / "table.csv", **{key: options[key] for key in options.keys() - {"to"}})
+        (unfinished / "table.csv").replace(folder / options["to"])
+    elif item.unpacks is not None:
+        unpack(file, unfinished)
+        _merge(unfinished, item, folder, shutil.move)
+    else:
+        if (folder / item.name).exists():
+            log.warning("replacing %s, which is not the published file", folder / item.name)
+        file.replace(folder / item.name)
+
+
+def fetch(
+    location: str, path: Path, *, size: int | None = None, sha256: str | None = None, shows_progress: bool = False
+) -> dict[str, Any]:
+    """Download a URL, or copy a local file, unless ``path`` has it already, and return its record.
 
     Raises:
-        TransientError: the host may answer later.
-        UserError: the host refuses the request.
+        UserError: the file is not available, or has the wrong size or checksum; nothing is kept.
     """
-    try:
-        request = urllib.request.Request(address, headers=headers)
-        response: http.client.HTTPResponse = _OPENER.open(request, timeout=TIMEOUT)
-    except urllib.error.HTTPError as error:
-        if error.code == 416:  # the part is longer than the file
-            part.unlink()
-            raise TransientError("the file at the host is now shorter") from None
-        words = f"the host returns {error.code} {_one_line(error.reason)}"
-        if error.code in TRANSIENT_STATUSES:
-            raise TransientError(words) from None
-        hint = "; log in or accept the license there" if error.code in (401, 403) else ""
-        raise UserError(f"{address}: {words}{hint}") from None
-    except (OSError, http.client.HTTPException) as error:
-        cause: Any = getattr(error, "reason", error)
-        raise TransientError(f"no connection ({_one_line(getattr(cause, 'strerror', None) or cause)})") from None
-    except (ValueError, OverflowError) as error:
-        raise UserError(f"{address}: the host redirects to an invalid address ({_one_line(error)})") from None
-    if response.status not in (200, 206):
-        raise UserError(f"{address}: the host returns {response.status} instead of the file")
-    return response
+    import pooch
+    import requests
 
+    headers = {"User-Agent": "cab-benchmark", "Accept-Encoding": "identity"}
+    options: dict[str, Any] = {"headers": headers, "hooks": {"response": _refuse_page}, "timeout": TIMEOUT}
+    http = pooch.HTTPDownloader(progressbar=shows_progress and sys.stderr.isatty(), chunk_size=1 << 18, **options)
 
-def _one_line(words: object) -> str:
-    """Return the first line of what a host said."""
-    return sanitize_text(" ".join((str(words).splitlines() or [""])[0].split()))[:200]
+    def transfer(location: str, temporary: str, _: object) -> None:
+        Path(temporary).unlink()  # pooch creates a file that only its owner can read
+        if _is_url(location):
+            http(location, temporary, None)
+        else:
+            shutil.copyfile(location, temporary)
+        actual = Path(temporary).stat().st_size
+        if size not in (None, actual):
+            raise UserError(f"{location} has {actual:,} bytes instead of {size:,}: a different edition")
 
-
-class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects to other web addresses only."""
-
-    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
-        if not newurl.startswith(("http://", "https://")):
-            raise ValueError(newurl)
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
-_OPENER = urllib.request.build_opener(_Redirects)
-
-
-def _begins_at(response: http.client.HTTPResponse, start: int) -> bool:
-    """Return whether a partial answer begins at the requested byte; without a request, it is never right."""
-    found = re.match(r"bytes (\d+)-\d+/", response.headers.get("Content-Range", ""), re.ASCII)
-    return start > 0 and found is not None and int(found[1]) == start
-
-
-def _validator(text: str) -> str:
-    """Return the version of a file as a header that can be sent back; empty if it cannot."""
-    return text if re.fullmatch(r"[\x20-\x7e]{1,200}", text) else ""
-
-
-def _blocks(response: http.client.HTTPResponse) -> Iterator[bytes]:
-    while True:
+    pooch.get_logger().setLevel(logging.WARNING)
+    for delay in (*RETRY_DELAYS, None):
         try:
-            block = response.read(CHUNK)
-        except (http.client.HTTPException, OSError):
-            raise TransientError("the connection was lost") from None
-        if not block:
-            return
-        yield block
+            pooch.retrieve(location, known_hash=sha256, fname=path.name, path=path.parent, downloader=transfer)
+            break
+        except requests.RequestException as error:
+            status = 503 if error.response is None else error.response.status_code
+            if delay is None or (status < 500 and status != 429):
+                hint = "; log in or accept the license there" if status in (401, 403) else ""
+                raise UserError(f"cannot download {location}: {first_line(error)}{hint}") from None
+            log.info("%s: %s; retrying in %.0f s", path.name, first_line(error), delay)
+            time.sleep(delay)
+        except ValueError as error:  # pooch: another checksum
+            raise UserError(f"{location}: {first_line(error)}") from None
+    return {"sha256": sha256_of(path), "bytes": path.stat().st_size, "address": location}
 
 
-def _tag_of(part: Path) -> Path:
-    """Return the file that stores the version (ETag or date) of the partial file."""
-    return part.with_name(f"{part.name}.tag")
+def _refuse_page(response: Any, **_: object) -> None:
+    """Raise UserError if a host answers with a web page instead of a file."""
+    if response.status_code == 200 and response.headers.get("Content-Type", "").startswith("text/html"):
+        raise UserError(f"{response.url} returns a web page instead of the file: it requires a login, or has moved")
 
 
-def _check_space(folder: Path, needed: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        raise UserError(
-            f"{folder} has {readable_size(free)} of free space but needs {readable_size(needed)}; name another folder"
-        )
+def _listed_names(file: Path, list_name: str) -> list[str]:
+    """Return the paths in a list of files; UserError if one of them could be outside the folder."""
+    names = file.read_text(encoding="utf-8", errors="replace").split()
+    for name in names:
+        if not re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)*", name, re.ASCII):
+            raise UserError(f"{list_name} contains '{name:.80}', which is not a path below a folder")
+    return names
 
 
-@contextmanager
-def _disk_full(part: Path) -> Iterator[None]:
-    """Delete the partial file and raise UserError if the disk is full."""
+def _get_listed(names: list[str], base: str, data_set: str, folder: Path) -> None:
+    """Fetch the missing files of a list in parallel, and record those that were fetched."""
+    missing = [name for name in names if not (folder / name).is_file()]
+    log.info("%s: fetching %s files from %s", data_set, f"{len(missing):,}", base)
+    entries: dict[str, dict[str, Any]] = {}
+    pool = ThreadPoolExecutor(PARALLEL_DOWNLOADS)
+    try:
+        downloads = {pool.submit(fetch, f"{base.rstrip('/')}/{name}", folder / name): name for name in missing}
+        for finished in progress(as_completed(downloads), data_set):
+            entries[downloads[finished]] = finished.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+        add_to_record(folder, data_set, entries)
+
+
+@contextlib.contextmanager
+def _damage_reported(file: Path) -> Iterator[None]:
+    """Raise UserError if a compressed file is damaged; its readers raise errors of many types."""
     try:
         yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+    except UserError:
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and (is_full_disk(error) or error.filename is not None):
             raise
-        part.unlink(missing_ok=True)
-        _tag_of(part).unlink(missing_ok=True)
-        raise UserError(f"no space left for {part.stem} in {part.parent}; the partial file was deleted") from None
+        raise UserError(f"{file.name} is damaged or unsafe ({first_line(error):.200}): download it again") from None
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpack a ZIP or tar archive into ``folder``; UserError if it is damaged or has a path that leads outside."""
+    with _damage_reported(archive):
+        if zipfile.is_zipfile(archive):
+            with zipfile.ZipFile(archive) as members:
+                for name in members.namelist():
+                    if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+                        raise UserError(f"{archive.name} contains '{name:.80}', a path outside the folder")
+                members.extractall(folder)
+        else:
+            with tarfile.open(archive) as files:
+                files.extractall(folder, filter="data")
+
+
+def _merge(unpacked: Path, item: Item, folder: Path, transfer: Callable[[str, str], object]) -> None:
+    """Copy or move an unpacked archive, or its folder that contains a certain file, into the folder of the data set."""
+    options = item.unpacks or {}
+    if "folder_of" in options:
+        matches = sorted(unpacked.rglob(options["folder_of"]), key=lambda path: (len(path.parts), path))
+        if not matches:
+            raise UserError(f"the archive does not contain {options['folder_of']}: it is a different archive")
+        unpacked = matches[0].parent
+    shutil.copytree(unpacked, folder / options["to"], copy_function=transfer, dirs_exist_ok=True)
+
+
+def dated_table(source: Path, target: Path, *, column: str, columns: int, start: str, hours: int) -> None:
+    """Convert a gzipped, comma-separated table of numbers to CSV with a header and dates, without changing the numbers.
+
+    Args:
+        source: the gzipped table.
+        target: the CSV file.
+        column: format of the column names, such as ``MT_{:03d}``.
+        columns: number of columns.
+        start: date of the first row.
+        hours: hours between two rows.
+
+    Raises:
+        UserError: a row does not have ``columns`` numbers.
+    """
+    date, step = datetime.fromisoformat(start), timedelta(hours=hours)
+    with gzip.open(source, "rt", encoding="utf-8") as rows, target.open("w", encoding="utf-8") as table:
+        table.write(",".join(["date", *(column.format(number) for number in range(columns))]) + "\n")
+        for number, row in enumerate(rows):
+            count = row.count(",") + 1
+            if count != columns:
+                raise UserError(
+                    f"{source.name}, line {number + 1}: {count} numbers instead of {columns}: a different edition"
+                )
+            table.write(f"{date + number * step},{row.rstrip()}\n")

@@ -31,7 +31,7 @@ class Item:
         list_of: base URL, for a list of files with one path per line.
         unpacks: for an archive: target folder ``to``; with ``folder_of``, only the folder that contains a file or
             folder of this name is extracted.
-        table: for a gzipped table without a header: arguments of :func:`cab.data.prepare.dated_table`.
+        table: for a gzipped table without a header: arguments of :func:`cab.data.download.dated_table`.
     """
 
     name: str
@@ -136,18 +136,6 @@ def chosen_root(named: str | None) -> Path | None:
     return Path(root).expanduser() if root else None
 
 
-def how_to_get(name: str, data_root: Path | None) -> str:
+def fetch_hint(name: str, data_root: Path | None) -> str:
     """Return the command that downloads a data set, for error messages."""
     return f"cab data download {name} --data-root {'FOLDER' if data_root is None else shlex.quote(str(data_root))}"
-
-
-def readable_size(count: int) -> str:
-    """Format a number of bytes with a decimal unit.
-
-    >>> readable_size(2_589_657)
-    '2.6 MB'
-    """
-    for unit, digits in (("GB", 9), ("MB", 6)):
-        if count >= 10**digits:
-            return f"{count / 10**digits:.1f} {unit}"
-    return f"{count / 1000:.0f} kB"

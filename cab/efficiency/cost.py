@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TextIO
 
-from cab.files.sanitize import sanitize_csv_cell
+from cab.files.disk import sanitize_csv_cell
 
 DECODING = ("decode", "decode-graph")
 """Phases that decode token by token."""

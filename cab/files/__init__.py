@@ -1,1 +1,1 @@
-"""Cache, write checks, full disks, and text that is safe to print."""
+"""Cache, configuration folders, and safe writing of files and text."""

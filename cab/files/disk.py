@@ -1,14 +1,21 @@
-"""Detect and report full disks."""
+"""Write files safely (atomic replacement, full disks, output folders), and make text from files safe to print."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import re
-from collections.abc import Iterator
+import secrets
+import unicodedata
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cab.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _FULL = re.compile(
     "no space left on device|disk quota exceeded"
@@ -28,13 +35,107 @@ def is_full_disk(error: BaseException) -> bool:
 
 @contextlib.contextmanager
 def disk_errors(folder: Path) -> Iterator[None]:
-    """Raise UserError if the disk of ``folder`` is full; no record is written then, so the run can resume."""
+    """Raise UserError if the disk of ``folder`` is full; nothing incomplete is kept, so the command can resume."""
     try:
         yield
     except Exception as error:
         if is_full_disk(error):
             raise UserError(
-                f"no space left on the disk of {folder}; earlier results and checkpoints are intact. "
+                f"no space left on the disk of {folder}; finished files are intact. "
                 "Free some space and repeat the command"
             ) from error
         raise
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield the path of a temporary file that replaces ``path`` when the block ends, and is deleted if it fails.
+
+    The file has the permissions that the umask leaves.
+    """
+    temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}.tmp")
+    try:
+        yield temporary
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def remove_leftovers(folder: Path, name: str = "") -> None:
+    """Delete temporary files that killed processes left in ``folder``; the caller must hold the lock of the files.
+
+    Args:
+        folder: the folder.
+        name: beginning of the names of the replaced files.
+    """
+    for path in folder.glob(f".{name}*.tmp"):
+        path.unlink(missing_ok=True)
+
+
+def check_writable(folder: Path, option: str) -> None:
+    """Raise UserError if ``folder`` is not writable or could not be created; nothing is created.
+
+    Args:
+        folder: the output folder.
+        option: option that sets the folder, such as ``results_dir``, for the message.
+    """
+    try:
+        existing = next(path for path in (folder, *folder.parents) if path.exists() or path.is_symlink())
+    except (OSError, ValueError) as error:  # too long, or a null character
+        raise UserError(f"{option}: {folder} cannot be used: {getattr(error, 'strerror', None) or error}") from None
+    if not existing.is_dir():
+        raise UserError(f"{option}: {existing} is not a folder; name another folder")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise UserError(f"{option}: {existing} is not writable; name another folder")
+
+
+CONTROL = ("Cc", "Cs", "Cf", "Cn", "Zl", "Zp")
+"""Unicode categories of characters that are replaced: control and format characters, surrogates, line separators."""
+
+
+def sanitize_text(value: object) -> str:
+    """Return ``value`` as text that is valid in XML, UTF-8 and a terminal; other characters become U+FFFD.
+
+    Names in result files can contain anything that JSON can encode.
+    """
+    text = str(value)
+    if text.isprintable():
+        return text
+    return "".join("\ufffd" if unicodedata.category(char) in CONTROL else char for char in text)
+
+
+def sanitize_csv_cell(value: object) -> object:
+    """Sanitize text, and put a quote before text that a spreadsheet would execute as a formula.
+
+    >>> sanitize_csv_cell("=HYPERLINK(1)"), sanitize_csv_cell("-0.5"), sanitize_csv_cell("abc")
+    ("'=HYPERLINK(1)", '-0.5', 'abc')
+    """
+    if not isinstance(value, str):
+        return value
+    text = sanitize_text(value)
+    if len(text) < 2 or text[0] not in "=+-@":
+        return text
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}"
+    return text
+
+
+def sanitize_table(table: pd.DataFrame) -> pd.DataFrame:
+    """Apply :func:`sanitize_csv_cell` to all texts and column names of a table."""
+    texts = table.select_dtypes(include=["object", "string"]).columns
+    safe = table.assign(**{name: table[name].map(sanitize_csv_cell, na_action="ignore") for name in texts})
+    return safe.rename(columns={name: sanitize_csv_cell(name) for name in table.columns})
+
+
+def listed(names: Iterable[str], *, shown: int = 3) -> str:
+    """Return the first ``shown`` names, and the number of the others.
+
+    >>> listed(["a", "b", "c", "d"])
+    'a, b, c and 1 more'
+    """
+    names = list(names)
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + more

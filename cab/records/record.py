@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from cab.errors import UserError, first_line
-from cab.files.replace import replacing
+from cab.files.disk import replacing
 from cab.metric import Metric
 from cab.records.identity import check_names
 from cab.records.schema import ADDED, SCHEMA, check_content, check_hash, with_checksum

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cab.files.sanitize import listed
+from cab.files.disk import listed
 from cab.records.results import PUBLISHED
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from cab.files.cache import cache_root
-from cab.files.replace import remove_leftovers, replacing
-from cab.files.sanitize import sanitize_csv_cell
+from cab.files.disk import remove_leftovers, replacing, sanitize_csv_cell
 from cab.patterns import pattern_rank
 from cab.records.code_hash import attention_hash, checks_hash
 from cab.records.record import Record

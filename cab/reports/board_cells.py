@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cab.files.sanitize import sanitize_text
+from cab.files.disk import sanitize_text
 from cab.reports.suite_board import SuiteBoard
 from cab.reports.tables import MISSING, Column, Entry, Row, Table, decimals_for, element_id, plain, records_link
 from cab.scoring.statistics import ONE_SEED_LEGEND, ONE_SEED_MARK

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from cab.files.sanitize import sanitize_table, sanitize_text
+from cab.files.disk import sanitize_table, sanitize_text
 from cab.records.verification_status import LEGEND, UNVERIFIED_MARK
 from cab.registry.registries import ATTENTIONS
 from cab.reports.card import card_id

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from matplotlib.transforms import Bbox
 
-from cab.files.sanitize import sanitize_text
+from cab.files.disk import sanitize_text
 from cab.reports.figures import WIDTH, mark, short, style
 from cab.reports.inline_svg import inline_svg
 from cab.reports.palette import INK, MUTED, POSITIVE

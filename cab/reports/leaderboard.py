@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cab.files.sanitize import listed, sanitize_table
+from cab.files.disk import listed, sanitize_table
 from cab.patterns import pattern_rank
 from cab.records.record import COMPARISON_KEY, Status
 from cab.records.verification_status import verdicts

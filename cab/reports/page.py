@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from cab.files.sanitize import sanitize_text
+from cab.files.disk import sanitize_text
 from cab.records.verification_status import LEGEND
 from cab.registry.registries import ATTENTIONS
 from cab.reports.board_cells import cell_blocks

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from cab.files.sanitize import sanitize_text
+from cab.files.disk import sanitize_text
 from cab.records.record import CELL, Record, Status
 from cab.reports.leaderboard import with_place
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cab.files.sanitize import sanitize_text
+from cab.files.disk import sanitize_text
 from cab.records.record import REFERENCE_DIRS, Record, Status
 from cab.registry.registries import ATTENTIONS
 from cab.scoring.measured_costs import LENGTH, RUNS as COST_RUNS, MeasuredCost, cost_hardware, measured_costs

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cab.files.sanitize import sanitize_table, sanitize_text
+from cab.files.disk import sanitize_table, sanitize_text
 from cab.records.record import Status
 from cab.registry.registries import TASKS
 

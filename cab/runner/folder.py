@@ -13,8 +13,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from cab.errors import UserError
-from cab.files.disk import disk_errors
-from cab.files.replace import remove_leftovers, replacing
+from cab.files.disk import disk_errors, remove_leftovers, replacing
 from cab.records.record import record_path, weights_path
 
 LOCK = "lock"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cab.data.check import State, take_stock
-from cab.data.get import get
-from cab.data.sources import data_sets, how_to_get
+from cab.data.check import State, take_inventory
+from cab.data.download import download
+from cab.data.sources import data_sets, fetch_hint
 from cab.errors import UserError
 from cab.runner.cell import Cell
 
@@ -20,12 +20,12 @@ def bring_data(cell: Cell) -> None:
         return
     if cell.config.data_root is None:
         raise UserError("data.download=true requires a folder for the data: set data_root=FOLDER or CAB_DATA")
-    if take_stock(data_set, cell.config.data_root).state is State.READY:
+    if take_inventory(data_set, cell.config.data_root).state is State.READY:
         return
-    got = get(data_set, cell.config.data_root)
-    if got.by_hand and got.stock.state is not State.READY:
-        steps = "; ".join(got.by_hand)
-        again = how_to_get(data_set.name, cell.config.data_root)
+    inventory, manual_steps = download(data_set, cell.config.data_root)
+    if manual_steps and inventory.state is not State.READY:
+        steps = "; ".join(manual_steps)
+        again = fetch_hint(data_set.name, cell.config.data_root)
         raise UserError(
             f"{data_set.name} must be downloaded manually: {steps}; then: `{again} --source DOWNLOADED_FILE_OR_FOLDER`"
         )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from cab.errors import UnsupportedError, UserError, first_line
-from cab.files.folders import check_writable
+from cab.files.disk import check_writable
 from cab.records.record import Record, Status, now, record_path
 from cab.runner.cell import Cell
 from cab.runner.data_check import DataCheck

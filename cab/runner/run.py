@@ -15,8 +15,7 @@ import torch
 
 from cab.backbone import Backbone
 from cab.errors import UserError, exits_as_errors
-from cab.files.disk import disk_errors, is_full_disk
-from cab.files.folders import check_writable
+from cab.files.disk import check_writable, disk_errors, is_full_disk
 from cab.records.record import Cost, Record, RunMetadata, Status, record_path, weights_path
 from cab.registry.registries import ATTENTIONS
 from cab.runner.batches import DeviceBatches, mix_seed

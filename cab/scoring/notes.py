@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from cab.files.config_folders import CONFIGS
-from cab.files.sanitize import listed
+from cab.files.disk import listed
 from cab.records.record import COMPARISON_KEY, Record
 from cab.records.results import PUBLISHED
 from cab.scoring.normalization import (

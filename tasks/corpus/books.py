@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from cab import UserError
-from cab.data.sources import how_to_get
+from cab.data.sources import fetch_hint
 from cab.files.cache import checksums
 from tasks.hub import stream
 
@@ -61,7 +61,7 @@ class FolderBooks(Books):
         ValueError: a part is missing or empty, or a file is not UTF-8.
     """
 
-    def __init__(self, folder: Path, bring: str = how_to_get("pg19", None)) -> None:
+    def __init__(self, folder: Path, bring: str = fetch_hint("pg19", None)) -> None:
         self.folder = folder
         self.files = {part: sorted((folder / part).glob("*.txt")) for part in PARTS}
         for part, files in self.files.items():
@@ -134,14 +134,14 @@ def find_books(dataset: str, source: str | None, data_root: Path | None, *, synt
         return HubBooks(source)
     if dataset in WIKITEXTS:
         if data_root is None:
-            raise UserError(f"dataset '{dataset}' needs its files: {how_to_get(dataset, None)}; then data_root=FOLDER")
+            raise UserError(f"dataset '{dataset}' needs its files: {fetch_hint(dataset, None)}; then data_root=FOLDER")
         from tasks.corpus.wikitext import WikiText
 
         return WikiText(dataset, data_root)
     if data_root is None:
         raise UserError(
-            f"dataset '{dataset}' needs its books: {how_to_get(dataset, None)}; point data_root (or CAB_DATA) at a "
+            f"dataset '{dataset}' needs its books: {fetch_hint(dataset, None)}; point data_root (or CAB_DATA) at a "
             "folder with lm/train, lm/validation and lm/test, or use dataset=synthetic"
         )
     folder = next((data_root / name for name in ("lm", "pg19") if (data_root / name / "train").is_dir()), data_root)
-    return FolderBooks(folder, how_to_get(dataset, data_root))
+    return FolderBooks(folder, fetch_hint(dataset, data_root))

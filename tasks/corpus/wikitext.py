@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cab import UserError
-from cab.data.sources import how_to_get
+from cab.data.sources import fetch_hint
 from cab.files.cache import checksums
 from tasks.corpus.books import PARTS, Books
 
@@ -52,6 +52,6 @@ def _find(name: str, data_root: Path, part: str) -> Path:
     if found is None:
         raise UserError(
             f"no {ENDINGS[0].format(part)}, {ENDINGS[1].format(part)} or {ENDINGS[2].format(part)} of {name} at "
-            f"{data_root / FOLDERS[name][0]}: {how_to_get(name, data_root)}; or use dataset=synthetic"
+            f"{data_root / FOLDERS[name][0]}: {fetch_hint(name, data_root)}; or use dataset=synthetic"
         )
     return found

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cab import UserError
-from cab.data.sources import how_to_get
+from cab.data.sources import fetch_hint
 
 log = logging.getLogger(__name__)
 
@@ -93,14 +93,14 @@ def find_files(name: str, data_root: Path | None) -> dict[str, Path]:
     """Return the files ``train`` and those of the layout's ``dev``; raise UserError if one is missing."""
     layout = LAYOUTS[name]
     if data_root is None:
-        raise UserError(f"dataset '{name}' needs its files: {how_to_get(name, None)}; then data_root=FOLDER")
+        raise UserError(f"dataset '{name}' needs its files: {fetch_hint(name, None)}; then data_root=FOLDER")
     homes = [data_root / folder / layout.folder for folder in FOLDERS]
     home = next((each for each in homes if each.is_dir()), homes[0])
     files = {part: home / f"{part}.tsv" for part in ("train", *layout.dev)}
     for path in files.values():
         if not path.is_file():
             raise UserError(
-                f"no {path.name} of {name} at {home}: {how_to_get(name, data_root)}; or use dataset=synthetic"
+                f"no {path.name} of {name} at {home}: {fetch_hint(name, data_root)}; or use dataset=synthetic"
             )
     return files
 

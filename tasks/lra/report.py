@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from cab.files.sanitize import sanitize_text
+from cab.files.disk import sanitize_text
 from cab.reports.sections import Block
 from cab.reports.tables import Column, Entry, Row, Table, element_id, plain
 from cab.reports.task_sections import TaskSection

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from cab import UserError
-from cab.data.sources import data_set, how_to_get
+from cab.data.sources import data_set, fetch_hint
 from cab.files.cache import prepared, progress
 
 PARTS = ("train", "validation", "test")
@@ -153,13 +153,13 @@ def find_folder(name: str, data_root: Path | None, inside: str) -> Path:
     other = f"or use dataset={name}_synthetic"
     if data_root is None:
         raise UserError(
-            f"dataset '{name}' needs its files: {how_to_get(name, None)}; point data_root (or CAB_DATA) at a folder "
+            f"dataset '{name}' needs its files: {fetch_hint(name, None)}; point data_root (or CAB_DATA) at a folder "
             f"with {data_set(name).folders[0]}/{inside}, {other}"
         )
     for folder in data_set(name).folders:
         if (data_root / folder / inside).exists():
             return data_root / folder
     raise UserError(
-        f"no {inside} in {', '.join(data_set(name).folders)} of {data_root}: {how_to_get(name, data_root)}; "
+        f"no {inside} in {', '.join(data_set(name).folders)} of {data_root}: {fetch_hint(name, data_root)}; "
         f"check data_root, {other}"
     )

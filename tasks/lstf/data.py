@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from cab import UserError
-from cab.data.sources import how_to_get
+from cab.data.sources import fetch_hint
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def read_series(name: str, data_root: Path | None) -> Series:
 
 def find_file(file: str, data_root: Path | None, name: str) -> Path:
     """Find ``file`` or ``file``.gz of data set ``name`` in ``data_root``/lstf or ``data_root``."""
-    bring = how_to_get(name, data_root)
+    bring = fetch_hint(name, data_root)
     if data_root is None:
         raise UserError(
             f"{file} is needed: {bring}; give data_root=FOLDER or set CAB_DATA (with {file} in FOLDER/lstf or FOLDER), "

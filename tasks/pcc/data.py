@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from cab import UserError
-from cab.data.sources import how_to_get
+from cab.data.sources import fetch_hint
 from cab.files.cache import checksum, checksums, prepared, progress
 from tasks.pcc.pcd import read_pcd
 
@@ -109,7 +109,7 @@ def read_pcn(
     if missing:
         raise UserError(
             f"{missing[0]} is missing, and {len(missing) - 1} more files that {list_file} names; "
-            f"{how_to_get('pcn', data_root)}, or name a list of your own with task.list_file"
+            f"{fetch_hint('pcn', data_root)}, or name a list of your own with task.list_file"
         )
     key = {"partial": checksums(partial), "complete": checksums(complete), "version": 1}
 
@@ -131,14 +131,14 @@ def read_pcn(
 def _find_folder(data_root: Path | None, list_file: str) -> Path:
     if data_root is None:
         raise UserError(
-            f"dataset 'pcn' needs its files: {how_to_get('pcn', None)}; point data_root (or CAB_DATA) at a folder with "
+            f"dataset 'pcn' needs its files: {fetch_hint('pcn', None)}; point data_root (or CAB_DATA) at a folder with "
             f"pcc/{list_file}, or use dataset=synthetic"
         )
     folders = [data_root / name for name in ("pcc", "pcc/PCN", "PCN", ".")]
     folder = next((folder for folder in folders if (folder / list_file).is_file()), None)
     if folder is None:
         raise UserError(
-            f"no {list_file} in {folders[0]} or {folders[2]}: {how_to_get('pcn', data_root)}; check data_root, or use "
+            f"no {list_file} in {folders[0]} or {folders[2]}: {fetch_hint('pcn', data_root)}; check data_root, or use "
             "dataset=synthetic"
         )
     return folder

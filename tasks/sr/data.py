@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from cab import UserError
-from cab.data.sources import how_to_get
+from cab.data.sources import fetch_hint
 from cab.files.cache import checksums, prepared, progress
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
@@ -90,7 +90,7 @@ def read_pairs(name: str, data_root: Path | None, *, low: int, high: int) -> tup
     """
     if data_root is None:
         raise UserError(
-            f"dataset '{name}' needs its images: {how_to_get(name, None)}; point data_root (or CAB_DATA) at a folder "
+            f"dataset '{name}' needs its images: {fetch_hint(name, None)}; point data_root (or CAB_DATA) at a folder "
             f"with sr/{name}_{low}_{high} or sr/{name}, or use dataset=synthetic"
         )
     roots = [data_root / "sr", data_root]
@@ -102,7 +102,7 @@ def read_pairs(name: str, data_root: Path | None, *, low: int, high: int) -> tup
     if raw is None:
         raise UserError(
             f"no {name}_{low}_{high}/ (SR3's layout) and no {name}/ (images) under {roots[0]} or {data_root}: "
-            f"{how_to_get(name, data_root)}; check data_root, or use dataset=synthetic"
+            f"{fetch_hint(name, data_root)}; check data_root, or use dataset=synthetic"
         )
     return _from_files(list_images(raw), raw, None, low, high)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from cab import UserError
-from cab.data.sources import how_to_get
+from cab.data.sources import fetch_hint
 from cab.files.cache import checksums, prepared, progress
 from tasks.hub import stream
 from tasks.sum.synthetic import generate_pair
@@ -143,12 +143,12 @@ def find_pairs(dataset: str, source: str | None, data_root: Path | None, *, empt
         return HubPairs(source)
     if data_root is None:
         raise UserError(
-            f"dataset '{dataset}' needs its files: {how_to_get(dataset, None)}; point data_root (or CAB_DATA) at a "
+            f"dataset '{dataset}' needs its files: {fetch_hint(dataset, None)}; point data_root (or CAB_DATA) at a "
             "folder with sum/train.src.cleaned and so on, or use dataset=synthetic"
         )
     folders = [data_root / name for name in ("sum", "sum/data", "multi_news", "multi_news/data")]
     folder = next((folder for folder in folders if (folder / "train.tgt").is_file()), folders[0])
-    return FolderPairs(folder, bring=how_to_get(dataset, data_root), empty=empty)
+    return FolderPairs(folder, bring=fetch_hint(dataset, data_root), empty=empty)
 
 
 class EncodedPairs(Dataset[dict[str, Tensor | None]]):

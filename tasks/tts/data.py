@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
 from cab import UserError
-from cab.data.sources import how_to_get
+from cab.data.sources import fetch_hint
 from cab.files.cache import checksums, prepared, progress
 from tasks.tts.audio import HOP, NUM_MELS, RATE, features, read_wave
 from tasks.tts.phonemes import ALIGNED, END, PAD, WRITTEN, written_tokens
@@ -101,14 +101,14 @@ def read_ljspeech(data_root: Path | None, *, as_fairseq: bool = False) -> tuple[
 def _find_folder(data_root: Path | None) -> Path:
     if data_root is None:
         raise UserError(
-            f"dataset 'ljspeech' needs its files: {how_to_get('ljspeech', None)}; point data_root (or CAB_DATA) at a "
+            f"dataset 'ljspeech' needs its files: {fetch_hint('ljspeech', None)}; point data_root (or CAB_DATA) at a "
             "folder with tts/metadata.csv and tts/wavs, or use dataset=synthetic"
         )
     folders = [data_root / name for name in ("tts", "LJSpeech-1.1", "tts/LJSpeech-1.1", ".")]
     folder = next((folder for folder in folders if (folder / "metadata.csv").is_file()), None)
     if folder is None:
         raise UserError(
-            f"no metadata.csv in {folders[0]}: {how_to_get('ljspeech', data_root)}; LJSpeech's layout is metadata.csv "
+            f"no metadata.csv in {folders[0]}: {fetch_hint('ljspeech', data_root)}; LJSpeech's layout is metadata.csv "
             "and wavs/<clip>.wav; check data_root, or use dataset=synthetic"
         )
     return folder

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cab.errors import UserError
-from cab.files.sanitize import sanitize_csv_cell, sanitize_table
+from cab.files.disk import sanitize_csv_cell, sanitize_table
 from cab.registry.options import Limit, annotations_of, check_types, converted, described
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.runner.cell import Cell

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cab.data.get import Got, get
 
 from cab.cli.main import main
 from cab.data import get as module
 from cab.data.check import State, take_stock
-from cab.data.get import Got, get
 from cab.data.sources import DataSet, data_sets
 from cab.errors import UserError
 from tasks.corpus.books import FolderBooks

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cab.data.get import get
+from cab.data.unpack import unpack
 
 from cab.cli.main import main
 from cab.data.check import unpublished_files
 from cab.data.download import download
-from cab.data.get import get
 from cab.data.sources import data_sets
-from cab.data.unpack import unpack
 from cab.errors import UserError
-from cab.files.sanitize import sanitize_text
+from cab.files.disk import sanitize_text
 from tests.cab.cli.fuzzed import fault_of
 from tests.cab.data.hostile import ARCHIVES, GOOD, damaged, zip_of
 from tests.cab.data.hosts import Host

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from cab.data.unpack import find_folder_of, move_into, unpack
+
 from cab.errors import UserError
 
 FILES = {"top/metadata.csv": b"a|b|c\n", "top/wavs/1.wav": bytes(range(256)) * 2000}
