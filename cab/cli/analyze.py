@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cab.cli.text_table import text_table
 from cab.errors import UserError
 from cab.files.disk import check_writable
+from cab.files.text_table import text_table
 
 if TYPE_CHECKING:
     from cab.analysis.subject import Subject
@@ -97,7 +97,7 @@ def _gradients(subject: Subject, args: argparse.Namespace) -> None:
     layers = score_gradients(subject, rows=args.rows)
     columns = [*QUANTILES, "smallest_score", "bound_softmax", "bound_linear", "bound_norm"]
     texts = [[str(row["layer"]), *(f"{row[c]:.2e}" if c in row else "-" for c in columns)] for row in layers]
-    print(text_table(["layer", *columns], texts, align="l" + "r" * len(columns)))
+    print(text_table(["layer", *columns], texts, align="lr"))
     if norms:
         names = [name for name in norms[0] if name not in ("step", "loss")]
         variations = [[name, f"{relative_deviation([row[name] for row in norms]):.3f}"] for name in names]
@@ -130,7 +130,7 @@ def _rounding(args: argparse.Namespace) -> None:
                 columns = {f"error_{position}": error for position, error in found.items()}
                 rows.append({"attention": name, "format": each, **columns, "state_bits": bits})
     texts = [[f"{x:.3g}" if isinstance(x, float) else str(x) for x in row.values()] for row in rows]
-    print(text_table(list(rows[0]), texts, align="ll" + "r" * (len(rows[0]) - 2)))
+    print(text_table(list(rows[0]), texts, align="llr"))
     if args.out is not None:
         _write(args.out / "rounding.csv", rows)
 

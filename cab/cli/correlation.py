@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cab.cli.results_arguments import add_results_arguments, print_notes, selected_results
-from cab.cli.text_table import number, text_table
-from cab.files.disk import sanitize_table
+from cab.files.text_table import number, print_csv, text_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     tables = [part(scores.table) for part in (pattern_correlation, benchmark_correlation, task_correlation)]
     table = pd.concat([table for table in tables if len(table)] or tables[:1], ignore_index=True)
     if args.csv:
-        sanitize_table(table).to_csv(sys.stdout, index=False, float_format="%.6f", lineterminator="\n")
+        print_csv(table)
     else:
         print(_text(table))
     print_notes(scores.notes)
@@ -88,7 +86,7 @@ def _compare(args: argparse.Namespace, parts: Sequence[pd.DataFrame]) -> int:
 
 def _print_agreement(table: pd.DataFrame, args: argparse.Namespace, *, reason: str) -> None:
     if args.csv:
-        sanitize_table(table).to_csv(sys.stdout, index=False, float_format="%.6f", lineterminator="\n")
+        print_csv(table)
     elif table.empty:
         print(f"nothing to compare: {reason}")
     else:

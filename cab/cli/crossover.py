@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cab.cli.text_table import number, text_table
 from cab.files.disk import sanitize_table
+from cab.files.text_table import number, text_table
 
 if TYPE_CHECKING:
     import pandas as pd

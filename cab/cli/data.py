@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 from cab.cli.terminal import log_to_terminal
-from cab.cli.text_table import ABSENT, text_table
 from cab.data.check import Inventory, State, take_inventory
 from cab.data.download import download
 from cab.data.sources import DataSet, chosen_root, data_set, data_sets, fetch_hint
 from cab.errors import UserError
 from cab.files.disk import check_writable
+from cab.files.text_table import ABSENT, text_table
 
 COLUMNS = ("data", "state", "size", "tasks", "download", "path", "license", "license_notes", "source", "title")
 

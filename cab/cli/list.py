@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import logging
 
-from cab.cli.text_table import print_rows
 from cab.errors import UserError
+from cab.files.text_table import print_rows
 from cab.patterns import Pattern
 from cab.registry.entries import AttentionEntry
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING
 
-from cab.cli.text_table import number, print_rows, text_table
-from cab.files.disk import sanitize_table
+from cab.files.text_table import number, print_csv, print_rows, text_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,7 +84,7 @@ def _audit(args: argparse.Namespace) -> int:
 
     found = audit(normalization=args.normalization)
     if args.csv:
-        sanitize_table(found[COLUMNS]).to_csv(sys.stdout, index=False, float_format="%.6f", lineterminator="\n")
+        print_csv(found[COLUMNS])
         return 0
     others = {name: audit(normalization=name) for name in NORMALIZATIONS if name != args.normalization}
     print(_summary({args.normalization: found, **others}))

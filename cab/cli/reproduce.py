@@ -9,9 +9,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from cab.cli.text_table import text_table
 from cab.errors import UserError
 from cab.files.disk import check_writable, sanitize_text
+from cab.files.text_table import text_table
 from cab.metric import Metric
 from cab.records.record import Record, Status
 

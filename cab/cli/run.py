@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cab.cli.terminal import log_to_terminal
-from cab.cli.text_table import print_rows, text_table
 from cab.errors import UserError, unknown_name
+from cab.files.text_table import print_rows, text_table
 from cab.records.record import CELL, Record, Status
 from cab.records.results import DEFAULT_DIR
 from cab.records.verification_status import LEGEND, mark_unverified
@@ -117,7 +117,7 @@ def _print_sources(overrides: Sequence[str], *, added: Sequence[str]) -> None:
 
     settings = explain(overrides, added=added)
     header = ["setting", "value", "default", "source"]
-    print(text_table(header, [[s.name, *s.texts, s.source] for s in settings], align="llll"))
+    print(text_table(header, [[s.name, *s.texts, s.source] for s in settings], align="l"))
 
 
 def _print_plan(sweeps: Sequence[Sequence[str]], *, is_sweep: bool) -> Report:
@@ -166,7 +166,7 @@ def _cell_table(record: Record) -> str:
         values = [metric.value, *(record.baselines[name].get(metric.name) for name in names)]
         rows.append([metric.name, *map(_number, values), metric.unit])
     header = ["metric", _signed_name(record), *names, "unit"]
-    return text_table(header, rows, align="l" * len(header))
+    return text_table(header, rows, align="l")
 
 
 def _sweep_tables(records: Sequence[Record]) -> str:

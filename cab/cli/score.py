@@ -5,13 +5,11 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cab.cli.results_arguments import add_results_arguments, print_notes, selected_results
-from cab.cli.text_table import number, text_table
-from cab.files.disk import sanitize_table
+from cab.files.text_table import number, print_csv, text_table
 from cab.scoring.statistics import ONE_SEED_MARK, Verdict
 
 if TYPE_CHECKING:
@@ -66,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         table = order_table(scores) if args.show == "pairwise" else benefit_of_attention(scores.table)
     if args.csv:
-        sanitize_table(table).to_csv(sys.stdout, index=False, float_format="%.6f", lineterminator="\n")
+        print_csv(table)
         print_notes([*scores.notes, *_averaged_data_sets(scores)])
         return 0
     notes = scores.notes
@@ -150,7 +148,7 @@ def _pattern_text(scores: Scores, pattern: str, verdicts: Mapping[tuple[str, ...
         ]
         for name, sign in zip(ranked, [*signs, ""], strict=True)
     ]
-    grid = text_table([pattern, "", *columns, "seeds"], text, align="ll" + "r" * (len(columns) + 1))
+    grid = text_table([pattern, "", *columns, "seeds"], text, align="llr")
     return "\n".join([grid, *(f"  {task}: {parts}" for task, parts in members.items())])
 
 

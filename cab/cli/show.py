@@ -7,8 +7,8 @@ import re
 import shutil
 import textwrap
 
-from cab.cli.text_table import wrapped_table
 from cab.files.disk import sanitize_text
+from cab.files.text_table import text_table
 from cab.reports.card import Card, card
 
 
@@ -26,10 +26,10 @@ def run(args: argparse.Namespace) -> int:
 def text(shown: Card, width: int) -> str:
     """Format a card for a terminal of this many columns."""
     paragraphs = [_filled(paragraph, width) for paragraph in shown.description.split("\n\n")]
-    facts = wrapped_table((), shown.facts(), width=width)
+    facts = text_table((), shown.facts(), width=width)
     parts = [shown.summary.name, *paragraphs, facts]
     for section in shown.sections:
-        body = wrapped_table(section.header, section.rows, width=width - 2) if section.rows else section.text
+        body = text_table(section.header, section.rows, width=width - 2) if section.rows else section.text
         notes = (textwrap.fill(note, width - 2, subsequent_indent="    ") for note in section.footnotes)
         parts.append(section.title + "\n" + textwrap.indent("\n".join([body, *notes]), "  "))
     return "\n\n".join(parts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from cab.cli.text_table import print_rows
+from cab.files.text_table import print_rows
 from cab.records.record import CELL
 from cab.records.results import DEFAULT_DIR
 from cab.runner.statuses import cell_statuses

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cab.cli.text_table import text_table
+from cab.files.text_table import text_table
 from cab.records.record import REFERENCE_DIRS
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from cab.cli.text_table import text_table
+from cab.files.text_table import text_table
 from cab.scoring.statistics import ONE_SEED_LEGEND, ONE_SEED_MARK
 
 if TYPE_CHECKING:
