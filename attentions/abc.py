@@ -15,8 +15,7 @@ from attentions.kernels.common.precision import neg_inf, upcast
 from attentions.kernels.features.weighted_means import WeightedMeans
 from attentions.kernels.recurrences.causal_abc import causal_abc
 from cab import Attention, Pattern, register_attention
-from cab.attention import PaddingMasks
-from cab.attention_types import CommonArguments, DecodeState
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
 
 

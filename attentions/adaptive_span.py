@@ -16,8 +16,7 @@ from attentions.kernels.common.precision import neg_inf
 from attentions.kernels.windows.window_attention import window_attention
 from attentions.kernels.windows.window_layout import Distances, Window
 from cab import Pattern, register_attention
-from cab.attention import PaddingMasks
-from cab.attention_types import CommonArguments, SoftmaxLimit
+from cab.attention import CommonArguments, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from attentions.bases.sparse import SparseAttention, by_halves, check_spread, check_stride, first_heads
 from attentions.kernels.windows.grid2d import along_both, along_columns, along_rows
 from cab import Pattern, register_attention
-from cab.attention_types import CommonArguments, SoftmaxLimit
+from cab.attention import CommonArguments, SoftmaxLimit
 
 
 @register_attention("axial", patterns="NS CS", complexity="n^2", paper="Ho et al. 2019")

@@ -10,7 +10,7 @@ from attentions.bases.linearized import LinearizedAttention, PositionInfo
 from attentions.bases.recurrent import xavier_linear
 from attentions.kernels.features.feature_maps import Taylor
 from cab import UserError, register_attention
-from cab.attention_types import CommonArguments, DecodeState
+from cab.attention import CommonArguments, DecodeState
 
 
 @register_attention("based", patterns="NS CS NC CC", complexity="n", paper="Arora et al. 2024")

@@ -18,8 +18,7 @@ from attentions.kernels.windows.relative import segment_attention
 from attentions.mca import packed
 from attentions.transformer_xl import RelativeAttention
 from cab import Pattern, register_attention
-from cab.attention import PaddingMasks
-from cab.attention_types import CommonArguments, DecodeState, SoftmaxLimit
+from cab.attention import CommonArguments, DecodeState, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 from cab.padding import take_rows
 

@@ -12,7 +12,7 @@ from attentions.bases.linearized import LinearizedAttention, PositionInfo
 from attentions.kernels.features.feature_maps import Reweighted, kernel_of
 from attentions.linear import readable_kernel
 from cab import UserError, register_attention
-from cab.attention_types import CommonArguments
+from cab.attention import CommonArguments
 
 
 @register_attention("cosformer", patterns="NS CS NC CC", complexity="n", paper="Qin et al. 2022")

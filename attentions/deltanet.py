@@ -15,7 +15,7 @@ from attentions.kernels.recurrences.delta_rule import delta_rule
 from attentions.kernels.recurrences.fla_kernels import Form
 from attentions.ssd import step_map
 from cab import ParamGroupOverride, register_attention
-from cab.attention_types import CommonArguments
+from cab.attention import CommonArguments
 
 GAIN = 2**-2.5
 """Xavier gain of all maps of DeltaNet."""

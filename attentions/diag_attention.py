@@ -17,8 +17,7 @@ from attentions.kernels.common.precision import upcast
 from attentions.kernels.windows.grid2d import along_rows, in_rows
 from attentions.norm_attention import make_rotary, rotated, rotated_by_matrices
 from cab import Pattern, UserError, register_attention
-from cab.attention import PaddingMasks
-from cab.attention_types import CommonArguments, DecodeState, SoftmaxLimit
+from cab.attention import CommonArguments, DecodeState, PaddingMasks, SoftmaxLimit
 
 WEIGHTS = ("softmax", "rela")
 

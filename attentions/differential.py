@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from attentions.kernels.common.precision import upcast
 from attentions.vanilla import VanillaAttention
 from cab import Pattern, register_attention
-from cab.attention_types import SINGLE_LAYER, CommonArguments, LayerPosition, SoftmaxLimit
+from cab.attention import SINGLE_LAYER, CommonArguments, LayerPosition, SoftmaxLimit
 from cab.errors import UserError
 
 

@@ -13,7 +13,7 @@ from attentions.bases.recurrent import xavier_linear
 from attentions.kernels.features.feature_maps import kernel_of
 from attentions.kernels.recurrences.delta_rule import delta_rule
 from cab import Pattern, UserError, register_attention
-from cab.attention_types import CommonArguments, DecodeState
+from cab.attention import CommonArguments, DecodeState
 from cab.errors import UnsupportedError
 from cab.padding import lengths
 

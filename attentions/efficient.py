@@ -13,8 +13,7 @@ from torch import Tensor
 from attentions.kernels.common.precision import neg_inf, upcast
 from attentions.kernels.recurrences.cumulative_softmax_mean import read_cumulative_means
 from cab import Attention, Pattern, register_attention
-from cab.attention import PaddingMasks
-from cab.attention_types import CommonArguments, DecodeState
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 
 
 @register_attention("efficient", patterns="NS CS NC CC", complexity="n", paper="Shen et al. 2021")

@@ -17,8 +17,7 @@ from attentions.kernels.common.softmax import attention_weights
 from attentions.kernels.windows.window_attention import window_attention
 from attentions.kernels.windows.window_layout import Distances, Slots, Window
 from cab import Attention, register_attention
-from cab.attention import PaddingMasks
-from cab.attention_types import CommonArguments
+from cab.attention import CommonArguments, PaddingMasks
 from cab.errors import UserError
 
 PUBLISHED_GLOBALS, PUBLISHED_LENGTH = 230, 4096

@@ -14,8 +14,7 @@ from attentions.bases.linearized import mask_fill
 from attentions.kernels.common.precision import neg_inf, upcast
 from attentions.kernels.recurrences.recurrence import recurrence
 from cab import Attention, Pattern, register_attention
-from cab.attention import PaddingMasks
-from cab.attention_types import CommonArguments, DecodeState
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.padding import lengths
 

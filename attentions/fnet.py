@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from attentions.kernels.common.per_length import each_length
 from attentions.kernels.common.precision import upcast
 from cab import Attention, register_attention
-from cab.attention import PaddingMasks
-from cab.attention_types import CommonArguments
+from cab.attention import CommonArguments, PaddingMasks
 from cab.errors import UserError
 
 

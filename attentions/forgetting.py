@@ -16,8 +16,7 @@ from attentions.kernels.common.softmax import masked_softmax
 from attentions.kernels.common.token_cache import masked_tokens, no_tokens, with_tokens
 from attentions.kernels.gathers.target_blocks import masked, sums_by_targets
 from cab import Attention, register_attention
-from cab.attention import PaddingMasks
-from cab.attention_types import CommonArguments, DecodeState
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 
 
 @register_attention("forgetting", patterns="CS", complexity="n^2", paper="Lin et al. 2025")

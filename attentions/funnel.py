@@ -16,8 +16,7 @@ from attentions.kernels.common.per_length import each_length
 from attentions.kernels.common.softmax import attention_weights
 from attentions.transformer_xl import RelativeAttention
 from cab import Pattern, register_attention
-from cab.attention import PaddingMasks
-from cab.attention_types import CommonArguments, SoftmaxLimit
+from cab.attention import CommonArguments, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 from cab.padding import lengths
 

@@ -18,8 +18,7 @@ from attentions.kernels.common.token_cache import no_tokens, with_tokens
 from attentions.kernels.gathers.key_blocks import in_order
 from attentions.kernels.gathers.target_blocks import sums_by_targets
 from cab import Attention, Pattern, register_attention
-from cab.attention import PaddingMasks
-from cab.attention_types import CommonArguments, DecodeState
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.padding import lengths
 

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, check_positive, projection, xavier_linear
 from cab import register_attention
-from cab.attention_types import CommonArguments
+from cab.attention import CommonArguments
 
 GAIN = 2**-2.5
 """Xavier gain of all maps in flash-linear-attention at the time of the paper."""

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent
 from cab import LayerPosition, register_attention
-from cab.attention_types import SINGLE_LAYER, CommonArguments
+from cab.attention import SINGLE_LAYER, CommonArguments
 
 
 @register_attention("hgrn2", patterns="CS", complexity="n", paper="Qin et al. 2024")

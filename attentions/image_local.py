@@ -13,7 +13,7 @@ from torch import Tensor
 from attentions.bases.sparse import SparseAttention
 from attentions.kernels.windows.tiles import Tile, tiled_attention
 from cab import Pattern, register_attention
-from cab.attention_types import CommonArguments, SoftmaxLimit
+from cab.attention import CommonArguments, SoftmaxLimit
 from cab.errors import UserError
 
 

@@ -10,8 +10,7 @@ from torch import Tensor
 from attentions.kernels.common.precision import neg_inf, upcast
 from attentions.kernels.gathers.landmarks import average, segment_means, segments
 from cab import Attention, Pattern, UserError, register_attention
-from cab.attention import PaddingMasks
-from cab.attention_types import CommonArguments, SoftmaxLimit
+from cab.attention import CommonArguments, PaddingMasks, SoftmaxLimit
 from cab.padding import lengths
 
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, projection
 from cab import LayerPosition, UserError, register_attention
-from cab.attention_types import SINGLE_LAYER, CommonArguments
+from cab.attention import SINGLE_LAYER, CommonArguments
 
 VARIANTS = ("paper", "released", "repository")
 

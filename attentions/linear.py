@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from attentions.bases.linearized import LinearizedAttention
 from attentions.kernels.features.feature_maps import LEAK, kernel_of
 from cab import register_attention
-from cab.attention_types import CommonArguments
+from cab.attention import CommonArguments
 
 
 @register_attention("linear", patterns="NS CS NC CC", complexity="n", paper="Katharopoulos et al. 2020")

@@ -14,8 +14,7 @@ from torch.nn import functional as F
 from attentions.bases.linearized import mask_fill
 from attentions.kernels.common.precision import upcast
 from cab import Attention, register_attention
-from cab.attention import PaddingMasks
-from cab.attention_types import CommonArguments, DecodeState
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
 
 

@@ -14,8 +14,7 @@ from torch.nn import functional as F
 from attentions.bases.sparse import SparseAttention
 from attentions.kernels.windows.offsets import relative_offset_attention
 from cab import Pattern, register_attention
-from cab.attention import PaddingMasks
-from cab.attention_types import CommonArguments, DecodeState, SoftmaxLimit
+from cab.attention import CommonArguments, DecodeState, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 from cab.padding import lengths, take_rows
 

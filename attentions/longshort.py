@@ -15,8 +15,7 @@ from attentions.kernels.common.precision import neg_inf, upcast
 from attentions.kernels.windows.window_attention import window_attention
 from attentions.kernels.windows.window_layout import Chunks, Distances, Slots, Window
 from cab import Attention, Pattern, register_attention
-from cab.attention import PaddingMasks
-from cab.attention_types import CommonArguments, DecodeState
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.padding import lengths, take_rows
 

@@ -17,8 +17,7 @@ from attentions.kernels.common.precision import upcast
 from attentions.kernels.gathers.latents import latent_attention, zero_empty_sources
 from attentions.kernels.recurrences.recurrence import recurrence
 from cab import Attention, Pattern, register_attention
-from cab.attention import PaddingMasks
-from cab.attention_types import CommonArguments, DecodeState
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.padding import lengths
 

@@ -16,7 +16,7 @@ from attentions.kernels.common.chunked_heads import chunk_size, recompute_upcast
 from attentions.kernels.common.softmax import attention_weights
 from attentions.vanilla import VanillaAttention
 from cab import Pattern, register_attention
-from cab.attention_types import CommonArguments, SoftmaxLimit
+from cab.attention import CommonArguments, SoftmaxLimit
 from cab.errors import UserError
 
 

@@ -17,8 +17,7 @@ from attentions.kernels.common.rotary import rotate
 from attentions.kernels.common.softmax import masked_softmax
 from attentions.kernels.common.token_cache import masked_tokens, no_tokens, with_tokens
 from cab import Attention, Pattern, register_attention
-from cab.attention import PaddingMasks
-from cab.attention_types import CommonArguments, DecodeState
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.padding import lengths
 

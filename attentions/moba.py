@@ -25,8 +25,7 @@ from attentions.kernels.gathers.key_blocks import (
 )
 from attentions.kernels.gathers.target_blocks import sums_by_targets
 from cab import Attention, Pattern, UserError, register_attention
-from cab.attention import PaddingMasks
-from cab.attention_types import CommonArguments, DecodeState, SoftmaxLimit
+from cab.attention import CommonArguments, DecodeState, PaddingMasks, SoftmaxLimit
 from cab.padding import lengths
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from cab import Attention, register_attention
-from cab.attention_types import DecodeState
+from cab.attention import DecodeState
 
 
 @register_attention("none", patterns="NS CS NC CC", complexity="1", paper="Zhang et al. 2023 (CAB)")

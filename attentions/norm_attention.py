@@ -16,8 +16,7 @@ from attentions.kernels.common.precision import upcast
 from attentions.kernels.features.lrpe import LinearizedRotary
 from attentions.kernels.recurrences.recurrence import recurrence
 from cab import Attention, Pattern, UserError, register_attention
-from cab.attention import PaddingMasks
-from cab.attention_types import CommonArguments, DecodeState
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.padding import lengths
 
 KERNELS: dict[str, Callable[[Tensor], Tensor]] = {

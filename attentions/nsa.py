@@ -19,8 +19,7 @@ from attentions.kernels.windows.window_attention import window_attention
 from attentions.kernels.windows.window_layout import Window
 from attentions.mca import packed
 from cab import Attention, register_attention
-from cab.attention import PaddingMasks
-from cab.attention_types import CommonArguments, DecodeState
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.padding import lengths
 

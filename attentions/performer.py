@@ -12,7 +12,7 @@ from attentions.bases.linearized import LinearizedAttention, PositionInfo, mask_
 from attentions.kernels.common.precision import neg_inf
 from attentions.kernels.features.exponential_features import KeyMeans, read_features
 from cab import Pattern, UserError, register_attention
-from cab.attention_types import CommonArguments, DecodeState, SoftmaxLimit
+from cab.attention import CommonArguments, DecodeState, SoftmaxLimit
 from cab.errors import UnsupportedError
 
 RELEASED_OFFSET = 1e-4

@@ -14,8 +14,7 @@ from torch.nn import functional as F
 
 from attentions.kernels.common.precision import accumulation_dtype
 from cab import Attention, Pattern, register_attention
-from cab.attention import PaddingMasks
-from cab.attention_types import CommonArguments, SoftmaxLimit
+from cab.attention import CommonArguments, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 from cab.padding import lengths
 

@@ -15,8 +15,7 @@ from attentions.bases.bucketed import BucketedAttention
 from attentions.kernels.windows.buckets import Reach
 from attentions.kernels.windows.sorted_chunks import chunk_attention
 from cab import Pattern, register_attention
-from cab.attention import PaddingMasks
-from cab.attention_types import CommonArguments
+from cab.attention import CommonArguments, PaddingMasks
 from cab.errors import UserError
 from cab.padding import lengths
 

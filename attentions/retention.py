@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent
 from cab import UserError, register_attention
-from cab.attention_types import CommonArguments
+from cab.attention import CommonArguments
 
 
 @register_attention("retention", patterns="CS", complexity="n", paper="Sun et al. 2023")

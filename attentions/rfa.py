@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from attentions.bases.linearized import LinearizedAttention, PositionInfo
 from attentions.kernels.features.feature_maps import Trigonometric, unit
 from cab import Pattern, UserError, register_attention
-from cab.attention_types import CommonArguments, DecodeState
+from cab.attention import CommonArguments, DecodeState
 from cab.errors import UnsupportedError
 
 FIRST_GATE = 0.9

@@ -17,8 +17,7 @@ from attentions.kernels.windows.buckets import Reach
 from attentions.kernels.windows.window_attention import window_attention
 from attentions.kernels.windows.window_layout import Window
 from cab import Pattern, register_attention
-from cab.attention import PaddingMasks
-from cab.attention_types import CommonArguments, SoftmaxLimit
+from cab.attention import CommonArguments, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 
 

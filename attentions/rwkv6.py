@@ -12,7 +12,7 @@ from attentions.bases.recurrent import Extras, RecurrenceInputs, check_positive
 from attentions.bases.token_shift import TokenShift
 from attentions.kernels.recurrences.fla_kernels import Form
 from cab import LayerPosition, register_attention
-from cab.attention_types import SINGLE_LAYER, CommonArguments
+from cab.attention import SINGLE_LAYER, CommonArguments
 
 MIXED = 5
 """Number of mixtures of a token and the previous one: for the decay, k, v, r and the gate."""

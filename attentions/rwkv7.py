@@ -16,7 +16,7 @@ from attentions.kernels.recurrences import fla_kernels
 from attentions.kernels.recurrences.fla_kernels import Form
 from attentions.kernels.recurrences.generalized_delta_rule import generalized_delta_rule
 from cab import LayerPosition, register_attention
-from cab.attention_types import SINGLE_LAYER, CommonArguments
+from cab.attention import SINGLE_LAYER, CommonArguments
 
 FASTEST = math.exp(-0.5)
 """Largest rate of decay: a feature retains at least exp(-exp(-1/2)) = 0.545 per token."""

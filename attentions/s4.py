@@ -16,8 +16,7 @@ from attentions.kernels.common.chunked_heads import chunk_size, recompute_upcast
 from attentions.kernels.common.precision import accumulation_dtype, upcast
 from attentions.kernels.recurrences.matrix_powers import answers_of_powers
 from cab import Attention, Pattern, register_attention
-from cab.attention import PaddingMasks
-from cab.attention_types import CommonArguments, DecodeState
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.training import ParamGroupOverride
 

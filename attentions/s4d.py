@@ -16,8 +16,7 @@ from attentions.kernels.common.precision import accumulation_dtype
 from attentions.kernels.recurrences.block_readout import read_blocks
 from attentions.kernels.recurrences.diagonal_recurrence import diagonal_scan
 from cab import Attention, Pattern, register_attention
-from cab.attention import PaddingMasks
-from cab.attention_types import CommonArguments, DecodeState
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.padding import compact_rows, lengths
 

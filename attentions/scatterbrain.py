@@ -19,8 +19,7 @@ from attentions.kernels.common.precision import neg_inf, upcast
 from attentions.kernels.features.exponential_features import KeyMeans
 from attentions.performer import orthogonal_gaussians
 from cab import Attention, Pattern, register_attention
-from cab.attention import PaddingMasks
-from cab.attention_types import CommonArguments, DecodeState, SoftmaxLimit
+from cab.attention import CommonArguments, DecodeState, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 from cab.padding import lengths
 

@@ -13,8 +13,7 @@ from torch.nn import functional as F
 
 from attentions.kernels.gathers.latents import latent_attention, zero_empty_sources
 from cab import Attention, register_attention
-from cab.attention import PaddingMasks
-from cab.attention_types import CommonArguments, DecodeState
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attentions.bases.pairwise import PairwiseAttention
 from cab import Pattern, register_attention
-from cab.attention_types import CommonArguments
+from cab.attention import CommonArguments
 
 
 @register_attention("sigmoid", patterns="NS CS NC CC", complexity="n^2", paper="Ramapuram et al. 2024")

@@ -16,8 +16,7 @@ from attentions.kernels.common.precision import neg_inf, upcast
 from attentions.kernels.common.token_cache import no_tokens, with_tokens
 from attentions.kernels.gathers.key_blocks import block_means, in_order
 from cab import Attention, Pattern, register_attention
-from cab.attention import PaddingMasks
-from cab.attention_types import CommonArguments, DecodeState, SoftmaxLimit
+from cab.attention import CommonArguments, DecodeState, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 from cab.padding import lengths
 

@@ -13,8 +13,7 @@ from torch import Tensor
 from attentions.kernels.common.precision import upcast
 from attentions.kernels.features.gaussian import gaussian, gaussian_sums, solve_regularized
 from cab import Attention, Pattern, register_attention
-from cab.attention import PaddingMasks
-from cab.attention_types import CommonArguments, DecodeState
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.padding import lengths
 

@@ -17,8 +17,7 @@ from attentions.kernels.common.precision import upcast
 from attentions.kernels.features.gaussian import gaussian, gaussian_sums, solve_regularized
 from attentions.kernels.gathers.landmarks import average, segment_means, segments
 from cab import Attention, register_attention
-from cab.attention import PaddingMasks
-from cab.attention_types import CommonArguments
+from cab.attention import CommonArguments, PaddingMasks
 from cab.errors import UserError
 from cab.padding import lengths
 

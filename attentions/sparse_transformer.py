@@ -18,7 +18,7 @@ from attentions.kernels.windows.tiles import Tile, tiled_attention
 from attentions.kernels.windows.window_attention import window_attention
 from attentions.kernels.windows.window_layout import Window
 from cab import Pattern, register_attention
-from cab.attention_types import CommonArguments, SoftmaxLimit
+from cab.attention import CommonArguments, SoftmaxLimit
 from cab.errors import UserError
 
 

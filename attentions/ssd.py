@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, check_positive
 from cab import ParamGroupOverride, register_attention
-from cab.attention_types import CommonArguments
+from cab.attention import CommonArguments
 
 STEP_MIN, STEP_MAX = 1e-3, 1e-1
 """Range of softplus(b) at initialization, uniform in the logarithm."""

@@ -15,8 +15,7 @@ from attentions.kernels.common.precision import upcast
 from attentions.kernels.common.softmax import masked_softmax
 from attentions.kernels.gathers.target_blocks import masked, sums_by_targets
 from cab import Attention, Pattern, register_attention
-from cab.attention import PaddingMasks
-from cab.attention_types import CommonArguments, DecodeState
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.padding import lengths
 

@@ -14,8 +14,7 @@ from attentions.bases.sparse import SparseAttention
 from attentions.kernels.common.precision import accumulation_dtype
 from attentions.kernels.windows.relative import all_pairs_attention, segment_attention
 from cab import Attention, Pattern, register_attention
-from cab.attention import PaddingMasks
-from cab.attention_types import CommonArguments, SoftmaxLimit
+from cab.attention import CommonArguments, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 
 

@@ -10,8 +10,7 @@ from torch import Tensor
 from attentions.diag_attention import DiagAttention
 from attentions.norm_attention import NormAttention
 from cab import Attention, register_attention
-from cab.attention import PaddingMasks
-from cab.attention_types import SINGLE_LAYER, CommonArguments, DecodeState, LayerPosition
+from cab.attention import SINGLE_LAYER, CommonArguments, DecodeState, LayerPosition, PaddingMasks
 
 
 class TransNormer(Attention):

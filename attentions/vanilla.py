@@ -10,8 +10,7 @@ from torch.nn import functional as F
 
 from attentions.kernels.common.precision import neg_inf
 from cab import Attention, Pattern, register_attention
-from cab.attention import PaddingMasks
-from cab.attention_types import CommonArguments, DecodeState, SoftmaxLimit
+from cab.attention import CommonArguments, DecodeState, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 
 SINKS = ("none", "one", "learned")

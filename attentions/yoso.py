@@ -16,8 +16,7 @@ from attentions.bases.pairwise import PairwiseAttention
 from attentions.kernels.common.precision import upcast
 from attentions.kernels.features.collisions import collision_counts, collision_sums
 from cab import Attention, register_attention
-from cab.attention import PaddingMasks
-from cab.attention_types import CommonArguments, DecodeState
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.padding import lengths
 

@@ -26,7 +26,7 @@ from backbones.layers.tokens import (
 )
 from backbones.layers.transformer import stack
 from cab import Pattern, UserError, register_backbone
-from cab.attention_types import DecodeState
+from cab.attention import DecodeState
 from cab.backbone import AttentionFactory
 
 POSITIONS: dict[str, Callable[[int, int], SinusoidalPositions | LearnedPositions | NoPositions]] = {

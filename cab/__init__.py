@@ -9,8 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cab.attention import Attention as Attention
-    from cab.attention_types import DecodeState as DecodeState, LayerPosition as LayerPosition
+    from cab.attention import Attention as Attention, DecodeState as DecodeState, LayerPosition as LayerPosition
     from cab.backbone import AttentionFactory as AttentionFactory, Backbone as Backbone
     from cab.errors import UnsupportedError as UnsupportedError, UserError as UserError
     from cab.metric import Metric as Metric
@@ -18,13 +17,12 @@ if TYPE_CHECKING:
     from cab.patterns import Pattern as Pattern
     from cab.records.results import load_results as load_results
     from cab.registry.build import build_attention as build_attention, build_backbone as build_backbone
-    from cab.registry.fla_layer import FlaLayer as FlaLayer
+    from cab.registry.interop import FlaLayer as FlaLayer, use_in_transformers as use_in_transformers
     from cab.registry.registries import (
         register_attention as register_attention,
         register_backbone as register_backbone,
         register_task as register_task,
     )
-    from cab.registry.transformers_interface import use_in_transformers as use_in_transformers
     from cab.task import Batches as Batches, Task as Task
     from cab.training import ParamGroupOverride as ParamGroupOverride, recompute as recompute
 
@@ -33,13 +31,13 @@ _EXPORTS = {
     "AttentionFactory": "cab.backbone",
     "Backbone": "cab.backbone",
     "Batches": "cab.task",
-    "FlaLayer": "cab.registry.fla_layer",
-    "LayerPosition": "cab.attention_types",
+    "FlaLayer": "cab.registry.interop",
+    "LayerPosition": "cab.attention",
     "Metric": "cab.metric",
     "PaddingMasks": "cab.padding",
     "ParamGroupOverride": "cab.training",
     "Pattern": "cab.patterns",
-    "DecodeState": "cab.attention_types",
+    "DecodeState": "cab.attention",
     "Task": "cab.task",
     "UnsupportedError": "cab.errors",
     "UserError": "cab.errors",
@@ -50,7 +48,7 @@ _EXPORTS = {
     "register_attention": "cab.registry.registries",
     "register_backbone": "cab.registry.registries",
     "register_task": "cab.registry.registries",
-    "use_in_transformers": "cab.registry.transformers_interface",
+    "use_in_transformers": "cab.registry.interop",
 }
 
 __all__ = sorted(_EXPORTS)

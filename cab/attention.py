@@ -6,21 +6,72 @@ Legend of shapes: B batch, N targets, M keys, T new tokens, D width, H heads, E 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import ClassVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, starmap
+from typing import Any, ClassVar, NamedTuple, NotRequired, TypedDict
 
 import torch
 from torch import Tensor, nn
 
-from cab.attention_types import DecodeState, SoftmaxLimit, empty_prefix
-from cab.input_checks import check_decoding, check_dimensions, check_heads, check_inputs, check_step, check_tokens
-from cab.packing import PackedAttention
+from cab.input_checks import (
+    check_decoding,
+    check_dimensions,
+    check_heads,
+    check_inputs,
+    check_packed,
+    check_step,
+    check_tokens,
+)
 from cab.padding import PaddingMasks, clean_rows, real_tokens, restore_rows, take_rows, union, without_padding
 from cab.patterns import Pattern
-from cab.training import TrainableModule
+from cab.training import TrainableModule, auxiliary_loss
+
+DecodeState = dict[str, Tensor]
+"""What decoding has read so far: named tensors, each with the batch as its first dimension."""
 
 
-class Attention(PackedAttention, TrainableModule):
+@dataclass(frozen=True)
+class LayerPosition:
+    """Position of an attention among the layers of its kind: number ``index`` of ``num_layers``."""
+
+    index: int
+    num_layers: int
+
+
+SINGLE_LAYER = LayerPosition(0, 1)
+"""The position of an attention that is in no network."""
+
+
+@dataclass(frozen=True)
+class SoftmaxLimit:
+    """Sets of options that approach softmax attention, the last within ``tolerance`` (relative error, RMS)."""
+
+    options: tuple[Mapping[str, Any], ...]
+    tolerance: float = 1e-5
+
+
+class CommonArguments(TypedDict):
+    """The constructor arguments that all attentions share, for ``**common: Unpack[CommonArguments]``."""
+
+    pattern: Pattern | str
+    embed_dim: int
+    num_heads: int
+    dropout: NotRequired[float]
+
+
+def reorder_state(state: DecodeState, index: Tensor) -> DecodeState:
+    """Return the state of sequences ``index`` [B'], as in beam search: any may be dropped or repeated."""
+    return {name: tensor.index_select(0, index) for name, tensor in state.items()}
+
+
+def empty_prefix(batch_size: int, embed_dim: int, like: Tensor) -> DecodeState:
+    """Return the state before the first token of an attention without ``decode``: an empty prefix."""
+    empty = like.new_empty(batch_size, 0, embed_dim)
+    return {"query": empty, "query_padding": empty.new_zeros(batch_size, 0, dtype=torch.bool)}
+
+
+class Attention(TrainableModule):
     """Map ``(query, key, value)`` to outputs; a drop-in replacement for multi-head attention, built for one pattern.
 
     A subclass implements :meth:`attend` on heads and, next to it, ``reference``, the equations of the paper for one
@@ -347,3 +398,121 @@ class Attention(PackedAttention, TrainableModule):
             key_padding_mask=state.get("key_padding"),
         )
         return output[:, -query.shape[1] :], state
+
+    def forward_packed(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        *,
+        query_cu_seqlens: Tensor,
+        key_cu_seqlens: Tensor | None = None,
+    ) -> Tensor:
+        """Compute the outputs of S sequences, which follow each other in one tensor without padding.
+
+        Sequences of similar length are padded to a batch, so short sequences do not cost as much as the longest. The
+        lengths are read on the host, which synchronizes a GPU. The auxiliary loss is that of the sequences, weighted by
+        their numbers of targets, as in a padded batch.
+
+        Args:
+            query: [T, D].
+            key, value: [T', D] in cross patterns, None in self patterns.
+            query_cu_seqlens: cumulative numbers of targets, integers [S + 1] from 0 to T, as in FlashAttention's
+                variable-length interface; sequences may be empty.
+            key_cu_seqlens: those of the keys in cross patterns.
+
+        Returns:
+            [T, D].
+
+        Raises:
+            ValueError: for cumulative lengths that do not fit the tensors or each other.
+        """
+        check_packed(query, key, value, query_cu_seqlens, key_cu_seqlens, self.embed_dim)
+        borders = _borders(query_cu_seqlens, key_cu_seqlens)
+        found, places, losses = [], [], [auxiliary_loss(self)]
+        for group in _groups(borders):
+            queries, query_mask = _padded(query, [item.query for item in group])
+            if key is None or value is None:
+                output = self(queries, query_padding_mask=query_mask)
+            else:
+                keys, key_mask = _padded(key, [item.key for item in group])
+                values = keys if key is value else _padded(value, [item.key for item in group])[0]
+                output = self(queries, keys, values, query_padding_mask=query_mask, key_padding_mask=key_mask)
+            found.append(output[~query_mask])
+            loss = auxiliary_loss(self)
+            losses.append(None if loss is None else loss * (len(found[-1]) / len(query)))
+            places.append(torch.cat([torch.arange(*item.query, device=query.device) for item in group]))
+        self._losses.extend(loss for loss in losses if loss is not None)
+        if not found:
+            return torch.zeros_like(query)
+        return torch.cat(found)[torch.cat(places).argsort()]
+
+    def prefill_packed(
+        self, query: Tensor, state: DecodeState, *, query_cu_seqlens: Tensor
+    ) -> tuple[Tensor, DecodeState]:
+        """Read one packed prompt per sequence of ``state``: outputs [T, D] and the new state of S sequences.
+
+        An empty prompt leaves the state of its sequence unchanged.
+
+        Raises:
+            ValueError: for cumulative lengths that do not fit ``query`` [T, D].
+        """
+        check_packed(query, None, None, query_cu_seqlens, None, self.embed_dim)
+        prompts, mask = _padded(query, [item.query for item in _borders(query_cu_seqlens)])
+        output, state = self.prefill(prompts, state, query_padding_mask=mask)
+        return output[~mask], state
+
+
+# --- packed sequences ---
+
+PADDING_SHARE, FREE_PADDING = 0.25, 128
+"""Padding that a group may contain: this fraction of its tokens, or this number if that is more."""
+
+
+class Borders(NamedTuple):
+    """Position of one sequence in the packed queries and keys, as two half-open ranges."""
+
+    query: tuple[int, int]
+    key: tuple[int, int]
+
+    @property
+    def num_tokens(self) -> tuple[int, int]:
+        """Numbers of targets and of keys."""
+        return self.query[1] - self.query[0], self.key[1] - self.key[0]
+
+
+def _borders(query_cu_seqlens: Tensor, key_cu_seqlens: Tensor | None = None) -> list[Borders]:
+    queries = list(pairwise(query_cu_seqlens.tolist()))
+    keys = [(0, 0)] * len(queries) if key_cu_seqlens is None else pairwise(key_cu_seqlens.tolist())
+    return list(starmap(Borders, zip(queries, keys, strict=True)))
+
+
+def _groups(borders: Sequence[Borders]) -> Iterator[list[Borders]]:
+    """Yield the sequences that have targets in groups of similar length, the longest first."""
+    group: list[Borders] = []
+    longest_query = longest_key = tokens = 0
+    for item in sorted((item for item in borders if item.num_tokens[0]), key=lambda item: item.num_tokens)[::-1]:
+        queries, keys = item.num_tokens
+        longest_query, longest_key, tokens = (
+            max(longest_query, queries),
+            max(longest_key, keys),
+            tokens + queries + keys,
+        )
+        padding = (len(group) + 1) * (longest_query + longest_key) - tokens
+        if group and padding > max(PADDING_SHARE * tokens, FREE_PADDING):
+            yield group
+            group, longest_query, longest_key, tokens = [], queries, keys, queries + keys
+        group.append(item)
+    if group:
+        yield group
+
+
+def _padded(x: Tensor, borders: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
+    """Return the sequences of ``x`` [T, D] as a batch [S, N, D], N at least 1, and its padding mask [S, N]."""
+    starts = torch.tensor([start for start, _ in borders], device=x.device)
+    lengths = torch.tensor([end - start for start, end in borders], device=x.device)
+    offsets = torch.arange(max(1, *(end - start for start, end in borders)), device=x.device)
+    mask = offsets >= lengths[:, None]
+    if not len(x):
+        return x.new_zeros(*mask.shape, x.shape[-1]), mask
+    return x[(starts[:, None] + offsets).masked_fill(mask, 0)], mask

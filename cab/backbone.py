@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from cab.attention import Attention
-from cab.attention_types import LayerPosition
+from cab.attention import Attention, LayerPosition
 from cab.patterns import Pattern
 from cab.training import recompute
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
-from cab.attention_types import DecodeState
+from cab.attention import DecodeState
 from cab.patterns import Pattern
 
 

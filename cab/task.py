@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from cab.attention_types import DecodeState
+from cab.attention import DecodeState
 from cab.backbone import Backbone
 from cab.backbone_protocols import missing_call
 from cab.errors import UnsupportedError

@@ -9,7 +9,7 @@ from fairseq.incremental_decoding_utils import FairseqIncrementalState
 from torch import Tensor, nn
 
 from cab import Attention
-from cab.attention_types import DecodeState, reorder_state
+from cab.attention import DecodeState, reorder_state
 
 BUFFER = "attn_state"
 """fairseq's name for the decoding state of an attention."""

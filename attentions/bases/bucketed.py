@@ -15,8 +15,7 @@ from attentions.kernels.common.precision import neg_inf
 from attentions.kernels.common.token_cache import no_tokens, with_tokens
 from attentions.kernels.windows.buckets import Reach, bucket_attention, meetings, places_in_buckets
 from cab import Attention
-from cab.attention import PaddingMasks
-from cab.attention_types import DecodeState
+from cab.attention import DecodeState, PaddingMasks
 
 QUERIES_AT_ONCE = 256
 """Tokens that are read at once in decoding."""

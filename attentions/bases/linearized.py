@@ -17,8 +17,7 @@ from attentions.kernels.common.precision import upcast
 from attentions.kernels.features.linear_sums import FeatureMap, MeanOfQueries, SumOfKeys, away_from_zero
 from attentions.kernels.recurrences.recurrence import recurrence
 from cab import Attention, Pattern
-from cab.attention import PaddingMasks
-from cab.attention_types import DecodeState
+from cab.attention import DecodeState, PaddingMasks
 from cab.padding import lengths
 
 

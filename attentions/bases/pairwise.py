@@ -14,8 +14,7 @@ from attentions.kernels.common.precision import upcast
 from attentions.kernels.common.token_cache import masked_tokens, no_tokens, with_tokens
 from attentions.kernels.gathers.target_blocks import masked, sums_by_targets
 from cab import Attention, Pattern
-from cab.attention import PaddingMasks
-from cab.attention_types import CommonArguments, DecodeState
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.padding import lengths
 
 

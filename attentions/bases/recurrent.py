@@ -19,8 +19,7 @@ from attentions.kernels.recurrences import fla_kernels
 from attentions.kernels.recurrences.fla_kernels import Form
 from attentions.kernels.recurrences.recurrence import recurrence
 from cab import Attention, UserError
-from cab.attention import PaddingMasks
-from cab.attention_types import CommonArguments, DecodeState
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.padding import lengths
 
 Extras = Mapping[str, Tensor]

@@ -14,8 +14,7 @@ from torch.nn import functional as F
 from attentions.kernels.common.per_length import each_length
 from attentions.kernels.common.precision import neg_inf
 from cab import Attention, Pattern
-from cab.attention import PaddingMasks
-from cab.attention_types import DecodeState
+from cab.attention import DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.padding import lengths
 

@@ -12,7 +12,7 @@ from attentions.bases.recurrent import Recurrent
 from attentions.kernels.common.blocks import tokens_at_once
 from attentions.kernels.common.checkpointing import recompute
 from cab import PaddingMasks
-from cab.attention_types import DecodeState
+from cab.attention import DecodeState
 from cab.padding import lengths
 
 

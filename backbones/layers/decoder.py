@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from backbones.layers.tokens import TokenEmbedding, check_tokens, number_positions
 from backbones.layers.transformer import LayerStack, Positions
 from cab import Backbone, UserError
-from cab.attention_types import DecodeState, reorder_state
+from cab.attention import DecodeState, reorder_state
 
 
 @dataclass(frozen=True)

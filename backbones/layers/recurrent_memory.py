@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from cab.attention_types import DecodeState
+from cab.attention import DecodeState
 
 INPUTS, COUNT = "inputs", "count"
 """[B, L, P, D], right-aligned; [B], number of valid tokens."""

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import set_checkpoint_early_stop
 
 from backbones.layers.transformer import LayerStack, Positions, States, TransformerLayer, read_attention
-from cab.attention_types import DecodeState
+from cab.attention import DecodeState
 from cab.training import recompute
 
 Branch = Callable[[Tensor], Tensor]

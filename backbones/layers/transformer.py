@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from backbones.layers.gates import GRUGate
 from backbones.layers.norms import make_norm
 from cab import Attention, LayerPosition, Pattern, UserError
-from cab.attention_types import DecodeState
+from cab.attention import DecodeState
 from cab.backbone import AttentionFactory
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from backbones.layers.tokens import LearnedPositions, SinusoidalPositions
 from backbones.layers.transformer import LayerStack, Positions, States, TransformerLayer, transformer_layers
-from cab.attention_types import DecodeState
+from cab.attention import DecodeState
 from cab.padding import PaddingMasks
 from cab.training import TrainableModule
 

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from cab.analysis.subject import Subject
-from cab.attention import Attention
-from cab.attention_types import DecodeState
+from cab.attention import Attention, DecodeState
 from cab.errors import UserError
 from cab.padding import union
 from cab.patterns import Pattern

@@ -8,8 +8,7 @@ import logging
 from cab.errors import UserError
 from cab.files.text_table import print_rows
 from cab.patterns import Pattern
-from cab.registry.entries import AttentionEntry
-from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
+from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, AttentionEntry
 
 log = logging.getLogger("cab")
 

@@ -12,8 +12,7 @@ from cab.cli.terminal import log_to_terminal
 from cab.errors import UserError, unknown_name
 from cab.files.text_table import print_rows, text_table
 from cab.records.record import CELL, Record, Status
-from cab.records.results import DEFAULT_DIR
-from cab.records.verification_status import LEGEND, mark_unverified
+from cab.records.results import DEFAULT_DIR, LEGEND, mark_unverified
 from cab.runner.statuses import parse_retried
 
 if TYPE_CHECKING:

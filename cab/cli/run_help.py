@@ -11,9 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cab.files.config_folders import CONFIGS
-from cab.registry.entries import Entry
 from cab.registry.options import argument_texts
-from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, Registry
+from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, Entry, Registry
 
 TEXT = """\
 usage: cab run task=TASK dataset=DATASET attention=ATTENTION pattern=PATTERN [KEY=VALUE ...]

@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from cab.records.verification_status import legend, verdicts
+    from cab.records.results import legend, verdicts
     from cab.scoring import benefit_of_attention, order_table, score
     from cab.scoring.index import COLUMNS
 
@@ -128,7 +128,7 @@ def _index_texts(scores: Scores, patterns: Sequence[str]) -> list[str]:
 
 
 def _pattern_text(scores: Scores, pattern: str, verdicts: Mapping[tuple[str, ...], str]) -> str:
-    from cab.records import verification_status
+    from cab.records import results
 
     table = scores.table[scores.table["pattern"] == pattern]
     rows = {(row["task"], row["attention"]): row for row in table.to_dict("records")}
@@ -137,11 +137,11 @@ def _pattern_text(scores: Scores, pattern: str, verdicts: Mapping[tuple[str, ...
     columns = [average, *tasks] if len(members) > 1 else tasks or [average]
     ranked = list(table.loc[table["task"] == average, "attention"])
     signs = [verdicts.get((pattern, average, *pair), "") for pair in itertools.pairwise(ranked)]
-    verified = verification_status.verdicts(scores.results)
+    verified = results.verdicts(scores.results)
     is_trained = bool((scores.results["hash"] != "").any())
     text = [
         [
-            verification_status.mark_unverified(name, verified[pattern, name]),
+            results.mark_unverified(name, verified[pattern, name]),
             sign,
             *(_cell(rows[(task, name)], is_trained=is_trained) for task in columns),
             _seeds(rows, columns, name),

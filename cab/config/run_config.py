@@ -15,8 +15,7 @@ from cab.config.trainer_config import TrainerConfig
 from cab.errors import UserError
 from cab.files.config_folders import run_defaults
 from cab.patterns import Pattern
-from cab.records.record import Status
-from cab.records.schema import LARGEST_SEED
+from cab.records.record import LARGEST_SEED, Status
 from cab.registry.options import Limit, annotations_of, checked_options
 
 if TYPE_CHECKING:

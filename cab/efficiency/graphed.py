@@ -7,8 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from cab.attention import Attention
-from cab.attention_types import DecodeState
+from cab.attention import Attention, DecodeState
 
 WARM_UP = 3
 """Warm-up calls before a capture, as torch.cuda.graph requires: libraries are initialized in the first."""

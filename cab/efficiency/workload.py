@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cab.attention import Attention
-from cab.attention_types import DecodeState
+from cab.attention import Attention, DecodeState
 from cab.efficiency.cost import DECODING
 from cab.efficiency.graphed import CudaGraphStep, capture_graph
 from cab.efficiency.setting import Setting

@@ -18,10 +18,8 @@ from typing import Any, NamedTuple
 
 ATTENTION = "cab.attention"
 """Module of the base class of attentions."""
-PACKING = "cab.packing"
-"""Module of packed sequences, which no run uses; :func:`checks_hash` includes it instead."""
-NOT_COMPUTING = ("cab", "cab.errors", "cab.registry.registries", PACKING)
-"""Modules that are excluded: they only provide names and messages, or nothing that a run computes."""
+NOT_COMPUTING = ("cab", "cab.errors", "cab.registry.registries")
+"""Modules that are excluded: they only provide names and messages."""
 
 
 class Import(NamedTuple):
@@ -78,8 +76,8 @@ def _attention_packages() -> frozenset[str]:
 
 @functools.cache
 def checks_hash() -> str:
-    """Return the hash of the checks, and of the code that only they use."""
-    files = [*(Path(__file__).parents[1] / "verification").glob("*.py"), *_files_of(PACKING, frozenset({"cab"}), None)]
+    """Return the hash of the checks."""
+    files = (Path(__file__).parents[1] / "verification").glob("*.py")
     return _joined(sorted(_read(path).digest for path in files))
 
 

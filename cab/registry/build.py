@@ -12,13 +12,11 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from cab.attention import Attention
-from cab.attention_types import SINGLE_LAYER, LayerPosition
+from cab.attention import SINGLE_LAYER, Attention, LayerPosition
 from cab.backbone import AttentionFactory, AttentionSpec, Backbone
 from cab.errors import UnsupportedError, UserError, exits_as_errors, first_line
 from cab.patterns import Pattern
-from cab.registry.entries import AttentionEntry
-from cab.registry.registries import ATTENTIONS, BACKBONES
+from cab.registry.registries import ATTENTIONS, BACKBONES, AttentionEntry
 
 OtherAttention = str | Mapping[str, Any] | Mapping[Pattern, AttentionSpec]
 

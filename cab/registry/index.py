@@ -1,8 +1,4 @@
-"""Read the names that a package registers from the source of its modules, without importing them.
-
-A decorator with literal arguments defines the whole entry except for the class. A module that uses a decorator in any
-other way (computed arguments, a loop, an alias, a class inside a function) is imported instead.
-"""
+"""Read the names that a package registers from the source of its modules, without importing them."""
 
 from __future__ import annotations
 
@@ -34,15 +30,6 @@ class Place:
     line: int = field(default=0, compare=False)
 
 
-@dataclass(frozen=True)
-class DecoratorCall:
-    """A decorator such as ``@register_attention("abc", patterns="NS")`` on the class at ``place``."""
-
-    place: Place
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-
-
 def module_specs(name: str) -> Iterator[ModuleSpec]:
     """Yield the module ``name`` and all its submodules without importing them, packages before their contents.
 
@@ -52,19 +39,16 @@ def module_specs(name: str) -> Iterator[ModuleSpec]:
     spec = importlib.util.find_spec(name)
     if spec is None:
         raise ModuleNotFoundError(f"No module named '{name}'", name=name)
-    yield from _with_submodules(spec)
+    waiting = [spec]
+    while waiting:
+        spec = waiting.pop(0)
+        yield spec
+        infos = pkgutil.iter_modules(spec.submodule_search_locations or (), f"{spec.name}.")
+        waiting += [child for info in infos if (child := info.module_finder.find_spec(info.name, None)) is not None]
 
 
-def _with_submodules(spec: ModuleSpec) -> Iterator[ModuleSpec]:
-    yield spec
-    for info in pkgutil.iter_modules(spec.submodule_search_locations or (), f"{spec.name}."):
-        below = info.module_finder.find_spec(info.name, None)
-        if below is not None:
-            yield from _with_submodules(below)
-
-
-def decorator_calls(spec: ModuleSpec, decorator: str) -> list[DecoratorCall] | None:
-    """Return the uses of ``decorator`` in a module; None if they cannot be read from the source.
+def decorator_calls(spec: ModuleSpec, decorator: str) -> list[tuple[Place, list[Any], dict[str, Any]]] | None:
+    """Return the classes that ``decorator`` registers in a module, with its arguments; None if a use is not literal.
 
     Raises:
         SyntaxError: a module that contains the decorator's name has invalid syntax.
@@ -72,40 +56,20 @@ def decorator_calls(spec: ModuleSpec, decorator: str) -> list[DecoratorCall] | N
     if spec.origin is None or not spec.origin.endswith(".py"):
         return [] if spec.loader is None else None  # a folder without __init__.py; a compiled module
     source = Path(spec.origin).read_bytes()
-    mentions = len(re.findall(rb"\b%s\b" % decorator.encode(), source))
-    if not mentions:
+    num_mentions = len(re.findall(rb"\b%s\b" % decorator.encode(), source))
+    if not num_mentions:
         return []
-    tree = ast.parse(source, spec.origin)
     calls = []
-    for statement in tree.body:
-        if isinstance(statement, ast.ClassDef):
-            line = statement.decorator_list[0].lineno if statement.decorator_list else statement.lineno
-            place = Place(spec.name, statement.name, Path(spec.origin), line)
-            for node in statement.decorator_list:
-                if isinstance(node, ast.Call) and _name(node.func) == decorator:
-                    mentions -= 1
-                    try:
-                        calls.append(DecoratorCall(place, *_literals(node)))
-                    except ValueError:
-                        return None
-        elif isinstance(statement, ast.ImportFrom):
-            mentions -= sum(alias.name == decorator and alias.asname is None for alias in statement.names)
-    return None if mentions else calls
-
-
-def _name(function: ast.expr) -> str:
-    """Return the name ``f`` for ``f`` and ``cab.f``."""
-    if isinstance(function, ast.Attribute):
-        return function.attr
-    return function.id if isinstance(function, ast.Name) else ""
-
-
-def _literals(call: ast.Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of a call; ValueError if one is not a literal."""
-    args = tuple(ast.literal_eval(node) for node in call.args)
-    kwargs = {}
-    for keyword in call.keywords:
-        if keyword.arg is None:
-            raise ValueError("**kwargs are not literal")
-        kwargs[keyword.arg] = ast.literal_eval(keyword.value)
-    return args, kwargs
+    for statement in ast.parse(source, spec.origin).body:
+        if isinstance(statement, ast.ImportFrom):
+            num_mentions -= sum(alias.name == decorator and alias.asname is None for alias in statement.names)
+        for node in statement.decorator_list if isinstance(statement, ast.ClassDef) else ():
+            if isinstance(node, ast.Call) and decorator in (getattr(node.func, name, "") for name in ("id", "attr")):
+                num_mentions -= 1
+                place = Place(spec.name, statement.name, Path(spec.origin), statement.decorator_list[0].lineno)
+                try:
+                    args = [ast.literal_eval(argument) for argument in node.args]
+                    calls.append((place, args, {k.arg or "**": ast.literal_eval(k.value) for k in node.keywords}))
+                except ValueError:
+                    return None
+    return None if num_mentions else calls

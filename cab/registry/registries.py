@@ -1,28 +1,35 @@
 """Registries of attentions, backbones and tasks, filled through decorators and entry points.
 
 A package registers classes with the decorators below, and names their module in an entry point of the group
-``cab.attentions``, ``cab.backbones`` or ``cab.tasks``. The decorators are read from the source
-(:mod:`cab.registry.index`); a module is imported when its class is used, and skipped with a warning if that fails.
+``cab.attentions``, ``cab.backbones`` or ``cab.tasks``. A decorator with literal arguments is read from the source
+without importing the module; a module that uses a decorator in another way (computed arguments, a loop, an alias) is
+imported. Modules that cannot be read or imported are skipped with a warning.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import hashlib
 import importlib
+import importlib.util
+import inspect
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from cab.errors import UserError, exits_as_errors, unknown_name
+from cab.errors import UnsupportedError, UserError, exits_as_errors, first_line, unknown_name
 from cab.patterns import Pattern
-from cab.registry.entries import AttentionEntry, BackboneEntry, Entry, import_error
 from cab.registry.index import Place, decorator_calls, module_specs
+from cab.registry.options import annotations_of, check_types, converted
 
 if TYPE_CHECKING:  # used in string annotations only, since cab.attention imports torch
     from cab.attention import Attention  # noqa: F401
@@ -39,6 +46,101 @@ STANDALONE: dict[str, Path] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
+class Entry(Generic[T]):
+    """A registered class, which is imported on first use; ``imported`` is the class after that."""
+
+    name: str
+    paper: str
+    place: Place
+    imported: type[T] | None = field(default=None, compare=False)
+
+    @functools.cached_property
+    def cls(self) -> type[T]:
+        """The class; UnsupportedError if its module cannot be imported."""
+        if self.imported is not None:
+            return self.imported
+        try:
+            with exits_as_errors():
+                return getattr(importlib.import_module(self.place.module), self.place.qualname)
+        except Exception as error:
+            raise UnsupportedError(f"'{self.name}' ({self.origin}) cannot be imported: {_described(error)}") from error
+
+    def build(self, **arguments: Any) -> T:
+        """Create an instance of the class."""
+        return cast("Callable[..., T]", self.cls)(**arguments)
+
+    @property
+    def origin(self) -> str:
+        """File and line of the class."""
+        file, line = self.place.file, self.place.line
+        if file is None:
+            try:
+                file = Path(inspect.getsourcefile(self.cls) or "")
+                line = inspect.getsourcelines(self.cls)[1]
+            except (OSError, TypeError):  # defined in an interactive session
+                return self.place.module
+        return f"{_relative(file)}:{line}"
+
+    @functools.cached_property
+    def options(self) -> dict[str, Any]:
+        """Keyword arguments of the constructor that users can set, with their defaults."""
+        parameters = inspect.signature(self.cls).parameters.values()
+        return {
+            p.name: p.default
+            for p in parameters
+            if p.kind is p.KEYWORD_ONLY and p.default is not p.empty and p.name not in self.reserved
+        }
+
+    @property
+    def reserved(self) -> frozenset[str]:
+        """Constructor arguments that the benchmark sets."""
+        return frozenset()
+
+    def check_options(self, options: Mapping[str, Any], kind: str) -> dict[str, Any]:
+        """Return the options, in the form of :func:`cab.registry.options.converted`.
+
+        Raises:
+            UserError: if an option is unknown or a value does not match its annotation.
+        """
+        for name in options:
+            if name not in self.options:
+                known = ", ".join(sorted(self.options)) or "none"
+                raise UserError(f"{kind} '{self.name}' has no option '{name}' (options: {known})")
+        kinds = annotations_of(self.cls)
+        options = converted(options, kinds)
+        check_types(options, kinds, self.options, kind)
+        return options
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionEntry(Entry["Attention"]):
+    """A registered attention; see :func:`register_attention`. ``label`` is its name in tables."""
+
+    patterns: tuple[Pattern, ...]
+    unsound: tuple[Pattern, ...] = ()
+    complexity: str = ""
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "label", self.label or self.name)
+
+    @property
+    def reserved(self) -> frozenset[str]:
+        return frozenset({"pattern", "embed_dim", "num_heads", "dropout", "layer_position"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackboneEntry(Entry["Backbone"]):
+    """A registered backbone; see :func:`register_backbone`."""
+
+    tasks: Mapping[str, tuple[Pattern, ...]]
+
+    @property
+    def reserved(self) -> frozenset[str]:
+        return frozenset({"make_attention"})
+
+
+@dataclass(frozen=True, kw_only=True)
 class TaskEntry(Entry["Task"]):
     """A registered task; see :func:`register_task`. ``names`` are the backbones that the task itself names."""
 
@@ -49,7 +151,7 @@ class TaskEntry(Entry["Task"]):
     report: str
     options_from_task: str
 
-    def asks(self, dataset: str, pattern: Pattern) -> bool:
+    def has_pattern(self, dataset: str, pattern: Pattern) -> bool:
         """Return whether the data set is defined for the pattern."""
         return pattern in self.dataset_patterns.get(dataset, tuple(Pattern))
 
@@ -85,7 +187,7 @@ class Registry(Generic[E]):
         self.kind = kind
         self.group = f"cab.{kind}s"
         self._entries: dict[str, E] = {}
-        self._broken: list[str] = []
+        self._skipped: list[str] = []
         self._is_read = False
 
     def add(self, entry: E) -> None:
@@ -106,13 +208,10 @@ class Registry(Generic[E]):
     def get(self, name: str) -> E:
         """Return the entry called ``name``; UserError with all names if there is none."""
         self._read()
-        try:
+        if name in self._entries:
             return self._entries[name]
-        except KeyError:
-            error = unknown_name(self.kind, name, self._entries)
-            if self._broken:
-                error = UserError(f"{error} (not loaded: {'; '.join(self._broken)})")
-            raise error from None
+        error = unknown_name(self.kind, name, self._entries)
+        raise UserError(f"{error} (not loaded: {'; '.join(self._skipped)})") if self._skipped else error
 
     def entry_of(self, cls: type) -> E | None:
         """Return the entry of a class that is itself registered; None for other classes, such as its subclasses."""
@@ -135,7 +234,7 @@ class Registry(Generic[E]):
             try:
                 _ = entry.cls
             except UserError as error:
-                self._leave_out(str(error))
+                self._skip(str(error))
                 del self._entries[entry.name]
         return list(self)
 
@@ -144,42 +243,52 @@ class Registry(Generic[E]):
         if self._is_read:
             return
         self._is_read = True
-        for name in dict.fromkeys(point.module for point in entry_points(group=self.group)):
-            before = len(self._entries)
-            try:
-                specs = list(module_specs(name))
-            except Exception as error:
-                self._leave_out(f"module '{name}': {import_error(error)}")
-                continue
+        for package in dict.fromkeys(point.module for point in entry_points(group=self.group)):
+            num_entries = len(self._entries)
+            specs: list[ModuleSpec] = []
+            with self._skipping(package):
+                specs += module_specs(package)
             for spec in specs:
-                self._read_module(spec)
-            if len(self._entries) == before:  # it registers classes of other packages, or without the decorators
+                with self._skipping(spec.name):
+                    self._read_module(spec)
+            if len(self._entries) == num_entries:  # it registers classes of other packages, or without the decorators
                 for spec in specs:
-                    self._import(spec.name)
+                    with self._skipping(spec.name):
+                        importlib.import_module(spec.name)
 
     def _read_module(self, spec: ModuleSpec) -> None:
-        """Add the entries of a module; an error in the module is logged, and the module skipped."""
-        try:
-            calls = decorator_calls(spec, f"register_{self.kind}")
-            for call in calls or ():
-                self.add(DECORATORS[self.kind](*call.args, **call.kwargs).entry(place=call.place))
-        except Exception as error:
-            self._leave_out(f"module '{spec.name}': {import_error(error)}")
-            return
+        calls = decorator_calls(spec, f"register_{self.kind}")
         if calls is None:
-            self._import(spec.name)
+            importlib.import_module(spec.name)
+        for place, args, kwargs in calls or ():
+            self.add(DECORATORS[self.kind](*args, **kwargs).entry(place=place))
 
-    def _import(self, name: str) -> None:
+    @contextlib.contextmanager
+    def _skipping(self, module: str) -> Iterator[None]:
+        """Skip a module with a warning if it raises an exception or ends the program."""
         try:
             with exits_as_errors():
-                importlib.import_module(name)
+                yield
         except Exception as error:
-            self._leave_out(f"module '{name}': {import_error(error)}")
+            self._skip(f"module '{module}': {_described(error)}")
 
-    def _leave_out(self, reason: str) -> None:
-        if reason not in self._broken:
+    def _skip(self, reason: str) -> None:
+        if reason not in self._skipped:
             log.warning("skipped %s: %s", self.group, reason)
-            self._broken.append(reason)
+            self._skipped.append(reason)
+
+
+def _described(error: Exception) -> str:
+    return f"{type(error).__name__}: {first_line(error)}"
+
+
+def _relative(path: Path) -> Path:
+    """Return the path from the working folder, or the absolute path of a file outside it."""
+    path = path.resolve()
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+# --- classes in files ---
 
 
 def is_file(name: str) -> bool:
@@ -188,33 +297,106 @@ def is_file(name: str) -> bool:
 
 
 def name_of_file(target: str) -> str:
-    """Return ``FILE.py:Class`` with the path from the working folder, or the absolute path of a file outside it.
-
-    All paths of a file thus give one name, and the runs of its class one hash.
-    """
+    """Return ``FILE.py:Class`` with the path from the working folder, or the absolute path of a file outside it."""
     file, colon, name = target.rpartition(":")
-    if not os.path.isfile(file):  # noqa: PTH113  # also False for a path that is too long or has a null character
-        return target
+    # os.path.isfile is also False for a path that is too long or has a null character
+    return f"{_relative(Path(file))}{colon}{name}" if os.path.isfile(file) else target  # noqa: PTH113
+
+
+def entry_of_file(target: str) -> AttentionEntry:
+    """Return the registry entry of ``FILE.py:Class``; a class without decorator supports all patterns.
+
+    Raises:
+        UserError: as for :func:`load_object`, or the class is not a subclass of ``cab.Attention``.
+    """
+    from cab.attention import Attention
+
+    cls = load_object(target)
+    if not isinstance(cls, type) or not issubclass(cls, Attention):
+        raise UserError(f"{target} cannot be used in a network: derive it from cab.Attention")
+    registered = ATTENTIONS.entry_of(cls)
+    is_taken = cls.__name__ in ATTENTIONS and ATTENTIONS.get(cls.__name__) is not registered
+    label = target if is_taken else cls.__name__
+    if registered is not None:
+        return dataclasses.replace(registered, name=target, label=label)
+    place = Place(cls.__module__, cls.__qualname__)
+    return AttentionEntry(name=target, label=label, paper="-", place=place, imported=cls, patterns=tuple(Pattern))
+
+
+def load_object(target: str) -> Any:
+    """Import the class or function ``FILE.py:name``; the file can import other modules in its folder.
+
+    Raises:
+        UserError: the file or name does not exist, the import fails or ends the program, or the object is neither a
+            subclass of ``nn.Module`` nor a function.
+    """
+    from torch import nn
+
+    file, _, name = target.rpartition(":") if ":" in target else (target, "", "")
+    if not os.path.isfile(file):  # noqa: PTH113
+        problem = "is a folder" if os.path.isdir(file) else "does not exist"  # noqa: PTH112
+        raise UserError(f"file '{file}' {problem}; name a registered attention or FILE.py:Class")
     path = Path(file).resolve()
-    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    return f"{shown}{colon}{name}"
+    if path.suffix != ".py":
+        raise UserError(f"file '{file}' is not imported, because its name does not end in .py; rename it")
+    for entry in ATTENTIONS:  # a file of a registered package is imported under its own name, and only once
+        if entry.place.file is not None and entry.place.file.resolve() == path:
+            _ = entry.cls
+    module = _imported(path) or _import(path, file)
+    chosen = getattr(module, name, None) if name else None
+    if inspect.isfunction(chosen) or (isinstance(chosen, type) and issubclass(chosen, nn.Module)):
+        return chosen
+    classes = {n: c for n, c in vars(module).items() if isinstance(c, type) and c.__module__ == module.__name__}
+    names = ", ".join(n for n, c in classes.items() if issubclass(c, nn.Module)) or "none"
+    missing = f"no torch.nn.Module class '{name}' in {file}" if name else f"name a class: {file}:Class"
+    raise UserError(f"{missing}; it has: {names}")
+
+
+def _imported(path: Path) -> ModuleType | None:
+    """Return the module if the file is already imported."""
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if file and file.endswith(path.name) and Path(file).resolve() == path:
+            return module
+    return None
+
+
+def _import(path: Path, shown: str) -> ModuleType:
+    """Import a file under a unique module name, so that a file abc.py does not replace the standard module."""
+    name = f"{path.stem}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None, "a file has a spec"
+    assert spec.loader is not None, "a .py file has a loader"
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent))
+    sys.modules[name] = module  # required by dataclasses and pickle
+    STANDALONE[name] = path
+    try:
+        with exits_as_errors():
+            spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name], STANDALONE[name]
+        raise UserError(f"cannot import {shown}: {type(error).__name__}: {error}") from error
+    return module
 
 
 class AttentionRegistry(Registry[AttentionEntry]):
     """Registry of attentions, which also resolves names of the form ``FILE.py:Class``."""
 
     def get(self, name: str) -> AttentionEntry:
-        name = name_of_file(name) if is_file(name) else name
-        if is_file(name) and name not in self:
-            from cab.registry.files import entry_of_file  # imports torch
-
-            self._entries[name] = entry_of_file(name)
+        if is_file(name):
+            name = name_of_file(name)
+            if name not in self:
+                self._entries[name] = entry_of_file(name)
         return super().get(name)
 
 
 ATTENTIONS = AttentionRegistry("attention")
 BACKBONES: Registry[BackboneEntry] = Registry("backbone")
 TASKS: Registry[TaskEntry] = Registry("task")
+
+
+# --- decorators ---
 
 
 def register_attention(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cab.files.disk import sanitize_table, sanitize_text
-from cab.records.verification_status import LEGEND, UNVERIFIED_MARK
+from cab.records.results import LEGEND, UNVERIFIED_MARK
 from cab.registry.registries import ATTENTIONS
 from cab.reports.card import card_id
 from cab.reports.suite_board import COST_PATTERNS, BoardRow, SuiteBoard

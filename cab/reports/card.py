@@ -19,9 +19,8 @@ from cab.paper.taxonomy import taxonomy
 from cab.records.code_hash import attention_hash
 from cab.records.record import REFERENCE_DIRS
 from cab.records.verified import is_verified
-from cab.registry.entries import AttentionEntry
 from cab.registry.options import argument_texts
-from cab.registry.registries import ATTENTIONS, is_file
+from cab.registry.registries import ATTENTIONS, AttentionEntry, is_file
 from cab.suite.gain import SuiteGains, suite_gains
 from cab.suite.results import read_suite
 from cab.suite.table import cell_text

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cab.files.disk import listed, sanitize_table
 from cab.patterns import pattern_rank
 from cab.records.record import COMPARISON_KEY, Status
-from cab.records.verification_status import verdicts
+from cab.records.results import verdicts
 from cab.reports.suites import Suite, printable_results, split_suites
 from cab.scoring import Scores, benefit_of_attention, score
 from cab.scoring.index import AVERAGE

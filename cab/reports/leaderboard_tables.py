@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cab.records.results import PUBLISHED
-from cab.records.verification_status import UNVERIFIED_MARK, legend
+from cab.records.results import PUBLISHED, UNVERIFIED_MARK, legend
 from cab.registry.registries import ATTENTIONS
 from cab.reports.card import card_id
 from cab.reports.leaderboard import COSTS, place_fields, with_place

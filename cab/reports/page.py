@@ -16,7 +16,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from cab.files.disk import sanitize_text
-from cab.records.verification_status import LEGEND
+from cab.records.results import LEGEND
 from cab.registry.registries import ATTENTIONS
 from cab.reports.board_cells import cell_blocks
 from cab.reports.board_table import board_table

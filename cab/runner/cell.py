@@ -14,8 +14,7 @@ from cab.backbone_protocols import missing_call
 from cab.config.run_config import RunConfig
 from cab.errors import UnsupportedError, UserError
 from cab.patterns import Pattern
-from cab.records.identity import cell_hash, identity_of, with_engine
-from cab.records.record import Record, record_path
+from cab.records.record import Record, cell_hash, identity_of, record_path, with_engine
 from cab.registry.build import backbone_patterns, check_attention, check_slot
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.registry.tables import attention_label, read_rows
@@ -64,7 +63,7 @@ class Cell:
 
     @functools.cached_property
     def hash(self) -> str:
-        """Name of the run, see :func:`cab.records.identity.cell_hash`."""
+        """Name of the run, see :func:`cab.records.record.cell_hash`."""
         return cell_hash(self.identity)
 
     def existing_record(self) -> Record | None:
@@ -125,7 +124,7 @@ def check_dataset(task: str, dataset: str, pattern: Pattern | None = None) -> No
     entry = TASKS.get(task)
     if dataset not in entry.datasets:
         raise UnsupportedError(f"task '{task}' has no dataset '{dataset}' (datasets: {', '.join(entry.datasets)})")
-    if pattern is not None and not entry.asks(dataset, pattern):
+    if pattern is not None and not entry.has_pattern(dataset, pattern):
         patterns = " ".join(entry.dataset_patterns[dataset])
         raise UnsupportedError(
             f"dataset '{dataset}' of task '{task}' does not support pattern {pattern} (supported: {patterns})"
@@ -173,7 +172,7 @@ def runnable_cells() -> list[tuple[str, str, str, str, str]]:
         for backbone, patterns in task.backbones.items()
         if backbone in BACKBONES
         for pattern in patterns
-        if task.asks(dataset, pattern)
+        if task.has_pattern(dataset, pattern)
         for attention in ATTENTIONS
         if pattern in attention.patterns
     ]

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cab.errors import UserError
-from cab.records.identity import measured
-from cab.records.record import CELL, COMPARISON_KEY, Record, Status
+from cab.records.record import CELL, COMPARISON_KEY, Record, Status, measured
 from cab.records.results import EXAMPLE_COMMAND, SYNTHETIC, is_generated
 from cab.registry.registries import TASKS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from cab.records.verification_status import mark_unverified
+from cab.records.results import mark_unverified
 from cab.scoring.statistics import ONE_SEED_MARK, Estimate, rank_range
 from cab.suite.gain import CellGain, PatternGain, SuiteGains
 from cab.suite.tuning import FACTORS, TUNED

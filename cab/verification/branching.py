@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from cab.attention_types import reorder_state
+from cab.attention import reorder_state
 from cab.verification.check import Worst, check, decodes
 from cab.verification.compare import difference, limit_for
 from cab.verification.decoding import decodes_padding, initial_state, prefills, read_chunks

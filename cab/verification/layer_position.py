@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cab.attention_types import LayerPosition
+from cab.attention import LayerPosition
 from cab.verification.check import CHECKS, Worst, check
 from cab.verification.inputs import LAYOUTS
 from cab.verification.subject import Subject, names_argument

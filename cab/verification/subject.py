@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from cab.attention import Attention
-from cab.attention_types import SINGLE_LAYER
+from cab.attention import SINGLE_LAYER, Attention
 from cab.errors import UserError
 from cab.patterns import Pattern
 from cab.training import TrainableModule, auxiliary_loss

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cab.attention_types import DecodeState
+from cab.attention import DecodeState
 from cab.backbone import Backbone
 from cab.runner.batches import DeviceBatches, StepBatches, mix_seed, on_device
 from cab.runner.engine import Run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from cab.attention_types import DecodeState
+from cab.attention import DecodeState
 
 
 class RecurrentMemory:

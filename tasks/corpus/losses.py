@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cab import Backbone
-from cab.attention_types import DecodeState
+from cab.attention import DecodeState
 
 LARGE = 2**26
 """Number of logits (256 MiB in float32) above which a backbone that supports it computes losses in chunks."""

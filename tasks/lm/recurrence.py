@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cab import Backbone
-from cab.attention_types import DecodeState
+from cab.attention import DecodeState
 from cab.backbone_protocols import RecurrentLM
 from cab.task import Batches
 from tasks.corpus.losses import recurrent_token_losses

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from backbones.generation import Limits, sample
 from cab import Backbone, Task, UserError, register_task
-from cab.attention_types import DecodeState
+from cab.attention import DecodeState
 from cab.backbone_protocols import RecurrentLM, TokenLM
 from cab.task import Batches, Metric
 from tasks.corpus.blocks import Blocks, OverlappingBlocks

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cab import Attention, Pattern, build_attention
-from cab.attention_types import reorder_state
+from cab.attention import reorder_state
 
 WIDTH, HEADS = 24, 3
 

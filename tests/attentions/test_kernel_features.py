@@ -13,7 +13,7 @@ from attentions.kernels.features.feature_maps import KERNELS, Elementwise, Rewei
 from attentions.kernels.features.linear_sums import FeatureMap, away_from_zero
 from attentions.rfa import RandomFeatureAttention
 from cab import PaddingMasks, Pattern, build_attention
-from cab.attention_types import DecodeState
+from cab.attention import DecodeState
 from tests.attentions.agreement import (
     make,
 )

@@ -14,7 +14,7 @@ from attentions.transformer_xl import TransformerXLAttention
 from backbones.gpt2 import GPT2
 from backbones.layers.recurrent_memory import COUNT, INPUTS
 from cab import Attention, UserError, build_backbone
-from cab.attention_types import DecodeState
+from cab.attention import DecodeState
 from tests.backbones.language_models import SMALL, small, tokens
 
 XL = {"name": "transformer_xl", "segment": 4, "memory": 8}

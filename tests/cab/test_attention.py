@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from cab import Attention, LayerPosition, PaddingMasks, Pattern, UserError, build_attention, build_backbone
-from cab.attention_types import DecodeState
+from cab.attention import DecodeState
 from cab.padding import lengths
 from cab.registry.build import state_bytes
 from cab.registry.registries import ATTENTIONS, register_attention

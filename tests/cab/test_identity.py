@@ -12,10 +12,8 @@ import pytest
 
 from cab import UserError
 from cab.cli.main import main
-from cab.records.identity import cell_hash, check_names, identity_of
-from cab.records.record import Record
+from cab.records.record import Record, cell_hash, check_names, identity_of, with_checksum
 from cab.records.results import MINI_DIR, read_results
-from cab.records.schema import with_checksum
 from cab.records.verified import code_of
 from cab.registry.registries import ATTENTIONS
 from cab.runner.cell import Cell

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, note, seed, settings, strategies as st
 
 from cab.errors import UserError
-from cab.records.record import Record
+from cab.records.record import Record, with_checksum
 from cab.records.results import COLUMNS, MINI_DIR, load_results
-from cab.records.schema import with_checksum
 from tests.cab.hostile import SCALE, SEED
 
 EXAMPLES = 1_000 * SCALE

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attentions.vanilla import VanillaAttention
 from cab import Pattern, UserError
-from cab.packing import Borders, _groups
+from cab.attention import Borders, _groups
 from cab.padding import PaddingMasks
 from cab.training import auxiliary_loss
 

@@ -15,9 +15,8 @@ import pytest
 
 from cab import UserError
 from cab.metric import Metric
-from cab.records.record import Cost, Record, Status
+from cab.records.record import Cost, Record, Status, with_checksum
 from cab.records.results import read_results
-from cab.records.schema import with_checksum
 from tests.cab.made_records import make_about, make_record
 
 

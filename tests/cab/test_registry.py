@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from cab.errors import UserError
-from cab.registry.entries import AttentionEntry
 from cab.registry.index import module_specs
-from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, Registry
+from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, AttentionEntry, Registry
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADER = "from cab import Attention, Backbone, register_attention\n"

@@ -44,7 +44,7 @@ CELLS = [
     if dataset not in UNSAMPLED
     for backbone, patterns in task.backbones.items()
     for pattern in patterns
-    if task.asks(dataset, pattern)
+    if task.has_pattern(dataset, pattern)
 ]
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attentions.kernels.common.blocks import tokens_at_once
 from attentions.kernels.common.checkpointing import recompute
-from cab.attention_types import DecodeState
+from cab.attention import DecodeState
 
 ChunkFunction = Callable[..., tuple[Tensor, DecodeState]]
 """Maps ``(*heads, padding, state, extras)`` to the outputs and the state after them."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cab.attention_types import DecodeState
+from cab.attention import DecodeState
 
 
 def no_tokens(batch_size: int, like: Tensor, **shapes: tuple[int, ...]) -> DecodeState:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cab.attention_types import DecodeState
+from cab.attention import DecodeState
 
 
 def block_means(x: Tensor, size: int) -> Tensor:

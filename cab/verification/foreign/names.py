@@ -14,8 +14,7 @@ from torch import nn
 
 from cab.errors import UserError
 from cab.patterns import Pattern
-from cab.registry.files import load_object
-from cab.registry.registries import is_file
+from cab.registry.registries import is_file, load_object
 from cab.verification.foreign.base import ForeignModule
 from cab.verification.foreign.function_attention import CAUSAL, FunctionAttention, HuggingFaceFunction
 from cab.verification.foreign.hugging_face import model_class

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cab import Attention, Pattern, build_attention
-from cab.attention_types import DecodeState
+from cab.attention import DecodeState
 from cab.efficiency import workload
 from cab.efficiency.graphed import CudaGraphStep
 from cab.efficiency.protocol_default import measure_length

@@ -9,8 +9,7 @@ import pytest
 
 from cab import UserError
 from cab.cli.main import main
-from cab.registry.files import load_class
-from cab.registry.registries import ATTENTIONS
+from cab.registry.registries import ATTENTIONS, load_object
 from cab.runner.cell import Cell
 from cab.runner.launch import composed
 from tests.cab.runner.processes import the_record
@@ -87,7 +86,7 @@ def test_what_is_not_a_python_file_is_one_line(target: str, words: str) -> None:
     Path("folder.py").mkdir()
     Path("mine").write_text(MINE)
     with pytest.raises(UserError, match=words):
-        load_class(target)
+        load_object(target)
 
 
 @pytest.mark.parametrize("statement", ["import sys; sys.exit(0)", "import os; os._exit(0)", "exit()"])

@@ -15,8 +15,7 @@ from filelock import FileLock
 from cab import UserError
 from cab.cli.main import main
 from cab.data.sources import data_sets
-from cab.records.record import Record
-from cab.records.schema import with_checksum
+from cab.records.record import Record, with_checksum
 from cab.runner.cell import Cell as CheckedCell
 from cab.runner.report import Job, Report, cells_without_record
 from cab.runner.run import run_cell

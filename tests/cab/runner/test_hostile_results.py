@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 
 from cab.cli.main import main
-from cab.records.identity import cell_hash, identity_of
-from cab.records.record import Record
-from cab.records.schema import with_checksum
+from cab.records.record import Record, cell_hash, identity_of, with_checksum
 from cab.runner.run import run_cell
 
 Cell = Callable[..., dict[str, Any]]

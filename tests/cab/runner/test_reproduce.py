@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cab.cli.main import main
-from cab.records.schema import with_checksum
+from cab.records.record import with_checksum
 from cab.runner.run import run_cell
 
 Cell = Callable[..., dict[str, Any]]

@@ -11,11 +11,9 @@ import pytest
 
 from cab.cli.main import main
 from cab.records.record import Record
-from cab.records.results import load_results
-from cab.records.verification_status import LEGEND, legend, verdicts
+from cab.records.results import LEGEND, legend, load_results, verdicts
 from cab.records.verified import Row, code_of, remembered, write_rows
-from cab.registry.files import load_class
-from cab.registry.registries import ATTENTIONS
+from cab.registry.registries import ATTENTIONS, load_object
 from cab.runner.statuses import Status
 from tasks.lstf.task import Error
 from tests.cab.made_records import make_record
@@ -95,7 +93,7 @@ def test_a_leak_that_is_trained_is_marked_wherever_its_score_is_shown(capsys: py
     records = {r.cell["attention"]: r for r in map(Record.read, Path("results").glob("*.json"))}
     leaking, linear = records["Leaking"], records["linear"]
     assert (leaking.verified, linear.verified) == (False, True)
-    assert leaking.attention_code == code_of(load_class("leaking.py:Leaking"))
+    assert leaking.attention_code == code_of(load_object("leaking.py:Leaking"))
     assert linear.attention_code == code_of(ATTENTIONS.get("linear").cls)
 
     assert main(["leaderboard", "results", "--out", "board"]) == 0
@@ -115,7 +113,7 @@ def test_a_leak_that_is_trained_is_marked_wherever_its_score_is_shown(capsys: py
     assert f"note: {LEGEND}" in err
     assert main(["score", "results", "--csv"]) == 0
     assert {line.rsplit(",", 1)[1] for line in capsys.readouterr().out.splitlines()[1:]} == {"no", "yes"}
-    remember(load_class("leaking.py:Leaking"), "CS")  # verified later
+    remember(load_object("leaking.py:Leaking"), "CS")  # verified later
     assert main(["score", "results"]) == 0
     assert "†" not in "".join(capsys.readouterr())
 
@@ -123,7 +121,7 @@ def test_a_leak_that_is_trained_is_marked_wherever_its_score_is_shown(capsys: py
 def test_an_attention_of_a_file_takes_options_and_is_found_again(
     capsys: pytest.CaptureFixture[str], file: Path
 ) -> None:
-    remember(load_class(str(file) + ":Leaking"), "CS")
+    remember(load_object(str(file) + ":Leaking"), "CS")
     arguments = [f"attention={file}:Leaking", "attention.share=0.5"]
     status, _, err = run(capsys, *arguments)
     assert status == 0

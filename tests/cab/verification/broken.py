@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from cab import Attention, PaddingMasks
-from cab.attention_types import SoftmaxLimit
+from cab.attention import SoftmaxLimit
 from tests.cab.verification.broken_causal import hide_padding
 
 

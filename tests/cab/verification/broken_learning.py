@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from cab import PaddingMasks
-from cab.attention_types import SINGLE_LAYER
+from cab.attention import SINGLE_LAYER
 from cab.training import ParamGroupOverride
 from tests.cab.verification.broken_causal import hide_padding
 from tests.cab.verification.sound_learning import Clustered, Gated, Sharpened, Weighted
