@@ -95,7 +95,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="maximum time of all calls of a module at one length (default: 600)",
     )
     parser.add_argument("--protocol", choices=("default", "paper", "lra"), default="default")
-    parser.add_argument("--third-party", action="store_true", help="include installed third-party implementations")
+    parser.add_argument(
+        "--third-party",
+        nargs="?",
+        const="",
+        metavar="FOLDER",
+        help="include installed third-party implementations, built by the programs in FOLDER (default: "
+        "benchmarks/third_party of the repository)",
+    )
     parser.add_argument("--no-verify", action="store_true", help="skip the checks of `cab verify`")
     parser.add_argument("--shared-gpu", action="store_true", help="permit a GPU used by other processes")
     parser.add_argument(
@@ -118,10 +125,10 @@ def run(args: argparse.Namespace) -> int:
     from cab.efficiency.cost import write_costs
     from cab.efficiency.gpu_state import refuse_when_shared
     from cab.efficiency.network import LENGTHS, SIZES
-    from cab.efficiency.peers import find_peers
     from cab.efficiency.report import tables
     from cab.efficiency.setting import Setting, appendix_g
     from cab.efficiency.subjects import select_attentions
+    from cab.efficiency.third_party import CHECKOUT, find_implementations
     from cab.patterns import Pattern
     from cab.reports.efficiency import plot
 
@@ -145,9 +152,11 @@ def run(args: argparse.Namespace) -> int:
         refuse_when_shared()
     patterns = list(dict.fromkeys(Pattern.parse(text) for text in args.pattern))
     attentions = select_attentions(args.attentions, patterns)
-    peers, notes = find_peers(attentions) if args.third_party else ([], [])
+    others, notes = [], []
+    if args.third_party is not None:
+        others, notes = find_implementations(attentions, Path(args.third_party or CHECKOUT))
     lengths = sorted(set(args.lengths or usual["lengths"]))
-    plan = Plan(attentions, peers, patterns, list(dict.fromkeys(phases)), lengths, setting, args.protocol)
+    plan = Plan(attentions, others, patterns, list(dict.fromkeys(phases)), lengths, setting, args.protocol)
     for note in notes:
         print_note(note)
 

@@ -13,12 +13,12 @@ from cab.efficiency.cost import DECODING, Cost
 from cab.efficiency.gpu_state import clock_facts
 from cab.efficiency.network import PATTERN as NETWORK_PATTERN, PHASES as NETWORK_PHASES, NetworkSubject
 from cab.efficiency.packed import PHASES as PACKED_PHASES, SequencesSubject
-from cab.efficiency.peers import PeerSubject
 from cab.efficiency.protocol_default import measure_length
 from cab.efficiency.protocol_paper import PHASE as PAPER_PHASE, measure_as_paper
 from cab.efficiency.roofline import Machine, under_roof
 from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import BASELINES, AttentionSubject, ProjectionsSubject, Subject
+from cab.efficiency.third_party import ThirdPartySubject
 from cab.efficiency.workload import PHASES, is_defined
 from cab.errors import UserError, exits_as_errors, first_line, unknown_name
 from cab.patterns import Pattern
@@ -39,7 +39,7 @@ class Plan:
     """
 
     attentions: Sequence[AttentionSubject]
-    peers: Sequence[PeerSubject]
+    third_party: Sequence[ThirdPartySubject]
     patterns: Sequence[Pattern]
     phases: Sequence[str]
     lengths: Sequence[int]
@@ -60,7 +60,9 @@ class Plan:
             raise UserError(
                 f"protocol lra supports only pattern {NETWORK_PATTERN} and the phases {' and '.join(NETWORK_PHASES)}"
             )
-        if self.setting.packed and (self.protocol != "default" or {*self.phases} - {*PACKED_PHASES} or self.peers):
+        if self.setting.packed and (
+            self.protocol != "default" or {*self.phases} - {*PACKED_PHASES} or self.third_party
+        ):
             raise UserError(
                 f"packed sequences support only protocol default and the phases {' and '.join(PACKED_PHASES)}, without "
                 f"third-party implementations; got protocol {self.protocol} and {' '.join(self.phases)}"
@@ -98,7 +100,7 @@ def measure(plan: Plan, *, refuse: Refusal = never, report: Callable[[str], None
         for label, reason in refused.items():
             report(f"{label} {pattern} skipped: {reason}")
         allowed = [subject for subject in attentions if subject.label not in refused]
-        peers = [peer for peer in plan.peers if pattern in peer.patterns]
+        others = [subject for subject in plan.third_party if pattern in subject.patterns]
         for phase in plan.phases:
             if not is_defined(phase, pattern):
                 report(f"{pattern} skipped in phase {phase}: decoding requires CS or CC")
@@ -107,7 +109,7 @@ def measure(plan: Plan, *, refuse: Refusal = never, report: Callable[[str], None
                 for length in plan.lengths:
                     row = Cost(label, str(pattern), phase, length, status="unverified", detail=reason)
                     yield dataclasses.replace(row, **facts)
-            for cost in _measure(plan, [*allowed, *peers], pattern, phase, report):
+            for cost in _measure(plan, [*allowed, *others], pattern, phase, report):
                 yield dataclasses.replace(cost, **facts)
 
 

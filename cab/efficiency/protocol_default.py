@@ -145,7 +145,7 @@ def compare(cases: Sequence[Case], pattern: Pattern, phase: str, length: int) ->
         )
         if case.workload is not None:
             p10, median, p90 = (float(np.percentile(case.samples, at)) for at in (10, 50, 90))
-            peer = fastest_peer(case, measured)
+            rival = fastest_implementation(case, measured)
             facts: dict[str, Any] = {
                 "seconds": median,
                 "bytes": case.bytes,
@@ -156,12 +156,12 @@ def compare(cases: Sequence[Case], pattern: Pattern, phase: str, length: int) ->
                 "kernels": " ".join(sorted(case.operations.foreign)) if case.operations else "",
                 **work(case.workload, case.operations),
             }
-            if peer is not None:
+            if rival is not None:
                 facts |= {
-                    "best_third_party": peer.subject.label,
-                    "speedup_vs_third_party": ratio(peer.samples, case.samples),
-                    "speedup_vs_third_party_without_projections": part_ratio(peer, case, projections),
-                    "bytes_ratio": ratio([case.bytes or 0], [peer.bytes or 0]),
+                    "best_third_party": rival.subject.label,
+                    "speedup_vs_third_party": ratio(rival.samples, case.samples),
+                    "speedup_vs_third_party_without_projections": part_ratio(rival, case, projections),
+                    "bytes_ratio": ratio([case.bytes or 0], [rival.bytes or 0]),
                 }
             padded = measured.get(padded_label(case.subject.label))
             if padded is not None:
@@ -186,10 +186,11 @@ def work(workload: Workload, operations: Operations | None) -> dict[str, int]:
     }
 
 
-def fastest_peer(case: Case, measured: Mapping[str, Case]) -> Case | None:
+def fastest_implementation(case: Case, measured: Mapping[str, Case]) -> Case | None:
     """Return the third-party implementation of this attention with the smallest median."""
-    peers = [other for other in measured.values() if getattr(other.subject, "peer_of", "") == case.subject.label]
-    return min(peers, key=lambda peer: float(np.median(peer.samples)), default=None)
+    label = case.subject.label
+    others = [other for other in measured.values() if getattr(other.subject, "compared_with", "") == label]
+    return min(others, key=lambda other: float(np.median(other.samples)), default=None)
 
 
 def part(case: Case, projections: Case) -> list[float]:

@@ -69,7 +69,10 @@ def phase_tables(costs: Sequence[Cost]) -> Iterator[str]:
     if compared:
         title = head.format("speedup over the best third-party version: total / attention part / memory ratio", how)
         yield grid(
-            compared, title, peer_cell, name=lambda cost: f"{cost.attention} ({cost.best_third_party.split('@')[1]})"
+            compared,
+            title,
+            third_party_cell,
+            name=lambda cost: f"{cost.attention} ({cost.best_third_party.split('@')[1]})",
         )
 
 
@@ -118,7 +121,7 @@ def padded_cell(cost: Cost) -> str:
     return f"{cost.speedup_vs_padded or 0:.2f} / {cost.bytes_vs_padded or 0:.2f}"
 
 
-def peer_cell(cost: Cost) -> str:
+def third_party_cell(cost: Cost) -> str:
     """Return the comparison with the best third-party implementation."""
     return " / ".join(
         "-" if x is None else f"{x:.2f}"

@@ -32,7 +32,7 @@ class Fake:
     module: nn.Module
     patterns: tuple[Pattern, ...] = tuple(Pattern)
     kind: str = "attention"
-    peer_of: str = ""
+    compared_with: str = ""
     built: list[tuple[Pattern, float]] = field(default_factory=list)
 
     def build(self, pattern: Pattern, setting: Setting, *, dropout: float = 0.0) -> nn.Module:  # noqa: ARG002

@@ -111,8 +111,8 @@ def test_ratios_are_of_the_same_rounds() -> None:
         case("projections", [1.0, 2.0, 1.0], kind="projections"),
         case("vanilla", [5.0, 10.0, 9.0]),
         case("local", [2.0, 4.0, 6.0]),
-        case("local@slow", [9.0, 9.0, 9.0], kind="third_party", peer_of="local"),
-        case("local@quick", [4.0, 6.0, 30.0], kind="third_party", peer_of="local"),
+        case("local@slow", [9.0, 9.0, 9.0], kind="third_party", compared_with="local"),
+        case("local@quick", [4.0, 6.0, 30.0], kind="third_party", compared_with="local"),
     ]
     local = protocol_default.compare(cases, Pattern.NS, "forward", 7)[2]
     assert local.relative_to_softmax == pytest.approx(0.4)  # of 0.4, 0.4, 0.67

@@ -14,19 +14,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from wrappers import Whole, require_multiple
 
 from cab.backbone import AttentionSpec
-from cab.efficiency.peers.peer import Make, Options, Peer, Whole, require_multiple
 from cab.errors import UserError
 from cab.patterns import Pattern
 from cab.registry.build import make_attention
 
-NS, CS, NC, CC = Pattern
+Make = Callable[..., nn.Module]
 
 Layer = Any
 """One of our layers, whose kernel is replaced."""
 
-FLA = "flash-linear-attention"
 CHUNK, LINEAR_CHUNK, BASED_CHUNK = 32, 64, 256
 """Block lengths of the package, for kernels that require multiples."""
 
@@ -60,8 +59,8 @@ class InOurLayer(nn.Module):
 def in_our_layer(name: str, kernel: Callable[..., Tensor]) -> Make:
     """Return a builder of the attention ``name`` with another kernel."""
 
-    def make(pattern: Pattern, embed_dim: int, num_heads: int, options: Options) -> nn.Module:
-        spec = AttentionSpec(name, dict(options))
+    def make(pattern: Pattern, embed_dim: int, num_heads: int, **options: Any) -> nn.Module:
+        spec = AttentionSpec(name, options)
         layer: Layer = make_attention(spec, pattern, embed_dim=embed_dim, num_heads=num_heads)
         if hasattr(layer, "mixed"):
             layer.mixed_by_spans = layer.mixed  # avoid the slower, memory-saving path
@@ -189,50 +188,49 @@ def forgetting(_layer: Layer, query: Tensor, key: Tensor, value: Tensor, extras:
     return fla("forgetting_attn.naive.naive_forgetting_attn")(*inputs).transpose(1, 2)
 
 
-def mamba2(pattern: Pattern, embed_dim: int, num_heads: int, options: Options) -> nn.Module:  # noqa: ARG001
+def mamba2(embed_dim: int, num_heads: int, value_expansion: float, state_size: int, conv_size: int | None) -> nn.Module:
     """Build Mamba-2 of transformers in blocks of 64, which takes a quarter of time and memory of its default 256."""
     package = import_module("transformers.models.mamba2")
-    width = max(1, round(options["value_expansion"] * (embed_dim // num_heads)))
+    width = max(1, round(value_expansion * (embed_dim // num_heads)))
     if width * num_heads % embed_dim:
-        raise UserError(f"value_expansion={options['value_expansion']} is not supported (integers only)")
+        raise UserError(f"value_expansion={value_expansion} is not supported (integers only)")
     config = package.Mamba2Config(
         hidden_size=embed_dim,
         num_heads=num_heads,
         head_dim=width,
         expand=width * num_heads // embed_dim,
-        state_size=options["state_size"],
+        state_size=state_size,
         n_groups=1,
-        conv_kernel=options["conv_size"] or 1,
+        conv_kernel=conv_size or 1,
         chunk_size=64,
         num_hidden_layers=1,
     )
     return Whole(package.modeling_mamba2.Mamba2Mixer(config, layer_idx=0), lambda module, x, *_: module(x))
 
 
-def of_package(attention: str, form: str, kernel: Callable[..., Tensor]) -> Peer:
-    """Return the implementation of flash-linear-attention called ``form``."""
-    return Peer(attention, FLA, "fla", (CS,), in_our_layer(attention, kernel), form=f"fla-naive-{form}")
+def with_recurrence(attention: str, kernel: Callable[..., Tensor], *form: str) -> Make:
+    """Return a builder of a recurrent attention with another kernel, in one of its forms."""
+    return in_our_layer(attention, recurrence(partial(kernel, *form)))
 
 
-def forms(attention: str, kernel: Callable[..., Tensor], **names: str) -> list[Peer]:
-    """Return one implementation per form of a kernel, from labels to names in the package."""
-    return [of_package(attention, form, recurrence(partial(kernel, name))) for form, name in names.items()]
-
-
-PEERS = (
-    of_package("retention", "parallel", recurrence(retention)),
-    *forms("retention", decay_of_heads, chunk="chunk", recurrent="recurrent"),
-    *forms("lightning", decay_of_heads, chunk="chunk", recurrent="recurrent"),
-    *forms("ssd", decay_of_heads, chunk="chunk", recurrent="recurrent"),
-    Peer("ssd", "transformers", "transformers", (CS,), mamba2),
-    of_package("gla", "recurrent", recurrence(decay_of_features)),
-    of_package("hgrn2", "recurrent", recurrence(decay_of_features)),
-    *forms("rwkv6", rwkv6, chunk="chunk", recurrent="recurrent"),
-    *forms("deltanet", delta_rule, chunk="chunkwise", recurrent="recurrence"),
-    *forms("gated_deltanet", gated_delta_rule, chunk="chunk", recurrent="recurrent"),
-    *forms("rwkv7", rwkv7, chunk="chunkwise", recurrent="recurrence"),
-    of_package("based", "parallel", partial(based, "parallel")),
-    of_package("based", "chunk", partial(based, "chunk")),
-    of_package("linear", "chunk", linear),
-    of_package("forgetting", "parallel", forgetting),
-)
+retention_parallel = with_recurrence("retention", retention)
+retention_chunk = with_recurrence("retention", decay_of_heads, "chunk")
+retention_recurrent = with_recurrence("retention", decay_of_heads, "recurrent")
+lightning_chunk = with_recurrence("lightning", decay_of_heads, "chunk")
+lightning_recurrent = with_recurrence("lightning", decay_of_heads, "recurrent")
+ssd_chunk = with_recurrence("ssd", decay_of_heads, "chunk")
+ssd_recurrent = with_recurrence("ssd", decay_of_heads, "recurrent")
+gla_recurrent = with_recurrence("gla", decay_of_features)
+hgrn2_recurrent = with_recurrence("hgrn2", decay_of_features)
+rwkv6_chunk = with_recurrence("rwkv6", rwkv6, "chunk")
+rwkv6_recurrent = with_recurrence("rwkv6", rwkv6, "recurrent")
+deltanet_chunk = with_recurrence("deltanet", delta_rule, "chunkwise")
+deltanet_recurrent = with_recurrence("deltanet", delta_rule, "recurrence")
+gated_deltanet_chunk = with_recurrence("gated_deltanet", gated_delta_rule, "chunk")
+gated_deltanet_recurrent = with_recurrence("gated_deltanet", gated_delta_rule, "recurrent")
+rwkv7_chunk = with_recurrence("rwkv7", rwkv7, "chunkwise")
+rwkv7_recurrent = with_recurrence("rwkv7", rwkv7, "recurrence")
+based_parallel = in_our_layer("based", partial(based, "parallel"))
+based_chunk = in_our_layer("based", partial(based, "chunk"))
+linear_chunk = in_our_layer("linear", linear)
+forgetting_parallel = in_our_layer("forgetting", forgetting)
