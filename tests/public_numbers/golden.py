@@ -1,8 +1,8 @@
-"""Read golden files: numbers of public code with the parameters of one of our attentions.
+"""Read golden files: numbers of public code with the parameters of one of our attentions (tools/golden writes them).
 
 A file contains ``about`` (JSON: attention, pattern, sizes, options, source, tolerance), and either the inputs
 (``input.I``), parameters (``state.NAME``), random numbers (``noise.NAME``), ``output`` and gradients (``grad.I``), or
-the quantiles of initial parameters (``init_decode_state.NAME``).
+the quantiles of initial parameters (``start.NAME``).
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ QUANTILES = (0.0, 0.02, 0.1, 0.25, 0.5, 0.75, 0.9, 0.98, 1.0)
 
 @dataclass(frozen=True)
 class Golden:
-    """One file."""
-
     about: dict[str, Any]
     arrays: dict[str, Tensor]
 
@@ -39,16 +37,9 @@ class Golden:
         return {name.removeprefix(prefix): x for name, x in self.arrays.items() if name.startswith(prefix)}
 
     def build(self) -> Attention:
-        about = self.about
-        depth = {"layer_position": LayerPosition(*about["layer"])} if about["layer"] else {}
-        return build_attention(
-            about["attention"],
-            pattern=about["pattern"],
-            embed_dim=about["embed_dim"],
-            num_heads=about["num_heads"],
-            **depth,
-            **about["options"],
-        )
+        sizes = {name: self.about[name] for name in ("pattern", "embed_dim", "num_heads")}
+        layer = {"layer_position": LayerPosition(*self.about["layer"])} if self.about["layer"] else {}
+        return build_attention(self.about["attention"], **sizes, **layer, **self.about["options"])
 
     def distances(self) -> dict[str, float]:
         """Compute the differences of our output and gradients from the public ones, relative to the largest number."""
@@ -58,34 +49,30 @@ class Golden:
         if noise:
             module.sample_noise = lambda *_: noise  # type: ignore[method-assign]
         inputs = [x.double().requires_grad_() for _, x in sorted(self.named("input.").items())]
-        mask = self.arrays.get("mask")
-        masks = {} if mask is None else {"key_padding_mask": mask}
-        output = module(*inputs, *inputs[1:], **masks)[:, slice(*self.about["rows"])]
-        if mask is not None:
-            real = ~mask[:, slice(*self.about["rows"])].unsqueeze(-1)
-            output = output * real
-            self.arrays["output"] *= real
-        found = {"output": distance(output, self.arrays["output"])}
+        mask, rows = self.arrays.get("mask"), slice(*self.about["rows"])
+        output = module(*inputs, *inputs[1:], key_padding_mask=mask)[:, rows]
+        real = torch.ones_like(output[..., :1]) if mask is None else ~mask[:, rows].unsqueeze(-1)
+        distances = {"output": distance(output * real, self.arrays["output"] * real)}
         expected = self.named("grad.")
         if expected:
-            gradients = torch.autograd.grad((output * direction(output)).sum(), inputs)
-            found |= {f"grad.{i}": distance(x, expected[str(i)]) for i, x in enumerate(gradients)}
-        return found
+            gradients = torch.autograd.grad((output * real * direction(output)).sum(), inputs)
+            distances |= {f"grad.{i}": distance(x, expected[str(i)]) for i, x in enumerate(gradients)}
+        return distances
 
     def start_distances(self, seeds: int = 32) -> dict[str, float]:
         """Compute the differences between quantiles of initial parameters, relative to the range of the public ones."""
         levels = torch.tensor(QUANTILES, dtype=torch.float64)
-        drawn = []
+        states = []
         for seed in range(seeds):
             torch.manual_seed(seed)
-            drawn.append(self.build().state_dict())
-        found = {}
-        for name, expected in self.named("start.").items():
-            own = torch.cat([state[name].flatten() for state in drawn]).double().quantile(levels)
-            largest, width = expected.abs().max(), expected[-1] - expected[0]
+            states.append(self.build().state_dict())
+        distances = {}
+        for name, public in self.named("start.").items():
+            ours = torch.cat([state[name].flatten() for state in states]).double().quantile(levels)
+            largest, width = public.abs().max(), public[-1] - public[0]
             scale = width if width > 1e-6 * largest else largest  # a constant, but for rounding
-            found[name] = ((own - expected)[1:-1].abs().max() / scale).item()
-        return found
+            distances[name] = ((ours - public)[1:-1].abs().max() / scale).item()
+        return distances
 
 
 def direction(x: Tensor) -> Tensor:
@@ -93,5 +80,5 @@ def direction(x: Tensor) -> Tensor:
     return torch.linspace(-1, 1, x.numel(), dtype=x.dtype).mul(9).view_as(x).cos()
 
 
-def distance(found: Tensor, expected: Tensor) -> float:
-    return ((found - expected).abs().max() / expected.abs().max()).item()
+def distance(ours: Tensor, public: Tensor) -> float:
+    return ((ours - public).abs().max() / public.abs().max()).item()

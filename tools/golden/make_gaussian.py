@@ -1,4 +1,4 @@
-"""Gaussian kernels: ``python -m tests.public_numbers.make_gaussian FOLDER``.
+"""Gaussian kernels: ``python -m tools.golden.make_gaussian FOLDER``.
 
 FOLDER contains a checkout per repository, named OWNER+NAME; each function names repository and commit.
 """
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.public_numbers.record import Recorder, copy_linear, load, put, record_all
+from tools.golden.record import Recorder, copy_linear, load, put, record_all
 
 
 def make_kernelized(folder: Path) -> None:

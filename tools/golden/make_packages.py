@@ -1,7 +1,7 @@
 """Installed packages: linformer 0.2.3, axial-attention 0.6.1, memory-compressed-attention 0.0.7, FLASH-pytorch 0.1.9,
 routing-transformer 1.6.1, sinkhorn-transformer 0.11.4 and reformer-pytorch 1.4.4.
 
-Run as ``python -m tests.public_numbers.make_packages FOLDER``, where FOLDER is on the path of imports (a target of
+Run as ``python -m tools.golden.make_packages FOLDER``, where FOLDER is on the path of imports (a target of
 ``pip install --no-deps``). They are no requirements of the tests.
 """
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.public_numbers.record import Recorder, copy_linear, in_double, put
+from tools.golden.record import Recorder, copy_linear, in_double, put
 
 
 def package(name: str) -> Any:

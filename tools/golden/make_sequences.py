@@ -1,4 +1,4 @@
-"""Recurrences and state spaces: ``python -m tests.public_numbers.make_sequences FOLDER``.
+"""Recurrences and state spaces: ``python -m tools.golden.make_sequences FOLDER``.
 
 FOLDER contains a checkout per repository, named OWNER+NAME; each function names repository and commit.
 """
@@ -16,7 +16,7 @@ from einops import rearrange
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.public_numbers.record import Recorder, load, part, put, record_all, save_start
+from tools.golden.record import Recorder, load, part, put, record_all, save_start
 
 
 def make_retention(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Layers of transformers 5.23.0, an installed package: ``python -m tests.public_numbers.make_transformers``."""
+"""Layers of transformers 5.23.0, an installed package: ``python -m tools.golden.make_transformers``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.public_numbers.record import FLOAT32, Recorder, put, record_all
+from tools.golden.record import FLOAT32, Recorder, put, record_all
 
 SOURCE = "transformers 5.23.0, "
 

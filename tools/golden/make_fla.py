@@ -1,4 +1,4 @@
-"""Layers of fla-org/flash-linear-attention bc3b101, run as ``python -m tests.public_numbers.make_fla CHECKOUT``.
+"""Layers of fla-org/flash-linear-attention bc3b101, run as ``python -m tools.golden.make_fla CHECKOUT``.
 
 The layers' own ``forward`` runs on the CPU. Their Triton kernels are replaced by the repository's ``naive`` functions
 or, for convolutions and norms, by the equations of their documentation.
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.public_numbers.record import Recorder, in_double, load, put, save_start
+from tools.golden.record import Recorder, in_double, load, put, save_start
 
 SOURCE = "fla-org/flash-linear-attention bc3b101, "
 KERNELS = "Triton kernels replaced by the repository's naive functions and by torch"

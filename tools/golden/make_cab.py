@@ -1,4 +1,4 @@
-"""Attentions released with CAB: Shark-NLP/CAB 0e49696, run as ``python -m tests.public_numbers.make_cab CHECKOUT``.
+"""Attentions released with CAB: Shark-NLP/CAB 0e49696, run as ``python -m tools.golden.make_cab CHECKOUT``.
 
 Options are those of the released code where it differs from the papers' text.
 """
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.public_numbers.record import Recorder, in_double, put
+from tools.golden.record import Recorder, in_double, put
 
 SOURCE = "Shark-NLP/CAB 0e49696, efficient_attention.modules."
 

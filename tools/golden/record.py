@@ -1,6 +1,6 @@
 """Record golden files: what public code computes with the parameters of one of our attentions, in float64.
 
-Each ``make_*.py`` of this folder is run by hand as ``python -m tests.public_numbers.make_NAME CHECKOUT`` and imports
+Each ``make_*.py`` of this folder is run by hand as ``python -m tools.golden.make_NAME CHECKOUT`` and imports
 public code from that checkout (or from installed packages). It copies the parameters of our module into the public
 module, under the names that the public code has for them, and stores inputs, parameters, outputs and the gradients of
 the inputs.

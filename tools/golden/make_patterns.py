@@ -1,4 +1,4 @@
-"""Fixed patterns: ``python -m tests.public_numbers.make_patterns FOLDER``.
+"""Fixed patterns: ``python -m tools.golden.make_patterns FOLDER``.
 
 FOLDER contains a checkout per repository, named OWNER+NAME; each function names repository and commit.
 """
@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor, nn
 
-from tests.public_numbers.record import Recorder, load, part, put, record_all
+from tools.golden.record import Recorder, load, part, put, record_all
 
 
 def make_scatterbrain(folder: Path) -> None:

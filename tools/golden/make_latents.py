@@ -1,4 +1,4 @@
-"""Attentions with landmarks or compressed keys: ``python -m tests.public_numbers.make_latents FOLDER``.
+"""Attentions with landmarks or compressed keys: ``python -m tools.golden.make_latents FOLDER``.
 
 FOLDER contains a checkout per repository, named OWNER+NAME; each function names repository and commit.
 """
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.public_numbers.record import Recorder, load, part, put, record_all, save_start
+from tools.golden.record import Recorder, load, part, put, record_all, save_start
 
 
 def make_set_transformer(folder: Path) -> None:

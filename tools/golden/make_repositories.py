@@ -1,4 +1,4 @@
-"""Layers of single repositories, run as ``python -m tests.public_numbers.make_repositories FOLDER``.
+"""Layers of single repositories, run as ``python -m tools.golden.make_repositories FOLDER``.
 
 FOLDER contains a checkout per repository, named OWNER+NAME; each function names repository and commit.
 """
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.public_numbers.record import Recorder, load, put, record_all
+from tools.golden.record import Recorder, load, put, record_all
 
 
 def make_flowformer(folder: Path) -> None:
