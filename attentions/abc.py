@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attentions.bases.options import check_at_least
 from attentions.kernels.common.precision import neg_inf, upcast
 from attentions.kernels.features.weighted_means import WeightedMeans
 from attentions.kernels.recurrences.causal_abc import causal_abc
-from cab import Attention, Pattern, register_attention
-from cab.attention import CommonArguments, DecodeState, PaddingMasks
-from cab.errors import UserError
+from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
+from cab.attention import CommonArguments
 
 
 @register_attention("abc", patterns="NS CS NC CC", complexity="n", paper="Peng et al. 2022")
@@ -33,17 +33,13 @@ class ABCAttention(Attention):
 
     Args:
         num_landmarks: memory slots r of each head.
-
-    Raises:
-        ValueError: for ``num_landmarks`` below 1.
     """
 
     has_constant_size_state = True
 
     def __init__(self, *, num_landmarks: int = 16, **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)
-        if num_landmarks < 1:
-            raise UserError(f"num_landmarks must be at least 1, got {num_landmarks}")
+        check_at_least(1, num_landmarks=num_landmarks)
         self.requires_right_padding = self.pattern is Pattern.CS  # so that a row begins with a token
         self.num_landmarks = num_landmarks
         self.compress_k = nn.Parameter(torch.empty(self.head_dim, num_landmarks))

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attentions.bases.options import check_choice, check_fraction
 from attentions.bases.sparse import SparseAttention
 from attentions.kernels.common.precision import neg_inf
 from attentions.kernels.windows.window_attention import window_attention
 from attentions.kernels.windows.window_layout import Distances, Window
-from cab import Pattern, register_attention
-from cab.attention import CommonArguments, PaddingMasks, SoftmaxLimit
-from cab.errors import UserError
+from cab import PaddingMasks, Pattern, UserError, register_attention
+from cab.attention import CommonArguments, SoftmaxLimit
 
 
 @register_attention("adaptive_span", patterns="NS CS", complexity="n", paper="Sukhbaatar et al. 2019")
@@ -35,17 +35,12 @@ class AdaptiveSpanAttention(SparseAttention):
     the keys and values within the longest span.
 
     Args:
-        pattern: NS or CS.
-        embed_dim, num_heads, dropout: see :class:`cab.Attention`.
         max_span: largest span S, in tokens.
         ramp: length R of the ramp, in tokens.
         init_span: initial z / S. Half a token is added, since m has no derivative at whole tokens.
         coefficient: weight of the spans in the loss.
         include_self: whether a token attends to itself.
         position: ``learned`` for embeddings of the distances, ``none`` to leave them out.
-
-    Raises:
-        ValueError: if ``ramp`` is below 1 or does not fit in ``max_span``, or an option is unknown.
     """
 
     has_constant_size_state = True
@@ -66,10 +61,8 @@ class AdaptiveSpanAttention(SparseAttention):
             raise UserError(
                 f"ramp must be at least 1 and max_span at least ramp, got ramp {ramp} and max_span {max_span}"
             )
-        if not 0.0 <= init_span <= 1.0:
-            raise UserError(f"init_span must be between 0 and 1 (a fraction of max_span), got {init_span}")
-        if position not in ("learned", "none"):
-            raise UserError(f"position must be 'learned' or 'none', got '{position}'")
+        check_fraction(init_span=init_span)
+        check_choice(("learned", "none"), position=position)
         if not include_self and self.pattern is Pattern.NS:
             raise UserError("include_self=false is supported only in pattern CS; set include_self=true")
         self.max_span, self.ramp, self.coefficient, self.include_self = max_span, ramp, coefficient, include_self

@@ -12,7 +12,8 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from attentions.bases.sparse import SparseAttention, by_halves, check_spread, check_stride, first_heads
+from attentions.bases.options import check_choice
+from attentions.bases.sparse import SparseAttention, by_halves, check_stride, first_heads
 from attentions.kernels.windows.grid2d import along_both, along_columns, along_rows
 from cab import Pattern, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit
@@ -32,14 +33,11 @@ class AxialAttention(SparseAttention):
     Args:
         width: W; the image's, where the sequence is one. In NS 0 is the square root of a row's length, rounded up.
         spread: ``heads``; or ``merged``, one softmax over row and column for all heads.
-
-    Raises:
-        ValueError: for options outside of these.
     """
 
     def __init__(self, *, width: int = 64, spread: str = "heads", **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)
-        check_spread(spread)
+        check_choice(("heads", "merged"), spread=spread)
         check_stride("width", width, self.pattern)
         self.width, self.spreads = width, spread == "heads"
 

@@ -7,10 +7,11 @@ from typing import Unpack
 from torch import Tensor
 
 from attentions.bases.linearized import LinearizedAttention, PositionInfo
+from attentions.bases.options import check_at_least
 from attentions.bases.recurrent import xavier_linear
 from attentions.kernels.features.feature_maps import Taylor
-from cab import UserError, register_attention
-from cab.attention import CommonArguments, DecodeState
+from cab import DecodeState, register_attention
+from cab.attention import CommonArguments
 
 
 @register_attention("based", patterns="NS CS NC CC", complexity="n", paper="Arora et al. 2024")
@@ -22,17 +23,13 @@ class BasedAttention(LinearizedAttention):
 
     Args:
         feature_dim: d.
-
-    Raises:
-        ValueError: for ``feature_dim`` below 1.
     """
 
     feature_map = Taylor()
 
     def __init__(self, *, feature_dim: int = 16, **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)
-        if feature_dim < 1:
-            raise UserError(f"feature_dim must be at least 1, got {feature_dim}")
+        check_at_least(1, feature_dim=feature_dim)
         self.feature_dim = feature_dim
         self.q_proj = xavier_linear(self.embed_dim, self.num_heads * feature_dim, gain=2**-0.5)
         self.k_proj = xavier_linear(self.embed_dim, self.num_heads * feature_dim, gain=2**-0.5)

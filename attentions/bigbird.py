@@ -10,11 +10,11 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
+from attentions.bases.options import check_at_least, check_odd
 from attentions.bases.sparse import SparseAttention
 from attentions.kernels.windows.tiles import Tile, tiled_attention
 from cab import Pattern, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit
-from cab.errors import UserError
 
 
 @register_attention("bigbird", patterns="NS", complexity="n", paper="Zaheer et al. 2020")
@@ -33,26 +33,18 @@ class BigBirdAttention(SparseAttention):
     evaluation, and full attention for up to 5 + 2 R blocks.) The last block may be shorter.
 
     Args:
-        pattern: NS.
-        embed_dim, num_heads, dropout: see :class:`cab.Attention`.
         block_size: tokens b per block.
         num_random: random blocks R per block and head.
         num_window: blocks of the window, odd.
-
-    Raises:
-        ValueError: if a block has no token or ``num_window`` is even.
     """
 
     def __init__(
         self, *, block_size: int = 64, num_random: int = 3, num_window: int = 3, **common: Unpack[CommonArguments]
     ) -> None:
         super().__init__(**common)
-        if block_size < 1 or num_random < 0:
-            raise UserError(
-                f"block_size must be at least 1 and num_random at least 0, got {block_size} and {num_random}"
-            )
-        if num_window < 1 or num_window % 2 == 0:
-            raise UserError(f"num_window must be odd and at least 1, got {num_window}")
+        check_at_least(1, block_size=block_size)
+        check_at_least(0, num_random=num_random)
+        check_odd(num_window=num_window)
         self.block_size, self.num_random, self.window_radius = block_size, num_random, num_window // 2
         self.seed: Tensor
         self.register_buffer("seed", torch.randint(2**31, ()))

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from attentions.bases.options import check_at_least, check_fraction
 from attentions.kernels.common.per_length import each_length
 from attentions.kernels.windows.window_attention import window_attention
 from attentions.kernels.windows.window_layout import Window
-from cab import Attention, Pattern, register_attention
-from cab.attention import CommonArguments, PaddingMasks, SoftmaxLimit
-from cab.errors import UserError
+from cab import Attention, PaddingMasks, Pattern, register_attention
+from cab.attention import CommonArguments, SoftmaxLimit
 
 
 @register_attention("cluster_former", patterns="NS", complexity="n", paper="Wang et al. 2021")
@@ -34,9 +34,6 @@ class ClusterFormerAttention(Attention):
         num_clusters: C.
         chunk_size: tokens that see each other.
         decay: of the centers.
-
-    Raises:
-        ValueError: for sizes below 1 or a decay outside [0, 1].
     """
 
     requires_right_padding = True
@@ -47,10 +44,8 @@ class ClusterFormerAttention(Attention):
         self, *, num_clusters: int = 64, chunk_size: int = 256, decay: float = 0.999, **common: Unpack[CommonArguments]
     ) -> None:
         super().__init__(**common)
-        if num_clusters < 1 or chunk_size < 1:
-            raise UserError(f"num_clusters and chunk_size must be at least 1, got {num_clusters} and {chunk_size}")
-        if not 0.0 <= decay <= 1.0:
-            raise UserError(f"decay must be between 0 and 1, got {decay}")
+        check_at_least(1, num_clusters=num_clusters, chunk_size=chunk_size)
+        check_fraction(decay=decay)
         self.num_clusters, self.chunk_size, self.decay = num_clusters, chunk_size, decay
         self.register_buffer("centroids", torch.randn(num_clusters, self.embed_dim))
 

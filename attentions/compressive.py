@@ -11,15 +11,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attentions.bases.options import check_at_least, check_choice
 from attentions.bases.sparse import SparseDecoding
 from attentions.kernels.common.chunked_heads import in_chunks
 from attentions.kernels.common.softmax import attention_weights
 from attentions.kernels.windows.relative import segment_attention
 from attentions.mca import packed
 from attentions.transformer_xl import RelativeAttention
-from cab import Pattern, register_attention
-from cab.attention import CommonArguments, DecodeState, PaddingMasks, SoftmaxLimit
-from cab.errors import UserError
+from cab import DecodeState, PaddingMasks, Pattern, register_attention
+from cab.attention import CommonArguments, SoftmaxLimit
 from cab.padding import take_rows
 
 
@@ -47,9 +47,6 @@ class CompressiveAttention(RelativeAttention, SparseDecoding):
         compressed: C.
         factor: c.
         position: ``relative``, or ``none`` to remove the positions.
-
-    Raises:
-        ValueError: If a size is below 1 or ``position`` is unknown.
     """
 
     parameter_budget = 0.4  # the convolution, c D^2, and W_R, as published
@@ -68,11 +65,8 @@ class CompressiveAttention(RelativeAttention, SparseDecoding):
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        for name, size in {"segment": segment, "memory": memory, "compressed": compressed, "factor": factor}.items():
-            if size < 1:
-                raise UserError(f"{name} must be at least 1, got {size}")
-        if position not in ("relative", "none"):
-            raise UserError(f"position must be 'relative' or 'none', got '{position}'")
+        check_at_least(1, segment=segment, memory=memory, compressed=compressed, factor=factor)
+        check_choice(("relative", "none"), position=position)
         if position == "none":
             self.remove_positions()
         self.segment, self.memory, self.slots, self.factor = segment, memory, compressed, factor

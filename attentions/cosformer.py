@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from attentions.bases.linearized import LinearizedAttention, PositionInfo
+from attentions.bases.options import check_at_least
 from attentions.kernels.features.feature_maps import Reweighted, kernel_of
 from attentions.linear import readable_kernel
-from cab import UserError, register_attention
+from cab import register_attention
 from cab.attention import CommonArguments
 
 
@@ -30,9 +31,6 @@ class CosformerAttention(LinearizedAttention):
         kernel: relu, the published one, or another of `linear`. Where weights may be negative, their sum is kept
             1e-6 from zero on its own side.
         reweight: whether the cosine is there; without it this is `linear` with that kernel.
-
-    Raises:
-        ValueError: for ``reweighting_length`` below 1, or another kernel.
     """
 
     smallest_denominator = 1e-6
@@ -47,8 +45,7 @@ class CosformerAttention(LinearizedAttention):
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        if reweighting_length < 1:
-            raise UserError(f"reweighting_length must be at least 1, got {reweighting_length}")
+        check_at_least(1, reweighting_length=reweighting_length)
         self.reweighting_length = reweighting_length
         self.kernel = kernel
         self.reweight = reweight

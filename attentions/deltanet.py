@@ -49,10 +49,6 @@ class DeltaNetAttention(DeltaRule):
     in flash-linear-attention at the time of the paper.
 
     Args:
-        pattern: CS.
-        embed_dim: width of inputs and outputs.
-        num_heads: heads H; must divide ``embed_dim``.
-        dropout: unused.
         negative_eigenvalues: whether b is in 0 to 2 instead of 0 to 1, so that a transition can be negative.
         conv_size: kernel size of the short convolutions; 4 in the paper, 0 for none.
     """
@@ -89,17 +85,10 @@ class GatedDeltaNetAttention(DeltaRule):
     flash-linear-attention has no c.
 
     Args:
-        pattern: CS.
-        embed_dim: width of inputs and outputs.
-        num_heads: heads H; must divide ``embed_dim``.
-        dropout: unused.
         key_expansion: width of queries and keys relative to ``embed_dim``; 3/4 in the paper.
         value_expansion: width of values relative to the keys; 2 in the paper.
         negative_eigenvalues: whether b is in 0 to 2 instead of 0 to 1.
         conv_size: kernel size of the short convolutions; 4 in the paper, 0 for none.
-
-    Raises:
-        ValueError: for an expansion that is not positive.
     """
 
     parameter_budget = 0.15  # 5.25 D^2 per layer, as published: 11.8% of GPT-2

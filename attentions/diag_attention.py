@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from attentions.bases.options import check_at_least, check_choice
 from attentions.bases.sparse import SparseAttention
 from attentions.kernels.common.merged_norm import MergedNorm
 from attentions.kernels.common.precision import upcast
 from attentions.kernels.windows.grid2d import along_rows, in_rows
 from attentions.norm_attention import make_rotary, rotated, rotated_by_matrices
-from cab import Pattern, UserError, register_attention
-from cab.attention import CommonArguments, DecodeState, PaddingMasks, SoftmaxLimit
+from cab import DecodeState, PaddingMasks, Pattern, register_attention
+from cab.attention import CommonArguments, SoftmaxLimit
 
 WEIGHTS = ("softmax", "rela")
 
@@ -32,15 +33,10 @@ class DiagAttention(SparseAttention):
     state has constant size: the keys and values of the open block.
 
     Args:
-        pattern: NS or CS.
-        embed_dim, num_heads, dropout: see :class:`cab.Attention`.
         block_size: tokens w per block.
         weights: ``softmax`` or ``rela`` (ReLU).
         positions: ``none``, as in the paper's text; ``lrpe``, as in the released configurations: queries and keys are
             reflected and rotated by their position in the block.
-
-    Raises:
-        ValueError: if ``block_size`` is below 1, or ``weights`` or ``positions`` are unknown.
     """
 
     has_constant_size_state = True
@@ -54,10 +50,8 @@ class DiagAttention(SparseAttention):
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        if block_size < 1:
-            raise UserError(f"block_size must be at least 1, got {block_size}")
-        if weights not in WEIGHTS:
-            raise UserError(f"weights must be {' or '.join(WEIGHTS)}, got '{weights}'")
+        check_at_least(1, block_size=block_size)
+        check_choice(WEIGHTS, weights=weights)
         self.block_size, self.is_softmax = block_size, weights == "softmax"
         self.max_kept = block_size - 1
         self.norm = MergedNorm("none" if self.is_softmax else "simplerms", self.embed_dim)

@@ -14,9 +14,8 @@ from torch.nn import functional as F
 
 from attentions.kernels.common.precision import upcast
 from attentions.vanilla import VanillaAttention
-from cab import Pattern, register_attention
-from cab.attention import SINGLE_LAYER, CommonArguments, LayerPosition, SoftmaxLimit
-from cab.errors import UserError
+from cab import LayerPosition, Pattern, UserError, register_attention
+from cab.attention import SINGLE_LAYER, CommonArguments, SoftmaxLimit
 
 
 @register_attention("differential", patterns="NS CS NC CC", complexity="n^2", paper="Ye et al. 2025")

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from attentions.bases.linearized import LinearizedAttention, PositionInfo, mask_fill
+from attentions.bases.options import check_at_least
 from attentions.bases.recurrent import xavier_linear
 from attentions.kernels.features.feature_maps import kernel_of
 from attentions.kernels.recurrences.delta_rule import delta_rule
-from cab import Pattern, UserError, register_attention
-from cab.attention import CommonArguments, DecodeState
-from cab.errors import UnsupportedError
+from cab import DecodeState, Pattern, UnsupportedError, UserError, register_attention
+from cab.attention import CommonArguments
 from cab.padding import lengths
 
 
@@ -29,9 +29,6 @@ class DPFPAttention(LinearizedAttention):
     Args:
         nu: products of each feature.
         update: delta or sum; when not given delta, the method, in CS, and sum elsewhere.
-
-    Raises:
-        ValueError: for ``nu`` below 1, another update, or delta outside of CS.
     """
 
     feature_map = kernel_of("identity")
@@ -39,8 +36,7 @@ class DPFPAttention(LinearizedAttention):
     def __init__(self, *, nu: int = 1, update: str | None = None, **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)
         self.update = update or ("delta" if self.pattern is Pattern.CS else "sum")
-        if nu < 1:
-            raise UserError(f"nu must be at least 1, got {nu}")
+        check_at_least(1, nu=nu)
         if self.update not in ("delta", "sum"):
             raise UserError(f"update must be delta or sum, got '{update}'")
         if self.update == "delta" and self.pattern is not Pattern.CS:

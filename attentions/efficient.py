@@ -12,8 +12,8 @@ from torch import Tensor
 
 from attentions.kernels.common.precision import neg_inf, upcast
 from attentions.kernels.recurrences.cumulative_softmax_mean import read_cumulative_means
-from cab import Attention, Pattern, register_attention
-from cab.attention import CommonArguments, DecodeState, PaddingMasks
+from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
+from cab.attention import CommonArguments
 
 
 @register_attention("efficient", patterns="NS CS NC CC", complexity="n", paper="Shen et al. 2021")

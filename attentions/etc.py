@@ -11,14 +11,14 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
+from attentions.bases.options import check_at_least
 from attentions.kernels.common.chunked_heads import in_chunks
 from attentions.kernels.common.per_length import each_length
 from attentions.kernels.common.softmax import attention_weights
 from attentions.kernels.windows.window_attention import window_attention
 from attentions.kernels.windows.window_layout import Distances, Slots, Window
-from cab import Attention, register_attention
-from cab.attention import CommonArguments, PaddingMasks
-from cab.errors import UserError
+from cab import Attention, PaddingMasks, register_attention
+from cab.attention import CommonArguments
 
 PUBLISHED_GLOBALS, PUBLISHED_LENGTH = 230, 4096
 """Sizes of the global and the long input of the paper's base model."""
@@ -47,9 +47,6 @@ class ETCAttention(Attention):
         radius: r.
         num_globals: g, for any length. None: proportional to the length, at most 230.
         max_distance: K.
-
-    Raises:
-        ValueError: If a size is negative.
     """
 
     requires_right_padding = True
@@ -64,10 +61,7 @@ class ETCAttention(Attention):
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        if min(radius, num_globals or 0, max_distance) < 0:
-            raise UserError(
-                f"radius, num_globals and max_distance must be at least 0, got {radius}, {num_globals}, {max_distance}"
-            )
+        check_at_least(0, radius=radius, num_globals=num_globals, max_distance=max_distance)
         self.radius, self.num_globals, self.max_distance = radius, num_globals, max_distance
         # Distances of the long part, of the global part, long to global, global to long.
         count = 2 * (2 * max_distance + 1) + 2

@@ -9,8 +9,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attentions.kernels.common.precision import neg_inf
 from attentions.vanilla import VanillaAttention
-from cab import register_attention
-from cab.errors import UserError
+from cab import UserError, register_attention
 
 
 @register_attention("flash", patterns="NS CS NC CC", complexity="n^2", paper="Dao et al. 2022")

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from attentions.bases.linearized import mask_fill
+from attentions.bases.options import check_positive
 from attentions.kernels.common.precision import neg_inf, upcast
 from attentions.kernels.recurrences.recurrence import recurrence
-from cab import Attention, Pattern, register_attention
-from cab.attention import CommonArguments, DecodeState, PaddingMasks
-from cab.errors import UserError
+from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
+from cab.attention import CommonArguments
 from cab.padding import lengths
 
 EPSILON = 1e-6
@@ -39,17 +39,13 @@ class FlowAttention(Attention):
     Args:
         competition_clamp: O' is held between minus this and this, as released; None for none. O' is 1 in the mean
             where N = M, so that much of the competition is flat.
-
-    Raises:
-        ValueError: for a clamp that is not positive.
     """
 
     has_constant_size_state = True
 
     def __init__(self, *, competition_clamp: float | None = 1.0, **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)
-        if competition_clamp is not None and competition_clamp <= 0.0:
-            raise UserError(f"competition_clamp must be above 0 or null, got {competition_clamp}")
+        check_positive(competition_clamp=competition_clamp)
         self.competition_clamp = competition_clamp
         self.requires_right_padding = self.pattern is Pattern.CS
 

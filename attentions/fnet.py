@@ -11,11 +11,11 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
+from attentions.bases.options import check_choice
 from attentions.kernels.common.per_length import each_length
 from attentions.kernels.common.precision import upcast
-from cab import Attention, register_attention
-from cab.attention import CommonArguments, PaddingMasks
-from cab.errors import UserError
+from cab import Attention, PaddingMasks, register_attention
+from cab.attention import CommonArguments
 
 
 @register_attention("fnet", patterns="NS", complexity="n log n", paper="Lee-Thorp et al. 2022")
@@ -28,17 +28,13 @@ class FNetAttention(Attention):
     Args:
         norm: ``backward``, as published: the transform as it is, whose numbers are sqrt(N D) times as large as the
             input's; ``ortho`` divides by that, for networks that add the output to what it was computed from.
-
-    Raises:
-        ValueError: for an unknown ``norm``.
     """
 
     requires_right_padding = True
 
     def __init__(self, *, norm: str = "backward", **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)
-        if norm not in ("backward", "ortho"):
-            raise UserError(f"norm must be 'backward' or 'ortho', got '{norm}'")
+        check_choice(("backward", "ortho"), norm=norm)
         self.norm = norm
 
     def make_projections(self) -> None:

@@ -15,8 +15,8 @@ from attentions.kernels.common.precision import upcast
 from attentions.kernels.common.softmax import masked_softmax
 from attentions.kernels.common.token_cache import masked_tokens, no_tokens, with_tokens
 from attentions.kernels.gathers.target_blocks import masked, sums_by_targets
-from cab import Attention, register_attention
-from cab.attention import CommonArguments, DecodeState, PaddingMasks
+from cab import Attention, DecodeState, PaddingMasks, register_attention
+from cab.attention import CommonArguments
 
 
 @register_attention("forgetting", patterns="CS", complexity="n^2", paper="Lin et al. 2025")

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from attentions.bases.options import check_at_least, check_choice
 from attentions.kernels.common.chunked_heads import in_chunks
 from attentions.kernels.common.per_length import each_length
 from attentions.kernels.common.softmax import attention_weights
 from attentions.transformer_xl import RelativeAttention
-from cab import Pattern, register_attention
-from cab.attention import CommonArguments, PaddingMasks, SoftmaxLimit
-from cab.errors import UserError
+from cab import PaddingMasks, Pattern, register_attention
+from cab.attention import CommonArguments, SoftmaxLimit
 from cab.padding import lengths
 
 
@@ -34,21 +34,14 @@ class FunnelAttention(RelativeAttention):
     The method is not causal, since a pooled query contains later tokens. Time is quadratic, N M / f.
 
     Args:
-        pattern: NS or NC.
-        embed_dim, num_heads, dropout: see :class:`cab.Attention`.
         factor: queries f per group.
         position: ``relative`` (in NS) or ``none``.
-
-    Raises:
-        ValueError: if ``factor`` is below 1.
     """
 
     def __init__(self, *, factor: int = 2, position: str = "relative", **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)
-        if factor < 1:
-            raise UserError(f"factor must be at least 1, got {factor}")
-        if position not in ("relative", "none"):
-            raise UserError(f"position must be 'relative' or 'none', got '{position}'")
+        check_at_least(1, factor=factor)
+        check_choice(("relative", "none"), position=position)
         if position == "none" or self.pattern is Pattern.NC:
             self.remove_positions()
         self.factor = factor

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attentions.bases.options import check_at_least
 from attentions.kernels.common.precision import upcast
 from attentions.kernels.common.rotary import rotate
 from attentions.kernels.common.token_cache import no_tokens, with_tokens
 from attentions.kernels.gathers.key_blocks import in_order
 from attentions.kernels.gathers.target_blocks import sums_by_targets
-from cab import Attention, Pattern, register_attention
-from cab.attention import CommonArguments, DecodeState, PaddingMasks
-from cab.errors import UserError
+from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
+from cab.attention import CommonArguments
 from cab.padding import lengths
 
 BUCKETS, FARTHEST = 32, 128
@@ -45,8 +45,7 @@ class GatedAttentionUnit(Attention):
 
     def __init__(self, *, query_key_dim: int, **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)
-        if query_key_dim < 1:
-            raise UserError(f"query_key_dim must be at least 1, got {query_key_dim}")
+        check_at_least(1, query_key_dim=query_key_dim)
         self.query_key_dim = query_key_dim
         self.gate_proj, self.v_proj = (nn.Linear(self.embed_dim, 2 * self.embed_dim) for _ in range(2))
         self.z_proj = nn.Linear(self.embed_dim, query_key_dim)
@@ -105,19 +104,13 @@ class QuadraticUnit(GatedAttentionUnit):
     stores the key and value of every token.
 
     Args:
-        pattern: NS or CS.
-        embed_dim, num_heads, dropout: see :class:`cab.Attention`.
         query_key_dim: width s of queries and keys.
         scale_length: n in CS, in tokens.
-
-    Raises:
-        ValueError: if an option is below 1.
     """
 
     def __init__(self, *, query_key_dim: int = 128, scale_length: int = 512, **common: Unpack[CommonArguments]) -> None:
         super().__init__(query_key_dim=query_key_dim, **common)
-        if scale_length < 1:
-            raise UserError(f"scale_length must be at least 1, got {scale_length}")
+        check_at_least(1, scale_length=scale_length)
         self.scale_length = scale_length
 
     def compute(self, query: Tensor, _key: Tensor, _value: Tensor, padding: PaddingMasks) -> Tensor:
@@ -175,13 +168,8 @@ class GroupedUnit(GatedAttentionUnit):
     decode state has constant size: the sum over earlier groups, and keys and values of the open group.
 
     Args:
-        pattern: NS or CS.
-        embed_dim, num_heads, dropout: see :class:`cab.Attention`.
         group_size: tokens C per group.
         query_key_dim: width s of queries and keys.
-
-    Raises:
-        ValueError: if an option is below 1.
     """
 
     has_constant_size_state = True
@@ -189,8 +177,7 @@ class GroupedUnit(GatedAttentionUnit):
 
     def __init__(self, *, group_size: int = 256, query_key_dim: int = 128, **common: Unpack[CommonArguments]) -> None:
         super().__init__(query_key_dim=query_key_dim, **common)
-        if group_size < 1:
-            raise UserError(f"group_size must be at least 1, got {group_size}")
+        check_at_least(1, group_size=group_size)
         self.group_size = group_size
 
     def rotated_maps(self, x: Tensor, place: Tensor) -> list[Tensor]:

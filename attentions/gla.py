@@ -7,7 +7,8 @@ from typing import Unpack
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, check_positive, projection, xavier_linear
+from attentions.bases.options import check_positive
+from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, projection, xavier_linear
 from cab import register_attention
 from cab.attention import CommonArguments
 
@@ -23,17 +24,10 @@ class GatedLinearAttention(Recurrent):
     W_g) * norm(o), and then ``out_proj``. All maps start Xavier uniform with gain 2^-2.5, as in the layer of the paper.
 
     Args:
-        pattern: CS.
-        embed_dim: width of inputs and outputs.
-        num_heads: heads H; must divide ``embed_dim``.
-        dropout: unused.
         key_expansion: width of queries and keys relative to ``embed_dim``; 1/2 in the paper.
         gate_rank: width between W_1 and W_2.
         gate_temperature: tau.
         conv_size: kernel size of short convolutions of q, k and v, followed by silu; 0, as published, for none.
-
-    Raises:
-        ValueError: for options that are not positive.
     """
 
     def __init__(

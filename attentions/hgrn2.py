@@ -25,11 +25,6 @@ class HGRN2Attention(Recurrent):
     layer cannot compute. The first layer has no bound.
 
     Args:
-        pattern: CS.
-        embed_dim: width of inputs and outputs.
-        num_heads: heads H; must divide ``embed_dim``.
-        dropout: unused.
-        depth: position of the layer in its network.
         conv_size: kernel size of short convolutions of q, k and v; 0, as published, for none.
     """
 

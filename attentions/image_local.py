@@ -10,11 +10,11 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
+from attentions.bases.options import check_at_least
 from attentions.bases.sparse import SparseAttention
 from attentions.kernels.windows.tiles import Tile, tiled_attention
 from cab import Pattern, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit
-from cab.errors import UserError
 
 
 @register_attention("image_local", patterns="NS CS", complexity="n", paper="Parmar et al. 2018")
@@ -30,16 +30,11 @@ class ImageLocalAttention(SparseAttention):
     values of the open blocks and their memory.
 
     Args:
-        pattern: NS or CS.
-        embed_dim, num_heads, dropout: see :class:`cab.Attention`.
         block: tokens per block in 1D.
         memory: tokens before the block; default ``block``.
         width: width of the image in tokens; 0 for 1D.
         block_height, block_width: tokens per block in 2D.
         flange_height, flange_width: tokens around the block in 2D.
-
-    Raises:
-        ValueError: if a block has no token.
     """
 
     has_constant_size_state = True
@@ -57,19 +52,13 @@ class ImageLocalAttention(SparseAttention):
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        sizes = {"block": block, "block_height": block_height, "block_width": block_width}
-        for name, size in sizes.items():
-            if size < 1:
-                raise UserError(f"{name} must be at least 1, got {size}")
-        flanges = {"memory": block if memory is None else memory, "width": width}
-        flanges |= {"flange_height": flange_height, "flange_width": flange_width}
-        for name, size in flanges.items():
-            if size < 0:
-                raise UserError(f"{name} must be at least 0, got {size}")
+        check_at_least(1, block=block, block_height=block_height, block_width=block_width)
+        check_at_least(0, memory=memory, width=width, flange_height=flange_height, flange_width=flange_width)
+        memory = block if memory is None else memory
         # 1D is an image of one column: what is beside a block there is nothing.
         self.width = width or 1
         self.height, self.block_width = (block_height, block_width) if width else (block, 1)
-        self.margin_above, self.margin_side = (flange_height, flange_width) if width else (flanges["memory"], 0)
+        self.margin_above, self.margin_side = (flange_height, flange_width) if width else (memory, 0)
         self.max_kept = (self.height + self.margin_above) * self.width
 
     @classmethod

@@ -7,10 +7,11 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
+from attentions.bases.options import check_at_least
 from attentions.kernels.common.precision import neg_inf, upcast
 from attentions.kernels.gathers.landmarks import average, segment_means, segments
-from cab import Attention, Pattern, UserError, register_attention
-from cab.attention import CommonArguments, PaddingMasks, SoftmaxLimit
+from cab import Attention, PaddingMasks, Pattern, register_attention
+from cab.attention import CommonArguments, SoftmaxLimit
 from cab.padding import lengths
 
 
@@ -26,17 +27,13 @@ class LARAAttention(Attention):
 
     Args:
         num_landmarks: proposals r.
-
-    Raises:
-        ValueError: for ``num_landmarks`` below 1.
     """
 
     requires_right_padding = True
 
     def __init__(self, *, num_landmarks: int = 16, **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)
-        if num_landmarks < 1:
-            raise UserError(f"num_landmarks must be at least 1, got {num_landmarks}")
+        check_at_least(1, num_landmarks=num_landmarks)
         self.num_landmarks = num_landmarks
 
     @classmethod

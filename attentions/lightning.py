@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attentions.bases.options import check_choice
 from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, projection
-from cab import LayerPosition, UserError, register_attention
+from cab import LayerPosition, register_attention
 from cab.attention import SINGLE_LAYER, CommonArguments
 
 VARIANTS = ("paper", "released", "repository")
@@ -27,20 +28,12 @@ class LightningAttention(Recurrent):
     learned theta per feature that starts at 10000^(-2 i / D) for feature i of all D.
 
     Args:
-        pattern: CS.
-        embed_dim: width of inputs and outputs.
-        num_heads: heads H; must divide ``embed_dim``.
-        dropout: unused.
-        depth: position of the layer in its network.
         variant: ``paper`` as above. ``released`` has the decays of the TransNormerLLM checkpoints, exp(-s_h (1 - l /
             (L - 1) + 1e-5)) with ALiBi's slopes s_h. ``repository`` is ``examples/module/tnl_attn.py`` of
             OpenNLPLab/lightning-attention: these decays, silu also of v, a layer norm, a sigmoid gate of rank
             ``embed_dim / num_heads`` and no LRPE.
         lrpe: whether the first layer encodes positions.
         conv_size: kernel size of short convolutions of q, k and v; 0, as published, for none.
-
-    Raises:
-        ValueError: for an unknown variant.
     """
 
     normalizes_heads_jointly = True
@@ -55,8 +48,7 @@ class LightningAttention(Recurrent):
         conv_size: int = 0,
         **common: Unpack[CommonArguments],
     ) -> None:
-        if variant not in VARIANTS:
-            raise UserError(f"unknown variant '{variant}': choose one of {', '.join(VARIANTS)}")
+        check_choice(VARIANTS, variant=variant)
         super().__init__(gate=variant != "repository", conv_size=conv_size, norm_has_weight=False, **common)
         self.variant = variant
         last = max(layer_position.num_layers - 1, 1)

@@ -22,9 +22,6 @@ class LinearAttention(LinearizedAttention):
         kernel: phi: elu1, the published one; relu, leaky_relu (slope 0.01) or identity, with which cosFormer's
             ablation asks whether weights may be negative. Where they may, so may their sum, which is then kept 1e-6
             from zero on its own side; gradients can be huge.
-
-    Raises:
-        ValueError: for another kernel.
     """
 
     def __init__(self, *, kernel: str = "elu1", **common: Unpack[CommonArguments]) -> None:

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.linearized import mask_fill
+from attentions.bases.options import check_at_least, check_choice
 from attentions.kernels.common.precision import upcast
-from cab import Attention, register_attention
-from cab.attention import CommonArguments, DecodeState, PaddingMasks
-from cab.errors import UserError
+from cab import Attention, DecodeState, PaddingMasks, UserError, register_attention
+from cab.attention import CommonArguments
 
 
 @register_attention("linformer", patterns="NS NC CC", complexity="n", paper="Wang et al. 2020")
@@ -48,11 +48,8 @@ class LinformerAttention(Attention):
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        for name, size in (("num_landmarks", num_landmarks), ("max_length", max_length)):
-            if size < 1:
-                raise UserError(f"{name} must be at least 1, got {size}")
-        if share not in ("none", "key_value"):
-            raise UserError(f"unknown share '{share}': choose none or key_value")
+        check_at_least(1, num_landmarks=num_landmarks, max_length=max_length)
+        check_choice(("none", "key_value"), share=share)
         self.max_length = max_length
         self.mix_k = self.make_map(num_landmarks)
         self.mix_v = self.mix_k if share == "key_value" else self.make_map(num_landmarks)

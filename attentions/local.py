@@ -7,11 +7,11 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
+from attentions.bases.options import check_at_least, check_choice
 from attentions.kernels.windows.window_attention import window_attention
 from attentions.kernels.windows.window_layout import Window
-from cab import Attention, Pattern, register_attention
-from cab.attention import CommonArguments, DecodeState, PaddingMasks, SoftmaxLimit
-from cab.errors import UserError
+from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
+from cab.attention import CommonArguments, SoftmaxLimit
 from cab.padding import lengths
 
 
@@ -27,9 +27,6 @@ class LocalAttention(Attention):
         extent: what w counts. ``total``, as the paper has it: NS w keys in all, from w // 2 before the token
             on; CS the w // 2 (at least 1) keys that end with it. ``per_side``, as the published runs had it:
             NS w keys on each side and the token, 2 w + 1; CS the w keys that end with it.
-
-    Raises:
-        ValueError: for a window below 1 or an unknown extent.
     """
 
     requires_right_padding = True
@@ -38,10 +35,8 @@ class LocalAttention(Attention):
 
     def __init__(self, *, window_size: int = 16, extent: str = "total", **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)
-        if window_size < 1:
-            raise UserError(f"window_size must be at least 1, got {window_size}")
-        if extent not in ("total", "per_side"):
-            raise UserError(f"extent must be 'total' or 'per_side', got '{extent}'")
+        check_at_least(1, window_size=window_size)
+        check_choice(("total", "per_side"), extent=extent)
         total = extent == "total"
         if self.pattern is Pattern.CS:
             self.window = Window(max(window_size // 2, 1) - 1 if total else window_size - 1, 0)

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attentions.bases.options import check_at_least
 from attentions.bases.sparse import SparseAttention
 from attentions.kernels.windows.offsets import relative_offset_attention
-from cab import Pattern, register_attention
-from cab.attention import CommonArguments, DecodeState, PaddingMasks, SoftmaxLimit
-from cab.errors import UserError
+from cab import DecodeState, PaddingMasks, Pattern, UserError, register_attention
+from cab.attention import CommonArguments, SoftmaxLimit
 from cab.padding import lengths, take_rows
 
 
@@ -32,21 +32,15 @@ class LogSparseAttention(SparseAttention):
     Decoding stores all keys and values, since each is at such a distance from some later token.
 
     Args:
-        pattern: NS or CS.
-        embed_dim, num_heads, dropout: see :class:`cab.Attention`.
         local: number of consecutive tokens, including the token itself.
         restart: length of the pattern, in tokens; 0 for no restart.
         kernel_size: inputs w per query and key; values above 1 add 2 (w - 1) D^2 parameters.
-
-    Raises:
-        ValueError: if a size is below 1, or ``restart`` is below ``local``.
     """
 
     def __init__(
         self, *, local: int = 1, restart: int = 0, kernel_size: int = 1, **common: Unpack[CommonArguments]
     ) -> None:
-        if min(local, kernel_size) < 1:
-            raise UserError(f"local and kernel_size must be at least 1, got {local} and {kernel_size}")
+        check_at_least(1, local=local, kernel_size=kernel_size)
         if restart < 0 or 0 < restart < local:
             raise UserError(f"restart must be 0 (disabled) or at least local ({local}), got {restart}")
         self.local, self.restart, self.kernel_size = local, restart, kernel_size

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attentions.bases.options import check_at_least
 from attentions.bases.sparse import SparseAttention
 from attentions.kernels.common.per_length import each_length
 from attentions.kernels.windows.window_attention import window_attention
 from attentions.kernels.windows.window_layout import Slots, Window
-from cab import Pattern, register_attention
-from cab.attention import CommonArguments, PaddingMasks, SoftmaxLimit
-from cab.errors import UserError
+from cab import PaddingMasks, Pattern, register_attention
+from cab.attention import CommonArguments, SoftmaxLimit
 
 
 @register_attention("longformer", patterns="NS CS", complexity="n", paper="Beltagy et al. 2020")
@@ -35,9 +35,6 @@ class LongformerAttention(SparseAttention):
         dilation: distance d between the tokens of a window.
         num_globals: g.
         share_global: no projections of their own for the global tokens, which are 3 D^2 parameters.
-
-    Raises:
-        ValueError: for a dilation below 1.
     """
 
     has_constant_size_state = True
@@ -53,10 +50,8 @@ class LongformerAttention(SparseAttention):
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        if dilation < 1:
-            raise UserError(f"dilation must be at least 1, got {dilation}")
-        if min(window, num_globals) < 0:
-            raise UserError(f"window and num_globals must be at least 0, got {window} and {num_globals}")
+        check_at_least(1, dilation=dilation)
+        check_at_least(0, window=window, num_globals=num_globals)
         self.window, self.dilation, self.num_globals = window, dilation, num_globals
         self.max_kept = window * dilation + num_globals
         self.has_own = self.pattern is Pattern.NS and num_globals > 0 and not share_global

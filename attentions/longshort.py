@@ -10,13 +10,13 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
+from attentions.bases.options import check_at_least, check_odd
 from attentions.kernels.common.depthwise import depthwise_conv
 from attentions.kernels.common.precision import neg_inf, upcast
 from attentions.kernels.windows.window_attention import window_attention
 from attentions.kernels.windows.window_layout import Chunks, Distances, Slots, Window
-from cab import Attention, Pattern, register_attention
-from cab.attention import CommonArguments, DecodeState, PaddingMasks
-from cab.errors import UserError
+from cab import Attention, DecodeState, PaddingMasks, Pattern, UserError, register_attention
+from cab.attention import CommonArguments
 from cab.padding import lengths, take_rows
 
 
@@ -61,14 +61,10 @@ class LongShortAttention(LongShort):
     A :class:`SegmentedLongShort` in NS, a :class:`ChunkedLongShort` in CS. Tokens and slots have their own layer norms.
 
     Args:
-        pattern, embed_dim, num_heads, dropout: see :class:`cab.Attention`; NS or CS.
         num_landmarks: NS only: number of slots r; default 16.
         window_size: window in tokens; default 15 (NS) or 256 (CS).
         conv_kernel_size: NS only: odd kernel size of a depthwise convolution of the values, per head; default none.
         chunk_size, chunk_rank: CS only: tokens per chunk (default 32) and slots per chunk (default 1).
-
-    Raises:
-        ValueError: a size is below 1, the kernel size is even, or an option belongs to the other form.
     """
 
     def __new__(  # type: ignore[misc]  # one of the two forms, which are no subclasses of it
@@ -94,9 +90,7 @@ class LongShortAttention(LongShort):
                     f"longshort does not support {name} in pattern {pattern}, got {size}; remove the option"
                 )
         sizes = {name: size for name, size in {**own, "window_size": window_size}.items() if size is not None}
-        for name, size in sizes.items():
-            if size < 1:
-                raise UserError(f"{name} must be at least 1, got {size}")
+        check_at_least(1, **sizes)
         form = ChunkedLongShort if pattern is Pattern.CS else SegmentedLongShort
         return form(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout, **sizes)
 
@@ -119,9 +113,8 @@ class SegmentedLongShort(LongShort):
         super().__init__(**common)
         self.window = Window(window_size // 2, window_size // 2, window_size)
         self.conv = None
+        check_odd(conv_kernel_size=conv_kernel_size)
         if conv_kernel_size is not None:
-            if conv_kernel_size % 2 == 0:
-                raise UserError(f"conv_kernel_size must be odd, got {conv_kernel_size}")
             kernel, padding = (conv_kernel_size, 1), (conv_kernel_size // 2, 0)
             self.conv = nn.Conv2d(
                 self.num_heads, self.num_heads, kernel, padding=padding, groups=self.num_heads, bias=False

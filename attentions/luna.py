@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.linearized import mask_fill
+from attentions.bases.options import check_at_least
 from attentions.kernels.common.precision import upcast
 from attentions.kernels.gathers.latents import latent_attention, zero_empty_sources
 from attentions.kernels.recurrences.recurrence import recurrence
-from cab import Attention, Pattern, register_attention
-from cab.attention import CommonArguments, DecodeState, PaddingMasks
-from cab.errors import UserError
+from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
+from cab.attention import CommonArguments
 from cab.padding import lengths
 
 
@@ -41,17 +41,13 @@ class LunaAttention(Attention):
     Args:
         num_landmarks: number of landmarks r (published: 16 to 256).
         tie_kv: whether keys and values share their map, as published, both of tokens and of landmarks.
-
-    Raises:
-        ValueError: If ``num_landmarks`` is below 1.
     """
 
     has_constant_size_state = True
 
     def __init__(self, *, num_landmarks: int = 32, tie_kv: bool = True, **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)
-        if num_landmarks < 1:
-            raise UserError(f"num_landmarks must be at least 1, got {num_landmarks}")
+        check_at_least(1, num_landmarks=num_landmarks)
         self.requires_right_padding = self.pattern is Pattern.CS  # counts tokens
         if tie_kv:
             self.v_proj = self.k_proj

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attentions.bases.options import check_choice
 from attentions.kernels.common.chunked_heads import chunk_size, recompute_upcast
 from attentions.kernels.common.softmax import attention_weights
 from attentions.vanilla import VanillaAttention
 from cab import Pattern, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit
-from cab.errors import UserError
 
 
 @register_attention("luong", patterns="NS CS NC CC", complexity="n^2", paper="Luong et al. 2015")
@@ -35,15 +35,11 @@ class LuongAttention(VanillaAttention):
     Args:
         score: dot, general or concat.
         scaled: whether scores are divided by sqrt(E).
-
-    Raises:
-        ValueError: for an unknown score.
     """
 
     def __init__(self, *, score: str = "general", scaled: bool = False, **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)
-        if score not in ("dot", "general", "concat"):
-            raise UserError(f"score must be 'dot', 'general' or 'concat', got '{score}'")
+        check_choice(("dot", "general", "concat"), score=score)
         self.score = score
         self.factor = self.scale if scaled else 1.0
         if score != "dot":

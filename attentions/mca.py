@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cab import Attention, Pattern, register_attention
-from cab.attention import CommonArguments, DecodeState, PaddingMasks, SoftmaxLimit
-from cab.errors import UserError
+from attentions.bases.options import check_at_least, check_choice
+from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
+from cab.attention import CommonArguments, SoftmaxLimit
 from cab.padding import lengths
 
 
@@ -26,13 +26,8 @@ class MemoryCompressedAttention(Attention):
     group attend to the first token itself. Decoding stores the keys and values of the groups and of the open group.
 
     Args:
-        pattern: NS, CS, NC or CC.
-        embed_dim, num_heads, dropout: see :class:`cab.Attention`.
         factor: tokens c per group.
         reduction: ``conv`` for a convolution, ``mean`` for the mean of a group's tokens, without parameters.
-
-    Raises:
-        ValueError: if ``factor`` is below 1 or ``reduction`` is unknown.
     """
 
     requires_right_padding = True
@@ -40,10 +35,8 @@ class MemoryCompressedAttention(Attention):
 
     def __init__(self, *, factor: int = 3, reduction: str = "conv", **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)
-        if factor < 1:
-            raise UserError(f"factor must be at least 1, got {factor}")
-        if reduction not in ("conv", "mean"):
-            raise UserError(f"reduction must be 'conv' or 'mean', got '{reduction}'")
+        check_at_least(1, factor=factor)
+        check_choice(("conv", "mean"), reduction=reduction)
         self.factor, self.reduction = factor, reduction
         if reduction == "conv":
             self.compress_k, self.compress_v = (

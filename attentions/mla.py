@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attentions.bases.options import check_at_least, check_even
 from attentions.kernels.common.precision import upcast
 from attentions.kernels.common.rotary import rotate
 from attentions.kernels.common.softmax import masked_softmax
 from attentions.kernels.common.token_cache import masked_tokens, no_tokens, with_tokens
-from cab import Attention, Pattern, register_attention
-from cab.attention import CommonArguments, DecodeState, PaddingMasks
-from cab.errors import UserError
+from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
+from cab.attention import CommonArguments
 from cab.padding import lengths
 
 
@@ -34,16 +34,9 @@ class LatentKeyValueAttention(Attention):
     applied to the queries and W_v to the weighted mean of c.
 
     Args:
-        pattern: NS, CS, NC or CC.
-        embed_dim: width of inputs and outputs.
-        num_heads: heads H; must divide ``embed_dim``.
-        dropout: probability of dropping an attention weight.
         kv_rank: r. The default is four head widths but at most a quarter of ``embed_dim``. This is the r of all
             released models: 512 with heads of 128, for 128 heads (DeepSeek-V2 and V3) and 16 (DeepSeek-V2-Lite).
         rotary_dim: p, even; half a head's width by default, as in the released models.
-
-    Raises:
-        ValueError: for ``kv_rank`` below 1 or a ``rotary_dim`` that is not even and positive.
     """
 
     requires_right_padding = True
@@ -54,10 +47,8 @@ class LatentKeyValueAttention(Attention):
         super().__init__(**common)
         rank = max(1, min(4 * self.head_dim, self.embed_dim // 4)) if kv_rank is None else kv_rank
         rotary = max(self.head_dim // 4 * 2, 2) if rotary_dim is None else rotary_dim
-        if rank < 1:
-            raise UserError(f"kv_rank must be at least 1, got {rank}")
-        if rotary < 2 or rotary % 2:
-            raise UserError(f"rotary_dim must be even and at least 2, got {rotary}")
+        check_at_least(1, kv_rank=rank)
+        check_even(rotary_dim=rotary)
         self.down = nn.Linear(self.embed_dim, rank, bias=False)
         self.norm = nn.RMSNorm(rank, eps=1e-6)
         self.k_proj, self.v_proj = (

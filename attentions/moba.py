@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from attentions.bases.options import check_at_least
 from attentions.kernels.common.precision import upcast
 from attentions.kernels.common.softmax import masked_softmax
 from attentions.kernels.common.token_cache import no_tokens, with_tokens
@@ -24,8 +25,8 @@ from attentions.kernels.gathers.key_blocks import (
     to_blocks,
 )
 from attentions.kernels.gathers.target_blocks import sums_by_targets
-from cab import Attention, Pattern, UserError, register_attention
-from cab.attention import CommonArguments, DecodeState, PaddingMasks, SoftmaxLimit
+from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
+from cab.attention import CommonArguments, SoftmaxLimit
 from cab.padding import lengths
 
 
@@ -42,9 +43,6 @@ class BlockMixtureAttention(Attention):
     Args:
         block_size: keys of a block.
         top_k: blocks that a target takes, its own among them.
-
-    Raises:
-        ValueError: for options below 1.
     """
 
     requires_right_padding = True
@@ -52,9 +50,7 @@ class BlockMixtureAttention(Attention):
 
     def __init__(self, *, block_size: int = 512, top_k: int = 3, **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)
-        for name, number in (("block_size", block_size), ("top_k", top_k)):
-            if number < 1:
-                raise UserError(f"{name} must be at least 1, got {number}")
+        check_at_least(1, block_size=block_size, top_k=top_k)
         self.block_size, self.top_k = block_size, top_k
 
     @classmethod

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cab import Attention, register_attention
-from cab.attention import DecodeState
+from cab import Attention, DecodeState, register_attention
 
 
 @register_attention("none", patterns="NS CS NC CC", complexity="1", paper="Zhang et al. 2023 (CAB)")

@@ -10,13 +10,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.bases.linearized import mask_fill
+from attentions.bases.options import check_choice
 from attentions.kernels.common.causal_chunks import over_chunks
 from attentions.kernels.common.merged_norm import MergedNorm
 from attentions.kernels.common.precision import upcast
 from attentions.kernels.features.lrpe import LinearizedRotary
 from attentions.kernels.recurrences.recurrence import recurrence
-from cab import Attention, Pattern, UserError, register_attention
-from cab.attention import CommonArguments, DecodeState, PaddingMasks
+from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
+from cab.attention import CommonArguments
 from cab.padding import lengths
 
 KERNELS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -43,9 +44,6 @@ class NormAttention(Attention):
             797 with it).
         positions: none, the paper's text; lrpe, what its released configurations switch on in every layer: features are
             reflected and turned by their position, so that weights may be negative for any kernel.
-
-    Raises:
-        ValueError: for an unknown kernel, norm or positions.
     """
 
     requires_right_padding = True
@@ -60,8 +58,7 @@ class NormAttention(Attention):
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        if kernel not in KERNELS:
-            raise UserError(f"kernel must be one of {', '.join(KERNELS)}, got '{kernel}'")
+        check_choice(KERNELS, kernel=kernel)
         self.kernel = KERNELS[kernel]
         self.norm = MergedNorm(norm, self.embed_dim)
         self.rotary = make_rotary(positions, self.head_dim)
@@ -130,8 +127,7 @@ class NormAttention(Attention):
 
 def make_rotary(positions: str, head_dim: int) -> LinearizedRotary | None:
     """Return the map that adds positions to queries and keys; raise UserError for an unknown name."""
-    if positions not in POSITIONS:
-        raise UserError(f"positions must be {' or '.join(POSITIONS)}, got '{positions}'")
+    check_choice(POSITIONS, positions=positions)
     return LinearizedRotary(head_dim) if positions == "lrpe" else None
 
 

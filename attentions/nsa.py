@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attentions.bases.options import check_at_least, check_choice
 from attentions.kernels.common.precision import upcast
 from attentions.kernels.common.softmax import masked_softmax
 from attentions.kernels.gathers.key_blocks import expand_blocks, largest, later, to_blocks
@@ -18,9 +19,8 @@ from attentions.kernels.gathers.target_blocks import sums_by_targets
 from attentions.kernels.windows.window_attention import window_attention
 from attentions.kernels.windows.window_layout import Window
 from attentions.mca import packed
-from cab import Attention, register_attention
-from cab.attention import CommonArguments, DecodeState, PaddingMasks
-from cab.errors import UserError
+from cab import Attention, DecodeState, PaddingMasks, UserError, register_attention
+from cab.attention import CommonArguments
 from cab.padding import lengths
 
 BRANCHES = 3
@@ -61,10 +61,6 @@ class NativeSparseAttention(Attention):
         compression: ``mlp``, or ``mean`` for the mean of the tokens.
         separate_kv: whether each branch has its own keys and values.
         num_kv_heads: heads of keys and values of a branch. None: one per 16 query heads, as published, at least 1.
-
-    Raises:
-        ValueError: If sizes are below 1 or do not divide each other as stated, ``num_blocks`` is below 3,
-            ``num_kv_heads`` does not divide the heads, or ``compression`` is unknown.
     """
 
     requires_right_padding = True
@@ -85,19 +81,14 @@ class NativeSparseAttention(Attention):
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        sizes = {"block_size": block_size, "window_size": window_size, "compress_stride": compress_stride}
-        for name, size in sizes.items():
-            if size < 1:
-                raise UserError(f"{name} must be at least 1, got {size}")
-        if num_blocks < 3:
-            raise UserError(f"num_blocks must be at least 3 (first, previous and current block), got {num_blocks}")
+        check_at_least(1, block_size=block_size, window_size=window_size, compress_stride=compress_stride)
+        check_at_least(3, num_blocks=num_blocks)
         if compress_size % compress_stride or block_size % compress_stride or not 1 <= compress_size <= block_size:
             raise UserError(
                 f"compress_size must be at most block_size, and compress_stride must divide both, got {compress_size}, "
                 f"{block_size} and {compress_stride}"
             )
-        if compression not in ("mlp", "mean"):
-            raise UserError(f"compression must be 'mlp' or 'mean', got '{compression}'")
+        check_choice(("mlp", "mean"), compression=compression)
         self.num_kv_heads = _published_groups(self.num_heads) if num_kv_heads is None else num_kv_heads
         if self.num_kv_heads < 1 or self.num_heads % self.num_kv_heads:
             raise UserError(f"num_kv_heads must divide num_heads ({self.num_heads}), got {num_kv_heads}")
@@ -284,7 +275,6 @@ class BlockCompression(nn.Module):
     """Map a block of l tokens with added positions to one token by an MLP that all heads share.
 
     Args:
-        num_heads: heads, each with positions of its own.
         size: tokens l of a block.
         width: head dimension E, also the width of the hidden layer.
     """

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attentions.bases.options import check_at_least, check_choice, check_odd
 from attentions.kernels.common.depthwise import depthwise_conv
 from attentions.kernels.common.precision import neg_inf, upcast
 from attentions.kernels.gathers.landmarks import average, segment_means, segments
-from cab import Attention, Pattern, UserError, register_attention
-from cab.attention import CommonArguments, PaddingMasks, SoftmaxLimit
+from cab import Attention, PaddingMasks, Pattern, register_attention
+from cab.attention import CommonArguments, SoftmaxLimit
 from cab.padding import lengths
 
 ITERATIONS = 6
@@ -32,9 +33,6 @@ class NystromAttention(Attention):
         conv_kernel_size: odd width k of a depthwise convolution of the values over positions, one filter a head,
             that is added; None for none.
         logit_scale: ``sqrt`` for q . k / sqrt(E); ``linear`` for the released q . k / E.
-
-    Raises:
-        ValueError: for options that cannot be.
     """
 
     requires_right_padding = True
@@ -48,12 +46,9 @@ class NystromAttention(Attention):
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        if num_landmarks < 1:
-            raise UserError(f"num_landmarks must be at least 1, got {num_landmarks}")
-        if conv_kernel_size is not None and (conv_kernel_size < 1 or conv_kernel_size % 2 == 0):
-            raise UserError(f"conv_kernel_size must be odd and at least 1, or null, got {conv_kernel_size}")
-        if logit_scale not in ("sqrt", "linear"):
-            raise UserError(f"unknown logit_scale '{logit_scale}': choose sqrt or linear")
+        check_at_least(1, num_landmarks=num_landmarks)
+        check_odd(conv_kernel_size=conv_kernel_size)
+        check_choice(("sqrt", "linear"), logit_scale=logit_scale)
         self.num_landmarks = num_landmarks
         self.logit_factor = self.scale if logit_scale == "sqrt" else 1.0 / self.head_dim
         self.conv = None

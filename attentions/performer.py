@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from attentions.bases.linearized import LinearizedAttention, PositionInfo, mask_fill
+from attentions.bases.options import check_at_least
 from attentions.kernels.common.precision import neg_inf
 from attentions.kernels.features.exponential_features import KeyMeans, read_features
-from cab import Pattern, UserError, register_attention
-from cab.attention import CommonArguments, DecodeState, SoftmaxLimit
-from cab.errors import UnsupportedError
+from cab import DecodeState, Pattern, UnsupportedError, register_attention
+from cab.attention import CommonArguments, SoftmaxLimit
 
 RELEASED_OFFSET = 1e-4
 
@@ -45,9 +45,6 @@ class PerformerAttention(LinearizedAttention):
         denominator_floor: 0 is the method. The released code has 0.1 together with features
             (exp(W x - |x|^2 / 2 - max W x) + 1e-4) / sqrt(r), the maximum over all features (and keys); any
             value above 0 does the same. Not in CS, where the released code sees the future.
-
-    Raises:
-        ValueError: for ``num_features`` below 1, a negative floor, or one in CS.
     """
 
     feature_map = ReleasedExponential()
@@ -57,10 +54,8 @@ class PerformerAttention(LinearizedAttention):
         self, *, num_features: int = 16, denominator_floor: float = 0.0, **common: Unpack[CommonArguments]
     ) -> None:
         super().__init__(**common)
-        if num_features < 1:
-            raise UserError(f"num_features must be at least 1, got {num_features}")
-        if denominator_floor < 0:
-            raise UserError(f"denominator_floor must not be negative, got {denominator_floor}")
+        check_at_least(1, num_features=num_features)
+        check_at_least(0, denominator_floor=denominator_floor)
         if denominator_floor and self.pattern is Pattern.CS:
             raise UnsupportedError("denominator_floor is not supported in pattern CS; set it to 0")
         self.num_features = num_features

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attentions.bases.options import check_at_least, check_choice, check_odd
 from attentions.kernels.common.per_length import each_length
 from attentions.kernels.common.precision import neg_inf
 from attentions.kernels.windows.tiles import Tile, tiled_attention
 from attentions.kernels.windows.window_attention import window_attention
 from attentions.kernels.windows.window_layout import Window
-from cab import Attention, Pattern, register_attention
-from cab.attention import CommonArguments, PaddingMasks, SoftmaxLimit
-from cab.errors import UserError
+from cab import Attention, PaddingMasks, Pattern, UserError, register_attention
+from cab.attention import CommonArguments, SoftmaxLimit
 
 BLOCK = 128
 """Queries that share the pooled tokens around them."""
@@ -37,9 +37,6 @@ class PoolingformerAttention(Attention):
         kernel_size: w, odd.
         stride: tokens from one pooled token to the next.
         pooling: ldconv or mean.
-
-    Raises:
-        ValueError: for options outside of these.
     """
 
     requires_right_padding = True
@@ -56,17 +53,12 @@ class PoolingformerAttention(Attention):
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        if min(window, pooled_window) < 0 or stride < 1:
-            raise UserError(
-                f"window and pooled_window must be at least 0 and stride at least 1, "
-                f"got {window}, {pooled_window} and {stride}"
-            )
+        check_at_least(0, window=window, pooled_window=pooled_window)
+        check_at_least(1, stride=stride)
         if 0 < pooled_window < stride:
             raise UserError(f"pooled_window must be 0 or at least stride ({stride}), got {pooled_window}")
-        if kernel_size < 1 or kernel_size % 2 == 0:
-            raise UserError(f"kernel_size must be odd, got {kernel_size}")
-        if pooling not in ("ldconv", "mean"):
-            raise UserError(f"pooling must be 'ldconv' or 'mean', got '{pooling}'")
+        check_odd(kernel_size=kernel_size)
+        check_choice(("ldconv", "mean"), pooling=pooling)
         self.window, self.pooled_window, self.kernel_size, self.stride = window, pooled_window, kernel_size, stride
         self.kernels: nn.Parameter | None = None
         if pooling == "ldconv" and pooled_window:

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from attentions.bases.options import check_at_least, check_choice
 from attentions.kernels.common.precision import accumulation_dtype
-from cab import Attention, Pattern, register_attention
-from cab.attention import CommonArguments, PaddingMasks, SoftmaxLimit
-from cab.errors import UserError
+from cab import Attention, PaddingMasks, Pattern, UserError, register_attention
+from cab.attention import CommonArguments, SoftmaxLimit
 from cab.padding import lengths
 
 QUERIES = 128
@@ -46,9 +46,6 @@ class ProbSparseAttention(Attention):
         sampled: ``shared``, one sample of keys for all queries, or ``per_query``, as in the released code.
         mix: pattern CS alone: join the heads as Informer's decoder does, which reads [H, N, E] as [N, H * E]
             and so mixes positions.
-
-    Raises:
-        ValueError: for ``factor`` below 1, an unknown ``mean_over`` or ``sampled``, or ``mix`` in pattern NS.
     """
 
     requires_right_padding = True
@@ -63,12 +60,9 @@ class ProbSparseAttention(Attention):
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        if factor < 1:
-            raise UserError(f"factor must be at least 1, got {factor}")
-        if mean_over not in ("sample", "length"):
-            raise UserError(f"unknown mean_over '{mean_over}': choose sample or length")
-        if sampled not in ("shared", "per_query"):
-            raise UserError(f"unknown sampled '{sampled}': choose shared or per_query")
+        check_at_least(1, factor=factor)
+        check_choice(("sample", "length"), mean_over=mean_over)
+        check_choice(("shared", "per_query"), sampled=sampled)
         if mix and self.pattern is not Pattern.CS:
             raise UserError(f"mix=true requires pattern CS, got {self.pattern}; set mix=false")
         self.factor = factor

@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.bases.bucketed import BucketedAttention
+from attentions.bases.options import check_at_least, check_choice, check_even
 from attentions.kernels.windows.buckets import Reach
 from attentions.kernels.windows.sorted_chunks import chunk_attention
-from cab import Pattern, register_attention
-from cab.attention import CommonArguments, PaddingMasks
-from cab.errors import UserError
+from cab import PaddingMasks, Pattern, UserError, register_attention
+from cab.attention import CommonArguments
 from cab.padding import lengths
 
 
@@ -44,9 +44,6 @@ class ReformerAttention(BucketedAttention):
         key_norm: ``scaled`` for keys of length sqrt(E), so that logits are q_i k_j / |k_j|, as in the authors' code;
             ``unit`` divides them by sqrt(E), as the paper writes.
         keys: ``chunks`` or ``buckets``. None: ``chunks`` in NS, ``buckets`` in CS.
-
-    Raises:
-        ValueError: If the number of buckets is odd, a size is below 1, or a name is unknown or unavailable.
     """
 
     rotations: Tensor
@@ -62,12 +59,9 @@ class ReformerAttention(BucketedAttention):
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        if num_buckets < 2 or num_buckets % 2:
-            raise UserError(f"num_buckets must be even and at least 2, got {num_buckets}")
-        if chunk_size < 1 or rounds < 1:
-            raise UserError(f"chunk_size and rounds must be at least 1, got {chunk_size} and {rounds}")
-        if key_norm not in ("unit", "scaled"):
-            raise UserError(f"key_norm must be 'unit' or 'scaled', got '{key_norm}'")
+        check_even(num_buckets=num_buckets)
+        check_at_least(1, chunk_size=chunk_size, rounds=rounds)
+        check_choice(("unit", "scaled"), key_norm=key_norm)
         both = self.pattern is Pattern.NS
         self.keys = ("chunks" if both else "buckets") if keys is None else keys
         if self.keys not in ("chunks", "buckets") or (self.keys == "chunks" and not both):

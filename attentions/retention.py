@@ -27,16 +27,9 @@ class RetentionAttention(Recurrent):
     least 1. The norm cancels this factor up to its epsilon; the recurrent form of torchscale does not have it.
 
     Args:
-        pattern: CS.
-        embed_dim: width of inputs and outputs.
-        num_heads: heads H; must divide ``embed_dim``.
-        dropout: unused.
         value_expansion: width of the values relative to the keys. The paper uses 2 and narrows the feed-forward
             layers to compensate.
         conv_size: kernel size of short convolutions of q, k and v, followed by silu; 0, as published, for none.
-
-    Raises:
-        ValueError: for an odd key width per head, or options that are not positive.
     """
 
     norm_eps = 1e-6

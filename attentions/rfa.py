@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.linearized import LinearizedAttention, PositionInfo
+from attentions.bases.options import check_at_least, check_positive
 from attentions.kernels.features.feature_maps import Trigonometric, unit
-from cab import Pattern, UserError, register_attention
-from cab.attention import CommonArguments, DecodeState
-from cab.errors import UnsupportedError
+from cab import DecodeState, Pattern, UnsupportedError, register_attention
+from cab.attention import CommonArguments
 
 FIRST_GATE = 0.9
 """What a gate keeps before it has learned."""
@@ -37,9 +37,6 @@ class RandomFeatureAttention(LinearizedAttention):
         denominator_floor: how near to zero, on either side, a denominator may come: estimates can be negative. The
             released code's causal form never goes below 1.0, with features times 0.1 in place of 1 / sqrt(D): that is
             a floor of 100 / D here.
-
-    Raises:
-        ValueError: for ``num_features`` below 1, a floor that is not above 0, or a gate in another pattern than CS.
     """
 
     feature_map = Trigonometric()
@@ -54,10 +51,8 @@ class RandomFeatureAttention(LinearizedAttention):
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        if num_features < 1:
-            raise UserError(f"num_features must be at least 1, got {num_features}")
-        if denominator_floor <= 0:
-            raise UserError(f"denominator_floor must be above 0, got {denominator_floor}")
+        check_at_least(1, num_features=num_features)
+        check_positive(denominator_floor=denominator_floor)
         if gate and self.pattern is not Pattern.CS:
             raise UnsupportedError(f"gate requires pattern CS, got {self.pattern}; set gate=false")
         self.smallest_denominator = denominator_floor

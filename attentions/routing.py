@@ -12,13 +12,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.bases.bucketed import BucketedAttention
+from attentions.bases.options import check_at_least, check_fraction
 from attentions.kernels.common.per_length import each_length
 from attentions.kernels.windows.buckets import Reach
 from attentions.kernels.windows.window_attention import window_attention
 from attentions.kernels.windows.window_layout import Window
-from cab import Pattern, register_attention
-from cab.attention import CommonArguments, PaddingMasks, SoftmaxLimit
-from cab.errors import UserError
+from cab import PaddingMasks, Pattern, register_attention
+from cab.attention import CommonArguments, SoftmaxLimit
 
 
 @register_attention("routing", patterns="NS CS", complexity="n", paper="Roy et al. 2021")
@@ -36,8 +36,6 @@ class RoutingAttention(BucketedAttention):
     values.
 
     Args:
-        pattern: NS or CS.
-        embed_dim, num_heads, dropout: see :class:`cab.Attention`.
         num_clusters: number of clusters k.
         window: tokens w per cluster, and the window of the other heads: preceding tokens in CS, half on either side in
             NS.
@@ -45,9 +43,6 @@ class RoutingAttention(BucketedAttention):
         normalize: whether queries and keys are normalized.
         decay: decay of the moving average of the centers, in [0, 1].
         commitment: weight of the auxiliary loss.
-
-    Raises:
-        ValueError: if a size is below 1 or ``decay`` is outside [0, 1].
     """
 
     centroids: Tensor
@@ -64,10 +59,8 @@ class RoutingAttention(BucketedAttention):
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        if num_clusters < 1 or window < 1:
-            raise UserError(f"num_clusters and window must be at least 1, got {num_clusters} and {window}")
-        if not 0.0 <= decay <= 1.0:
-            raise UserError(f"decay must be between 0 and 1, got {decay}")
+        check_at_least(1, num_clusters=num_clusters, window=window)
+        check_fraction(decay=decay)
         self.num_buckets, self.window, self.normalize = num_clusters, window, normalize
         self.decay, self.commitment = decay, commitment
         self.num_local = self.num_heads // 2 if local_heads else 0

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.bases.recurrent import Extras, RecurrenceInputs, check_positive
+from attentions.bases.options import check_positive
+from attentions.bases.recurrent import Extras, RecurrenceInputs
 from attentions.bases.token_shift import TokenShift
 from attentions.kernels.recurrences.fla_kernels import Form
 from cab import LayerPosition, register_attention
@@ -35,16 +36,8 @@ class RWKV6Attention(TokenShift):
     of the backbone.
 
     Args:
-        pattern: CS.
-        embed_dim: width of inputs and outputs.
-        num_heads: heads H; must divide ``embed_dim``.
-        dropout: unused.
-        depth: position of the layer in its network.
         mix_rank: width between W_1 and W_2 per input; 32 in the released models.
         decay_rank: width between W_3 and W_4; 64 in the released models.
-
-    Raises:
-        ValueError: for ranks below 1.
     """
 
     def __init__(

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.bases.recurrent import Extras, RecurrenceInputs, check_positive
+from attentions.bases.options import check_positive
+from attentions.bases.recurrent import Extras, RecurrenceInputs
 from attentions.bases.token_shift import TokenShift
 from attentions.kernels.features.feature_maps import unit
 from attentions.kernels.recurrences import fla_kernels
@@ -41,18 +42,10 @@ class RWKV7Attention(TokenShift):
     part of the backbone.
 
     Args:
-        pattern: CS.
-        embed_dim: width of inputs and outputs.
-        num_heads: heads H; must divide ``embed_dim``.
-        dropout: unused.
-        depth: position of the layer in its network.
         decay_rank: width between W_1 and W_2. The default is RWKV-LM's, 2.5 sqrt(``embed_dim``) rounded to a multiple
             of 32, at least 32.
         rate_rank: width between A_1 and A_2; by default as ``decay_rank``.
         gate_rank: width between G_1 and G_2; by default 5 sqrt(``embed_dim``), rounded likewise.
-
-    Raises:
-        ValueError: for ranks below 1.
     """
 
     forms = (generalized_delta_rule, fla_kernels.generalized_delta_rule)

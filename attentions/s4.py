@@ -12,13 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attentions.bases.options import check_even
 from attentions.kernels.common.chunked_heads import chunk_size, recompute_upcast
 from attentions.kernels.common.precision import accumulation_dtype, upcast
 from attentions.kernels.recurrences.matrix_powers import answers_of_powers
-from cab import Attention, Pattern, register_attention
-from cab.attention import CommonArguments, DecodeState, PaddingMasks
-from cab.errors import UserError
-from cab.training import ParamGroupOverride
+from cab import Attention, DecodeState, PaddingMasks, ParamGroupOverride, Pattern, register_attention
+from cab.attention import CommonArguments
 
 DT_MIN, DT_MAX = 1e-3, 1e-1
 """Range of the initial step sizes."""
@@ -44,12 +43,7 @@ class S4Attention(Attention):
     token. K is computed in float64, everything else in float32 or wider.
 
     Args:
-        pattern: NS or CS.
-        embed_dim, num_heads, dropout: see :class:`cab.Attention`.
         state_size: state size N; even, since modes are conjugate pairs.
-
-    Raises:
-        ValueError: if ``state_size`` is not even and positive.
     """
 
     requires_right_padding = True
@@ -57,8 +51,7 @@ class S4Attention(Attention):
 
     def __init__(self, *, state_size: int = 64, **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)
-        if state_size < 2 or state_size % 2:
-            raise UserError(f"state_size must be even and at least 2, got {state_size}")
+        check_even(state_size=state_size)
         self.state_size = state_size
         self.make_state_space()
 

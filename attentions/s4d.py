@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attentions.bases.options import check_at_least, check_even
 from attentions.kernels.common.precision import accumulation_dtype
 from attentions.kernels.recurrences.block_readout import read_blocks
 from attentions.kernels.recurrences.diagonal_recurrence import diagonal_scan
-from cab import Attention, Pattern, register_attention
-from cab.attention import CommonArguments, DecodeState, PaddingMasks
-from cab.errors import UserError
+from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
+from cab.attention import CommonArguments
 from cab.padding import compact_rows, lengths
 
 MIN_BLOCK = 16
@@ -41,15 +41,10 @@ class S4DAttention(Attention):
     float32 (float64 for a float64 module), whatever the dtype of the tokens.
 
     Args:
-        pattern: NS or CS.
-        embed_dim, num_heads, dropout: see :class:`cab.Attention`.
         state_size: state size N, two per mode; even.
         channels: kernels c per feature; default ``num_heads``, as in the published runs.
         bidirectional: whether pattern NS also reads the tokens after a position, with a second set of kernels. The
             published runs did not (False). Pattern CS reads earlier tokens only.
-
-    Raises:
-        ValueError: if ``state_size`` is not even and positive, or ``channels`` is below 1.
     """
 
     requires_right_padding = True
@@ -65,10 +60,8 @@ class S4DAttention(Attention):
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        if state_size < 2 or state_size % 2:
-            raise UserError(f"state_size must be even and at least 2, got {state_size}")
-        if channels is not None and channels < 1:
-            raise UserError(f"channels must be at least 1, got {channels}")
+        check_even(state_size=state_size)
+        check_at_least(1, channels=channels)
         self.state_size = state_size
         self.channels = self.num_heads if channels is None else channels
         self.bidirectional = bidirectional and self.pattern is Pattern.NS

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from attentions.bases.options import check_at_least, check_even
 from attentions.kernels.common.blocks import dropout_factor, dropout_seed
 from attentions.kernels.common.checkpointing import recompute
 from attentions.kernels.common.precision import neg_inf, upcast
 from attentions.kernels.features.exponential_features import KeyMeans
 from attentions.performer import orthogonal_gaussians
-from cab import Attention, Pattern, register_attention
-from cab.attention import CommonArguments, DecodeState, PaddingMasks, SoftmaxLimit
-from cab.errors import UserError
+from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
+from cab.attention import CommonArguments, SoftmaxLimit
 from cab.padding import lengths
 
 CPU_BLOCK, DEVICE_BLOCK = 64, 512
@@ -50,9 +50,6 @@ class ScatterbrainAttention(Attention):
     Args:
         window: w. Released runs have 16 to 64.
         num_features: r, with both signs counted; even. Released runs have 16 to 64.
-
-    Raises:
-        ValueError: for a negative window, or ``num_features`` that is not even and positive.
     """
 
     requires_right_padding = True
@@ -61,10 +58,8 @@ class ScatterbrainAttention(Attention):
 
     def __init__(self, *, window: int = 16, num_features: int = 16, **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)
-        if window < 0:
-            raise UserError(f"window must not be negative, got {window}")
-        if num_features < 2 or num_features % 2:
-            raise UserError(f"num_features must be even and at least 2, got {num_features}")
+        check_at_least(0, window=window)
+        check_even(num_features=num_features)
         self.window, self.num_features = window, num_features
         self.window_after = 0 if self.pattern is Pattern.CS else window
         half = orthogonal_gaussians(self.num_heads, num_features // 2, self.head_dim)

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attentions.bases.options import check_at_least
 from attentions.kernels.gathers.latents import latent_attention, zero_empty_sources
-from cab import Attention, register_attention
-from cab.attention import CommonArguments, DecodeState, PaddingMasks
-from cab.errors import UserError
+from cab import Attention, DecodeState, PaddingMasks, register_attention
+from cab.attention import CommonArguments
 
 
 @register_attention("set_transformer", patterns="NS NC CC", complexity="n", paper="Lee et al. 2019")
@@ -37,9 +37,6 @@ class SetTransformerAttention(Attention):
     Args:
         num_inducing: number of inducing points m.
         feedforward: whether the inner block has its residual connection and feed-forward layer.
-
-    Raises:
-        ValueError: If ``num_inducing`` is below 1.
     """
 
     has_constant_size_state = True
@@ -47,8 +44,7 @@ class SetTransformerAttention(Attention):
 
     def __init__(self, *, num_inducing: int = 32, feedforward: bool = True, **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)
-        if num_inducing < 1:
-            raise UserError(f"num_inducing must be at least 1, got {num_inducing}")
+        check_at_least(1, num_inducing=num_inducing)
         self.inducing = nn.Parameter(torch.empty(self.num_heads, num_inducing, self.head_dim))
         nn.init.normal_(self.inducing)  # the released 0.02 makes all points start as the mean of all tokens
         self.slot_k, self.slot_v = nn.Linear(self.embed_dim, self.embed_dim), nn.Linear(self.embed_dim, self.embed_dim)

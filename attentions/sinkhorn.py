@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from attentions.bases.options import check_at_least, check_positive
 from attentions.kernels.common.per_length import each_length
 from attentions.kernels.common.precision import neg_inf, upcast
 from attentions.kernels.common.token_cache import no_tokens, with_tokens
 from attentions.kernels.gathers.key_blocks import block_means, in_order
-from cab import Attention, Pattern, register_attention
-from cab.attention import CommonArguments, DecodeState, PaddingMasks, SoftmaxLimit
-from cab.errors import UserError
+from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
+from cab.attention import CommonArguments, SoftmaxLimit
 from cab.padding import lengths
 
 QUERIES_AT_ONCE = 64
@@ -38,14 +38,9 @@ class SinkhornAttention(Attention):
     any length. Time is N b + (N / b)^2 E b. Decoding stores the queries, keys and values of all tokens.
 
     Args:
-        pattern: NS or CS.
-        embed_dim, num_heads, dropout: see :class:`cab.Attention`.
         block_size: tokens b per block.
         iterations: number of normalizations of rows and columns.
         temperature: divisor of the scores, above 0.
-
-    Raises:
-        ValueError: if a size is below 1 or ``temperature`` is not above 0.
     """
 
     requires_right_padding = True
@@ -54,10 +49,8 @@ class SinkhornAttention(Attention):
         self, *, block_size: int = 64, iterations: int = 8, temperature: float = 0.75, **common: Unpack[CommonArguments]
     ) -> None:
         super().__init__(**common)
-        if block_size < 1 or iterations < 1:
-            raise UserError(f"block_size and iterations must be at least 1, got {block_size} and {iterations}")
-        if not temperature > 0.0:
-            raise UserError(f"temperature must be above 0, got {temperature}")
+        check_at_least(1, block_size=block_size, iterations=iterations)
+        check_positive(temperature=temperature)
         self.block_size, self.iterations, self.temperature = block_size, iterations, temperature
 
     @classmethod

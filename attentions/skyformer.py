@@ -10,11 +10,11 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
+from attentions.bases.options import check_at_least, check_positive
 from attentions.kernels.common.precision import upcast
 from attentions.kernels.features.gaussian import gaussian, gaussian_sums, solve_regularized
-from cab import Attention, Pattern, register_attention
-from cab.attention import CommonArguments, DecodeState, PaddingMasks
-from cab.errors import UserError
+from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
+from cab.attention import CommonArguments
 from cab.padding import lengths
 
 
@@ -35,9 +35,6 @@ class SkyformerAttention(Attention):
     Args:
         num_landmarks: r.
         ridge: what is added to the diagonal.
-
-    Raises:
-        ValueError: for fewer than 2 landmarks or a ridge that is not positive.
     """
 
     requires_right_padding = True
@@ -47,10 +44,8 @@ class SkyformerAttention(Attention):
 
     def __init__(self, *, num_landmarks: int = 128, ridge: float = 0.1, **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)
-        if num_landmarks < 2:
-            raise UserError(f"num_landmarks must be at least 2, got {num_landmarks}")
-        if ridge <= 0.0:
-            raise UserError(f"ridge must be above 0, got {ridge}")
+        check_at_least(2, num_landmarks=num_landmarks)
+        check_positive(ridge=ridge)
         self.ridge = ridge
         counts = [num_landmarks]
         if self.pattern is not Pattern.CC:

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.linearized import mask_fill
+from attentions.bases.options import check_at_least, check_odd, check_positive
 from attentions.kernels.common.depthwise import depthwise_conv
 from attentions.kernels.common.precision import upcast
 from attentions.kernels.features.gaussian import gaussian, gaussian_sums, solve_regularized
 from attentions.kernels.gathers.landmarks import average, segment_means, segments
-from cab import Attention, register_attention
-from cab.attention import CommonArguments, PaddingMasks
-from cab.errors import UserError
+from cab import Attention, PaddingMasks, register_attention
+from cab.attention import CommonArguments
 from cab.padding import lengths
 
 
@@ -36,9 +36,6 @@ class SoftAttention(Attention):
         conv_kernel_size: odd width of a depthwise convolution of the values over positions, one filter a head;
             None for none.
         ridge: what is added to the diagonal.
-
-    Raises:
-        ValueError: for options that cannot be.
     """
 
     requires_right_padding = True
@@ -52,12 +49,9 @@ class SoftAttention(Attention):
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        if num_landmarks < 1:
-            raise UserError(f"num_landmarks must be at least 1, got {num_landmarks}")
-        if conv_kernel_size is not None and (conv_kernel_size < 1 or conv_kernel_size % 2 == 0):
-            raise UserError(f"conv_kernel_size must be odd and at least 1, or null, got {conv_kernel_size}")
-        if ridge <= 0.0:
-            raise UserError(f"ridge must be above 0, got {ridge}")
+        check_at_least(1, num_landmarks=num_landmarks)
+        check_odd(conv_kernel_size=conv_kernel_size)
+        check_positive(ridge=ridge)
         self.num_landmarks, self.ridge = num_landmarks, ridge
         self.k_proj = nn.Identity()  # type: ignore[assignment]  # keys are the queries
         self.landmark_map = nn.Linear(self.head_dim, self.head_dim, bias=False)

@@ -12,14 +12,14 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from attentions.bases.sparse import SparseAttention, Spread, by_halves, check_spread, check_stride, first_heads
+from attentions.bases.options import check_choice
+from attentions.bases.sparse import SparseAttention, Spread, by_halves, check_stride, first_heads
 from attentions.kernels.windows.grid2d import along_both, along_columns, along_rows
 from attentions.kernels.windows.tiles import Tile, tiled_attention
 from attentions.kernels.windows.window_attention import window_attention
 from attentions.kernels.windows.window_layout import Window
-from cab import Pattern, register_attention
+from cab import Pattern, UserError, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit
-from cab.errors import UserError
 
 
 @register_attention("sparse_transformer", patterns="NS CS", complexity="n^2", paper="Child et al. 2019")
@@ -38,16 +38,11 @@ class SparseTransformerAttention(SparseAttention):
     each finished block (fixed).
 
     Args:
-        pattern: NS or CS.
-        embed_dim, num_heads, dropout: see :class:`cab.Attention`.
         layout: ``strided`` (published for images, with l the width of a row) or ``fixed`` (published for text).
         stride: l, in tokens; in NS, 0 selects the square root of the length, rounded up.
         summary: c of the fixed layout, at most the stride.
         spread: ``merged`` for one softmax over both sets; ``heads`` for A1 in the first half of the heads and A2 in the
             rest.
-
-    Raises:
-        ValueError: if an option is unknown or out of range.
     """
 
     def __init__(
@@ -60,9 +55,8 @@ class SparseTransformerAttention(SparseAttention):
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        if layout not in ("strided", "fixed"):
-            raise UserError(f"layout must be 'strided' or 'fixed', got '{layout}'")
-        check_spread(spread)
+        check_choice(("strided", "fixed"), layout=layout)
+        check_choice(("heads", "merged"), spread=spread)
         check_stride("stride", stride, self.pattern)
         if summary < 1 or (layout == "fixed" and 0 < stride < summary):
             raise UserError(f"summary must be between 1 and stride ({stride}), got {summary}")

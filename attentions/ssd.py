@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, check_positive
+from attentions.bases.options import check_positive
+from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent
 from cab import ParamGroupOverride, register_attention
 from cab.attention import CommonArguments
 
@@ -30,16 +31,9 @@ class SSDAttention(Recurrent):
     model's width; here there are ``num_heads`` heads.
 
     Args:
-        pattern: CS.
-        embed_dim: width of inputs and outputs.
-        num_heads: heads H; must divide ``embed_dim``.
-        dropout: unused.
         state_size: width of B and C, the state size per feature; 128 in the released models.
         value_expansion: width of x relative to ``embed_dim``; 2 in the paper.
         conv_size: kernel size of the short convolutions; 4 in the paper, 0 for none.
-
-    Raises:
-        ValueError: for options that are not positive.
     """
 
     normalizes_heads_jointly = True

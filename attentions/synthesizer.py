@@ -11,12 +11,12 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
+from attentions.bases.options import check_at_least, check_choice
 from attentions.kernels.common.precision import upcast
 from attentions.kernels.common.softmax import masked_softmax
 from attentions.kernels.gathers.target_blocks import masked, sums_by_targets
-from cab import Attention, Pattern, register_attention
-from cab.attention import CommonArguments, DecodeState, PaddingMasks
-from cab.errors import UserError
+from cab import Attention, DecodeState, PaddingMasks, Pattern, UserError, register_attention
+from cab.attention import CommonArguments
 from cab.padding import lengths
 
 VARIANTS = ("dense", "random", "factorized_dense", "factorized_random", "random_plus")
@@ -59,11 +59,8 @@ class SynthesizerAttention(Attention):
         self, *, variant: str = "dense", max_length: int = 8192, rank: int = 16, **common: Unpack[CommonArguments]
     ) -> None:
         super().__init__(**common)
-        if variant not in VARIANTS:
-            raise UserError(f"unknown variant '{variant}': choose one of {', '.join(VARIANTS)}")
-        for name, size in (("max_length", max_length), ("rank", rank)):
-            if size < 1:
-                raise UserError(f"{name} must be at least 1, got {size}")
+        check_choice(VARIANTS, variant=variant)
+        check_at_least(1, max_length=max_length, rank=rank)
         self.variant, self.max_length = variant, max_length
         self.reads_positions = "random" in variant
         # A map that nothing reads is none.

@@ -10,12 +10,12 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
+from attentions.bases.options import check_at_least, check_choice
 from attentions.bases.sparse import SparseAttention
 from attentions.kernels.common.precision import accumulation_dtype
 from attentions.kernels.windows.relative import all_pairs_attention, segment_attention
-from cab import Attention, Pattern, register_attention
-from cab.attention import CommonArguments, PaddingMasks, SoftmaxLimit
-from cab.errors import UserError
+from cab import Attention, PaddingMasks, Pattern, register_attention
+from cab.attention import CommonArguments, SoftmaxLimit
 
 
 class RelativeAttention(Attention):
@@ -89,9 +89,6 @@ class TransformerXLAttention(RelativeAttention, SparseAttention):
         segment: L.
         memory: M.
         position: ``relative``; ``none`` leaves u, v and W_R out.
-
-    Raises:
-        ValueError: for a segment below 1.
     """
 
     has_constant_size_state = True
@@ -100,10 +97,9 @@ class TransformerXLAttention(RelativeAttention, SparseAttention):
         self, *, segment: int = 150, memory: int = 150, position: str = "relative", **common: Unpack[CommonArguments]
     ) -> None:
         super().__init__(**common)
-        if segment < 1 or memory < 0:
-            raise UserError(f"segment must be at least 1 and memory at least 0, got {segment} and {memory}")
-        if position not in ("relative", "none"):
-            raise UserError(f"position must be 'relative' or 'none', got '{position}'")
+        check_at_least(1, segment=segment)
+        check_at_least(0, memory=memory)
+        check_choice(("relative", "none"), position=position)
         if position == "none":
             self.remove_positions()
         self.segment, self.memory = segment, memory

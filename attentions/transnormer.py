@@ -9,8 +9,8 @@ from torch import Tensor
 
 from attentions.diag_attention import DiagAttention
 from attentions.norm_attention import NormAttention
-from cab import Attention, register_attention
-from cab.attention import SINGLE_LAYER, CommonArguments, DecodeState, LayerPosition, PaddingMasks
+from cab import Attention, DecodeState, LayerPosition, PaddingMasks, register_attention
+from cab.attention import SINGLE_LAYER, CommonArguments
 
 
 class TransNormer(Attention):

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attentions.bases.options import check_choice
 from attentions.kernels.common.precision import neg_inf
-from cab import Attention, Pattern, register_attention
-from cab.attention import CommonArguments, DecodeState, PaddingMasks, SoftmaxLimit
-from cab.errors import UserError
+from cab import Attention, DecodeState, PaddingMasks, Pattern, UserError, register_attention
+from cab.attention import CommonArguments, SoftmaxLimit
 
 SINKS = ("none", "one", "learned")
 
@@ -24,16 +24,11 @@ class VanillaAttention(Attention):
     fewer heads of keys and values.
 
     Args:
-        pattern: NS, CS, NC or CC.
-        embed_dim, num_heads, dropout: see :class:`cab.Attention`.
         qkv_bias: whether the query, key and value projections have biases; PoinTr's have none.
         num_kv_heads: heads of keys and values, each shared by several heads of queries: grouped-query attention
             (Ainslie et al. 2023); 1 is multi-query attention (Shazeer 2019). Default: ``num_heads``.
         sink: an additional logit whose weight is dropped, so that a target can attend to nothing: ``none``; ``one``, a
             logit of 0 (Miller 2023); ``learned``, one per head with initial value 0 (OpenAI 2025, gpt-oss).
-
-    Raises:
-        ValueError: if ``num_kv_heads`` does not divide ``num_heads``, or ``sink`` is unknown.
     """
 
     recent: ClassVar[int] = 64
@@ -51,8 +46,7 @@ class VanillaAttention(Attention):
         self.num_kv_heads = self.num_heads if num_kv_heads is None else num_kv_heads
         if self.num_kv_heads < 1 or self.num_heads % self.num_kv_heads:
             raise UserError(f"num_kv_heads must divide num_heads ({self.num_heads}), got {num_kv_heads}")
-        if sink not in SINKS:
-            raise UserError(f"unknown sink '{sink}': choose one of {', '.join(SINKS)}")
+        check_choice(SINKS, sink=sink)
         self.sink = sink
         self.sink_logit = nn.Parameter(torch.zeros(self.num_heads)) if sink == "learned" else None
         if self.num_kv_heads < self.num_heads:

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from attentions.bases.linearized import mask_fill
 from attentions.kernels.common.precision import upcast
-from cab import Attention, ParamGroupOverride, register_attention
-from cab.attention import CommonArguments, PaddingMasks
+from cab import Attention, PaddingMasks, ParamGroupOverride, register_attention
+from cab.attention import CommonArguments
 
 
 @register_attention("xcit", patterns="NS", complexity="n", paper="Ali et al. 2021")

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from attentions.bases.options import check_at_least, check_choice
 from attentions.bases.pairwise import PairwiseAttention
 from attentions.kernels.common.precision import upcast
 from attentions.kernels.features.collisions import collision_counts, collision_sums
-from cab import Attention, register_attention
-from cab.attention import CommonArguments, DecodeState, PaddingMasks
-from cab.errors import UserError
+from cab import Attention, DecodeState, PaddingMasks, UserError, register_attention
+from cab.attention import CommonArguments
 from cab.padding import lengths
 
 EDGE = 1e-6
@@ -32,9 +32,6 @@ class HashedAttention(Attention):
 
     Args:
         hash_length: hyperplanes tau of one hash. None: ceil(log2 M), at least 1, as in the released configurations.
-
-    Raises:
-        ValueError: If ``hash_length`` is not between 1 and 16.
     """
 
     has_exact_gradient = False
@@ -71,17 +68,13 @@ class YosoExpectation(PairwiseAttention, HashedAttention):
     Args:
         hash_length: hyperplanes tau of one hash. None: ceil(log2 M) for M keys, as in the released configurations.
         gradient: ``published``, or ``exact`` for the derivative.
-
-    Raises:
-        ValueError: If ``hash_length`` is not between 1 and 16, or ``gradient`` is unknown.
     """
 
     def __init__(
         self, *, hash_length: int | None = None, gradient: str = "published", **common: Unpack[CommonArguments]
     ) -> None:
         super().__init__(**common)
-        if gradient not in ("published", "exact"):
-            raise UserError(f"gradient must be 'published' or 'exact', got '{gradient}'")
+        check_choice(("published", "exact"), gradient=gradient)
         self.hash_length, self.gradient = hash_length, gradient
         self.has_exact_gradient = gradient == "exact"
         self.check_hash_length()
@@ -128,9 +121,6 @@ class YosoAttention(HashedAttention):
     Args:
         num_hashes: hashes m (published: 16 to 64; 32 in the released configurations).
         hash_length: hyperplanes tau of one hash. None: ceil(log2 M) for M keys, as in the released configurations.
-
-    Raises:
-        ValueError: If ``num_hashes`` is below 1, or ``hash_length`` is not between 1 and 16.
     """
 
     selects_tokens = True
@@ -141,8 +131,7 @@ class YosoAttention(HashedAttention):
         self, *, num_hashes: int = 32, hash_length: int | None = None, **common: Unpack[CommonArguments]
     ) -> None:
         super().__init__(**common)
-        if num_hashes < 1:
-            raise UserError(f"num_hashes must be at least 1, got {num_hashes}")
+        check_at_least(1, num_hashes=num_hashes)
         self.num_hashes, self.hash_length = num_hashes, hash_length
         self.check_hash_length()
         self.register_buffer("hyperplanes", self.new_hyperplanes(torch.empty(0)))

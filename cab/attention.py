@@ -122,7 +122,7 @@ class Attention(TrainableModule):
         dropout: probability in [0, 1) of dropping an attention weight, where the method has weights.
 
     Raises:
-        ValueError: if the dimensions do not fit each other.
+        ValueError: if the dimensions do not fit each other, or an option is out of its range.
     """
 
     attend: Callable[..., Tensor]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attentions.bases.options import check_positive
 from attentions.kernels.common.causal_chunks import over_chunks
 from attentions.kernels.common.precision import upcast
 from attentions.kernels.common.short_conv import ShortConvolution
@@ -270,10 +271,3 @@ def xavier_linear(inputs: int, outputs: int, *, gain: float = 1.0, bias: bool = 
     if bias:
         nn.init.zeros_(linear.bias)
     return linear
-
-
-def check_positive(**options: float) -> None:
-    """Raise UserError for an option that is not positive."""
-    for name, option in options.items():
-        if option <= 0:
-            raise UserError(f"{name} must be above 0, got {option}")

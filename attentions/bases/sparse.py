@@ -157,12 +157,6 @@ def by_halves(first: Spread, second: Spread, heads: Sequence[Tensor]) -> Tensor:
     return torch.cat([output, second(*(x[:, half:] for x in heads))], dim=1)
 
 
-def check_spread(spread: str) -> None:
-    """Raise UserError unless ``spread`` is ``heads`` or ``merged``."""
-    if spread not in ("heads", "merged"):
-        raise UserError(f"spread must be 'heads' or 'merged', got '{spread}'")
-
-
 def check_stride(name: str, stride: int, pattern: Pattern) -> None:
     """Raise UserError for a stride below 1; NS also accepts 0."""
     if stride < 0 or (stride == 0 and pattern is not Pattern.NS):
