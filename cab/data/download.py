@@ -193,15 +193,15 @@ def _get_listed(names: list[str], base: str, data_set: str, folder: Path) -> Non
     """Fetch the missing files of a list in parallel, and record those that were fetched."""
     missing = [name for name in names if not (folder / name).is_file()]
     log.info("%s: fetching %s files from %s", data_set, f"{len(missing):,}", base)
-    entries: dict[str, dict[str, Any]] = {}
     pool = ThreadPoolExecutor(PARALLEL_DOWNLOADS)
+    downloads = {name: pool.submit(fetch, f"{base.rstrip('/')}/{name}", folder / name) for name in missing}
     try:
-        downloads = {pool.submit(fetch, f"{base.rstrip('/')}/{name}", folder / name): name for name in missing}
-        for finished in progress(as_completed(downloads), data_set):
-            entries[downloads[finished]] = finished.result()
+        for finished in progress(as_completed(downloads.values()), data_set):
+            finished.result()
     finally:
         pool.shutdown(cancel_futures=True)
-        add_to_record(folder, data_set, entries)
+        complete = {name: job for name, job in downloads.items() if not job.cancelled() and job.exception() is None}
+        add_to_record(folder, data_set, {name: job.result() for name, job in complete.items()})
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from tests.cab.data.hosts import Host, serve
 
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
-    """A host; nobody waits before it is asked again."""
+    """A host; a failed download is retried at once."""
     monkeypatch.setattr("cab.data.download.RETRY_DELAYS", (0.0, 0.0))
     with serve() as served:
         yield served
