@@ -1,0 +1,176 @@
+"""Stored values that a change of structure must not change.
+
+A deliberate change deletes the stored file; the next run of the test writes it again and fails once, so that the
+difference is in the commit.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from cab import build_attention
+from cab.records.record import Record
+from cab.registry.registries import ATTENTIONS
+from cab.runner.cell import Cell
+from cab.runner.engine import make_backbone
+from cab.runner.launch import composed
+
+ROOT = Path(__file__).resolve().parents[2]
+OUTPUT = Path(__file__).with_name("output")
+RECORDS = sorted((ROOT / "results").glob("*/*.json"))
+COMMANDS = {
+    "score_core": "score results/core",
+    "score_core_csv": "score results/core --csv",
+    "score_mini_csv": "score results/mini --csv",
+    "score_paper_csv": "score results/paper/results.csv --csv",
+    "score_pairwise": "score results/mini --show pairwise --csv",
+    "suite_report": "suite report results/core",
+    "suite_validate": "suite validate results/core",
+    "correlation": "correlation results/core",
+    "paper_audit": "paper audit",
+    "paper_taxonomy": "paper taxonomy",
+    "list_attentions": "list attentions --csv",
+    "list_backbones": "list backbones --csv",
+    "list_tasks": "list tasks --csv",
+    "list_cells": "list cells --csv",
+    "params": "params --csv",
+    "show": "show abc --markdown",
+    "data_list": "data list",
+    "verify_checks": "verify --list-checks",
+    "crossover": "crossover results/efficiency/costs.csv --protocol default",
+}
+HELP = (
+    "",
+    *("run", "reproduce", "status", "list", "show", "data", "params", "verify", "efficiency", "crossover"),
+    *("analyze", "score", "correlation", "suite", "leaderboard", "paper", "completion", "data list", "data download"),
+    *("data verify", "suite validate", "suite report", "suite anchors", "paper audit", "paper taxonomy"),
+)
+NETWORKS = (
+    "task=lm backbone=gpt2 pattern=CS",
+    "task=mlm backbone=roberta pattern=NS",
+    "task=sum backbone=transformer pattern=CC",
+    "task=lstf backbone=informer pattern=NC",
+    "task=pcc backbone=pointr pattern=NS",
+    "task=sr backbone=sr3 pattern=NS",
+    "task=tts backbone=fastspeech2 pattern=NS",
+    "task=tts backbone=transformer_tts pattern=CC",
+    "task=lra backbone=encoder pattern=NS dataset=listops_synthetic",
+    "task=glue backbone=roberta_classifier pattern=NS",
+    "task=needle backbone=gpt2 pattern=CS",
+    "task=probe backbone=mixer pattern=CS",
+)
+
+
+def compare(name: str, text: str) -> None:
+    """Compare a text with the stored one; write it if there is none."""
+    path = OUTPUT / name
+    if not path.exists():
+        path.write_text(text)
+        pytest.fail(f"{path} was written; commit it")
+    assert text == path.read_text()
+
+
+def output(command: str) -> str:
+    program = "import sys; from cab.cli.main import program; sys.argv[0] = 'cab'; sys.exit(program())"
+    environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1"}
+    arguments = [sys.executable, "-c", program, *shlex.split(command)]
+    run = subprocess.run(arguments, cwd=ROOT, env=environment, text=True, capture_output=True)
+    assert run.returncode in (0, 1), run.stderr
+    return run.stdout
+
+
+def records(folder: str) -> Iterator[Record]:
+    return (Record.read(path) for path in RECORDS if path.parent.name == folder)
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent.name for path in RECORDS}))
+def test_quick_identities_of_records(folder: str) -> None:
+    """The configuration of every committed record still has the hash, the label and the columns of its cell."""
+    for record in records(folder):
+        cell = Cell.from_config(record.config)
+        assert (cell.hash, cell.key) == (record.hash, dict(record.cell))
+
+
+@pytest.mark.parametrize("command", HELP)
+def test_help(command: str) -> None:
+    compare(f"help_{command.replace(' ', '_') or 'cab'}.txt", output(f"{command} --help"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMMANDS)
+def test_output_of_commands(name: str) -> None:
+    compare(f"{name}.txt", output(COMMANDS[name]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", ["core", "mini"])
+def test_tables_of_the_leaderboard(folder: str, tmp_path: Path) -> None:
+    output(f"leaderboard results/{folder} --out {tmp_path}")
+    for path in sorted(tmp_path.glob("*.csv")):
+        compare(f"leaderboard_{folder}_{path.name}", path.read_text())
+
+
+@pytest.mark.slow
+def test_header_of_efficiency(tmp_path: Path) -> None:
+    command = "efficiency local --pattern CS --lengths 64 --repeats 1 --embed-dim 16 --num-heads 2 --no-verify --out"
+    output(f"{command} {tmp_path}/costs.csv")
+    compare("efficiency.csv", (tmp_path / "costs.csv").read_text().partition("\n")[0] + "\n")
+
+
+@pytest.mark.parametrize("overrides", NETWORKS)
+def test_state_dicts(overrides: str) -> None:
+    """Names and shapes of the weights of every backbone at preset smoke."""
+    dataset = [] if "dataset=" in overrides else ["dataset=synthetic"]
+    config = composed([*overrides.split(), *dataset, "preset=smoke", "attention=vanilla"])
+    cell = Cell.from_config(config)
+    cell.task.setup(None)
+    weights = make_backbone(cell, has_memory=False).state_dict()
+    shapes = [f"{name} {'x'.join(map(str, tensor.shape))}\n" for name, tensor in sorted(weights.items())]
+    backbone = overrides.partition("backbone=")[2].replace(" ", "_")
+    compare(f"state_dict_{backbone}.txt", "".join(shapes))
+
+
+def checksum(name: str, pattern: str) -> list[float]:
+    """Return output and gradients of a training step, each as its projection onto fixed random numbers."""
+    torch.manual_seed(0)
+    attention = build_attention(name, pattern=pattern, embed_dim=32, num_heads=4)
+    generator = torch.Generator().manual_seed(1)
+    draw: Callable[..., torch.Tensor] = functools.partial(torch.randn, generator=generator)
+    inputs = [draw(2, 37, 32).requires_grad_()]
+    if attention.pattern.is_cross:
+        inputs += [draw(2, 37 if attention.pattern.is_causal else 45, 32).requires_grad_() for _ in range(2)]
+    torch.manual_seed(2)
+    result = attention(*inputs)
+    result.backward(draw(result.shape))
+    gradients = [weight.grad for weight in attention.parameters() if weight.grad is not None]
+    values = [result.detach(), *(tensor.grad for tensor in inputs if tensor.grad is not None), *gradients]
+    return [float((value.double() * draw(value.shape).double()).sum()) for value in values]
+
+
+def test_quick_checksums_of_attentions() -> None:
+    """Outputs and gradients of every attention and pattern; rounding may differ between processors."""
+    path = OUTPUT / "checksums.csv"
+    pairs = [(entry.name, str(pattern)) for entry in ATTENTIONS for pattern in entry.patterns]
+    if not path.exists():
+        rows = [[*pair, *(f"{value:.9g}" for value in checksum(*pair))] for pair in pairs]
+        with path.open("w", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(rows)
+        pytest.fail(f"{path} was written; commit it")
+    stored = {(name, pattern): list(map(float, values)) for name, pattern, *values in csv.reader(path.open())}
+    assert stored.keys() == set(pairs)
+    different = [
+        pair
+        for pair in pairs
+        if not torch.allclose(*map(torch.tensor, (checksum(*pair), stored[pair])), rtol=1e-3, atol=1e-3)
+    ]
+    assert not different
