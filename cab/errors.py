@@ -5,7 +5,11 @@ from __future__ import annotations
 import contextlib
 import difflib
 import os
+import signal
 from collections.abc import Iterable, Iterator
+
+EXAMPLE_COMMAND = "cab run task=lstf dataset=synthetic backbone=informer attention=abc pattern=NC preset=smoke"
+"""Command that produces a first result within seconds and without data; suggested if there are no results."""
 
 
 class UserError(ValueError):
@@ -17,6 +21,19 @@ class UserError(ValueError):
 
 class UnsupportedError(UserError):
     """An unsupported combination of existing parts; a sweep skips it and reports it."""
+
+
+class Preempted(BaseException):
+    """A signal stopped the run after a checkpoint; repeating the command resumes it.
+
+    Like KeyboardInterrupt, it is not an error of the cell and ends a whole sweep.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(
+            f"stopped by {signal.Signals(number).name}; repeat the command to resume from the last checkpoint"
+        )
+        self.signal = number
 
 
 class ExitError(Exception):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cab.cli.main import FIRST
-from cab.records.results import EXAMPLE_COMMAND
+from cab.errors import EXAMPLE_COMMAND
 from scripts import readme_figure
 from tests.documents import EXAMPLE, ROOT, commands_of, make_targets, run, run_shown, runnable
 from tests.untimed import UNTIMED_OPTION

@@ -13,10 +13,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from cab.cli.terminal import discard_output, log_to_terminal, open_missing_streams, print_note
-from cab.errors import ExitError, UserError, unknown_name
+from cab.errors import EXAMPLE_COMMAND, ExitError, Preempted, UserError, unknown_name
 from cab.files.disk import is_full_disk
-from cab.records.results import EXAMPLE_COMMAND
-from cab.runner.failures import Preempted
 from cab.runner.processes import find_processes
 
 COMMANDS = {

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cab.cli.terminal import print_note
-from cab.errors import UserError
-from cab.records.results import DEFAULT_DIR, EXAMPLE_COMMAND, read_results
+from cab.errors import EXAMPLE_COMMAND, UserError
+from cab.records.results import DEFAULT_DIR, read_results
 
 if TYPE_CHECKING:
     import pandas as pd

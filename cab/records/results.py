@@ -31,9 +31,6 @@ PUBLISHED = "published"
 SYNTHETIC = "synthetic"
 """Name of a generated data set; a task with several has names with this suffix, such as ``listops_synthetic``."""
 
-EXAMPLE_COMMAND = "cab run task=lstf dataset=synthetic backbone=informer attention=abc pattern=NC preset=smoke"
-"""Command that produces a first result within seconds and without data; suggested if there are no results."""
-
 COLUMNS = (
     *CELL, "task_version", "metric", "value", "unit", "higher_is_better", "primary", "at_length", "status",
     "params", "train_seconds", "peak_memory_bytes", "revision", "verified", "hash", "file", "record",

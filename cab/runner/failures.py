@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from cab.errors import Preempted
 from cab.records.record import Cost, Record, Status, record_path
 from cab.runner.folder import is_replacing
 
@@ -27,19 +28,6 @@ class DivergedError(Exception):
     def __init__(self, step: int) -> None:
         super().__init__(f"the training loss is NaN or infinite from step {step}")
         self.step = step
-
-
-class Preempted(BaseException):
-    """A signal stopped the run after a checkpoint; repeating the command resumes it.
-
-    Like KeyboardInterrupt, it is not an error of the cell and ends a whole sweep.
-    """
-
-    def __init__(self, number: int) -> None:
-        super().__init__(
-            f"stopped by {signal.Signals(number).name}; repeat the command to resume from the last checkpoint"
-        )
-        self.signal = number
 
 
 def status_of(error: Exception) -> Status:

@@ -16,9 +16,9 @@ from typing import Any, NoReturn
 
 from tqdm import tqdm
 
-from cab.errors import UserError
+from cab.errors import Preempted, UserError
 from cab.runner.cell import Cell
-from cab.runner.failures import LostProcessError, Preempted, StopSignals, record_lost_run
+from cab.runner.failures import LostProcessError, StopSignals, record_lost_run
 from cab.runner.gpu_share import SHARED_BY
 from cab.runner.progress import report_waiting
 from cab.runner.report import Job, Report, cells_without_record

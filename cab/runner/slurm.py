@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from cab.config.cluster_config import SlurmConfig
-from cab.errors import UserError
+from cab.errors import Preempted, UserError
 from cab.runner.cell import Cell
-from cab.runner.failures import Preempted, record_lost_run
+from cab.runner.failures import record_lost_run
 from cab.runner.report import Job, Report, cells_without_record
 
 log = logging.getLogger("cab")

@@ -15,8 +15,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from cab.errors import UserError
-from cab.runner.failures import Preempted
+from cab.errors import Preempted, UserError
 from cab.runner.progress import report_progress
 
 PROGRESS_ENV = "CAB_LIVE_LINES"

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cab.errors import UserError
+from cab.errors import EXAMPLE_COMMAND, UserError
 from cab.records.record import CELL, COMPARISON_KEY, Record, Status, measured
-from cab.records.results import EXAMPLE_COMMAND, SYNTHETIC, is_generated
+from cab.records.results import SYNTHETIC, is_generated
 from cab.registry.registries import TASKS
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from cab.attention import DecodeState
 from cab.backbone import Backbone
+from cab.errors import Preempted
 from cab.runner.batches import DeviceBatches, StepBatches, mix_seed, on_device
 from cab.runner.engine import Run
-from cab.runner.failures import Preempted
 from cab.runner.folder import atomic_save
 from cab.runner.progress import with_progress
 from cab.task import Task

@@ -14,8 +14,9 @@ import pandas as pd
 import pytest
 
 from cab.cli.main import main
+from cab.errors import EXAMPLE_COMMAND
 from cab.records.record import Cost, Record, Status
-from cab.records.results import EXAMPLE_COMMAND, PAPER_DIR, load_results
+from cab.records.results import PAPER_DIR, load_results
 from cab.reports.leaderboard import score_boards
 from cab.reports.leaderboard_tables import index_table, metrics_table
 from cab.reports.records import baselines

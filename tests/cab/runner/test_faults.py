@@ -20,8 +20,9 @@ import torch
 
 from cab import UserError, load_results
 from cab.cli.main import main
+from cab.errors import Preempted
 from cab.records.record import Record
-from cab.runner.failures import Preempted, StopSignals
+from cab.runner.failures import StopSignals
 from cab.runner.run import run_cell
 from cab.runner.statuses import cell_statuses
 from engines.torch.checkpoints import Checkpoints

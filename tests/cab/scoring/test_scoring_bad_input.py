@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cab import UserError, load_results
-from cab.records.results import EXAMPLE_COMMAND
+from cab.errors import EXAMPLE_COMMAND
 from cab.scoring import score, score_table, select
 from tests.cab.made_records import make_record
 from tests.cab.scoring.made_results import index_of, result, table

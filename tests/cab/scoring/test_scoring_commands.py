@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 from cab.cli.main import main
-from cab.records.results import EXAMPLE_COMMAND, PAPER_DIR
+from cab.errors import EXAMPLE_COMMAND
+from cab.records.results import PAPER_DIR
 from tests.cab.made_records import make_record
 
 COSTS = str(PAPER_DIR / "efficiency_cost.csv")
