@@ -5,16 +5,16 @@ Shapes: B batch, H heads, N targets, M keys, E width of a head, r memory slots.
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from attentions.bases.options import check_at_least
-from attentions.kernels.common.precision import neg_inf, upcast
-from attentions.kernels.features.weighted_means import WeightedMeans
-from attentions.kernels.recurrences.causal_abc import causal_abc
+from attentions.kernels.causal_abc import causal_abc
+from attentions.kernels.numerics import neg_inf, upcast
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments
 
@@ -91,3 +91,39 @@ class ABCAttention(Attention):
         compress = torch.stack([self.compress_k, self.compress_v])
         output, mass, mean = causal_abc(query, key, value, compress, padding.key, *memory)
         return output, {"mass": mass.transpose(0, 1), "mean": mean.transpose(0, 1)}
+
+
+class WeightedMeans(torch.autograd.Function):
+    """Compute softmax over positions of (x weight), transposed, times x: [B, H, M, E] to [B, H, r, E].
+
+    The hand-written backward pass recomputes the weights and forms both gradients of x in one product
+    (results/efficiency/kernel_gains.csv lists what that gains).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, padding: Tensor | None) -> Tensor:
+        logits = weight.T @ x.transpose(-2, -1)
+        if padding is not None:
+            logits.masked_fill_(padding[:, None, None], neg_inf())
+        mass = logits.logsumexp(dim=-1, keepdim=True)
+        mean = logits.sub_(mass).exp_() @ x
+        if padding is not None:
+            mean.masked_fill_(padding.all(dim=1)[:, None, None, None], 0.0)
+        ctx.save_for_backward(x, weight, padding, mass, mean)
+        return mean
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, padding, mass, mean = ctx.saved_tensors
+        if padding is not None:
+            grad = grad.masked_fill(padding.all(dim=1)[:, None, None, None], 0.0)
+        columns = weight.T.expand_as(grad)
+        both = torch.cat([columns, grad], dim=-2) @ x.transpose(-2, -1)
+        weights, logits_grad = both.chunk(2, dim=-2)
+        if padding is not None:
+            weights.masked_fill_(padding[:, None, None], neg_inf())
+        weights.sub_(mass).exp_()
+        logits_grad.sub_((grad * mean).sum(dim=-1, keepdim=True)).mul_(weights)
+        x_grad = both.transpose(-2, -1) @ torch.cat([grad, columns], dim=-2)
+        return x_grad, (logits_grad @ x).sum(dim=(0, 1)).T, None

@@ -13,9 +13,8 @@ from torch.nn import functional as F
 
 from attentions.bases.options import check_choice, check_fraction
 from attentions.bases.sparse import SparseAttention
-from attentions.kernels.common.precision import neg_inf
-from attentions.kernels.windows.window_attention import window_attention
-from attentions.kernels.windows.window_layout import Distances, Window
+from attentions.kernels.numerics import neg_inf
+from attentions.kernels.window_attention import Distances, Window, window_attention
 from cab import PaddingMasks, Pattern, UserError, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attentions.bases.options import check_choice
 from attentions.bases.sparse import SparseAttention, by_halves, check_stride, first_heads
-from attentions.kernels.windows.grid2d import along_both, along_columns, along_rows
+from attentions.kernels.grid2d import along_both, along_columns, along_rows
 from cab import Pattern, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from attentions.bases.linearized import LinearizedAttention, PositionInfo
 from attentions.bases.options import check_at_least
 from attentions.bases.recurrent import xavier_linear
-from attentions.kernels.features.feature_maps import Taylor
+from attentions.kernels.linear_attention import Taylor
 from cab import DecodeState, register_attention
 from cab.attention import CommonArguments
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attentions.bases.options import check_at_least, check_odd
 from attentions.bases.sparse import SparseAttention
-from attentions.kernels.windows.tiles import Tile, tiled_attention
+from attentions.kernels.tiles import Tile, tiled_attention
 from cab import Pattern, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit
 

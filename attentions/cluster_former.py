@@ -12,9 +12,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.bases.options import check_at_least, check_fraction
-from attentions.kernels.common.per_length import each_length
-from attentions.kernels.windows.window_attention import window_attention
-from attentions.kernels.windows.window_layout import Window
+from attentions.kernels.chunks import each_length
+from attentions.kernels.window_attention import Window, window_attention
 from cab import Attention, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit
 

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 
 from attentions.bases.options import check_at_least, check_choice
 from attentions.bases.sparse import SparseDecoding
-from attentions.kernels.common.chunked_heads import in_chunks
-from attentions.kernels.common.softmax import attention_weights
-from attentions.kernels.windows.relative import segment_attention
+from attentions.kernels.chunks import in_chunks
+from attentions.kernels.numerics import attention_weights
+from attentions.kernels.relative import segment_attention
 from attentions.mca import packed
 from attentions.transformer_xl import RelativeAttention
 from cab import DecodeState, PaddingMasks, Pattern, register_attention

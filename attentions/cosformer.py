@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attentions.bases.linearized import LinearizedAttention, PositionInfo
 from attentions.bases.options import check_at_least
-from attentions.kernels.features.feature_maps import Reweighted, kernel_of
+from attentions.kernels.linear_attention import Reweighted, kernel_of
 from attentions.linear import readable_kernel
 from cab import register_attention
 from cab.attention import CommonArguments

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, projection
-from attentions.kernels.features.feature_maps import unit
-from attentions.kernels.recurrences import fla_kernels
-from attentions.kernels.recurrences.delta_rule import delta_rule
-from attentions.kernels.recurrences.fla_kernels import Form
+from attentions.kernels import fla_kernels
+from attentions.kernels.delta_rule import delta_rule
+from attentions.kernels.fla_kernels import Form
+from attentions.kernels.linear_attention import unit
 from attentions.ssd import step_map
 from cab import ParamGroupOverride, register_attention
 from cab.attention import CommonArguments

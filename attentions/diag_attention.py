@@ -13,9 +13,9 @@ from torch.nn import functional as F
 
 from attentions.bases.options import check_at_least, check_choice
 from attentions.bases.sparse import SparseAttention
-from attentions.kernels.common.merged_norm import MergedNorm
-from attentions.kernels.common.precision import upcast
-from attentions.kernels.windows.grid2d import along_rows, in_rows
+from attentions.kernels.grid2d import along_rows, in_rows
+from attentions.kernels.layers import MergedNorm
+from attentions.kernels.numerics import upcast
 from attentions.norm_attention import make_rotary, rotated, rotated_by_matrices
 from cab import DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit

@@ -11,8 +11,8 @@ from torch import Tensor
 from attentions.bases.linearized import LinearizedAttention, PositionInfo, mask_fill
 from attentions.bases.options import check_at_least
 from attentions.bases.recurrent import xavier_linear
-from attentions.kernels.features.feature_maps import kernel_of
-from attentions.kernels.recurrences.delta_rule import delta_rule
+from attentions.kernels.delta_rule import delta_rule
+from attentions.kernels.linear_attention import kernel_of
 from cab import DecodeState, Pattern, UnsupportedError, UserError, register_attention
 from cab.attention import CommonArguments
 from cab.padding import lengths

@@ -12,11 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from attentions.bases.options import check_at_least
-from attentions.kernels.common.chunked_heads import in_chunks
-from attentions.kernels.common.per_length import each_length
-from attentions.kernels.common.softmax import attention_weights
-from attentions.kernels.windows.window_attention import window_attention
-from attentions.kernels.windows.window_layout import Distances, Slots, Window
+from attentions.kernels.chunks import each_length, in_chunks
+from attentions.kernels.numerics import attention_weights
+from attentions.kernels.window_attention import Distances, Slots, Window, window_attention
 from cab import Attention, PaddingMasks, register_attention
 from cab.attention import CommonArguments
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from attentions.kernels.common.precision import neg_inf
+from attentions.kernels.numerics import neg_inf
 from attentions.vanilla import VanillaAttention
 from cab import UserError, register_attention
 

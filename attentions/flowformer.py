@@ -12,8 +12,8 @@ from torch import Tensor
 
 from attentions.bases.linearized import mask_fill
 from attentions.bases.options import check_positive
-from attentions.kernels.common.precision import neg_inf, upcast
-from attentions.kernels.recurrences.recurrence import recurrence
+from attentions.kernels.numerics import neg_inf, upcast
+from attentions.kernels.recurrence import recurrence
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments
 from cab.padding import lengths

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from attentions.bases.options import check_choice
-from attentions.kernels.common.per_length import each_length
-from attentions.kernels.common.precision import upcast
+from attentions.kernels.chunks import each_length
+from attentions.kernels.numerics import upcast
 from cab import Attention, PaddingMasks, register_attention
 from cab.attention import CommonArguments
 

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.kernels.common.precision import upcast
-from attentions.kernels.common.softmax import masked_softmax
-from attentions.kernels.common.token_cache import masked_tokens, no_tokens, with_tokens
-from attentions.kernels.gathers.target_blocks import masked, sums_by_targets
+from attentions.kernels.chunks import masked, sums_by_targets
+from attentions.kernels.numerics import masked_softmax, upcast
+from attentions.kernels.token_cache import masked_tokens, no_tokens, with_tokens
 from cab import Attention, DecodeState, PaddingMasks, register_attention
 from cab.attention import CommonArguments
 

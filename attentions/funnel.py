@@ -12,9 +12,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.bases.options import check_at_least, check_choice
-from attentions.kernels.common.chunked_heads import in_chunks
-from attentions.kernels.common.per_length import each_length
-from attentions.kernels.common.softmax import attention_weights
+from attentions.kernels.chunks import each_length, in_chunks
+from attentions.kernels.numerics import attention_weights
 from attentions.transformer_xl import RelativeAttention
 from cab import PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit

@@ -13,11 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.options import check_at_least
-from attentions.kernels.common.precision import upcast
-from attentions.kernels.common.rotary import rotate
-from attentions.kernels.common.token_cache import no_tokens, with_tokens
-from attentions.kernels.gathers.key_blocks import in_order
-from attentions.kernels.gathers.target_blocks import sums_by_targets
+from attentions.kernels.chunks import sums_by_targets
+from attentions.kernels.layers import rotate
+from attentions.kernels.numerics import upcast
+from attentions.kernels.token_cache import in_order, no_tokens, with_tokens
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments
 from cab.padding import lengths

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from attentions.bases.pairwise import PairwiseAttention
-from attentions.kernels.features.gaussian import gaussian
+from attentions.kernels.gaussian import gaussian
 from cab import Pattern, register_attention
 
 

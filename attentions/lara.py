@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from attentions.bases.options import check_at_least
-from attentions.kernels.common.precision import neg_inf, upcast
-from attentions.kernels.gathers.landmarks import average, segment_means, segments
+from attentions.kernels.key_summaries import average, segment_means, segments
+from attentions.kernels.numerics import neg_inf, upcast
 from cab import Attention, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit
 from cab.padding import lengths

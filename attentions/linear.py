@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.bases.linearized import LinearizedAttention
-from attentions.kernels.features.feature_maps import LEAK, kernel_of
+from attentions.kernels.linear_attention import LEAK, kernel_of
 from cab import register_attention
 from cab.attention import CommonArguments
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from attentions.bases.linearized import mask_fill
 from attentions.bases.options import check_at_least, check_choice
-from attentions.kernels.common.precision import upcast
+from attentions.kernels.numerics import upcast
 from cab import Attention, DecodeState, PaddingMasks, UserError, register_attention
 from cab.attention import CommonArguments
 

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from attentions.bases.options import check_at_least, check_choice
-from attentions.kernels.windows.window_attention import window_attention
-from attentions.kernels.windows.window_layout import Window
+from attentions.kernels.window_attention import Window, window_attention
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit
 from cab.padding import lengths

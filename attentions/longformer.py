@@ -13,9 +13,8 @@ from torch.nn import functional as F
 
 from attentions.bases.options import check_at_least
 from attentions.bases.sparse import SparseAttention
-from attentions.kernels.common.per_length import each_length
-from attentions.kernels.windows.window_attention import window_attention
-from attentions.kernels.windows.window_layout import Slots, Window
+from attentions.kernels.chunks import each_length
+from attentions.kernels.window_attention import Slots, Window, window_attention
 from cab import PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit
 

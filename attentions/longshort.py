@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from attentions.bases.options import check_at_least, check_odd
-from attentions.kernels.common.depthwise import depthwise_conv
-from attentions.kernels.common.precision import neg_inf, upcast
-from attentions.kernels.windows.window_attention import window_attention
-from attentions.kernels.windows.window_layout import Chunks, Distances, Slots, Window
+from attentions.kernels.layers import depthwise_conv
+from attentions.kernels.numerics import neg_inf, upcast
+from attentions.kernels.window_attention import Chunks, Distances, Slots, Window, window_attention
 from cab import Attention, DecodeState, PaddingMasks, Pattern, UserError, register_attention
 from cab.attention import CommonArguments
 from cab.padding import lengths, take_rows

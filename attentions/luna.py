@@ -14,9 +14,9 @@ from torch.nn import functional as F
 
 from attentions.bases.linearized import mask_fill
 from attentions.bases.options import check_at_least
-from attentions.kernels.common.precision import upcast
-from attentions.kernels.gathers.latents import latent_attention, zero_empty_sources
-from attentions.kernels.recurrences.recurrence import recurrence
+from attentions.kernels.key_summaries import latent_attention, zero_empty_sources
+from attentions.kernels.numerics import upcast
+from attentions.kernels.recurrence import recurrence
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments
 from cab.padding import lengths

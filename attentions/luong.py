@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.options import check_choice
-from attentions.kernels.common.chunked_heads import chunk_size, recompute_upcast
-from attentions.kernels.common.softmax import attention_weights
+from attentions.kernels.chunks import chunk_size
+from attentions.kernels.numerics import attention_weights, recompute_upcast
 from attentions.vanilla import VanillaAttention
 from cab import Pattern, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit

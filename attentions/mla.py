@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.options import check_at_least, check_even
-from attentions.kernels.common.precision import upcast
-from attentions.kernels.common.rotary import rotate
-from attentions.kernels.common.softmax import masked_softmax
-from attentions.kernels.common.token_cache import masked_tokens, no_tokens, with_tokens
+from attentions.kernels.layers import rotate
+from attentions.kernels.numerics import masked_softmax, upcast
+from attentions.kernels.token_cache import masked_tokens, no_tokens, with_tokens
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments
 from cab.padding import lengths

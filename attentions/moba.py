@@ -12,19 +12,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.bases.options import check_at_least
-from attentions.kernels.common.precision import upcast
-from attentions.kernels.common.softmax import masked_softmax
-from attentions.kernels.common.token_cache import no_tokens, with_tokens
-from attentions.kernels.gathers.key_blocks import (
-    block_means,
-    expand_blocks,
-    in_order,
-    largest,
-    later,
-    pad_blocks,
-    to_blocks,
-)
-from attentions.kernels.gathers.target_blocks import sums_by_targets
+from attentions.kernels.chunks import sums_by_targets
+from attentions.kernels.key_summaries import block_means, expand_blocks, largest, later, pad_blocks, to_blocks
+from attentions.kernels.numerics import masked_softmax, upcast
+from attentions.kernels.token_cache import in_order, no_tokens, with_tokens
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit
 from cab.padding import lengths

@@ -12,12 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.options import check_at_least, check_choice
-from attentions.kernels.common.precision import upcast
-from attentions.kernels.common.softmax import masked_softmax
-from attentions.kernels.gathers.key_blocks import expand_blocks, largest, later, to_blocks
-from attentions.kernels.gathers.target_blocks import sums_by_targets
-from attentions.kernels.windows.window_attention import window_attention
-from attentions.kernels.windows.window_layout import Window
+from attentions.kernels.chunks import sums_by_targets
+from attentions.kernels.key_summaries import expand_blocks, largest, later, to_blocks
+from attentions.kernels.numerics import masked_softmax, upcast
+from attentions.kernels.window_attention import Window, window_attention
 from attentions.mca import packed
 from cab import Attention, DecodeState, PaddingMasks, UserError, register_attention
 from cab.attention import CommonArguments

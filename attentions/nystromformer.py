@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.options import check_at_least, check_choice, check_odd
-from attentions.kernels.common.depthwise import depthwise_conv
-from attentions.kernels.common.precision import neg_inf, upcast
-from attentions.kernels.gathers.landmarks import average, segment_means, segments
+from attentions.kernels.key_summaries import average, segment_means, segments
+from attentions.kernels.layers import depthwise_conv
+from attentions.kernels.numerics import neg_inf, upcast
 from cab import Attention, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit
 from cab.padding import lengths

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from attentions.bases.linearized import LinearizedAttention, PositionInfo, mask_fill
 from attentions.bases.options import check_at_least
-from attentions.kernels.common.precision import neg_inf
-from attentions.kernels.features.exponential_features import KeyMeans, read_features
+from attentions.kernels.exponential_features import KeyMeans, read_features
+from attentions.kernels.numerics import neg_inf
 from cab import DecodeState, Pattern, UnsupportedError, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit
 

@@ -12,11 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.options import check_at_least, check_choice, check_odd
-from attentions.kernels.common.per_length import each_length
-from attentions.kernels.common.precision import neg_inf
-from attentions.kernels.windows.tiles import Tile, tiled_attention
-from attentions.kernels.windows.window_attention import window_attention
-from attentions.kernels.windows.window_layout import Window
+from attentions.kernels.chunks import each_length
+from attentions.kernels.numerics import neg_inf
+from attentions.kernels.tiles import Tile, tiled_attention
+from attentions.kernels.window_attention import Window, window_attention
 from cab import Attention, PaddingMasks, Pattern, UserError, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.bases.options import check_at_least, check_choice
-from attentions.kernels.common.precision import accumulation_dtype
+from attentions.kernels.numerics import accumulation_dtype
 from cab import Attention, PaddingMasks, Pattern, UserError, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit
 from cab.padding import lengths

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from attentions.bases.linearized import LinearizedAttention, PositionInfo
 from attentions.bases.options import check_at_least, check_positive
-from attentions.kernels.features.feature_maps import Trigonometric, unit
+from attentions.kernels.linear_attention import Trigonometric, unit
 from cab import DecodeState, Pattern, UnsupportedError, register_attention
 from cab.attention import CommonArguments
 

@@ -13,10 +13,9 @@ from torch.nn import functional as F
 
 from attentions.bases.bucketed import BucketedAttention
 from attentions.bases.options import check_at_least, check_fraction
-from attentions.kernels.common.per_length import each_length
-from attentions.kernels.windows.buckets import Reach
-from attentions.kernels.windows.window_attention import window_attention
-from attentions.kernels.windows.window_layout import Window
+from attentions.kernels.buckets import Reach
+from attentions.kernels.chunks import each_length
+from attentions.kernels.window_attention import Window, window_attention
 from cab import PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from attentions.bases.options import check_positive
 from attentions.bases.recurrent import Extras, RecurrenceInputs
 from attentions.bases.token_shift import TokenShift
-from attentions.kernels.recurrences.fla_kernels import Form
+from attentions.kernels.fla_kernels import Form
 from cab import LayerPosition, register_attention
 from cab.attention import SINGLE_LAYER, CommonArguments
 

@@ -12,10 +12,10 @@ from torch.nn import functional as F
 from attentions.bases.options import check_positive
 from attentions.bases.recurrent import Extras, RecurrenceInputs
 from attentions.bases.token_shift import TokenShift
-from attentions.kernels.features.feature_maps import unit
-from attentions.kernels.recurrences import fla_kernels
-from attentions.kernels.recurrences.fla_kernels import Form
-from attentions.kernels.recurrences.generalized_delta_rule import generalized_delta_rule
+from attentions.kernels import fla_kernels
+from attentions.kernels.delta_rule import generalized_delta_rule
+from attentions.kernels.fla_kernels import Form
+from attentions.kernels.linear_attention import unit
 from cab import LayerPosition, register_attention
 from cab.attention import SINGLE_LAYER, CommonArguments
 

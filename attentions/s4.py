@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.options import check_even
-from attentions.kernels.common.chunked_heads import chunk_size, recompute_upcast
-from attentions.kernels.common.precision import accumulation_dtype, upcast
-from attentions.kernels.recurrences.matrix_powers import answers_of_powers
+from attentions.kernels.chunks import chunk_size
+from attentions.kernels.numerics import accumulation_dtype, recompute_upcast, upcast
 from cab import Attention, DecodeState, PaddingMasks, ParamGroupOverride, Pattern, register_attention
 from cab.attention import CommonArguments
 
@@ -214,3 +213,25 @@ def _row(weights: Tensor) -> Tensor:
 def _paired(left: Tensor, right: Tensor) -> Tensor:
     """Sum products over all N states, given one of each conjugate pair: [..., M] to a real [..., 1]."""
     return 2 * (left * right).real.sum(-1, keepdim=True)
+
+
+def answers_of_powers(rows: Tensor, matrix: Tensor, column: Tensor, length: int) -> Tensor:
+    """Return c A^l b for l below L: [D, S, L].
+
+    All c A^j for j below T, and A^(T k) b for all k, about the root of L each: both are doubled by A^2, A^4 and so on.
+    Their products are the answers.
+
+    Args:
+        rows: c, [D, S, N].
+        matrix: A, [D, N, N].
+        column: b, [D, N].
+        length: L.
+    """
+    num_rows, left, right = rows.shape[1], rows, column.unsqueeze(2)
+    while left.shape[1] ** 2 < num_rows**2 * length:
+        left, matrix = torch.cat([left, left @ matrix], dim=1), matrix @ matrix
+    together = left.shape[1] // num_rows
+    while right.shape[2] * together < length:
+        right, matrix = torch.cat([right, matrix @ right], dim=2), matrix @ matrix
+    answers = left @ right[..., : -(-length // together)]
+    return answers.unflatten(1, (together, num_rows)).permute(0, 2, 3, 1).flatten(2)[..., :length]

@@ -6,6 +6,7 @@ Shapes: B batch, L length, D width, c channels, M = state_size / 2 complex modes
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, Unpack
 
 import torch
@@ -13,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.options import check_at_least, check_even
-from attentions.kernels.common.precision import accumulation_dtype
-from attentions.kernels.recurrences.block_readout import read_blocks
-from attentions.kernels.recurrences.diagonal_recurrence import diagonal_scan
+from attentions.kernels.chunks import dropout_factor, dropout_seed
+from attentions.kernels.numerics import accumulation_dtype
+from attentions.kernels.operator import differentiable_operator
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments
 from cab.padding import compact_rows, lengths
@@ -219,3 +220,168 @@ class S4DAttention(Attention):
 def _as_pairs(states: Tensor) -> Tensor:
     """View complex [D, B, J, M] as real [D, B J, 2 M], real parts before imaginary parts."""
     return torch.view_as_real(states).flatten(-2).flatten(1, 2)
+
+
+GROUP = 16
+"""Inputs that one group scans sequentially. The groups are joined by the same recurrence."""
+
+
+def diagonal_scan(inputs: Tensor, factor: Tensor, first: Tensor, *, reverse: bool = False) -> Tensor:
+    """Return the states before each input, s_{j+1} = factor s_j + inputs_j: complex [D, B, J, M].
+
+    Args:
+        inputs: complex [D, B, J, M].
+        factor: complex [D, M].
+        first: the state before the first input that is read, complex [D, B, M].
+        reverse: read the inputs from the last to the first.
+    """
+    if reverse:
+        return _scan(inputs.flip(2), factor[:, None], first).flip(2)
+    return _scan(inputs, factor[:, None], first)
+
+
+def _scan(inputs: Tensor, factor: Tensor, first: Tensor) -> Tensor:
+    """Scan forward: step by step for few inputs, else in groups that advance together. ``factor`` is [D, 1, M]."""
+    count = inputs.shape[2]
+    if count <= GROUP:
+        series = [first]
+        for one in inputs.unbind(dim=2)[:-1]:
+            series.append(torch.addcmul(one, factor, series[-1]))
+        return torch.stack(series, dim=2)
+    if count % GROUP:
+        inputs = torch.cat([inputs, inputs.new_zeros(*inputs.shape[:2], -count % GROUP, inputs.shape[3])], dim=2)
+    groups = inputs.unflatten(2, (-1, GROUP))  # [D, B, groups, GROUP, M]
+    within = [torch.zeros_like(groups[:, :, :, 0])]
+    decay = [torch.ones_like(factor)]
+    for one in groups.unbind(dim=3):
+        within.append(torch.addcmul(one, factor.unsqueeze(1), within[-1]))
+        decay.append(decay[-1] * factor)
+    starts = _scan(within.pop(), decay.pop(), first)
+    states = torch.stack(within, dim=3)
+    states.addcmul_(torch.stack(decay, dim=2).unsqueeze(1), starts.unsqueeze(3))
+    return states.flatten(2, 3)[:, :, :count]
+
+
+CPU_LIMIT, DEVICE_LIMIT = 2**20, 2**26
+"""Largest number of elements in a tensor of one chunk of blocks. On a GPU, launches cost more than memory."""
+
+
+def read_blocks(
+    tokens: Tensor,
+    before: Tensor,
+    after: Tensor | None,
+    matrix: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    *,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Return W dropout(GELU(matrix [tokens; before; after])) + b for every token, [G, T, outputs].
+
+    Args:
+        tokens: [D, G, T].
+        before, after: states before and after each block, [D, G, S]; ``after`` is None for a causal readout.
+        matrix: [D, c T, K], from the tokens and states of a block to its outputs before GELU.
+        weight: W, [outputs, D c], in the dtype of the result.
+        bias: b [outputs].
+        dropout: probability of dropping an activation.
+    """
+    seed = dropout_seed(dropout)
+    return _s4d_read(tokens, before, after, matrix, weight, bias, dropout, seed)
+
+
+def _chunks(tokens: Tensor, matrix: Tensor) -> Iterator[tuple[int, slice]]:
+    num_features, num_blocks, _ = tokens.shape
+    limit = CPU_LIMIT if tokens.device.type == "cpu" else DEVICE_LIMIT
+    size = max(1, limit // (num_features * max(matrix.shape[1:])))
+    for number, begin in enumerate(range(0, num_blocks, size)):
+        yield number, slice(begin, min(begin + size, num_blocks))
+
+
+def _columns(piece: slice, *known: Tensor | None) -> Tensor:
+    """Concatenate the tokens and states of a chunk of blocks, [D, K, blocks]."""
+    return torch.cat([x[:, piece] for x in known if x is not None], dim=-1).transpose(1, 2)
+
+
+def _by_token(x: Tensor, num_tokens: int) -> Tensor:
+    """[D, c T, blocks] to [D c, T blocks]."""
+    return x.unflatten(1, (-1, num_tokens)).flatten(2).flatten(0, 1)
+
+
+def _read(
+    tokens: Tensor,
+    before: Tensor,
+    after: Tensor | None,
+    matrix: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    dropout: float,
+    seed: Tensor | None,
+) -> Tensor:
+    _, num_blocks, block = tokens.shape
+    output = weight.new_empty(num_blocks, block, len(weight))
+    with torch.autocast(tokens.device.type, enabled=False):
+        for number, piece in _chunks(tokens, matrix):
+            active = F.gelu(matrix @ _columns(piece, tokens, before, after))
+            factor = dropout_factor(active, dropout, seed, number)
+            active = active if factor is None else active.mul_(factor)
+            read = F.linear(_by_token(active, block).T.to(weight.dtype), weight, bias)
+            output[piece] = read.unflatten(0, (block, -1)).transpose(0, 1)
+    return output
+
+
+def _read_backward(
+    grad: Tensor,
+    tokens: Tensor,
+    before: Tensor,
+    after: Tensor | None,
+    matrix: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    dropout: float,
+    seed: Tensor | None,
+) -> list[Tensor]:
+    """Gradients of tokens, states, matrix, weight and bias; those of the last three summed in float32 at least."""
+    known = [x for x in (tokens, before, after) if x is not None]
+    d_known = [torch.empty_like(x) for x in known]
+    d_matrix, d_weight, d_bias = (
+        torch.zeros_like(x, dtype=accumulation_dtype(x.dtype)) for x in (matrix, weight, bias)
+    )
+    widths = [x.shape[2] for x in known]
+    with torch.autocast(tokens.device.type, enabled=False):
+        for number, piece in _chunks(tokens, matrix):
+            columns = _columns(piece, *known)
+            mixed = matrix @ columns
+            active = F.gelu(mixed)
+            factor = dropout_factor(active, dropout, seed, number)
+            active = active if factor is None else active.mul_(factor)
+            g = grad[piece].transpose(0, 1).flatten(0, 1)  # [T blocks, outputs]
+            d_bias += g.sum(dim=0, dtype=d_bias.dtype)
+            tokenwise = _by_token(active, tokens.shape[2]).T
+            if g.dtype is d_weight.dtype:
+                d_weight.addmm_(g.T, tokenwise)
+            else:
+                d_weight += g.T @ tokenwise.to(g.dtype)
+            del active, tokenwise  # the largest tensors: no more than two of them at once
+            d_mixed = (weight.T @ g.T).to(mixed.dtype).view(mixed.shape)
+            d_mixed = d_mixed if factor is None else d_mixed.mul_(factor)
+            torch.ops.aten.gelu_backward.grad_input(d_mixed, mixed, grad_input=d_mixed)
+            d_matrix.baddbmm_(d_mixed, columns.transpose(1, 2))
+            parts = (d_mixed.transpose(1, 2) @ matrix).split(widths, dim=-1)
+            for total, part in zip(d_known, parts, strict=True):
+                total[:, piece] = part
+            del mixed, d_mixed
+    return [*d_known, d_matrix.to(matrix.dtype), d_weight.to(weight.dtype), d_bias.to(bias.dtype)]
+
+
+def _shapes(tokens: Tensor, _before: Tensor, _after: Tensor | None, _matrix: Tensor, weight: Tensor, *_: Any) -> Tensor:
+    return weight.new_empty(*tokens.shape[1:], len(weight))
+
+
+_s4d_read = differentiable_operator(
+    "s4d_read",
+    _read,
+    _read_backward,
+    shapes=_shapes,
+    gradients=("tokens", "before", "after", "matrix", "weight", "bias"),
+)

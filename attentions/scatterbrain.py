@@ -14,10 +14,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.bases.options import check_at_least, check_even
-from attentions.kernels.common.blocks import dropout_factor, dropout_seed
-from attentions.kernels.common.checkpointing import recompute
-from attentions.kernels.common.precision import neg_inf, upcast
-from attentions.kernels.features.exponential_features import KeyMeans
+from attentions.kernels.chunks import dropout_factor, dropout_seed
+from attentions.kernels.exponential_features import KeyMeans
+from attentions.kernels.numerics import neg_inf, recompute, upcast
 from attentions.performer import orthogonal_gaussians
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit

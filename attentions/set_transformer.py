@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.options import check_at_least
-from attentions.kernels.gathers.latents import latent_attention, zero_empty_sources
+from attentions.kernels.key_summaries import latent_attention, zero_empty_sources
 from cab import Attention, DecodeState, PaddingMasks, register_attention
 from cab.attention import CommonArguments
 

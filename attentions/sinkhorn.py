@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.bases.options import check_at_least, check_positive
-from attentions.kernels.common.per_length import each_length
-from attentions.kernels.common.precision import neg_inf, upcast
-from attentions.kernels.common.token_cache import no_tokens, with_tokens
-from attentions.kernels.gathers.key_blocks import block_means, in_order
+from attentions.kernels.chunks import each_length
+from attentions.kernels.key_summaries import block_means
+from attentions.kernels.numerics import neg_inf, upcast
+from attentions.kernels.token_cache import in_order, no_tokens, with_tokens
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit
 from cab.padding import lengths

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from attentions.bases.options import check_at_least, check_positive
-from attentions.kernels.common.precision import upcast
-from attentions.kernels.features.gaussian import gaussian, gaussian_sums, solve_regularized
+from attentions.kernels.gaussian import gaussian, gaussian_sums, solve_regularized
+from attentions.kernels.numerics import upcast
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments
 from cab.padding import lengths

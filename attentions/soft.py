@@ -13,10 +13,10 @@ from torch.nn import functional as F
 
 from attentions.bases.linearized import mask_fill
 from attentions.bases.options import check_at_least, check_odd, check_positive
-from attentions.kernels.common.depthwise import depthwise_conv
-from attentions.kernels.common.precision import upcast
-from attentions.kernels.features.gaussian import gaussian, gaussian_sums, solve_regularized
-from attentions.kernels.gathers.landmarks import average, segment_means, segments
+from attentions.kernels.gaussian import gaussian, gaussian_sums, solve_regularized
+from attentions.kernels.key_summaries import average, segment_means, segments
+from attentions.kernels.layers import depthwise_conv
+from attentions.kernels.numerics import upcast
 from cab import Attention, PaddingMasks, register_attention
 from cab.attention import CommonArguments
 from cab.padding import lengths

@@ -14,10 +14,9 @@ from torch import Tensor
 
 from attentions.bases.options import check_choice
 from attentions.bases.sparse import SparseAttention, Spread, by_halves, check_stride, first_heads
-from attentions.kernels.windows.grid2d import along_both, along_columns, along_rows
-from attentions.kernels.windows.tiles import Tile, tiled_attention
-from attentions.kernels.windows.window_attention import window_attention
-from attentions.kernels.windows.window_layout import Window
+from attentions.kernels.grid2d import along_both, along_columns, along_rows
+from attentions.kernels.tiles import Tile, tiled_attention
+from attentions.kernels.window_attention import Window, window_attention
 from cab import Pattern, UserError, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit
 

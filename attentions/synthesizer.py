@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from attentions.bases.options import check_at_least, check_choice
-from attentions.kernels.common.precision import upcast
-from attentions.kernels.common.softmax import masked_softmax
-from attentions.kernels.gathers.target_blocks import masked, sums_by_targets
+from attentions.kernels.chunks import masked, sums_by_targets
+from attentions.kernels.numerics import masked_softmax, upcast
 from cab import Attention, DecodeState, PaddingMasks, Pattern, UserError, register_attention
 from cab.attention import CommonArguments
 from cab.padding import lengths

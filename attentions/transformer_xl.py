@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from attentions.bases.options import check_at_least, check_choice
 from attentions.bases.sparse import SparseAttention
-from attentions.kernels.common.precision import accumulation_dtype
-from attentions.kernels.windows.relative import all_pairs_attention, segment_attention
+from attentions.kernels.numerics import accumulation_dtype
+from attentions.kernels.relative import all_pairs_attention, segment_attention
 from cab import Attention, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit
 

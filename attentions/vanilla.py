@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.options import check_choice
-from attentions.kernels.common.precision import neg_inf
+from attentions.kernels.numerics import neg_inf
 from cab import Attention, DecodeState, PaddingMasks, Pattern, UserError, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.linearized import mask_fill
-from attentions.kernels.common.precision import upcast
+from attentions.kernels.numerics import upcast
 from cab import Attention, PaddingMasks, ParamGroupOverride, register_attention
 from cab.attention import CommonArguments
 

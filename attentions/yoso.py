@@ -14,8 +14,8 @@ from torch.nn import functional as F
 
 from attentions.bases.options import check_at_least, check_choice
 from attentions.bases.pairwise import PairwiseAttention
-from attentions.kernels.common.precision import upcast
-from attentions.kernels.features.collisions import collision_counts, collision_sums
+from attentions.kernels.collisions import collision_counts, collision_sums
+from attentions.kernels.numerics import upcast
 from cab import Attention, DecodeState, PaddingMasks, UserError, register_attention
 from cab.attention import CommonArguments
 from cab.padding import lengths

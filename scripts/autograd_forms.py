@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attentions.kernels.common import blocks
-from attentions.kernels.common.checkpointing import recompute
+from attentions.kernels import chunks
+from attentions.kernels.numerics import recompute
 
 HEADS, WIDTH, SLOTS = 8, 64, 16
 
@@ -41,5 +41,5 @@ def compared(inputs: list[Tensor], *forms: Callable[..., Any]) -> Forms:
 
 def by_pieces(function: Callable[..., Tensor], x: Tensor) -> Tensor:
     """Apply ``function`` to chunks of tokens [..., N, E], checkpointed."""
-    size = blocks.tokens_at_once(x.shape[:-2].numel(), x.device)
+    size = chunks.tokens_at_once(x.shape[:-2].numel(), x.device)
     return torch.cat([recompute(function, piece) for piece in x.split(size, dim=-2)], dim=-2)

@@ -9,15 +9,12 @@ from autograd_forms import HEADS, SLOTS, WIDTH, Forms, by_pieces, compared, unif
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.kernels.common import blocks
-from attentions.kernels.common.checkpointing import recompute
-from attentions.kernels.common.precision import neg_inf
-from attentions.kernels.features import exponential_features
-from attentions.kernels.features.feature_maps import KERNELS as KERNELS_OF_FEATURES
-from attentions.kernels.features.linear_sums import MeanOfQueries, SumOfKeys
-from attentions.kernels.features.weighted_means import WeightedMeans
-from attentions.kernels.recurrences import block_readout, causal_abc as abc_kernel
-from attentions.kernels.recurrences.gated_linear_recurrence import recurrence_states
+from attentions import s4d
+from attentions.abc import WeightedMeans
+from attentions.kernels import causal_abc as abc_kernel, chunks, exponential_features
+from attentions.kernels.linear_attention import KERNELS as KERNELS_OF_FEATURES, MeanOfQueries, SumOfKeys
+from attentions.kernels.numerics import neg_inf, recompute
+from attentions.kernels.recurrence import recurrence_states
 
 ELU = KERNELS_OF_FEATURES["elu1"]
 
@@ -31,7 +28,7 @@ def sum_of_keys(length: int) -> Forms:
         return features.mT @ value, features.sum(dim=-2)
 
     def checkpointed(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        size = blocks.tokens_at_once(HEADS, key.device)
+        size = chunks.tokens_at_once(HEADS, key.device)
         parts = [recompute(plain, k, v) for k, v in zip(key.split(size, 2), value.split(size, 2), strict=True)]
         sums, mass = zip(*parts, strict=True)
         return torch.stack(sums).sum(dim=0), torch.stack(mass).sum(dim=0)
@@ -60,7 +57,7 @@ def key_means(length: int) -> Forms:
         return logs.softmax(dim=-1) @ value, logs.logsumexp(dim=-1)
 
     def checkpointed(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        size = blocks.tokens_at_once(HEADS, key.device)
+        size = chunks.tokens_at_once(HEADS, key.device)
         parts = [recompute(plain, k, v) for k, v in zip(key.split(size, 1), value.split(size, 1), strict=True)]
         means, masses = (torch.stack(x) for x in zip(*parts, strict=True))
         return (masses.softmax(dim=0).unsqueeze(-1) * means).sum(dim=0), masses.logsumexp(dim=0)
@@ -87,18 +84,18 @@ def readout(length: int) -> Forms:
 
     def plain(tokens: Tensor, before: Tensor, matrix: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         active = F.gelu(matrix @ torch.cat([tokens, before], dim=-1).mT)
-        output = F.linear(block_readout._by_token(active, block).T, weight, bias)
+        output = F.linear(s4d._by_token(active, block).T, weight, bias)
         return output.unflatten(0, (block, -1)).transpose(0, 1)
 
     def checkpointed(tokens: Tensor, before: Tensor, *rest: Tensor) -> Tensor:
-        chunks = [chunk for _, chunk in block_readout._chunks(tokens, rest[0])]
+        chunks = [chunk for _, chunk in s4d._chunks(tokens, rest[0])]
         size = chunks[0].stop
         parts = zip(tokens.split(size, 1), before.split(size, 1), strict=True)
         return torch.cat([recompute(plain, t, b, *rest) for t, b in parts])
 
     shapes = [(features, num_blocks, block), (features, num_blocks, state), (features, outputs, block + state)]
     inputs = uniform(*shapes, (features, features * HEADS), (features,))
-    return compared(inputs, lambda t, s, *rest: block_readout.read_blocks(t, s, None, *rest), plain, checkpointed)
+    return compared(inputs, lambda t, s, *rest: s4d.read_blocks(t, s, None, *rest), plain, checkpointed)
 
 
 def causal_abc(length: int) -> Forms:

@@ -11,14 +11,12 @@ from autograd_forms import HEADS, SLOTS, WIDTH, Forms, compared, normal
 from torch import Tensor
 from torch.nn import functional as F
 
+from attentions import logsparse
 from attentions.bases.sparse import SparseAttention
-from attentions.kernels.common import depthwise
-from attentions.kernels.common.checkpointing import recompute
-from attentions.kernels.common.chunked_heads import in_chunks
-from attentions.kernels.common.precision import neg_inf
-from attentions.kernels.common.softmax import attention_weights
-from attentions.kernels.windows import buckets, offsets, tiles, window_attention
-from attentions.kernels.windows.window_layout import Chunks, Distances, Slots, Window, by_key
+from attentions.kernels import buckets, layers, tiles, window_attention
+from attentions.kernels.chunks import in_chunks
+from attentions.kernels.numerics import attention_weights, neg_inf, recompute
+from attentions.kernels.window_attention import Chunks, Distances, Slots, Window, by_key
 from cab import build_attention
 
 # --- windows ---------------------------------------------------------------------------------------------------------
@@ -161,7 +159,9 @@ def offset_forms(length: int) -> Forms:
         return in_chunks(plain, x, cost=length * WIDTH * len(distances))
 
     inputs = normal(*[(1, HEADS, length, WIDTH)] * 3)
-    return compared(inputs, lambda q, k, v: offsets.relative_offset_attention(q, k, v, distances), whole, checkpointed)
+    return compared(
+        inputs, lambda q, k, v: logsparse.relative_offset_attention(q, k, v, distances), whole, checkpointed
+    )
 
 
 def tile_forms(name: str, pattern: str) -> Callable[[int], Forms]:
@@ -282,7 +282,7 @@ def depthwise_conv(length: int) -> Forms:
         heads = zip(x.split(1, dim=1), weight.split(1), strict=True)
         return torch.cat([recompute(shifts, part, taps) for part, taps in heads], dim=1)
 
-    return compared(inputs, depthwise.depthwise_conv, plain, checkpointed)
+    return compared(inputs, layers.depthwise_conv, plain, checkpointed)
 
 
 KERNELS: dict[str, Callable[[int], Forms]] = {

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.kernels.common.precision import neg_inf
-from attentions.kernels.common.token_cache import no_tokens, with_tokens
-from attentions.kernels.windows.buckets import Reach, bucket_attention, meetings, places_in_buckets
+from attentions.kernels.buckets import Reach, bucket_attention, meetings, places_in_buckets
+from attentions.kernels.numerics import neg_inf
+from attentions.kernels.token_cache import no_tokens, with_tokens
 from cab import Attention
 from cab.attention import DecodeState, PaddingMasks
 

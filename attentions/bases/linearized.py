@@ -12,10 +12,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attentions.kernels.common.causal_chunks import over_chunks
-from attentions.kernels.common.precision import upcast
-from attentions.kernels.features.linear_sums import FeatureMap, MeanOfQueries, SumOfKeys, away_from_zero
-from attentions.kernels.recurrences.recurrence import recurrence
+from attentions.kernels.chunks import over_chunks
+from attentions.kernels.linear_attention import FeatureMap, MeanOfQueries, SumOfKeys, away_from_zero
+from attentions.kernels.numerics import upcast
+from attentions.kernels.recurrence import recurrence
 from cab import Attention, Pattern
 from cab.attention import DecodeState, PaddingMasks
 from cab.padding import lengths

@@ -10,9 +10,9 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from attentions.kernels.common.precision import upcast
-from attentions.kernels.common.token_cache import masked_tokens, no_tokens, with_tokens
-from attentions.kernels.gathers.target_blocks import masked, sums_by_targets
+from attentions.kernels.chunks import masked, sums_by_targets
+from attentions.kernels.numerics import upcast
+from attentions.kernels.token_cache import masked_tokens, no_tokens, with_tokens
 from cab import Attention, Pattern
 from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.padding import lengths

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.options import check_positive
-from attentions.kernels.common.causal_chunks import over_chunks
-from attentions.kernels.common.precision import upcast
-from attentions.kernels.common.short_conv import ShortConvolution
-from attentions.kernels.recurrences import fla_kernels
-from attentions.kernels.recurrences.fla_kernels import Form
-from attentions.kernels.recurrences.recurrence import recurrence
+from attentions.kernels import fla_kernels
+from attentions.kernels.chunks import over_chunks
+from attentions.kernels.fla_kernels import Form
+from attentions.kernels.layers import ShortConvolution
+from attentions.kernels.numerics import upcast
+from attentions.kernels.recurrence import recurrence
 from cab import Attention, UserError
 from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.padding import lengths

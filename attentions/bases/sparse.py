@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.kernels.common.per_length import each_length
-from attentions.kernels.common.precision import neg_inf
+from attentions.kernels.chunks import each_length
+from attentions.kernels.numerics import neg_inf
 from cab import Attention, Pattern
 from cab.attention import DecodeState, PaddingMasks
 from cab.errors import UserError

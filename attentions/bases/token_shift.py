@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from attentions.bases.recurrent import Recurrent
-from attentions.kernels.common.blocks import tokens_at_once
-from attentions.kernels.common.checkpointing import recompute
+from attentions.kernels.chunks import tokens_at_once
+from attentions.kernels.numerics import recompute
 from cab import PaddingMasks
 from cab.attention import DecodeState
 from cab.padding import lengths

@@ -18,10 +18,9 @@ from torch.nn import functional as F
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.interpreter import _implicit_cvt
 
-from attentions.kernels.recurrences import fla_kernels
-from attentions.kernels.recurrences.delta_rule import delta_rule
-from attentions.kernels.recurrences.generalized_delta_rule import generalized_delta_rule
-from attentions.kernels.recurrences.recurrence import recurrence
+from attentions.kernels import fla_kernels
+from attentions.kernels.delta_rule import delta_rule, generalized_delta_rule
+from attentions.kernels.recurrence import recurrence
 from cab import build_attention
 from cab.efficiency.operations import count_operations
 from tests.attentions.agreement import with_output
@@ -129,7 +128,7 @@ def test_an_attention_in_float16(name: str, monkeypatch: pytest.MonkeyPatch) -> 
 
     In place of bfloat16, which the interpreter multiplies as if its bits were whole numbers.
     """
-    monkeypatch.setattr("attentions.kernels.common.blocks.CPU_LIMIT", 64 * 4)
+    monkeypatch.setattr("attentions.kernels.chunks.CPU_TOKENS", 64 * 4)
     monkeypatch.setattr(fla_kernels, "FACTORS", torch.float16)
     module = with_output(build_attention(name, pattern="CS", embed_dim=32, num_heads=2))
     x, padding = torch.randn(2, 70, 32, requires_grad=True), torch.zeros(2, 70, dtype=torch.bool)

@@ -7,10 +7,9 @@ import torch
 from torch import Tensor
 
 from attentions.abc import ABCAttention
-from attentions.kernels.common import blocks
-from attentions.kernels.common.precision import neg_inf
-from attentions.kernels.recurrences import causal_abc as kernel
-from attentions.kernels.recurrences.causal_abc import BLOCK, causal_abc
+from attentions.kernels import causal_abc as kernel, chunks
+from attentions.kernels.causal_abc import BLOCK, causal_abc
+from attentions.kernels.numerics import neg_inf
 
 
 def build(scale: float = 1.0, num_landmarks: int = 5) -> ABCAttention:
@@ -36,7 +35,7 @@ def test_spans_equal_the_readable_form(
     length: int, padded: bool, scale: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kernel, "SPAN", 2 * BLOCK)
-    monkeypatch.setattr(blocks, "CPU_LIMIT", 8 * BLOCK)  # two of three rows at once
+    monkeypatch.setattr(chunks, "CPU_TOKENS", 8 * BLOCK)  # two of three rows at once
     attention = build(scale)
     x = 2 * torch.randn(3, length, 8, dtype=torch.float64)
     padding = None

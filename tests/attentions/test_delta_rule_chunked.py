@@ -10,10 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from attentions.kernels.recurrences import gated_linear_recurrence
-from attentions.kernels.recurrences.delta_rule import BLOCK, delta_rule
-from attentions.kernels.recurrences.delta_rule_chunked import WIDEST, delta_rule_chunked
-from attentions.kernels.recurrences.generalized_delta_rule import generalized_delta_rule
+from attentions.kernels import delta_rule as kernels
+from attentions.kernels.delta_rule import BLOCK, WIDEST, delta_rule, delta_rule_chunked, generalized_delta_rule
 from cab import build_attention
 from cab.efficiency.operations import count_operations
 from tests.attentions.agreement import assert_compiles, assert_forms_agree, make, with_output
@@ -30,11 +28,11 @@ SHARED_MEMORY = 227 * 1024
 @pytest.fixture
 def _fused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every walk over blocks is the interpreted kernel's."""
-    from attentions.kernels.recurrences import delta_rule_chunked_triton
+    from attentions.kernels import triton_kernels
 
-    kernel = interpreted(delta_rule_chunked_triton.delta_rule_kernel)
-    monkeypatch.setattr(delta_rule_chunked_triton, "delta_rule_kernel", kernel)
-    monkeypatch.setattr(gated_linear_recurrence, "is_fused", lambda _: True)
+    kernel = interpreted(triton_kernels.delta_rule_kernel)
+    monkeypatch.setattr(triton_kernels, "delta_rule_kernel", kernel)
+    monkeypatch.setattr(kernels, "uses_triton", lambda _: True)
 
 
 def with_gradients(function: Callable[..., tuple[Tensor, ...]], inputs: list[Tensor | None]) -> list[Tensor]:
@@ -76,7 +74,7 @@ def test_the_kernel_is_the_loop(
         factor = torch.rand(factors[kind]).to(dtype) if kind in factors else None
         cases.append([*(x.to(dtype) for x in drawn), factor])
     found = [with_gradients(delta_rule_chunked, case) for case in cases]
-    monkeypatch.setattr(gated_linear_recurrence, "is_fused", lambda _: False)
+    monkeypatch.setattr(kernels, "uses_triton", lambda _: False)
     for states, case in zip(found, cases, strict=True):
         assert all(x.dtype is dtype for x in states)
         assert_near(states, with_gradients(delta_rule_chunked, upcast(case)), error)
@@ -110,7 +108,7 @@ def test_a_generalized_delta_rule_is_its_steps(length: int, keys: int, values: i
 
 def test_states_too_wide_for_the_kernel_go_a_step_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel, which is not interpreted here, would refuse tensors of the CPU."""
-    monkeypatch.setattr(gated_linear_recurrence, "is_fused", lambda _: True)
+    monkeypatch.setattr(kernels, "uses_triton", lambda _: True)
     query, key, value = (torch.randn(1, 1, 3, width) for width in (WIDEST + 1, WIDEST + 1, 2))
     output, _ = delta_rule(query, key, value, torch.rand(1, 1, 3), None, torch.zeros(1, 1, WIDEST + 1, 2))
     assert output.isfinite().all()
@@ -120,7 +118,7 @@ def test_states_too_wide_for_the_kernel_go_a_step_a_block(monkeypatch: pytest.Mo
 def test_what_the_kernel_computes_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     module, x = build_attention("deltanet", pattern="CS", embed_dim=24, num_heads=3), torch.randn(2, BLOCK + 5, 24)
     found = count_operations(lambda: module(x))
-    monkeypatch.setattr(gated_linear_recurrence, "is_fused", lambda _: False)
+    monkeypatch.setattr(kernels, "uses_triton", lambda _: False)
     assert found == count_operations(lambda: module(x))
     assert not found.unknown
 
@@ -174,7 +172,7 @@ def test_the_kernel_compiles_for_a_gpu(
 ) -> None:
     import triton.language as tl
 
-    from attentions.kernels.recurrences.delta_rule_chunked_triton import delta_rule_kernel, num_warps, tiles
+    from attentions.kernels.triton_kernels import delta_rule_kernel, num_warps, tiles
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     names = ("first", "own", "read", "late", "factor", "added", "written", "before", "last")

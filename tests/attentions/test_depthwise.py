@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from attentions.kernels.common.depthwise import BLOCK, depthwise_conv
+from attentions.kernels.layers import BLOCK, depthwise_conv
 
 
 @pytest.mark.parametrize("length", [1, 2, 5, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 7])

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from attentions.bases.recurrent import Recurrent
-from attentions.kernels.recurrences import fla_kernels
+from attentions.kernels import fla_kernels
 from cab import build_attention
 from cab.registry.registries import ATTENTIONS
 from tests.attentions.agreement import with_output

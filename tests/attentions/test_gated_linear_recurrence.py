@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from attentions.kernels.recurrences import causal_abc, cumulative_softmax_mean, gated_linear_recurrence
-from attentions.kernels.recurrences.recurrence import BLOCK, recurrence
+from attentions import efficient
+from attentions.kernels import causal_abc, recurrence as kernels
+from attentions.kernels.recurrence import BLOCK, recurrence
 from cab import build_attention
 from tests.attentions.agreement import assert_compiles, assert_forms_agree, make
 from tests.attentions.interpreter import compiled, interpreted, needs_triton
@@ -27,20 +28,20 @@ ADDITIVE = (
 @pytest.fixture
 def _fused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every sum is formed by the interpreted kernel."""
-    from attentions.kernels.recurrences import gated_linear_recurrence_triton
+    from attentions.kernels import triton_kernels
 
     monkeypatch.setattr(
-        gated_linear_recurrence_triton,
+        triton_kernels,
         "recurrence_kernel",
-        interpreted(gated_linear_recurrence_triton.recurrence_kernel),
+        interpreted(triton_kernels.recurrence_kernel),
     )
-    for module in (gated_linear_recurrence, causal_abc):
-        monkeypatch.setattr(module, "is_fused", lambda _: True)
+    for module in (kernels, causal_abc):
+        monkeypatch.setattr(module, "uses_triton", lambda _: True)
 
 
 def sums_and_gradients(inputs: list[Tensor | None]) -> list[Tensor]:
     leaves = [None if x is None else x.detach().clone().requires_grad_() for x in inputs]
-    before, last = gated_linear_recurrence.gated_linear_recurrence(*leaves)  # type: ignore[arg-type]
+    before, last = kernels.gated_linear_recurrence(*leaves)  # type: ignore[arg-type]
     loss = before.double().cos().sum() + last.double().sin().sum()
     return [before, last, *torch.autograd.grad(loss, [x for x in leaves if x is not None])]
 
@@ -76,7 +77,7 @@ def test_the_kernel_is_the_loop(
         factor = torch.rand(factors[kind]).to(dtype) if kind in factors else None
         cases.append([torch.randn(2, 2, *state).to(dtype), torch.randn(2, 2, count, *state).to(dtype), factor])
     found = [sums_and_gradients(case) for case in cases]
-    monkeypatch.setattr(gated_linear_recurrence, "is_fused", lambda _: False)
+    monkeypatch.setattr(kernels, "uses_triton", lambda _: False)
     for sums, case in zip(found, cases, strict=True):
         assert all(x.dtype is dtype for x in sums)
         assert_near(sums, sums_and_gradients([None if x is None else x.double() for x in case]), error)
@@ -111,7 +112,7 @@ def test_a_recurrence_is_its_steps(kind: str, length: int, width: int) -> None:
     ],
 )
 def test_attentions_equal_their_readable_forms(name: str, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    for kernel in (cumulative_softmax_mean, causal_abc):
+    for kernel in (efficient, causal_abc):
         monkeypatch.setattr(kernel, "SPAN", 64)
     module = make(name, "CS")
     with torch.no_grad():
@@ -144,17 +145,17 @@ def test_the_compiler_reads_the_kernel_as_one_operator(name: str) -> None:
 def test_the_kernel_compiles_for_a_gpu(pointer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import triton.language as tl
 
-    from attentions.kernels.recurrences.gated_linear_recurrence_triton import TILE, WARPS, recurrence_kernel
+    from attentions.kernels.triton_kernels import RECURRENCE_TILE, RECURRENCE_WARPS, recurrence_kernel
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     tensors = dict.fromkeys(("first", "added", "factor", "before", "last"), pointer)
     every = ("num_blocks", "size", "num_factors")
     for backwards, forgets, ones in ((False, True, ()), (True, True, every[2:]), (False, False, every[2:])):
         kind = tl.float64 if pointer == "*fp64" else tl.float32
-        constants = {"BACKWARDS": backwards, "FORGETS": forgets, "TYPE": kind, "TILE": TILE}
+        constants = {"BACKWARDS": backwards, "FORGETS": forgets, "TYPE": kind, "TILE": RECURRENCE_TILE}
         constants |= dict.fromkeys(ones, 1)  # a number that is 1 is a constant to Triton: one factor a head
         numbers = {name: "i32" for name in every if name not in ones}
-        ptx = compiled(recurrence_kernel, tensors, numbers, constants, WARPS).asm["ptx"]
+        ptx = compiled(recurrence_kernel, tensors, numbers, constants, RECURRENCE_WARPS).asm["ptx"]
         assert ".target sm_90" in ptx
         if pointer != "*bf16":  # of two bytes no copy is
             assert "cp.async" in ptx  # the blocks to come are fetched while one is added

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from attentions.kernels.features import collisions
+from attentions.kernels import collisions
 from attentions.skyformer import SkyformerAttention
 from attentions.soft import SoftAttention
 from attentions.yoso import HashedAttention

@@ -9,8 +9,16 @@ import torch
 from torch import Tensor
 
 from attentions.dpfp import DPFPAttention
-from attentions.kernels.features.feature_maps import KERNELS, Elementwise, Reweighted, Taylor, Trigonometric, unit
-from attentions.kernels.features.linear_sums import FeatureMap, away_from_zero
+from attentions.kernels.linear_attention import (
+    KERNELS,
+    Elementwise,
+    FeatureMap,
+    Reweighted,
+    Taylor,
+    Trigonometric,
+    away_from_zero,
+    unit,
+)
 from attentions.rfa import RandomFeatureAttention
 from cab import PaddingMasks, Pattern, build_attention
 from cab.attention import DecodeState

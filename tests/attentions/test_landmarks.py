@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attentions.kernels.gathers.landmarks import average, segment_means, segments
+from attentions.kernels.key_summaries import average, segment_means, segments
 from attentions.nystromformer import pseudo_inverse
 from cab import build_attention
 from tests.attentions.agreement import make

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from attentions.kernels.common.precision import neg_inf
-from attentions.kernels.recurrences import cumulative_softmax_mean
-from attentions.kernels.recurrences.cumulative_softmax_mean import BLOCK, read_cumulative_means
+from attentions import efficient
+from attentions.efficient import BLOCK, read_cumulative_means
+from attentions.kernels.numerics import neg_inf
 from attentions.linformer import LinformerAttention
 from cab import PaddingMasks, UserError, build_attention
 from cab.registry.registries import ATTENTIONS
@@ -31,7 +31,7 @@ CASES = [(name, str(pattern)) for name in OPTIONS for pattern in ATTENTIONS.get(
 
 @pytest.mark.parametrize("name", ["efficient", "luna"])
 def test_causal_forms(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cumulative_softmax_mean, "SPAN", 2 * BLOCK)
+    monkeypatch.setattr(efficient, "SPAN", 2 * BLOCK)
     module = make(name, "CS", **OPTIONS[name])
     assert_causal(module, 9)
     assert_decodes(module, 14, 0, (6, 3, 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attentions.kernels.windows import window_layout
+from attentions.kernels import window_attention
 from cab import build_attention
 from tests.attentions import agreement
 
@@ -83,7 +83,7 @@ def test_parameters_are_the_published_ones(
 @pytest.mark.parametrize("length", [1, 43, 130])
 def test_blocks_across_chunks(options: dict[str, int], length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The form of a GPU: outputs, gradients, decoding onto slots, dropout."""
-    monkeypatch.setattr(window_layout, "_extents", lambda query, *_: (50, query.shape[2]))
+    monkeypatch.setattr(window_attention, "_extents", lambda query, *_: (50, query.shape[2]))
     module = agreement.make("longshort", "CS", **options)
     agreement.assert_forms_agree(module, length, length)
     if length == 43:

@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from attentions import scatterbrain
-from attentions.kernels.common import chunked_heads
-from attentions.kernels.gathers import target_blocks
+from attentions.kernels import chunks
 from attentions.synthesizer import VARIANTS
 from cab import LayerPosition
 from cab.registry.registries import ATTENTIONS
@@ -208,8 +207,8 @@ WITHOUT_OWN_TOKEN = ("diag_attention", "transnormer_t1", "transnormer_t2", "mca"
 
 @pytest.fixture(autouse=True)
 def _in_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target_blocks, "CPU_LIMIT", 1)  # several blocks of targets
-    monkeypatch.setattr(chunked_heads, "CPU_LIMIT", 2**13)  # a few queries at a time
+    monkeypatch.setattr(chunks, "CPU_WEIGHTS", 1)  # several blocks of targets
+    monkeypatch.setattr(chunks, "CPU_ELEMENTS", 2**13)  # a few queries at a time
 
 
 @pytest.mark.parametrize(("name", "pattern", "options"), CASES)

@@ -9,10 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from attentions.kernels.common.short_conv import ShortConvolution
-from attentions.kernels.recurrences.delta_rule import delta_rule
-from attentions.kernels.recurrences.generalized_delta_rule import generalized_delta_rule
-from attentions.kernels.recurrences.recurrence import BLOCK, recurrence
+from attentions.kernels.delta_rule import delta_rule, generalized_delta_rule
+from attentions.kernels.layers import ShortConvolution
+from attentions.kernels.recurrence import BLOCK, recurrence
 
 ROWS, HEADS, KEYS, VALUES = 2, 3, 5, 4
 

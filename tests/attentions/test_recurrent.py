@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from attentions.bases.token_shift import TokenShift
-from attentions.kernels.recurrences.recurrence import recurrence
+from attentions.kernels.recurrence import recurrence
 from attentions.rwkv7 import RWKV7Attention
 from cab import Attention, LayerPosition, PaddingMasks, UserError, build_attention
 from cab.registry.build import state_bytes
@@ -32,7 +32,7 @@ def convolved(name: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_fast_form_is_the_readable_one_across_blocks_and_spans(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attentions.kernels.common.blocks.CPU_LIMIT", 64 * 15)  # spans of one block
+    monkeypatch.setattr("attentions.kernels.chunks.CPU_TOKENS", 64 * 15)  # spans of one block
     assert_forms_agree(make(name, "CS", **convolved(name)), 101, 0)
 
 

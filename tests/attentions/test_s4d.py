@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from attentions import s4d
-from attentions.kernels.recurrences import block_readout
 from attentions.s4d import S4DAttention
 from cab import build_attention
 
@@ -61,13 +60,13 @@ def test_blocks_give_the_convolution_and_its_gradients(form: str, length: int) -
 def test_output_in_many_pieces_is_the_same(form: str, channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
     attention = build(form, channels=channels, dropout=0.0)
     whole = run(attention, tokens(113), None, reference=False)
-    monkeypatch.setattr(block_readout, "CPU_LIMIT", 3 * channels * 10 * s4d.MIN_BLOCK)
+    monkeypatch.setattr(s4d, "CPU_LIMIT", 3 * channels * 10 * s4d.MIN_BLOCK)
     for piece, one in zip(run(attention, tokens(113), None, reference=False), whole, strict=True):
         torch.testing.assert_close(piece, one, rtol=1e-10, atol=1e-12)
 
 
 def test_dropout_in_pieces_has_the_gradient_of_what_was_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(block_readout, "CPU_LIMIT", 2 * 2 * 10 * s4d.MIN_BLOCK)
+    monkeypatch.setattr(s4d, "CPU_LIMIT", 2 * 2 * 10 * s4d.MIN_BLOCK)
     attention, x, shift = build("CS", dropout=0.4), tokens(100), 1e-6 * torch.randn(3, 100, 10, dtype=torch.float64)
 
     def total(x: Tensor) -> Tensor:

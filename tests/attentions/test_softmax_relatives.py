@@ -9,7 +9,7 @@ import torch
 
 from attentions.differential import DifferentialAttention
 from attentions.forgetting import ForgettingAttention
-from attentions.kernels.common.rotary import rotate
+from attentions.kernels.layers import rotate
 from attentions.mla import LatentKeyValueAttention
 from attentions.nsa import NativeSparseAttention
 from cab import Attention, UserError, build_attention

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.diag_attention import DiagAttention
-from attentions.kernels.common.merged_norm import SimpleRMSNorm
+from attentions.kernels.layers import SimpleRMSNorm
 from cab import LayerPosition, PaddingMasks, build_attention, build_backbone
 from tests.attentions.agreement import (
     WIDTH,

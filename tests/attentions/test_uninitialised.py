@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attentions.kernels.windows.window_attention import window_attention
-from attentions.kernels.windows.window_layout import Window
+from attentions.kernels.window_attention import Window, window_attention
 from cab import build_attention
 from cab.registry.registries import ATTENTIONS
 from tests.attentions.agreement import with_output

@@ -9,10 +9,17 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, create_mask, flex_attention
 
-from attentions.kernels.windows import window_flex, window_layout
-from attentions.kernels.windows.window_attention import by_blocks, window_attention
-from attentions.kernels.windows.window_flex import by_flex, flex_tiles, flex_works
-from attentions.kernels.windows.window_layout import Distances, Slots, Window
+from attentions.kernels import window_attention as kernels
+from attentions.kernels.window_attention import (
+    Distances,
+    Slots,
+    Window,
+    by_blocks,
+    by_flex,
+    flex_tiles,
+    flex_works,
+    window_attention,
+)
 
 WINDOWS = [Window(3, 0), Window(0, 0, offset=9), Window(130, 5), Window(7, 7, segment=15), Window(400, 400)]
 CPU = torch.device("cpu")
@@ -26,10 +33,10 @@ def dense_flex(query: Tensor, key: Tensor, value: Tensor, *, block_mask: BlockMa
 
 @pytest.fixture
 def flex_on_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(window_flex, "compiled_flex", lambda: dense_flex)
-    window_flex._answers.clear()
+    monkeypatch.setattr(kernels, "compiled_flex", lambda: dense_flex)
+    kernels._flex_works.clear()
     yield
-    window_flex._answers.clear()
+    kernels._flex_works.clear()
 
 
 @pytest.mark.parametrize("num_slots", [0, 5, 140])
@@ -74,11 +81,9 @@ def test_flex_takes_the_tiles() -> None:
 
 @pytest.mark.usefixtures("flex_on_cpu")
 def test_flex_is_used_only_where_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert flex_works(CPU, torch.float32, 16, by_blocks)
-    monkeypatch.setattr(window_flex, "compiled_flex", lambda: lambda query, *_, **__: query * 2.0)
-    assert not flex_works(CPU, torch.float32, 17, by_blocks)
-    monkeypatch.setattr(window_flex, "compiled_flex", lambda: None)
-    assert not flex_works(CPU, torch.float32, 18, by_blocks)
+    assert flex_works(CPU, torch.float32, 16)
+    monkeypatch.setattr(kernels, "compiled_flex", lambda: None)
+    assert not flex_works(CPU, torch.float32, 18)
 
 
 @pytest.mark.usefixtures("flex_on_cpu")
@@ -87,22 +92,13 @@ def test_question_is_a_constant_to_the_compiler() -> None:
 
     @torch.compile(fullgraph=True, backend="eager")
     def double_where_it_works(x: Tensor) -> Tensor:
-        return x * 2.0 if flex_works(x.device, x.dtype, x.shape[-1], by_blocks) else x
+        return x * 2.0 if flex_works(x.device, x.dtype, x.shape[-1]) else x
 
-    assert flex_works(CPU, torch.float32, 16, by_blocks)
+    assert flex_works(CPU, torch.float32, 16)
     torch.testing.assert_close(double_where_it_works(torch.ones(2, 16)), torch.full((2, 16), 2.0))
     other = torch.ones(2, 16, dtype=torch.float64)
     torch.testing.assert_close(double_where_it_works(other), other)
-    assert len(window_flex._answers) == 1
-
-
-@pytest.mark.usefixtures("flex_on_cpu")
-def test_question_does_not_disturb_random_numbers() -> None:
-    torch.manual_seed(7)
-    expected = torch.rand(3)
-    torch.manual_seed(7)
-    flex_works(CPU, torch.float64, 4, by_blocks)
-    assert torch.equal(torch.rand(3), expected)
+    assert len(kernels._flex_works) == 1
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
@@ -130,7 +126,7 @@ def test_gradients_of_relative_positions_and_of_biases_are_derivatives() -> None
 def test_many_rows_have_smaller_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     query, key, value = torch.randn(3, 2, 3, 140, 8, dtype=torch.float64).unbind()
     expected = window_attention(query, key, value, Window(20, 3))
-    monkeypatch.setattr(window_layout, "LARGEST", 2000)
+    monkeypatch.setattr(kernels, "LARGEST", 2000)
     torch.testing.assert_close(window_attention(query, key, value, Window(20, 3)), expected)
 
 

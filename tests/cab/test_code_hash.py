@@ -107,7 +107,7 @@ def hash_of_registered(name):
 @pytest.mark.parametrize(
     ("file", "changed"),
     [
-        ("attentions/kernels/windows/window_attention.py", [True, False, False]),
+        ("attentions/kernels/window_attention.py", [True, False, False]),
         ("attentions/vanilla.py", [False, True, False]),
         ("cab/attention.py", [True, True, False]),
         ("cab/padding.py", [True, True, False]),
@@ -195,15 +195,15 @@ def test_moved_modules_leave_every_hash_and_a_changed_operator_those_that_use_it
     before = hashes_in(copy)
     assert len(before) >= 70
     move(copy, "cab/padding.py", "cab/masks/padding.py")
-    move(copy, "attentions/kernels/common/precision.py", "attentions/kernels/common/upcasting.py")
+    move(copy, "attentions/kernels/numerics.py", "attentions/precision/numerics.py")
     assert hashes_in(copy) == before
 
-    kernel = copy / "attentions" / "kernels" / "common" / "rotary.py"
+    kernel = copy / "attentions" / "kernels" / "exponential_features.py"
     text = kernel.read_text()
-    kernel.write_text(text.replace("even * cos - odd * sin", "even * cos + odd * sin"))
+    kernel.write_text(text.replace("peak + total.log()", "peak - total.log()"))
     assert kernel.read_text() != text
     after = hashes_in(copy)
-    assert {name for name in before if after[name] != before[name]} == {"flash_gau", "flash_quad", "mla"}
+    assert {name for name in before if after[name] != before[name]} == {"performer", "scatterbrain"}
 
 
 def test_taking_the_same_name_from_another_module_changes_it(file):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attentions.kernels.gathers.target_blocks import sums_by_targets
+from attentions.kernels.chunks import sums_by_targets
 
 
 def gaussian(x: Tensor, y: Tensor, masked: Tensor | None = None) -> Tensor:

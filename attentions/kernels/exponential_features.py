@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from attentions.kernels.common.blocks import chunk_slices, tokens_at_once
-from attentions.kernels.common.checkpointing import recompute
+from attentions.kernels.chunks import chunk_slices, tokens_at_once
+from attentions.kernels.numerics import recompute
 
 
 def _key_logarithms(key: Tensor, weights: Tensor, hidden: Tensor | None) -> Tensor:

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from attentions.kernels.common.blocks import dropout_factor, dropout_seed
-from attentions.kernels.common.precision import accumulation_dtype, neg_inf, upcast
-from attentions.kernels.common.softmax import softmax_gradient
+from attentions.kernels.chunks import dropout_factor, dropout_seed
+from attentions.kernels.numerics import accumulation_dtype, neg_inf, softmax_gradient, upcast
 
 
 class Tile(NamedTuple):

@@ -18,11 +18,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.kernels.common.blocks import groups_at_once
-from attentions.kernels.common.operator import differentiable_operator
-from attentions.kernels.common.precision import neg_inf
-from attentions.kernels.common.softmax import softmax_gradient
-from attentions.kernels.recurrences.gated_linear_recurrence import is_fused, recurrence_states
+from attentions.kernels.chunks import groups_at_once
+from attentions.kernels.numerics import neg_inf, softmax_gradient
+from attentions.kernels.operator import differentiable_operator
+from attentions.kernels.recurrence import recurrence_states, uses_triton
 
 BLOCK = 32
 """Tokens per block, whose products with each other are formed."""
@@ -318,7 +317,7 @@ def _memory_backward(
     d_mean, after = after[:, :, 0], after[:, :, 1:]
     d_old = (after * span.means[:, :, :-1]).sum(dim=-1).mul_(old).double()
     d_new = (after * span.block_mean).sum(dim=-1).mul_(new).double()
-    if is_fused(direct):  # the rule of the loop, with its terms gathered
+    if uses_triton(direct):  # the rule of the loop, with its terms gathered
         gathered = direct + d_old - span.old * (d_new + d_old)
         columns = (x.unsqueeze(-1) for x in (d_mass, gathered.flip(2), span.old.flip(2)))
         series = recurrence_states(*columns).flip(2).squeeze(-1)

@@ -32,3 +32,13 @@ def masked_tokens(state: DecodeState, num_new: int) -> Tensor:
     past = hidden.shape[1] - num_new
     later = hidden.new_ones(num_new, hidden.shape[1]).triu(past + 1)
     return hidden[:, None, None] | later
+
+
+def in_order(state: DecodeState, *names: str) -> DecodeState:
+    """Move the hidden tokens of a cache to its end, so that the index of a token is its position."""
+    order = state["hidden"].to(torch.uint8).argsort(dim=1, stable=True)
+
+    def moved(x: Tensor) -> Tensor:
+        return x.gather(2, order[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[3]))
+
+    return {**state, "hidden": state["hidden"].gather(1, order), **{name: moved(state[name]) for name in names}}

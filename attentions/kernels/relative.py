@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.kernels.common.chunked_heads import chunk_size, in_chunks, recompute_upcast
-from attentions.kernels.common.softmax import attention_weights
-from attentions.kernels.windows.window_layout import by_key
+from attentions.kernels.chunks import chunk_size, in_chunks
+from attentions.kernels.numerics import attention_weights, recompute_upcast
+from attentions.kernels.window_attention import by_key
 
 
 def _in_blocks(x: Tensor, size: int, count: int) -> Tensor:

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from attentions.kernels.common.blocks import BlockSum, dropout_seed
-from attentions.kernels.common.precision import accumulation_dtype, neg_inf, upcast
+from attentions.kernels.chunks import BlockSum, dropout_seed
+from attentions.kernels.numerics import accumulation_dtype, neg_inf, upcast
 
 CPU_BLOCK, DEVICE_BLOCK = 64, 512
 """Queries of one block on a CPU; elsewhere a launch costs more than keys that are computed in vain."""

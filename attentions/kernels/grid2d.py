@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.kernels.common.chunked_heads import in_chunks
-from attentions.kernels.common.softmax import attention_weights
+from attentions.kernels.chunks import in_chunks
+from attentions.kernels.numerics import attention_weights
 
 
 def in_rows(x: Tensor, width: int) -> Tensor:

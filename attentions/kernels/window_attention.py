@@ -6,32 +6,174 @@ distances, skewed to line up with the keys. The hand-written backward pass recom
 stored (results/efficiency/kernel_gains.csv lists what that gains). On CUDA, windows without relative positions run as
 FlexAttention where it works.
 
-Shapes: B batch, H heads, G batch times heads, N queries, M keys, E width of a head, S slots, W distances in the window.
+Shapes: B batch, H heads, G batch times heads, N queries, M keys, n queries of a block, E width of a head, S slots, W
+distances in the window.
 """
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from attentions.kernels.common.blocks import BlockSum, dropout_factor, dropout_seed, of_block
-from attentions.kernels.common.operator import differentiable_operator, of_flat_arguments
-from attentions.kernels.common.precision import accumulation_dtype, neg_inf
-from attentions.kernels.common.softmax import softmax_gradient
-from attentions.kernels.windows.window_flex import FLEX_BLOCK, by_flex, flex_works
-from attentions.kernels.windows.window_layout import (
-    Block,
-    Chunks,
-    Distances,
-    Slots,
-    Window,
-    blocks,
-    by_distance,
-    by_key,
-)
+from attentions.kernels.chunks import BlockSum, dropout_factor, dropout_seed, of_block
+from attentions.kernels.numerics import accumulation_dtype, neg_inf, softmax_gradient
+from attentions.kernels.operator import differentiable_operator, of_flat_arguments
+
+if TYPE_CHECKING:  # importing it loads the compiler, which takes longer than torch itself
+    from torch.nn.attention.flex_attention import BlockMask
+
+log = logging.getLogger(__name__)
+
+CPU_BLOCK, DEVICE_BLOCK = 64, 512
+"""Queries per block on a CPU and on other devices, where a launch costs more than keys computed in vain."""
+
+LARGEST = 2**24
+"""Logits of one block, unless it has 16 queries or fewer."""
+
+FLEX_BLOCK = 128
+"""Queries and keys per tile that FlexAttention computes or skips."""
+
+
+class Window(NamedTuple):
+    """Keys that a query sees: its segment, and ``left`` keys before and ``right`` keys after it.
+
+    With ``segment`` 1 the window slides with the query. Query i is at the position of key i + ``offset``.
+    """
+
+    left: int
+    right: int
+    segment: int = 1
+    offset: int = 0
+
+
+class Distances(NamedTuple):
+    """Relative positions of a sliding window: q_i k_j / sqrt(E) becomes (q_i + u)(k_j + p_(i-j)) / sqrt(E) + s_(i-j).
+
+    The first distance is ``left``, the last one -``right``; W = left + right + 1. A distance with the bias
+    :func:`neg_inf` is hidden.
+    """
+
+    embeddings: Tensor
+    """p, [H, W, E]."""
+    biases: Tensor
+    """s, [H, W]."""
+    content: Tensor | None = None
+    """u, [H, E]; zero if None."""
+
+
+class Chunks(NamedTuple):
+    """Chunks of ``size`` queries that see the slots of earlier chunks, and all earlier keys of their own chunk.
+
+    Each chunk adds ``rank`` slots to the ``before`` slots that precede query 0. A key at least ``window`` before its
+    query is hidden unless it is in the same chunk.
+    """
+
+    window: int
+    size: int
+    rank: int
+    before: int
+
+
+class Slots(NamedTuple):
+    """Keys and values that are seen in addition to the window, [B, H, S, E], with logits q_i k / sqrt(E) + bias."""
+
+    key: Tensor
+    value: Tensor
+    biases: Tensor | None = None
+    """[H, S]."""
+    chunks: Chunks | None = None
+    """If given, slots become visible chunk by chunk, oldest first."""
+    embeddings: Tensor | None = None
+    """[H, S, E], added to the keys of slots by distance from the last visible slot, furthest first; with ``chunks``."""
+    padding_mask: Tensor | None = None
+    """bool [B, S], True = hidden."""
+
+
+class Block(NamedTuple):
+    """A block of queries and the keys that they see."""
+
+    number: int
+    queries: slice
+    keys: slice
+    columns: slice
+    """Of the left + n + right columns around the block, those of ``keys``."""
+    num_slots: int
+    mask: Tensor
+    """[queries, keys], zero or hidden."""
+    slot_mask: Tensor | None = None
+    """[queries, slots], zero or hidden; None if all queries of the block see the same slots."""
+    slot_columns: Tensor | None = None
+    """[queries, slots], the distance of each slot as an index of the embeddings; None with ``slot_mask``."""
+
+
+def _extents(query: Tensor, window: Window, chunks: Chunks | None) -> tuple[int, int]:
+    """Return the largest number of queries per block, and the length of the stretches that blocks must not cross."""
+    is_cpu = query.device.type == "cpu"
+    most = CPU_BLOCK if is_cpu else DEVICE_BLOCK
+    while most > 16 and query.shape[:2].numel() * most * (most + window.left + window.right) > LARGEST:
+        most //= 2
+    size = window.segment * max(1, most // window.segment)
+    return size, chunks.size if chunks and is_cpu else max(query.shape[2], 1)
+
+
+def blocks(query: Tensor, num_keys: int, num_slots: int, window: Window, chunks: Chunks | None) -> Iterator[Block]:
+    """Cut the queries [B, H, N, E] into blocks."""
+    (left, right, segment, offset), (size, stretch) = window, _extents(query, window, chunks)
+    length, device = query.shape[2], query.device
+    first = torch.arange(size, device=device).unsqueeze(1) // segment * segment - left
+    position = torch.arange(-left, size + right, device=device)
+    around = _hidden((position < first) | (position >= first + left + segment + right), accumulation_dtype(query.dtype))
+    begins = (i for start in range(0, length, stretch) for i in range(start, min(start + stretch, length), size))
+    for number, begin in enumerate(begins):
+        start, end = begin + offset - left, min(begin + size, begin // stretch * stretch + stretch, length)
+        low, high = max(0, start), min(num_keys, start + left + size + right)
+        if chunks:
+            high = min(num_keys, end + offset)
+        columns = slice(low - start, high - start)
+        block = Block(number, slice(begin, end), slice(low, high), columns, num_slots, around[: end - begin, columns])
+        yield _in_chunks(block, chunks, offset, num_slots) if chunks else block
+
+
+def _in_chunks(block: Block, chunks: Chunks, offset: int, num_slots: int) -> Block:
+    """Restrict a block to the keys and slots that its chunks see."""
+    (window, size, rank, before), device = chunks, block.mask.device
+    i = torch.arange(block.queries.start, block.queries.stop, device=device).unsqueeze(1)
+    seen = before + (block.queries.stop - 1) // size * rank
+    if size > window:
+        j = torch.arange(block.keys.start, block.keys.stop, device=device) - offset
+        mask = block.mask + _hidden((i - j >= window) & (j < i // size * size), block.mask.dtype)
+        block = block._replace(mask=mask)
+    if block.queries.start // size == (block.queries.stop - 1) // size:
+        return block._replace(num_slots=seen)
+    finished, slot = before + i // size * rank, torch.arange(seen, device=device)
+    slot_mask, columns = _hidden(slot >= finished, block.mask.dtype), (slot - finished) % num_slots
+    return block._replace(num_slots=seen, slot_mask=slot_mask, slot_columns=columns)
+
+
+def _hidden(where: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.zeros_like(where, dtype=dtype).masked_fill_(where, neg_inf(dtype))
+
+
+def by_key(logits: Tensor) -> Tensor:
+    """Skew logits by distance [..., n, W] to logits by key [..., n, n + W - 1], hidden where no distance applies."""
+    n, num_distances = logits.shape[-2:]
+    padded = F.pad(logits, (0, n), value=neg_inf(logits.dtype)).flatten(-2)
+    return padded[..., : n * (n + num_distances - 1)].unflatten(-1, (n, -1))
+
+
+def by_distance(logits: Tensor, columns: slice, num_distances: int) -> Tensor:
+    """Invert :func:`by_key`: from the ``columns`` of a block's keys [G, n, columns] to [G, n, W]."""
+    num_groups, n, _ = logits.shape
+    padded = logits.new_zeros(num_groups, n * (n + num_distances))
+    skewed = padded[:, : n * (n + num_distances - 1)].unflatten(1, (n, -1))
+    skewed[..., columns] = logits
+    return padded.unflatten(1, (n, -1))[..., :num_distances]
 
 
 def window_attention(
@@ -59,7 +201,7 @@ def window_attention(
     # FlexAttention runs another kernel for fewer queries than a tile, as in decoding, which flex_works does not try.
     if query.is_cuda and not dropout and query.shape[2] >= FLEX_BLOCK and distances is None:
         dtype, is_plain = query.dtype, slots is None or slots == Slots(slots.key, slots.value)
-        if is_plain and flex_works(query.device, dtype, query.shape[-1], by_blocks):
+        if is_plain and flex_works(query.device, dtype, query.shape[-1]):
             if slots is not None:
                 slots = Slots(slots.key.to(dtype), slots.value.to(dtype))
             return by_flex(query, key.to(dtype), value.to(dtype), window, slots, key_padding_mask)
@@ -276,3 +418,92 @@ _attend = differentiable_operator(
     of_flat_arguments(_backward, _Inputs, "grad"),
     gradients=_Inputs._fields[:10],
 )
+
+
+# --- FlexAttention on CUDA ------------------------------------------------------------
+
+
+def by_flex(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    window: Window,
+    slots: Slots | None = None,
+    key_padding_mask: Tensor | None = None,
+) -> Tensor:
+    """Compute window attention without dropout as FlexAttention, with the slots before the keys."""
+    num_slots = 0
+    if slots is not None:
+        num_slots = slots.key.shape[2]
+        key, value = torch.cat([slots.key, key], dim=2), torch.cat([slots.value, value], dim=2)
+    tiles = flex_tiles(window, query.shape[2], key.shape[2], num_slots, key_padding_mask, query.device)
+    return compiled_flex()(query, key, value, block_mask=tiles)
+
+
+def flex_tiles(
+    window: Window, length: int, num_keys: int, num_slots: int, key_padding_mask: Tensor | None, device: torch.device
+) -> BlockMask:
+    """Find the tiles with a visible key by arithmetic, without a mask of ``length`` x ``num_keys``."""
+    from torch.nn.attention.flex_attention import BlockMask
+
+    left, right, segment, offset = window
+
+    def visible(row: Tensor, _head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        start = i // segment * segment + offset - left
+        position = j - num_slots
+        seen = (position >= start) & (position < start + left + segment + right)
+        if key_padding_mask is not None:
+            seen = seen & ~key_padding_mask[row, position.clamp(min=0)]
+        return seen | (j < num_slots)
+
+    first = torch.arange(0, length, FLEX_BLOCK, device=device).unsqueeze(1)
+    last = (first + FLEX_BLOCK - 1).clamp(max=length - 1)
+    low = first // segment * segment + offset - left + num_slots
+    high = last // segment * segment + offset + segment + right + num_slots
+    tile = torch.arange(0, num_keys, FLEX_BLOCK, device=device)
+    needed = (tile + FLEX_BLOCK > low) & (tile < high) | (tile < num_slots)
+    order = needed.to(torch.uint8).argsort(dim=1, descending=True, stable=True)
+    return BlockMask.from_kv_blocks(
+        needed.sum(dim=1)[None, None].int(),
+        order[None, None].int(),
+        BLOCK_SIZE=FLEX_BLOCK,
+        mask_mod=visible,
+        seq_lengths=(length, num_keys),
+    )
+
+
+def compiled_flex() -> Any:
+    """Return the compiled flex_attention."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return flex_attention if torch.compiler.is_compiling() else _compile(flex_attention)
+
+
+@functools.cache
+def _compile(function: Any) -> Any:
+    """Compile FlexAttention. Raise at the recompile limit, where it would fall back to all N x M logits in memory."""
+    return torch.compile(function, fullgraph=True, recompile_limit=128)  # type: ignore[call-overload]
+
+
+_flex_works: dict[tuple[torch.device, torch.dtype, int], bool] = {}
+
+
+def flex_works(device: torch.device, dtype: torch.dtype, width: int) -> bool:
+    """Return whether FlexAttention compiles; False while a calling model is compiled, unless it is known by then."""
+    case = (device, dtype, width)
+    if case not in _flex_works:
+        if torch.compiler.is_compiling():
+            return False  # this trial would not run the compiled kernel
+        try:
+            with torch.enable_grad():
+                x = torch.ones(1, 1, FLEX_BLOCK, width, device=device, dtype=dtype, requires_grad=True)
+                by_flex(x, x, x, Window(20, 3)).sum().backward()  # type: ignore[no-untyped-call]
+            _flex_works[case] = True
+        except Exception as reason:  # whatever fails in the compiler, the block form still works
+            log.warning("FlexAttention is not used for %s on %s: %s", dtype, device, reason)
+            _flex_works[case] = False
+    return _flex_works[case]
+
+
+# As torch.compiler.assume_constant_result, without loading the compiler when this module is imported.
+flex_works._dynamo_marked_constant = True  # type: ignore[attr-defined]

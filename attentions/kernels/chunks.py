@@ -1,0 +1,215 @@
+"""Chunks of long sequences whose intermediate results fit in the processor cache, recomputed in the backward pass.
+
+Shapes: B batch, H heads, G batch times heads, h heads of a chunk, N queries, M keys, E width of a head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from attentions.kernels.numerics import accumulation_dtype, recompute, recompute_upcast
+from cab.attention import DecodeState
+from cab.padding import lengths
+
+CPU_TOKENS, DEVICE_TOKENS = 2**12, 2**18
+"""Tokens per chunk, counted once per sequence and head. On a GPU, launches cost more than memory."""
+
+MULTIPLE = 64
+
+
+def groups_at_once(num_tokens: int, device: torch.device) -> int:
+    """Return how many groups of ``num_tokens`` tokens fit in a chunk, at least one."""
+    return max(1, (CPU_TOKENS if device.type == "cpu" else DEVICE_TOKENS) // max(num_tokens, 1))
+
+
+def tokens_at_once(num_groups: int, device: torch.device) -> int:
+    """Return the number of tokens per chunk for ``num_groups`` sequences times heads, a multiple of 64."""
+    return max(1, groups_at_once(num_groups, device) // MULTIPLE) * MULTIPLE
+
+
+def chunk_slices(x: Tensor) -> Iterator[slice]:
+    """Yield slices of the second last dimension of ``x`` [..., N, E]."""
+    size = tokens_at_once(x.shape[:-2].numel(), x.device)
+    return (slice(start, start + size) for start in range(0, x.shape[-2], size))
+
+
+def of_block(x: Tensor, block: slice) -> Tensor:
+    """Return the tokens ``block`` of ``x`` [B, H, N, E] as [G, tokens, E]."""
+    return x[:, :, block].flatten(0, 1)
+
+
+class BlockSum:
+    """A sum over overlapping blocks in increasing order, in float32 or wider, in memory that is not cleared first."""
+
+    def __init__(self, like: Tensor) -> None:
+        self.total = torch.empty_like(like, dtype=accumulation_dtype(like.dtype))
+        self.end = 0
+        """Start of the memory that is not initialized yet."""
+
+    def add(self, where: slice, part: Tensor) -> None:
+        """Add ``part`` [G, tokens, E] to the tokens ``where`` of [B, H, N, E]."""
+        part = part.unflatten(0, self.total.shape[:2])
+        seen = max(min(self.end, where.stop) - where.start, 0)
+        self.total[:, :, self.end : where.start] = 0
+        self.total[:, :, where.start : where.start + seen] += part[:, :, :seen]
+        self.total[:, :, where.start + seen : where.stop] = part[:, :, seen:]
+        self.end = max(self.end, where.stop)
+
+    def result(self, dtype: torch.dtype) -> Tensor:
+        """Return the sum in ``dtype``, zero where nothing was added."""
+        self.total[:, :, self.end :] = 0
+        return self.total.to(dtype)
+
+
+def dropout_seed(dropout: float) -> Tensor | None:
+    """Draw the seed that both passes share; None without dropout."""
+    return torch.randint(2**62, ()) if dropout else None
+
+
+def dropout_factor(weights: Tensor, dropout: float, seed: Tensor | None, number: int) -> Tensor | None:
+    """Return the factors of dropout for the weights of block ``number``, equal in both passes; None without dropout."""
+    if seed is None:
+        return None
+    generator = torch.Generator(weights.device).manual_seed(int(seed) + number)
+    return torch.empty_like(weights).bernoulli_(1.0 - dropout, generator=generator).div_(1.0 - dropout)
+
+
+ChunkFunction = Callable[..., tuple[Tensor, DecodeState]]
+"""Maps ``(*heads, padding, state, extras)`` to the outputs and the state after them."""
+
+
+def over_chunks(
+    function: ChunkFunction,
+    heads: Sequence[Tensor],
+    padding: Tensor | None,
+    state: DecodeState,
+    extras: Mapping[str, Tensor],
+) -> tuple[Tensor, DecodeState]:
+    """Apply ``function`` to chunks of tokens that fit in the processor cache, and recompute each in the backward pass.
+
+    Only heads, extras, outputs and one state per chunk are stored.
+
+    Args:
+        function: computes one chunk.
+        heads: [B, H, N, E] each, the last with all heads.
+        padding: [B, N] or None.
+        state: the state before the first token.
+        extras: side inputs by name, [B, N, ...] each.
+    """
+    size = tokens_at_once(heads[-1].shape[:2].numel(), heads[-1].device)
+    if heads[-1].shape[2] <= size:
+        return function(*heads, padding, state, extras)
+    chunks = [x.split(size, dim=2) for x in heads]
+    masks = [None] * len(chunks[0]) if padding is None else padding.split(size, dim=1)
+    more = {name: x.split(size, dim=1) for name, x in extras.items()}
+    outputs = []
+    for number, mask in enumerate(masks):
+        given = [*(x[number] for x in chunks), mask, state, {name: x[number] for name, x in more.items()}]
+        output, state = recompute(function, *given)
+        outputs.append(output)
+    return torch.cat(outputs, dim=2), state
+
+
+CPU_ELEMENTS, DEVICE_ELEMENTS = 2**21, 2**27
+"""Largest number of elements that a chunk of more than one head computes."""
+
+
+def chunk_size(cost: int, device: torch.device) -> int:
+    """Return how many items fit in a chunk if each computes ``cost`` elements, at least one."""
+    return max(1, (CPU_ELEMENTS if device.type == "cpu" else DEVICE_ELEMENTS) // max(cost, 1))
+
+
+def in_chunks(
+    function: Callable[..., Tensor],
+    heads: Sequence[Tensor],
+    per_head: Sequence[Tensor] = (),
+    *,
+    cost: int,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Return ``function(*heads, *per_head)``, computed for a few heads of one sequence at a time in float32 or wider.
+
+    Args:
+        function: maps [h, N, E] of each of ``heads`` and [h, ...] of each of ``per_head`` to [h, N, E].
+        heads: [B, H, N, E] each.
+        per_head: [H, ...] each, shared by all sequences.
+        cost: elements that one head computes.
+        dropout: above 0 if the function draws random numbers.
+    """
+    size = chunk_size(cost, heads[0].device)
+    shared = [x.split(size) for x in per_head]
+    rows = []
+    with torch.autocast(heads[0].device.type, enabled=False):
+        for row in zip(*(x.unbind() for x in heads), strict=True):
+            chunks = zip(*(x.split(size) for x in row), *shared, strict=True)
+            rows.append(torch.cat([recompute_upcast(function, chunk, dropout) for chunk in chunks]))
+    return torch.stack(rows)
+
+
+def each_length(function: Callable[..., Tensor], heads: Sequence[Tensor], mask: Tensor | None) -> Tensor:
+    """Return ``function(*heads)``, called once per sequence length, without the padding on the right.
+
+    This is for methods that depend on the length of a sequence. ``heads`` are [B, ..., N, E] and ``mask`` is [B, N].
+    Padded outputs are zero.
+    """
+    if mask is None:
+        return function(*heads)
+    counts, full = lengths(heads[0], mask), mask.shape[1]
+    outputs, rows = [], []
+    for length in counts.unique().tolist():
+        of_length = (counts == length).nonzero()[:, 0]
+        found = [x[of_length][..., :length, :] for x in heads]
+        output = function(*found) if length else found[0]
+        outputs.append(F.pad(output, (0, 0, 0, full - length)))
+        rows.append(of_length)
+    return torch.cat(outputs)[torch.cat(rows).argsort()]
+
+
+CPU_WEIGHTS, DEVICE_WEIGHTS = 2**21, 2**26
+"""Weights per chunk of targets. On a GPU, launches cost more than memory."""
+
+FEWEST = 16
+"""Smallest chunk of targets."""
+
+
+def sums_by_targets(
+    weigh: Callable[[slice, int], Tensor], query: Tensor, value: Tensor, *, is_causal: bool, dropout: float = 0.0
+) -> Tensor:
+    """Return the weighted sum of ``value`` [B, H, M, E] for each target of ``query`` [B, H, N, ...], [B, H, N, E].
+
+    Args:
+        weigh: maps a slice of the targets and a number of keys m to weights of the first m keys, [B, H, targets, m].
+        query: only its shape is used.
+        is_causal: whether target i sees no key after i, so that later weights are not computed.
+        dropout: probability of dropping a weight.
+    """
+    num_targets, num_keys = query.shape[2], value.shape[2]
+    most = CPU_WEIGHTS if value.device.type == "cpu" else DEVICE_WEIGHTS
+    size = max(FEWEST, most // max(value.shape[0] * value.shape[1] * num_keys, 1))
+
+    def some(targets: slice) -> Tensor:
+        seen = min(targets.stop, num_keys) if is_causal else num_keys
+        return F.dropout(weigh(targets, seen), dropout) @ value[:, :, :seen]
+
+    outputs = []
+    for begin in range(0, num_targets, size):
+        targets = slice(begin, min(begin + size, num_targets))
+        outputs.append(recompute(some, targets, draws=dropout > 0.0))
+    return torch.cat(outputs, dim=2)
+
+
+def masked(targets: slice, num_keys: int, hidden: Tensor | None, *, is_causal: bool, like: Tensor) -> Tensor | None:
+    """Return which of the first ``num_keys`` keys are masked, bool [B or 1, 1, targets or 1, num_keys].
+
+    None if the targets see all of them. Keys in ``hidden`` [B, M] are masked for all targets.
+    """
+    mask = None if hidden is None else hidden[:, None, None, :num_keys]
+    if is_causal:
+        target = torch.arange(targets.start, targets.stop, device=like.device).unsqueeze(1)
+        later = torch.arange(num_keys, device=like.device) > target
+        mask = later[None, None] if mask is None else mask | later
+    return mask

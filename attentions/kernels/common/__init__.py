@@ -1,1 +1,0 @@
-"""Precision, checkpointing, custom operators and layers that several kernels use."""

@@ -1,0 +1,204 @@
+"""Delta rules: a matrix state that corrects what it returns for a key, computed block by block.
+
+Gated (Yang et al. 2024), with a_t = exp(g_t):
+
+    S_t = a_t S_{t-1} + b_t k_t (x) (v_t - a_t k_t S_{t-1}),    o_t = q_t S_t
+
+Generalized (RWKV-7), with a transition that is diagonal plus rank one:
+
+    S_t = exp(g_t) S_{t-1} - e_t (x) (r_t S_{t-1}) + k_t (x) v_t,    o_t = q_t S_t
+
+The recurrence over blocks, u_j = x_j + r_j S_j and S_(j+1) = f_j S_j + l_j^T u_j, is one kernel on a GPU with Triton,
+otherwise one step per block. Its gradient is the same recurrence in reverse with r and l exchanged, so the kernel is
+also its own backward pass.
+
+Shapes: B batch, H heads, N tokens, K and V widths of a key and a value; J blocks of C tokens.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
+
+from attentions.kernels.numerics import accumulation_dtype
+from attentions.kernels.operator import differentiable_operator
+from attentions.kernels.recurrence import block_size, head_decays, in_blocks, uses_triton
+
+WIDEST = 512
+"""Largest number of rows K of a state for which the kernel has room."""
+
+
+def delta_rule_chunked(
+    first: Tensor, own: Tensor, read: Tensor, late: Tensor, factor: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return u of every block [B, H, J, C, V], the states before them [B, H, J, K, V], and the last state.
+
+    Args:
+        first: S before the first block, [B, H, K, V].
+        own: x [B, H, J, C, V].
+        read, late: r and l [B, H, J, C, K].
+        factor: f of each row of a state [B or 1, H, J, K, 1], of the whole state [B or 1, H, J, 1, 1], or None for 1.
+    """
+    if uses_delta_kernel(read):
+        if factor is not None:
+            factor = factor.expand(*own.shape[:3], -1, -1).contiguous()
+        return _fused(*(x.contiguous() for x in (first, own, read, late)), factor)
+    written, states = [], [first]
+    factors = [None] * own.shape[2] if factor is None else factor.unbind(dim=2)
+    for x, r, rows, decay in zip(own.unbind(2), read.unbind(2), late.unbind(2), factors, strict=True):
+        before = states[-1]
+        written.append(x + r @ before)
+        states.append((before if decay is None else decay * before) + rows.mT @ written[-1])
+    return torch.stack(written, dim=2), torch.stack(states[:-1], dim=2), states[-1]
+
+
+def uses_delta_kernel(read: Tensor) -> bool:
+    """Return whether the Triton kernel computes the states that ``read`` [B, H, J, C, K] reads.
+
+    It does not under a dispatch mode, such as an operation counter, which does not see the products in a kernel.
+    """
+    return uses_triton(read) and read.shape[-1] <= WIDEST and not is_in_torch_dispatch_mode(False)
+
+
+def _states(
+    first: Tensor, own: Tensor, read: Tensor, late: Tensor, factor: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    from attentions.kernels.triton_kernels import walk
+
+    return walk(first, own, read, late, factor)
+
+
+def _states_backward(
+    d_written: Tensor,
+    d_before: Tensor,
+    d_last: Tensor,
+    first: Tensor,
+    own: Tensor,
+    read: Tensor,
+    late: Tensor,
+    factor: Tensor | None,
+    written: Tensor,
+    before: Tensor,
+) -> list[Tensor]:
+    """Return the gradients, from the reverse recurrence over the gradients of x and of the state after each block."""
+    from attentions.kernels.triton_kernels import walk
+
+    d_own, d_after, d_first = walk(d_last, d_written, late, read, factor, added=d_before, backwards=True)
+    gradients = [d_first.to(first.dtype), d_own.to(own.dtype), d_own @ before.mT, written @ d_after.mT]
+    if factor is not None:
+        kept = [dim for dim in (-2, -1) if factor.shape[dim] == 1]
+        products = d_after.to(accumulation_dtype(d_after.dtype)) * before
+        gradients.append(products.sum(dim=kept, keepdim=True).to(factor.dtype))
+    return gradients
+
+
+def _shapes(
+    first: Tensor, own: Tensor, read: Tensor, _late: Tensor, _factor: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(own), first.new_empty(*read.shape[:3], *first.shape[2:]), torch.empty_like(first)
+
+
+_fused = differentiable_operator(
+    "delta_rule_chunked",
+    _states,
+    _states_backward,
+    shapes=_shapes,
+    gradients=("first", "own", "read", "late", "factor"),
+    keeps=(0, 1),
+)
+
+
+BLOCK = 32
+"""Tokens of a block; the cost of its triangular system grows with the square. Of 16 to 128 the fastest on a CPU."""
+
+
+def delta_rule(
+    query: Tensor, key: Tensor, value: Tensor, strength: Tensor, log_decay: Tensor | None, state: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return outputs [B, H, N, V] and the state [B, H, K, V] after the last token.
+
+    Within a block the written value, u_t = b_t (v_t - a_t k_t S_{t-1}), solves (1 + A) u = b (v - d k S) with A
+    the decayed products b_i k_i . k_j of later with earlier tokens and S before the block: a triangular system for
+    the two parts of the right side at once, since S is not known yet (the WY form).
+
+    States grow if keys are longer than one. Computed in float32 or wider.
+
+    Args:
+        query, key: [B, H, N, K].
+        value: [B, H, N, V].
+        strength: b [B, H, N].
+        log_decay: g <= 0, [B, H, N], or None for no decay.
+        state: S before the first token, [B, H, K, V].
+    """
+    length = query.shape[2]
+    size = block_size(length, BLOCK)
+    q, k, v, b = (in_blocks(x, size) for x in (query, key, value, strength.unsqueeze(-1)))
+    products, scores = b * (k @ k.mT), (q @ k.mT).tril()
+    read, late, whole = k, k, None
+    if log_decay is not None:
+        between, prefix, suffix, whole = head_decays(in_blocks(log_decay, size), query.dtype)
+        products, scores = products * between, scores * between
+        q, read, late = q * prefix, k * prefix, k * suffix
+    sides = torch.cat([b * v, -b * read], dim=-1)
+    solved = torch.linalg.solve_triangular(products.tril(-1), sides, upper=False, unitriangular=True)
+    own, erased = solved.split([v.shape[-1], k.shape[-1]], dim=-1)
+    written, before, state = delta_rule_chunked(state, own, erased, late, whole)
+    output = scores @ written + q @ before
+    return output.flatten(2, 3)[:, :, :length], state
+
+
+GENERALIZED_BLOCK = 16
+"""Tokens per block. Within a block decays are divided by each other, which bounds ``log_decay``."""
+
+
+def generalized_delta_rule(
+    query: Tensor, key: Tensor, value: Tensor, removal: Tensor, erasure: Tensor, log_decay: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return outputs [B, H, N, V] and the state [B, H, K, V] after the last token.
+
+    Within a block what a token finds, x_t = r_t S_{t-1}, solves (1 + A) x = D v + d r S with A and D the decayed
+    products of r with earlier e and k, and S before the block: a triangular system for the two parts of the right side
+    at once, since S is not known yet (the WY form). Float32 at least.
+
+    Args:
+        query, key: q and k [B, H, N, K].
+        value: [B, H, N, V].
+        removal, erasure: r, by which the state is read, and e, where that is taken away, [B, H, N, K]. Products r_i e_j
+            beyond one make states that grow.
+        log_decay: g [B, H, N, K], -1 <= g <= 0: with it factors within a block stay below exp(8), for which
+            float16 has room too, in a backward pass under autocast.
+        state: S before the first token, [B, H, K, V].
+    """
+    length = query.shape[2]
+    size = block_size(length, GENERALIZED_BLOCK)
+    q, k, v, r, e, g = (in_blocks(x, size) for x in (query, key, value, removal, erasure, log_decay))
+    after = g.cumsum(dim=-2)
+    before = F.pad(after[..., :-1, :], (0, 0, 1, 0))
+    last, middle = after[..., -1:, :], after[..., size // 2, None, :].detach()  # nothing depends on where the middle is
+    read, found, early = q * (after - middle).exp(), r * (before - middle).exp(), (middle - after).exp()
+    k_early, e_early = (k * early).mT, (e * early).mT
+    scores = torch.cat([(read @ k_early).tril(), -(read @ e_early).tril()], dim=-1)
+    sides = torch.cat([(found @ k_early).tril(-1) @ v, r * before.exp()], dim=-1)
+    solved = torch.linalg.solve_triangular((found @ e_early).tril(-1), sides, upper=False, unitriangular=True)
+    own, seen = solved.split([v.shape[-1], k.shape[-1]], dim=-1)
+    late = (last - after).exp()
+    kept = torch.cat([k * late, -e * late], dim=-2).mT
+    written, states, state = _written(state, v, own, seen, kept, last.exp().mT)
+    output = scores @ written + (q * after.exp()) @ states
+    return output.flatten(2, 3)[:, :, :length], state
+
+
+def _written(
+    state: Tensor, value: Tensor, own: Tensor, seen: Tensor, kept: Tensor, decay: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Values above what is found, [B, H, J, 2 C, V]; the states before blocks [B, H, J, K, V], and after the last."""
+    if uses_delta_kernel(seen):  # values are rows that find what they are, whatever the state is
+        own, seen = torch.cat([value, own], dim=-2), F.pad(seen, (0, 0, value.shape[-2], 0))
+        return delta_rule_chunked(state, own, seen, kept.mT, decay)
+    written, states = [], [state]
+    for v, x, w, rows, factor in zip(*(y.unbind(2) for y in (value, own, seen, kept, decay)), strict=True):
+        written.append(torch.cat([v, x + w @ states[-1]], dim=-2))
+        states.append(factor * states[-1] + rows @ written[-1])
+    return torch.stack(written, dim=2), torch.stack(states[:-1], dim=2), states[-1]

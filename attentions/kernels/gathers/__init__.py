@@ -1,1 +1,0 @@
-"""Attention on gathered blocks, landmarks and latents."""

@@ -1,0 +1,172 @@
+"""Layers that several attentions share: convolutions over positions, norms of a token, rotary positions.
+
+Shapes: B batch, H heads, G batch times heads, N tokens, E width of a head, D = H E, K taps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attentions.kernels.chunks import BlockSum, of_block
+from attentions.kernels.numerics import accumulation_dtype
+from attentions.kernels.operator import differentiable_operator
+from cab import UserError
+from cab.padding import lengths
+
+
+class ShortConvolution(nn.Module):
+    """Compute y_t = b + sum_{i < W} w_i * x_{t - W + 1 + i} elementwise, with zeros before the first token.
+
+    Initialized as ``nn.Conv1d``.
+
+    Args:
+        num_heads: heads H.
+        width: width E per head.
+        size: kernel size W.
+        bias: whether to add b.
+    """
+
+    def __init__(self, num_heads: int, width: int, size: int, *, bias: bool = False) -> None:
+        super().__init__()
+        bound = size**-0.5
+        self.weight = nn.Parameter(torch.empty(size, num_heads, 1, width).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(num_heads, 1, width).uniform_(-bound, bound)) if bias else None
+
+    def init_decode_state(self, batch_size: int, like: Tensor) -> Tensor:
+        """Return the inputs before the first token: zeros [B, H, W - 1, E]."""
+        size, num_heads, _, width = self.weight.shape
+        return like.new_zeros(batch_size, num_heads, size - 1, width)
+
+    def forward(self, x: Tensor, before: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Convolve x [B, H, N, E], preceded by ``before`` [B, H, W - 1, E].
+
+        Args:
+            x: [B, H, N, E].
+            before: the W - 1 inputs before ``x``.
+            padding: bool [B, N], True at the right end of each row, or None.
+
+        Returns:
+            The outputs, and the last W - 1 inputs that are not padding.
+        """
+        length, weight = x.shape[2], self.weight.to(x.dtype)
+        seen = torch.cat([before.to(x.dtype), x], dim=2)
+        output = seen[:, :, :length] * weight[0]
+        for tap in range(1, len(weight)):
+            output = torch.addcmul(output, seen[:, :, tap : tap + length], weight[tap])
+        if self.bias is not None:
+            output = output + self.bias.to(x.dtype)
+        if padding is None:
+            return output, seen[:, :, length:]
+        last = lengths(x, padding).unsqueeze(1) + torch.arange(len(weight) - 1, device=x.device)
+        return output, seen.gather(2, last[:, None, :, None].expand_as(before))
+
+
+BLOCK = 64
+"""Positions of one block."""
+
+
+def depthwise_conv(x: Tensor, weight: Tensor) -> Tensor:
+    """Return y_i = sum_t weight_t x_(i + t - K // 2) for each head, with zeros beyond both ends, [B, H, N, E].
+
+    Args:
+        x: [B, H, N, E].
+        weight: [H, 1, K, 1], the weight of an ``nn.Conv2d``; K is odd.
+    """
+    weight = weight.to(x.dtype)
+    if x.is_cuda:
+        return F.conv2d(x, weight, padding=(weight.shape[2] // 2, 0), groups=len(weight))
+    taps = weight.flatten(1).repeat(len(x), 1)
+    return _convolve(x, taps)
+
+
+def _blocks(num_positions: int, num_taps: int) -> Iterator[tuple[slice, slice, slice]]:
+    """Yield the positions of each block, the positions it reads, and their columns in the band."""
+    half = num_taps // 2
+    for begin in range(0, num_positions, BLOCK):
+        end, start = min(begin + BLOCK, num_positions), begin - half
+        low, high = max(0, start), min(num_positions, end + half)
+        yield slice(begin, end), slice(low, high), slice(low - start, high - start)
+
+
+def _band(taps: Tensor) -> Tensor:
+    """Expand taps [G, K] to [G, BLOCK, BLOCK + K - 1], where row i holds them from column i on."""
+    num_taps = taps.shape[1]
+    rows = F.pad(taps.unsqueeze(1).expand(-1, BLOCK, -1), (0, BLOCK)).flatten(1)
+    return rows[:, : BLOCK * (BLOCK + num_taps - 1)].unflatten(1, (BLOCK, -1))
+
+
+def _conv_forward(x: Tensor, taps: Tensor) -> Tensor:
+    band, output = _band(taps), torch.empty_like(x)
+    with torch.autocast(x.device.type, enabled=False):
+        for here, seen, columns in _blocks(x.shape[2], taps.shape[1]):
+            mixed = torch.bmm(band[:, : here.stop - here.start, columns], of_block(x, seen))
+            output[:, :, here] = mixed.unflatten(0, x.shape[:2])
+    return output
+
+
+def _conv_backward(grad: Tensor, x: Tensor, taps: Tensor) -> list[Tensor]:
+    """Return the gradients of the input and the taps."""
+    band, d_x = _band(taps), BlockSum(x)
+    d_band = torch.zeros_like(band, dtype=accumulation_dtype(band.dtype))
+    for here, seen, columns in _blocks(x.shape[2], taps.shape[1]):
+        size = here.stop - here.start
+        g = of_block(grad, here)
+        d_x.add(seen, torch.bmm(band[:, :size, columns].transpose(1, 2), g))
+        d_band[:, :size, columns] += torch.bmm(g, of_block(x, seen).transpose(1, 2))
+    diagonals = F.pad(d_band.flatten(1), (0, BLOCK)).unflatten(1, (BLOCK, -1))[..., : taps.shape[1]]
+    return [d_x.result(x.dtype), diagonals.sum(dim=1).to(taps.dtype)]
+
+
+_convolve = differentiable_operator("depthwise_conv", _conv_forward, _conv_backward, gradients=("x", "taps"))
+
+
+class SimpleRMSNorm(nn.Module):
+    """Compute x / (rms(x) + 1e-8) without a weight; epsilon is outside of the root, as released for TransNormer."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        rms = torch.linalg.vector_norm(x, dim=-1, keepdim=True) * x.shape[-1] ** -0.5
+        return x / (rms + 1e-8)
+
+
+NORMS: dict[str, Callable[[int], nn.Module]] = {
+    "simplerms": lambda _width: SimpleRMSNorm(),
+    "rms": lambda width: nn.RMSNorm(width, eps=1e-8),
+    "layer": lambda width: nn.LayerNorm(width, bias=False),  # nothing stays nothing
+    "none": lambda _width: nn.Identity(),
+}
+
+
+class MergedNorm(nn.Module):
+    """Apply the norm ``kind`` over the width D of a token to [B, H, N, E]; raise UserError for an unknown one."""
+
+    def __init__(self, kind: str, width: int) -> None:
+        super().__init__()
+        if kind not in NORMS:
+            raise UserError(f"norm must be one of {', '.join(NORMS)}, got '{kind}'")
+        self.norm = NORMS[kind](width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if isinstance(self.norm, nn.Identity):
+            return x
+        merged = self.norm(x.transpose(1, 2).flatten(2))
+        return merged.unflatten(2, (x.shape[1], -1)).transpose(1, 2)
+
+
+BASE = 10_000.0
+
+
+def rotate(x: Tensor, position: Tensor) -> Tensor:
+    """Rotate coordinates 2c and 2c + 1 of ``x`` [B, H, N, E] by position * 10000^(-2c / E), in float32 or wider.
+
+    ``position`` is [B or 1, N]; the product of two turned vectors depends on the difference of their positions.
+    """
+    width = x.shape[-1]
+    frequency = BASE ** (-torch.arange(0, width, 2, device=x.device, dtype=torch.float64) / width)
+    angle = position.double()[:, None, :, None] * frequency  # a float32 angle is off by 1e-4 after thousands of tokens
+    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+    even, odd = x[..., 0::2], x[..., 1::2]
+    return torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1).flatten(-2)

@@ -1,0 +1,71 @@
+"""Precision, masked softmax, and recomputation in the backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+
+def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return ``dtype``, or float32 if that is wider."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def upcast(x: Tensor) -> Tensor:
+    """Return ``x`` in float32 or wider."""
+    return x.to(accumulation_dtype(x.dtype))
+
+
+def neg_inf(dtype: torch.dtype = torch.float32) -> float:
+    """Return the logit of a hidden key. It is finite, so that sums and differences of a few of them are not NaN."""
+    return max(-1e30, torch.finfo(dtype).min / 4)
+
+
+def softmax_gradient(weights: Tensor, grad: Tensor, dim: int = -1) -> Tensor:
+    """Return weights (grad - sum of weights grad), the gradient of the logits from that of the weights.
+
+    This uses a private operator of torch: the formula in public operators takes three passes and a temporary.
+    """
+    return torch.ops.aten._softmax_backward_data(grad, weights, dim, weights.dtype)
+
+
+def masked_softmax(logits: Tensor, masked: Tensor | None) -> Tensor:
+    """Return the softmax over the last dimension, zero where ``masked`` (bool, broadcast), even where that is all."""
+    if masked is None:
+        return logits.softmax(dim=-1)
+    return logits.masked_fill(masked, neg_inf(logits.dtype)).softmax(dim=-1).masked_fill(masked, 0.0)
+
+
+def attention_weights(logits: Tensor, hidden: Tensor | None, dropout: float) -> Tensor:
+    """Return the softmax over the last dimension, zero where ``hidden``, or equal weights where all keys are hidden."""
+    if hidden is not None:
+        logits = logits.masked_fill(hidden, neg_inf(logits.dtype))
+    return F.dropout(logits.softmax(dim=-1), dropout)
+
+
+def recompute(function: Callable[..., Any], *arguments: Any, draws: bool = False) -> Any:
+    """Return ``function(*arguments)`` and compute its activations again in the backward pass instead of storing them.
+
+    Args:
+        function: differentiable by autograd.
+        arguments: its positional arguments.
+        draws: whether the function draws random numbers, which the second computation has to repeat.
+    """
+    if not torch.is_grad_enabled():
+        return function(*arguments)
+    return checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=draws)
+
+
+def recompute_upcast(function: Callable[..., Tensor], chunk: Sequence[Tensor], dropout: float = 0.0) -> Tensor:
+    """Recompute ``function(*chunk)`` in float32 or wider, and return it in the dtype of the first input."""
+
+    def compute(*x: Tensor) -> Tensor:
+        return function(*(upcast(part) if part.is_floating_point() else part for part in x)).to(chunk[0].dtype)
+
+    output: Tensor = recompute(compute, *chunk, draws=dropout > 0.0)
+    return output

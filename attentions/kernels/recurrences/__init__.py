@@ -1,1 +1,0 @@
-"""Linear recurrences and prefix means, computed in chunks."""

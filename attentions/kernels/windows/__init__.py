@@ -1,1 +1,0 @@
-"""Attention over windows, tiles, fixed offsets, buckets and sorted chunks."""
