@@ -66,7 +66,7 @@ NETWORKS = (
     "task=lra backbone=encoder pattern=NS dataset=listops_synthetic",
     "task=glue backbone=roberta_classifier pattern=NS",
     "task=needle backbone=gpt2 pattern=CS",
-    "task=probe backbone=mixer pattern=CS",
+    "task=probe backbone=mixer pattern=CS dataset=recall",
 )
 
 
