@@ -5,6 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from annotated_types import Gt
+
+STRICT: dict[str, Any] = {"strict": True, "extra": "forbid", "allow_inf_nan": False}
+"""Configuration of pydantic for the types in a record, which checks them when a record is read."""
 
 
 @dataclass(frozen=True)
@@ -20,12 +26,14 @@ class Metric:
         at_length: sequence length in tokens, if the metric is one point of a curve against length (CAB, Figure 3c).
     """
 
+    __pydantic_config__ = STRICT
+
     name: str
     value: float | None = field(default=None, kw_only=True)
     unit: str
     higher_is_better: bool
     primary: bool = True
-    at_length: int | None = field(default=None, kw_only=True)
+    at_length: Annotated[int, Gt(0)] | None = field(default=None, kw_only=True)
 
     def measured(self, value: float | None) -> Metric:
         """Return a copy with the value; None, NaN and infinity become None."""

@@ -1,11 +1,11 @@
 """Records of runs: one immutable JSON file per run.
 
-Records are written atomically and never edited, so many jobs can share a folder without a lock.
+Records are written atomically and never edited, so many jobs can share a folder without a lock. The parts of the
+configuration that determine a run are its identity, whose hash is the name of the file.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import datetime
 import functools
@@ -18,23 +18,35 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from annotated_types import Ge, Le
 
 from cab.errors import UserError, first_line
 from cab.files.disk import replacing
-from cab.metric import Metric
-from cab.patterns import Pattern
-from cab.records.code_hash import attention_hash
-from cab.registry.registries import ATTENTIONS, TASKS, is_file
-from cab.registry.tables import attention_label
+from cab.metric import STRICT, Metric
 
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+SCHEMA = 5
+ADDED = ("initial_weights", "unpublished_files")
+"""Fields that records of schema 4 do not have; they are empty then. All other fields are the same in both schemas."""
+LARGEST_SEED = 2**31 - 1
+REFERENCE_DIRS = tuple(Path(__file__).resolve().parents[2] / "results" / name for name in ("core", "mini"))
+"""Bundled reference results of the suite: its core cells, and all cells."""
+CELL = ("task", "dataset", "config_variant", "backbone", "pattern", "attention", "preset", "seed")
+"""Keys of a cell; ``config_variant`` distinguishes variants of a data set, such as univariate and multivariate."""
+COMPARISON_KEY = CELL[:4]
+"""Keys whose values must be equal for the metrics of two attentions to be comparable."""
 RUN_KEYS = ("results_dir", "data_root", "data", "device", "force", "retry", "logger", "cluster", "engine", "profile")
 """Keys that specify where and how a cell runs; all other keys identify it and determine its hash."""
 MACHINE_KEYS = ("checkpoint_every", "micro_batch_size", "num_workers", "strategy")
 """Settings of the trainer that depend on the machine and do not change the result."""
 DEFAULT_ENGINE = "torch"
-NAMED = ("task", "dataset", "backbone")
-"""Groups of the configuration whose name is a key of the cell."""
+
+Count = Annotated[int, Ge(0), Le(2**63)]
+Amount = Annotated[float, Ge(0)]
 
 
 def identity_of(config: Mapping[str, Any], *, task_version: int, initial_weights: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,245 +83,6 @@ def cell_hash(identity: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
 
 
-def check_identity(content: Mapping[str, Any]) -> None:
-    """Raise ValueError if the cell, the configuration, the engine and the hash in a record do not agree."""
-    cell, config = content["cell"], content["config"]
-    expected = {name: config[name]["name"] for name in NAMED}
-    expected |= {name: config[name] for name in ("pattern", "preset", "seed")}
-    for name, value in expected.items():
-        if (type(cell[name]), cell[name]) != (type(value), value):
-            raise ValueError(f"its cell has {name} {cell[name]!r:.40}, its configuration {value!r:.40}")
-    if not _is_label(cell["attention"], config["attention"], is_tuned=config.get("tuning") is not None):
-        raise ValueError(
-            f"its cell has attention {cell['attention']!r:.40}, its configuration {config['attention']!r:.60}"
-        )
-    engine = other_engine(config).get("engine", "")
-    if content["engine"] != config["engine"] or not cell["config_variant"].endswith(engine):
-        raise ValueError(f"its engine is {content['engine']!r:.40}, that of its configuration {config['engine']!r:.40}")
-    identity = identity_of(
-        config, task_version=content["task_version"], initial_weights=content.get("initial_weights", {})
-    )
-    if content["hash"] != cell_hash(identity):
-        raise ValueError(f"its hash is {content['hash']}, that of its configuration {cell_hash(identity)}")
-
-
-def check_names(content: Mapping[str, Any]) -> None:
-    """Raise ValueError if the names in a cell that follow from code are not those of its configuration.
-
-    The variant of the data set follows from the code of the task. The options in the name of the attention follow from
-    its defaults. They are compared if this code is installed and has the options of the configuration. A name is not
-    compared with the defaults of changed code. Files of users are not imported to read a record.
-    """
-    cell, config = content["cell"], content["config"]
-    known = {}
-    if content["attention_code"] and content["attention_code"] == _installed_code(config["attention"]["name"]):
-        known["attention"] = _label(_text(config, "attention", *NAMED, "pattern", "preset", "tuning"))
-    if not content.get("initial_weights"):  # the variant names their run, whose record may be elsewhere
-        known["config_variant"] = _variant(_text(config, "task", "dataset", "trainer", "engine"))
-    for name, own in known.items():
-        if own is not None and cell[name] != own:
-            raise ValueError(f"its cell has {name} {cell[name]!r:.60}, its configuration {own!r:.60}")
-
-
-def _text(config: Mapping[str, Any], *keys: str) -> str:
-    return json.dumps({key: config.get(key) for key in keys}, sort_keys=True)
-
-
-@functools.cache
-def _installed_code(attention: str) -> str:
-    """Return the hash of the code of a registered attention; empty if it is not installed."""
-    if is_file(attention) or attention not in ATTENTIONS:
-        return ""
-    place = ATTENTIONS.get(attention).place
-    return "" if place.file is None else attention_hash(place.qualname, place.file, place.module)
-
-
-@functools.lru_cache(maxsize=10_000)
-def _label(text: str) -> str | None:
-    """Return the name of an attention in tables for a configuration in JSON; None if the installed code has none."""
-    with contextlib.suppress(Exception):
-        return attention_label(json.loads(text))
-    return None
-
-
-@functools.lru_cache(maxsize=10_000)
-def _variant(text: str) -> str | None:
-    """Return the variant of the data set for a configuration in JSON; None if the installed code has none."""
-    config = json.loads(text)
-    options = {name: value for name, value in config["task"].items() if name != "name"}
-    with contextlib.suppress(Exception):
-        entry = TASKS.get(config["task"]["name"])
-        if options.keys() == entry.options.keys():
-            task = entry.build(dataset=config["dataset"]["name"], **options)
-            task.bind_config(config)
-            return with_engine(task.config_variant, config)
-    return None
-
-
-def _is_label(label: str, attention: Mapping[str, Any], *, is_tuned: bool) -> bool:
-    """Return whether ``label`` is the name of an attention, with any of its options, such as ``abc(num_landmarks=8)``.
-
-    A tuned run has ``tuned`` as its last option.
-
-    A class of a file can have the file and the class as its name, or the class alone.
-    """
-    settings = [f"{name}={value}" for name, value in sorted(attention.items()) if name != "name"]
-    shown = [text for text in settings if re.search(rf"[( ]{re.escape(text)}[,)]", label)]
-    shown += ["tuned"] if is_tuned else []
-    names = {attention["name"], attention["name"].rpartition(":")[2]}
-    return label in {name + (f"({', '.join(shown)})" if shown else "") for name in names}
-
-
-SCHEMA = 5
-ADDED = ("initial_weights", "unpublished_files")
-"""Fields that records of schema 4 do not have; they are empty then. All other fields are the same in both schemas."""
-LARGEST_SEED = 2**31 - 1
-
-_DEEPEST = 20
-_TEXTS = ("hash", "engine", "command", "started", "ended", "status", "error")
-_MAPPINGS = ("cell", "config", "versions", "revision", "hardware", "data", "baselines", "cost", "engine_facts")
-_COUNTS = ("params", "steps", "processes", "best_step", "steps_to_solve", "peak_memory_bytes")
-
-
-def with_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``content`` as JSON data with a ``checksum``, which detects manual edits of the file."""
-    plain = json.loads(json.dumps(dict(content)))
-    return plain | {"checksum": checksum_of(plain)}
-
-
-def checksum_of(content: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of all other fields, as JSON with sorted keys."""
-    others = {name: value for name, value in content.items() if name != "checksum"}
-    return hashlib.sha256(json.dumps(others, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def check_content(content: Mapping[str, Any], cell_names: Iterable[str]) -> None:
-    """Raise KeyError, TypeError or ValueError if a run did not write this content.
-
-    The checksum and the identity are compared last.
-    """
-    for names, kind in ((_TEXTS, str), (_MAPPINGS, dict), (("metrics", "history"), list)):
-        for name in names:
-            if not isinstance(content[name], kind):
-                raise TypeError(f"{name} has the wrong type: {content[name]!r:.40}")
-    check_hash(content["hash"])
-    _check_cell(content["cell"], cell_names)
-    _check_count("task_version", content["task_version"])
-    if content["step"] is not None:
-        _check_count("step", content["step"])
-    for name in ("attention_code", "weights_reused_from"):
-        if not isinstance(content[name], str):
-            raise TypeError(f"{name} is not text: {content[name]!r:.40}")
-    if not isinstance(content["verified"], bool | None):
-        raise TypeError(f"verified is not true, false or null: {content['verified']!r:.40}")
-    for name in ("started", "ended"):
-        datetime.datetime.fromisoformat(content[name])
-    if not isinstance(content["revision"]["commit"], str):
-        raise TypeError("the commit is not text")
-    for metric in content["metrics"]:
-        _check_metric(metric, has_score=content["status"] == "finished")
-    _check_cost(content["cost"])
-    for name, values in content["baselines"].items():
-        for value in values.values():
-            _check_number(f"baseline {name}", value)
-    for entry in content["history"]:
-        for name, value in entry.items():
-            _check_number(f"{name} in the history", value)
-        _check_count("step in the history", entry["step"])
-    weights = content.get("initial_weights", {})
-    if not isinstance(weights, dict):
-        raise TypeError(f"initial_weights has the wrong type: {weights!r:.40}")
-    _check_depth("initial_weights", weights, _DEEPEST)
-    files = content.get("unpublished_files", [])
-    if not (isinstance(files, list) and all(isinstance(name, str) for name in files)):
-        raise TypeError(f"unpublished_files is not a list of texts: {files!r:.40}")
-    for name in _MAPPINGS:
-        _check_depth(name, content[name], _DEEPEST)
-    if content["checksum"] != checksum_of(content):
-        raise ValueError("it was changed after it was written: the checksum does not match")
-    check_identity(content)
-
-
-def check_hash(digest: str) -> None:
-    """Raise UserError if ``digest`` is not a valid name of a record."""
-    if not re.fullmatch(r"[A-Za-z0-9_-]+", digest):
-        raise UserError(f"{digest!r:.60} is not the hash of a cell, which has letters and digits only")
-
-
-def _check_cell(cell: Mapping[str, Any], names: Iterable[str]) -> None:
-    _check_count("seed", cell["seed"])
-    if cell["seed"] > LARGEST_SEED:
-        raise ValueError(f"seed {cell['seed']!r:.40} is larger than {LARGEST_SEED}")
-    for name in names:
-        if name == "seed":
-            continue
-        if not isinstance(cell[name], str):
-            raise TypeError(f"{name} is not text: {cell[name]!r:.40}")
-        if not cell[name] and name != "config_variant":
-            raise ValueError(f"{name} is empty")
-    if cell["pattern"] not in tuple(Pattern):
-        raise ValueError(f"pattern {cell['pattern']!r:.40} is not one of {' '.join(Pattern)}")
-
-
-def _check_metric(metric: Mapping[str, Any], *, has_score: bool) -> None:
-    name, value, length = metric["name"], metric.get("value"), metric.get("at_length")
-    if not (isinstance(name, str) and isinstance(metric["unit"], str)):
-        raise TypeError(f"metric {metric!r:.60}: its name and unit must be text")
-    if not (isinstance(metric["higher_is_better"], bool) and isinstance(metric.get("primary", True), bool)):
-        raise TypeError(f"metric {metric!r:.60}: higher_is_better and primary must be true or false")
-    _check_number(f"the value of {name}", value)
-    if value is not None and not has_score:
-        raise ValueError(f"the value of {name} is {value!r:.40}, in a run without a score")
-    if not (length is None or (type(length) is int and length > 0)):
-        raise TypeError(f"the length of {name} is not a positive integer: {length!r:.40}")
-
-
-def _check_cost(cost: Mapping[str, Any]) -> None:
-    for name, value in cost.items():
-        if value is None:
-            continue
-        if name == "peak_memory_kind":
-            if not isinstance(value, str):
-                raise TypeError(f"{name} is not text: {value!r:.40}")
-            continue
-        _check_number(f"cost {name}", value)
-        if value < 0:
-            raise ValueError(f"cost {name} is {value!r:.40}, which is negative")
-        if name in _COUNTS and type(value) is not int:
-            raise ValueError(f"cost {name} is {value!r:.40}, which is not an integer")
-
-
-def _check_count(field: str, value: Any) -> None:
-    if type(value) is not int or value < 0:
-        raise TypeError(f"{field} is not a non-negative integer: {value!r:.40}")
-
-
-def _check_number(field: str, value: Any) -> None:
-    """Raise TypeError or ValueError unless ``value`` is None or a finite number in the range of a float."""
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{field} is not a number: {value!r:.40}")
-    if not (isinstance(value, int) and abs(value) < 2**63) and not math.isfinite(value):
-        raise ValueError(f"{field} is not finite: {value!r:.40}")
-
-
-def _check_depth(field: str, value: Any, left: int) -> None:
-    if not left:
-        raise ValueError(f"{field} is nested too deeply")
-    if isinstance(value, (dict, list)):
-        for part in value.values() if isinstance(value, dict) else value:
-            _check_depth(field, part, left - 1)
-
-
-REFERENCE_DIRS = tuple(Path(__file__).resolve().parents[2] / "results" / name for name in ("core", "mini"))
-"""Bundled reference results of the suite: its core cells, and all cells."""
-CELL = ("task", "dataset", "config_variant", "backbone", "pattern", "attention", "preset", "seed")
-"""Keys of a cell; ``config_variant`` distinguishes variants of a data set, such as univariate and multivariate."""
-COMPARISON_KEY = CELL[:4]
-"""Keys whose values must be equal for the metrics of two attentions to be comparable."""
-
-
 class Status(StrEnum):
     """Status of a run: it has a score, ran out of memory, had a NaN or inf loss, or failed with an error."""
 
@@ -340,18 +113,20 @@ class Cost:
         expected_gpu_hours: expected hours on one GPU according to Table 15, in preset `paper`.
     """
 
-    params: int | None = None
-    steps: int | None = None
-    processes: int | None = None
-    best_step: int | None = None
-    steps_to_solve: int | None = None
-    train_seconds: float | None = None
-    wall_seconds: float | None = None
-    cpu_seconds: float | None = None
-    load: float | None = None
-    peak_memory_bytes: int | None = None
+    __pydantic_config__ = STRICT
+
+    params: Count | None = None
+    steps: Count | None = None
+    processes: Count | None = None
+    best_step: Count | None = None
+    steps_to_solve: Count | None = None
+    train_seconds: Amount | None = None
+    wall_seconds: Amount | None = None
+    cpu_seconds: Amount | None = None
+    load: Amount | None = None
+    peak_memory_bytes: Count | None = None
     peak_memory_kind: str | None = None
-    expected_gpu_hours: float | None = None
+    expected_gpu_hours: Amount | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -377,9 +152,11 @@ class RunMetadata:
         unpublished_files: data files whose checksum is not the published one.
     """
 
+    __pydantic_config__ = STRICT | {"extra": "ignore"}
+
     hash: str
-    cell: Mapping[str, Any]
-    task_version: int
+    cell: Mapping[str, str | int]
+    task_version: Count
     config: Mapping[str, Any]
     engine: str
     command: str
@@ -414,10 +191,10 @@ class Record(RunMetadata):
     status: Status
     ended: str
     error: str = ""
-    step: int | None = None
+    step: Count | None = None
     metrics: tuple[Metric, ...]
     baselines: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
-    history: Sequence[Mapping[str, float | None]] = field(default_factory=list)
+    history: Sequence[Mapping[str, int | float | None]] = field(default_factory=list)
     cost: Cost
     engine_facts: Mapping[str, Any] = field(default_factory=dict)
 
@@ -474,42 +251,24 @@ class Record(RunMetadata):
                 raise UserError(f"{path} is not a file; name a <hash>.json of a results folder")
             text = path.read_text(encoding="utf-8")
             content = json.loads(text)
+            schema = content.get("schema") if isinstance(content, dict) else None
+            if type(schema) is int and schema > SCHEMA:
+                raise UserError(f"{path} has schema {schema}, of a newer version of CAB; upgrade CAB to read it")
+            if type(schema) is not int or schema < SCHEMA - 1:
+                raise UserError(f"{path} is not a result record of schema {SCHEMA}; run the cell again")
+            _check_fields(content)
+            record = _adapter().validate_json(text)
+            _check_identity(record)
         except FileNotFoundError:
             raise UserError(f"no record at {path}: name a <hash>.json of a results folder") from None
-        except (OSError, ValueError, RecursionError) as error:
-            raise error if isinstance(error, UserError) else _unreadable(path, error) from None
-        schema = content.get("schema") if isinstance(content, dict) else None
-        if type(schema) is int and schema > SCHEMA:
-            raise UserError(f"{path} has schema {schema}, of a newer version of CAB; upgrade CAB to read it")
-        if type(schema) is not int or schema < SCHEMA - 1:
-            raise UserError(f"{path} is not a result record of schema {SCHEMA}; run the cell again")
-        try:
-            str(path).encode()
-            record = cls._parsed(content)
-            if path.resolve().parent not in REFERENCE_DIRS:  # bundled, and checked by the tests
-                check_names(content)
-            if "\\u" in text:  # JSON can encode lone surrogates, which are not valid text
-                json.dumps([content["cell"], content["metrics"]], ensure_ascii=False).encode()
-        except UnicodeError:
-            raise UserError(f"{path} contains text that is not valid Unicode; run the cell again") from None
         except KeyError as error:
             raise UserError(f"{path} has no field {error.args[0]}; run the cell again") from None
-        except (AttributeError, TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise _unreadable(path, error) from None
+        except UserError:
+            raise
+        except (AttributeError, OSError, TypeError, ValueError, RecursionError) as error:
+            reason = _described(error)
+            raise UserError(f"{path} is not a valid result record ({reason}); run the cell again") from None
         return record
-
-    @classmethod
-    def _parsed(cls, content: Mapping[str, Any]) -> Record:
-        """Parse JSON content; KeyError, TypeError or ValueError if it was not written by :meth:`write`."""
-        fields = _FIELDS if content["schema"] == SCHEMA else [name for name in _FIELDS if name not in ADDED]
-        parts = {name: content[name] for name in fields}
-        unknown = content.keys() - {*fields, "schema", "checksum"}
-        if unknown:
-            raise ValueError(f"it has unknown fields: {', '.join(sorted(unknown)):.60}")
-        status = Status(parts["status"])
-        check_content(content, CELL)
-        metrics = tuple(Metric(**row) for row in parts["metrics"])
-        return cls(**{**parts, "status": status, "metrics": metrics, "cost": Cost(**parts["cost"])})
 
     def write(self, results_dir: Path) -> Path:
         """Write the record atomically, replacing an earlier one with the same hash, and return its path.
@@ -532,8 +291,91 @@ class Record(RunMetadata):
 _FIELDS = [part.name for part in dataclasses.fields(Record)]
 
 
-def _unreadable(path: Path, error: Exception) -> UserError:
-    return UserError(f"{path} is not a valid result record ({first_line(error)}); run the cell again")
+@functools.cache
+def _adapter() -> TypeAdapter[Record]:
+    from pydantic import TypeAdapter  # takes 0.4 s
+
+    return TypeAdapter(Record)
+
+
+def _described(error: Exception) -> str:
+    """Return the first error of a validation with its place and value, or the first line of another error."""
+    if not hasattr(error, "errors"):
+        return first_line(error)
+    details = error.errors(include_url=False)[0]
+    place = ".".join(map(str, details["loc"]))
+    return f"{place}: {details['msg']}, got {details['input']!r:.40}" if place else details["msg"]
+
+
+def _check_fields(content: Mapping[str, Any]) -> None:
+    """Raise KeyError or ValueError if a field is missing or unknown, or the checksum does not match."""
+    for name in _FIELDS:
+        if name not in content and not (content["schema"] < SCHEMA and name in ADDED):
+            raise KeyError(name)
+    unknown = content.keys() - {*_FIELDS, "schema", "checksum"}
+    if unknown:
+        raise ValueError(f"it has unknown fields: {', '.join(sorted(unknown)):.60}")
+    if content["checksum"] != checksum_of(content):
+        raise ValueError("it was changed after it was written: the checksum does not match")
+
+
+def _check_identity(record: Record) -> None:
+    """Raise KeyError or ValueError if parts of a record contradict each other."""
+    for text in (record.started, record.ended):
+        datetime.datetime.fromisoformat(text)
+    if not isinstance(record.revision["commit"], str):
+        raise ValueError("the commit is not text")
+    if any(type(entry["step"]) is not int for entry in record.history):
+        raise ValueError("a step in its history is not an integer")
+    if record.status is not Status.FINISHED and any(metric.value is not None for metric in record.metrics):
+        raise ValueError(f"it has a score, but its status is {record.status}")
+    cell, config = record.cell, record.config
+    expected = {name: config[name]["name"] for name in ("task", "dataset", "backbone")}
+    expected |= {name: config[name] for name in ("pattern", "preset", "seed")}
+    for name, value in expected.items():
+        if (type(cell[name]), cell[name]) != (type(value), value):
+            raise ValueError(f"its cell has {name} {cell[name]!r:.40}, its configuration {value!r:.40}")
+    if not _is_label(str(cell["attention"]), config["attention"], is_tuned=config.get("tuning") is not None):
+        raise ValueError(
+            f"its cell has attention {cell['attention']!r:.40}, its configuration {config['attention']!r:.60}"
+        )
+    engine = other_engine(config).get("engine", "")
+    if record.engine != config["engine"] or not str(cell["config_variant"]).endswith(engine):
+        raise ValueError(f"its engine is {record.engine!r:.40}, that of its configuration {config['engine']!r:.40}")
+    digest = cell_hash(identity_of(config, task_version=record.task_version, initial_weights=record.initial_weights))
+    if record.hash != digest:
+        raise ValueError(f"its hash is {record.hash}, that of its configuration {digest}")
+
+
+def _is_label(label: str, attention: Mapping[str, Any], *, is_tuned: bool) -> bool:
+    """Return whether ``label`` is the name of an attention, with any of its options, such as ``abc(num_landmarks=8)``.
+
+    A tuned run has ``tuned`` as its last option. A class of a file can have the file and the class as its name, or the
+    class alone.
+    """
+    settings = [f"{name}={value}" for name, value in sorted(attention.items()) if name != "name"]
+    shown = [text for text in settings if re.search(rf"[( ]{re.escape(text)}[,)]", label)]
+    shown += ["tuned"] if is_tuned else []
+    names = {attention["name"], attention["name"].rpartition(":")[2]}
+    return label in {name + (f"({', '.join(shown)})" if shown else "") for name in names}
+
+
+def with_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``content`` as JSON data with a ``checksum``, which detects manual edits of the file."""
+    plain = json.loads(json.dumps(dict(content)))
+    return plain | {"checksum": checksum_of(plain)}
+
+
+def checksum_of(content: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of all other fields, as JSON with sorted keys."""
+    others = {name: value for name, value in content.items() if name != "checksum"}
+    return hashlib.sha256(json.dumps(others, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def check_hash(digest: str) -> None:
+    """Raise UserError if ``digest`` is not a valid name of a record."""
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", digest):
+        raise UserError(f"{digest!r:.60} is not the hash of a cell, which has letters and digits only")
 
 
 def _finite(values: Mapping[str, float | None]) -> dict[str, float | None]:

@@ -19,8 +19,8 @@ from filelock import FileLock
 from cab.files.cache import cache_root
 from cab.files.disk import remove_leftovers, replacing, sanitize_csv_cell
 from cab.patterns import pattern_rank
-from cab.records.code_hash import attention_hash, checks_hash
 from cab.records.record import Record
+from cab.registry.code_hash import attention_hash, checks_hash
 from cab.registry.registries import STANDALONE
 
 COMMITTED = Path(__file__).resolve().parents[2] / "results" / "verified.csv"
@@ -35,7 +35,7 @@ class Row:
     Attributes:
         attention: name of the attention.
         pattern: pattern.
-        code_hash: hash of the attention's code, :func:`cab.records.code_hash.attention_hash`.
+        code_hash: hash of the attention's code, :func:`cab.registry.code_hash.attention_hash`.
         checks_hash: hash of the checks.
         torch_version: major and minor version, such as ``2.13``.
         mode: ``quick`` or ``full``; timing checks are excluded, since they depend on the machine.

@@ -63,7 +63,9 @@ def decorator_calls(spec: ModuleSpec, decorator: str) -> list[tuple[Place, list[
     for statement in ast.parse(source, spec.origin).body:
         if isinstance(statement, ast.ImportFrom):
             num_mentions -= sum(alias.name == decorator and alias.asname is None for alias in statement.names)
-        for node in statement.decorator_list if isinstance(statement, ast.ClassDef) else ():
+        if not isinstance(statement, ast.ClassDef):
+            continue
+        for node in statement.decorator_list:
             if isinstance(node, ast.Call) and decorator in (getattr(node.func, name, "") for name in ("id", "attr")):
                 num_mentions -= 1
                 place = Place(spec.name, statement.name, Path(spec.origin), statement.decorator_list[0].lineno)

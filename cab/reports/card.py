@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cab.paper.taxonomy import taxonomy
-from cab.records.code_hash import attention_hash
 from cab.records.record import REFERENCE_DIRS
 from cab.records.verified import is_verified
+from cab.registry.code_hash import attention_hash
 from cab.registry.options import argument_texts
 from cab.registry.registries import ATTENTIONS, AttentionEntry, is_file
 from cab.suite.gain import SuiteGains, suite_gains

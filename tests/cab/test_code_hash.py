@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from cab.records import code_hash
-from cab.records.code_hash import attention_hash
 from cab.records.verified import code_of
+from cab.registry import code_hash
+from cab.registry.code_hash import attention_hash
 from cab.registry.registries import ATTENTIONS, load_object
 from tests.cab.cli.command import ROOT
 
@@ -42,6 +42,9 @@ def file(tmp_path):
 
 
 def hash_of(file):
+    """The hash in a new process, which reads every file again."""
+    code_hash.read.cache_clear()
+    code_hash._file_of.cache_clear()
     return attention_hash("Mine", file, None)
 
 
@@ -123,19 +126,19 @@ def hash_of_registered(name):
 def test_which_modules_count_in_this_repository(monkeypatch, file, changed):
     """A kernel for those that use it, the base classes for all, reports for none, checks for the checks."""
     assert (ROOT / file).is_file()
-    before, read = hashes(), code_hash._read
+    before, read = hashes(), code_hash.read
 
     def with_a_change(path):
         source = read(path)
         return source._replace(digest=f"changed {source.digest}") if path == ROOT / file else source
 
-    monkeypatch.setattr(code_hash, "_read", with_a_change)
+    monkeypatch.setattr(code_hash, "read", with_a_change)
     assert [new != old for new, old in zip(hashes(), before, strict=True)] == changed
     code_hash.checks_hash.cache_clear()
 
 
 def test_nothing_is_imported():
-    program = "import sys; from cab.records.code_hash import checks_hash; checks_hash(); print('torch' in sys.modules)"
+    program = "import sys; from cab.registry.code_hash import checks_hash; checks_hash(); print('torch' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", program], cwd=ROOT, text=True) == "False\n"
 
 
@@ -155,7 +158,7 @@ def test_relative_imports():
 
 PROGRAM = """
 import inspect, pathlib
-from cab.records.code_hash import attention_hash
+from cab.registry.code_hash import attention_hash
 from cab.registry.registries import ATTENTIONS
 for entry in ATTENTIONS:
     cls = entry.cls

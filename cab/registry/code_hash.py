@@ -1,0 +1,190 @@
+"""Hash the code of an attention: its file and, transitively, the files that it imports.
+
+Comments, docstrings, layout, import statements and module names are ignored, so rewording a docstring or moving a file
+does not change a hash; neither does the Python version. Imports are read from the source; nothing is imported. A
+process reads a file once, so a hash is that of the code which the process executes even if the file changes later.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import gc
+import hashlib
+import importlib.util
+from collections import deque
+from collections.abc import Iterable, Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, NamedTuple
+
+BASE_CLASS = "cab.attention"
+"""Module of the base class of attentions."""
+NOT_COMPUTING = ("cab", "cab.errors", "cab.registry.registries")
+"""Modules that are excluded: they only provide names and messages."""
+_IGNORED_FIELDS = ("ctx", "kind", "type_comment")
+
+
+class Import(NamedTuple):
+    """One name that a file imports.
+
+    Attributes:
+        module: absolute dotted name of the module.
+        name: imported name; empty for the module itself.
+        bound: name in the importing file.
+    """
+
+    module: str
+    name: str
+    bound: str
+
+
+class Source(NamedTuple):
+    """Content of a file: the digest of everything except import statements, and the imported names."""
+
+    digest: str
+    imports: tuple[Import, ...]
+
+
+def attention_hash(qualname: str, file: Path, module: str | None) -> str:
+    """Return the hash of a class: of its file and, transitively, of the files that it imports.
+
+    Imports from `cab`, from packages that provide attentions and from the class's own package are included.
+
+    Args:
+        qualname: qualified name of the class.
+        file: file that defines it.
+        module: name of its module; None for a file outside a package, which can import from its folder.
+
+    Raises:
+        OSError: a file cannot be read.
+        SyntaxError: a file is not valid Python.
+    """
+    packages = _attention_packages() | ({module.partition(".")[0]} if module else set())
+    folder = None if module else file.parent
+    files = [file, *filter(None, [_file_of(BASE_CLASS, packages, None)])]
+    for path in files:  # grows
+        files += [p for item in read(path).imports for p in _targets(item, packages, folder) if p not in files]
+    digest, *others = (_digest(path, packages, folder) for path in dict.fromkeys(files))
+    return _joined([qualname, digest, *sorted(others)])
+
+
+@functools.cache
+def checks_hash() -> str:
+    """Return the hash of the checks."""
+    return _joined(sorted(read(path).digest for path in (Path(__file__).parents[1] / "verification").glob("*.py")))
+
+
+@functools.cache
+def _attention_packages() -> frozenset[str]:
+    return frozenset({"cab", *(point.module.partition(".")[0] for point in entry_points(group="cab.attentions"))})
+
+
+def _digest(file: Path, packages: frozenset[str], folder: Path | None) -> str:
+    """Return the digest of a file and its imports, which are identified by the content of the imported file."""
+    source = read(file)
+    imports = []
+    for module, name, bound in source.imports:
+        if module not in NOT_COMPUTING:
+            submodule = _file_of(f"{module}.{name}", packages, folder) if name else None
+            origin = submodule or _file_of(module, packages, folder)
+            imports.append(("" if submodule else name, bound, read(origin).digest if origin else module))
+    return _joined([source.digest, *map(repr, sorted(imports))])
+
+
+def _targets(item: Import, packages: frozenset[str], folder: Path | None) -> Iterator[Path]:
+    """Yield the files of ``from module import name``: of ``module``, and of ``module.name`` if it is a module."""
+    for name in (item.module, f"{item.module}.{item.name}" if item.name else ""):
+        if name and name not in NOT_COMPUTING and (path := _file_of(name, packages, folder)):
+            yield path
+
+
+@functools.cache
+def _file_of(name: str, packages: frozenset[str], folder: Path | None) -> Path | None:
+    """Return the file of a module, if it is in ``folder`` or in one of ``packages``."""
+    top, *names = name.split(".")
+    roots = [] if folder is None else [folder / top]
+    if top in packages and (spec := importlib.util.find_spec(top)):
+        roots += map(Path, spec.submodule_search_locations or ())
+    paths = [root.joinpath(*names) for root in roots]
+    candidates = [path for p in paths for path in (p.parent / f"{p.name}.py", p / "__init__.py")]
+    return next((path for path in candidates if path.is_file()), None)
+
+
+@functools.cache
+def read(file: Path) -> Source:
+    """Read a file, once per process."""
+    return _parsed(file.read_bytes(), _package_of(file))
+
+
+def _package_of(file: Path) -> str:
+    """Return the dotted name of the package that contains ``file``, for relative imports."""
+    names: deque[str] = deque()
+    for folder in file.parents:
+        if not (folder / "__init__.py").is_file():
+            break
+        names.appendleft(folder.name)
+    return ".".join(names)
+
+
+def _parsed(source: bytes, package: str) -> Source:
+    is_collecting = gc.isenabled()
+    gc.disable()  # collection takes as long as parsing, and the tree has no garbage
+    try:
+        tokens, imports = _flat(ast.parse(source))
+        digest = hashlib.sha256("\n".join(tokens).encode()).hexdigest()
+        return Source(digest, tuple(dict.fromkeys(item for node in imports for item in _imported(node, package))))
+    finally:
+        if is_collecting:
+            gc.enable()
+
+
+def _flat(tree: ast.Module) -> tuple[list[str], list[ast.Import | ast.ImportFrom]]:
+    """Return a syntax tree as text, without what a hash ignores, and its import statements.
+
+    One loop instead of a function call per node, since this takes most of the time of a hash.
+    """
+    tokens: list[str] = []
+    imports: list[ast.Import | ast.ImportFrom] = []
+    waiting: list[Any] = [tree]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, tuple):  # the name of a field, or the end of a node or list
+            tokens.append(item[0])
+        elif isinstance(item, ast.AST):
+            if isinstance(item, ast.Import | ast.ImportFrom):
+                imports.append(item)
+                continue
+            if isinstance(item, ast.Expr) and isinstance(getattr(item.value, "value", None), str):
+                continue  # a docstring
+            if isinstance(item, ast.JoinedStr):  # only Python 3.12 has an empty string at the end of a nested format
+                item.values = [value for value in item.values if getattr(value, "value", None) != ""]
+            tokens.append(f"({type(item).__name__}")
+            waiting.append((")",))
+            for name in item._fields:
+                value = getattr(item, name, None)
+                if value is not None and value != [] and name not in _IGNORED_FIELDS:  # others have empty type_params
+                    waiting += (value, (name,))
+        elif isinstance(item, list):
+            tokens.append("[")
+            waiting.append(("]",))
+            waiting += reversed(item)
+        else:
+            tokens.append(repr(item))
+    return tokens, imports
+
+
+def _imported(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[Import]:
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            yield Import(alias.name, "", alias.asname or alias.name)
+        return
+    parents = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+    origin = ".".join([*parents, *([node.module] if node.module else [])])
+    for alias in node.names:
+        yield Import(origin, alias.name, alias.asname or alias.name)
+
+
+def _joined(parts: Iterable[str]) -> str:
+    """Return the first 16 hexadecimal digits of the SHA-256 of the joined parts."""
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
