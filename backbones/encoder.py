@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from backbones.layers.stacks import StackOptions
 from backbones.layers.tokens import LearnedPositions, TokenEmbedding, check_tokens
-from backbones.layers.transformer import stack
 from cab import Backbone, Pattern, UserError, register_backbone
 from cab.backbone import AttentionFactory
 
@@ -81,7 +80,7 @@ class Encoder(Backbone):
         if pooling not in POOLINGS:
             raise UserError(f"unknown pooling '{pooling}': choose one of {', '.join(POOLINGS)}")
         self.checkpoint_activations = checkpoint_activations
-        self.layer_stack = StackOptions(
+        options = StackOptions(
             residual=residual,
             reversible=reversible,
             weight_sharing=weight_sharing,
@@ -89,35 +88,34 @@ class Encoder(Backbone):
             ponder_weight=ponder_weight,
             step_embedding=step_embedding,
             checkpoint_activations=checkpoint_activations,
-        ).make(num_layers, embed_dim, learned=True)
+        )
+        self.layer_stack = options.make_steps(num_layers, embed_dim, learned=True)
         self.pairs, self.pooling, self.max_length = pairs, pooling, max_length
         positions = LearnedPositions(max_length, embed_dim)
         self.embedding = TokenEmbedding(vocab_size, embed_dim, positions=positions, dropout=dropout)
-        self.layers = stack(
-            self.layer_stack.count(num_layers),
-            partial(
-                self.layer_stack.layer_class,
-                make_attention,
-                Pattern.NS,
-                embed_dim=embed_dim,
-                num_heads=num_heads,
-                ffn_dim=ffn_dim,
-                norm="pre",
-                residual=residual,
-                gate_bias=gate_bias,
-                activation="gelu",
-                dropout=dropout,
-                attention_dropout=attention_dropout,
-                activation_dropout=dropout,
-                is_xavier=False,
-            ),
+        self.layers = options.make_layers(
+            num_layers,
+            self.layer_stack,
+            make_attention,
+            Pattern.NS,
+            embed_dim=embed_dim,
+            num_heads=num_heads,
+            ffn_dim=ffn_dim,
+            norm="pre",
+            gate_bias=gate_bias,
+            activation="gelu",
+            dropout=dropout,
+            attention_dropout=attention_dropout,
+            activation_dropout=dropout,
+            is_xavier=False,
         )
         self.final_norm = nn.LayerNorm(embed_dim)
         read = 4 * embed_dim if pairs else embed_dim
         self.head = nn.Sequential(nn.Linear(read, ffn_dim), nn.ReLU(), nn.Linear(ffn_dim, num_classes))
-        steps = (module for module in self.layer_stack.modules() if isinstance(module, nn.Embedding))
-        for table in (self.embedding.tokens, positions.table, *steps):
-            nn.init.normal_(table.weight, std=init_std)
+        step_tables = [] if self.layer_stack is None else self.layer_stack.modules()
+        for table in (self.embedding.tokens, positions.table, *step_tables):
+            if isinstance(table, nn.Embedding):
+                nn.init.normal_(table.weight, std=init_std)
 
     def forward(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         """Return the class logits [B, C] of sequences.
@@ -153,7 +151,7 @@ class Encoder(Backbone):
         check_tokens("tokens", tokens, padding_mask, vocab_size=vocab_size, max_length=self.max_length)
         index = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
         x, positions = self.embedding(tokens, index), partial(self.embedding.positions, index)
-        x = self.final_norm(self.layer_stack(self.run_layer, self.layers, x, padding_mask, positions))
+        x = self.final_norm(self.layers(x, padding_mask, positions, checkpointed=self.checkpoint_activations))
         count: float | Tensor = float(x.shape[1])
         if padding_mask is not None:
             x = x.masked_fill(padding_mask.unsqueeze(-1), 0.0)

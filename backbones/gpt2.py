@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import overload
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from backbones.layers.decoder import DecodingState, TokenDecoder
 from backbones.layers.norms import make_norm
-from backbones.layers.recurrent_memory import init_mems, layer_inputs, mems_padding, reset_mems, update_mems
 from backbones.layers.stacks import StackOptions
 from backbones.layers.token_losses import token_losses
 from backbones.layers.tokens import (
@@ -24,7 +21,6 @@ from backbones.layers.tokens import (
     check_tokens,
     number_positions,
 )
-from backbones.layers.transformer import stack
 from cab import Pattern, UserError, register_backbone
 from cab.attention import DecodeState
 from cab.backbone import AttentionFactory
@@ -106,7 +102,7 @@ class GPT2(TokenDecoder):
         if positions not in POSITIONS:
             raise UserError(f"unknown positions '{positions}': choose one of {', '.join(POSITIONS)}")
         self.checkpoint_activations = checkpoint_activations
-        self.layer_stack = StackOptions(
+        options = StackOptions(
             residual=residual,
             reversible=reversible,
             weight_sharing=weight_sharing,
@@ -114,7 +110,8 @@ class GPT2(TokenDecoder):
             ponder_weight=ponder_weight,
             step_embedding=step_embedding,
             checkpoint_activations=checkpoint_activations,
-        ).make(num_layers, embed_dim, learned=positions == "learned")
+        )
+        self.layer_stack = options.make_steps(num_layers, embed_dim, learned=positions == "learned")
         self.decoder_embedding = TokenEmbedding(
             vocab_size,
             embed_dim,
@@ -123,8 +120,9 @@ class GPT2(TokenDecoder):
             norm=None if norm == "layer" else norm,
             dropout=dropout,
         )
-        layer = partial(
-            self.layer_stack.layer_class,
+        self.decoder_layers = options.make_layers(
+            num_layers,
+            self.layer_stack,
             make_attention,
             Pattern.CS,
             embed_dim=embed_dim,
@@ -133,35 +131,13 @@ class GPT2(TokenDecoder):
             norm="pre",
             norm_kind=norm,
             feed_forward=feed_forward,
-            residual=residual,
             gate_bias=gate_bias,
             activation=activation,
             dropout=dropout,
             attention_dropout=attention_dropout,
         )
-        self.decoder_layers = stack(self.layer_stack.count(num_layers), layer)
         self.final_norm = make_norm(norm, embed_dim)
 
-    @overload
-    def forward(
-        self,
-        tokens: Tensor,
-        padding_mask: Tensor | None = None,
-        *,
-        selected: Tensor | None = None,
-        targets: Tensor | None = None,
-        mems: None = None,
-    ) -> Tensor: ...
-    @overload
-    def forward(
-        self,
-        tokens: Tensor,
-        padding_mask: Tensor | None = None,
-        *,
-        selected: Tensor | None = None,
-        targets: Tensor | None = None,
-        mems: DecodeState,
-    ) -> tuple[Tensor, DecodeState]: ...
     def forward(
         self,
         tokens: Tensor,
@@ -197,21 +173,16 @@ class GPT2(TokenDecoder):
         index = number_positions(tokens, padding_mask)
         x, positions = embedding(tokens, index), partial(embedding.positions, index)
         if mems is None:
-            x = self.layer_stack(self.run_layer, self.decoder_layers, x, padding_mask, positions)
+            x = self.decoder_layers(x, padding_mask, positions, checkpointed=self.checkpoint_activations)
         else:
-            x, mems = self._read_after(mems, x, padding_mask)
+            from backbones.layers.recurrent_memory import read_after
+
+            x, mems = read_after(self.decoder_layers, mems, x, padding_mask, checkpointed=self.checkpoint_activations)
         if selected is not None:
             x = x.flatten(0, 1).index_select(0, selected)
         x = self.finish(x)
-        found = self.predict(x) if targets is None else token_losses(x, embedding.tokens.weight, None, targets)
-        return found if mems is None else (found, mems)
-
-    def _read_after(self, mems: DecodeState, x: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, DecodeState]:
-        """Return the last layer's outputs and the new memory."""
-        padding = x.new_zeros(x.shape[:2], dtype=torch.bool) if padding_mask is None else padding_mask
-        hidden = torch.cat([mems_padding(mems), padding], dim=1)
-        x, inputs = self.layer_stack.read_after(self.run_layer, self.decoder_layers, layer_inputs(mems), x, hidden)
-        return x, update_mems(mems, inputs, hidden)
+        output = self.predict(x) if targets is None else token_losses(x, embedding.tokens.weight, None, targets)
+        return output if mems is None else (output, mems)
 
     def init_mems(self, batch_size: int, num_tokens: int) -> DecodeState:
         """Return an empty recurrent memory for at most ``num_tokens`` tokens.
@@ -219,17 +190,14 @@ class GPT2(TokenDecoder):
         Raises:
             ValueError: the layers are reversible, so that their inputs are not stored, or repeated.
         """
-        if not self.layer_stack.remembers:
-            raise UserError(
-                "layers that are reversible or repeated remember no tokens: set backbone.reversible=false and "
-                "backbone.weight_sharing=stacked, or trainer.memory_length=0"
-            )
-        return init_mems(
-            batch_size, len(self.decoder_layers), num_tokens, self.decoder_embedding.tokens.weight.detach()
-        )
+        from backbones.layers.recurrent_memory import init_mems
+
+        return init_mems(self.decoder_layers, batch_size, num_tokens, self.decoder_embedding.tokens.weight.detach())
 
     def reset_mems(self, mems: DecodeState, rows: Tensor) -> DecodeState:
         """Clear the memory of ``rows``, bool [B]."""
+        from backbones.layers.recurrent_memory import reset_mems
+
         return reset_mems(mems, rows)
 
     def finish(self, x: Tensor) -> Tensor:

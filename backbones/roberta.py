@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from backbones.layers.funnel import FunnelStack, PoolingLayer, check_blocks, pooling_layers
 from backbones.layers.token_losses import token_losses
 from backbones.layers.tokens import LearnedPositions, TokenEmbedding, check_tokens, number_positions
-from backbones.layers.transformer import LayerStack, TransformerLayer, stack
-from cab import Attention, Backbone, LayerPosition, Pattern, register_backbone
+from backbones.layers.transformer import TransformerLayer, stack
+from cab import Attention, Backbone, Pattern, register_backbone
 from cab.backbone import AttentionFactory
 
 BERT_STD = 0.02
@@ -45,8 +46,6 @@ class RoBERTaEncoder(Backbone):
     ) -> None:
         super().__init__()
         self.checkpoint_activations = checkpoint_activations
-        blocks = check_blocks(funnel_blocks, num_layers, max_length)
-        self.layer_stack = LayerStack() if len(blocks) == 1 else FunnelStack(blocks, funnel_decoder_layers)
         self.embedding = TokenEmbedding(
             vocab_size,
             embed_dim,
@@ -55,24 +54,24 @@ class RoBERTaEncoder(Backbone):
             dropout=dropout,
         )
 
-        def layer(*, layer_position: LayerPosition) -> TransformerLayer:
-            pools = layer_position.index in pooling_layers(blocks)
-            return (PoolingLayer if pools else TransformerLayer)(
-                make_attention,
-                Pattern.NC if pools else Pattern.NS,
-                embed_dim=embed_dim,
-                num_heads=num_heads,
-                ffn_dim=ffn_dim,
-                norm="post",
-                norm_kind=norm,
-                feed_forward=feed_forward,
-                activation=activation,
-                dropout=dropout,
-                attention_dropout=attention_dropout,
-                layer_position=layer_position,
-            )
+        options: dict[str, Any] = {
+            "embed_dim": embed_dim,
+            "num_heads": num_heads,
+            "ffn_dim": ffn_dim,
+            "norm": "post",
+            "norm_kind": norm,
+            "feed_forward": feed_forward,
+            "activation": activation,
+            "dropout": dropout,
+            "attention_dropout": attention_dropout,
+        }
+        if funnel_blocks is None:
+            self.layers = stack(num_layers, partial(TransformerLayer, make_attention, Pattern.NS, **options))
+        else:
+            from backbones.layers.funnel import funnel_layers
 
-        self.layers = stack(self.layer_stack.count(num_layers), layer)
+            options |= {"num_layers": num_layers, "max_length": max_length}
+            self.layers = funnel_layers(make_attention, funnel_blocks, funnel_decoder_layers, **options)
 
     def encode(self, tokens: Tensor, padding_mask: Tensor | None) -> Tensor:
         """Encode tokens [B, N] as [B, N, D]; after funnel blocks without a decoder, as pooled vectors [B, P, D].
@@ -88,7 +87,7 @@ class RoBERTaEncoder(Backbone):
             max_length=embedding.positions.max_length,
         )
         x = embedding(tokens, number_positions(tokens, padding_mask))
-        return self.layer_stack(self.run_layer, self.layers, x, padding_mask)
+        return self.layers(x, padding_mask, checkpointed=self.checkpoint_activations)
 
 
 @register_backbone("roberta", paper="Liu et al. 2019")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from backbones.layers.tokens import TokenEmbedding, check_tokens, number_positions
-from backbones.layers.transformer import LayerStack, Positions
+from backbones.layers.transformer import LayerStack, Positions, States
 from cab import Backbone, UserError
 from cab.attention import DecodeState, reorder_state
 
@@ -25,7 +24,7 @@ class DecodingState:
         num_read: number of tokens read, including padding.
     """
 
-    layers: tuple[Mapping[str, DecodeState], ...]
+    layers: States
     lengths: Tensor
     num_read: int
 
@@ -57,11 +56,7 @@ def _select(state: DecodeState, index: Tensor, shared: DecodeState | None) -> De
 class Decoder(Backbone):
     """A backbone with a stack of ``decoder_layers`` that decodes step by step."""
 
-    decoder_layers: nn.ModuleList
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer_stack = LayerStack()
+    decoder_layers: LayerStack
 
     def start_layers(
         self, batch_size: int, like: Tensor, memory: Tensor | None = None, memory_padding_mask: Tensor | None = None
@@ -70,17 +65,16 @@ class Decoder(Backbone):
 
         ``like`` has the device and dtype of the layers' inputs.
         """
-        layers = self.layer_stack.sequence(self.decoder_layers)
-        states = tuple(layer.init_state(batch_size, like, memory, memory_padding_mask) for layer in layers)
+        states = self.decoder_layers.init_state(batch_size, like, memory, memory_padding_mask)
         return DecodingState(states, torch.zeros(batch_size, dtype=torch.long, device=like.device), 0)
 
     def read_layers(
         self, x: Tensor, state: DecodingState, padding_mask: Tensor | None = None, positions: Positions | None = None
     ) -> tuple[Tensor, DecodingState]:
         """Return the last layer's outputs for the next steps [B, T, D], and the new state."""
-        x, layers = self.layer_stack.read(self.decoder_layers, state.layers, x, padding_mask, positions)
-        read = x.shape[1] if padding_mask is None else (~padding_mask).sum(dim=1)
-        return x, DecodingState(layers, state.lengths + read, state.num_read + x.shape[1])
+        x, layers = self.decoder_layers.read(x, state.layers, padding_mask, positions)
+        num_real = x.shape[1] if padding_mask is None else (~padding_mask).sum(dim=1)
+        return x, DecodingState(layers, state.lengths + num_real, state.num_read + x.shape[1])
 
 
 class TokenDecoder(Decoder):

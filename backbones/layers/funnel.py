@@ -7,15 +7,18 @@ tokens are pooled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import accumulate, islice
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from backbones.layers.transformer import LayerStack, Positions, TransformerLayer
-from cab import UserError
+from backbones.layers.transformer import LayerStack, Positions, TransformerLayer, run_layer, stack
+from cab import LayerPosition, Pattern, UserError
+from cab.backbone import AttentionFactory
 from cab.padding import clean_rows, restore_rows
 
 STRIDE = 2
@@ -57,53 +60,82 @@ class FunnelStack(LayerStack):
     and the last block's output at the pooled vector of the token (section 2.3).
 
     Args:
+        layers: the layers of the blocks, then those of the decoder.
         blocks: number of layers per block.
-        decoder_layers: number of decoder layers; None leaves the sequence at the last block's length.
+        has_decoder: whether there is a decoder, perhaps without layers; else the sequence stays at the last block's
+            length.
     """
 
-    remembers = False
-
-    def __init__(self, blocks: Sequence[int], decoder_layers: int | None) -> None:
-        super().__init__()
-        self.blocks, self.decoder_layers = blocks, decoder_layers
-
-    def count(self, num_layers: int) -> int:
-        return num_layers + (self.decoder_layers or 0)
+    def __init__(self, layers: Iterable[nn.Module], blocks: Sequence[int], *, has_decoder: bool) -> None:
+        super().__init__(layers)
+        self.blocks, self.has_decoder = blocks, has_decoder
 
     def forward(
         self,
-        run_layer: Callable[..., Tensor],
-        layers: nn.ModuleList,
         x: Tensor,
-        padding_mask: Tensor | None,
+        padding_mask: Tensor | None = None,
         positions: Positions | None = None,  # noqa: ARG002
+        *,
+        checkpointed: bool = False,
     ) -> Tensor:
         """Map [B, N, D] to [B, N, D], or without a decoder to P pooled vectors [B, P, D]."""
         x, padding_mask, order = clean_rows(x, padding_mask, compacts=True)
-        remaining, hidden = iter(layers), padding_mask
+        run = partial(run_layer, checkpointed=checkpointed)
+        remaining, pooled_mask = iter(self), padding_mask
         for layer in islice(remaining, self.blocks[0]):
-            x = run_layer(layer, x, padding_mask)
-        first = x
+            x = run(layer, x, padding_mask)
+        full = x
         for count in self.blocks[1:]:
-            x, hidden = run_layer(next(remaining), x, hidden), pool_padding(hidden)
+            x, pooled_mask = run(next(remaining), x, pooled_mask), pool_padding(pooled_mask)
             for layer in islice(remaining, count - 1):
-                x = run_layer(layer, x, hidden)
-        if self.decoder_layers is None:
+                x = run(layer, x, pooled_mask)
+        if not self.has_decoder:
             return x
-        x = first + repeat(x, STRIDE ** (len(self.blocks) - 1), first.shape[1])
+        x = full + repeat(x, STRIDE ** (len(self.blocks) - 1), full.shape[1])
         for layer in remaining:
-            x = run_layer(layer, x, padding_mask)
+            x = run(layer, x, padding_mask)
         return restore_rows(x, order)
 
 
-def check_blocks(blocks: Sequence[int] | None, num_layers: int, max_length: int) -> tuple[int, ...]:
-    """Return the number of layers per block; a single block if ``blocks`` is None.
+def funnel_layers(
+    make_attention: AttentionFactory,
+    blocks: Sequence[int],
+    decoder_layers: int | None,
+    *,
+    num_layers: int,
+    max_length: int,
+    **options: Any,
+) -> LayerStack:
+    """Build the layers of ``blocks`` and the decoder, or a plain stack if there is a single block.
+
+    Args:
+        make_attention: builds the attention layers: NC in a pooling layer, the first of each block after the first,
+            else NS.
+        blocks: number of layers per block.
+        decoder_layers: number of decoder layers; None leaves the sequence at the last block's length.
+        num_layers: sum of ``blocks``.
+        max_length: length of the longest sequence.
+        options: further arguments of :class:`TransformerLayer`.
 
     Raises:
         ValueError: the blocks do not sum to ``num_layers``, or pool more tokens than a sequence has.
     """
-    if blocks is None:
-        return (num_layers,)
+    check_blocks(blocks, num_layers, max_length)
+    pooling = set(accumulate(blocks[:-1]))
+
+    def layer(layer_position: LayerPosition) -> TransformerLayer:
+        pools = layer_position.index in pooling
+        kind, pattern = (PoolingLayer, Pattern.NC) if pools else (TransformerLayer, Pattern.NS)
+        return kind(make_attention, pattern, layer_position=layer_position, **options)
+
+    if len(blocks) == 1:
+        return stack(num_layers, layer)
+    kind = partial(FunnelStack, blocks=blocks, has_decoder=decoder_layers is not None)
+    return stack(num_layers + (decoder_layers or 0), layer, kind)
+
+
+def check_blocks(blocks: Sequence[int], num_layers: int, max_length: int) -> None:
+    """Raise UserError if ``blocks`` do not sum to ``num_layers`` or pool more tokens than a sequence has."""
     named = f"funnel_blocks=[{','.join(map(str, blocks))}]"
     if not blocks or min(blocks) < 1 or sum(blocks) != num_layers:
         raise UserError(
@@ -116,16 +148,6 @@ def check_blocks(blocks: Sequence[int] | None, num_layers: int, max_length: int)
             f"{named} pools {pooled} tokens into one, but sequences have at most {max_length} with the first: "
             "use fewer blocks, or raise max_length"
         )
-    return tuple(blocks)
-
-
-def pooling_layers(blocks: Sequence[int]) -> tuple[int, ...]:
-    """Return the indices of the pooling layers, the first of each block after the first.
-
-    >>> pooling_layers((4, 4, 4))
-    (4, 8)
-    """
-    return tuple(accumulate(blocks[:-1]))
 
 
 def pool(x: Tensor, padding_mask: Tensor | None) -> Tensor:

@@ -5,20 +5,29 @@ Shapes: B sequences, L layers, P = memory length, N tokens per block, D width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
+from backbones.layers.transformer import LayerStack, run_layer
+from cab import UserError
 from cab.attention import DecodeState
 
 INPUTS, COUNT = "inputs", "count"
 """[B, L, P, D], right-aligned; [B], number of valid tokens."""
 
 
-def init_mems(batch_size: int, num_layers: int, num_tokens: int, like: Tensor) -> DecodeState:
-    """Return an empty memory; ``like`` [..., D] has the device and dtype of the layers' inputs."""
-    inputs = like.new_zeros(batch_size, num_layers, num_tokens, like.shape[-1])
+def init_mems(layers: LayerStack, batch_size: int, num_tokens: int, like: Tensor) -> DecodeState:
+    """Return an empty memory; ``like`` [..., D] has the device and dtype of the layers' inputs.
+
+    Raises:
+        ValueError: the layers are reversible, so that their inputs are not stored, or repeated.
+    """
+    if type(layers) is not LayerStack:
+        raise UserError(
+            "layers that are reversible or repeated remember no tokens: set backbone.reversible=false and "
+            "backbone.weight_sharing=stacked, or trainer.memory_length=0"
+        )
+    inputs = like.new_zeros(batch_size, len(layers), num_tokens, like.shape[-1])
     return {INPUTS: inputs, COUNT: torch.zeros(batch_size, dtype=torch.long, device=like.device)}
 
 
@@ -33,18 +42,29 @@ def mems_padding(mems: DecodeState) -> Tensor:
     return number > mems[COUNT].unsqueeze(1)
 
 
-def layer_inputs(mems: DecodeState) -> tuple[Tensor, ...]:
-    """Return the memory [B, P, D] of each layer, zero at empty entries."""
-    return mems[INPUTS].masked_fill(mems_padding(mems)[:, None, :, None], 0.0).unbind(dim=1)
+def read_after(
+    layers: LayerStack, mems: DecodeState, x: Tensor, padding_mask: Tensor | None, *, checkpointed: bool
+) -> tuple[Tensor, DecodeState]:
+    """Apply the layers to a block ``x`` [B, N, D] that follows ``mems``; return the outputs and the new memory."""
+    padding = x.new_zeros(x.shape[:2], dtype=torch.bool) if padding_mask is None else padding_mask
+    empty = mems_padding(mems)
+    hidden = torch.cat([empty, padding], dim=1)
+    inputs = []
+    for layer, earlier in zip(
+        layers, mems[INPUTS].masked_fill(empty[:, None, :, None], 0.0).unbind(dim=1), strict=True
+    ):
+        inputs.append(x.detach())
+        x = run_layer(layer, x, hidden, None, None, earlier, checkpointed=checkpointed)
+    return x, update_mems(mems, inputs, hidden)
 
 
-def update_mems(mems: DecodeState, inputs: Sequence[Tensor], hidden: Tensor) -> DecodeState:
-    """Append a block's ``inputs`` [B, N, D] to ``mems`` and retain the last P tokens, without gradient.
+def update_mems(mems: DecodeState, inputs: list[Tensor], hidden: Tensor) -> DecodeState:
+    """Append a block's ``inputs`` [B, N, D] per layer to ``mems`` and retain the last P tokens.
 
     ``hidden``: bool [B, P + N], True for empty entries and padding.
     """
     num_tokens = mems[INPUTS].shape[2]
     order = (~hidden).to(torch.uint8).argsort(dim=1, stable=True)[:, hidden.shape[1] - num_tokens :]
-    known = torch.cat([mems[INPUTS], torch.stack([x.detach() for x in inputs], dim=1)], dim=2)
-    taken = known.gather(2, order[:, None, :, None].expand(-1, known.shape[1], -1, known.shape[3]))
-    return {INPUTS: taken, COUNT: (~hidden).sum(dim=1).clamp(max=num_tokens)}
+    all_inputs = torch.cat([mems[INPUTS], torch.stack(inputs, dim=1)], dim=2)
+    index = order[:, None, :, None].expand(-1, all_inputs.shape[1], -1, all_inputs.shape[3])
+    return {INPUTS: all_inputs.gather(2, index), COUNT: (~hidden).sum(dim=1).clamp(max=num_tokens)}

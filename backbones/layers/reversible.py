@@ -13,10 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.checkpoint import set_checkpoint_early_stop
 
 from backbones.layers.transformer import LayerStack, Positions, States, TransformerLayer, read_attention
@@ -60,89 +59,86 @@ class ReversibleStack(LayerStack):
     :func:`couple`, up to rounding in the reconstruction.
     """
 
-    layer_class = ReversibleLayer
-    remembers = False
-
     def forward(
         self,
-        run_layer: Callable[..., Tensor],  # noqa: ARG002  # the layers are repeated by branch
-        layers: nn.ModuleList,
         x: Tensor,
-        padding_mask: Tensor | None,
+        padding_mask: Tensor | None = None,
         positions: Positions | None = None,  # noqa: ARG002
+        *,
+        checkpointed: bool = False,  # noqa: ARG002
     ) -> Tensor:
         branches: list[Branch] = []
-        for layer in layers:
+        for layer in self:
             branches += [partial(layer, padding_mask=padding_mask), partial(layer, branch="feed_forward")]
-        finds_again = torch.is_grad_enabled() and not torch.compiler.is_compiling()
-        return (couple_reversibly if finds_again else couple)(branches, x)
+        reconstructs = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        return (couple_reversibly if reconstructs else couple)(branches, x)
 
     def read(
         self,
-        layers: nn.ModuleList,
-        states: States,
         x: Tensor,
+        states: States,
         padding_mask: Tensor | None,
         positions: Positions | None = None,  # noqa: ARG002
-    ) -> tuple[Tensor, tuple[Mapping[str, DecodeState], ...]]:
+    ) -> tuple[Tensor, States]:
         after: list[Mapping[str, DecodeState]] = []
 
-        def attend(layer: ReversibleLayer, state: Mapping[str, DecodeState], x: Tensor) -> Tensor:
+        def attend(layer: TransformerLayer, state: Mapping[str, DecodeState], x: Tensor) -> Tensor:
             y, new = layer.read(x, state, padding_mask)
             after.append(new)
             return y
 
         branches: list[Branch] = []
-        for layer, state in zip(cast(list[ReversibleLayer], list(layers)), states, strict=True):
+        for layer, state in zip(self.executions(), states, strict=True):
             branches += [partial(attend, layer, state), partial(layer, branch="feed_forward")]
         return couple(branches, x), tuple(after)
 
 
 def couple(branches: Sequence[Branch], x: Tensor) -> Tensor:
     """Return the mean of the last two values; autograd stores all activations."""
-    before, now = x, x
+    previous, current = x, x
     for branch in branches:
-        before, now = now, before + branch(now)
-    return (before + now) / 2
+        previous, current = current, previous + branch(current)
+    return (previous + current) / 2
 
 
 def couple_reversibly(branches: Sequence[Branch], x: Tensor) -> Tensor:
     """Compute :func:`couple`, reconstructing values and activations in the backward pass."""
-    found: dict[int, Tensor] = {}
-    before, now = x, x
+    values: dict[int, Tensor] = {}
+    previous, current = x, x
     device = x.new_empty(0)  # selects the device whose random state and autocast are restored
     with set_checkpoint_early_stop(False):  # a recomputed branch has to return its output
-        for number, branch in enumerate(branches):
-            before, now = now, before + recompute(_Coupling(branch, number, len(branches), now, found), device)
-    found[len(branches)], found[len(branches) + 1] = before.detach(), now.detach()
-    return (before + now) / 2
+        for k, branch in enumerate(branches):
+            coupling = _Coupling(branch, k, len(branches), current, values)
+            previous, current = current, previous + recompute(coupling, device)
+    values[len(branches)], values[len(branches) + 1] = previous.detach(), current.detach()
+    return (previous + current) / 2
 
 
 class _Coupling:
-    """A branch that computes a_{k+1} forward and, on recomputation, reconstructs its input and then a_k.
+    """Branch k of ``count``: computes its output forward and, on recomputation, reconstructs its input and then a_k.
 
-    ``found`` holds the last two values while the graph is alive, and those that the next branch needs.
+    ``values`` holds a_k by k: the last two while the graph is alive, and those that the next branch needs.
     """
 
-    def __init__(self, branch: Branch, number: int, count: int, given: Tensor, found: dict[int, Tensor]) -> None:
-        self.branch, self.number, self.count, self.found = branch, number, count, found
-        self.given: Tensor | None = given
-        self.needs_gradient = given.requires_grad
+    def __init__(self, branch: Branch, k: int, count: int, x: Tensor, values: dict[int, Tensor]) -> None:
+        self.branch, self.k, self.count, self.values = branch, k, count, values
+        self.input: Tensor | None = x
+        self.needs_gradient = x.requires_grad
 
     def __call__(self, _device: Tensor) -> Tensor:
-        if self.given is not None:
-            given, self.given = self.given, None
-            return self.branch(given)
-        k, found = self.number, self.found
-        if k + 1 not in found:
+        if self.input is not None:
+            x, self.input = self.input, None
+            return self.branch(x)
+        k, values = self.k, self.values
+        if k + 1 not in values:
             raise RuntimeError(
                 "reversible layers find their values from the last to the first: "
                 "let the gradient come through the network's output, as of loss + auxiliary_loss"
             )
-        y = self.branch(found[k + 1].requires_grad_(self.needs_gradient))
-        after = found[k + 2] if k + 2 >= self.count else found.pop(k + 2)
+        y = self.branch(values[k + 1].requires_grad_(self.needs_gradient))
+        after = values[k + 2] if k + 2 >= self.count else values.pop(k + 2)
         if k:
-            found[k] = (after - y).detach()
+            values[k] = (after - y).detach()
         elif self.count > 1:
-            del found[1]
+            del values[1]
         return y

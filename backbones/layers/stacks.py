@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
-from backbones.layers.reversible import ReversibleStack
+from torch import nn
+
 from backbones.layers.tokens import LearnedPositions, SinusoidalPositions
-from backbones.layers.transformer import LayerStack
-from backbones.layers.universal import HaltingStack, UniversalStack
+from backbones.layers.transformer import LayerStack, TransformerLayer, stack
 from cab import UserError
 
 CHOICES = {
@@ -29,23 +31,41 @@ class StackOptions:
     step_embedding: str
     checkpoint_activations: bool
 
-    def make(self, num_layers: int, embed_dim: int, *, learned: bool) -> LayerStack:
-        """Return the layer stack; step embeddings are ``learned`` or sinusoidal, like the positions.
+    def make_steps(self, num_layers: int, embed_dim: int, *, learned: bool) -> nn.Module | None:
+        """Check the options; return the step control of a universal network, or None for other networks.
+
+        Step embeddings are ``learned`` or sinusoidal, like the positions.
 
         Raises:
             ValueError: an unknown or incompatible option.
         """
         self._check()
-        if self.reversible:
-            return ReversibleStack()
         if self.weight_sharing == "stacked":
-            return LayerStack()
-        numbers: LearnedPositions | SinusoidalPositions | None = None
+            return None
+        from backbones.layers.universal import FixedSteps, HaltingSteps
+
+        embedding: LearnedPositions | SinusoidalPositions | None = None
         if self.step_embedding == "coordinates":
-            numbers = LearnedPositions(num_layers, embed_dim) if learned else SinusoidalPositions(embed_dim, offset=1)
+            embedding = LearnedPositions(num_layers, embed_dim) if learned else SinusoidalPositions(embed_dim, offset=1)
         if self.halting == "fixed":
-            return UniversalStack(num_layers, numbers)
-        return HaltingStack(num_layers, numbers, embed_dim=embed_dim, ponder_weight=self.ponder_weight)
+            return FixedSteps(num_layers, embedding)
+        return HaltingSteps(num_layers, embedding, embed_dim=embed_dim, ponder_weight=self.ponder_weight)
+
+    def make_layers(self, num_layers: int, steps: Any, *arguments: Any, **options: Any) -> LayerStack:
+        """Build the layers; ``arguments`` and ``options`` are those of :class:`TransformerLayer`.
+
+        ``steps`` is the result of :meth:`make_steps`.
+        """
+        if self.reversible:
+            from backbones.layers.reversible import ReversibleLayer, ReversibleStack
+
+            return stack(num_layers, partial(ReversibleLayer, *arguments, **options), ReversibleStack)
+        layer = partial(TransformerLayer, *arguments, residual=self.residual, **options)
+        if steps is None:
+            return stack(num_layers, layer)
+        from backbones.layers.universal import UniversalStack
+
+        return stack(1, layer, partial(UniversalStack, steps=steps))
 
     def _check(self) -> None:
         for name, choices in CHOICES.items():

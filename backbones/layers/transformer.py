@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import ClassVar, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from backbones.layers.gates import GRUGate
 from backbones.layers.norms import make_norm
 from cab import Attention, LayerPosition, Pattern, UserError
 from cab.attention import DecodeState
 from cab.backbone import AttentionFactory
+from cab.training import recompute
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -26,15 +26,10 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 FEED_FORWARDS = ("plain", "glu")
 RESIDUALS = ("plain", "gtrxl")
 
-States = Sequence[Mapping[str, DecodeState]]
+States = tuple[Mapping[str, DecodeState], ...]
 """Per layer of a stack, the states of its attention layers."""
 Positions = Callable[[], Tensor]
 """Returns the position vectors of the tokens, [1 or B, N, D]."""
-
-
-def stack(count: int, layer: Callable[..., nn.Module]) -> nn.ModuleList:
-    """Build ``count`` layers, each with its layer position."""
-    return nn.ModuleList(layer(layer_position=LayerPosition(index, count)) for index in range(count))
 
 
 class Residual(nn.Module):
@@ -64,7 +59,11 @@ class Residual(nn.Module):
         if kind == "gtrxl" and norm != "pre":
             raise UserError("residual=gtrxl needs its norm before each branch: build the layer with norm=pre")
         self.is_pre = norm == "pre"
-        self.gate = GRUGate(embed_dim, gate_bias) if kind == "gtrxl" else None
+        self.gate: nn.Module | None = None
+        if kind == "gtrxl":
+            from backbones.layers.gates import GRUGate
+
+            self.gate = GRUGate(embed_dim, gate_bias)
         self.norm = make_norm(norm_kind, embed_dim)
         self.dropout = nn.Dropout(dropout)
 
@@ -249,71 +248,61 @@ def read_attention(
     return read(x, state, query_padding_mask=padding_mask)
 
 
-class LayerStack(nn.Module):
-    """Layers applied one after the other.
-
-    The stack does not own the layers, so parameter names do not depend on the kind of stack.
-    """
-
-    layer_class: ClassVar[type[TransformerLayer]] = TransformerLayer
-    remembers: ClassVar[bool] = True
-    """Whether :meth:`read_after` is supported."""
-
-    def count(self, num_layers: int) -> int:
-        """Return the number of layers with separate weights for a depth of ``num_layers``."""
-        return num_layers
-
-    def sequence(self, layers: nn.ModuleList) -> list[TransformerLayer]:
-        """Return the layers in execution order; each execution has its own state."""
-        return transformer_layers(layers)
+class LayerStack(nn.ModuleList):
+    """Layers applied one after the other."""
 
     def forward(
         self,
-        run_layer: Callable[..., Tensor],
-        layers: nn.ModuleList,
         x: Tensor,
-        padding_mask: Tensor | None,
+        padding_mask: Tensor | None = None,
         positions: Positions | None = None,  # noqa: ARG002
+        *,
+        checkpointed: bool = False,
     ) -> Tensor:
-        """Map ``x`` [B, N, D] to outputs [B, N, D]; ``run_layer`` is :meth:`cab.Backbone.run_layer`."""
-        for layer in layers:
-            x = run_layer(layer, x, padding_mask)
+        """Map [B, N, D] to [B, N, D].
+
+        Args:
+            x: inputs of the first layer.
+            padding_mask: [B, N], True = padding.
+            positions: returns the position vectors, for stacks that add them more than once.
+            checkpointed: recompute the layers' activations in the backward pass.
+        """
+        for layer in self:
+            x = run_layer(layer, x, padding_mask, checkpointed=checkpointed)
         return x
 
-    def read_after(
-        self,
-        run_layer: Callable[..., Tensor],
-        layers: nn.ModuleList,
-        mems: Sequence[Tensor],
-        x: Tensor,
-        padding_mask: Tensor,
-    ) -> tuple[Tensor, list[Tensor]]:
-        """Apply the layers after the ``mems`` [B, P, D] of each; return the output and each layer's input.
+    def executions(self) -> list[TransformerLayer]:
+        """Return the layers in the order of their execution; each execution has its own state."""
+        return cast(list[TransformerLayer], list(self))
 
-        ``padding_mask`` covers both, [B, P + N].
-        """
-        inputs = []
-        for layer, before in zip(layers, mems, strict=True):
-            inputs.append(x)
-            x = run_layer(layer, x, padding_mask, None, None, before)
-        return x, inputs
+    def init_state(
+        self, batch_size: int, like: Tensor, memory: Tensor | None = None, memory_padding_mask: Tensor | None = None
+    ) -> States:
+        """Return the states before the first token; see :meth:`TransformerLayer.init_state`."""
+        return tuple(layer.init_state(batch_size, like, memory, memory_padding_mask) for layer in self.executions())
 
     def read(
         self,
-        layers: nn.ModuleList,
-        states: States,
         x: Tensor,
+        states: States,
         padding_mask: Tensor | None,
         positions: Positions | None = None,  # noqa: ARG002
-    ) -> tuple[Tensor, tuple[Mapping[str, DecodeState], ...]]:
+    ) -> tuple[Tensor, States]:
         """Apply the layers to the next tokens [B, T, D]; return the outputs and the new states."""
         after = []
-        for layer, state in zip(transformer_layers(layers), states, strict=True):
+        for layer, state in zip(self.executions(), states, strict=True):
             x, state = layer.read(x, state, padding_mask)
             after.append(state)
         return x, tuple(after)
 
 
-def transformer_layers(layers: nn.ModuleList) -> list[TransformerLayer]:
-    """Return the layers as a typed list."""
-    return cast(list[TransformerLayer], list(layers))
+def stack(
+    count: int, layer: Callable[..., nn.Module], kind: Callable[[list[nn.Module]], LayerStack] = LayerStack
+) -> LayerStack:
+    """Build ``count`` layers, each with its layer position, as a stack of a kind."""
+    return kind([layer(layer_position=LayerPosition(index, count)) for index in range(count)])
+
+
+def run_layer(layer: nn.Module, *inputs: Any, checkpointed: bool) -> Any:
+    """Call ``layer(*inputs)``; in training with recomputed activations if ``checkpointed``."""
+    return recompute(layer, *inputs) if checkpointed and layer.training else layer(*inputs)

@@ -11,93 +11,55 @@ tokens. Halting depends on a token's own state only, so a causal network stays c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
 
 from backbones.layers.tokens import LearnedPositions, SinusoidalPositions
-from backbones.layers.transformer import LayerStack, Positions, States, TransformerLayer, transformer_layers
-from cab.attention import DecodeState
+from backbones.layers.transformer import LayerStack, Positions, States, TransformerLayer, run_layer
 from cab.padding import PaddingMasks
 from cab.training import TrainableModule
+
+Step = Callable[[int, Tensor], Tensor]
+"""Applies the layer to the states [B, N, D] at a step index."""
 
 EPSILON = 0.01
 HALTING_BIAS = 1.0
 """Initial b, as in tensor2tensor's Universal Transformer."""
 
 
-class UniversalStack(LayerStack):
-    """Apply the first layer ``steps`` times.
+class FixedSteps(nn.Module):
+    """Apply a layer ``count`` times.
 
     Args:
-        numbers: step embeddings, added to the state before each step together with the positions (at the first step,
+        count: number of steps.
+        embedding: step embeddings, added to the state before each step together with the positions (at the first step,
             whose input already contains the positions, alone); None for no step embedding.
     """
 
-    remembers = False
-
-    def __init__(self, steps: int, numbers: LearnedPositions | SinusoidalPositions | None) -> None:
+    def __init__(self, count: int, embedding: LearnedPositions | SinusoidalPositions | None) -> None:
         super().__init__()
-        self.steps, self.numbers = steps, numbers
+        self.count, self.numbers = count, embedding
 
-    def count(self, num_layers: int) -> int:  # noqa: ARG002
-        return 1
-
-    def sequence(self, layers: nn.ModuleList) -> list[TransformerLayer]:
-        return transformer_layers(layers) * self.steps
-
-    def forward(
-        self,
-        run_layer: Callable[..., Tensor],
-        layers: nn.ModuleList,
-        x: Tensor,
-        padding_mask: Tensor | None,
-        positions: Positions | None = None,
-    ) -> Tensor:
-        return self.advance(lambda _, x: run_layer(layers[0], x, padding_mask), x, padding_mask, positions)
-
-    def read(
-        self,
-        layers: nn.ModuleList,
-        states: States,
-        x: Tensor,
-        padding_mask: Tensor | None,
-        positions: Positions | None = None,
-    ) -> tuple[Tensor, tuple[Mapping[str, DecodeState], ...]]:
-        (layer,), after = transformer_layers(layers), []
-
-        def step(number: int, x: Tensor) -> Tensor:
-            x, state = layer.read(x, states[number], padding_mask)
-            after.append(state)
-            return x
-
-        return self.advance(step, x, padding_mask, positions), tuple(after)
-
-    def advance(
-        self,
-        step: Callable[[int, Tensor], Tensor],
-        x: Tensor,
-        padding_mask: Tensor | None,  # noqa: ARG002
-        positions: Positions | None,
-    ) -> Tensor:
+    def forward(self, step: Step, x: Tensor, padding_mask: Tensor | None, positions: Positions | None) -> Tensor:  # noqa: ARG002
         """Return the state of ``x`` [B, N, D] after all steps; ``step`` applies the layer at a step index."""
-        for number in range(self.steps):
-            x = step(number, self.numbered(x, number, positions))
+        for index in range(self.count):
+            x = step(index, self.embed_step(x, index, positions))
         return x
 
-    def numbered(self, x: Tensor, number: int, positions: Positions | None) -> Tensor:
+    def embed_step(self, x: Tensor, index: int, positions: Positions | None) -> Tensor:
         """Add position and step embeddings to the state before a step."""
         if self.numbers is None:
             return x
-        coordinates = self.numbers(torch.tensor([number], device=x.device))
-        if number and positions is not None:
+        coordinates = self.numbers(torch.tensor([index], device=x.device))
+        if index and positions is not None:
             coordinates = coordinates + positions()
         return x + coordinates.to(x.dtype)
 
 
-class HaltingStack(UniversalStack):
-    """Apply the layer until each token halts, at most ``steps`` times.
+class HaltingSteps(FixedSteps):
+    """Apply a layer until each token halts, at most ``count`` times.
 
     All steps are computed for all tokens, since running tokens may read halted ones; only the output adapts.
 
@@ -107,31 +69,25 @@ class HaltingStack(UniversalStack):
 
     def __init__(
         self,
-        steps: int,
-        numbers: LearnedPositions | SinusoidalPositions | None,
+        count: int,
+        embedding: LearnedPositions | SinusoidalPositions | None,
         *,
         embed_dim: int,
         ponder_weight: float,
     ) -> None:
-        super().__init__(steps, numbers)
+        super().__init__(count, embedding)
         self.halting = nn.Linear(embed_dim, 1)
         nn.init.constant_(self.halting.bias, HALTING_BIAS)
         self.ponder = Ponder(ponder_weight)
 
-    def advance(
-        self,
-        step: Callable[[int, Tensor], Tensor],
-        x: Tensor,
-        padding_mask: Tensor | None,
-        positions: Positions | None,
-    ) -> Tensor:
+    def forward(self, step: Step, x: Tensor, padding_mask: Tensor | None, positions: Positions | None) -> Tensor:
         output, spent = torch.zeros_like(x), x.new_zeros(x.shape[:2])
         count, remainder = torch.zeros_like(spent), torch.zeros_like(spent)
         runs = torch.ones_like(spent, dtype=torch.bool)
-        for number in range(self.steps):
-            x = torch.where(runs.unsqueeze(-1), step(number, self.numbered(x, number, positions)), x)
+        for index in range(self.count):
+            x = torch.where(runs.unsqueeze(-1), step(index, self.embed_step(x, index, positions)), x)
             p = self.halting(x).squeeze(-1).sigmoid().to(x.dtype)
-            ends = runs & ((spent + p >= 1 - EPSILON) | (number == self.steps - 1))
+            ends = runs & ((spent + p >= 1 - EPSILON) | (index == self.count - 1))
             weight = torch.where(ends, 1 - spent, p * runs)
             output = output + weight.unsqueeze(-1) * x
             remainder = remainder + weight * ends
@@ -150,3 +106,41 @@ class Ponder(TrainableModule):
     def forward(self, count: Tensor, remainder: Tensor, padding_mask: Tensor | None) -> None:
         """Record steps and remainders of the tokens, [B, N] each."""
         self.add_loss(self.weight * (count + remainder), PaddingMasks(query=padding_mask))
+
+
+class UniversalStack(LayerStack):
+    """One layer, repeated by ``steps``, which the backbone registers as ``layer_stack``."""
+
+    steps: FixedSteps
+
+    def __init__(self, layers: Iterable[nn.Module], steps: FixedSteps) -> None:
+        super().__init__(layers)
+        object.__setattr__(self, "steps", steps)  # no submodule: its weights belong to the backbone
+
+    def executions(self) -> list[TransformerLayer]:
+        return super().executions() * self.steps.count
+
+    def forward(
+        self,
+        x: Tensor,
+        padding_mask: Tensor | None = None,
+        positions: Positions | None = None,
+        *,
+        checkpointed: bool = False,
+    ) -> Tensor:
+        def step(_: int, x: Tensor) -> Tensor:
+            return run_layer(self[0], x, padding_mask, checkpointed=checkpointed)
+
+        return self.steps(step, x, padding_mask, positions)
+
+    def read(
+        self, x: Tensor, states: States, padding_mask: Tensor | None, positions: Positions | None = None
+    ) -> tuple[Tensor, States]:
+        layers, after = self.executions(), []
+
+        def step(index: int, x: Tensor) -> Tensor:
+            x, state = layers[index].read(x, states[index], padding_mask)
+            after.append(state)
+            return x
+
+        return self.steps(step, x, padding_mask, positions), tuple(after)

@@ -1,4 +1,4 @@
-"""Checkpoints and weights in the folder of a run, written by its first process."""
+"""The state of a training run, and its checkpoints and weights in the folder of the run."""
 
 from __future__ import annotations
 
@@ -7,22 +7,88 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from cab.backbone import Backbone
 from cab.config.trainer_config import TrainerConfig
 from cab.errors import UserError, first_line
+from cab.runner.batches import StepBatches
+from cab.runner.engine import Run
 from cab.runner.failures import is_out_of_memory
 from cab.runner.folder import atomic_save
 from cab.runner.weights import load_file, load_weights
+from engines.torch.history import History
+from engines.torch.optimizer import (
+    load_network_state,
+    load_optimizer_state,
+    make_optimizer,
+    optimizer_state,
+    whole_state_dict,
+)
+from engines.torch.single_process import SingleProcess
 
 log = logging.getLogger(__name__)
 
 
-class Checkpoints:
-    """The files ``step-N.ckpt``, to resume from, and ``best-N.pt`` and ``average-N.pt``, to evaluate."""
+class TrainingState:
+    """What a checkpoint stores: the network and everything that changes with the steps."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, run: Run, network: Backbone, order: StepBatches, processes: SingleProcess) -> None:
+        config = run.cell.config.trainer
+        self.step = 0
+        self.network = network
+        self.optimizer = make_optimizer(network, config)
+        is_scaled = config.precision == "16-mixed" and run.device.type == "cuda"
+        self.scaler = torch.amp.GradScaler(run.device.type, enabled=is_scaled)
+        self.history = History(
+            config, steps=order.num_steps, steps_per_epoch=order.steps_per_epoch, processes=processes
+        )
+        self.memory = None
+        if config.memory_length:
+            from engines.torch.recurrent_memory import RecurrentMemory
+
+            self.memory = RecurrentMemory(order.shares.accumulate)
+        self._num_steps, self._device = order.num_steps, run.device
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that a resumed run needs; every process must call this."""
+        return {
+            "step": self.step,
+            "network": whole_state_dict(self.network),
+            "optimizer": optimizer_state(self.optimizer),
+            "scaler": self.scaler.state_dict(),
+            "history": self.history.state_dict(),
+            "memories": self.memory and self.memory.state_dict(),
+        }
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Restore what :meth:`state_dict` returned.
+
+        A state that does not fit raises any error, and may have been loaded in part.
+        """
+        load_network_state(self.network, saved["network"])
+        self.history.load_state_dict(saved["history"])
+        if self.memory is not None:
+            self.memory.load_state_dict(saved["memories"], self._device)
+        load_optimizer_state(self.optimizer, saved["optimizer"])
+        if saved["scaler"]:
+            self.scaler.load_state_dict(saved["scaler"])
+        if type(saved["step"]) is not int or not 0 <= saved["step"] <= self._num_steps:
+            raise ValueError(f"step {saved['step']!r:.40}")
+        self.step = saved["step"]
+
+
+class Checkpoints:
+    """The files ``step-N.ckpt``, to resume from, and ``best-N.pt`` and ``average-N.pt``, to evaluate.
+
+    Args:
+        folder: folder of the run.
+        is_writer: whether this process writes the files, as the first of a run does.
+    """
+
+    def __init__(self, folder: Path, *, is_writer: bool = True) -> None:
+        self.folder, self._is_writer = folder, is_writer
         self._best_of_last = 0
 
     def best(self, step: int) -> Path:
@@ -55,12 +121,19 @@ class Checkpoints:
 
     def save(self, state: Mapping[str, Any], *, step: int, best_step: int) -> None:
         """Write a checkpoint atomically; keep it and the previous one, and the best weights of both."""
+        if not self._is_writer:
+            return
         atomic_save(state, self.folder / f"step-{step:08d}.ckpt")
         for old in checkpoint_files(self.folder)[:-2]:
             old.unlink()
         for old in set(self.folder.glob("best-*.pt")) - {self.best(best_step), self.best(self._best_of_last)}:
             old.unlink()
         self._best_of_last = best_step
+
+    def save_weights(self, weights: Mapping[str, Tensor], path: Path) -> None:
+        """Write weights atomically."""
+        if self._is_writer:
+            atomic_save(weights, path)
 
     def selected_weights(self, config: TrainerConfig, *, steps: int, best_step: int) -> Mapping[str, Tensor] | None:
         """Load the weights to evaluate; return None if they are those of the last step."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from cab.config.trainer_config import TrainerConfig
 from cab.runner.failures import DivergedError
-from engines.torch.parallel import SingleProcess
+from engines.torch.single_process import SingleProcess
 
 Entry = dict[str, float | None]
 
@@ -96,14 +95,14 @@ class History:
         if bad and (self._config.stop_when_diverged or step >= self._total):
             raise DivergedError(self._diverged_at)
 
-    def add(self, step: int, validate: Callable[[], float]) -> Entry:
-        """Append the entry after ``step``: the mean loss since the last entry, and a validation score if configured."""
+    def add(self, step: int, score: float | None) -> Entry:
+        """Append the entry after ``step``: the mean loss since the last entry, and the validation score or None."""
         entry: Entry = {"step": step, "loss": self._processes.mean(self._losses.mean()), "validation": None}
         if self._auxiliary is not None:
             entry["auxiliary_loss"] = self._processes.mean(self._auxiliary.mean())
         self._losses, self._auxiliary = LossMean(), None
-        if self._config.validate_every is not None:
-            score = entry["validation"] = self._processes.broadcast(validate())
+        if score is not None:
+            score = entry["validation"] = self._processes.broadcast(score)
             if score < self._best:
                 self._best, self.best_step, self._stale = score, step, 0
             else:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import functools
 import importlib.util
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from cab.errors import UserError
 from cab.runner.cell import Cell
@@ -30,18 +30,16 @@ def check_logger(name: str) -> None:
 
 
 class Logger:
-    """A destination for the numbers of a run."""
+    """A destination for the numbers of a run; by default it ignores them."""
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
         """Write the numbers of an entry of the history."""
-        raise NotImplementedError
 
     def write_scores(self, scores: Mapping[str, float]) -> None:
-        """Write the metrics of the evaluation; a logger without a place for them ignores them."""
+        """Write the metrics of the evaluation."""
 
     def close(self) -> None:
         """Write everything to disk."""
-        raise NotImplementedError
 
 
 @contextlib.contextmanager
@@ -51,54 +49,49 @@ def open_loggers(run: Run) -> Iterator[Loggers]:
     try:
         yield loggers
     finally:
-        loggers.close()
+        loggers.call("close")
 
 
 class Loggers:
     """The log, ``metrics.csv`` in the folder of the run, and the configured logger; written by the first process."""
 
     def __init__(self, run: Run) -> None:
-        self._run = run
+        self._is_first, self._title = run.processes.is_first, run.cell.title
         self._loggers: list[Logger] = []
-        makers: dict[str, list[Callable[[Cell, Path], Logger]]] = {
-            "csv": [MetricsFile],
-            "tensorboard": [MetricsFile, Tensorboard],
-            "wandb": [MetricsFile, Wandb],
-        }
-        for maker in makers[run.cell.config.logger.name] if run.processes.is_first else []:
-            self._guarded(functools.partial(self._open, maker))
-
-    def _open(self, maker: Callable[[Cell, Path], Logger]) -> None:
-        self._loggers.append(maker(self._run.cell, self._run.folder))
+        chosen: dict[str, Callable[[Cell, Path], Logger]] = {"tensorboard": Tensorboard, "wandb": Wandb}
+        name = run.cell.config.logger.name
+        kinds = [MetricsFile, chosen[name]] if name in chosen else [MetricsFile]
+        for kind in kinds if self._is_first else []:
+            try:
+                self._loggers.append(kind(run.cell, run.folder))
+            except Exception as error:
+                _warn(error)
 
     def write(self, entry: Mapping[str, float | None]) -> None:
         """Write an entry of the history to all loggers."""
         numbers = {name: value for name, value in entry.items() if value is not None and name != "step"}
         step = int(entry["step"] or 0)
-        if self._run.processes.is_first:
+        if self._is_first:
             text = ", ".join(f"{name} {value:.4f}" for name, value in numbers.items())
-            log.info("step %d, %s", step, text, extra={"run": self._run.cell.title})
-        for logger in [*self._loggers]:
-            self._guarded(functools.partial(logger.write, step, numbers), logger)
+            log.info("step %d, %s", step, text, extra={"run": self._title})
+        self.call("write", step, numbers)
 
     def write_scores(self, scores: Mapping[str, float]) -> None:
         """Write the metrics of the evaluation to all loggers."""
-        for logger in [*self._loggers]:
-            self._guarded(functools.partial(logger.write_scores, scores), logger)
+        self.call("write_scores", scores)
 
-    def close(self) -> None:
-        """Close all loggers."""
+    def call(self, method: str, *arguments: Any) -> None:
+        """Call a method of all loggers; one that fails is reported once and removed."""
         for logger in [*self._loggers]:
-            self._guarded(logger.close, logger)
-
-    def _guarded(self, call: Callable[[], object], logger: Logger | None = None) -> None:
-        """Call a logger; if it fails, report that once and remove it."""
-        try:
-            call()
-        except Exception as error:
-            log.warning("logger disabled after an error: %s: %s", type(error).__name__, error)
-            if logger is not None:
+            try:
+                getattr(logger, method)(*arguments)
+            except Exception as error:
+                _warn(error)
                 self._loggers.remove(logger)
+
+
+def _warn(error: Exception) -> None:
+    log.warning("logger disabled after an error: %s: %s", type(error).__name__, error)
 
 
 class MetricsFile(Logger):

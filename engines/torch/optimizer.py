@@ -13,7 +13,8 @@ from torch.optim.lr_scheduler import LambdaLR
 from cab.config.trainer_config import TrainerConfig
 from cab.training import parameter_groups
 
-DecodeState = dict[int, dict[str, Tensor]]
+OptimizerState = dict[int, dict[str, Tensor]]
+"""The step and the moments of each parameter, by its position."""
 
 
 def without_compiler(optimizer: type[torch.optim.Adam]) -> type[torch.optim.Adam]:
@@ -63,10 +64,10 @@ def parameters_of(optimizer: torch.optim.Adam) -> list[nn.Parameter]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def optimizer_state(optimizer: torch.optim.Adam) -> DecodeState:
-    """Return the step and moments of each parameter by its position, shards gathered; every process must call this."""
+def optimizer_state(optimizer: torch.optim.Adam) -> OptimizerState:
+    """Return the state with shards gathered; every process must call this."""
     state = optimizer.state_dict()["state"]
-    return {position: {name: whole(value) for name, value in own.items()} for position, own in state.items()}
+    return {position: {name: _whole(x) for name, x in moments.items()} for position, moments in state.items()}
 
 
 def load_optimizer_state(optimizer: torch.optim.Adam, state: Mapping[int, Mapping[str, Tensor]]) -> None:
@@ -80,29 +81,38 @@ def load_optimizer_state(optimizer: torch.optim.Adam, state: Mapping[int, Mappin
         shapes = {name: value.shape for name, value in saved.items() if name != "step"}
         if shapes != dict.fromkeys(("exp_avg", "exp_avg_sq"), parameters[position].shape):
             raise ValueError(f"optimizer state {position} has the shapes {shapes}")
-    own = {
-        position: {
-            name: value if name == "step" else _shard_like(value, parameters[position]) for name, value in saved.items()
-        }
-        for position, saved in state.items()
+    placed = {
+        position: {name: x if name == "step" else _placed_like(parameters[position], x) for name, x in moments.items()}
+        for position, moments in state.items()
     }
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": own})
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": placed})
 
 
-def whole(value: Tensor) -> Tensor:
+def whole_state_dict(network: nn.Module) -> dict[str, Tensor]:
+    """Return the state dict with shards gathered; every process must call this."""
+    return {name: _whole(x) for name, x in network.state_dict().items()}
+
+
+def load_network_state(network: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Load a whole state dict into a network that may be sharded."""
+    current = network.state_dict()
+    network.load_state_dict({name: _placed_like(current[name], x) for name, x in state.items()})
+
+
+def _whole(x: Tensor) -> Tensor:
     """Return the tensor itself, or a sharded tensor gathered on the CPU (every process must call this)."""
-    return value.full_tensor().cpu() if _is_sharded(value) else value  # type: ignore[attr-defined]
+    return x.full_tensor().cpu() if _is_sharded(x) else x  # type: ignore[attr-defined]
 
 
-def _is_sharded(value: Tensor) -> bool:
-    return hasattr(value, "device_mesh")
+def _is_sharded(x: Tensor) -> bool:
+    return hasattr(x, "device_mesh")
 
 
-def _shard_like(value: Tensor, parameter: Tensor) -> Tensor:
-    """Return ``value`` on the device of a parameter, sharded as it is."""
+def _placed_like(parameter: Tensor, x: Tensor) -> Tensor:
+    """Return ``x`` on the device of a parameter, sharded as it is."""
     if not _is_sharded(parameter):
-        return value.to(parameter.device)
+        return x.to(parameter.device)
     from torch.distributed.tensor import distribute_tensor
 
     sharded: Any = parameter
-    return distribute_tensor(value.to(parameter.device), sharded.device_mesh, sharded.placements)
+    return distribute_tensor(x.to(parameter.device), sharded.device_mesh, sharded.placements)

@@ -1,67 +1,35 @@
-"""Communication between the processes that share a training step: a single process, or several with DDP or FSDP."""
+"""Several processes that share a training step with DDP or FSDP, and batch normalization over all of them."""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import subprocess
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 from cab.backbone import Backbone
 from cab.runner.processes import Processes
-from engines.torch.optimizer import whole
-
-
-class SingleProcess:
-    """A run in one process, without communication."""
-
-    def prepare_network(self, backbone: Backbone) -> Backbone:
-        """Return the network to train: the backbone itself, or a copy that can be sharded."""
-        return backbone
-
-    def prepare_objective(self, objective: nn.Module) -> nn.Module:
-        """Return the objective as each process calls it; its weights are on their device and have initial values."""
-        return objective
-
-    def micro_batch(self, objective: nn.Module, *, is_last: bool) -> AbstractContextManager[Any]:  # noqa: ARG002
-        """Enclose forward and backward of one micro-batch; gradients are exchanged after the last one of a step."""
-        return contextlib.nullcontext()
-
-    def mean(self, value: float) -> float:
-        """Return the mean over processes."""
-        return value
-
-    def max(self, value: float) -> float:
-        """Return the maximum over processes."""
-        return value
-
-    def broadcast(self, value: float) -> float:
-        """Return the value of the first process."""
-        return value
-
-    def state_dict(self, network: nn.Module) -> dict[str, Tensor]:
-        """Return the state dict with shards gathered; every process must call this."""
-        return network.state_dict()
-
-    def close(self) -> None:
-        """End the communication."""
+from engines.torch.single_process import SingleProcess
 
 
 class Distributed(SingleProcess):
     """A run started by torchrun or srun: each process holds the whole network (DDP) or shards of it (FSDP).
 
     Args:
+        processes: processes of the run.
         strategy: ``ddp`` or ``fsdp``, which also shards gradients and optimizer.
+        device: device of this process.
     """
 
     def __init__(self, processes: Processes, strategy: str, device: torch.device) -> None:
-        import torch.distributed as dist
-
-        self._dist = dist
         self._processes = processes
         self._device = device
         self._is_sharded = strategy == "fsdp"
@@ -70,33 +38,19 @@ class Distributed(SingleProcess):
         backend = "nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, rank=processes.rank, world_size=processes.count)
 
-    def prepare_network(self, backbone: Backbone) -> Backbone:
-        from copy import deepcopy
-
-        from engines.torch.batch_norm import convert_batch_norms
-
-        network = deepcopy(backbone) if self._is_sharded else backbone
+    def prepare_network(self, backbone: Backbone, device: torch.device) -> Backbone:
+        network = (copy.deepcopy(backbone) if self._is_sharded else backbone).to(device)
         convert_batch_norms(network)
+        if self._is_sharded:
+            shard(network, init_device_mesh(device.type, (self._processes.count,)))
         return network
 
     def prepare_objective(self, objective: nn.Module) -> nn.Module:
         if self._is_sharded:
-            self._shard(objective.network)  # type: ignore[arg-type]
             return objective
         devices = [self._device] if self._device.type == "cuda" else None
         # PoinTr and Informer have weights that some of their configurations do not use.
         return nn.parallel.DistributedDataParallel(objective, device_ids=devices, find_unused_parameters=True)
-
-    def _shard(self, network: nn.Module) -> None:
-        """Shard weights, and with them gradients and optimizer, layer by layer (FSDP2)."""
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
-
-        mesh = init_device_mesh(self._device.type, (self._processes.count,))
-        for layers in [module for module in network.modules() if isinstance(module, nn.ModuleList)]:
-            for layer in layers:
-                fully_shard(layer, mesh=mesh)
-        fully_shard(network, mesh=mesh)
 
     def micro_batch(self, objective: nn.Module, *, is_last: bool) -> AbstractContextManager[Any]:
         if is_last or self._is_sharded:
@@ -104,24 +58,29 @@ class Distributed(SingleProcess):
         return objective.no_sync()  # type: ignore[operator]
 
     def mean(self, value: float) -> float:
-        return self._reduce(value, self._dist.ReduceOp.SUM) / self._processes.count
+        return self._reduce(value, dist.ReduceOp.SUM) / self._processes.count
 
     def max(self, value: float) -> float:
-        return self._reduce(value, self._dist.ReduceOp.MAX)
+        return self._reduce(value, dist.ReduceOp.MAX)
 
     def broadcast(self, value: float) -> float:
-        return self._reduce(value if self._processes.is_first else 0.0, self._dist.ReduceOp.SUM)
+        return self._reduce(value if self._processes.is_first else 0.0, dist.ReduceOp.SUM)
 
     def _reduce(self, value: float, operation: Any) -> float:
         shared = torch.tensor(value, dtype=torch.float64, device=self._device)
-        self._dist.all_reduce(shared, operation)
+        dist.all_reduce(shared, operation)
         return float(shared)
 
-    def state_dict(self, network: nn.Module) -> dict[str, Tensor]:
-        return {name: whole(value) for name, value in network.state_dict().items()}
-
     def close(self) -> None:
-        self._dist.destroy_process_group()
+        dist.destroy_process_group()
+
+
+def shard(network: nn.Module, mesh: Any) -> None:
+    """Shard weights, and with them gradients and optimizer, layer by layer (FSDP2)."""
+    for layers in [module for module in network.modules() if isinstance(module, nn.ModuleList)]:
+        for layer in layers:
+            fully_shard(layer, mesh=mesh)
+    fully_shard(network, mesh=mesh)
 
 
 def _init_slurm_rendezvous() -> None:
@@ -129,3 +88,58 @@ def _init_slurm_rendezvous() -> None:
     hosts = subprocess.run(["scontrol", "show", "hostnames"], capture_output=True, text=True, check=True).stdout
     os.environ["MASTER_ADDR"] = hosts.split()[0]
     os.environ["MASTER_PORT"] = str(15_000 + int(os.environ["SLURM_JOB_ID"]) % 10_000)
+
+
+class SumOverProcesses(torch.autograd.Function):
+    """Sum over processes. The loss of each process depends on all terms, so gradients are summed as well."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:  # noqa: ARG004
+        x = x.clone()
+        dist.all_reduce(x)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # noqa: ARG004
+        grad = grad.clone()
+        dist.all_reduce(grad)
+        return grad
+
+
+class GlobalBatchNorm1d(nn.BatchNorm1d):
+    """Batch normalization with the statistics of the batch of all processes, on any device.
+
+    A step in several processes then equals a step in one. (``torch.nn.SyncBatchNorm`` supports GPUs only.)
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or not dist.is_initialized():
+            return super().forward(x)
+        axes = [axis for axis in range(x.ndim) if axis != 1]
+        wide = x.float()
+        count = torch.full_like(wide[0, :, ...].flatten()[:1], x.numel() / x.shape[1])
+        sums = torch.cat([count, wide.sum(dim=axes), wide.square().sum(dim=axes)])
+        count, total, squares = SumOverProcesses.apply(sums).split([1, x.shape[1], x.shape[1]])
+        mean = total / count
+        variance = (squares / count - mean.square()).clamp(min=0.0)
+        with torch.no_grad():
+            self._update_running_statistics(mean, variance * count / (count - 1).clamp(min=1.0))
+        shape = [1, -1] + [1] * (x.ndim - 2)
+        scale = self.weight * torch.rsqrt(variance + self.eps)
+        return (wide * scale.view(shape) + (self.bias - mean * scale).view(shape)).to(x.dtype)
+
+    def _update_running_statistics(self, mean: Tensor, variance: Tensor) -> None:
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.num_batches_tracked is not None
+        self.num_batches_tracked += 1
+        momentum = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+        self.running_mean.lerp_(mean, momentum)
+        self.running_var.lerp_(variance, momentum)
+
+
+def convert_batch_norms(module: nn.Module) -> None:
+    """Convert every BatchNorm1d to :class:`GlobalBatchNorm1d` in place, with the same parameters and names."""
+    for child in module.modules():
+        if type(child) is nn.BatchNorm1d:
+            child.__class__ = GlobalBatchNorm1d

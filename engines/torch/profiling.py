@@ -8,8 +8,6 @@ import logging
 import os
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
-from typing import Any
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler otherwise writes to stderr at every use
 
@@ -26,19 +24,7 @@ OPERATORS = 30
 COLUMNS = ("kind", "name", "calls", "seconds", "share")
 
 
-class NoProfile:
-    """A profile that measures nothing."""
-
-    def step(self, index: int) -> AbstractContextManager[Any]:  # noqa: ARG002
-        """Measure a whole step."""
-        return contextlib.nullcontext()
-
-    def part(self, name: str) -> AbstractContextManager[Any]:  # noqa: ARG002
-        """Measure one of the parts inside a step."""
-        return contextlib.nullcontext()
-
-
-class StepProfile(NoProfile):
+class StepProfile:
     """A profile of five steps after the first three, or of the steps that there are, in the folder of the run.
 
     ``profile.csv`` has one row per part of a step (``other`` is the time of the loop itself), then one row per
@@ -53,39 +39,30 @@ class StepProfile(NoProfile):
         first = order.start + min(WARM_UP, max(0, order.num_steps - order.start - 1))
         self.steps = range(first, min(first + STEPS, order.num_steps))
         self.seconds = dict.fromkeys((*PARTS, "step"), 0.0)
-        self._is_on = False
+        self._step = order.start - 1
         activities = [torch.profiler.ProfilerActivity.CPU]
         if self.device.type == "cuda":
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         self._trace = torch.profiler.profile(activities=activities)
 
     @contextlib.contextmanager
-    def step(self, index: int) -> Iterator[None]:
-        """Measure a whole step."""
-        self._is_on = index in self.steps
-        if self._is_on and index == self.steps[0]:
-            self._trace.start()
-        with self._timed("step"):
-            yield
-        if self._is_on and index == self.steps[-1]:
-            self._trace.stop()
-            if self.is_first:
-                self.write()
-        self._is_on = False
-
-    def part(self, name: str) -> AbstractContextManager[Any]:
-        """Measure one of the parts inside a step."""
-        return self._timed(name)
-
-    @contextlib.contextmanager
-    def _timed(self, name: str) -> Iterator[None]:
-        if not self._is_on:
+    def timed(self, name: str) -> Iterator[None]:
+        """Measure ``step``, a whole step, or one of the parts inside it."""
+        if name == "step":
+            self._step += 1
+            if self._step == self.steps.start:
+                self._trace.start()
+        if self._step not in self.steps:
             yield
             return
         begin = self._now()
         with torch.profiler.record_function(f"cab::{name}"):
             yield
         self.seconds[name] += self._now() - begin
+        if name == "step" and self._step == self.steps[-1]:
+            self._trace.stop()
+            if self.is_first:
+                self.write()
 
     def _now(self) -> float:
         if self.device.type == "cuda":

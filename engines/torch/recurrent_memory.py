@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections import deque
+from typing import Any
+
 import torch
+from torch import Tensor
 
 from cab.attention import DecodeState
+from cab.backbone import Backbone
+from cab.task import Task
 
 
 class RecurrentMemory:
-    """The memory of each micro-batch of a step in this process; None before the first step of an epoch.
+    """The memory of each micro-batch of a step, in their order; None before the first step of an epoch.
 
     Args:
         count: micro-batches per step.
@@ -20,21 +26,22 @@ class RecurrentMemory:
 
     def reset(self) -> None:
         """Clear the memory: at the start of an epoch no example continues one of the batch before."""
-        self._pieces: list[DecodeState | None] = [None] * self._count
+        self._memories: deque[DecodeState | None] = deque([None] * self._count)
 
-    def __getitem__(self, piece: int) -> DecodeState | None:
-        return self._pieces[piece]
-
-    def __setitem__(self, piece: int, memory: DecodeState | None) -> None:
-        self._pieces[piece] = memory
+    def loss(self, task: Task, model: Backbone, batch: Any) -> Tensor:
+        """Return the task's loss of the next micro-batch, and carry its memory to the next step."""
+        loss, memory = task.recurrent_loss(model, batch, self._memories.popleft())
+        self._memories.append(memory)
+        return loss
 
     def state_dict(self) -> DecodeState | None:
         """Return the memory of all examples after a step, independent of micro-batches; None if there is none."""
-        pieces = [piece for piece in self._pieces if piece is not None]
-        return {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]} if pieces else None
+        memories = [memory for memory in self._memories if memory is not None]
+        return {name: torch.cat([memory[name] for memory in memories]) for name in memories[0]} if memories else None
 
     def load_state_dict(self, state: DecodeState | None, device: torch.device) -> None:
         """Restore what :meth:`state_dict` returned, split into the micro-batches of this run."""
+        self.reset()
         if state is not None:
-            split = {name: x.to(device).chunk(self._count) for name, x in state.items()}
-            self._pieces = [{name: x[piece] for name, x in split.items()} for piece in range(self._count)]
+            chunks = {name: x.to(device).chunk(self._count) for name, x in state.items()}
+            self._memories = deque({name: x[piece] for name, x in chunks.items()} for piece in range(self._count))

@@ -128,7 +128,7 @@ def test_what_stands_in_the_padding_reaches_nothing() -> None:
     found = []
     for filling in (0.0, torch.nan):
         x = clean.masked_fill(mask[..., None], filling).requires_grad_()
-        output = backbone.layer_stack(backbone.run_layer, backbone.layers, x, mask)[~mask]
+        output = backbone.layers(x, mask)[~mask]
         used = [x, *backbone.layers.parameters()]
         found.append([output, *torch.autograd.grad(output.square().sum(), used)])
     for zeros, poisoned in zip(*found, strict=True):

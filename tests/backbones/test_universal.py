@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from backbones.layers.tokens import SinusoidalPositions
-from backbones.layers.universal import HaltingStack
+from backbones.layers.universal import HaltingSteps
 from cab import Backbone, UserError, build_backbone
 from cab.training import auxiliary_loss
 from tests.backbones.language_models import padding, small, tokens
@@ -213,7 +213,7 @@ def test_ponder_weight_is_felt_by_what_halts() -> None:
 
 
 def test_what_does_not_go_together() -> None:
-    assert isinstance(halting().layer_stack, HaltingStack)
+    assert isinstance(halting().layer_stack, HaltingSteps)
     with pytest.raises(UserError, match="halting=act needs one repeated layer: set weight_sharing=universal"):
         small("gpt2", "CS", halting="act")
     with pytest.raises(UserError, match="reversible=true needs separate weights per layer: set weight_sharing=stacked"):

@@ -20,7 +20,8 @@ from cab.runner.cell import Cell
 from cab.runner.launch import composed
 from cab.runner.processes import Processes
 from engines.fairseq.command import check_trainer, network_arguments
-from engines.torch import check, checkpoints, make_order
+from engines.torch import check, checkpoints
+from engines.torch.loop import make_order
 from engines.torch.recurrent_memory import RecurrentMemory
 from tasks.lm.task import LM
 from tests.cab.runner.processes import records, run_cab, the_record
@@ -99,9 +100,8 @@ def test_several_processes_are_refused() -> None:
 
 
 def test_more_rows_than_blocks_are_refused() -> None:
-    run = SimpleNamespace(
-        cell=Cell.from_config(composed(RECURRENT)), processes=Processes(rank=0, local_rank=0, count=1)
-    )
+    cell, processes = Cell.from_config(composed(RECURRENT)), Processes(rank=0, local_rank=0, count=1)
+    run = SimpleNamespace(cell=cell, processes=processes, observer=None)
     assert make_order(9, run).in_rows  # type: ignore[arg-type]
     with pytest.raises(
         UserError, match=r"the training set has 3 blocks, trainer\.batch_size is 4; lower trainer\.batch_size"
@@ -111,15 +111,27 @@ def test_more_rows_than_blocks_are_refused() -> None:
 
 def test_memories_are_those_of_the_rows_however_they_are_cut() -> None:
     rows = torch.arange(12.0).view(4, 3)
-    two = RecurrentMemory(2)
+    two, four, seen = RecurrentMemory(2), RecurrentMemory(4), []
+
+    def recurrent_loss(_: object, batch: Any, memory: Any) -> Any:
+        seen.append(memory)
+        return torch.zeros(()), {"x": batch}
+
+    task: Any = SimpleNamespace(recurrent_loss=recurrent_loss)
     assert two.state_dict() is None
-    two[0], two[1] = {"x": rows[:2]}, {"x": rows[2:]}
+    for batch in rows.split(2):
+        two.loss(task, None, batch)  # type: ignore[arg-type]
     state = two.state_dict()
     assert state is not None
     assert torch.equal(state["x"], rows)
-    four = RecurrentMemory(4)
     four.load_state_dict(state, torch.device("cpu"))
-    assert [four[piece]["x"].tolist() for piece in range(4)] == [[row] for row in rows.tolist()]  # type: ignore[index]
+    for batch in rows.split(1):
+        four.loss(task, None, batch + 1)  # type: ignore[arg-type]
+    assert seen[:2] == [None, None]
+    assert [memory["x"].tolist() for memory in seen[2:]] == [[row] for row in rows.tolist()]
+    state = four.state_dict()
+    assert state is not None
+    assert torch.equal(state["x"], rows + 1)
     four.reset()
     assert four.state_dict() is None
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from cab.runner.processes import find_processes
-from engines.torch.batch_norm import convert_batch_norms
+from engines.torch.parallel import convert_batch_norms
 
 
 def main(path: Path) -> None:
