@@ -8,10 +8,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
+from pathlib import Path
 
 import torch
 
-from cab.verification.fuzz import check_calls
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from tests.attentions.fuzz import check_calls
 
 
 def main() -> int:

@@ -23,7 +23,7 @@ import torch
 import window_kernels
 from autograd_forms import Call
 
-from cab.verification.memory import peak_bytes
+from cab.verification.growth import peak_bytes
 
 TABLE = Path(__file__).parents[1] / "results" / "efficiency" / "kernel_gains.csv"
 KERNELS = window_kernels.KERNELS | sum_kernels.KERNELS

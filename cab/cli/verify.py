@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from cab.cli.terminal import print_note
 from cab.errors import UserError
 from cab.files.disk import check_writable, sanitize_csv_cell
+from cab.files.text_table import text_table
 from cab.patterns import Pattern
 
 if TYPE_CHECKING:
@@ -94,15 +95,13 @@ def run(args: argparse.Namespace) -> int:
     if args.record is not None and not args.all:
         subjects = _without_row(subjects, args)
     results = list(_results(subjects, checks, args))
-    headlines = [headline(found) for _, found in groupby(results, lambda result: (result.attention, result.pattern))]
+    pairs = groupby(results, lambda result: (result.attention, result.pattern))
+    headlines = [headline(of_pair) for _, of_pair in pairs]
     results.sort(key=lambda result: result.passed)  # failures first, each part in the order of causes
     failed = [result for result in results if not result.passed]
     shown = failed if args.record is not None else results
     if args.csv:
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        rows = ((r.attention, r.pattern, r.check, str(r.passed).lower(), r.detail) for r in shown)
-        writer.writerows(map(sanitize_csv_cell, row) for row in rows)
+        _print_csv(COLUMNS, [(r.attention, r.pattern, r.check, str(r.passed).lower(), r.detail) for r in shown])
     elif shown:
         print("".join(f"{line}\n\n" for line in headlines if line), end="")
         _print_table(shown)
@@ -127,14 +126,13 @@ def _without_row(subjects: Sequence[Subject], args: argparse.Namespace) -> list[
     from cab.records.verified import code_of, package_of, read_rows
 
     rows = {(row.attention, row.pattern): row for row in read_rows(args.record)}
-    known = [(subject, rows.get((subject.name, str(subject.pattern)))) for subject in subjects]
-    left = [
-        subject
-        for subject, row in known
-        if row is None or not row.holds(code_of(subject.cls), quick=args.quick, package=package_of(subject.cls))
-    ]
-    print_note(f"{len(subjects) - len(left)} are already verified, {len(left)} to verify")
-    return left
+    pending = []
+    for subject in subjects:
+        row = rows.get((subject.name, str(subject.pattern)))
+        if row is None or not row.holds(code_of(subject.cls), quick=args.quick, package=package_of(subject.cls)):
+            pending.append(subject)
+    print_note(f"{len(subjects) - len(pending)} are already verified, {len(pending)} to verify")
+    return pending
 
 
 def _subjects(args: argparse.Namespace, patterns: Sequence[Pattern]) -> Iterator[Subject]:
@@ -206,30 +204,31 @@ def _note(record: Path, subject: Subject, results: Sequence[CheckResult], *, qui
     note(record, row, passed=all(result.passed for _, result in counted))
 
 
+def _print_csv(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerows(map(sanitize_csv_cell, row) for row in [header, *rows])
+
+
 def _print_table(results: Sequence[CheckResult]) -> None:
     rows = [(r.attention, r.pattern, r.check, "ok" if r.passed else "FAILED", r.detail) for r in results]
-    widths = [max(len(row[i]) for row in [COLUMNS, *rows]) for i in range(4)]
-    room = max(40, shutil.get_terminal_size((200, 24)).columns - sum(widths) - 8) if sys.stdout.isatty() else None
-    for row in [COLUMNS, *rows]:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        print("  ".join([*cells, row[4][:room]]).rstrip())
+    table = text_table(COLUMNS, rows)
+    if sys.stdout.isatty():
+        room = max(80, shutil.get_terminal_size((200, 24)).columns)
+        table = "\n".join(line[:room] for line in table.splitlines())
+    print(table)
 
 
 def _list_checks(as_csv: bool) -> None:
-    from cab.verification.check import CHECKS
+    from cab.verification.suite import GROUPS, select_checks
 
+    checks = select_checks(GROUPS)
     if as_csv:
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(("group", "check", "summary"))
-        writer.writerows((check.group, check.name, check.summary) for check in CHECKS.values())
+        _print_csv(("group", "check", "summary"), [(check.group, check.name, check.summary) for check in checks])
         return
-    width = max(len(name) for name in CHECKS)
-    group = ""
-    for check in CHECKS.values():
-        if check.group != group:
-            group = check.group
-            print(group)
-        print(f"  {check.name:<{width}}  {check.summary}")
+    rows: list[tuple[str, str]] = []
+    for group, members in groupby(checks, key=lambda check: check.group):
+        rows += [(group, ""), *((f"  {check.name}", check.summary) for check in members)]
+    print(text_table((), rows))
 
 
 def _check_device(device: str) -> None:

@@ -25,7 +25,7 @@ from cab.efficiency.timing import check_clock, seconds
 from cab.efficiency.workload import PHASES, Workload
 from cab.errors import UserError
 from cab.patterns import Pattern
-from cab.verification.memory import peak_bytes
+from cab.verification.growth import peak_bytes
 
 MIN_SECONDS = 0.02
 """Minimum duration of a subject's calls in a round."""

@@ -23,7 +23,7 @@ from cab.efficiency.subjects import AttentionSubject, Subject
 from cab.efficiency.timing import check_clock
 from cab.efficiency.workload import make_inputs
 from cab.patterns import Pattern
-from cab.verification.memory import peak_bytes
+from cab.verification.growth import peak_bytes
 
 PHASE = "forward"
 

@@ -1,23 +1,207 @@
-"""Call checks: no result depends on the number of calls, on inference mode, on threads or on the default dtype."""
+"""Determinism, state and call checks: a result depends on the module, its inputs and the seed alone."""
 
 from __future__ import annotations
 
+import functools
 import itertools
+import random
 import sys
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from cab.training import TrainableModule, auxiliary_loss
-from cab.verification.check import Worst, check
+from cab.verification.check import Measurements, check
 from cab.verification.compare import LEAK, ROUNDING, difference, gradient_floor
 from cab.verification.decoding import decode
 from cab.verification.inputs import Inputs, Module, outputs_and_gradients
-from cab.verification.state import own_classes
 from cab.verification.subject import Subject
+
+
+@check("determinism", "relative error between two runs with one seed")
+def same_seed(subject: Subject) -> Measurements:
+    """Two modules built and run in training mode with the same seed give bit-identical outputs."""
+    for length, dropout in ((17, 0.0), (65, 0.0), (33, subject.dropout), *((n, 0.0) for n in subject.long)):
+        outputs = []
+        for _ in range(2):
+            module = subject.build_for(length, dropout=dropout, seed=5).train()
+            inputs = subject.draw(module, length)
+            torch.manual_seed(7)
+            outputs.append(inputs.run(module))
+        yield difference(outputs[0], outputs[1]), f"n={length}, dropout {dropout:g}"
+
+
+@check("determinism", "relative error between two calls in evaluation mode")
+def eval_repeatable(subject: Subject) -> Measurements:
+    """In evaluation mode, repeated calls are bit-identical, whatever the state of the random number generator."""
+    for length in (1, 17, 130, *subject.long):
+        module = subject.build_for(length, dropout=0.5)
+        inputs = subject.draw(module, length)
+        with torch.no_grad():
+            first = inputs.run(module)
+            torch.manual_seed(11)
+            yield difference(inputs.run(module), first), f"n={length}, dropout 0.5"
+
+
+@check("determinism", "relative error after loading the state_dict into a new module")
+def state_dict_complete(subject: Subject) -> Measurements:
+    """After loading the state_dict, a module built with another seed gives the same output in evaluation mode."""
+    for length, seed in ((17, 1), (65, 2), *((n, 3) for n in subject.long)):
+        module = subject.build_for(length, seed=seed)
+        inputs = subject.draw(module, length)
+        with torch.no_grad():
+            inputs.run(module)  # the state_dict includes what the first call creates
+            expected = inputs.run(module)
+            other = subject.build_for(length, seed=seed + 100)
+            other.load_state_dict(module.state_dict())
+            yield difference(inputs.run(other), expected), f"n={length}"
+
+
+@check("determinism", "relative change of evaluation after calls in training mode")
+def train_then_eval(subject: Subject) -> Measurements:
+    """Forward passes in training mode do not change the output in evaluation mode."""
+    for length in (33, *subject.long):
+        module = subject.build_for(length, dropout=subject.dropout)
+        inputs = subject.draw(module, length, batch=1 if length in subject.long else 2)
+        with torch.no_grad():
+            before = inputs.run(module)
+            for _ in range(2):
+                inputs.run(module.train())
+            yield difference(inputs.run(module.eval()), before), f"n={length}"
+
+
+@check("determinism", "relative change of an input")
+def inputs_untouched(subject: Subject) -> Measurements:
+    """No call modifies its inputs or masks."""
+    for length in (33, *subject.long):
+        for training in (False, True):
+            module = subject.build_for(length).train(training)
+            for inputs in (subject.draw(module, length), subject.pad(subject.draw(module, length, batch=3), "left")):
+                before = {name: x.clone() for name, x in inputs.given().items()}
+                with torch.no_grad():
+                    inputs.run(module)
+                for name, x in inputs.given().items():
+                    changed = (
+                        (x != before[name]).float().mean() if x.dtype is torch.bool else difference(x, before[name])
+                    )
+                    yield changed, f"n={length}, {name}, {'training' if training else 'evaluation'}"
+
+
+@check("state", "modified random number generators")
+def generators_untouched(subject: Subject) -> Measurements:
+    """No call seeds a random number generator; only training mode draws, and only from torch's generator."""
+    for length in (17, *subject.long):
+        for training in (False, True):
+            module = subject.build_for(length, dropout=subject.dropout).train(training)
+            inputs = subject.draw(module, length, batch=1 if length in subject.long else 2)
+            where = f"n={length}, {'training' if training else 'evaluation'}"
+            after = []
+            for seed in (1, 2):
+                torch.manual_seed(seed)
+                before = _generators()
+                with torch.no_grad():
+                    inputs.run(module)
+                now = _generators()
+                allowed = {"torch"} if training else set()
+                touched = [name for name in now if now[name] != before[name] and name not in allowed]
+                yield len(touched), f"{where} ({', '.join(touched) or 'none'})"
+                after.append(now["torch"])
+            yield float(after[0] == after[1]), f"{where}, seeded by the call"
+
+
+@check("state", "relative change after an earlier batch")
+def calls_leave_nothing(subject: Subject) -> Measurements:
+    """No output depends on earlier batches, in training (forward and backward) or in evaluation."""
+    cases = [(False, 0.0, 17), (True, subject.dropout, 17), *((True, 0.0, length) for length in subject.long)]
+    for training, dropout, length in cases:
+        used, fresh = (subject.build_for(length, dropout=dropout).train(training) for _ in range(2))
+        batch = 1 if length in subject.long else 3
+        for seed, layout in ((5, ""), (6, "left"))[:batch]:
+            earlier = subject.draw(used, length, batch=batch, scale=3.0, seed=seed)
+            earlier = subject.pad(earlier, layout) if layout else earlier
+            earlier.requiring_grad().run(used).sum().backward()
+        inputs = subject.draw(used, length, batch=batch)
+        with torch.no_grad():
+            error = difference(inputs.run(used, seed=1), inputs.run(fresh, seed=1))
+        yield error, f"n={length}, {'training' if training else 'evaluation'}"
+
+
+@check("state", "relative change caused by another module or a cache")
+def modules_apart(subject: Subject) -> Measurements:
+    """Modules of one class do not affect each other, and class-level caches can be cleared."""
+    module = subject.build(seed=1)
+    inputs = subject.draw(module, 17)
+    with torch.no_grad():
+        expected = inputs.run(module)
+        for width in (32, 24):
+            other = subject.build(seed=2, embed_dim=width)
+            subject.draw(other, 29, seed=3, scale=2.0).run(other.train())
+        yield difference(inputs.run(module), expected), "n=17, after another module was built and called"
+        cleared = clear_tensor_caches(subject.cls)
+        fresh = subject.build(seed=2)
+        fresh.load_state_dict(module.state_dict())
+        torch.manual_seed(7)
+        error = difference(inputs.run(fresh), expected)
+    yield error, f"n=17, with the same state_dict, after clearing caches {', '.join(cleared) or '(none)'}"
+
+
+@check("state", "parameters without a gradient")
+def parameters_learn(subject: Subject) -> Measurements:
+    """Every parameter receives a gradient in training, from the output or an auxiliary loss."""
+    missing = {n for n, p in subject.build().named_parameters() if p.requires_grad}
+    lengths_tested: list[int] = []
+    for length, layout in ((1, ""), (17, ""), (70, "right"), (700, "")):
+        if not missing:
+            break
+        module = subject.build().train()
+        inputs = subject.draw(module, length, batch=3)
+        inputs = subject.pad(inputs, layout) if layout else inputs
+        output, own = inputs.run(module), auxiliary_loss(module)
+        ((output * torch.randn_like(output))[inputs.real].sum() + (0.0 if own is None else own)).backward()
+        missing -= {n for n, p in module.named_parameters() if p.grad is not None and bool(p.grad.any())}
+        lengths_tested.append(length)
+    yield len(missing), f"n={', '.join(map(str, lengths_tested))} ({', '.join(sorted(missing)) or 'none'})"
+
+
+def clear_tensor_caches(cls: type[nn.Module]) -> list[str]:
+    """Clear the tensor caches of a class and its module, which can be rebuilt, and return their names."""
+    cleared = []
+    for owner in (*own_classes(cls), *{sys.modules[c.__module__] for c in own_classes(cls)}):
+        for name, kept in list(vars(owner).items()):
+            if isinstance(kept, functools._lru_cache_wrapper):
+                kept.cache_clear()
+            elif isinstance(kept, dict | list | set) and any(isinstance(x, Tensor) for x in _items(kept)):
+                kept.clear()
+                cleared.append(name)
+            elif isinstance(kept, Tensor) and isinstance(owner, type):
+                setattr(owner, name, None)
+                cleared.append(name)
+    return cleared
+
+
+def own_classes(cls: type[nn.Module]) -> list[type]:
+    """Return the class and its bases outside torch and this package."""
+    return [c for c in cls.__mro__ if c.__module__.partition(".")[0] not in ("torch", "builtins", "cab", "typing")]
+
+
+def _items(kept: Any) -> Iterator[Any]:
+    yield from kept.values() if isinstance(kept, dict) else kept
+
+
+def _generators() -> dict[str, object]:
+    """Return the states of the random number generators of the process."""
+    numbers = np.random.get_state(legacy=True)
+    return {
+        "torch": bytes(torch.get_rng_state().numpy()),
+        "numpy": (numbers[1].tobytes(), numbers[2]),  # type: ignore[index]
+        "random": random.getstate(),
+    }
+
 
 CALLS, QUICK_CALLS = 200, 60
 """Numbers of small calls of one module in training mode, in the full and in the quick suite."""
@@ -27,10 +211,9 @@ DEPTH = 4
 """Levels of containers and objects that are searched for values that change."""
 
 
-@check("calls")
-def many_calls(subject: Subject) -> Worst:
+@check("calls", "relative error after many calls")
+def many_calls(subject: Subject) -> Measurements:
     """After 220 calls in training and 100 in evaluation mode (quick: 80, 30), results are those of a new module."""
-    worst = Worst("relative error after many calls", limit=0.0)
     used, fresh = subject.build().train(), subject.build().train()
     tiny, small = subject.draw(used, 1, batch=1), subject.draw(used, 17, batch=1)
     inputs, decoded = subject.draw(used, 33), subject.draw(used, 9)
@@ -50,20 +233,18 @@ def many_calls(subject: Subject) -> Worst:
             outputs_and_gradients(module.train(training), inputs, direction, seed=1) for module in (used, fresh)
         )
         for name, x in expected.items():
-            worst.add(difference(actual[name], x) if name in actual else torch.inf, f"{name}, n=33, {mode}")
+            yield difference(actual[name], x) if name in actual else torch.inf, f"{name}, n=33, {mode}"
     if subject.decodes:
         with torch.no_grad():
             decode(fresh, decoded, [1] * 9)
             for _ in range(20):
                 outputs = decode(used, decoded, [1] * 9)
-            worst.add(difference(outputs, decode(fresh, decoded, [1] * 9)), "n=9, decoded 20 times")
-    return worst
+            yield difference(outputs, decode(fresh, decoded, [1] * 9)), "n=9, decoded 20 times"
 
 
-@check("calls")
-def no_counters(subject: Subject) -> Worst:
+@check("calls", "values that change with the number of calls")
+def no_counters(subject: Subject) -> Measurements:
     """No value outside the state_dict changes when a call is repeated: no counter, no growing list or buffer."""
-    worst = Worst("values that change with the number of calls", limit=0.0)
     for training in (True, False):
         module = subject.build().train(training)
         inputs = subject.draw(module, 9)
@@ -86,14 +267,12 @@ def no_counters(subject: Subject) -> Worst:
         before, after = found[1:]
         changed = [name for name in before | after if before.get(name) != after.get(name)]
         mode = "training" if training else "evaluation"
-        worst.add(len(changed), f"n=9, {mode} ({', '.join(changed[:4]) or 'none'})")
-    return worst
+        yield len(changed), f"n=9, {mode} ({', '.join(changed[:4]) or 'none'})"
 
 
-@check("calls")
-def inference_mode(subject: Subject) -> Worst:
+@check("calls", "relative error in or after inference mode")
+def inference_mode(subject: Subject) -> Measurements:
     """In ``torch.inference_mode``, outputs are those of ``torch.no_grad``; a training step afterwards is correct."""
-    worst = Worst("relative error in or after inference mode", limit=0.0)
     for length in (17, 130):
         used, fresh = subject.build(), subject.build()
         inputs = subject.draw(used, length)
@@ -106,20 +285,18 @@ def inference_mode(subject: Subject) -> Worst:
         with torch.no_grad():
             for output, given, name in zip(outputs, (inputs, padded), ("", ", padding left"), strict=True):
                 error = difference(output[given.real], given.run(fresh)[given.real])
-                worst.add(error, f"n={length}{name}, in inference mode")
+                yield error, f"n={length}{name}, in inference mode"
         actual, expected = (
             outputs_and_gradients(module.train(), inputs, direction, seed=1) for module in (used, fresh)
         )
         for name, x in expected.items():
             error = difference(actual[name], x) if name in actual else torch.inf
-            worst.add(error, f"{name}, n={length}, training after inference mode")
-    return worst
+            yield error, f"{name}, n={length}, training after inference mode"
 
 
-@check("calls")
-def several_threads(subject: Subject) -> Worst:
+@check("calls", "relative error between one thread and several", limit=ROUNDING)
+def several_threads(subject: Subject) -> Measurements:
     """With several threads, outputs and gradients are those of one thread."""
-    worst = Worst("relative error between one thread and several", limit=ROUNDING)
     module = subject.build().train()
     inputs = subject.draw(module, 300, batch=3)
     direction = torch.randn_like(inputs.query)
@@ -129,14 +306,12 @@ def several_threads(subject: Subject) -> Worst:
     floor = gradient_floor(alone)
     for name, x in alone.items():
         error = difference(together[name], x, floor) if name in together else torch.inf
-        worst.add(error, f"{name}, n=300, {THREADS} threads")
-    return worst
+        yield error, f"{name}, n=300, {THREADS} threads"
 
 
-@check("calls")
-def default_dtype(subject: Subject) -> Worst:
+@check("calls", "relative error, or outputs of another dtype", limit=LEAK)
+def default_dtype(subject: Subject) -> Measurements:
     """With a default dtype of float64, a float32 module gives the same float32 outputs, also while decoding."""
-    worst = Worst("relative error, or outputs of another dtype", limit=LEAK)
     module = subject.build()
     inputs = subject.draw(module, 33)
     padded = subject.pad(subject.draw(module, 17, batch=3), "left")
@@ -149,9 +324,8 @@ def default_dtype(subject: Subject) -> Worst:
     pairs = zip((*outputs, stepped), (*expected, decoded), ("n=33", "n=17, padding left", "n=9, decoded"), strict=True)
     for output, known, where in pairs:
         if output is not None and known is not None:
-            worst.add(float(output.dtype != known.dtype), f"{where} ({output.dtype})", limit=0.0)
-            worst.add(difference(output, known), where)
-    return worst
+            yield float(output.dtype != known.dtype), f"{where} ({output.dtype})", 0.0
+            yield difference(output, known), where
 
 
 def values_of(module: nn.Module) -> dict[str, object]:

@@ -9,10 +9,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from cab.verification.check import FLOAT32, Worst, causal, check
-from cab.verification.compare import LEAK, ROUNDING, error_at, limit_for
+from cab.verification.check import FLOAT32, Measurements, check
+from cab.verification.compare import LEAK, ROUNDING, error_at, largest_errors, limit_for
 from cab.verification.inputs import Inputs, Module
-from cab.verification.near_ties import largest_errors
 from cab.verification.subject import Subject, rounding
 
 LONGEST_WHOLE = 400
@@ -28,11 +27,12 @@ BORDERS = (
 ODD_LENGTHS = (105, 231, 385)
 """Lengths at which every position is checked, which exposes blocks of any length up to half of them."""
 
+leak_check = partial(check, "causality", limit=LEAK, applies=lambda s: s.pattern.is_causal)
 
-@check("causality", applies=causal)
-def lookahead_gradient(subject: Subject) -> Worst:
+
+@leak_check("gradient with respect to a later token, relative to the largest,")
+def lookahead_gradient(subject: Subject) -> Measurements:
     """No output has a gradient with respect to a later target, at every position, in training mode."""
-    worst = Worst("gradient with respect to a later token, relative to the largest,", limit=LEAK)
     for length, num_heads, scale, dropout in (
         (2, 4, 1.0, 0.0),
         (17, 1, 1.0, 0.0),
@@ -44,16 +44,12 @@ def lookahead_gradient(subject: Subject) -> Worst:
         module = subject.build(embed_dim=8 * num_heads, num_heads=num_heads, dropout=dropout).train()
         inputs = subject.draw(module, length, batch=1, scale=scale)
         leak, where = gradient_leak(module, inputs, torch.arange(length))
-        worst.add(
-            leak, f"n={length}, heads {num_heads}, inputs x{scale:g}, dropout {dropout:g}, {where}", finding=where
-        )
-    return worst
+        yield leak, f"n={length}, heads {num_heads}, inputs x{scale:g}, dropout {dropout:g}, {where}", None, where
 
 
-@check("causality", applies=causal)
-def lookahead_perturbation(subject: Subject) -> Worst:
+@leak_check("relative change of outputs before the replaced tokens")
+def lookahead_perturbation(subject: Subject) -> Measurements:
     """Output i does not change when all targets after i are replaced, at every position, for inputs of scale 1 to 5."""
-    worst = Worst("relative change of outputs before the replaced tokens", limit=LEAK)
     for length, num_heads, scale, later in (
         (17, 4, 1.0, 1.0),
         (33, 1, 4.0, 1.0),
@@ -64,44 +60,38 @@ def lookahead_perturbation(subject: Subject) -> Worst:
         inputs = subject.draw(module, length, batch=1, scale=scale)
         leak, where = replacement_leak(module, inputs, torch.arange(length), later)
         limit = limit_for(rounding(module, inputs), LEAK)
-        worst.add(leak, f"n={length}, heads {num_heads}, inputs x{scale:g}, {where}", limit=limit, finding=where)
-    return worst
+        yield leak, f"n={length}, heads {num_heads}, inputs x{scale:g}, {where}", limit, where
 
 
-@check("causality", applies=causal)
-def lookahead_in_training(subject: Subject) -> Worst:
+@leak_check("relative change of outputs before the replaced tokens")
+def lookahead_in_training(subject: Subject) -> Measurements:
     """In training mode with a fixed seed, output i does not change when all targets after i are replaced."""
-    worst = Worst("relative change of outputs before the replaced tokens", limit=LEAK)
     for length, dropout in ((17, 0.0), (33, subject.dropout), (75, 0.0), *((n, 0.0) for n in subject.long)):
         module = subject.build_for(length, dropout=dropout).train()
         inputs = subject.draw(module, length, batch=1)
         cuts = torch.arange(length) if length < LONGEST_WHOLE else torch.tensor([length // 3, BORDERS[-1] - 1])
         leak, where = replacement_leak(module, inputs, cuts, 3.0, seed=1)
         limit = limit_for(rounding(module, inputs), LEAK)
-        worst.add(leak, f"n={length}, dropout {dropout:g}, {where}", limit=limit, finding=where)
-    return worst
+        yield leak, f"n={length}, dropout {dropout:g}, {where}", limit, where
 
 
-@check("causality", applies=causal, is_quick=False)
-def lookahead_long(subject: Subject) -> Worst:
+@leak_check("relative change or gradient across a block border", is_quick=False)
+def lookahead_long(subject: Subject) -> Measurements:
     """No output before a block border of a long sequence depends on targets after it (gradient and replacement)."""
-    worst = Worst("relative change or gradient across a block border", limit=LEAK)
     for length in subject.long:
         module = subject.build_for(length).train()
         inputs = subject.draw(module, length, batch=1)
         limit = limit_for(rounding(module, inputs), LEAK)
         leak, where = border_leak(module, inputs, BORDERS)
-        worst.add(leak, f"n={length}, gradient, {where}, {len(BORDERS)} borders")
+        yield leak, f"n={length}, gradient, {where}, {len(BORDERS)} borders"
         for border in (BORDERS[0], length // 2, BORDERS[-1]):
             leak, where = replacement_leak(module.eval(), inputs, torch.tensor([border - 1]), 1.0)
-            worst.add(leak, f"n={length}, {where}", limit=limit, finding=where)
-    return worst
+            yield leak, f"n={length}, {where}", limit, where
 
 
-@check("causality", applies=causal)
-def lookahead_length(subject: Subject) -> Worst:
+@leak_check("relative error between a prefix and the whole sequence", limit=ROUNDING)
+def lookahead_length(subject: Subject) -> Measurements:
     """Every prefix gives the start of the full output, so no factor depends on the final length."""
-    worst = Worst("relative error between a prefix and the whole sequence", limit=ROUNDING)
     cases = [(33, (1, 2, 16, 17, 32), 1.0), (33, (5, 31), 4.0), (300, (1, 64, 255, 257), 1.0)]
     cases += [(length, (700, length // 2, length - 2), 1.0) for length in subject.long]
     for length, prefixes, scale in cases:
@@ -111,8 +101,7 @@ def lookahead_length(subject: Subject) -> Worst:
         measure = partial(prefix_errors, prefixes=prefixes)
         for prefix, error in largest_errors(measure, module, inputs, limit=limit).items():
             finding = f"the first {prefix} outputs depend on the length of the sequence"
-            worst.add(error, f"n={length}, first {prefix}, inputs x{scale:g}", limit=limit, finding=finding)
-    return worst
+            yield error, f"n={length}, first {prefix}, inputs x{scale:g}", limit, finding
 
 
 @torch.no_grad()

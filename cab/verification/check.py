@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from torch import Tensor
 
@@ -15,113 +16,112 @@ from cab.verification.subject import Subject
 FLOAT32 = 2.0**-23
 """Machine epsilon of float32, the unit of some limits."""
 
+Measurements = Iterator[tuple[Any, ...]]
+"""The results of a check: value and location, then optionally limit and finding; see :meth:`Worst.add`."""
+
+Limit = float | Callable[[Subject], float]
+"""Largest value that passes, for every subject or as a function of the subject."""
+
 
 @dataclass(frozen=True)
 class Check:
-    """A property that an attention must have in every pattern to which the check applies."""
+    """A property that an attention must have in every pattern to which the check applies.
+
+    Attributes:
+        name: unique name.
+        group: group of related checks.
+        summary: the property in one sentence.
+        quantity: the measured quantity.
+        limit: its limit, unless a measurement has its own.
+        applies: whether a subject is expected to have the property.
+        measurements: the measurements of a subject.
+        is_quick: whether the quick suite includes the check.
+        is_timed: whether the result depends on the speed of the machine.
+        declared_in: class attribute that declares an intended deviation; empty if there is none.
+        runs_long: whether long sequences are measured as well; always False in the quick suite.
+    """
 
     name: str
     group: str
     summary: str
+    quantity: str
+    limit: Limit
     applies: Callable[[Subject], bool]
-    measure: Callable[[Subject], Worst]
+    measurements: Callable[[Subject], Measurements]
     is_quick: bool = True
-    """Whether the quick suite includes the check."""
     is_timed: bool = False
-    """Whether the result depends on the speed of the machine."""
-    runs_long: bool = True
-    """Whether the check also measures long sequences; always False in the quick suite."""
     declared_in: str = ""
-    """Class attribute that declares an intended deviation from the property; empty if there is none."""
+    runs_long: bool = True
+
+    def measure(self, subject: Subject) -> Worst:
+        """Return the worst measurement of ``subject``."""
+        worst = Worst(self.quantity, limit=self.limit(subject) if callable(self.limit) else self.limit)
+        for measurement in self.measurements(subject):
+            worst.add(*measurement)
+        return worst
 
 
 CHECKS: dict[str, Check] = {}
-"""Every check by name, in execution order."""
+"""Every check by name."""
 
-
-def always(_subject: Subject) -> bool:
-    """Accept every subject."""
-    return True
-
-
-def causal(subject: Subject) -> bool:
-    """Return whether the pattern is causal (CS or CC)."""
-    return subject.pattern.is_causal
-
-
-def cross(subject: Subject) -> bool:
-    """Return whether the pattern is cross attention (NC or CC)."""
-    return subject.pattern.is_cross
-
-
-def keeps_contract(subject: Subject) -> bool:
-    """Return whether the subject has to satisfy the whole contract."""
-    return subject.keeps_whole_contract
-
-
-def decodes(subject: Subject) -> bool:
-    """Return whether decoding has to be verified."""
-    return subject.decodes
-
-
-def pads(subject: Subject) -> bool:
-    """Return whether the subject supports any padding layout."""
-    return bool(subject.padding_layouts)
-
-
-def supports(subject: Subject, layout: str) -> bool:
-    """Return whether the subject supports a padding layout."""
-    return layout in subject.padding_layouts
-
-
-Measure = Callable[[Subject], "Worst"]
+Function = Callable[..., Measurements]
+"""A function of a subject, and of a padding layout for :func:`check_layouts`."""
 
 
 def check(
     group: str,
+    quantity: str,
     *,
-    applies: Callable[[Subject], bool] = always,
+    limit: Limit = 0.0,
+    applies: Callable[[Subject], bool] = lambda _: True,
     is_quick: bool = True,
     is_timed: bool = False,
     declared_in: str = "",
-) -> Callable[[Measure], Measure]:
-    """Register the decorated function as a check of ``group``; its docstring's first paragraph states the property."""
+) -> Callable[[Function], Function]:
+    """Register the decorated function as a check; the first paragraph of its docstring states the property."""
 
-    def add(measure: Measure) -> Measure:
-        name, summary = measure.__name__, _summary(measure)
+    def add(measurements: Function) -> Function:
+        name, summary = measurements.__name__, _summary(measurements)
         CHECKS[name] = Check(
-            name, group, summary, applies, measure, is_quick=is_quick, is_timed=is_timed, declared_in=declared_in
+            name, group, summary, quantity, limit, applies, measurements, is_quick, is_timed, declared_in
         )
-        return measure
+        return measurements
 
     return add
 
 
-LayoutMeasure = Callable[..., "Worst"]
-"""A function of a subject and a padding layout."""
-
-
-def check_layouts(group: str, *, applies: Callable[..., bool] = supports) -> Callable[[LayoutMeasure], LayoutMeasure]:
+def check_layouts(
+    group: str,
+    quantity: str,
+    *,
+    limit: Limit = 0.0,
+    applies: Callable[[Subject, str], bool] = lambda subject, layout: layout in subject.padding_layouts,
+) -> Callable[[Function], Function]:
     """Register the decorated function as one check per padding layout, called ``<function>_<layout>``."""
 
-    def add(measure: LayoutMeasure) -> LayoutMeasure:
+    def add(measurements: Function) -> Function:
         for layout in LAYOUTS:
-            check = Check(
-                f"{measure.__name__}_{layout}",
+            CHECKS[f"{measurements.__name__}_{layout}"] = Check(
+                f"{measurements.__name__}_{layout}",
                 group,
-                f"{_summary(measure).removesuffix('.')} (padding {layout}).",
-                applies=partial(applies, layout=layout),
-                measure=partial(measure, layout=layout),
+                f"{_summary(measurements).removesuffix('.')} (padding {layout}).",
+                quantity,
+                limit,
+                partial(_applies_to_layout, applies, layout),
+                partial(measurements, layout=layout),
                 declared_in="padding_layouts",
             )
-            CHECKS[check.name] = check
-        return measure
+        return measurements
 
     return add
 
 
-def _summary(measure: Callable[..., object]) -> str:
-    return " ".join((measure.__doc__ or "").split("\n\n")[0].split())
+def _applies_to_layout(applies: Callable[[Subject, str], bool], layout: str, subject: Subject) -> bool:
+    return applies(subject, layout)
+
+
+def _summary(function: Function) -> str:
+    return " ".join((function.__doc__ or "").split("\n\n")[0].split())
 
 
 class Worst:
@@ -142,8 +142,8 @@ class Worst:
         self.finding = ""
         self.count = 0
 
-    def add(self, value: float | Tensor, where: str, *, limit: float | None = None, finding: str = "") -> None:
-        """Add one measurement, with its own ``limit`` if given; NaN counts as infinite.
+    def add(self, value: float | Tensor, where: str, limit: float | None = None, finding: str = "") -> None:
+        """Add one measurement; NaN counts as infinite.
 
         Args:
             value: the measured value.

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from cab.verification.check import Worst, check
+from cab.verification.check import Measurements, check
 from cab.verification.compare import LEAK, difference, limit_for
 from cab.verification.subject import Subject, rounding
 
@@ -23,11 +23,6 @@ which adds a multiple of the token itself. ABC's released causal code, whose cum
 """
 
 
-def reads_something(subject: Subject) -> bool:
-    """Return whether the method reads other tokens; one of constant complexity does not."""
-    return subject.complexity != "1"
-
-
 LEAST_CHANGE = 1e-3
 """Smallest relative change of the output when queries, keys or values are replaced."""
 
@@ -35,18 +30,15 @@ LEAST_LONG_CHANGE = 1e-5
 """The corresponding limit on thousands of tokens."""
 
 
-def reads_source(subject: Subject) -> bool:
-    """Return whether the method reads a source."""
-    return subject.pattern.is_cross and reads_something(subject)
-
-
-@check("context", applies=reads_something, declared_in="max_self_contribution")
-def context_is_used(subject: Subject) -> Worst:
+@check(
+    "context",
+    "share of the output's change caused by its own token",
+    limit=lambda s: getattr(s.cls, "max_self_contribution", MAX_SELF_CONTRIBUTION),
+    applies=lambda s: s.reads_others,
+    declared_in="max_self_contribution",
+)
+def context_is_used(subject: Subject) -> Measurements:
     """Every output depends on other tokens: earlier ones in CS, the source in cross patterns."""
-    worst = Worst(
-        "share of the output's change caused by its own token",
-        limit=getattr(subject.cls, "max_self_contribution", MAX_SELF_CONTRIBUTION),
-    )
     for seed in (1, 2):
         module = subject.build(seed=seed)
         inputs = subject.draw(module, LENGTH, batch=DRAWS, seed=seed)
@@ -64,17 +56,21 @@ def context_is_used(subject: Subject) -> Worst:
             )
         by_own, by_others = _change(with_own, before), _change(with_others, before)
         share = by_own / (by_own + by_others) if by_own + by_others > 0.0 else 1.0
-        worst.add(share, f"n={LENGTH}, position {LENGTH - 1}, seed {seed}")
-    return worst
+        yield share, f"n={LENGTH}, position {LENGTH - 1}, seed {seed}"
 
 
-@check("context", applies=reads_source, declared_in="uses_key")
-def each_input_is_used(subject: Subject) -> Worst:
+@check(
+    "context",
+    "required change of the output, relative to the measured change,",
+    limit=1.0,
+    applies=lambda s: s.reads_source,
+    declared_in="uses_key",
+)
+def each_input_is_used(subject: Subject) -> Measurements:
     """In cross patterns, the output depends on the query, on the key and on the value separately.
 
     The key is exempt for classes that declare ``uses_key = False``.
     """
-    worst = Worst("required change of the output, relative to the measured change,", limit=1.0)
     # Means over thousands of random keys hardly differ: on long sequences, any change beyond rounding is sufficient.
     for length, least in ((33, LEAST_CHANGE), *((length, LEAST_LONG_CHANGE) for length in subject.long)):
         module = subject.build_for(length)
@@ -86,28 +82,22 @@ def each_input_is_used(subject: Subject) -> Worst:
                 if name == "key" and not getattr(subject.cls, "uses_key", True):
                     continue
                 change = _change(replace(inputs, **{name: x}).run(module), before) / max(typical, 1e-30)
-                worst.add(least / change if change else torch.inf, f"n={length}, {name}")
-    return worst
-
-
-def reads_whole_source(subject: Subject) -> bool:
-    """Return whether the outputs of a cross pattern are expected to depend on all parts of the source."""
-    return reads_source(subject) and not getattr(subject.cls, "selects_tokens", False)
-
-
-def declares_distance(subject: Subject) -> bool:
-    """Return whether a self-attention module declares the largest distance between an output and its tokens."""
-    return not subject.pattern.is_cross and subject.max_token_distance is not None
+                yield least / change if change else torch.inf, f"n={length}, {name}"
 
 
 BEYOND = 40
 """Number of tokens in addition to twice the declared distance."""
 
 
-@check("context", applies=declares_distance, declared_in="max_token_distance")
-def token_distance(subject: Subject) -> Worst:
+@check(
+    "context",
+    "relative dependence on tokens beyond the declared distance",
+    limit=LEAK,
+    applies=lambda s: not s.pattern.is_cross and s.max_token_distance is not None,
+    declared_in="max_token_distance",
+)
+def token_distance(subject: Subject) -> Measurements:
     """No output depends on a token beyond ``max_token_distance``, if declared; one at that distance is read."""
-    worst = Worst("relative dependence on tokens beyond the declared distance", limit=LEAK)
     farthest = subject.max_token_distance
     assert farthest is not None
     module = subject.build()
@@ -123,16 +113,15 @@ def token_distance(subject: Subject) -> Worst:
     beyond = share.where(away > farthest, 0.0)
     row, token = divmod(int(beyond.nan_to_num(nan=torch.inf).argmax()), length)
     finding = f"output {outputs[row].item()} depends on token {token}, beyond the declared distance {farthest}"
-    worst.add(beyond[row, token], f"n={length}, gradient, output {outputs[row].item()}, token {token}", finding=finding)
+    yield beyond[row, token], f"n={length}, gradient, output {outputs[row].item()}, token {token}", None, finding
     fresh = subject.draw(module, length, batch=1, seed=2).repeated(len(outputs))
     with torch.no_grad():
         changed = torch.where((away > farthest)[..., None], fresh.query, rows.query)
         moved = replace(inputs, query=changed).run(module)[torch.arange(len(outputs)), outputs]
         limit = limit_for(rounding(module, inputs), LEAK)
-        worst.add(difference(moved, output), f"n={length}, tokens beyond {farthest} replaced", limit=limit)
+        yield difference(moved, output), f"n={length}, tokens beyond {farthest} replaced", limit
     unread = float(not bool(gradient[away == farthest].any()))
-    worst.add(unread, f"n={length}, no output depends on a token at distance {farthest}", limit=0.0)
-    return worst
+    yield unread, f"n={length}, no output depends on a token at distance {farthest}", 0.0
 
 
 SHORT, MIDDLE = 66, 600
@@ -147,15 +136,14 @@ MANY_KEYS, FEW_QUERIES = 600, 5
 
 def reads_all(subject: Subject) -> bool:
     """Return whether the outputs of a self pattern are expected to read all tokens that they may attend to."""
-    if subject.pattern.is_cross or not reads_something(subject) or subject.max_token_distance is not None:
+    if subject.pattern.is_cross or not subject.reads_others or subject.max_token_distance is not None:
         return False
     return not getattr(subject.cls, "selects_tokens", False)
 
 
-@check("context", applies=reads_all, declared_in="selects_tokens")
-def context_map(subject: Subject) -> Worst:
+@check("context", "share of tokens not read", applies=reads_all, declared_in="selects_tokens")
+def context_map(subject: Subject) -> Measurements:
     """At 600 and 4,133 tokens, outputs read the predecessor, the token 512 before, the first token and most others."""
-    worst = Worst("share of tokens not read", limit=0.0)
     usual = _read(subject, SHORT).gt(0.0).double().sum() / _visible(subject, SHORT)
     fades = reads_beyond = False
     for length in (MIDDLE, *subject.long):
@@ -171,18 +159,22 @@ def context_map(subject: Subject) -> Worst:
             places["first token"] = torch.zeros_like(outputs)
             share = float(sizes.gt(0.0).double().sum() / _visible(subject, length) / usual)
             finding = f"outputs read {share:.0%} of the share of tokens that they read at n={SHORT}"
-            worst.add(1.0 - min(share, 1.0), f"n={length}, all tokens", limit=1.0 - LEAST_READ, finding=finding)
+            yield 1.0 - min(share, 1.0), f"n={length}, all tokens", 1.0 - LEAST_READ, finding
         for name, tokens in places.items():
             unread = 1.0 - (sizes[torch.arange(len(outputs)), tokens] > 0.0).double().mean()
             finding = f"at n={length}, most outputs do not read the {name}"
-            worst.add(unread, f"n={length}, {name}", limit=0.5, finding=finding)
-    return worst
+            yield unread, f"n={length}, {name}", 0.5, finding
 
 
-@check("context", applies=reads_whole_source, declared_in="selects_tokens")
-def source_map(subject: Subject) -> Worst:
+@check(
+    "context",
+    "required change of the output, relative to the measured change,",
+    limit=1.0,
+    applies=lambda s: s.reads_source and not getattr(s.cls, "selects_tokens", False),
+    declared_in="selects_tokens",
+)
+def source_map(subject: Subject) -> Measurements:
     """With far more source than target tokens, the output depends on every quarter of the source."""
-    worst = Worst("required change of the output, relative to the measured change,", limit=1.0)
     for count in (MANY_KEYS, *subject.long):
         module = subject.build_for(count)
         inputs, fresh = (subject.draw(module, FEW_QUERIES, count, batch=1, seed=seed) for seed in (1, 2))
@@ -199,8 +191,7 @@ def source_map(subject: Subject) -> Worst:
                 change = _change(replace(inputs, key=key, value=value).run(module), before) / size
                 finding = f"outputs do not depend on quarter {quarter + 1} of {count} source tokens"
                 needed = LEAST_LONG_CHANGE / change if change else torch.inf
-                worst.add(needed, f"n={FEW_QUERIES}, m={count}, quarter {quarter + 1}", finding=finding)
-    return worst
+                yield needed, f"n={FEW_QUERIES}, m={count}, quarter {quarter + 1}", None, finding
 
 
 def _outputs(length: int) -> Tensor:

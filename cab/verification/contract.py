@@ -1,21 +1,35 @@
-"""Contract checks: invalid calls raise ValueError, and output shape, type and device follow the query."""
+"""Contract checks: invalid calls, output types, model sizes, layer positions, limits, parameters and compilation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
+from statistics import mean
+from typing import Any
 
 import torch
+import torch._dynamo
 from torch import Tensor
 
-from cab.verification.check import Worst, check, cross, keeps_contract
-from cab.verification.compare import LEAK, difference
-from cab.verification.decoding import initial_state
-from cab.verification.subject import Subject
+from cab.attention import Attention, LayerPosition
+from cab.patterns import Pattern
+from cab.training import auxiliary_loss
+from cab.verification.causality import gradient_leak, replacement_leak
+from cab.verification.check import CHECKS, Measurements, check
+from cab.verification.compare import LEAK, ROUNDING, difference, distance, limit_for
+from cab.verification.decoding import decode, initial_state
+from cab.verification.inputs import LAYOUTS, Inputs, Module, row_alone
+from cab.verification.numerics import SLOPE, SLOPE_FLOAT32, slope_error
+from cab.verification.subject import Subject, names_argument, rounding, takes
+
+refusal_check = partial(
+    check, "contract", "invalid calls without a ValueError", applies=lambda s: s.keeps_whole_contract
+)
 
 
-@check("contract", applies=keeps_contract)
-def wrong_inputs(subject: Subject) -> Worst:
+@refusal_check()
+def wrong_inputs(subject: Subject) -> Measurements:
     """Invalid calls raise ValueError: key in a self pattern, no key in a cross pattern, wrong masks or widths."""
     module = subject.build()
     x, source = torch.randn(2, 5, module.embed_dim), torch.randn(2, 7, module.embed_dim)
@@ -44,8 +58,8 @@ def wrong_inputs(subject: Subject) -> Worst:
     return refusals(calls)
 
 
-@check("contract", applies=keeps_contract)
-def wrong_options(subject: Subject) -> Worst:
+@refusal_check()
+def wrong_options(subject: Subject) -> Measurements:
     """Invalid options raise ValueError: embed_dim not divisible by the heads, 0 heads, dropout 1, unknown pattern."""
     cls, options = subject.cls, dict(subject.options)
     given = {"pattern": subject.pattern, "embed_dim": 32, "num_heads": 4}
@@ -58,8 +72,8 @@ def wrong_options(subject: Subject) -> Worst:
     return refusals(calls)
 
 
-@check("contract", applies=keeps_contract)
-def decoding_refused(subject: Subject) -> Worst:
+@refusal_check()
+def decoding_refused(subject: Subject) -> Measurements:
     """init_state raises ValueError in noncausal patterns, without a source in CC, and with a source in CS."""
     module = subject.build()
     source = torch.randn(2, 7, module.embed_dim, device=subject.device)
@@ -70,25 +84,22 @@ def decoding_refused(subject: Subject) -> Worst:
     return refusals({"init_state with a source in CS": lambda: module.init_state(2, key=source, value=source)})
 
 
-@check("contract", applies=cross)
-def same_source(subject: Subject) -> Worst:
+@check(
+    "contract", "relative error between a shared and a copied source", limit=LEAK, applies=lambda s: s.pattern.is_cross
+)
+def same_source(subject: Subject) -> Measurements:
     """One tensor passed as both key and value gives the same output as two equal tensors."""
-    worst = Worst("relative error between a shared and a copied source", limit=LEAK)
     module = subject.build()
     inputs = subject.draw(module, 17)
     assert inputs.key is not None
     with torch.no_grad():
         once = module(inputs.query, inputs.key, inputs.key)
-        worst.add(
-            difference(module(inputs.query, inputs.key, inputs.key.clone()), once), f"n=17, m={inputs.key.shape[1]}"
-        )
-    return worst
+        yield difference(module(inputs.query, inputs.key, inputs.key.clone()), once), f"n=17, m={inputs.key.shape[1]}"
 
 
-@check("contract")
-def output_type(subject: Subject) -> Worst:
+@check("contract", "outputs with the wrong shape, dtype or device")
+def output_type(subject: Subject) -> Measurements:
     """Every output has the shape, dtype and device of the query, in training, evaluation and decoding."""
-    worst = Worst("outputs with the wrong shape, dtype or device", limit=0.0)
     for length, batch in ((1, 1), (17, 3), (130, 7)):
         for training in (False, True):
             module = subject.build().train(training)
@@ -96,40 +107,245 @@ def output_type(subject: Subject) -> Worst:
             with torch.no_grad():
                 output = inputs.run(module)
             where = f"n={length}, {batch} rows, {'training' if training else 'evaluation'}"
-            worst.add(float(_kind(output) != _kind(inputs.query)), f"{where} ({', '.join(map(str, _kind(output)))})")
+            yield float(_kind(output) != _kind(inputs.query)), f"{where} ({', '.join(map(str, _kind(output)))})"
         if subject.decodes:
             with torch.no_grad():
                 output, _ = module.step(inputs.query[:, :1], initial_state(module.eval(), inputs))
-            worst.add(float(_kind(output) != _kind(inputs.query[:, :1])), f"{batch} rows, step ({output.dtype})")
-    return worst
+            yield float(_kind(output) != _kind(inputs.query[:, :1])), f"{batch} rows, step ({output.dtype})"
 
 
 def _kind(x: Tensor) -> tuple[object, ...]:
     return x.dtype, x.device, tuple(x.shape)
 
 
-@check("contract")
-def strided_inputs(subject: Subject) -> Worst:
+@check("contract", "relative error between contiguous and non-contiguous inputs", limit=LEAK)
+def strided_inputs(subject: Subject) -> Measurements:
     """Non-contiguous inputs, such as transposed tensors, give the same output as contiguous ones."""
-    worst = Worst("relative error between contiguous and non-contiguous inputs", limit=LEAK)
     for length in (1, 17):
         module = subject.build()
         inputs = subject.draw(module, length, batch=3)
         strided = {name: x.transpose(0, 1).contiguous().transpose(0, 1) for name, x in inputs.tensors().items()}
         with torch.no_grad():
-            worst.add(difference(replace(inputs, **strided).run(module), inputs.run(module)), f"n={length}")
-    return worst
+            yield difference(replace(inputs, **strided).run(module), inputs.run(module)), f"n={length}"
 
 
-def refusals(calls: dict[str, Callable[[], object]]) -> Worst:
-    """Count the calls that do not raise ValueError."""
-    worst = Worst("invalid calls without a ValueError", limit=0.0)
-    for what, call in calls.items():
+def refusals(calls: dict[str, Callable[[], object]]) -> Measurements:
+    """Yield 1 for every call that does not raise ValueError."""
+    for name, call in calls.items():
         try:
             call()
-            worst.add(1.0, f"{what} (accepted)")
+            result = 1.0, f"{name} (accepted)"
         except ValueError:
-            worst.add(0.0, what)
+            result = 0.0, name
         except Exception as error:
-            worst.add(1.0, f"{what} ({type(error).__name__})")
-    return worst
+            result = 1.0, f"{name} ({type(error).__name__})"
+        yield result
+
+
+SIZES = ((768, 12), (128, 1), (64, 16), (21, 3))
+"""Widths and head counts: head dimensions of 64, 128, 4 and 7."""
+
+LENGTH = 70
+CUTS = (0, 15, 34, 63, 68)
+"""Positions after which all tokens are replaced."""
+
+
+@check("sizes", "relative error", limit=ROUNDING)
+def model_sizes(subject: Subject) -> Measurements:
+    """At widths of 21 to 768 with 1 to 16 heads, batches, padding, causality, decoding and training mode are right."""
+    for module, size in _modules(subject):
+        inputs = subject.pad(subject.draw(module, LENGTH, batch=3), "inside")
+        limit = limit_for(rounding(module, inputs), ROUNDING)
+        with torch.no_grad():
+            together = inputs.run(module)
+            for row, real in enumerate(inputs.real):
+                alone = row_alone(inputs, row)
+                assert alone is not None, "this layout leaves tokens in every row"
+                error = difference(together[row, real], alone.run(module)[0])
+                yield error, f"{size}, padded row {row} in a batch", limit
+        first = row_alone(inputs, 0)
+        assert first is not None
+        yield from _add_causality(subject, module, first, size, limit)
+        if not subject.is_random_in_training and not getattr(subject.cls, "differs_in_training", False):
+            with torch.no_grad():
+                error = difference(first.run(module.train())[0], together[0])
+            yield error, f"{size}, training mode", limit
+            auxiliary_loss(module)
+
+
+@check(
+    "sizes",
+    "relative error between gradient and central differences",
+    limit=SLOPE,
+    applies=lambda s: s.has_exact_gradient,
+    declared_in="has_exact_gradient",
+)
+def model_sizes_gradient(subject: Subject) -> Measurements:
+    """At widths of 21 to 768 with 1 to 16 heads, gradients agree with central differences."""
+    for module, size in _modules(subject, SIZES if subject.long else SIZES[1:]):
+        inputs = subject.draw(module, LENGTH, batch=1)
+        try:
+            module, inputs = module.double(), inputs.double()
+            errors, limit = [slope_error(module, inputs, 1e-6)], SLOPE
+            if errors[0] > SLOPE:  # parts may compute in float32, which a larger step resolves
+                errors.append(slope_error(module, inputs, 1e-3))
+        except Exception:  # float64 is optional
+            module, inputs = module.float(), inputs.float()
+            errors, limit = [slope_error(module, inputs, step) for step in (1e-2, 1e-3)], SLOPE_FLOAT32
+        noise = rounding(module, inputs)
+        yield min(errors), size, limit if noise < 1e-6 else 1e3 * noise
+
+
+def _add_causality(subject: Subject, module: Module, inputs: Inputs, size: str, limit: float) -> Measurements:
+    """Compare one row in a causal pattern with replaced tokens, with its decoding, and look at its gradients."""
+    if not subject.pattern.is_causal:
+        return
+    leak, where = replacement_leak(module, inputs, torch.tensor(CUTS), 1.0)
+    yield leak, f"{size}, {where}", limit_for(limit if limit > ROUNDING else 0.0, LEAK), where
+    leak, where = gradient_leak(module, inputs, torch.tensor(CUTS[:3]))
+    yield leak, f"{size}, gradient, {where}", LEAK, where
+    if not subject.decodes:
+        return
+    prompt = LENGTH - 8 if subject.prefills else 0
+    start = inputs if prompt else inputs.prefix(20)
+    chunks = ([prompt] if prompt else []) + [1] * (start.query.shape[1] - prompt)
+    with torch.no_grad():
+        error = difference(decode(module, start, chunks), start.run(module))
+    yield error, f"{size}, decoding", max(limit, subject.decode_tolerance)
+
+
+def _modules(subject: Subject, sizes: tuple[tuple[int, int], ...] = SIZES) -> Iterator[tuple[Module, str]]:
+    """Yield a module of every size; a class may refuse an odd head dimension."""
+    for embed_dim, num_heads in sizes:
+        try:
+            module = subject.build(embed_dim=embed_dim, num_heads=num_heads)
+        except ValueError:
+            if embed_dim // num_heads % 2 == 0:
+                raise
+            continue
+        yield module, f"width {embed_dim}, heads {num_heads}"
+
+
+LAYER_POSITIONS = (LayerPosition(0, 4), LayerPosition(3, 4))
+"""Positions in addition to the one used by all other checks, the only layer of one."""
+
+LAYER_CHECKS = (
+    *("lookahead_gradient", "decode_steps", *(f"decode_padded_{layout}" for layout in LAYOUTS)),
+    *("padded_left", "batch_size", "gradient_is_derivative"),
+)
+
+
+@check(
+    "layer_position",
+    "error relative to its limit",
+    limit=1.0,
+    applies=lambda s: names_argument(s.cls, "layer_position"),
+    is_quick=False,
+)
+def every_layer_position(subject: Subject) -> Measurements:
+    """As first and as last of four layers, the attention passes the main checks of causality, decoding and padding."""
+    for layer_position in LAYER_POSITIONS:
+        deep = replace(subject, options={**subject.options, "layer_position": layer_position}, long=())
+        layer = f"layer {layer_position.index} of {layer_position.num_layers}"
+        for main in (CHECKS[name] for name in LAYER_CHECKS):
+            if main.applies(deep):
+                worst = main.measure(deep)
+                share = worst.value / worst.limit if worst.limit else float(worst.value > 0.0) * 2.0
+                yield share, f"{layer}, {main.name}, {worst.where}"
+
+
+LIMIT_LENGTH, SEEDS = 24, range(1, 9)
+
+
+@check(
+    "limits",
+    "relative distance from softmax attention",
+    limit=lambda s: _softmax_limit(s).tolerance,
+    applies=lambda s: _softmax_limit(s) is not None,
+)
+def softmax_limit(subject: Subject) -> Measurements:
+    """Under the options of its limit, the method equals softmax attention; the error decreases at every step."""
+    previous, steps = None, _softmax_limit(subject).options
+    for options in steps:
+        error = mean(_distance(subject, seed, options) for seed in SEEDS)
+        chosen = ", ".join(f"{name}={value}" for name, value in options.items()) or "default options"
+        if options is steps[-1]:
+            yield error, f"n={LIMIT_LENGTH}, {chosen}"
+        if previous is not None:
+            ratio = error / previous if previous else error
+            yield ratio, f"n={LIMIT_LENGTH}, {chosen}, relative to the previous step", 1.0
+        previous = error
+
+
+def _softmax_limit(subject: Subject) -> Any:
+    """Return the options under which the class equals softmax attention, or None."""
+    has_limit = issubclass(subject.cls, Attention)
+    return subject.cls.softmax_limit(subject.pattern, LIMIT_LENGTH) if has_limit else None
+
+
+def _distance(subject: Subject, seed: int, options: Mapping[str, Any]) -> float:
+    module = subject.build(seed=seed, **options)
+    inputs = subject.draw(module, LIMIT_LENGTH, LIMIT_LENGTH, seed=seed)
+    with torch.no_grad():
+        return distance(inputs.run(module), softmax_attention(module, inputs, subject.pattern))
+
+
+def softmax_attention(module: Module, inputs: Inputs, pattern: Pattern) -> Tensor:
+    """Return softmax(q k^T / sqrt(E)) v with the projections of ``module``."""
+    source = inputs.query if inputs.key is None else inputs.key
+    values = source if inputs.value is None else inputs.value
+    q, k, v = (
+        module.split_heads(projection(x))
+        for projection, x in ((module.q_proj, inputs.query), (module.k_proj, source), (module.v_proj, values))
+    )
+    logits = q @ k.transpose(-2, -1) / module.head_dim**0.5
+    if pattern is Pattern.CS:
+        logits = logits.masked_fill(torch.ones_like(logits, dtype=torch.bool).triu(1), -torch.inf)
+    return module.out_proj(module.merge_heads(logits.softmax(dim=-1) @ v))
+
+
+LAYERS, WIDTH, HEADS = 12, 768, 12
+BACKBONE = 122_319_360
+"""Number of parameters of GPT-2 with softmax attention (12 layers, width 768), as counted in CAB, Table 17."""
+
+BUDGET = 0.1
+
+
+@check(
+    "parameters",
+    "share of GPT-2's parameters added",
+    limit=lambda s: getattr(s.cls, "parameter_budget", BUDGET),
+    applies=lambda s: takes(s.cls, "embed_dim") and not s.is_foreign,
+    declared_in="parameter_budget",
+)
+def parameter_budget(subject: Subject) -> Measurements:
+    """In every layer of GPT-2, the attention adds at most 10% of the parameters, or its class's declared budget.
+
+    GPT-2 is the paper's language model. Methods published with more parameters (S4D, LongShort) declare
+    ``parameter_budget``; ``cab params`` reports the share for other backbones.
+    """
+    module = subject.build(embed_dim=WIDTH, num_heads=HEADS)
+    budget = getattr(subject.cls, "parameter_budget", BUDGET)
+    width = module.embed_dim
+    assert isinstance(width, int)
+    count = sum(parameter.numel() for parameter in module.parameters())
+    added = LAYERS * (count - 4 * width * (width + 1)) / BACKBONE
+    declared = f", {budget:.0%} declared by the class, {BUDGET:.0%} in the paper" if budget != BUDGET else ""
+    yield max(added, 0.0), f"width {width}, {count:,} parameters per layer{declared}"
+
+
+COMPILED_LENGTH = 600
+"""Longer than the blocks of causal implementations."""
+
+
+@check("compile", "graph breaks", is_quick=False)
+def compile_graph_breaks(subject: Subject) -> Measurements:
+    """torch.compile captures the call in a single graph, in evaluation and in training mode."""
+    for training in (False, True):
+        module = subject.build().train(training)
+        inputs = subject.draw(module, COMPILED_LENGTH).requiring_grad()
+        torch._dynamo.reset()
+        explained = torch._dynamo.explain(lambda *tensors, module=module: module(*tensors))(*inputs.tensors().values())
+        reasons = "; ".join(str(reason.reason).splitlines()[0] for reason in explained.break_reasons)
+        mode = "training" if training else "evaluation"
+        yield explained.graph_break_count, f"n={COMPILED_LENGTH}, {mode}{f' ({reasons})' if reasons else ''}"

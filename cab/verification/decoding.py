@@ -1,4 +1,4 @@
-"""Decoding checks: step-by-step decoding and prefill reproduce the outputs of the parallel forward pass."""
+"""Decoding checks: from any state, in any order, decoding reproduces the outputs of the parallel forward pass."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from cab.verification.check import Worst, check, check_layouts, decodes, supports
-from cab.verification.compare import difference, error_at, limit_for
+from cab.attention import reorder_state
+from cab.verification.check import Measurements, check, check_layouts
+from cab.verification.compare import difference, error_at, largest_errors, limit_for
 from cab.verification.inputs import Inputs, Module, padding_masks, row_alone
-from cab.verification.near_ties import largest_errors
 from cab.verification.subject import LONG, Subject, rounding
 
 STEPS = 700
@@ -21,21 +21,15 @@ LONGEST_STEPS = 2100
 """The corresponding number for a state of constant size, whose steps do not become slower."""
 
 
-def prefills(subject: Subject) -> bool:
-    """Return whether the subject implements ``prefill``."""
-    return subject.decodes and (subject.keeps_whole_contract or hasattr(subject.cls, "prefill"))
+error_check = partial(
+    check, limit=lambda s: s.decode_tolerance, applies=lambda s: s.decodes, declared_in="decode_tolerance"
+)
+"""A check of decoding errors, which a class with an approximate state may declare."""
 
 
-def decodes_padding(subject: Subject, layout: str) -> bool:
-    """Return whether decoding with a padding layout has to be verified."""
-    prompts = subject.prompt_padding_layouts
-    return subject.decodes and supports(subject, layout) and (prompts is None or layout in prompts)
-
-
-@check("decoding", applies=decodes, declared_in="decode_tolerance")
-def decode_steps(subject: Subject) -> Worst:
+@error_check("decoding", "relative error of step-by-step decoding")
+def decode_steps(subject: Subject) -> Measurements:
     """Step-by-step decoding from an empty state reproduces the parallel forward pass, for inputs of scale 1 and 4."""
-    worst = Worst("relative error of step-by-step decoding", limit=subject.decode_tolerance)
     cases = [(1, 4, 1.0), (2, 1, 1.0), (17, 4, 4.0), (37, 4, 1.0), (140, 1, 1.0)]
     if subject.long:
         is_constant = getattr(subject.cls, "has_constant_size_state", not subject.keeps_whole_contract)
@@ -43,32 +37,33 @@ def decode_steps(subject: Subject) -> Worst:
     for length, num_heads, scale in cases:
         module = subject.build(num_heads=num_heads) if length < STEPS else subject.build_for(LONG)
         inputs = subject.draw(module, length, scale=scale)
-        _compare(worst, subject, module, inputs, [1] * length, f"n={length}, heads {num_heads}, inputs x{scale:g}")
-    return worst
+        yield from _compare(subject, module, inputs, [1] * length, f"n={length}, heads {num_heads}, inputs x{scale:g}")
 
 
-@check("decoding", applies=prefills, declared_in="decode_tolerance")
-def decode_after_prefill(subject: Subject) -> Worst:
+@error_check("decoding", "relative error of decoding after prefill", applies=lambda s: s.prefills)
+def decode_after_prefill(subject: Subject) -> Measurements:
     """After a prompt, read at once or in chunks of uneven size, decoding reproduces the parallel forward pass."""
-    worst = Worst("relative error of decoding after prefill", limit=subject.decode_tolerance)
     plans = [[16, 1, 1, 1], [1, 7, 2, 1, 23, 1, 1], [33], [290, 1, 1, 1, 1], [64, 65, 1, 129, 1]]
     plans += [[n - 1500, 1, 1, 1495, 1, 1, 1] for n in subject.long] + [[n - 3, 1, 1, 1] for n in subject.long]
     for chunks in plans:
         module = subject.build_for(sum(chunks))
         inputs = subject.draw(module, sum(chunks), batch=1 if sum(chunks) in subject.long else 2)
-        _compare(worst, subject, module, inputs, chunks, f"chunks {chunks}")
-    return worst
+        yield from _compare(subject, module, inputs, chunks, f"chunks {chunks}")
 
 
-@check_layouts("decoding", applies=decodes_padding)
-def decode_padded(subject: Subject, layout: str) -> Worst:
+@check_layouts(
+    "decoding",
+    "relative error of decoding padded input",
+    limit=lambda s: s.decode_tolerance,
+    applies=lambda s, layout: s.decodes_padding(layout),
+)
+def decode_padded(subject: Subject, layout: str) -> Measurements:
     """With padded targets and sources, decoding reproduces the parallel forward pass."""
-    worst = Worst("relative error of decoding padded input", limit=subject.decode_tolerance)
     if subject.prompt_padding_layouts is not None:
-        _compare_padded_prompt(worst, subject, layout)
-        return worst
+        yield from _compare_padded_prompt(subject, layout)
+        return
     plans = {"step by step": [1] * 19}
-    if prefills(subject):
+    if subject.prefills:
         plans |= {"in chunks": [12, 1, 1, 1, 3, 1], "in chunks with padding in each": [5, 4, 4, 6]}
     module = subject.build()
     inputs = subject.draw(module, 19, batch=4)
@@ -76,14 +71,12 @@ def decode_padded(subject: Subject, layout: str) -> Worst:
     if inputs.key is not None:
         inputs = replace(inputs, key_padding=padding_masks(layout, inputs.key).roll(1, 0))
     for plan, chunks in plans.items():
-        _compare(worst, subject, module, inputs, chunks, f"n=19, {plan}")
-    return worst
+        yield from _compare(subject, module, inputs, chunks, f"n=19, {plan}")
 
 
-@check("decoding", applies=decodes)
-def decode_keeps_state(subject: Subject) -> Worst:
+@check("decoding", "modified arguments of a step", applies=lambda s: s.decodes)
+def decode_keeps_state(subject: Subject) -> Measurements:
     """No step modifies the state, the source or the token it receives, so decoding can branch from any state."""
-    worst = Worst("modified arguments of a step", limit=0.0)
     for length in (1, 5, 70):
         module = subject.build()
         inputs = subject.draw(module, length + 1)
@@ -93,19 +86,17 @@ def decode_keeps_state(subject: Subject) -> Worst:
                 _, state = module.step(inputs.query[:, t], state)
             names, kept = set(state), {name: x.clone() for name, x in (state | inputs.given()).items()}
             first, _ = module.step(inputs.query[:, length], state)
-            worst.add(len(set(state) ^ names), f"token {length}, keys of the state")
+            yield len(set(state) ^ names), f"token {length}, keys of the state"
             for name, x in (state | inputs.given()).items():
                 is_same = name in kept and x.shape == kept[name].shape and torch.equal(x, kept[name])
-                worst.add(float(not is_same), f"token {length}, {name}")
+                yield float(not is_same), f"token {length}, {name}"
             again, _ = module.step(inputs.query[:, length], state)
-            worst.add(difference(again, first), f"token {length}, repeated step")
-    return worst
+            yield difference(again, first), f"token {length}, repeated step"
 
 
-@check("decoding", applies=decodes, declared_in="decode_tolerance")
-def decode_shapes(subject: Subject) -> Worst:
+@error_check("decoding", "relative error between tokens of shape [B, D] and [B, 1, D]")
+def decode_shapes(subject: Subject) -> Measurements:
     """Tokens of shape [B, D] and [B, 1, D] give the same values, each in the shape of its token."""
-    worst = Worst("relative error between tokens of shape [B, D] and [B, 1, D]", limit=subject.decode_tolerance)
     module = subject.build()
     inputs = subject.draw(module, 3, batch=2)
     with torch.no_grad():
@@ -117,8 +108,7 @@ def decode_shapes(subject: Subject) -> Worst:
             expected = (tuple(inputs.query[:, t].shape), tuple(inputs.query[:, t : t + 1].shape))
             if shapes != expected:
                 raise ValueError(f"step returned shapes {shapes} for tokens of shapes {expected}")
-            worst.add(difference(output[:, 0], flat), f"token {t}")
-    return worst
+            yield difference(output[:, 0], flat), f"token {t}"
 
 
 def initial_state(module: Module, inputs: Inputs) -> dict[str, Tensor]:
@@ -151,11 +141,11 @@ def read_chunks(
     return torch.cat(outputs, dim=1), state
 
 
-def _compare(worst: Worst, subject: Subject, module: Module, inputs: Inputs, chunks: Sequence[int], where: str) -> None:
+def _compare(subject: Subject, module: Module, inputs: Inputs, chunks: Sequence[int], where: str) -> Measurements:
     limit = limit_for(rounding(module, inputs), subject.decode_tolerance)
     measure = partial(decoding_errors, chunks=chunks, where=where)
     for part, error in largest_errors(measure, module, inputs, limit=limit).items():
-        worst.add(error, part, limit=limit)
+        yield error, part, limit
 
 
 @torch.no_grad()
@@ -173,7 +163,7 @@ PROMPTS = ([17], [6, 5, 6])
 """Chunks of a padded prompt; in the second form, padding extends over several chunks."""
 
 
-def _compare_padded_prompt(worst: Worst, subject: Subject, layout: str) -> None:
+def _compare_padded_prompt(subject: Subject, layout: str) -> Measurements:
     """Compare decoding after a padded prompt with every row without padding."""
     module = subject.build()
     inputs = subject.draw(module, PROMPT + 3, batch=4)
@@ -181,11 +171,123 @@ def _compare_padded_prompt(worst: Worst, subject: Subject, layout: str) -> None:
     inputs = replace(inputs, query_padding=torch.cat([mask, mask.new_zeros(len(mask), 3)], 1))
     limit = limit_for(rounding(module, inputs), subject.decode_tolerance)
     with torch.no_grad():
-        for prompt in PROMPTS if prefills(subject) else ([1] * PROMPT,):
+        for prompt in PROMPTS if subject.prefills else ([1] * PROMPT,):
             decoded = decode(module, inputs, [*prompt, 1, 1, 1])
             for row, real in enumerate(inputs.real):
                 alone = row_alone(inputs, row)
                 assert alone is not None, "the last tokens are real"
                 error = difference(decoded[row, real], alone.run(module)[0])
                 where = f"prompt in {len(prompt)} chunks of {max(prompt)}, 3 steps, row {row}"
-                worst.add(error, where, limit=limit)
+                yield error, where, limit
+
+
+ROWS = 5
+"""Batch size that no other dimension of a state is likely to have."""
+
+PREFIXES = (3, 16, 64, 71)
+"""Numbers of tokens before a branch, among them capacities of caches."""
+
+BRANCH = 5
+ORDER = (2, 0, 0, 1)
+
+
+@check("branching", "state tensors without the batch as first dimension", applies=lambda s: s.decodes)
+def state_has_rows(subject: Subject) -> Measurements:
+    """Every tensor of the decoding state has the batch as its first dimension, so that its rows can be reordered."""
+    module = subject.build()
+    inputs = subject.draw(module, 9, batch=ROWS)
+    with torch.no_grad():
+        state = initial_state(module, inputs)
+        for t in range(10):
+            wrong = [name for name, x in state.items() if x.dim() == 0 or x.shape[0] != ROWS]
+            yield len(wrong), f"after {t} tokens ({', '.join(wrong) or 'none'})"
+            if t < 9:
+                _, state = module.step(inputs.query[:, t], state)
+
+
+@check("branching", "modified arguments of a prefill", applies=lambda s: s.prefills)
+def prefill_keeps_state(subject: Subject) -> Measurements:
+    """No prefill modifies the state, the tokens or the mask that it receives, and a repeated prefill is identical."""
+    module = subject.build()
+    for before in ([], [7], [64], [1] * 7):
+        for layout in ("", *(layout for layout in ("left", "right") if subject.decodes_padding(layout))):
+            inputs = _padded(subject.draw(module, sum(before) + 6, batch=3), layout, sum(before))
+            with torch.no_grad():
+                state = initial_state(module, inputs)
+                _, state = read_chunks(module, inputs, before, state)
+                tokens = _after(inputs, sum(before))
+                given = state | tokens.given()
+                kept = {name: x.clone() for name, x in given.items()}
+                first, _ = read_chunks(module, tokens, [6], state)
+                again, _ = read_chunks(module, tokens, [6], state)
+            where = f"after {sum(before)} tokens{f', padding {layout}' if layout else ''}"
+            for name, x in (state | tokens.given()).items():
+                is_same = name in kept and x.shape == kept[name].shape and torch.equal(x, kept[name])
+                yield float(not is_same), f"{name}, {where}"
+            yield difference(again, first), f"repeated prefill, {where}"
+
+
+@error_check("branching", "relative error of a branch")
+def decode_branches(subject: Subject) -> Measurements:
+    """Two branches that continue one state in turn, reusing the memory of tokens and outputs, are both correct."""
+    for length in PREFIXES:
+        by_prompt = subject.prefills and length % 2 == 0
+        module = subject.build()
+        inputs = subject.draw(module, length + BRANCH, seed=1)
+        other = replace(inputs, query=subject.draw(module, length + BRANCH, seed=2).query.clone())
+        other.query[:, :length] = inputs.query[:, :length]
+        limit = limit_for(rounding(module, inputs), subject.decode_tolerance)
+        with torch.no_grad():
+            state = initial_state(module, inputs)
+            _, state = read_chunks(module, inputs, [length] if by_prompt else [1] * length, state)
+            states = [state, state]
+            outputs: tuple[list[Tensor], list[Tensor]] = [], []
+            for t in range(length, length + BRANCH):  # one token of each branch in turn
+                for branch, x in enumerate((inputs, other)):
+                    token = x.query[:, t].clone()
+                    output, states[branch] = module.step(token, states[branch])
+                    outputs[branch].append(output.clone())
+                    for received in (token, output):  # the caller may reuse both
+                        received.fill_(torch.nan)
+            for branch, x in enumerate((inputs, other)):
+                error = difference(torch.stack(outputs[branch], 1), x.run(module)[:, length:])
+                yield error, f"{'prompt' if by_prompt else 'steps'} of {length}, branch {branch}", limit
+
+
+@error_check("branching", "relative error of decoding reordered rows")
+def decode_reordered(subject: Subject) -> Measurements:
+    """After rows of the state are repeated, dropped and reordered (beam search), decoding continues correctly."""
+    plans: dict[str, tuple[Sequence[int], str]] = {"11 steps": ([1] * 11, "")}
+    if subject.prefills:
+        plans["a prompt of 11"] = [11], ""
+        layouts = [layout for layout in ("left", "right") if subject.decodes_padding(layout)]
+        plans |= {f"a prompt of 11 with padding {layout}": ([11], layout) for layout in layouts}
+    module = subject.build()
+    order = torch.tensor(ORDER, device=subject.device)
+    for how, (chunks, layout) in plans.items():
+        inputs = _padded(subject.draw(module, 19, batch=3), layout, 0, 11)
+        moved = inputs.rows(order)
+        limit = limit_for(rounding(module, inputs), subject.decode_tolerance)
+        with torch.no_grad():
+            _, state = read_chunks(module, inputs, chunks, initial_state(module, inputs))
+            outputs, _ = read_chunks(module, _after(moved, 11), [1] * 8, reorder_state(state, order))
+            for row in range(len(ORDER)):
+                alone = row_alone(moved, row)
+                assert alone is not None, "the last tokens are real"
+                error = difference(outputs[row], alone.run(module)[0, -8:])
+                yield error, f"n=19, rows {' '.join(map(str, ORDER))} after {how}, row {row}", limit
+
+
+def _padded(inputs: Inputs, layout: str, start: int, stop: int | None = None) -> Inputs:
+    """Return ``inputs`` with padding of ``layout`` in the tokens from ``start`` to ``stop``."""
+    if not layout:
+        return inputs
+    mask = torch.zeros_like(inputs.query[..., 0], dtype=torch.bool)
+    mask[:, start:stop] = padding_masks(layout, inputs.query[:, start:stop])
+    return replace(inputs, query_padding=mask)
+
+
+def _after(inputs: Inputs, start: int) -> Inputs:
+    """Return the targets from ``start`` on, with the whole source."""
+    mask = inputs.query_padding
+    return replace(inputs, query=inputs.query[:, start:], query_padding=None if mask is None else mask[:, start:])

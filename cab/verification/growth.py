@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable
 from functools import partial
 from time import perf_counter, process_time
 from typing import Any
@@ -13,11 +14,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from cab.verification.check import Worst, check
-from cab.verification.decoding import initial_state, prefills, read_chunks
+from cab.verification.check import Measurements, check
+from cab.verification.decoding import initial_state, read_chunks
 from cab.verification.inputs import Inputs, Module
-from cab.verification.memory import peak_bytes
 from cab.verification.subject import Subject
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # otherwise torch's profiler writes to stderr
 
 SHORTEST, LONGEST, LONGEST_QUADRATIC = 512, 8192, 2048
 """Lengths double from the first value up to the second or third, or until a call exceeds ``ENOUGH`` seconds."""
@@ -40,42 +42,51 @@ ATTEMPTS = 3
 """Time measurements before the check fails, because other load can distort one of them."""
 
 
-@check("growth", is_quick=False, is_timed=True, declared_in="complexity")
-def time_growth(subject: Subject) -> Worst:
+@check(
+    "growth",
+    "growth exponent of the run time",
+    limit=lambda s: allowed(s, TIME_SLACK),
+    is_quick=False,
+    is_timed=True,
+    declared_in="complexity",
+)
+def time_growth(subject: Subject) -> Measurements:
     """Run time in training and in evaluation grows with length no faster than the declared complexity."""
     limit = allowed(subject, TIME_SLACK)
-    worst = Worst("growth exponent of the run time", limit=limit)
     for mode, phase in PHASES.items():
         power, where = _time_power(subject, phase)
         for _ in range(ATTEMPTS - 1):
             if power > limit:
                 power, where = min((power, where), _time_power(subject, phase))
-        worst.add(power, f"{where}, {mode}")
-    return worst
+        yield power, f"{where}, {mode}"
 
 
-@check("growth", is_quick=False, declared_in="complexity")
-def memory_growth(subject: Subject) -> Worst:
+@check(
+    "growth",
+    "growth exponent of the peak memory",
+    limit=lambda s: allowed(s, MEMORY_SLACK),
+    is_quick=False,
+    declared_in="complexity",
+)
+def memory_growth(subject: Subject) -> Measurements:
     """Peak memory in training and in evaluation grows with length no faster than the declared complexity."""
-    worst = Worst("growth exponent of the peak memory", limit=allowed(subject, MEMORY_SLACK))
     phases = PHASES | (PADDED if subject.padding_layouts else {})
     for mode, phase in phases.items():
-        module = _module(subject)
-        longest = sorted(lengths(subject))[-3:]
+        module, longest = _module(subject), lengths(subject)[-3:]
         costs = {n: float(peak_bytes(partial(phase, subject, module, n), subject.device)) for n in longest}
         power, where = _power(costs, "MiB", 2**-20)
-        worst.add(power, f"{where}, {mode}")
-    return worst
+        yield power, f"{where}, {mode}"
 
 
-@check("growth", applies=prefills, declared_in="complexity")
-def step_growth(subject: Subject) -> Worst:
+@check(
+    "growth",
+    "growth exponent of a decoding step",
+    limit=lambda s: allowed_in_steps(s),
+    applies=lambda s: s.prefills,
+    declared_in="complexity",
+)
+def step_growth(subject: Subject) -> Measurements:
     """State, memory and work of a decoding step grow linearly at most; with a declared constant state, not at all."""
-    is_constant = bool(getattr(subject.cls, "has_constant_size_state", False))
-    stores_prefix = subject.keeps_whole_contract and getattr(subject.cls, "init_decode_state", None) is None
-    recomputes = stores_prefix and not subject.pattern.is_cross
-    limit = 0.1 if is_constant else allowed(subject, MEMORY_SLACK) if recomputes else MEMORY_SLACK
-    worst = Worst("growth exponent of a decoding step", limit=limit)
     module = subject.build(embed_dim=16, num_heads=2)
     states, costs, work = {}, {}, {}
     for length in STEP_LENGTHS if subject.long else STEP_LENGTHS[:-1]:
@@ -88,17 +99,16 @@ def step_growth(subject: Subject) -> Worst:
             with _Work() as counted:
                 module.step(token, state)
             work[length] = float(max(1, counted.elements))
-    if is_constant:
+    if getattr(subject.cls, "has_constant_size_state", False):
         growth = states[1024] / states[64] - 1.0
-        worst.add(growth, "state at n=64 and n=1024", limit=0.0, finding="the decoding state is not of constant size")
-    for what, found, unit, factor in (
+        yield growth, "state at n=64 and n=1024", 0.0, "the decoding state is not of constant size"
+    for quantity, amounts, unit, factor in (
         ("state", states, "KiB", 2**-10),
         ("peak memory", costs, "KiB", 2**-10),
         ("values read and written", work, "", 1.0),
     ):
-        power, where = _power(found, unit, factor)
-        worst.add(power, f"{what}, {where}", finding=f"the {what} of a decoding step grows with the position")
-    return worst
+        power, where = _power(amounts, unit, factor)
+        yield power, f"{quantity}, {where}", None, f"the {quantity} of a decoding step grows with the position"
 
 
 STEP_LENGTHS = (64, 256, 1024, 2048)
@@ -126,45 +136,42 @@ def allowed(subject: Subject, slack: float) -> float:
     return slack * EXPONENTS[subject.complexity] + (LOG_SLACK if "log" in subject.complexity else 0.0)
 
 
-def lengths(subject: Subject) -> Iterator[int]:
-    """Yield the measured lengths."""
-    length, longest = SHORTEST, LONGEST_QUADRATIC if subject.complexity == "n^2" else LONGEST
-    while length <= (longest if subject.device == "cpu" else ON_A_GPU * longest):
-        yield length
-        length *= 2
+def allowed_in_steps(subject: Subject) -> float:
+    """Return the largest exponent of a decoding step; a step that reads the whole prefix again has that of a call."""
+    if getattr(subject.cls, "has_constant_size_state", False):
+        return 0.1
+    stores_prefix = subject.keeps_whole_contract and getattr(subject.cls, "init_decode_state", None) is None
+    return allowed(subject, MEMORY_SLACK) if stores_prefix and not subject.pattern.is_cross else MEMORY_SLACK
+
+
+def lengths(subject: Subject) -> list[int]:
+    """Return the measured lengths."""
+    longest = LONGEST_QUADRATIC if subject.complexity == "n^2" else LONGEST
+    longest *= 1 if subject.device == "cpu" else ON_A_GPU
+    return [SHORTEST << i for i in range((longest // SHORTEST).bit_length())]
+
+
+def _call(subject: Subject, module: Module, length: int, *, training: bool, padded: bool = False) -> None:
+    if training:
+        _inputs(subject, module, length, padded).requiring_grad().run(module.train()).sum().backward()
+        module.zero_grad()
+    else:
+        with torch.no_grad():
+            _inputs(subject, module, length, padded).run(module.eval())
+
+
+def _inputs(subject: Subject, module: Module, length: int, padded: bool) -> Inputs:
+    if not padded:
+        return subject.draw(module, length, length, batch=1)
+    return subject.pad(subject.draw(module, length, length, batch=2), "left").rows(slice(1, 2))
+
+
+PHASES = {"in training": partial(_call, training=True), "in evaluation": partial(_call, training=False)}
+PADDED = {f"{mode} with padding": partial(phase, padded=True) for mode, phase in PHASES.items()}
 
 
 def _module(subject: Subject) -> Module:
     return subject.build(num_heads=1).train()
-
-
-def _train(subject: Subject, module: Module, length: int) -> None:
-    output = subject.draw(module, length, length, batch=1).requiring_grad().run(module.train())
-    output.sum().backward()
-    module.zero_grad()
-
-
-@torch.no_grad()
-def _evaluate(subject: Subject, module: Module, length: int) -> None:
-    subject.draw(module, length, length, batch=1).run(module.eval())
-
-
-def _padded(subject: Subject, module: Module, length: int) -> Inputs:
-    return subject.pad(subject.draw(module, length, length, batch=2), "left").rows(slice(1, 2))
-
-
-def _train_padded(subject: Subject, module: Module, length: int) -> None:
-    _padded(subject, module, length).requiring_grad().run(module.train()).sum().backward()
-    module.zero_grad()
-
-
-@torch.no_grad()
-def _evaluate_padded(subject: Subject, module: Module, length: int) -> None:
-    _padded(subject, module, length).run(module.eval())
-
-
-PHASES = {"in training": _train, "in evaluation": _evaluate}
-PADDED = {"in training with padding": _train_padded, "in evaluation with padding": _evaluate_padded}
 
 
 def _time_power(subject: Subject, phase: Phase) -> tuple[float, str]:
@@ -199,3 +206,30 @@ def _power(costs: dict[int, float], unit: str, factor: float) -> tuple[float, st
     last = sorted(costs)[-3:]
     power = math.log2(costs[last[-1]] / costs[last[0]]) / math.log2(last[-1] / last[0])
     return max(power, 0.0), "n=" + ", ".join(f"{length}: {costs[length] * factor:.3g} {unit}" for length in last)
+
+
+def peak_bytes(call: Callable[[], object], device: torch.device | str = "cpu") -> int:
+    """Return the peak number of bytes allocated for tensors during ``call``, above the amount before it.
+
+    Includes outputs, saved activations and temporaries. Excludes inputs and weights allocated before the call, and
+    scratch space inside BLAS and FFT libraries.
+    """
+    device = torch.device(device)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        call()
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - before
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
+        kept = call()  # keep the result alive until the last event is recorded
+    del kept
+    assert profile.profiler is not None
+    events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
+    held = peak = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        held += event.nbytes()
+        peak = max(peak, held)
+    return peak

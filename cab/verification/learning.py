@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cab.padding import PaddingMasks
 from cab.training import TrainableModule, after_optimizer_step, auxiliary_loss, parameter_groups, recompute
-from cab.verification.check import Worst, causal, check, keeps_contract
+from cab.verification.check import Measurements, check
 from cab.verification.compare import LEAK, ROUNDING, difference, gradient_floor
 from cab.verification.inputs import Inputs, Module, padded_places, row_alone, with_padding
 from cab.verification.subject import Subject
@@ -21,30 +21,14 @@ LAYOUTS = ("right", "left", "inside")
 SEED = 5
 
 
-def learns(subject: Subject) -> bool:
-    """Return whether the module has a part with its own training behavior."""
-    return any(isinstance(module, TrainableModule) for module in subject.build().modules())
-
-
-def adds_loss(subject: Subject) -> bool:
-    """Return whether the module adds an auxiliary loss."""
-    return learns(subject) and subject.adds_loss
-
-
-def adds_loss_causally(subject: Subject) -> bool:
-    """Return whether the module adds an auxiliary loss in a causal pattern."""
-    return causal(subject) and adds_loss(subject)
-
-
-def accumulates_statistics(subject: Subject) -> bool:
-    """Return whether the module accumulates statistics for its buffers."""
-    return learns(subject) and subject.accumulates_statistics
-
-
-@check("learning", applies=adds_loss_causally)
-def loss_lookahead(subject: Subject) -> Worst:
+@check(
+    "learning",
+    "relative dependence of a target's loss on later tokens",
+    limit=LEAK,
+    applies=lambda s: s.pattern.is_causal and s.adds_loss,
+)
+def loss_lookahead(subject: Subject) -> Measurements:
     """No auxiliary loss of a target depends on tokens its output may not attend to (gradient and replacement)."""
-    worst = Worst("relative dependence of a target's loss on later tokens", limit=LEAK)
     for length, dropout in ((2, 0.0), (9, 0.0), (45, subject.dropout)):
         module = subject.build(dropout=dropout).train()
         inputs = subject.draw(module, length, batch=1)
@@ -60,17 +44,15 @@ def loss_lookahead(subject: Subject) -> Worst:
             )
             size = gradient.norm(dim=-1)
             leak = size.where(later, 0.0).max() / size.max().clamp_min(1e-30)
-            worst.add(leak, f"n={length}, dropout {dropout:g}, gradient")
+            yield leak, f"n={length}, dropout {dropout:g}, gradient"
             moved = (other - loss).abs().where(~later, 0.0).max() / loss.abs().mean().clamp_min(1e-30)
-            worst.add(moved.detach(), f"n={length}, dropout {dropout:g}, later tokens replaced")
-        worst.add(0.0, f"n={length}, {len(before)} losses of targets")
-    return worst
+            yield moved.detach(), f"n={length}, dropout {dropout:g}, later tokens replaced"
+        yield 0.0, f"n={length}, {len(before)} losses of targets"
 
 
-@check("learning", applies=adds_loss)
-def loss_number(subject: Subject) -> Worst:
+@check("learning", "relative dependence of a scalar loss on the inputs", limit=LEAK, applies=lambda s: s.adds_loss)
+def loss_number(subject: Subject) -> Measurements:
     """Every auxiliary loss has one value per target, or is a scalar that depends only on parameters."""
-    worst = Worst("relative dependence of a scalar loss on the inputs", limit=LEAK)
     module = subject.build().train()
     inputs = subject.draw(module, 17, batch=3).requiring_grad()
     other = subject.draw(module, 17, batch=3, seed=2, scale=2.0)
@@ -83,18 +65,21 @@ def loss_number(subject: Subject) -> Worst:
         found.append(numbers or ([] if given or total is None else [total]))
     for number, moved in zip(*found, strict=True):
         size = number.detach().abs().clamp_min(1e-30)
-        worst.add((moved - number).abs().detach() / size, "n=17, other inputs")
+        yield (moved - number).abs().detach() / size, "n=17, other inputs"
         if number.requires_grad:
             gradients = torch.autograd.grad(number, [*inputs.tensors().values()], allow_unused=True)
-            worst.add(sum(float(g.abs().sum()) for g in gradients if g is not None), "n=17, gradient")
-    worst.add(0.0, f"n=17, {len(found[0])} scalar losses")
-    return worst
+            yield sum(float(g.abs().sum()) for g in gradients if g is not None), "n=17, gradient"
+    yield 0.0, f"n=17, {len(found[0])} scalar losses"
 
 
-@check("learning", applies=adds_loss)
-def loss_padding(subject: Subject) -> Worst:
+@check(
+    "learning",
+    "relative error between the loss of a padded batch and of its rows",
+    limit=ROUNDING,
+    applies=lambda s: s.adds_loss,
+)
+def loss_padding(subject: Subject) -> Measurements:
     """In a padded batch, the auxiliary loss is the mean over real targets; padding does not contribute."""
-    worst = Worst("relative error between the loss of a padded batch and of its rows", limit=ROUNDING)
     for layout in LAYOUTS:
         module = subject.build().train()
         inputs = with_padding(subject.draw(module, 17, batch=5), layout)
@@ -102,51 +87,45 @@ def loss_padding(subject: Subject) -> Worst:
         filled = replace(inputs, **{name: x.clone() for name, x in inputs.tensors().items()})
         for _, x, mask in padded_places(filled):
             x[mask] = 100.0
-        worst.add(relative(own_loss(module, filled), total), f"n=17, padding {layout} with value 100")
+        yield relative(own_loss(module, filled), total), f"n=17, padding {layout} with value 100"
         with recorded_losses(module, whole=False) as unmasked:
             inputs.run(module, seed=SEED)
         auxiliary_loss(module)
-        worst.add(
-            len(unmasked), f"n=17, padding {layout}, per-target losses added without their padding mask", limit=0.0
-        )
+        yield len(unmasked), f"n=17, padding {layout}, per-target losses added without their padding mask", 0.0
         if subject.is_random_in_training:
             continue
         rows = [row_alone(inputs, row) for row in range(len(inputs.query))]
         counts = inputs.real.sum(1).tolist()
         alone = [own_loss(module, row) * n for row, n in zip(rows, counts, strict=True) if row is not None]
-        worst.add(relative(total, sum(alone) / sum(counts)), f"n=17, padding {layout}, rows alone")
-    return worst
+        yield relative(total, sum(alone) / sum(counts)), f"n=17, padding {layout}, rows alone"
 
 
-@check("learning", applies=learns)
-def loss_once(subject: Subject) -> Worst:
+@check("learning", "unexpected or missing losses", applies=lambda s: s.learns)
+def loss_once(subject: Subject) -> Measurements:
     """In training only, the auxiliary loss is returned once; recomputation neither drops nor doubles it."""
-    worst = Worst("unexpected or missing losses", limit=0.0)
     module = subject.build()
     inputs = subject.draw(module, 17)
     inputs.run(module)
-    worst.add(float(auxiliary_loss(module) is not None), "n=17, in evaluation")
+    yield float(auxiliary_loss(module) is not None), "n=17, in evaluation"
     module.train()
     inputs.run(module)
     auxiliary_loss(module)
-    worst.add(float(auxiliary_loss(module) is not None), "n=17, queried twice")
+    yield float(auxiliary_loss(module) is not None), "n=17, queried twice"
     plain, again = (training_step(subject, recomputes=recomputes) for recomputes in (False, True))
-    worst.add(float(again.is_left), "n=17, left after recomputation")
+    yield float(again.is_left), "n=17, left after recomputation"
     if math.isnan(plain.loss) or math.isnan(again.loss):
-        worst.add(float(math.isnan(plain.loss) != math.isnan(again.loss)), "n=17, under recomputation")
+        yield float(math.isnan(plain.loss) != math.isnan(again.loss)), "n=17, under recomputation"
     else:
-        worst.add(relative(again.loss, plain.loss), "n=17, value under recomputation", limit=ROUNDING)
+        yield relative(again.loss, plain.loss), "n=17, value under recomputation", ROUNDING
     floor = gradient_floor(plain.gradients)
     for name, gradient in plain.gradients.items():
         error = difference(again.gradients.get(name, torch.zeros_like(gradient)), gradient, floor)
-        worst.add(error, f"n=17, gradient of {name} under recomputation", limit=ROUNDING)
-    return worst
+        yield error, f"n=17, gradient of {name} under recomputation", ROUNDING
 
 
-@check("learning", applies=keeps_contract)
-def forward_keeps_state(subject: Subject) -> Worst:
+@check("learning", "changed entries of the state_dict", applies=lambda s: s.keeps_whole_contract)
+def forward_keeps_state(subject: Subject) -> Measurements:
     """Forward and backward passes, with or without recomputation, do not change the state_dict."""
-    worst = Worst("changed entries of the state_dict", limit=0.0)
     for training in (True, False):
         for recomputes in (False, True):
             module = subject.build(dropout=subject.dropout).train(training)
@@ -158,27 +137,23 @@ def forward_keeps_state(subject: Subject) -> Worst:
             auxiliary_loss(module)
             changed = [name for name, x in state_of(module).items() if not _same(x, before.get(name))]
             mode = f"{'training' if training else 'evaluation'}{', recomputed' if recomputes else ''}"
-            worst.add(len(changed), f"n=17, {mode} ({', '.join(changed) or 'none'})")
-    return worst
+            yield len(changed), f"n=17, {mode} ({', '.join(changed) or 'none'})"
 
 
-@check("learning", applies=accumulates_statistics)
-def statistics_once(subject: Subject) -> Worst:
+@check("learning", "relative error of the updated buffers", limit=ROUNDING, applies=lambda s: s.accumulates_statistics)
+def statistics_once(subject: Subject) -> Measurements:
     """Buffers are updated once per training pass, also under recomputation, not by evaluation, and are saved."""
-    worst = Worst("relative error of the updated buffers", limit=ROUNDING)
-
     (plain, expected), again, evaluated = (
         updated(subject, recomputes=recomputes, evaluates=evaluates)
         for recomputes, evaluates in ((False, False), (True, False), (False, True))
     )
     for how, (_, state) in (("recomputed", again), ("after an evaluation call", evaluated)):
-        worst.add(*worst_entry(state, expected, f"n=33, {how}"))
+        yield worst_entry(state, expected, f"n=33, {how}")
     fresh = subject.build(seed=100)
     fresh.load_state_dict(plain.state_dict())
     inputs = subject.draw(plain, 17)
     with torch.no_grad():
-        worst.add(difference(inputs.run(fresh), inputs.run(plain)), "n=17, output after loading the state_dict")
-    return worst
+        yield difference(inputs.run(fresh), inputs.run(plain)), "n=17, output after loading the state_dict"
 
 
 def updated(subject: Subject, *, recomputes: bool, evaluates: bool) -> tuple[Module, dict[str, Tensor]]:
@@ -199,10 +174,9 @@ def updated(subject: Subject, *, recomputes: bool, evaluates: bool) -> tuple[Mod
     return module.eval(), state_of(module) | gathered
 
 
-@check("learning", applies=accumulates_statistics)
-def statistics_padding(subject: Subject) -> Worst:
+@check("learning", "relative error of the updated buffers", limit=ROUNDING, applies=lambda s: s.accumulates_statistics)
+def statistics_padding(subject: Subject) -> Measurements:
     """Buffers updated from a padded batch equal those updated from its rows, one pass per row without padding."""
-    worst = Worst("relative error of the updated buffers", limit=ROUNDING)
     for layout in LAYOUTS:
         together, apart, filled = (subject.build().train() for _ in range(3))
         inputs = with_padding(subject.draw(together, 17, batch=5), layout)
@@ -218,25 +192,22 @@ def statistics_padding(subject: Subject) -> Worst:
         for module in (together, apart, filled):
             after_optimizer_step(module)
         buffers = state_of(together)
-        worst.add(*worst_entry(state_of(filled), buffers, f"n=17, padding {layout} with value 100"))
+        yield worst_entry(state_of(filled), buffers, f"n=17, padding {layout} with value 100")
         if not subject.is_random_in_training:
-            worst.add(*worst_entry(state_of(apart), buffers, f"n=17, padding {layout}, row by row"))
-    return worst
+            yield worst_entry(state_of(apart), buffers, f"n=17, padding {layout}, row by row")
 
 
-@check("learning", applies=learns)
-def param_group_overrides(subject: Subject) -> Worst:
+@check("learning", "invalid parameter groups", applies=lambda s: s.learns)
+def param_group_overrides(subject: Subject) -> Measurements:
     """Parameter group overrides refer to existing parameters, with finite non-negative rates and weight decays."""
-    worst = Worst("invalid parameter groups", limit=0.0)
     module = subject.build()
     groups = parameter_groups(module, learning_rate=1e-3, weight_decay=1e-2)
     for group in groups:
         for name in ("lr", "weight_decay"):
             is_sound = math.isfinite(group[name]) and group[name] >= 0.0
-            worst.add(float(not is_sound), f"{name} {group[name]:g} of {len(group['params'])} parameters")
+            yield float(not is_sound), f"{name} {group[name]:g} of {len(group['params'])} parameters"
     covered = [id(parameter) for group in groups for parameter in group["params"]]
-    worst.add(len(set(covered) ^ {id(p) for p in module.parameters()}), f"{len(covered)} parameters in groups")
-    return worst
+    yield len(set(covered) ^ {id(p) for p in module.parameters()}), f"{len(covered)} parameters in groups"
 
 
 # --- measurements ----------------------------------------------------------------------------------------------------

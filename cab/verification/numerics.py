@@ -1,16 +1,79 @@
-"""Numerical checks: finite values, exact gradients, and agreement with the reference implementation."""
+"""Numerical checks: any length, finite values, exact gradients, agreement with the reference, and low precision."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from cab.verification.check import Worst, check
-from cab.verification.compare import difference, gradient_floor
-from cab.verification.inputs import Inputs, Module, outputs_and_gradients, with_padding
-from cab.verification.subject import Subject, rounding
+from cab.verification.causality import gradient_leak, replacement_leak
+from cab.verification.check import Measurements, check
+from cab.verification.compare import LEAK, difference, distance, gradient_floor
+from cab.verification.decoding import STEPS, decode
+from cab.verification.inputs import Inputs, Module, outputs_and_gradients, row_alone, with_padding
+from cab.verification.subject import LONG, Subject, rounding
+
+ANY = (2, 3, 4, 5, 7, 8, 11, 15, 16, 17, 24, 31, 32, 33, 47, 63, 64, 65, 96, 100, 127, 128, 129, 192, 255, 257)
+BEYOND = (385, 700, 1025, 2049, 3001)
+TURNS = ((33, 3), (130, 3), (17, 3), (257, 2), (130, 3), (1, 4), (65, 3), (33, 3))
+"""Lengths and batch sizes of consecutive calls of one module."""
+
+PAIRS = ((1, 1), (1, 17), (17, 1), (1, 130), (130, 1), (5, 64), (64, 5), (33, 33), (129, 65))
+
+
+@check("lengths", "NaN or inf values and gradients")
+def length_one(subject: Subject) -> Measurements:
+    """One target token, also with one source token, gives finite outputs and gradients."""
+    return runs(subject, [(1, 1), (1, 2)] if subject.pattern.is_cross else [(1, 1)])
+
+
+@check("lengths", "NaN or inf values and gradients")
+def any_length(subject: Subject) -> Measurements:
+    """Every length gives finite outputs and gradients in the shape of the input, for any window or block size."""
+    pairs = [(length, length) for length in ANY]
+    if subject.pattern.is_cross:
+        pairs += [*PAIRS, *((7, length) for length in subject.long)]
+    return runs(subject, pairs + [(length, length) for length in (*BEYOND, *subject.long) if subject.long])
+
+
+@check("lengths", "relative error compared with a new module")
+def lengths_in_turn(subject: Subject) -> Measurements:
+    """No output depends on the lengths of earlier calls."""
+    for training in (False, True):
+        used = subject.build().train(training)
+        for turn, (length, batch) in enumerate(TURNS):
+            fresh = subject.build().train(training)
+            inputs = subject.draw(fresh, length, batch=batch, seed=10 + turn)
+            inputs = subject.pad(inputs, "left") if turn % 2 else inputs
+            with torch.no_grad():
+                actual, expected = (inputs.run(module, seed=1)[inputs.real] for module in (used, fresh))
+            before = ", ".join(str(n) for n, _ in TURNS[:turn]) or "no call"
+            yield difference(actual, expected), f"n={length}, {batch} rows, after {before}"
+
+
+def runs(subject: Subject, pairs: list[tuple[int, int]]) -> Measurements:
+    """Count NaN and inf values and gradients, over lengths of targets and source and numbers of heads."""
+    for index, (length, source_length) in enumerate(pairs):
+        embed_dim, num_heads = ((32, 4), (24, 3), (8, 1))[index % 3]
+        where = f"n={length}, m={source_length}" if subject.pattern.is_cross else f"n={length}"
+        if max(length, source_length) > max(ANY):
+            embed_dim, num_heads = 8, 1
+        module = subject.build(embed_dim=embed_dim, num_heads=num_heads).train()
+        inputs = subject.draw(module, length, source_length, batch=1 + index % 2).requiring_grad()
+        try:
+            output = inputs.run(module)
+            output.sum().backward()
+        except Exception as error:
+            raise RuntimeError(f"{where}: {type(error).__name__}: {error}") from error
+        if output.shape != inputs.query.shape:
+            raise ValueError(f"{where}: output has shape {tuple(output.shape)}, query {tuple(inputs.query.shape)}")
+        gradients = [x.grad for x in inputs.tensors().values() if x.grad is not None]
+        yield sum(int((~x.isfinite()).sum()) for x in [output, *gradients]), where
+
 
 FAST = 5e-4
 """Limit between fast and reference implementation, which sum in a different order."""
@@ -19,10 +82,9 @@ SLOPE, SLOPE_FLOAT32 = 1e-3, 0.02
 """Limits between gradient and difference quotient, in float64 and in float32."""
 
 
-@check("numerics")
-def finite_gradients(subject: Subject) -> Worst:
+@check("numerics", "NaN or inf values in outputs and gradients")
+def finite_gradients(subject: Subject) -> Measurements:
     """For inputs of scale 0, 1 and 10, and for identical tokens, outputs and gradients are finite."""
-    worst = Worst("NaN or inf values in outputs and gradients", limit=0.0)
     cases = [(0.0, 17), (1.0, 33), (10.0, 1), (10.0, 33), (10.0, 257), *((10.0, n) for n in subject.long)]
     for scale, length in cases:
         for equal in (False, True):
@@ -33,19 +95,18 @@ def finite_gradients(subject: Subject) -> Worst:
             named = outputs_and_gradients(module, inputs, torch.randn_like(inputs.query))
             for name, x in named.items():
                 where = f"{name}, n={length}, inputs x{scale:g}{', all tokens equal' if equal else ''}"
-                worst.add((~x.isfinite()).sum(), where)
-    return worst
+                yield (~x.isfinite()).sum(), where
 
 
-def has_exact_gradient(subject: Subject) -> bool:
-    """Return whether the method does not stop gradients by design."""
-    return bool(getattr(subject.build(), "has_exact_gradient", True))
-
-
-@check("numerics", applies=has_exact_gradient, declared_in="has_exact_gradient")
-def gradient_is_derivative(subject: Subject) -> Worst:
+@check(
+    "numerics",
+    "relative error between gradient and central differences",
+    limit=SLOPE,
+    applies=lambda s: s.has_exact_gradient,
+    declared_in="has_exact_gradient",
+)
+def gradient_is_derivative(subject: Subject) -> Measurements:
     """Every gradient, of inputs and parameters, agrees with central differences in random directions."""
-    worst = Worst("relative error between gradient and central differences", limit=SLOPE)
     for length, seed, layout, dropout in (
         (5, 1, "", None),
         (19, 2, "", None),
@@ -71,8 +132,7 @@ def gradient_is_derivative(subject: Subject) -> Worst:
         noise = rounding(module, inputs)
         limit = limit if noise < 1e-6 else 1e3 * noise  # rounding error of the quotient in a coarser dtype
         mode = "" if dropout is None else f", in training with dropout {dropout:g}"
-        worst.add(min(errors), f"n={length}, seed {seed}{f', padding {layout}' if layout else ''}{mode}", limit=limit)
-    return worst
+        yield min(errors), f"n={length}, seed {seed}{f', padding {layout}' if layout else ''}{mode}", limit
 
 
 def slope_error(module: Module, inputs: Inputs, step: float) -> float:
@@ -107,15 +167,14 @@ def _dot(a: Tensor, b: Tensor) -> float:
     return (a.double() * b.double()).sum().item()
 
 
-def has_reference(subject: Subject) -> bool:
-    """Return whether the class has a reference implementation."""
-    return subject.has_reference
-
-
-@check("numerics", applies=has_reference)
-def fast_is_reference(subject: Subject) -> Worst:
+@check(
+    "numerics",
+    "relative error between fast and reference implementation",
+    limit=FAST,
+    applies=lambda s: s.has_reference,
+)
+def fast_is_reference(subject: Subject) -> Measurements:
     """Fast and reference implementation give equal outputs and gradients, with and without padding."""
-    worst = Worst("relative error between fast and reference implementation", limit=FAST)
     for length, embed_dim, num_heads, layout, scale, training in (
         (1, 32, 4, "", 1.0, False),
         (17, 24, 3, "", 4.0, True),
@@ -137,5 +196,178 @@ def fast_is_reference(subject: Subject) -> Worst:
         how = f"{f', padding {layout}' if layout else ''}{', in training' if training else ''}"
         for name, expected in slow.items():
             where = f"{name}, n={length}, heads {num_heads}, inputs x{scale:g}{how}"
-            worst.add(difference(fast[name], expected, floor), where)
-    return worst
+            yield difference(fast[name], expected, floor), where
+
+
+precision_check = partial(check, "precision", applies=lambda s: s.autocasts, declared_in="autocast_dtypes")
+
+SPACINGS = 8.0
+"""Limit for two computations in a low-precision dtype, in units of its machine epsilon."""
+
+
+def precisions(subject: Subject) -> tuple[torch.dtype, ...]:
+    """Return the low-precision dtypes that the class declares (default: bfloat16 and float16)."""
+    return getattr(subject.cls, "autocast_dtypes", (torch.bfloat16, torch.float16))
+
+
+CUTS = (0, 15, 63, 127, 150, 191, 255, 298)
+"""Positions after which all tokens are replaced."""
+
+GRADIENT, MARGIN = 0.14, 4.0
+"""Largest relative distance of a gradient (a cosine of 0.99), and factor on the change that rounded inputs cause."""
+
+
+@contextmanager
+def autocast(subject: Subject, dtype: torch.dtype) -> Iterator[None]:
+    """Run the block under autocast to ``dtype`` on the subject's device."""
+    with torch.autocast(subject.device.partition(":")[0], dtype=dtype):
+        yield
+
+
+def near(dtype: torch.dtype) -> float:
+    """Return the limit for ``dtype``."""
+    return SPACINGS * torch.finfo(dtype).eps
+
+
+@precision_check("relative distance between autocast and float32")
+def autocast_output(subject: Subject) -> Measurements:
+    """Under autocast, outputs agree with float32 and stay finite for long and large inputs; gradients are finite."""
+    for dtype in subject.autocast_dtypes:
+        for length, num_heads, scale in (
+            (17, 4, 1.0),
+            (130, 4, 1.0),
+            (1030, 1, 8.0),
+            *((n, 2, s) for n in subject.long for s in (1.0, 4.0)),  # sums of x8 inputs leave float16 by their size
+        ):
+            module = subject.build_for(length, num_heads=num_heads)
+            inputs = subject.draw(module, length, batch=1, scale=scale).requiring_grad()
+            with autocast(subject, dtype):
+                output = inputs.run(module)
+            output.float().sum().backward()
+            where = f"{_name(dtype)}, n={length}, inputs x{scale:g}"
+            numbers = [output, *(x.grad for x in inputs.tensors().values() if x.grad is not None)]
+            yield sum(int((~x.isfinite()).sum()) for x in numbers), f"NaN or inf values, {where}"
+            if scale == 1.0:  # for large inputs, a sharp softmax amplifies rounding of the logits
+                with torch.no_grad():
+                    yield distance(output, inputs.run(module)), where, near(dtype)
+
+
+@precision_check("dependence on a later token", limit=LEAK, applies=lambda s: s.autocasts and s.pattern.is_causal)
+def autocast_lookahead(subject: Subject) -> Measurements:
+    """Under autocast, no output has a gradient to a later target or changes when later targets are replaced."""
+    for dtype in subject.autocast_dtypes:
+        module = subject.build().train()
+        inputs = subject.draw(module, 37, batch=1)
+        with autocast(subject, dtype):
+            leak, where = gradient_leak(module, inputs, torch.arange(37))
+        yield leak, f"{_name(dtype)}, n=37, gradient, {where}", None, where
+        module = subject.build(embed_dim=16, num_heads=2)
+        inputs = subject.draw(module, 300, batch=1)
+        with autocast(subject, dtype):
+            leak, where = replacement_leak(module, inputs, torch.tensor(CUTS), 1.0)
+        yield leak, f"{_name(dtype)}, n=300, {where}", near(dtype), where
+
+
+@precision_check("deviation of a gradient", limit=GRADIENT, applies=lambda s: s.autocasts and s.has_exact_gradient)
+def autocast_gradient(subject: Subject) -> Measurements:
+    """Under autocast, every gradient has the direction (cosine) and the size of the float32 gradient."""
+    for dtype in subject.autocast_dtypes:
+        for length in (33, 300):
+            module = subject.build(embed_dim=16, num_heads=2).train(not subject.is_random_in_training)
+            inputs = subject.draw(module, length, batch=1)
+            direction = torch.randn_like(inputs.query)
+            expected = outputs_and_gradients(module, inputs, direction)
+            with autocast(subject, dtype):
+                actual = outputs_and_gradients(module, inputs, direction)
+            floor = 5.0 * gradient_floor(expected)
+            moved = [outputs_and_gradients(module, x, direction) for x in perturbed(inputs, dtype)]
+            for name, x in expected.items():
+                limit = max([GRADIENT, *(MARGIN * _deviation(other.get(name), x, floor) for other in moved)])
+                yield _deviation(actual.get(name), x, floor), f"{_name(dtype)}, n={length}, {name}", limit
+
+
+@precision_check(
+    "relative distance between decoding and the parallel forward", applies=lambda s: s.autocasts and s.decodes
+)
+def autocast_decoding(subject: Subject) -> Measurements:
+    """Under autocast, step-by-step decoding reproduces the parallel forward pass."""
+    for dtype in subject.autocast_dtypes:
+        for length in (19, STEPS) if subject.long else (19,):
+            module = subject.build_for(LONG) if length == STEPS else subject.build()
+            inputs = subject.draw(module, length, batch=1 if length == STEPS else 2)
+            with torch.no_grad(), autocast(subject, dtype):
+                decoded, trained = decode(module, inputs, [1] * length), inputs.run(module)
+            limit = max(near(dtype), subject.decode_tolerance)
+            for start in range(0, length, 128):
+                error = distance(decoded[:, start : start + 128], trained[:, start : start + 128])
+                yield error, f"{_name(dtype)}, n={length}, tokens from {start}", limit
+
+
+@precision_check(
+    "relative distance between bfloat16 and float32",
+    limit=near(torch.bfloat16),
+    applies=lambda s: torch.bfloat16 in s.autocast_dtypes,
+)
+def module_in_bfloat16(subject: Subject) -> Measurements:
+    """After ``module.bfloat16()``, outputs are of this type and agree with float32."""
+    for length in (33, 700):
+        coarse = subject.build(embed_dim=16, num_heads=2).bfloat16()
+        exact = subject.build(embed_dim=16, num_heads=2)
+        exact.load_state_dict(coarse.state_dict())
+        inputs = subject.draw(exact, length, batch=1)
+        inputs = replace(inputs, **{name: x.bfloat16() for name, x in inputs.tensors().items()})
+        with torch.no_grad():
+            try:
+                output = inputs.run(coarse)
+            except RuntimeError as error:  # an error is not a wrong output; only the whole contract includes the dtype
+                if subject.keeps_whole_contract:
+                    raise
+                yield 0.0, f"n={length}, refused: {str(error).splitlines()[0]}"
+                continue
+            expected = inputs.float().run(exact)
+            moved = [x.run(exact) for x in perturbed(inputs.float(), torch.bfloat16)]
+        yield float(output.dtype != torch.bfloat16), f"n={length}, output of type {_name(output.dtype)}", 0.0
+        for start in range(0, length, 128):
+            part = slice(start, start + 128)
+            limit = max([near(torch.bfloat16), *(MARGIN * distance(x[:, part], expected[:, part]) for x in moved)])
+            yield distance(output[:, part], expected[:, part]), f"n={length}, tokens from {start}", limit
+
+
+@precision_check("relative distance of a padded row", applies=lambda s: s.autocasts and "left" in s.padding_layouts)
+def autocast_padding(subject: Subject) -> Measurements:
+    """Under autocast, a padded row gives the same output as without padding."""
+    for dtype in subject.autocast_dtypes:
+        module = subject.build()
+        inputs = with_padding(subject.draw(module, 17, batch=5), "left")
+        with torch.no_grad(), autocast(subject, dtype):
+            together = inputs.run(module)
+            for row, real in enumerate(inputs.real):
+                alone = row_alone(inputs, row)
+                assert alone is not None, "left padding leaves at least one token per row"
+                error = distance(together[row, real], alone.run(module)[0])
+                yield error, f"{_name(dtype)}, n=17, row {row}", near(dtype)
+
+
+def perturbed(inputs: Inputs, dtype: torch.dtype) -> Iterator[Inputs]:
+    """Yield inputs in which every value moves by up to two of its spacings in ``dtype``, in two samples.
+
+    Limits grow with the change that this causes: a method that selects tokens amplifies rounding.
+    """
+    generator = torch.Generator().manual_seed(4)
+    for _ in range(2):
+        moved = {}
+        for name, x in inputs.tensors().items():
+            noise = 2.0 * torch.rand(x.shape, generator=generator).to(x) - 1.0
+            moved[name] = x * (1.0 + 2.0 * torch.finfo(dtype).eps * noise)
+        yield replace(inputs, **moved)
+
+
+def _deviation(actual: Tensor | None, expected: Tensor, floor: float) -> float:
+    """Return the RMS of the error over all values, relative to that of ``expected`` plus ``floor``."""
+    actual = torch.zeros_like(expected) if actual is None else actual
+    error = (actual.double() - expected.double()).pow(2).mean().sqrt().item()
+    return error / (expected.double().pow(2).mean().sqrt().item() + floor) if error else 0.0
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

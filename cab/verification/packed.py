@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from cab.training import auxiliary_loss
-from cab.verification.check import Worst, check
-from cab.verification.compare import ROUNDING, difference, error_at, gradient_floor, limit_for
+from cab.verification.check import Measurements, check
+from cab.verification.compare import ROUNDING, difference, error_at, gradient_floor, largest_errors, limit_for
 from cab.verification.decoding import initial_state
 from cab.verification.inputs import Inputs, Module
-from cab.verification.near_ties import largest_errors
 from cab.verification.subject import Subject, rounding
 
 Lengths = tuple[Sequence[int], Sequence[int]]
@@ -71,36 +70,22 @@ def cumulative(lengths: Sequence[int], like: Tensor) -> Tensor:
     return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=like.device)
 
 
-def packs(subject: Subject) -> bool:
-    """Return whether the subject accepts packed sequences."""
-    return hasattr(subject.cls, "forward_packed")
+packed_check = partial(check, "packed", applies=lambda s: hasattr(s.cls, "forward_packed"))
 
 
-def packs_and_adds_loss(subject: Subject) -> bool:
-    """Return whether the subject accepts packed sequences and has an auxiliary loss without random numbers."""
-    return packs(subject) and subject.adds_loss and not subject.is_random_in_training
-
-
-def packs_prompts(subject: Subject) -> bool:
-    """Return whether the subject decodes and reads packed prompts."""
-    return subject.decodes and hasattr(subject.cls, "prefill_packed")
-
-
-@check("packed", applies=packs)
-def packed_outputs(subject: Subject) -> Worst:
+@packed_check("relative error of a packed sequence", limit=ROUNDING)
+def packed_outputs(subject: Subject) -> Measurements:
     """Packed sequences, also empty ones, single tokens and edges of blocks, give the output of each sequence alone."""
-    worst = Worst("relative error of a packed sequence", limit=ROUNDING)
     for lengths in (EDGES, UNEQUAL) if subject.long else (EDGES,):
         module = subject.build()
         packed = Packed.draw(subject, module, lengths)
         with torch.no_grad():
             output = packed.run(module)
-            worst.add(0.0 if output.isfinite().all() else torch.inf, f"lengths {lengths[0]}, NaN or inf")
+            yield 0.0 if output.isfinite().all() else torch.inf, f"lengths {lengths[0]}, NaN or inf"
         limit = limit_for(rounding(module, packed.alone()[0]), ROUNDING)
         measure = partial(sequence_errors, lengths=lengths)
         for part, error in largest_errors(measure, module, packed.inputs, limit=limit).items():
-            worst.add(error, f"{part} of lengths {lengths[0]}", limit=limit)
-    return worst
+            yield error, f"{part} of lengths {lengths[0]}", limit
 
 
 @torch.no_grad()
@@ -111,10 +96,9 @@ def sequence_errors(module: Module, inputs: Inputs, *, lengths: Lengths) -> dict
     return {f"sequence {n}": error_at(together[n], one.run(module)[0]) for n, one in packed.alone().items()}
 
 
-@check("packed", applies=packs)
-def packed_gradients(subject: Subject) -> Worst:
+@packed_check("relative error of packed sequences in training", limit=ROUNDING)
+def packed_gradients(subject: Subject) -> Measurements:
     """Packed sequences give the outputs in training (if nothing is random) and the gradients of each sequence alone."""
-    worst = Worst("relative error of packed sequences in training", limit=ROUNDING)
     for lengths in (SHORT, EDGES) if subject.long else (SHORT,):
         module = subject.build().train(not subject.is_random_in_training)
         packed = Packed.draw(subject, module, lengths, requires_grad=True)
@@ -125,28 +109,29 @@ def packed_gradients(subject: Subject) -> Worst:
         expected = _with_gradients(module, packed, torch.cat([inputs.run(module)[0] for inputs in alone.values()]))
         floor = gradient_floor(expected)
         for name, reference in expected.items():
-            worst.add(difference(actual[name], reference, floor), f"lengths {lengths[0]}, {name}", limit=limit)
-    return worst
+            yield difference(actual[name], reference, floor), f"lengths {lengths[0]}, {name}", limit
 
 
-@check("packed", applies=packs)
-def packed_borders(subject: Subject) -> Worst:
+@packed_check("gradient with respect to a neighboring sequence")
+def packed_borders(subject: Subject) -> Measurements:
     """In training mode, the gradient of a sequence's output with respect to its neighbors is exactly zero."""
-    worst = Worst("gradient with respect to a neighboring sequence", limit=0.0)
     for lengths in (SHORT, EDGES) if subject.long else (SHORT,):
         module = subject.build(dropout=subject.dropout).train()
         packed = Packed.draw(subject, module, lengths, requires_grad=True)
         together = packed.split("query", packed.run(module))
         for name, gradient in _gradients(torch.cat(together[1::2]), packed.inputs.tensors()).items():
             others = torch.cat(packed.split(name, gradient)[::2])
-            worst.add(others.abs().max(), f"sequences 1, 3, ... of lengths {lengths[0]}, {name}")
-    return worst
+            yield others.abs().max(), f"sequences 1, 3, ... of lengths {lengths[0]}, {name}"
 
 
-@check("packed", applies=packs_and_adds_loss)
-def packed_loss(subject: Subject) -> Worst:
+@check(
+    "packed",
+    "relative error of the auxiliary loss",
+    limit=ROUNDING,
+    applies=lambda s: hasattr(s.cls, "forward_packed") and s.adds_loss and not s.is_random_in_training,
+)
+def packed_loss(subject: Subject) -> Measurements:
     """Packed sequences add the mean of the auxiliary losses of each one alone, weighted by numbers of targets."""
-    worst = Worst("relative error of the auxiliary loss", limit=ROUNDING)
     for targets, sources in (EDGES, UNEQUAL) if subject.long else (EDGES,):
         lengths = targets, [max(1, count) for count in sources]  # the loss of a target without source is undefined
         module = subject.build().train()
@@ -159,14 +144,18 @@ def packed_loss(subject: Subject) -> Worst:
             loss = auxiliary_loss(module)
             expected = expected if loss is None else expected + share * loss
         actual = torch.zeros_like(expected) if actual is None else actual
-        worst.add(difference(actual[None], expected[None]), f"lengths {lengths[0]}")
-    return worst
+        yield difference(actual[None], expected[None]), f"lengths {lengths[0]}"
 
 
-@check("packed", applies=packs_prompts, declared_in="decode_tolerance")
-def packed_prompts(subject: Subject) -> Worst:
+@check(
+    "packed",
+    "relative error of decoding after packed prompts",
+    limit=lambda s: s.decode_tolerance,
+    applies=lambda s: s.decodes and hasattr(s.cls, "prefill_packed"),
+    declared_in="decode_tolerance",
+)
+def packed_prompts(subject: Subject) -> Measurements:
     """Two packed prompts, empty for some sequences, and steps give what forward gives for each sequence alone."""
-    worst = Worst("relative error of decoding after packed prompts", limit=subject.decode_tolerance)
     for prompts in (PROMPTS, LONG_PROMPTS) if subject.long else (PROMPTS,):
         module = subject.build()
         inputs = subject.draw(module, 2, batch=len(prompts[0]))
@@ -185,8 +174,7 @@ def packed_prompts(subject: Subject) -> Worst:
                 tokens = torch.cat([text[row] for text in texts] + [inputs.query[row]])
                 expected = replace(inputs.rows(slice(row, row + 1)), query=tokens[None]).run(module)[0]
                 where = " and ".join(str(lengths[row]) for lengths in prompts)
-                worst.add(difference(torch.cat(together), expected), f"prompts of {where} tokens, 2 steps", limit=limit)
-    return worst
+                yield difference(torch.cat(together), expected), f"prompts of {where} tokens, 2 steps", limit
 
 
 def _gradients(output: Tensor, leaves: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -1,66 +1,149 @@
-"""Padding checks: content, position and amount of padding do not affect outputs at real tokens."""
+"""Batch and padding checks: neither other rows nor padding affect the output of a row."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from cab.verification.check import Worst, check, check_layouts, keeps_contract, pads, supports
-from cab.verification.compare import LEAK, ROUNDING, difference, error_at, gradient_floor, limit_for
+from cab.verification.check import Function, Measurements, check, check_layouts
+from cab.verification.compare import LEAK, ROUNDING, difference, error_at, gradient_floor, largest_errors, limit_for
 from cab.verification.inputs import Inputs, Module, outputs_and_gradients, padded_places, row_alone, with_padding
-from cab.verification.near_ties import largest_errors
 from cab.verification.subject import Subject, rounding
+
+LENGTHS = ((1, 1.0), (17, 4.0), (65, 1.0), (130, 1.0))
+MANY = ((17, 7), (17, 40), (3, 300))
+"""Lengths and batch sizes of larger batches."""
+
+
+@check("batches", "relative change of the other rows", limit=LEAK)
+def rows_independent(subject: Subject) -> Measurements:
+    """Rows are independent: replacing one row, even with values of 5 times the scale, leaves the others unchanged."""
+    for length, scale in (*LENGTHS, *((n, 1.0) for n in subject.long)):
+        module = subject.build_for(length)
+        inputs = subject.draw(module, length, batch=3, scale=scale)
+        limit = limit_for(rounding(module, inputs), LEAK)
+        for factor in (1.0, 5.0):
+            other = subject.draw(module, length, batch=3, scale=factor * scale, seed=2)
+            changed = {name: x.clone() for name, x in inputs.tensors().items()}
+            for name, x in other.tensors().items():
+                changed[name][1] = x[1]
+            with torch.no_grad():
+                before, after = inputs.run(module), replace(inputs, **changed).run(module)
+            where = f"n={length}, inputs x{scale:g}, row 1 x{factor:g}"
+            yield difference(after[[0, 2]], before[[0, 2]]), where, limit
+
+
+@check("batches", "relative change of the other rows", limit=LEAK)
+def rows_in_training(subject: Subject) -> Measurements:
+    """In training mode with a fixed seed, the output of a row does not change when another row is replaced."""
+    for length, batch, dropout in ((17, 3, 0.0), (33, 9, subject.dropout), *((n, 3, 0.0) for n in subject.long)):
+        module = subject.build_for(length, dropout=dropout).train()
+        inputs = subject.draw(module, length, batch=batch)
+        limit = limit_for(rounding(module, inputs), LEAK)
+        changed = {name: x.clone() for name, x in inputs.tensors().items()}
+        for name, x in subject.draw(module, length, batch=batch, scale=5.0, seed=2).tensors().items():
+            changed[name][1] = x[1]
+        with torch.no_grad():
+            before, after = inputs.run(module, seed=1), replace(inputs, **changed).run(module, seed=1)
+        kept = torch.arange(batch) != 1
+        where = f"n={length}, {batch} rows, dropout {dropout:g}, row 1 x5"
+        yield difference(after[kept], before[kept]), where, limit
+
+
+@check("batches", "gradient with respect to another row")
+def rows_gradient(subject: Subject) -> Measurements:
+    """In training mode, the gradient of a row's output with respect to every other row is exactly zero."""
+    for length in (1, 33, *subject.long):
+        module = subject.build_for(length, dropout=subject.dropout).train()
+        batch = 2 if length in subject.long else 3
+        inputs = subject.draw(module, length, batch=batch).requiring_grad()
+        output = inputs.run(module)
+        (output[1] * torch.randn_like(output[1])).sum().backward()
+        for name, x in inputs.tensors().items():
+            yield 0.0 if x.grad is None else x.grad[torch.arange(batch) != 1].abs().max(), f"n={length}, {name}"
+
+
+@check("batches", "relative error between a single row and the same row in a batch", limit=ROUNDING)
+def batch_size(subject: Subject) -> Measurements:
+    """Every row gives the same output in a batch of one, of three and of up to 300."""
+    cases = [(length, 3, scale) for length, scale in LENGTHS] + [(length, batch, 1.0) for length, batch in MANY]
+    for length, batch, scale in cases + [(length, 3, 1.0) for length in subject.long]:
+        module = subject.build_for(length)
+        inputs = subject.draw(module, length, batch=batch, scale=scale)
+        limit = limit_for(rounding(module, inputs), ROUNDING)
+        for row, error in largest_errors(single_row_errors, module, inputs, limit=limit).items():
+            yield error, f"n={length}, {batch} rows, inputs x{scale:g}, {row}", limit
+
+
+@torch.no_grad()
+def single_row_errors(module: Module, inputs: Inputs) -> dict[str, Tensor]:
+    """Return the error at every target of some rows as a batch of one."""
+    together, batch = inputs.run(module), len(inputs.query)
+    rows = {row: inputs.rows(slice(row, row + 1)) for row in sorted({0, 1, 2, batch // 2, batch - 1})}
+    return {f"row {row}": error_at(alone.run(module)[0], together[row]) for row, alone in rows.items()}
+
 
 BATCH = 5
 
 
-def keeps_contract_in_self(subject: Subject) -> bool:
-    """Return whether the whole contract applies, in a self pattern."""
-    return subject.keeps_whole_contract and not subject.pattern.is_cross
+def padded_check(layout: str) -> Callable[[Function], Function]:
+    """Register a check of rows with padding of ``layout``."""
+    return check(
+        "padding",
+        "relative error of a padded row",
+        limit=ROUNDING,
+        applies=lambda s: layout in s.padding_layouts,
+        declared_in="padding_layouts",
+    )
 
 
-@check("padding", applies=partial(supports, layout="right"), declared_in="padding_layouts")
-def padded_right(subject: Subject) -> Worst:
+@padded_check("right")
+def padded_right(subject: Subject) -> Measurements:
     """Rows padded on the right (also the source), in a batch and by themselves, give the output without padding."""
     return padded_as_alone(subject, "right")
 
 
-@check("padding", applies=partial(supports, layout="left"), declared_in="padding_layouts")
-def padded_left(subject: Subject) -> Worst:
+@padded_check("left")
+def padded_left(subject: Subject) -> Measurements:
     """Rows padded on the left (also the source), in a batch and by themselves, give the output without padding."""
     return padded_as_alone(subject, "left")
 
 
-@check("padding", applies=partial(supports, layout="inside"), declared_in="padding_layouts")
-def padded_inside(subject: Subject) -> Worst:
+@padded_check("inside")
+def padded_inside(subject: Subject) -> Measurements:
     """Rows with padding between tokens, in a batch and by themselves, give the output without padding."""
     return padded_as_alone(subject, "inside")
 
 
-@check("padding", applies=partial(supports, layout="row"), declared_in="padding_layouts")
-def padded_row(subject: Subject) -> Worst:
+@padded_check("row")
+def padded_row(subject: Subject) -> Measurements:
     """Rows of padding only, or with a source of padding only, give finite values and do not affect other rows."""
-    worst = padded_as_alone(subject, "row")
+    yield from padded_as_alone(subject, "row")
     module = subject.build().train()
     inputs = with_padding(subject.draw(module, 17, batch=BATCH), "row").requiring_grad()
     output = inputs.run(module)
     (output * torch.randn_like(output))[inputs.real].sum().backward()
     for name, x in [*inputs.tensors().items(), *module.named_parameters()]:
         is_finite = x.grad is None or bool(x.grad.isfinite().all())
-        worst.add(0.0 if is_finite else torch.inf, f"n=17, gradient of {name}")
+        yield 0.0 if is_finite else torch.inf, f"n=17, gradient of {name}"
     if inputs.key is not None:  # targets without a source token: undefined, but finite
-        worst.add(0.0 if output.isfinite().all() else torch.inf, "n=17, output for an empty source")
-    return worst
+        yield 0.0 if output.isfinite().all() else torch.inf, "n=17, output for an empty source"
 
 
-@check("padding", applies=pads, declared_in="padding_layouts")
-def padded_single_token(subject: Subject) -> Worst:
+@check(
+    "padding",
+    "relative error of a single real token",
+    limit=ROUNDING,
+    applies=lambda s: bool(s.padding_layouts),
+    declared_in="padding_layouts",
+)
+def padded_single_token(subject: Subject) -> Measurements:
     """Sequences with a single real token, at every place, give the output of this token alone."""
-    worst = Worst("relative error of a single real token", limit=ROUNDING)
     for length in (17, 70):
         module = subject.build()
         inputs = subject.draw(module, length, length, batch=length)
@@ -78,14 +161,12 @@ def padded_single_token(subject: Subject) -> Worst:
             with torch.no_grad():
                 output, expected = padded.run(module), replace(inputs, **alone).run(module)
             error = error_at(output[padded.real], expected.flatten(0, 1)).max()
-            worst.add(error, f"n={length}, one real token in {' and '.join(names)}", limit=limit)
-    return worst
+            yield error, f"n={length}, one real token in {' and '.join(names)}", limit
 
 
-@check_layouts("padding")
-def padded_in_training(subject: Subject, layout: str) -> Worst:
+@check_layouts("padding", "relative error of a padded row in training", limit=ROUNDING)
+def padded_in_training(subject: Subject, layout: str) -> Measurements:
     """In training mode, padded rows give the same output as without padding, whatever the content of the padding."""
-    worst = Worst("relative error of a padded row in training", limit=ROUNDING)
     for length in (33, *(subject.long if layout == "inside" else ())):
         module = subject.build_for(length).train()
         inputs = with_padding(subject.draw(module, length, batch=3), layout)
@@ -96,26 +177,21 @@ def padded_in_training(subject: Subject, layout: str) -> Worst:
         with torch.no_grad():
             together = inputs.run(module, seed=1)
             other = filled.run(module, seed=1)
-            worst.add(
-                difference(other[inputs.real], together[inputs.real]), f"n={length}, replaced padding", limit=limit
-            )
+            yield difference(other[inputs.real], together[inputs.real]), f"n={length}, replaced padding", limit
         if not subject.is_random_in_training:
             for part, error in largest_errors(partial(row_errors, seed=1), module, inputs, limit=limit).items():
-                worst.add(error, f"n={length}, {part}", limit=limit)
-    return worst
+                yield error, f"n={length}, {part}", limit
 
 
-@check_layouts("padding")
-def padding_gradient(subject: Subject, layout: str) -> Worst:
+@check_layouts("padding", "gradient with respect to padding")
+def padding_gradient(subject: Subject, layout: str) -> Measurements:
     """No real output has a gradient with respect to padded inputs."""
-    worst = Worst("gradient with respect to padding", limit=0.0)
     module = subject.build(dropout=subject.dropout).train()
     inputs = with_padding(subject.draw(module, 33, batch=BATCH), layout).requiring_grad()
     output = inputs.run(module)
     (output * torch.randn_like(output))[inputs.real].sum().backward()
     for name, x, mask in padded_places(inputs):
-        worst.add(0.0 if x.grad is None else x.grad[mask].abs().max(), f"n=33, {name}")
-    return worst
+        yield 0.0 if x.grad is None else x.grad[mask].abs().max(), f"n=33, {name}"
 
 
 POISON = {"right": math.nan, "left": math.inf, "inside": math.nan, "row": 1e10}
@@ -123,10 +199,9 @@ FINITE_POISON = 1e4
 """Value of the padding for modules of other packages, many of which multiply padding by zero."""
 
 
-@check_layouts("padding")
-def padding_poison(subject: Subject, layout: str) -> Worst:
+@check_layouts("padding", "relative change of outputs or gradients", limit=LEAK)
+def padding_poison(subject: Subject, layout: str) -> Measurements:
     """Extreme values in the padding (NaN, inf, 1e10; 1e4 in foreign modules) change no real output or gradient."""
-    worst = Worst("relative change of outputs or gradients", limit=LEAK)
     poison = FINITE_POISON if subject.is_foreign else POISON[layout]
     module = subject.build()
     clean = with_padding(subject.draw(module, 33, batch=BATCH), layout)
@@ -138,14 +213,14 @@ def padding_poison(subject: Subject, layout: str) -> Worst:
     actual = outputs_and_gradients(module, poisoned, direction)
     floor = gradient_floor(expected)
     for name, reference in expected.items():
-        worst.add(difference(actual[name], reference, floor), f"n=33, padding of {poison:g}, {name}")
-    return worst
+        yield difference(actual[name], reference, floor), f"n=33, padding of {poison:g}, {name}"
 
 
-@check("padding", applies=pads)
-def padding_of_nothing(subject: Subject) -> Worst:
+@check(
+    "padding", "relative change caused by an all-False mask", limit=ROUNDING, applies=lambda s: bool(s.padding_layouts)
+)
+def padding_of_nothing(subject: Subject) -> Measurements:
     """No output changes when an all-False mask is passed."""
-    worst = Worst("relative change caused by an all-False mask", limit=ROUNDING)
     for length in (1, 17, 33):
         module = subject.build()
         inputs = subject.draw(module, length)
@@ -153,39 +228,38 @@ def padding_of_nothing(subject: Subject) -> Worst:
         if inputs.key is not None:
             nothing["key_padding"] = torch.zeros_like(inputs.key[..., 0], dtype=torch.bool)
         with torch.no_grad():
-            worst.add(difference(replace(inputs, **nothing).run(module), inputs.run(module)), f"n={length}")
-    return worst
+            yield difference(replace(inputs, **nothing).run(module), inputs.run(module)), f"n={length}"
 
 
-@check("padding", applies=keeps_contract_in_self)
-def padding_either_mask(subject: Subject) -> Worst:
+@check(
+    "padding",
+    "relative error between one mask and both",
+    limit=LEAK,
+    applies=lambda s: s.keeps_whole_contract and not s.pattern.is_cross,
+)
+def padding_either_mask(subject: Subject) -> Measurements:
     """In self patterns, passing the query mask, the key mask or both gives the same output."""
-    worst = Worst("relative error between one mask and both", limit=LEAK)
     module = subject.build()
     inputs = with_padding(subject.draw(module, 17, batch=BATCH), "right")
     with torch.no_grad():
         both = inputs.run(module)
         for name in ("query_padding_mask", "key_padding_mask"):
             one = module(inputs.query, **{name: inputs.query_padding})
-            worst.add(difference(one[inputs.real], both[inputs.real]), f"{name} alone")
-    return worst
+            yield difference(one[inputs.real], both[inputs.real]), f"{name} alone"
 
 
-@check("padding", applies=keeps_contract)
-def padding_output(subject: Subject) -> Worst:
+@check("padding", "output at a padded target", applies=lambda s: s.keeps_whole_contract)
+def padding_output(subject: Subject) -> Measurements:
     """At padded targets, the output is zero."""
-    worst = Worst("output at a padded target", limit=0.0)
     for layout in ("left", "row"):
         module = subject.build()
         inputs = with_padding(subject.draw(module, 17, batch=BATCH), layout)
         with torch.no_grad():
-            worst.add(inputs.run(module)[~inputs.real].abs().max(), f"padding {layout}")
-    return worst
+            yield inputs.run(module)[~inputs.real].abs().max(), f"padding {layout}"
 
 
-def padded_as_alone(subject: Subject, layout: str) -> Worst:
+def padded_as_alone(subject: Subject, layout: str) -> Measurements:
     """Compare every row of a padded batch, also as a batch of one, with the same row without padding and masks."""
-    worst = Worst("relative error of a padded row", limit=ROUNDING)
     for length, num_heads, scale in ((17, 4, 1.0), (17, 1, 4.0), (70, 4, 1.0), *((n, 2, 1.0) for n in subject.long)):
         module = subject.build_for(length, num_heads=num_heads)
         inputs = with_padding(
@@ -194,8 +268,7 @@ def padded_as_alone(subject: Subject, layout: str) -> Worst:
         limit = limit_for(rounding(module, inputs), ROUNDING)
         measure = partial(row_errors, single=length not in subject.long)
         for part, error in largest_errors(measure, module, inputs, limit=limit).items():
-            worst.add(error, f"n={length}, heads {num_heads}, inputs x{scale:g}, {part}", limit=limit)
-    return worst
+            yield error, f"n={length}, heads {num_heads}, inputs x{scale:g}, {part}", limit
 
 
 @torch.no_grad()

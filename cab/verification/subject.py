@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import inspect
 import warnings
@@ -29,7 +30,7 @@ LONG, LONG_WIDTH, LONG_HEADS = 4133, 16, 2
 """A length that exceeds the blocks and caches of real methods, and the module size at such lengths."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Subject:
     """An attention class in one pattern, with constructor options.
 
@@ -48,6 +49,12 @@ class Subject:
     """Lengths for the long part of a check; empty in the quick suite."""
     drawn: set[int] = field(default_factory=set, compare=False)
     """Lengths of all inputs drawn so far."""
+
+    def for_check(self, *, long: bool) -> Subject:
+        """Return a copy that has drawn nothing, with the facts found so far, for a check with or without long parts."""
+        subject = copy.copy(self)
+        subject.drawn, subject.long = set(), self.long if long else ()
+        return subject
 
     @property
     def keeps_whole_contract(self) -> bool:
@@ -75,6 +82,31 @@ class Subject:
         return float(getattr(self.cls, "decode_tolerance", ROUNDING))
 
     @property
+    def autocast_dtypes(self) -> tuple[torch.dtype, ...]:
+        """The low-precision dtypes that the class supports (default: bfloat16 and float16)."""
+        return getattr(self.cls, "autocast_dtypes", (torch.bfloat16, torch.float16))
+
+    @property
+    def autocasts(self) -> bool:
+        """Whether the class supports any low-precision dtype."""
+        return bool(self.autocast_dtypes)
+
+    @property
+    def reads_others(self) -> bool:
+        """Whether the method reads other tokens; one of constant complexity does not."""
+        return self.complexity != "1"
+
+    @property
+    def reads_source(self) -> bool:
+        """Whether the method reads a source."""
+        return self.pattern.is_cross and self.reads_others
+
+    @functools.cached_property
+    def has_exact_gradient(self) -> bool:
+        """Whether the method does not stop gradients by design."""
+        return bool(getattr(self.build(), "has_exact_gradient", True))
+
+    @functools.cached_property
     def max_token_distance(self) -> int | None:
         """Largest distance between an output and a token that it depends on; None if the module declares none."""
         distance = getattr(self.build(), "max_token_distance", None)
@@ -122,15 +154,20 @@ class Subject:
             return not torch.equal(inputs.run(module, seed=1), inputs.run(module, seed=2))
 
     @functools.cached_property
+    def learns(self) -> bool:
+        """Whether the module has a part with its own training behavior."""
+        return any(isinstance(module, TrainableModule) for module in self.build().modules())
+
+    @functools.cached_property
     def adds_loss(self) -> bool:
         """Whether a call adds an auxiliary loss."""
-        return any(auxiliary_loss(module) is not None for module in self._after_a_call())
+        return self.learns and any(auxiliary_loss(module) is not None for module in self._after_a_call())
 
     @functools.cached_property
     def accumulates_statistics(self) -> bool:
         """Whether a call in training mode accumulates statistics for buffers."""
         learners = (m for module in self._after_a_call() for m in module.modules() if isinstance(m, TrainableModule))
-        return any(learner.pop_statistics() for learner in learners)
+        return self.learns and any(learner.pop_statistics() for learner in learners)
 
     def _after_a_call(self) -> Iterator[Module]:
         """Yield modules after a call in training and in evaluation; failing calls are left to other checks."""
@@ -145,6 +182,16 @@ class Subject:
         """Whether decoding is verified."""
         has_methods = hasattr(self.cls, "init_state") and hasattr(self.cls, "step")
         return self.pattern.is_causal and (self.keeps_whole_contract or has_methods)
+
+    @property
+    def prefills(self) -> bool:
+        """Whether decoding is verified with ``prefill``."""
+        return self.decodes and (self.keeps_whole_contract or hasattr(self.cls, "prefill"))
+
+    def decodes_padding(self, layout: str) -> bool:
+        """Return whether decoding with a padding layout is verified."""
+        prompts = self.prompt_padding_layouts
+        return self.decodes and layout in self.padding_layouts and (prompts is None or layout in prompts)
 
     def build(
         self, *, embed_dim: int = WIDTH, num_heads: int = HEADS, dropout: float = 0.0, seed: int = 0, **options: Any

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,8 +14,21 @@ from cab.attention import Attention
 from cab.errors import UserError, unknown_name
 from cab.patterns import Pattern
 from cab.registry.registries import ATTENTIONS
+from cab.verification import (  # noqa: F401
+    calls,
+    causality,
+    context,
+    contract,
+    decoding,
+    growth,
+    learning,
+    numerics,
+    packed,
+    padding,
+    training_mode,
+)
 from cab.verification.calls import threads
-from cab.verification.check import CHECKS, Check, Worst
+from cab.verification.check import CHECKS, Check, Measurements
 from cab.verification.subject import Subject, takes
 
 GROUPS = (
@@ -44,13 +56,10 @@ GROUPS = (
     "growth",
     "compile",
 )
-"""Modules of this package whose import registers checks, in the order of causes.
+"""Groups of checks in the order of causes.
 
 A defect in one group often fails checks of later groups: a causal leak also fails decoding and lengths.
 """
-
-for group in GROUPS:
-    importlib.import_module(f"cab.verification.{group}")
 
 ON_DEMAND = ("compile",)
 """Groups that run only on request."""
@@ -139,20 +148,20 @@ def applicable(checks: Iterable[Check], subject: Subject) -> Iterator[Check]:
         try:
             applies = check.applies(subject)
         except (Exception, SystemExit) as error:
-            yield replace(check, measure=partial(_fail, error=error))
+            yield replace(check, measurements=partial(_fail, error=error))
         else:
             if applies:
                 yield check
 
 
-def _fail(_subject: Subject, *, error: BaseException) -> Worst:
+def _fail(_subject: Subject, *, error: BaseException) -> Measurements:
     raise error
 
 
 def run(check: Check, subject: Subject) -> CheckResult:
     """Run one check; an exception raised by the attention, or its attempt to exit, counts as failed."""
     finding = ""
-    fresh = replace(subject, long=subject.long if check.runs_long else (), drawn=set())
+    fresh = subject.for_check(long=check.runs_long)
     try:
         worst = check.measure(fresh)
         passed, detail = worst.passed, worst.detail

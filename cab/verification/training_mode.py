@@ -1,12 +1,14 @@
-"""Training checks: training mode computes the function of evaluation mode, and gradients compose."""
+"""Training checks: training mode computes the function of evaluation mode; gradients compose; dropout has its rate."""
 
 from __future__ import annotations
+
+import functools
 
 import torch
 from torch import Tensor
 
 from cab.training import auxiliary_loss
-from cab.verification.check import Worst, check
+from cab.verification.check import Measurements, check
 from cab.verification.compare import ROUNDING, difference, gradient_floor, limit_for
 from cab.verification.inputs import Inputs, Module, outputs_and_gradients
 from cab.verification.subject import Subject, rounding
@@ -16,16 +18,15 @@ MANY = (1, 3, 7, 61)
 """Numbers of sequences in the parts of a large batch."""
 
 
-def is_fixed_in_training(subject: Subject) -> bool:
-    """Return whether training mode draws no random numbers without dropout."""
-    return not subject.is_random_in_training
-
-
-@check("training_mode", applies=is_fixed_in_training, declared_in="differs_in_training")
-def training_is_evaluation(subject: Subject) -> Worst:
+@check(
+    "training_mode",
+    "relative error between training and evaluation mode",
+    limit=lambda s: torch.inf if _differs_in_training(s) else ROUNDING,
+    applies=lambda s: not s.is_random_in_training,
+    declared_in="differs_in_training",
+)
+def training_is_evaluation(subject: Subject) -> Measurements:
     """Without dropout, training and evaluation mode, with and without autograd, give equal outputs and gradients."""
-    allowed = bool(getattr(subject.cls, "differs_in_training", False))
-    worst = Worst("relative error between training and evaluation mode", limit=torch.inf if allowed else ROUNDING)
     cases = [(1, ""), *((length, layout) for length in LENGTHS for layout in ("", "inside", "left"))]
     for length, layout in [*cases, *((n, "") for n in (600, *subject.long) if subject.long)]:
         module = subject.build_for(length)
@@ -40,16 +41,14 @@ def training_is_evaluation(subject: Subject) -> Worst:
         with torch.no_grad():
             trained["outputs without gradient"] = inputs.run(module.eval(), seed=1)[inputs.real]
         evaluated["outputs without gradient"] = evaluated["outputs"]
-        limit = torch.inf if allowed else limit_for(rounding(module, inputs), ROUNDING)
+        limit = torch.inf if _differs_in_training(subject) else limit_for(rounding(module, inputs), ROUNDING)
         for name, error in _errors(trained, evaluated).items():
-            worst.add(error, f"{name}, n={length}{f', padding {layout}' if layout else ''}", limit=limit)
-    return worst
+            yield error, f"{name}, n={length}{f', padding {layout}' if layout else ''}", limit
 
 
-@check("training_mode")
-def gradient_of_residual(subject: Subject) -> Worst:
+@check("training_mode", "relative error of the gradient", limit=ROUNDING)
+def gradient_of_residual(subject: Subject) -> Measurements:
     """Gradients of x + f(x) are the sums of both, and no backward pass modifies the gradient that it receives."""
-    worst = Worst("relative error of the gradient", limit=ROUNDING)
     for length in (17, *subject.long):
         module = subject.build_for(length).train()
         inputs = subject.draw(module, length, batch=1 if length in subject.long else 2).requiring_grad()
@@ -60,24 +59,22 @@ def gradient_of_residual(subject: Subject) -> Worst:
         first, again = (_gradients(output, places, direction.clone(), retain=True) for _ in range(2))
         received = direction.clone()
         _gradients(output, places, received, retain=True)
-        worst.add(difference(received, direction), f"n={length}, gradient passed to backward", limit=0.0)
+        yield difference(received, direction), f"n={length}, gradient passed to backward", 0.0
         # The gradient of the sum is one tensor, which both branches receive.
         whole = _gradients(inputs.query + inputs.run(module, seed=1), places, received)
         swapped = _gradients(inputs.run(module, seed=1) + inputs.query, places, received)
         expected = first | {"query": first["query"] + direction}
         for name, error in _errors(again, first).items():
-            worst.add(error, f"n={length}, gradient of {name}, second backward pass", limit=limit)
+            yield error, f"n={length}, gradient of {name}, second backward pass", limit
         for actual in (whole, swapped):
             for name, error in _errors(actual, expected).items():
-                worst.add(error, f"n={length}, gradient of {name}, x + f(x)", limit=limit)
+                yield error, f"n={length}, gradient of {name}, x + f(x)", limit
         auxiliary_loss(module)
-    return worst
 
 
-@check("training_mode")
-def gradient_of_two_calls(subject: Subject) -> Worst:
+@check("training_mode", "relative error of the sum of two gradients", limit=ROUNDING)
+def gradient_of_two_calls(subject: Subject) -> Measurements:
     """Gradients of two calls before one backward pass, and with an evaluation call in between, are those of each."""
-    worst = Worst("relative error of the sum of two gradients", limit=ROUNDING)
     module = subject.build().train()
     earlier = subject.pad(subject.draw(module, 17, batch=3), "left")
     later, other = subject.draw(module, 30, seed=2), subject.draw(module, 9, seed=3)
@@ -89,16 +86,14 @@ def gradient_of_two_calls(subject: Subject) -> Worst:
     for how, between in (("one after the other", None), ("with a call in evaluation mode in between", other)):
         together = _summed(module, [earlier, later], directions, between)
         for name, error in _errors(together, expected).items():
-            worst.add(error, f"n=17 and n=30, gradient of {name}, {how}", limit=limit)
+            yield error, f"n=17 and n=30, gradient of {name}, {how}", limit
     auxiliary_loss(module)
-    return worst
 
 
-@check("training_mode")
-def gradient_of_many_rows(subject: Subject) -> Worst:
+@check("training_mode", "relative error of the gradient of a batch", limit=ROUNDING)
+def gradient_of_many_rows(subject: Subject) -> Measurements:
     """Gradients of a batch of 72 sequences are the sums of the gradients of its parts of 1, 3, 7 and 61."""
-    worst = Worst("relative error of the gradient of a batch", limit=ROUNDING)
-    module = subject.build().train(is_fixed_in_training(subject))
+    module = subject.build().train(not subject.is_random_in_training)
     for length in (5, 17) if subject.long else (9,):
         inputs = subject.draw(module, length, batch=sum(MANY))
         direction = torch.randn_like(inputs.query)
@@ -114,15 +109,13 @@ def gradient_of_many_rows(subject: Subject) -> Worst:
             found = [x[name] for x in parts if name in x]
             parts_together = torch.cat(found) if is_per_row else torch.stack(found).sum(0)
             error = difference(together[name], parts_together, gradient_floor(together))
-            worst.add(error, f"{name}, n={length}, {sum(MANY)} rows", limit=limit)
+            yield error, f"{name}, n={length}, {sum(MANY)} rows", limit
     auxiliary_loss(module)
-    return worst
 
 
-@check("training_mode", declared_in="unused_parameters")
-def parameters_in_every_batch(subject: Subject) -> Worst:
+@check("training_mode", "parameters without a gradient", declared_in="unused_parameters")
+def parameters_in_every_batch(subject: Subject) -> Measurements:
     """Every parameter takes part in the backward pass at every length from 2, as distributed data parallel requires."""
-    worst = Worst("parameters without a gradient", limit=0.0)
     allowed = tuple(getattr(subject.cls, "unused_parameters", ()))
     for length, layout in ((2, ""), (17, ""), (17, "left"), (70, ""), (300, "right")):
         module = subject.build().train()
@@ -134,8 +127,11 @@ def parameters_in_every_batch(subject: Subject) -> Worst:
             n for n, p in module.named_parameters() if p.requires_grad and p.grad is None and not n.startswith(allowed)
         ]
         where = f"n={length}{f', padding {layout}' if layout else ''} ({', '.join(missing) or 'none'})"
-        worst.add(len(missing), where, finding=f"no gradient for {', '.join(missing)} at n={length}")
-    return worst
+        yield len(missing), where, None, f"no gradient for {', '.join(missing)} at n={length}"
+
+
+def _differs_in_training(subject: Subject) -> bool:
+    return bool(getattr(subject.cls, "differs_in_training", False))
 
 
 def _errors(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str, float]:
@@ -176,3 +172,119 @@ def _summed(
     gradients = {f"{name}, n={x.query.shape[1]}": y.grad for x in calls for name, y in x.tensors().items()}
     gradients |= {name: None if x.grad is None else x.grad.reshape(1, -1) for name, x in module.named_parameters()}
     return {name: x.clone() for name, x in gradients.items() if x is not None}
+
+
+RATES = (0.1, 0.5)
+ROWS = 4096
+"""Number of equal rows with independent dropout: the standard error of a mean is 1 / 64 of the standard deviation."""
+
+DRAWN, LEAST_DISTANCE = 24, 1e-3
+"""Number of equal sequences per call, and smallest distance of two samples relative to the typical distance."""
+
+DRAWS = 16
+"""Inputs that are tried until the output without dropout is not exactly 0."""
+
+SAMPLES, SIMILAR = 512, 0.3
+"""Number of samples, and largest similarity of the dropout of two heads or positions."""
+
+
+@functools.lru_cache(maxsize=1)
+def drops(subject: Subject) -> bool:
+    """Return whether the class uses dropout and has no other randomness in training."""
+    if subject.dropout == 0.0 or subject.is_random_in_training:
+        return False
+    samples = torch.cat([_parts(subject, 0.5, 5, rows=DRAWN, seed=seed) for seed in (1, 2)])
+    return bool(samples.std() > 1e-3)
+
+
+def drops_in_heads(subject: Subject) -> bool:
+    """Return whether the class uses dropout and has heads that its last projection merges."""
+    width = getattr(getattr(subject.build(), "out_proj", None), "weight", torch.empty(0)).shape
+    return len(width) == 2 and width[0] == width[1] and hasattr(subject.build(), "num_heads") and drops(subject)
+
+
+@check("dropout", "relative error of the mean output", applies=drops)
+def dropout_mean(subject: Subject) -> Measurements:
+    """On average over many dropout samples, the output equals the output without dropout."""
+    for rate in RATES:
+        for length in (1, 5):
+            parts = _parts(subject, rate, length)
+            noise = float(parts.std()) / ROWS**0.5
+            yield abs(float(parts.mean()) - 1.0), f"n={length}, dropout {rate:g}", 0.03 + 5.0 * noise
+
+
+@check("dropout", "error of the dropout rate", applies=drops)
+def dropout_rate(subject: Subject) -> Measurements:
+    """Both the share of dropped weights and the variance of outputs agree with the declared dropout rate."""
+    low, high = (_parts(subject, rate, 5).var().item() for rate in RATES)
+    expected = RATES[1] / (1.0 - RATES[1]) / (RATES[0] / (1.0 - RATES[0]))
+    ratio = high / low / expected if low else torch.inf
+    yield abs(ratio - 1.0), f"n=5, variances at dropout {RATES[0]:g} and {RATES[1]:g}", 0.25
+    for rate in RATES:
+        parts = _parts(subject, rate, 1)
+        kept = parts[parts.abs() > 1e-3]
+        if len(kept) and float(kept.std()) < 1e-3:  # a single weight, kept or dropped
+            noise = (rate * (1.0 - rate) / ROWS) ** 0.5
+            yield abs(1.0 - len(kept) / ROWS - rate), f"n=1, dropout {rate:g}", 0.01 + 5.0 * noise
+
+
+@check("dropout", "required distance of two samples, relative to the measured distance,", limit=1.0, applies=drops)
+def dropout_differs(subject: Subject) -> Measurements:
+    """Sequences, calls and modules draw dropout separately: no two of them drop the same."""
+    length = 40  # a sparse method may have few weights in short sequences
+    first, second = (subject.build(dropout=0.5).train() for _ in range(2))
+    inputs = subject.draw(first, length, length, batch=1).repeated(DRAWN)
+    with torch.no_grad():
+        torch.manual_seed(1)
+        samples = [inputs.run(module).flatten(1).double() for module in (first, first, second)]
+    between = torch.cdist(torch.cat(samples), torch.cat(samples))
+    typical = between.median().clamp_min(1e-30)
+    between.fill_diagonal_(torch.inf)
+    pair = int(between.argmin())
+    a, b = (f"sequence {i % DRAWN} of call {i // DRAWN}" for i in divmod(pair, len(between)))
+    yield LEAST_DISTANCE * typical / between.min().clamp_min(1e-30), f"n={length}, {a} and {b}"
+
+
+@check(
+    "dropout",
+    "similarity of the dropout of two heads or positions",
+    limit=SIMILAR,
+    applies=drops_in_heads,
+    declared_in="shares_dropout",
+)
+def dropout_per_head(subject: Subject) -> Measurements:
+    """Heads and positions draw dropout separately."""
+    shared = getattr(subject.cls, "shares_dropout", ())
+    module = subject.build(dropout=0.5)
+    module.out_proj.weight.data.copy_(torch.eye(module.embed_dim))
+    inputs = subject.draw(module, 6, 6, batch=1).repeated(SAMPLES)
+    with torch.no_grad():
+        noise = inputs.run(module.train(), seed=1).double()
+    noise = (noise - noise.mean(0)).unflatten(-1, (module.num_heads, -1))
+    for head in range(1, module.num_heads):
+        limit = torch.inf if "heads" in shared else SIMILAR
+        yield _similarity(noise[:, -1, 0], noise[:, -1, head]), f"n=6, heads 0 and {head}", limit
+    for position in (3, 4):
+        limit = torch.inf if "positions" in shared else SIMILAR
+        yield _similarity(noise[:, 5, 0], noise[:, position, 0]), f"n=6, positions 5 and {position}", limit
+
+
+def _similarity(a: Tensor, b: Tensor) -> float:
+    """Return the linear similarity (CKA) of two centered samples [S, E]: near 0 if independent, near 1 if shared."""
+    size = (a.mT @ a).norm() * (b.mT @ b).norm()
+    return float((a.mT @ b).norm() ** 2 / size.clamp_min(1e-30))
+
+
+@torch.no_grad()
+def _parts(subject: Subject, rate: float, length: int, *, rows: int = ROWS, seed: int = 1) -> Tensor:
+    """Return the coefficients [rows] of the output without dropout in outputs with dropout."""
+    module = subject.build(num_heads=1, dropout=rate)
+    bias = getattr(getattr(module, "out_proj", None), "bias", None)
+    shift = 0.0 if bias is None else bias.double()  # added after dropout, so it would mask the effect
+    for draw in range(1, DRAWS + 1):
+        inputs = subject.draw(module, length, length, batch=1, seed=draw)
+        expected = inputs.run(module)[0].double() - shift
+        if expected.any():  # an output of exactly 0, as of ReLU weights, has no coefficient
+            break
+    draws = inputs.repeated(rows).run(module.train(), seed=seed).double() - shift
+    return (draws * expected).sum((1, 2)) / expected.pow(2).sum().clamp_min(1e-30)

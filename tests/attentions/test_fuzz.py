@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cab.registry.registries import ATTENTIONS
-from cab.verification.fuzz import Call, check_call, check_calls, draw_call
+from tests.attentions.fuzz import Call, check_call, check_calls, draw_call
 
 
 def test_random_calls_agree_with_the_readable_form() -> None:

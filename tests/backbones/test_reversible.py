@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from backbones.layers import reversible
 from cab import Backbone, UserError, build_backbone
 from cab.training import after_optimizer_step, auxiliary_loss, recompute
-from cab.verification.memory import peak_bytes
+from cab.verification.growth import peak_bytes
 from tests.backbones.language_models import VOCABULARY, padding, small, tokens
 
 ENCODER = {

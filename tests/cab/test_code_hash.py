@@ -116,7 +116,7 @@ def hash_of_registered(name):
         ("cab/padding.py", [True, True, False]),
         ("cab/training.py", [True, True, False]),
         ("cab/input_checks.py", [True, True, False]),
-        ("cab/verification/memory.py", [False, False, True]),
+        ("cab/verification/growth.py", [False, False, True]),
         ("cab/verification/padding.py", [False, False, True]),
         ("cab/reports/page.py", [False, False, False]),
         ("cab/runner/run.py", [False, False, False]),

@@ -15,8 +15,8 @@ from cab.verification import select_checks, verify_attention
 from cab.verification.causality import BORDERS, ODD_LENGTHS
 from cab.verification.check import CHECKS, Worst
 from cab.verification.compare import difference, distance, error_at
+from cab.verification.growth import peak_bytes
 from cab.verification.inputs import padding_masks
-from cab.verification.memory import peak_bytes
 from cab.verification.subject import Subject, rounding
 from tests.cab.verification import broken_causal, sound
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cab.verification import near_ties, run_checks, select_checks, subject_of
+from cab.verification import compare, run_checks, select_checks, subject_of
 from tests.cab.verification.broken_long import DigitsLost, RoundingDecides, ScaledBySize
 from tests.cab.verification.test_verification_catches import failures
 
@@ -42,7 +42,7 @@ def test_near_ties_are_no_defect(name: str, pattern: str, monkeypatch: pytest.Mo
     subject, check = subject_of(name, pattern, options={}), select_checks(["padded_left"])
     with OtherRounding():
         assert all(result.passed for result in run_checks(subject, check))
-        monkeypatch.setattr(near_ties, "RARE", 0.0)
+        monkeypatch.setattr(compare, "RARE", 0.0)
         assert not any(result.passed for result in run_checks(subject, check))
 
 

@@ -13,7 +13,7 @@ from scipy.spatial import cKDTree
 from torch import Tensor, nn
 
 from cab import UserError
-from cab.verification.memory import peak_bytes
+from cab.verification.growth import peak_bytes
 from tasks.pcc.chamfer import chamfer_l1, chamfer_l2, distances, f_score
 from tasks.pcc.pcd import read_pcd
 from tasks.pcc.synthetic import generate_shape

@@ -18,8 +18,7 @@ from cab.registry.registries import ATTENTIONS
 from cab.verification import subject_of
 from cab.verification.compare import difference, distance, gradient_floor
 from cab.verification.inputs import Inputs, Module, outputs_and_gradients
-from cab.verification.numerics import FAST
-from cab.verification.precision import autocast, near, precisions
+from cab.verification.numerics import FAST, autocast, near
 from cab.verification.subject import Subject
 
 EXACT = 1e-6
@@ -115,10 +114,10 @@ def check_call(call: Call, seed: int = 0) -> Finding:
     try:
         module = subject.build(embed_dim=width, num_heads=call.heads, seed=call.number).train(call.training)
         inputs = _inputs(call, subject, module, seed)
-        found = list(_excesses(call, subject, module, inputs))
+        excesses = list(_excesses(call, subject, module, inputs))
     except UserError:
         return Finding(call, None, 0.0, "rejected")
-    where, error, limit = max(found, key=lambda one: (one[1] > one[2], one[1] / max(one[2], EXACT)))
+    where, error, limit = max(excesses, key=lambda one: (one[1] > one[2], one[1] / max(one[2], EXACT)))
     return Finding(call, error, limit, where)
 
 
@@ -136,7 +135,7 @@ def _excesses(call: Call, subject: Subject, module: Module, inputs: Inputs) -> I
     run = _outputs if is_low else outputs_and_gradients
     module, inputs = (module.double(), inputs.double()) if dtype is torch.float64 else (module, inputs)
     direction = torch.randn_like(inputs.query)
-    with autocast(subject, dtype) if is_low and dtype in precisions(subject) else contextlib.nullcontext():
+    with autocast(subject, dtype) if is_low and dtype in subject.autocast_dtypes else contextlib.nullcontext():
         fast = run(module, inputs, direction, seed=1)
     module.use_reference = True
     slow = run(module, inputs, direction, seed=1)
@@ -148,14 +147,14 @@ def _excesses(call: Call, subject: Subject, module: Module, inputs: Inputs) -> I
         floor, missing = gradient_floor(slow), torch.zeros(())
         return {name: difference(actual.get(name, missing.expand_as(x)), x, floor) for name, x in slow.items()}
 
-    found = errors(fast)
-    limits = dict.fromkeys(found, limit)
-    if max(found.values()) > limit:
+    excess = errors(fast)
+    limits = dict.fromkeys(excess, limit)
+    if max(excess.values()) > limit:
         noise = torch.Generator().manual_seed(call.number)
         for _ in range(NOISES):
             moved = errors(run(module, _moved(inputs, torch.finfo(dtype).eps, noise), direction, seed=1))
             limits = {name: max(allowed, limit + MARGIN * moved[name]) for name, allowed in limits.items()}
-    yield from ((name, error, limits[name]) for name, error in found.items())
+    yield from ((name, error, limits[name]) for name, error in excess.items())
 
 
 def _outputs(module: Module, inputs: Inputs, _direction: Tensor, *, seed: int) -> dict[str, Tensor]:
