@@ -16,7 +16,7 @@ from cab.backbone import AttentionSpec
 from cab.efficiency.setting import Setting, appendix_g
 from cab.errors import UserError
 from cab.patterns import Pattern
-from cab.registry.build import check_attention, make_attention
+from cab.registry.build import check_pattern, make_attention
 from cab.registry.registries import ATTENTIONS, is_file
 from cab.verification.foreign import ForeignModule, subject_class
 from cab.verification.suite import subject_of
@@ -100,7 +100,6 @@ class AttentionSubject:
         return dataclasses.replace(self, options={option: factor, **self.options})
 
     def build(self, pattern: Pattern, setting: Setting, *, dropout: float = 0.0) -> nn.Module:
-        check_attention(AttentionSpec(self.name, self.options), pattern)
         return make_attention(
             AttentionSpec(self.name, self.all_options(pattern)),
             pattern,
@@ -195,7 +194,7 @@ def select_attentions(texts: list[str], patterns: list[Pattern]) -> list[Attenti
             if isinstance(subject, ForeignSubject):
                 supported = " ".join(subject.patterns)
                 raise UserError(f"'{subject.label}' does not support pattern {patterns[0]} (supported: {supported})")
-            check_attention(AttentionSpec(subject.name), patterns[0])
+            check_pattern(AttentionSpec(subject.name), patterns[0])
     subjects: dict[str, AttentionSubject] = {}
     for subject in [*map(AttentionSubject.parse, BASELINES), *named]:
         if subjects.setdefault(subject.label, subject).name != subject.name:

@@ -45,10 +45,8 @@ def build_attention(
     Raises:
         UserError: the name is unknown, the pattern or an option is not supported, or the dimensions are invalid.
     """
-    spec = AttentionSpec(name, options)
-    check_options(spec)
     return make_attention(
-        spec,
+        parse_spec({"name": name, **options}),
         Pattern.parse(pattern),
         embed_dim=embed_dim,
         num_heads=num_heads,
@@ -73,19 +71,8 @@ def make_attention(
     """
     check_pattern(spec, pattern, allow_unsound=allow_unsound)
     cls = ATTENTIONS.get(spec.name).cls
-    given = {"layer_position": layer_position} if "layer_position" in inspect.signature(cls).parameters else {}
-    return cls(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout, **given, **spec.options)
-
-
-def check_attention(spec: AttentionSpec, pattern: Pattern) -> None:
-    """Raise UserError if the attention does not exist, or does not support ``pattern`` or an option."""
-    check_pattern(spec, pattern)
-    check_options(spec)
-
-
-def check_options(spec: AttentionSpec) -> None:
-    """Raise UserError for an option that the attention does not have, or an invalid value."""
-    ATTENTIONS.get(spec.name).check_options(spec.options, "attention")
+    position = {"layer_position": layer_position} if "layer_position" in inspect.signature(cls).parameters else {}
+    return cls(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout, **position, **spec.options)
 
 
 def check_pattern(spec: AttentionSpec, pattern: Pattern, *, allow_unsound: bool = False) -> None:
@@ -121,7 +108,7 @@ def build_backbone(
     """
     pattern = Pattern.parse(pattern)
     spec = parse_spec(attention)
-    check_attention(spec, pattern)
+    check_pattern(spec, pattern)
     entry = BACKBONES.get(name)
     entry.check_options(options, "backbone")
     backbone: Backbone = entry.cls(
@@ -171,29 +158,31 @@ def backbone_patterns(name: str) -> tuple[Pattern, ...]:
         backbone = entry.cls(
             make_attention=AttentionFactory(Pattern.NS, vanilla, dict.fromkeys(Pattern, vanilla), make_attention)
         )
-    found = {pattern for _, pattern in backbone.attention_layers()}
-    return tuple(pattern for pattern in Pattern if pattern in found)
+    patterns = {pattern for _, pattern in backbone.attention_layers()}
+    return tuple(pattern for pattern in Pattern if pattern in patterns)
 
 
 def parse_spec(attention: str | Mapping[str, Any] | AttentionSpec) -> AttentionSpec:
-    """Return the spec of a name, or of a mapping of ``name`` and options."""
+    """Return the spec of a name, or of a mapping of ``name`` and options, and check its options.
+
+    Raises:
+        UserError: the attention is unknown or does not have an option, or a value is invalid.
+    """
     if isinstance(attention, AttentionSpec):
         return attention
     if isinstance(attention, str):
-        return AttentionSpec(attention)
+        attention = {"name": attention}
     if not isinstance(attention, Mapping) or "name" not in attention:
         raise UserError(f"an attention must be a name or a mapping with 'name', got {attention!r:.60}")
-    return AttentionSpec(attention["name"], {k: v for k, v in attention.items() if k != "name"})
+    options = {name: value for name, value in attention.items() if name != "name"}
+    return AttentionSpec(attention["name"], ATTENTIONS.get(attention["name"]).check_options(options, "attention"))
 
 
 def parse_other_attention(other_attention: OtherAttention) -> dict[Pattern, AttentionSpec]:
     """Return the spec per pattern of the attention outside the test, from one or a mapping (default: vanilla)."""
-    chosen: Mapping[Any, Any] = (
-        dict.fromkeys(Pattern, other_attention) if isinstance(other_attention, str) else other_attention
-    )
-    specs = {Pattern.parse(pattern): parse_spec(attention) for pattern, attention in chosen.items()}
-    for spec in specs.values():
-        check_options(spec)
+    if isinstance(other_attention, str):
+        return dict.fromkeys(Pattern, parse_spec(other_attention))
+    specs = {Pattern.parse(pattern): parse_spec(attention) for pattern, attention in other_attention.items()}
     return {pattern: specs.get(pattern, AttentionSpec("vanilla")) for pattern in Pattern}
 
 

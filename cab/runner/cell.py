@@ -15,7 +15,7 @@ from cab.config.run_config import RunConfig
 from cab.errors import UnsupportedError, UserError
 from cab.patterns import Pattern
 from cab.records.record import Record, cell_hash, identity_of, record_path, with_engine
-from cab.registry.build import backbone_patterns, check_attention, check_slot
+from cab.registry.build import backbone_patterns, check_pattern, check_slot
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.registry.tables import attention_label, read_rows
 from cab.task import Task
@@ -47,7 +47,7 @@ class Cell:
         task, backbone = checked.task.name, checked.backbone.name
         check_dataset(task, checked.dataset, checked.pattern)
         check_task_backbone(task, backbone, checked.pattern)
-        check_attention(checked.attention, checked.pattern)
+        check_pattern(checked.attention, checked.pattern)
         built = TASKS.get(task).build(dataset=checked.dataset, **checked.task.options)
         built.check()
         built.bind_config(checked.resolved)
@@ -187,7 +187,7 @@ def why_not_runnable(named: Mapping[str, str]) -> str:
         if {"task", "backbone"} <= named.keys():
             check_task_backbone(named["task"], named["backbone"], pattern)
         if pattern is not None and "attention" in named:
-            check_attention(AttentionSpec(named["attention"]), pattern)
+            check_pattern(AttentionSpec(named["attention"]), pattern)
     except UnsupportedError as error:
         return str(error)
     return f"no cell has {', '.join(f'{group}={name}' for group, name in named.items())}; see `cab list cells`"
