@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib
 import logging
 import os
@@ -12,10 +11,9 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
-from cab.cli.terminal import discard_output, log_to_terminal, open_missing_streams, print_note
-from cab.errors import EXAMPLE_COMMAND, ExitError, Preempted, UserError, unknown_name
+from cab.cli.terminal import log_to_terminal, print_note
+from cab.errors import EXAMPLE_COMMAND, ExitError, Preempted, UserError, first_line, unknown_name
 from cab.files.disk import is_full_disk
-from cab.runner.processes import find_processes
 
 COMMANDS = {
     "run": "train and evaluate one configuration, or a sweep with -m",
@@ -38,6 +36,16 @@ COMMANDS = {
 }
 
 
+EXAMPLES = {
+    "first result, in seconds": EXAMPLE_COMMAND,
+    "quality": "cab run suite=core attention=abc cluster=local",
+    "correctness": "cab verify abc",
+    "cost": "cab efficiency abc performer --pattern NS --lengths 256 512 1024",
+    "compare with reference results": "cab leaderboard --with-reference",
+}
+"""Command for each frequent goal; all are in the README."""
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run the command line and return the exit status: 0, 2 for a user error, 3 for an internal error.
 
@@ -51,57 +59,43 @@ def main(argv: list[str] | None = None) -> int:
         status = _dispatch(argv)
         sys.stdout.flush()  # here, where an error is reported
         return status
-    except (UserError, ExitError) as error:
-        if debug:
-            traceback.print_exc()
-        _print_error(f"error: {error}")
-        return 2
     except Preempted as stop:
-        _print_error(str(stop))
-        return 128 + stop.signal
+        status, message = 128 + stop.signal, str(stop)
     except KeyboardInterrupt:
-        again = "; repeat the command to resume from the last checkpoint" if argv[:1] == ["run"] else ""
-        again = "; repeat the command to resume" if argv[:2] == ["data", "download"] else again
-        _print_error(f"interrupted{again}")
-        return 130
+        is_run = argv[:1] == ["run"]
+        status, message = 130, "interrupted" + "; repeat the command to resume from the last checkpoint" * is_run
     except BrokenPipeError:  # the reader of a table exited, as `head` does
-        discard_output(sys.stdout)
+        _discard_stdout()
         return 0
     except Exception as error:
         if debug:
             traceback.print_exc()
-        if is_full_disk(error):
-            discard_output(sys.stdout)
-            place = getattr(error, "filename", None) or "the output"
-            _print_error(f"error: no space left on the disk of {place}; free some space and repeat the command")
-            return 2
-        if isinstance(error, OSError) and error.filename is not None:
-            _print_error(f"error: {error.filename!s:.200}: {error.strerror}; name another file or folder")
-            return 2
-        words = str(error).splitlines()[0] if str(error) else ""
-        _print_error(f"internal error: {type(error).__name__}: {words} (add --debug for the traceback)")
-        return 3
+        status, message = _describe(error)
+    print_note(f"cab: {' '.join(message.splitlines())}")
+    return status
+
+
+def _describe(error: Exception) -> tuple[int, str]:
+    """Return the exit status and the message for an error of a command."""
+    if isinstance(error, (UserError, ExitError)):
+        return 2, f"error: {error}"
+    path = getattr(error, "filename", None)
+    if is_full_disk(error):
+        _discard_stdout()
+        return 2, f"error: no space left on the disk of {path or 'the output'}; free some space and repeat the command"
+    if isinstance(error, OSError) and path is not None:
+        return 2, f"error: {path!s:.200}: {error.strerror}; name another file or folder"
+    return 3, f"internal error: {type(error).__name__}: {first_line(error)} (add --debug for the traceback)"
+
+
+def _discard_stdout() -> None:
+    """Redirect stdout to the null device, so that Python does not fail to write the rest of it at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def program() -> NoReturn:
-    """Run ``cab`` as a process; one of several processes exits without finalizing the interpreter.
-
-    Threads of gloo are still alive then (torch's caches for ddp and fsdp hold their group). A thread that requests the
-    interpreter during its finalization aborts the process, and torchrun would stop the others.
-    """
-    open_missing_streams()
-    status = main()
-    with contextlib.suppress(UserError):  # main has reported it
-        if find_processes().count > 1:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(status)
-    sys.exit(status)
-
-
-def _print_error(text: str) -> None:
-    """Print one line, whatever characters the names in it have."""
-    print_note(f"cab: {' '.join(text.splitlines())}")
+    """Run ``cab`` as a process."""
+    sys.exit(main())
 
 
 def _dispatch(argv: list[str]) -> int:
@@ -116,39 +110,28 @@ def _dispatch(argv: list[str]) -> int:
     name, *rest = argv
     if name not in COMMANDS:
         raise unknown_name("command", name, COMMANDS)
-    if any(argument == "" or (argument[:2] == "--" and argument[-1:] == "=") for argument in rest):
+    if any(argument == "" or (argument.startswith("--") and argument.endswith("=")) for argument in rest):
         raise UserError(f"an argument of cab {name} is empty; remove it, or give it a value")
     log_to_terminal(logging.WARNING, "cab: %(message)s")
-    module = importlib.import_module(f"cab.cli.{name.replace('-', '_')}")
-    parser = argparse.ArgumentParser(prog=f"cab {name}", description=COMMANDS[name], exit_on_error=True)
+    module = importlib.import_module(f"cab.cli.{name}")
     if name == "run":  # its arguments are Hydra's overrides
         return module.run(rest)
+    parser = argparse.ArgumentParser(prog=f"cab {name}", description=COMMANDS[name])
     module.add_arguments(parser)
     return module.run(parser.parse_args(rest))
 
 
-FIRST = {
-    "first result, in seconds": EXAMPLE_COMMAND,
-    "quality": "cab run suite=core attention=abc cluster=local",
-    "correctness": "cab verify abc",
-    "cost": "cab efficiency abc performer --pattern NS --lengths 256 512 1024",
-    "compare with reference results": "cab leaderboard --with-reference",
-}
-"""Frequent goals and a command for each; all are in the README."""
-
-
 def _help() -> str:
-    width = max(map(len, COMMANDS))
-    lines = [f"  {name:<{width}}  {text}" for name, text in COMMANDS.items()]
+    width, label = (max(map(len, names)) for names in (COMMANDS, EXAMPLES))
     return "\n".join(
         [
             "usage: cab COMMAND [...]   (cab COMMAND --help for details; --debug shows tracebacks)",
             "",
             "The benchmark for attention mechanisms.",
             "",
-            *lines,
+            *(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items()),
             "",
-            *(f"  {text + ':':<{max(map(len, FIRST)) + 1}}  {command}" for text, command in FIRST.items()),
+            *(f"  {text + ':':<{label + 1}}  {command}" for text, command in EXAMPLES.items()),
         ]
     )
 
