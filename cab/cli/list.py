@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import logging
+from collections.abc import Iterable
 
 from cab.errors import UserError
 from cab.files.text_table import print_rows
 from cab.patterns import Pattern
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, AttentionEntry
+from cab.registry.tables import decode_state_size
 
 log = logging.getLogger("cab")
 
@@ -29,28 +31,25 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _attentions() -> list[list[str]]:
-    import torch
+    header = ["attention", "patterns", "complexity", "state", "paper", "origin"]
+    return [header, *([a.name, _names(a.patterns), a.complexity, _state(a), a.paper, a.origin] for a in ATTENTIONS)]
 
-    from cab.registry.build import decoding_state
 
-    def state(entry: AttentionEntry) -> str:
-        try:
-            return decoding_state(entry)
-        except UserError as error:  # of one attention, which does not concern the others
-            log.warning("%s", error)
-            return "-"
-
-    torch.set_num_threads(1)  # the sizes are tiny: waking threads would cost more than the work
-    return [["attention", "patterns", "complexity", "state", "paper", "origin"]] + [
-        [a.name, _names(a.patterns), a.complexity, state(a), a.paper, a.origin] for a in ATTENTIONS.load()
-    ]
+def _state(entry: AttentionEntry) -> str:
+    try:
+        return decode_state_size(entry)
+    except UserError as error:  # of one attention, which does not concern the others
+        log.warning("%s", error)
+        return "-"
 
 
 def _backbones() -> list[list[str]]:
-    from cab.registry.build import backbone_patterns
-
-    return [["backbone", "patterns", "paper", "origin"]] + [
-        [b.name, _names(backbone_patterns(b.name)), b.paper, b.origin] for b in BACKBONES.load()
+    """Return a row per backbone, with the patterns in which a task tests it."""
+    header = ["backbone", "patterns", "paper", "origin"]
+    tested = {b.name: {p for task in TASKS for p in task.backbones.get(b.name, ())} for b in BACKBONES}
+    return [
+        header,
+        *([b.name, _names(p for p in Pattern if p in tested[b.name]), b.paper, b.origin] for b in BACKBONES),
     ]
 
 
@@ -68,5 +67,5 @@ def _cells() -> list[list[str]]:
     return [["task", "dataset", "backbone", "pattern", "attention"], *map(list, runnable_cells())]
 
 
-def _names(patterns: tuple[Pattern, ...]) -> str:
-    return " ".join(str(pattern) for pattern in patterns)
+def _names(patterns: Iterable[Pattern]) -> str:
+    return " ".join(map(str, patterns))

@@ -186,7 +186,7 @@ def parse_other_attention(other_attention: OtherAttention) -> dict[Pattern, Atte
     return {pattern: specs.get(pattern, AttentionSpec("vanilla")) for pattern in Pattern}
 
 
-def decoding_state(entry: AttentionEntry) -> str:
+def measure_decode_state(entry: AttentionEntry) -> str:
     """Return the size of the decode state of one sequence in one layer, in the first causal pattern.
 
     The layer has 8 heads of width 64 and a float32 state. The size is measured after 512 and 1,024 tokens: ``N B`` if

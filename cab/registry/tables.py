@@ -10,15 +10,15 @@ from typing import Any
 import yaml
 
 from cab.files.config_folders import config_folders
-from cab.registry.registries import ATTENTIONS, TASKS
+from cab.registry.registries import ATTENTIONS, TASKS, AttentionEntry
 
 
-@functools.cache
 def read_table(name: str) -> tuple[dict[str, str], ...]:
     """Read a table of configs/paper, followed by the rows that other packages add (:func:`config_folders`)."""
     return read_rows(f"paper/{name}.csv")
 
 
+@functools.cache
 def read_rows(path: str) -> tuple[dict[str, str], ...]:
     """Read the rows of a CSV file from every folder of configurations that has it."""
     rows: list[dict[str, str]] = []
@@ -51,14 +51,9 @@ def tuning_rows(
         applies = (row["task"], row["pattern"], row["attention"]) == (task, pattern, attention)
         if applies and row["backbone"] in ("", backbone):
             yield "paper/table5.csv", row
-    for row in _suite_options() if preset == "mini" else ():
+    for row in read_rows("suite/options.csv") if preset == "mini" else ():
         if row["task"] in ("", task) and row["pattern"] in ("", pattern) and row["attention"] == attention:
             yield "suite/options.csv", row
-
-
-@functools.cache
-def _suite_options() -> tuple[dict[str, str], ...]:
-    return read_rows("suite/options.csv")
 
 
 def attention_label(config: Mapping[str, Any]) -> str:
@@ -74,3 +69,16 @@ def attention_label(config: Mapping[str, Any]) -> str:
     shown = [f"{key}={value}" for key, value in sorted(own.items()) if key != "name" and value != usual[key]]
     shown += [] if config.get("tuning") is None else ["tuned"]
     return ATTENTIONS.get(name).label + (f"({', '.join(shown)})" if shown else "")
+
+
+def decode_state_size(entry: AttentionEntry) -> str:
+    """Return the size of an attention's decode state, see :func:`cab.registry.build.measure_decode_state`.
+
+    It is read from ``decode_states.csv``, which ``scripts/decode_states.py`` writes; other attentions are measured.
+    """
+    for row in read_rows("decode_states.csv"):
+        if row["attention"] == entry.name:
+            return row["state"]
+    from cab.registry.build import measure_decode_state  # imports torch
+
+    return measure_decode_state(entry)

@@ -21,6 +21,7 @@ from cab.records.verified import is_verified
 from cab.registry.code_hash import attention_hash
 from cab.registry.options import argument_texts
 from cab.registry.registries import ATTENTIONS, AttentionEntry, is_file
+from cab.registry.tables import decode_state_size
 from cab.suite.gain import SuiteGains, suite_gains
 from cab.suite.results import read_suite
 from cab.suite.table import cell_text
@@ -104,13 +105,11 @@ def card_id(name: str) -> str:
 
 
 def card(name: str) -> Card:
-    """Build the card of an attention, which imports its class and measures its decode state.
+    """Build the card of an attention, which imports its class.
 
     Raises:
         UserError: if no attention has this name.
     """
-    from cab.registry.build import decoding_state
-
     own = summary(name)
     entry = ATTENTIONS.get(name)
     documentation = inspect.getdoc(entry.cls) or ""
@@ -120,7 +119,7 @@ def card(name: str) -> Card:
         origin=entry.origin,
         class_name=entry.cls.__qualname__,
         description=re.split(r"\n(?=\w+:\n)", documentation)[0].strip().replace("``", "`"),
-        state=decoding_state(entry),
+        state=decode_state_size(entry),
         sections=(
             _defaults(name),
             *((notes,) if notes.rows else ()),

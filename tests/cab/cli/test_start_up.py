@@ -4,51 +4,47 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from cab.registry.build import measure_decode_state
+from cab.registry.registries import ATTENTIONS
+from cab.registry.tables import decode_state_size, read_rows
 from tests.cab.cli.command import ROOT, cab
 
 LIGHT = (
     "--help",
     "--version",
+    "list attentions",
+    "list backbones",
+    "list tasks",
     "score results/paper --normalization official --csv",
     "leaderboard results/paper --format markdown",
     "correlation results/paper",
     "crossover results/paper/efficiency_cost.csv --csv",
     "paper audit --csv",
     "data list",
-    "completion --line cab",
+    "completion bash",
 )
-HEAVY = ("torch", "scipy.stats", "scipy.optimize", "matplotlib", "hydra")
+HEAVY = ("torch", "scipy.stats", "scipy.optimize", "matplotlib", "hydra", "pydantic")
 
 
 def test_commands_that_need_no_model_load_neither_torch_nor_plotting() -> None:
-    """All in one process, the first that loads a module is named."""
+    """All run in one process; the first that loads a module is named. Help and lists do not load pandas either."""
     script = (
         "import sys; from cab.cli.main import main\n"
         f"for command in {LIGHT!r}:\n"
         "    try:\n        code = main(command.split())\n    except SystemExit as stop:\n        code = stop.code\n"
-        f"    loaded = [name for name in {HEAVY!r} if name in sys.modules]\n"
+        f"    heavy = {HEAVY!r} + ('pandas',) * command.startswith(('--', 'list'))\n"
+        "    loaded = [name for name in heavy if name in sys.modules]\n"
         "    if loaded or code:\n        sys.exit(f'{command}: {loaded} {code}')\n"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout
-
-
-def test_listing_attentions_does_not_load_the_compiler_or_the_trainer() -> None:
-    program = (
-        "import sys\nfrom cab.cli.main import main\nmain(['list', 'attentions'])\n"
-        "heavy = [m for m in ('torch._dynamo', 'lightning', 'hydra', 'pandas') if m in sys.modules]\n"
-        "sys.exit(str(heavy) if heavy else 0)"
-    )
-    process = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert process.returncode == 0, process.stderr
 
 
 def table(*arguments: str, cwd: Path) -> list[dict[str, str]]:
@@ -67,6 +63,24 @@ def test_listed_attentions(tmp_path: Path) -> None:
     assert rows["probsparse"]["state"] == ""
     file, line = rows["abc"]["origin"].rsplit(":", 1)
     assert Path(file).read_text().splitlines()[int(line) - 1].startswith(("@register_attention", "class ABC"))
+
+
+def test_the_table_of_decode_states_has_every_attention() -> None:
+    own = [entry.name for entry in ATTENTIONS if entry.place.module.startswith("attentions.")]
+    assert [row["attention"] for row in read_rows("decode_states.csv")] == own
+
+
+@pytest.mark.slow
+def test_the_table_of_decode_states_is_what_is_measured() -> None:
+    measured = {entry.name: measure_decode_state(entry) for entry in ATTENTIONS}
+    for row in read_rows("decode_states.csv"):
+        assert row["state"] == measured[row["attention"]], f"{row['attention']}: run scripts/decode_states.py"
+
+
+def test_an_attention_that_is_not_in_the_table_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = {name: decode_state_size(ATTENTIONS.get(name)) for name in ("vanilla", "linear", "probsparse")}
+    monkeypatch.setattr("cab.registry.tables.read_rows", lambda _: ())
+    assert {name: decode_state_size(ATTENTIONS.get(name)) for name in expected} == expected
 
 
 def test_listed_cells_are_the_ones_that_can_run(tmp_path: Path) -> None:
@@ -95,26 +109,3 @@ def test_an_unknown_command_suggests_one(tmp_path: Path) -> None:
     process = cab("scor", cwd=tmp_path)
     assert process.returncode == 2
     assert "did you mean 'score'" in process.stderr
-
-
-ENDING = "import atexit; from cab.cli.main import program; atexit.register(print, 'the end'); program()"
-
-
-@pytest.mark.parametrize(
-    ("processes", "arguments", "status"), [(1, ["--version"], 0), (2, ["--version"], 0), (2, ["dance"], 2)]
-)
-def test_one_of_several_processes_leaves_without_the_end_of_python(
-    processes: int, arguments: list[str], status: int
-) -> None:
-    launched = {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "WORLD_SIZE": str(processes), "LOCAL_RANK": "0"}
-    process = subprocess.run(
-        [sys.executable, "-c", ENDING, *arguments],
-        env=os.environ | launched,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert process.returncode == status
-    assert process.stdout.startswith("cab ") == (status == 0)
-    assert process.stderr.startswith("cab: ") == (status == 2)
-    assert ("the end" in process.stdout) == (processes == 1)
