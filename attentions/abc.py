@@ -64,8 +64,6 @@ class ABCAttention(Attention):
             outputs.append((query[:, t : t + 1] @ keys.mT * self.scale).softmax(dim=-1) @ values)
         return torch.cat(outputs, dim=1)
 
-    # --- a memory of all keys: NS, NC, CC ----------------------------------------------------------------
-
     def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
         """Return K~ and V~ [B, H, r, E], zero for a sequence that is all padding."""
         with torch.autocast(key.device.type, enabled=False):
@@ -75,8 +73,6 @@ class ABCAttention(Attention):
 
     def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
         return F.scaled_dot_product_attention(query, state["keys"], state["values"]), state
-
-    # --- a memory that grows with the target: CS ---------------------------------------------------------
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Return the logarithms of masses [B, 2, H, r] and the means [B, 2, H, r, E] of no keys and values."""

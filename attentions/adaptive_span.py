@@ -70,10 +70,7 @@ class AdaptiveSpanAttention(SparseAttention):
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        """Return options with a span over the whole sequence."""
         return SoftmaxLimit(({"max_span": max(num_tokens, 32), "init_span": 1.0, "position": "none"},))
-
-    # --- spans --------------------------------------------------------------------------------------------
 
     def spans(self) -> Tensor:
         """Return z of each head, [H]."""
@@ -93,11 +90,8 @@ class AdaptiveSpanAttention(SparseAttention):
         return torch.where(distance == 0, float(self.include_self), mask)
 
     def update_buffers(self, **_steps: Tensor) -> None:
-        """Clamp the spans to [0, max_span]."""
         least = self.ramp / self.max_span
         self.reach.clamp_(least, 1.0 + least)
-
-    # --- both forms ---------------------------------------------------------------------------------------
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         self.add_loss(self.coefficient * self.spans().mean())
@@ -142,8 +136,6 @@ class AdaptiveSpanAttention(SparseAttention):
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         position = torch.arange(query.shape[1], device=query.device)
         return self.weights_at(query, key, position[:, None] - position) @ value
-
-    # --- decoding -----------------------------------------------------------------------------------------
 
     def kept_width(self) -> int:
         return self.longest()

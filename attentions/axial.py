@@ -43,7 +43,6 @@ class AxialAttention(SparseAttention):
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        """Return options with one row."""
         return SoftmaxLimit(({"width": num_tokens, "spread": "merged"},))
 
     def width_for(self, length: int) -> int:

@@ -51,7 +51,6 @@ class BigBirdAttention(SparseAttention):
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        """Return options with a window over all blocks."""
         return SoftmaxLimit(({"num_window": 2 * num_tokens + 1},))
 
     def fixed_blocks(self, num_blocks: int) -> Tensor:

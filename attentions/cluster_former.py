@@ -50,12 +50,10 @@ class ClusterFormerAttention(Attention):
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        """Return options with one chunk."""
         return SoftmaxLimit(({"chunk_size": num_tokens},))
 
     @torch.no_grad()
     def key_side_inputs(self, x: Tensor) -> dict[str, Tensor]:
-        """Return the layer's inputs, which decide on the clusters."""
         return {"inputs": x.to(self.centroids.dtype)}
 
     def assign(self, inputs: Tensor) -> Tensor:
@@ -77,7 +75,6 @@ class ClusterFormerAttention(Attention):
         self.centroids.lerp_(means.where(counts.unsqueeze(1) > 0, self.centroids), 1.0 - self.decay)
 
     def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor, inputs: Tensor) -> Tensor:
-        """Compute sequences without padding."""
         order = self.assign(inputs).argsort(dim=1, stable=True)
         q, k, v = (_at(x, order) for x in (query, key, value))
         window = Window(0, 0, segment=min(self.chunk_size, query.shape[2]))

@@ -76,7 +76,6 @@ class CompressiveAttention(RelativeAttention, SparseDecoding):
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        """Return one segment without positions."""
         return SoftmaxLimit(({"segment": num_tokens, "position": "none"},))
 
     def key_side_inputs(self, x: Tensor) -> dict[str, Tensor]:
@@ -177,8 +176,6 @@ class CompressiveAttention(RelativeAttention, SparseDecoding):
             outputs.append(logits.softmax(dim=-1) @ values)
         return torch.cat(outputs, dim=1)
 
-    # --- decoding: the position of group g is stored as -2 - g ---------------------------------------------
-
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Return empty keys and values of tokens and groups, and the inputs of the incomplete group."""
         return super().init_decode_state(batch_size, like) | {
@@ -208,6 +205,7 @@ class CompressiveAttention(RelativeAttention, SparseDecoding):
         return output, kept | {"length": total, "open": take_rows(inputs, open_at.clamp(max=inputs.shape[1] - 1))}
 
     def required_keys(self, key: Tensor, length: Tensor) -> Tensor:
+        """Select tokens and groups; the position of group g is stored as -2 - g."""
         ended = self.groups_before(length // self.segment * self.segment)
         return (key >= ended * self.factor) | (key <= -2) & (-2 - key >= ended - self.slots)
 

@@ -27,7 +27,6 @@ class DeltaRule(Recurrent):
     forms = (delta_rule, fla_kernels.delta_rule)
 
     def update(self, terms: RecurrenceInputs, memory: Tensor, form: Form) -> tuple[Tensor, Tensor]:
-        """Compute o of all tokens and S after the last one."""
         assert terms.strength is not None
         return form(terms.query, terms.key, terms.value, terms.strength, terms.log_decay, memory)
 
@@ -61,13 +60,11 @@ class DeltaNetAttention(DeltaRule):
         self.strength_proj = projection(self.embed_dim, self.num_heads, GAIN)
 
     def key_side_inputs(self, key: Tensor) -> dict[str, Tensor]:
-        """Compute the logits of the write strengths."""
         return {"strength": self.strength_proj(key)}
 
     def recurrence_inputs(
         self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor
     ) -> RecurrenceInputs:
-        """Normalize queries and keys and compute the write strengths."""
         query, key = unit(F.silu(query)), unit(F.silu(key))
         strength = self.largest_strength * extras["strength"].sigmoid().transpose(1, 2)
         return RecurrenceInputs(query * self.key_width**-0.5, key, F.silu(value), strength=strength)
@@ -118,21 +115,17 @@ class GatedDeltaNetAttention(DeltaRule):
         self.step_proj = step_map(self.embed_dim, self.num_heads)
 
     def param_group_overrides(self) -> dict[str, ParamGroupOverride]:
-        """Exclude A and b_a from weight decay."""
         return {name: ParamGroupOverride(weight_decay=0.0) for name in ("log_rate", "step_proj.bias")}
 
     def key_side_inputs(self, key: Tensor) -> dict[str, Tensor]:
-        """Compute the logits of the write strengths and of the steps."""
         return {"strength": self.strength_proj(key), "step": self.step_proj(key)}
 
     def recurrence_inputs(
         self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor
     ) -> RecurrenceInputs:
-        """Normalize queries and keys and compute decays and write strengths."""
         query, key = unit(F.silu(query)), unit(F.silu(key))
-        step = F.softplus(
-            extras["step"].transpose(1, 2).contiguous()
-        )  # contiguous: the compiler assumes that layout of the gradient
+        # Contiguous: the compiler assumes that layout of the gradient.
+        step = F.softplus(extras["step"].transpose(1, 2).contiguous())
         log_decay = -self.log_rate.to(step.dtype).exp().unsqueeze(-1) * step
         strength = self.largest_strength * extras["strength"].transpose(1, 2).sigmoid()
         return RecurrenceInputs(query * self.key_width**-0.5, key, F.silu(value), log_decay, strength)

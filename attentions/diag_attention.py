@@ -59,10 +59,7 @@ class DiagAttention(SparseAttention):
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        """Return options with one block."""
         return SoftmaxLimit(({"block_size": num_tokens},))
-
-    # --- the pattern --------------------------------------------------------------------------------------
 
     def is_visible(self, query: Tensor, key: Tensor, _length: int) -> Tensor:
         seen = query // self.block_size == key // self.block_size
@@ -90,8 +87,6 @@ class DiagAttention(SparseAttention):
             return super().read(query, key, value, query_position, position)
         with torch.autocast(query.device.type, enabled=False):
             return super().read(upcast(query), upcast(key), upcast(value), query_position, position)
-
-    # --- positions and norm, around it ---------------------------------------------------------------------
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         query, key = (rotated(self.rotary, x, period=self.block_size) for x in (query, key))

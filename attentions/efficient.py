@@ -47,8 +47,6 @@ class EfficientAttention(Attention):
             outputs.append(read[:, t - 1 : t] @ (key[:, :t].softmax(dim=1).mT @ value[:, :t]))
         return torch.cat(outputs, dim=1)
 
-    # --- means over all keys: NS, NC, CC -----------------------------------------------------------------
-
     def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
         """Compute the mean of each feature, [B, H, E, E]; zero for a sequence whose keys are all padding."""
         with torch.autocast(key.device.type, enabled=False):
@@ -58,8 +56,6 @@ class EfficientAttention(Attention):
     def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
         with torch.autocast(query.device.type, enabled=False):
             return (upcast(query).softmax(dim=-1) @ state["mean"]).to(query.dtype), state
-
-    # --- means that run along: CS ------------------------------------------------------------------------
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Return the logarithms of masses [B, H, E] and the means [B, H, E, E] of no keys."""

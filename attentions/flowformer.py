@@ -101,8 +101,6 @@ class FlowAttention(Attention):
             outputs.append(conserved.sigmoid().unsqueeze(1) * (weights @ value[:, seen]))
         return torch.cat(outputs, dim=1)
 
-    # --- sums that run along: CS ------------------------------------------------------------------------
-
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Return zero sums of sinks, sources and their flows [B, H, 1, E], of competition weights and of values."""
         zeros = upcast(like.new_zeros(batch_size, self.num_heads, 1, self.head_dim))

@@ -56,8 +56,6 @@ class ForgettingAttention(Attention):
         later = torch.ones(logits.shape[1:], dtype=torch.bool, device=logits.device).triu(1)
         return logits.masked_fill(later, -torch.inf).softmax(dim=-1) @ value
 
-    # --- decoding ---------------------------------------------------------------------------------------
-
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Return an empty state: ``total`` is F of each token, ``last`` that of the last."""
         shape = (self.num_heads, self.head_dim)

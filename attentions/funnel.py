@@ -47,7 +47,6 @@ class FunnelAttention(RelativeAttention):
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, _num_tokens: int) -> SoftmaxLimit:
-        """Return options with groups of one token and no positions."""
         return SoftmaxLimit(({"factor": 1, "position": "none"},))
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:

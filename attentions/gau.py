@@ -65,11 +65,9 @@ class GatedAttentionUnit(Attention):
         return list((z.unsqueeze(-2) * self.gamma + self.beta).unbind(dim=-2))
 
     def values(self, x: Tensor) -> Tensor:
-        """Compute values [B, N, e]."""
         return upcast(F.silu(self.v_proj(x)))
 
     def finish(self, x: Tensor, sums: Tensor) -> Tensor:
-        """Compute the output from the weighted sums [B, N, e]."""
         return self.out_proj(F.silu(self.gate_proj(x)) * sums.to(x.dtype))
 
     def weigh(self, query: Tensor, key: Tensor, distance: Tensor, scale: Tensor | float) -> Tensor:
@@ -136,8 +134,6 @@ class QuadraticUnit(GatedAttentionUnit):
         place = torch.arange(len(query), device=query.device)
         scale = self.scale_length if self.pattern is Pattern.CS else len(query)
         return self.finish(query, self.weigh(q, k, place[:, None] - place, scale) @ self.values(query))
-
-    # --- decoding ---------------------------------------------------------------------------------------
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Return an empty state: tokens and their number."""
@@ -223,8 +219,6 @@ class GroupedUnit(GatedAttentionUnit):
         else:
             far = far_q @ far_k.mT / len(query)
         return self.finish(query, (weights + far) @ self.values(query))
-
-    # --- decoding ---------------------------------------------------------------------------------------
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Return the sum over earlier groups, and k, k' and v of the open group, all empty."""

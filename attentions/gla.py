@@ -50,13 +50,11 @@ class GatedLinearAttention(Recurrent):
         )
 
     def key_side_inputs(self, key: Tensor) -> dict[str, Tensor]:
-        """Compute the logits of the decays."""
         return {"decay": self.decay_map(key)}
 
     def recurrence_inputs(
         self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor
     ) -> RecurrenceInputs:
-        """Scale the queries and compute the log decays per feature."""
         if self.conv_size:
             query, key, value = F.silu(query), F.silu(key), F.silu(value)
         log_decay = F.logsigmoid(self.split_heads(extras["decay"])) / self.gate_temperature

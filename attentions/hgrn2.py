@@ -42,7 +42,6 @@ class HGRN2Attention(Recurrent):
     def recurrence_inputs(
         self, query: Tensor, key: Tensor, value: Tensor, _extras: Extras, _position: Tensor
     ) -> RecurrenceInputs:
-        """Compute the forget gates and the keys from ``key``."""
         log_forget, written = F.logsigmoid(key), (-key).sigmoid()
         if self.bound is not None:
             bound = self.bound.to(key.dtype)

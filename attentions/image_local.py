@@ -63,7 +63,6 @@ class ImageLocalAttention(SparseAttention):
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        """Return options with one block."""
         return SoftmaxLimit(({"block": num_tokens},))
 
     def is_visible(self, query: Tensor, key: Tensor, _length: int) -> Tensor:

@@ -70,11 +70,9 @@ class LightningAttention(Recurrent):
 
     @property
     def memory_width(self) -> int:
-        """Return the number of rows of S: twice the key width in a layer that encodes positions."""
         return self.key_width if self.theta is None else 2 * self.key_width
 
     def query_side_inputs(self, query: Tensor) -> dict[str, Tensor]:
-        """Compute the gate from the layer's input."""
         return {"gate": self.gate_map(query)} if self.variant == "repository" else super().query_side_inputs(query)
 
     def recurrence_inputs(
@@ -94,7 +92,6 @@ class LightningAttention(Recurrent):
         return RecurrenceInputs(query, key, value, log_decay.view(1, -1, 1).expand(1, -1, query.shape[2]))
 
     def finish(self, output: Tensor, _value: Tensor, extras: Extras) -> Tensor:
-        """Apply the norm and the gate."""
         gate = self.split_heads(extras["gate"])
         if self.variant != "repository":
             return self.normalize(output) * gate

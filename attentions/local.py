@@ -45,7 +45,6 @@ class LocalAttention(Attention):
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        """Return options with a window over the whole sequence."""
         return SoftmaxLimit(({"window_size": num_tokens, "extent": "per_side"},))
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
@@ -62,10 +61,7 @@ class LocalAttention(Attention):
         outside = (distance < -self.window.left) | (distance > self.window.right)
         return logits.masked_fill(outside, -torch.inf).softmax(dim=-1) @ value
 
-    # --- decoding ---------------------------------------------------------------------------------------
-
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
-        """Return empty keys and values of the tokens in the window."""
         past = like.new_zeros(batch_size, self.num_heads, self.window.left, self.head_dim)
         return {"key": past, "value": past, "hidden": past.new_ones(batch_size, self.window.left, dtype=torch.bool)}
 

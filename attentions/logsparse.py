@@ -58,10 +58,7 @@ class LogSparseAttention(SparseAttention):
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        """Return options in which all tokens are local."""
         return SoftmaxLimit(({"local": num_tokens},))
-
-    # --- the pattern --------------------------------------------------------------------------------------
 
     def is_visible(self, query: Tensor, key: Tensor, _length: int) -> Tensor:
         back = query - key
@@ -84,10 +81,7 @@ class LogSparseAttention(SparseAttention):
         offsets = self.distances(query.shape[2])
         return relative_offset_attention(query, key, value, offsets, dropout=self.weight_dropout)
 
-    # --- decoding with the convolution --------------------------------------------------------------------
-
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
-        """Return the state of the pattern, and the last inputs."""
         inputs = like.new_zeros(batch_size, self.kernel_size - 1, self.embed_dim)
         return super().init_decode_state(batch_size, like) | {"inputs": inputs}
 

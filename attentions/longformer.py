@@ -62,7 +62,6 @@ class LongformerAttention(SparseAttention):
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        """Return options with a window over the whole sequence."""
         return SoftmaxLimit(({"window": num_tokens, "share_global": True},))
 
     def key_side_inputs(self, x: Tensor) -> dict[str, Tensor]:
@@ -71,8 +70,6 @@ class LongformerAttention(SparseAttention):
             return {}
         own = {f"global_{name}": self.get_submodule(f"global_{name}_proj")(x) for name in ("k", "v")}
         return own | {"global_q": self.get_submodule("global_q_proj")(x[:, : self.num_globals])}
-
-    # --- the pattern --------------------------------------------------------------------------------------
 
     def is_visible(self, query: Tensor, key: Tensor, _length: int) -> Tensor:
         distance = query - key

@@ -122,7 +122,6 @@ class SegmentedLongShort(LongShort):
         self.make_compression(num_landmarks)
 
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Project to queries, and to normalized keys and values."""
         query, key, value = super().project(query, key, value)
         return query, self.normalize(self.token_norm, key), self.normalize(self.token_norm, value)
 
@@ -246,8 +245,6 @@ class ChunkedLongShort(LongShort):
         """Multiply queries [H, N, E] with the embeddings of nonnegative distances [N, M]: [H, N, M]."""
         embedded = self.embed_distances(projection, len(distance) * self.chunks.rank).flip(1)
         return torch.einsum("hie,hije->hij", query, embedded[:, distance.clamp(min=0)])
-
-    # --- decoding ---------------------------------------------------------------------------------------
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Return an empty state.

@@ -88,8 +88,6 @@ class LunaAttention(Attention):
         weights = (query @ key.mT * self.scale).tril() @ packing / count
         return (weights.softmax(dim=-1) @ packing.mT).tril() @ value / count
 
-    # --- landmarks of all keys: NS, NC, CC -------------------------------------------------------------------
-
     def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
         """Return keys and values of the landmarks, [B, H, r, E]; values are zero if all keys of the row are padding."""
         slots = self.merge_heads(latent_attention(self.queries_of_slots(), key, value, padding.key))
@@ -98,8 +96,6 @@ class LunaAttention(Attention):
 
     def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
         return F.scaled_dot_product_attention(query, state["keys"], state["values"]), state
-
-    # --- tokens up to the target: CS ---------------------------------------------------------------------
 
     def key_side_inputs(self, x: Tensor) -> dict[str, Tensor]:
         """Return the packing weights p of each token, [B, H, N, r]."""

@@ -53,7 +53,6 @@ class LuongAttention(VanillaAttention):
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, _num_tokens: int) -> SoftmaxLimit:
-        """Return the options of the scaled dot product."""
         return SoftmaxLimit(({"score": "dot", "scaled": True},))
 
     def logits(self, query: Tensor, key: Tensor) -> Tensor:

@@ -46,7 +46,6 @@ class MemoryCompressedAttention(Attention):
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, _num_tokens: int) -> SoftmaxLimit:
-        """Return options with groups of one token."""
         return SoftmaxLimit(({"factor": 1, "reduction": "mean"},))
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
@@ -90,8 +89,6 @@ class MemoryCompressedAttention(Attention):
         size = (count[:, None] - first).clamp(1, c)
         return groups.sum(dim=3) / size[:, None, :, None]
 
-    # --- all groups: NS, NC, CC --------------------------------------------------------------------------
-
     def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
         """Return the keys and values of all groups [B, H, G, E], and the number of groups per sequence [B]."""
         count = lengths(key, padding.key)
@@ -108,8 +105,6 @@ class MemoryCompressedAttention(Attention):
         mask = (seen | none)[:, None, None]
         output = F.scaled_dot_product_attention(query, state["key"], state["value"], mask, self.weight_dropout)
         return output.masked_fill(none[:, None, None], 0.0), state
-
-    # --- groups that have ended: CS -----------------------------------------------------------------------
 
     def attend_causal(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Attend to compressed groups; padding is at the right end, where no token attends.
@@ -136,8 +131,6 @@ class MemoryCompressedAttention(Attention):
         kept = F.dropout(torch.ones_like(value[..., :1]), self.dropout, self.training)
         return value * kept
 
-    # --- decoding in CS -----------------------------------------------------------------------------------
-
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Return the state: finished groups, tokens of the open one, the first value, and the number of tokens."""
         empty = like.new_zeros(batch_size, self.num_heads, 0, self.head_dim)
@@ -162,10 +155,7 @@ class MemoryCompressedAttention(Attention):
             tokens = packed(state[f"open_{name}"], read % c, x)
             groups = self.compress(f"compress_{name[0]}", tokens, None)
             new[name] = packed(state[name], read // c, groups)[:, :, : int((total // c).max())]
-            left = (read % c + count) // c * c
-            kept = (left[:, None] + torch.arange(c - 1, device=x.device)).clamp(max=tokens.shape[2] - 1)
-            index = kept[:, None, :, None].expand(-1, self.num_heads, -1, self.head_dim)
-            new[f"open_{name}"] = tokens.gather(2, index)
+            new[f"open_{name}"] = take_tokens(tokens, (read % c + count) // c * c, c - 1)
         query_position = read[:, None] + torch.arange(query.shape[2], device=query.device)
         ended = ((query_position + 1) // c)[:, None, :, None]
         hidden = torch.arange(new["key"].shape[2], device=query.device) >= ended
@@ -184,3 +174,9 @@ def packed(old: Tensor, count: Tensor, new: Tensor) -> Tensor:
     index = torch.where(index < count[:, None], index, index - count[:, None] + old.shape[2])
     index = index.clamp(max=len(index[0]) - 1)[:, None, :, None].expand(-1, new.shape[1], -1, new.shape[3])
     return torch.cat([old.to(new.dtype), new], dim=2).gather(2, index)
+
+
+def take_tokens(x: Tensor, start: Tensor, count: int) -> Tensor:
+    """Return ``count`` tokens of [B, H, S, E] from ``start`` [B] on; values beyond the end are arbitrary."""
+    index = (start[:, None] + torch.arange(count, device=x.device)).clamp(max=x.shape[2] - 1)
+    return x.gather(2, index[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[3]))

@@ -76,7 +76,6 @@ class LatentKeyValueAttention(Attention):
         return rotate(self.k_rotary(x).unsqueeze(1), position)
 
     def compute(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
-        """Compute the outputs [B, N, D]."""
         positions = [torch.arange(x.shape[1], device=x.device).unsqueeze(0) for x in (query, key)]
         q = self.queries(query, positions[0])
         latent = self.latent(key)
@@ -110,10 +109,7 @@ class LatentKeyValueAttention(Attention):
         heads = (logits * self.logit_factor).softmax(dim=-1) @ self.split_heads(self.v_proj(self.latent(value)))
         return self.out_proj(self.merge_heads(heads))[0]
 
-    # --- decoding ---------------------------------------------------------------------------------------
-
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
-        """Return the state without tokens: c and k' of every token and the number of tokens."""
         state = no_tokens(batch_size, like, latent=(1, self.down.out_features), rotary=(1, self.k_rotary.out_features))
         return {**state, "length": like.new_zeros(batch_size, dtype=torch.long)}
 
@@ -130,7 +126,6 @@ class LatentKeyValueAttention(Attention):
         return state if key is value else {**state, "value_latent": self.latent(value).unsqueeze(1)}
 
     def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> tuple[Tensor, DecodeState]:
-        """Compute the outputs of these tokens and the state after them."""
         position = state["length"].unsqueeze(1) + torch.arange(tokens.shape[1], device=tokens.device)
         query = self.queries(tokens, position)
         new = {**state, "length": state["length"] + lengths(tokens, mask)}

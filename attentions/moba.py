@@ -46,7 +46,6 @@ class BlockMixtureAttention(Attention):
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        """Return options that select every block."""
         return SoftmaxLimit(({"block_size": 4, "top_k": num_tokens},))
 
     def weigh(self, query: Tensor, key: Tensor, means: Tensor, position: Tensor) -> Tensor:
@@ -89,10 +88,7 @@ class BlockMixtureAttention(Attention):
             outputs.append(logits.softmax(dim=-1) @ value[:, : t + 1])
         return torch.cat(outputs, dim=1)
 
-    # --- decoding ---------------------------------------------------------------------------------------
-
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
-        """Return an empty state: tokens and their number."""
         shape = (self.num_heads, self.head_dim)
         state = no_tokens(batch_size, like, key=shape, value=shape)
         return {**state, "length": like.new_zeros(batch_size, dtype=torch.long)}

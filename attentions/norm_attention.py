@@ -76,15 +76,12 @@ class NormAttention(Attention):
             weights = weights.tril()
         return self.norm((weights @ value)[None])[0]
 
-    # --- keys up to the query: CS ------------------------------------------------------------------------
-
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         if self.pattern is Pattern.CS:
             return self.decode(query, key, value, self.init_decode_state(len(query), query), padding)[0]
         return self.decode_cross(query, self.encode_source(key, value, padding), padding)[0]
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
-        """Return zero sums [B, H, E, E] and zero tokens."""
         sums = upcast(like.new_zeros(batch_size, self.num_heads, self.head_dim, self.head_dim))
         return {"sums": sums, "length": torch.zeros(batch_size, dtype=torch.long, device=like.device)}
 
@@ -105,13 +102,10 @@ class NormAttention(Attention):
         state: DecodeState,
         _extras: Mapping[str, Tensor],
     ) -> tuple[Tensor, DecodeState]:
-        """Decode a chunk of tokens, whose features are in memory at once."""
         start = state["length"]
         keys = mask_fill(self.features(key, start), padding)
         output, sums = recurrence(self.features(query, start), keys, value, None, state["sums"])
         return self.norm(output), {"sums": sums, "length": start + lengths(query, padding)}
-
-    # --- all keys: NS, NC, CC ----------------------------------------------------------------------------
 
     def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
         with torch.autocast(key.device.type, enabled=False):

@@ -16,7 +16,7 @@ from attentions.kernels.chunks import sums_by_targets
 from attentions.kernels.key_summaries import expand_blocks, largest, later, to_blocks
 from attentions.kernels.numerics import masked_softmax, upcast
 from attentions.kernels.window_attention import Window, window_attention
-from attentions.mca import packed
+from attentions.mca import packed, take_tokens
 from cab import Attention, DecodeState, PaddingMasks, UserError, register_attention
 from cab.attention import CommonArguments
 from cab.padding import lengths
@@ -82,10 +82,8 @@ class NativeSparseAttention(Attention):
         check_at_least(1, block_size=block_size, window_size=window_size, compress_stride=compress_stride)
         check_at_least(3, num_blocks=num_blocks)
         if compress_size % compress_stride or block_size % compress_stride or not 1 <= compress_size <= block_size:
-            raise UserError(
-                f"compress_size must be at most block_size, and compress_stride must divide both, got {compress_size}, "
-                f"{block_size} and {compress_stride}"
-            )
+            sizes = f"{compress_size}, {block_size} and {compress_stride}"
+            raise UserError(f"compress_size <= block_size must be multiples of compress_stride, got {sizes}")
         check_choice(("mlp", "mean"), compression=compression)
         self.num_kv_heads = _published_groups(self.num_heads) if num_kv_heads is None else num_kv_heads
         if self.num_kv_heads < 1 or self.num_heads % self.num_kv_heads:
@@ -111,13 +109,12 @@ class NativeSparseAttention(Attention):
         return linear
 
     def split_heads(self, x: Tensor) -> Tensor:
-        """Split [B, N, H E] into [B, H, N, E] for any number of heads, as a view."""
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
     def branches(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return keys or values of the three branches."""
-        compression, selection, window = x.chunk(BRANCHES, dim=-3) if self.separate_kv else (x,) * BRANCHES
-        return compression, selection, window
+        compressed, selected, window = x.chunk(BRANCHES, dim=-3) if self.separate_kv else (x,) * BRANCHES
+        return compressed, selected, window
 
     def query_side_inputs(self, x: Tensor) -> dict[str, Tensor]:
         """Return the gates of each target and head, [B, H, N, 3]."""
@@ -220,52 +217,45 @@ class NativeSparseAttention(Attention):
             outputs.append(output)
         return torch.cat(outputs, dim=1)
 
-    # --- decoding ---------------------------------------------------------------------------------------
-
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
-        """Return the state before the first token: tensors of no tokens, and their number."""
-        state: DecodeState = {"length": like.new_zeros(batch_size, dtype=torch.long)}
-        sizes = {"": 0, "compressed_": 0, "open_": self.compress_size - 1, "window_": self.window_size - 1}
-        for kind, size in sizes.items():
-            for name in ("key", "value"):
-                state[kind + name] = like.new_zeros(batch_size, self.num_kv_heads, size, self.head_dim)
-        return state
+        """Return caches of [key, value]: of whole compression blocks and the open ones, all tokens, the window."""
+        sizes = {"compressed": 0, "open": self.compress_size - 1, "selected": 0, "window": self.window_size - 1}
+        shape = (batch_size, self.num_kv_heads)
+        state = {name: like.new_zeros(*shape, size, 2 * self.head_dim) for name, size in sizes.items()}
+        return {**state, "length": like.new_zeros(batch_size, dtype=torch.long)}
 
     def decode(
         self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks, gates: Tensor
     ) -> tuple[Tensor, DecodeState]:
         length, count = state["length"], lengths(key, padding.key)
         total, position = length + count, length[:, None] + torch.arange(query.shape[2], device=query.device)
-        before, after = self.count_compressed(length), self.count_compressed(total)
+        compressed, compressed_after = self.count_compressed(length), self.count_compressed(total)
         near = length.clamp(max=self.window_size - 1)
-        new: DecodeState = {"length": total}
         with torch.autocast(query.device.type, enabled=False):
-            q, opened, recent = upcast(query), [], []
-            for name, x in (("key", key), ("value", value)):
-                compression, selection, window = self.branches(x)
-                new[name] = packed(state[name], length, selection)[:, :, : int(total.max())]
-                opened.append(packed(state[f"open_{name}"], length - before * self.compress_stride, compression))
-                recent.append(packed(state[f"window_{name}"], near, window))
-            formed = self.compress(upcast(opened[0]), upcast(opened[1]))
-            for name, open_x, new_slots, recent_x in zip(("key", "value"), opened, formed, recent, strict=True):
-                slots = packed(state[f"compressed_{name}"], before, new_slots.to(open_x.dtype))
-                new[f"compressed_{name}"] = slots[:, :, : int(after.max())]
-                start = (after - before) * self.compress_stride
-                new[f"open_{name}"] = _tokens_from(open_x, start, self.compress_size - 1)
-                start = (near + count - self.window_size + 1).clamp(min=0)
-                new[f"window_{name}"] = _tokens_from(recent_x, start, self.window_size - 1)
-            compression = self.compression_weights(q, self.shared(new["compressed_key"]), position)
-            seen = self.selected(compression, position, new["key"].shape[2])
-            logits = q @ self.shared(new["key"]).mT * self.scale
-            selection = masked_softmax(logits, ~seen)
-            at = (length - near)[:, None] + torch.arange(recent[0].shape[2], device=q.device)
+            q = upcast(query)
+            pairs = [torch.cat(pair, dim=-1) for pair in zip(self.branches(key), self.branches(value), strict=True)]
+            opened = packed(state["open"], length - compressed * self.compress_stride, pairs[0])
+            slots = torch.cat(self.compress(*upcast(opened).chunk(2, dim=-1)), dim=-1).to(key.dtype)
+            slots = packed(state["compressed"], compressed, slots)[:, :, : int(compressed_after.max())]
+            tokens = packed(state["selected"], length, pairs[1])[:, :, : int(total.max())]
+            recent = packed(state["window"], near, pairs[2])
+            start = (compressed_after - compressed) * self.compress_stride
+            new = {"length": total, "compressed": slots, "selected": tokens}
+            new["open"] = take_tokens(opened, start, self.compress_size - 1)
+            start = (near + count - self.window_size + 1).clamp(min=0)
+            new["window"] = take_tokens(recent, start, self.window_size - 1)
+
+            keys, values = zip(*(map(self.shared, x.chunk(2, dim=-1)) for x in (slots, tokens, recent)), strict=True)
+            compression = self.compression_weights(q, keys[0], position)
+            seen = self.selected(compression, position, tokens.shape[2])
+            at = (length - near)[:, None] + torch.arange(recent.shape[2], device=q.device)
             distance = (position[:, :, None] - at[:, None]).unsqueeze(1)
-            window = masked_softmax(
-                q @ self.shared(recent[0]).mT * self.scale, (distance < 0) | (distance >= self.window_size)
+            weights = (
+                compression,
+                masked_softmax(q @ keys[1].mT * self.scale, ~seen),
+                masked_softmax(q @ keys[2].mT * self.scale, (distance < 0) | (distance >= self.window_size)),
             )
-            weights = (compression, selection, window)
-            values = (new["compressed_value"], new["value"], recent[1])
-            outputs = (F.dropout(w, self.weight_dropout) @ self.shared(x) for w, x in zip(weights, values, strict=True))
+            outputs = (F.dropout(w, self.weight_dropout) @ x for w, x in zip(weights, values, strict=True))
             return sum(g * x for g, x in zip(gates.split(1, dim=-1), outputs, strict=True)).to(query.dtype), new
 
 
@@ -290,9 +280,3 @@ class BlockCompression(nn.Module):
 def _published_groups(num_heads: int) -> int:
     """Return the number of heads of keys and values for groups of at least 16 query heads, or one group."""
     return next(count for count in range(max(1, num_heads // PUBLISHED_GROUP), 0, -1) if num_heads % count == 0)
-
-
-def _tokens_from(x: Tensor, start: Tensor, count: int) -> Tensor:
-    """Return ``count`` tokens of [B, H, S, E] from ``start`` [B] on; values beyond the end are arbitrary."""
-    index = (start[:, None] + torch.arange(count, device=x.device)).clamp(max=x.shape[2] - 1)
-    return x.gather(2, index[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[3]))

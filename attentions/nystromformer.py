@@ -61,7 +61,6 @@ class NystromAttention(Attention):
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        """Return options with one landmark per token."""
         return SoftmaxLimit(({"num_landmarks": num_tokens},))
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:

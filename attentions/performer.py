@@ -80,8 +80,6 @@ class PerformerAttention(LinearizedAttention):
         largest = mask_fill(logs + squares, padding, neg_inf()).amax(dim=dim, keepdim=True)
         return mask_fill(logs, padding, neg_inf()) - largest
 
-    # --- all keys: two softmaxes, or sums as released ----------------------------------------------------
-
     def reduce_source(self, key: Tensor, value: Tensor, padding: Tensor | None, where: PositionInfo) -> DecodeState:
         """Return the mean value of each feature, ``means`` [B, H, r, E], and the log of its sum, ``log_mass``."""
         if self.denominator_floor:
@@ -107,8 +105,6 @@ class PerformerAttention(LinearizedAttention):
     def _weights_of_rows(self, x: Tensor) -> Tensor:
         """[B H, r, E]."""
         return self.weights.to(x.dtype).expand(x.shape[0], -1, -1, -1).flatten(0, 1)
-
-    # --- keys up to the query ----------------------------------------------------------------------------
 
     def features(self, x: Tensor, _where: PositionInfo) -> Tensor:
         logs = self.logarithms(x)

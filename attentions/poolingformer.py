@@ -67,7 +67,6 @@ class PoolingformerAttention(Attention):
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        """Return options with the first level alone, over the whole sequence."""
         return SoftmaxLimit(({"window": num_tokens, "pooled_window": 0},))
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -100,7 +99,6 @@ class PoolingformerAttention(Attention):
         return each_length(self.attend_unpadded, (query, key, value), padding.key)
 
     def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Compute sequences without padding."""
         window, dropout = Window(self.window, self.window), self.weight_dropout
         output = window_attention(query, key, value, window, dropout=dropout)
         if not self.pooled_window:

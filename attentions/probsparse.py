@@ -72,7 +72,6 @@ class ProbSparseAttention(Attention):
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        """Return options that select every query."""
         return SoftmaxLimit(({"factor": num_tokens},))
 
     def sample_noise(self, query: Tensor, _key: Tensor, padding: PaddingMasks) -> dict[str, Tensor]:
@@ -115,8 +114,6 @@ class ProbSparseAttention(Attention):
             scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -torch.inf)
         is_selected = torch.zeros_like(measure, dtype=torch.bool).scatter(1, measure.topk(u).indices, True)
         return torch.where(is_selected.unsqueeze(-1), scores.softmax(dim=-1) @ value, lazy)
-
-    # --- the selection -----------------------------------------------------------------------------------
 
     def count(self, length: Tensor) -> Tensor:
         """Return u of rows of ``length`` tokens: factor * ceil(ln n), at least 1 and at most n."""

@@ -92,8 +92,6 @@ class RoutingAttention(BucketedAttention):
         local, routed = heads[:, : self.num_local], heads[:, self.num_local :]
         return torch.cat([local, F.layer_norm(routed, (self.head_dim,))], dim=1)
 
-    # --- clusters -----------------------------------------------------------------------------------------
-
     def scores(self, routed: Tensor) -> Tensor:
         """Multiply with the centers of the heads that have clusters: [B, H, N, k]."""
         with torch.autocast(routed.device.type, enabled=False):
@@ -120,8 +118,6 @@ class RoutingAttention(BucketedAttention):
         new = F.layer_norm(sums, (self.head_dim,)).where(counts.unsqueeze(-1) > 0, self.centroids)
         self.centroids.lerp_(new, 1.0 - self.decay)
 
-    # --- attention ----------------------------------------------------------------------------------------
-
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, **draws: Tensor) -> Tensor:
         if self.training:
             self.follow(query, padding)
@@ -132,7 +128,6 @@ class RoutingAttention(BucketedAttention):
         return each_length(self.attend_unpadded, (query, key, value), padding.key)
 
     def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Compute NS for sequences without padding."""
         local, window = self.num_local, Window(self.window // 2, self.window // 2)
         q, k, v = (x[:, :local] for x in (query, key, value))
         routed = self.balanced(query[:, local:], key[:, local:], value[:, local:])

@@ -73,8 +73,6 @@ class RWKV6Attention(TokenShift):
         self.norm_weight = nn.Parameter(torch.full((self.num_heads, 1, self.value_width), weight))
         self.norm_bias = nn.Parameter(torch.zeros(self.num_heads, 1, self.value_width))
 
-    # --- the previous token -------------------------------------------------------------------------------
-
     def inputs(self, x: Tensor, before: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor], dict[str, Tensor]]:
         """Compute r, k, v [B, H, N, E] and gate and decay [B, N, D] from tokens [B, N, D] and the previous tokens."""
         for_query, for_key, for_value, for_gate, decay = self.mixed_by_chunks(x, before)
@@ -91,12 +89,9 @@ class RWKV6Attention(TokenShift):
         decay = self.decay + torch.tanh(for_decay @ self.decay_in) @ self.decay_out
         return for_query, for_key, for_value, for_gate, decay
 
-    # --- the recurrence -----------------------------------------------------------------------------------
-
     def recurrence_inputs(
         self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor
     ) -> RecurrenceInputs:
-        """Compute the log decays per feature from their logits."""
         log_decay = -self.split_heads(extras["decay"]).clamp(max=LARGEST).exp()
         return RecurrenceInputs(query, key, value, log_decay)
 
@@ -113,7 +108,6 @@ class RWKV6Attention(TokenShift):
         return torch.cat([first, later[:, :, :-1]], dim=2) + own, memory
 
     def finish(self, output: Tensor, _value: Tensor, extras: Extras) -> Tensor:
-        """Apply the layer norm per head and the gate."""
         normed = F.layer_norm(output, output.shape[-1:], eps=64e-5)
         normed = normed * self.norm_weight.to(output.dtype) + self.norm_bias.to(output.dtype)
         return normed * F.silu(self.split_heads(extras["gate"]))

@@ -87,8 +87,6 @@ class RWKV7Attention(TokenShift):
         self.norm_bias = nn.Parameter(torch.zeros(of_head))
         self.initialize_projections(key_gain=0.1)
 
-    # --- the previous token -------------------------------------------------------------------------------
-
     def inputs(self, x: Tensor, before: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor], dict[str, Tensor]]:
         """Compute r, k, v [B, H, N, E], the logits of decay and learning rate, and the gate, [B, N, D] each."""
         for_query, for_key, for_value, decay, rate, gate = self.mixed_by_chunks(x, before)
@@ -102,12 +100,9 @@ class RWKV7Attention(TokenShift):
         gate = torch.sigmoid(for_gate @ self.gate_in) @ self.gate_out
         return for_query, for_key, for_value, decay, rate, gate
 
-    # --- the recurrence -----------------------------------------------------------------------------------
-
     def recurrence_inputs(
         self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor
     ) -> RecurrenceInputs:
-        """Compute log decays and learning rates; ``update`` computes the removed and the written key from ``key``."""
         log_decay = -FASTEST * self.split_heads(extras["decay"]).sigmoid()
         return RecurrenceInputs(query, key, value, log_decay, strength=self.split_heads(extras["rate"]).sigmoid())
 
@@ -123,12 +118,10 @@ class RWKV7Attention(TokenShift):
         return self.normalize(output) + (query * bonus * key).sum(dim=-1, keepdim=True) * value, memory
 
     def normalize(self, x: Tensor) -> Tensor:
-        """Apply the layer norm per head."""
         normed = F.layer_norm(x, x.shape[-1:], eps=NORM_EPS)
         return normed * self.norm_weight.to(x.dtype) + self.norm_bias.to(x.dtype)
 
     def finish(self, output: Tensor, _value: Tensor, extras: Extras) -> Tensor:
-        """Apply the gate."""
         return output * self.split_heads(extras["gate"])
 
     def compute_row(self, query: Tensor, _key: Tensor, _value: Tensor, _draws: Any) -> Tensor:

@@ -99,8 +99,6 @@ class S4Attention(Attention):
         modes, low_rank, inputs, readout = (torch.cat([x, x.conj()], dim=-1) for x in of_modes)
         return dt, modes, low_rank, inputs, readout
 
-    # --- all tokens: a convolution -------------------------------------------------------------------------
-
     def compute(self, query: Tensor, *_: Tensor | PaddingMasks) -> Tensor:
         """Convolve a few features at a time, recomputed in the backward pass.
 
@@ -166,8 +164,6 @@ class S4Attention(Attention):
         matrix = torch.diag_embed(modes) - low_rank.unsqueeze(2) * low_rank.conj().unsqueeze(1)
         half, one = dt.unsqueeze(2) / 2 * matrix, torch.eye(self.state_size, device=dt.device)
         return torch.linalg.solve(one - half, one + half), torch.linalg.solve(one - half, dt * inputs), readout
-
-    # --- decoding: the recurrence ----------------------------------------------------------------------------
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Return a zero state: one complex number per feature and mode, as pairs [B, D, M, 2]."""

@@ -92,8 +92,6 @@ class S4DAttention(Attention):
         self.readout = nn.Parameter(torch.view_as_real(c * b).contiguous())
         self.skip = nn.Parameter(torch.randn(self.channels, self.embed_dim))
 
-    # --- the state space ---------------------------------------------------------------------------------
-
     def discretize(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return the logarithm dt A [D, M] of one step's factor, and C (exp(dt A) - 1) / A [directions, c, D, M]."""
         a = torch.complex(-self.log_decay.to(dtype).exp(), self.frequency.to(dtype))
@@ -176,8 +174,6 @@ class S4DAttention(Attention):
             product = 2 * torch.einsum("cdm,dml->dclm", weights, step).conj().resolve_conj()
             parts.append(torch.view_as_real(product).flatten(-2))
         return torch.cat(parts, dim=-1).flatten(1, 2)
-
-    # --- decoding ----------------------------------------------------------------------------------------
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Return a zero state: one complex number per feature and mode, as pairs [B, D, M, 2]."""

@@ -66,7 +66,6 @@ class ScatterbrainAttention(Attention):
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        """Return options with a window over the whole sequence."""
         return SoftmaxLimit(({"window": num_tokens},))
 
     def logarithms(self, x: Tensor) -> Tensor:
@@ -138,8 +137,6 @@ class ScatterbrainAttention(Attention):
             logs = logs.masked_fill(distance < 0, -torch.inf)
         return logs.softmax(dim=-1) @ value
 
-    # --- keys that are far, by features ----------------------------------------------------------------------
-
     def empty_far(self, batch_size: int, like: Tensor) -> Far:
         """Return the summary of no keys."""
         means = like.new_zeros(batch_size, self.num_heads, self.num_features, self.head_dim)
@@ -166,10 +163,7 @@ class ScatterbrainAttention(Attention):
         means, log_mass = (x.unflatten(0, k.shape[:2]) for x in (means, log_mass))
         return means, log_mass - math.log(self.num_features) / 2
 
-    # --- decoding ----------------------------------------------------------------------------------------
-
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
-        """Return a window of padding and empty sums before it."""
         means, log_mass = self.empty_far(batch_size, upcast(like))
         window = means.new_zeros(batch_size, self.num_heads, self.window, self.head_dim)
         hidden = torch.ones(batch_size, self.window, dtype=torch.bool, device=like.device)

@@ -58,8 +58,6 @@ class SinkhornAttention(Attention):
         """Return options with one block; in NS it is sorted to itself, so every key occurs twice."""
         return SoftmaxLimit(({"block_size": num_tokens},))
 
-    # --- sorting ------------------------------------------------------------------------------------------
-
     def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
         """Return the scores [..., T, J] of summaries [..., T, E] and [..., J, E]."""
         return queries @ keys.mT * self.scale / self.temperature
@@ -78,14 +76,11 @@ class SinkhornAttention(Attention):
         logits = self.scores(queries, keys).masked_fill(~earlier, neg_inf(queries.dtype))
         return logits.softmax(dim=-1).masked_fill(~earlier, 0.0)
 
-    # --- attention ----------------------------------------------------------------------------------------
-
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         mask = None if self.pattern is Pattern.CS else padding.key
         return each_length(self.attend_unpadded, (query, key, value), mask)
 
     def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Compute sequences without padding, or in CS with padding on the right."""
         length, device = query.shape[2], query.device
         count = -(-length // self.block_size)
         size = self.block_size if self.pattern is Pattern.CS else -(-length // count)
@@ -137,10 +132,7 @@ class SinkhornAttention(Attention):
                 outputs.append(weights_i @ torch.cat([mixed[1], own_value[:, :seen]], dim=1))
         return torch.cat(outputs, dim=1)
 
-    # --- decoding -----------------------------------------------------------------------------------------
-
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
-        """Return the empty state: queries, keys and values, and their number."""
         shape = (self.num_heads, self.head_dim)
         state = no_tokens(batch_size, like, query=shape, key=shape, value=shape)
         return {**state, "length": like.new_zeros(batch_size, dtype=torch.long)}

@@ -63,13 +63,10 @@ class SparseTransformerAttention(SparseAttention):
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        """Return options with one block."""
         return SoftmaxLimit(({"stride": num_tokens, "summary": 1},))
 
     def width(self, length: int) -> int:
         return self.stride or math.ceil(math.sqrt(length))
-
-    # --- the pattern --------------------------------------------------------------------------------------
 
     def is_visible(self, query: Tensor, key: Tensor, length: int) -> Tensor:
         width, near = self.width(length), query - key

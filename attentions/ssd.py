@@ -64,25 +64,21 @@ class SSDAttention(Recurrent):
         self.step_proj = step_map(self.embed_dim, self.num_heads)
 
     def param_group_overrides(self) -> dict[str, ParamGroupOverride]:
-        """Exclude A, D and b from weight decay."""
         return {name: ParamGroupOverride(weight_decay=0.0) for name in ("log_rate", "skip", "step_proj.bias")}
 
     def key_side_inputs(self, key: Tensor) -> dict[str, Tensor]:
-        """Compute the logits of the steps."""
         return {"step": self.step_proj(key)}
 
     def recurrence_inputs(
         self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor
     ) -> RecurrenceInputs:
         """Compute C, B, dt x and the log decays -dt A."""
-        step = F.softplus(
-            extras["step"].transpose(1, 2).contiguous()
-        )  # contiguous: the compiler assumes that layout of the gradient
+        # Contiguous: the compiler assumes that layout of the gradient.
+        step = F.softplus(extras["step"].transpose(1, 2).contiguous())
         log_decay = -self.log_rate.to(step.dtype).exp().unsqueeze(-1) * step
         return RecurrenceInputs(F.silu(query), F.silu(key), F.silu(value) * step.unsqueeze(-1), log_decay)
 
     def finish(self, output: Tensor, value: Tensor, extras: Extras) -> Tensor:
-        """Add D x, multiply by the gate and normalize."""
         output = output + self.skip.to(output.dtype).view(-1, 1, 1) * F.silu(value)
         return self.normalize(output * F.silu(self.split_heads(extras["gate"])))
 

@@ -134,8 +134,6 @@ class SynthesizerAttention(Attention):
                 "increase attention.max_length"
             )
 
-    # --- decoding ---------------------------------------------------------------------------------------
-
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Return an empty state; ``position`` [B, n] is -1 where a cached value is padding."""
         empty = like.new_empty(batch_size, self.num_heads, 0, self.head_dim)

@@ -108,7 +108,6 @@ class TransformerXLAttention(RelativeAttention, SparseAttention):
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        """Return options with one segment and no positions."""
         return SoftmaxLimit(({"segment": num_tokens, "position": "none"},))
 
     def key_side_inputs(self, x: Tensor) -> dict[str, Tensor]:
@@ -147,7 +146,6 @@ class TransformerXLAttention(RelativeAttention, SparseAttention):
         )
 
     def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Compute NS for a sequence without padding."""
         reach = query.shape[2] - 1
         embedded = self.embed(torch.arange(reach, -reach - 1, -1, device=query.device))
         biases = self.position_biases(embedded)

@@ -66,12 +66,10 @@ class VanillaAttention(Attention):
             self.add_module(name, linear)
 
     def split_heads(self, x: Tensor) -> Tensor:
-        """View [B, N, D], or fewer heads, as [B, H, N, E]."""
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, _num_tokens: int) -> SoftmaxLimit | None:
-        """Return no options: this is softmax attention."""
         return SoftmaxLimit(({},))
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
@@ -138,8 +136,6 @@ class VanillaAttention(Attention):
         dropout = self.weight_dropout
         return F.scaled_dot_product_attention(query, key, value, visible, dropout, is_causal, scale=self.scale)
 
-    # --- decoding ---------------------------------------------------------------------------------------
-
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Return an empty state: a long cache of keys and values, and a short one of recent tokens."""
         empty = like.new_empty(batch_size, self.num_kv_heads, 0, self.head_dim)
@@ -147,7 +143,6 @@ class VanillaAttention(Attention):
         return {**state, "key_padding": empty.new_zeros(batch_size, 0, dtype=torch.bool)}
 
     def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
-        """Return the keys and values of the source."""
         state = {"key": key, "value": value}
         return state if padding.key is None else {**state, "key_padding": padding.key}
 

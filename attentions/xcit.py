@@ -26,9 +26,7 @@ class CrossCovarianceAttention(Attention):
     network. Cross patterns would need as many keys as targets, in the same places.
     """
 
-    max_self_contribution = (
-        0.96  # correlations over many tokens are small, and the matrix near uniform, until it is trained
-    )
+    max_self_contribution = 0.96  # until it is trained, the matrix is near uniform
 
     def __init__(self, **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)

@@ -6,13 +6,13 @@ Shapes: B batch, H heads, N targets, M keys, E head dimension, m hashes, tau hyp
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Unpack
+from typing import Unpack
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.bases.options import check_at_least, check_choice
+from attentions.bases.options import check_at_least
 from attentions.bases.pairwise import PairwiseAttention
 from attentions.kernels.collisions import collision_counts, collision_sums
 from attentions.kernels.numerics import upcast
@@ -28,24 +28,19 @@ LONGEST_HASH = 16
 
 
 class HashedAttention(Attention):
-    """Base class of :class:`YosoAttention` and :class:`YosoExpectation`: the length of a hash, and the final norm.
-
-    Args:
-        hash_length: hyperplanes tau of one hash. None: ceil(log2 M), at least 1, as in the released configurations.
-    """
+    """Base class of :class:`YosoAttention` and :class:`YosoExpectation`: the length of a hash."""
 
     has_exact_gradient = False
-    autocast_dtypes: ClassVar[tuple[torch.dtype, ...]] = (torch.bfloat16,)  # small probabilities vanish in float16
-    hash_length: int | None
+    autocast_dtypes = (torch.bfloat16,)  # small probabilities vanish in float16
 
-    def check_hash_length(self) -> None:
-        """Raise UserError for a length that is out of range."""
-        if self.hash_length is not None and not 1 <= self.hash_length <= LONGEST_HASH:
-            raise UserError(f"hash_length must be between 1 and {LONGEST_HASH} (or null), got {self.hash_length}")
+    def __init__(self, *, hash_length: int | None = None, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
+        if hash_length is not None and not 1 <= hash_length <= LONGEST_HASH:
+            raise UserError(f"hash_length must be between 1 and {LONGEST_HASH} (or null), got {hash_length}")
+        self.hash_length = hash_length
 
     @property
     def weight_dropout(self) -> float:
-        """Return 0: the output is normalized, and the released code has no dropout either."""
         return 0.0
 
     def length_of_hash(self, count: Tensor) -> Tensor:
@@ -57,7 +52,7 @@ class HashedAttention(Attention):
 
 
 @register_attention("yoso_e", patterns="NS NC CC", complexity="n^2", paper="Zeng et al. 2021")
-class YosoExpectation(PairwiseAttention, HashedAttention):
+class YosoExpectation(HashedAttention, PairwiseAttention):
     """Compute YOSO-E, the expectation of YOSO: unit(sum_j p_ij v_j), p_ij = (1 - arccos(q_i k_j) / pi)^tau (Eq. 3, 6).
 
     Queries, keys, and outputs are unit vectors. p_ij is the probability that a query and a key are on the same side of
@@ -67,23 +62,11 @@ class YosoExpectation(PairwiseAttention, HashedAttention):
 
     Args:
         hash_length: hyperplanes tau of one hash. None: ceil(log2 M) for M keys, as in the released configurations.
-        gradient: ``published``, or ``exact`` for the derivative.
     """
 
-    def __init__(
-        self, *, hash_length: int | None = None, gradient: str = "published", **common: Unpack[CommonArguments]
-    ) -> None:
-        super().__init__(**common)
-        check_choice(("published", "exact"), gradient=gradient)
-        self.hash_length, self.gradient = hash_length, gradient
-        self.has_exact_gradient = gradient == "exact"
-        self.check_hash_length()
-
     def probabilities(self, cosine: Tensor, tau: Tensor | int) -> Tensor:
-        """Return the probability of a collision, with the gradient that was chosen."""
+        """Return the probability of a collision, with the published gradient."""
         weights = (1.0 - cosine.clamp(EDGE - 1.0, 1.0 - EDGE).arccos() / math.pi) ** tau
-        if self.gradient == "exact":
-            return weights
         return weights.detach() * (1.0 + (cosine - cosine.detach()) * tau / 2)
 
     def weigh(self, query: Tensor, key: Tensor, masked: Tensor | None, count: Tensor) -> Tensor:
@@ -124,16 +107,14 @@ class YosoAttention(HashedAttention):
     """
 
     selects_tokens = True
-
     hyperplanes: Tensor
 
     def __init__(
         self, *, num_hashes: int = 32, hash_length: int | None = None, **common: Unpack[CommonArguments]
     ) -> None:
-        super().__init__(**common)
+        super().__init__(hash_length=hash_length, **common)
         check_at_least(1, num_hashes=num_hashes)
-        self.num_hashes, self.hash_length = num_hashes, hash_length
-        self.check_hash_length()
+        self.num_hashes = num_hashes
         self.register_buffer("hyperplanes", self.new_hyperplanes(torch.empty(0)))
 
     def new_hyperplanes(self, like: Tensor) -> Tensor:
@@ -142,7 +123,6 @@ class YosoAttention(HashedAttention):
         return torch.randn(shape, dtype=like.dtype, device=like.device)
 
     def sample_noise(self, query: Tensor, _key: Tensor, _padding: PaddingMasks) -> dict[str, Tensor]:
-        """Return the hyperplanes of this call."""
         planes = self.new_hyperplanes(self.hyperplanes) if self.training else self.hyperplanes
         return {"hyperplanes": planes.expand(len(query), -1, -1, -1, -1)}
 
@@ -178,8 +158,6 @@ class YosoAttention(HashedAttention):
         cosine = query @ key.mT
         sums = share * (1.0 + (cosine - cosine.detach()) * tau / 2) @ value
         return F.normalize(sums, dim=-1)
-
-    # --- decoding with a source -------------------------------------------------------------------------
 
     def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
         """Return the values of the source, the codes of its keys [B, H, M, m], and tau of each row."""
