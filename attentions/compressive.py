@@ -108,15 +108,8 @@ class CompressiveAttention(RelativeAttention, SparseDecoding):
             self.add_loss(self.reconstruction(query, old, groups, begin, ended), padding)
         embedded = self.embed(torch.arange(table.shape[1] - 1, -1, -1, device=device))
         sources = [torch.cat(parts, dim=2) for parts in zip(memory, old, (key, value), strict=True)]
-        return segment_attention(
-            self.with_content(query),
-            (sources[0], sources[1]),
-            table,
-            size,
-            embedded,
-            self.position_biases(embedded),
-            dropout=self.weight_dropout,
-        )
+        query, biases, dropout = self.with_content(query), self.position_biases(embedded), self.weight_dropout
+        return segment_attention(query, (sources[0], sources[1]), table, size, embedded, biases, dropout=dropout)
 
     def groups(self, past: Tensor, count: int) -> Tensor:
         """Return the first groups, compressed: [B, count, D]."""
@@ -194,10 +187,8 @@ class CompressiveAttention(RelativeAttention, SparseDecoding):
         formed = self.split_heads(self.k_proj(groups)), self.split_heads(self.v_proj(groups))
         key = torch.cat([state["key"].to(key.dtype), key, formed[0]], dim=2)
         value = torch.cat([state["value"].to(value.dtype), value, formed[1]], dim=2)
-        tokens, slots = (
-            query_position.where(new < count[:, None], -1),
-            (-2 - number).where(number < (total // c)[:, None], -1),
-        )
+        tokens = query_position.where(new < count[:, None], -1)
+        slots = (-2 - number).where(number < (total // c)[:, None], -1)
         position = torch.cat([state["position"], tokens, slots], dim=1)
         output = self.read(query, key, value, query_position, position)
         kept = self.keep(key, value, position, self.required_keys(position, total[:, None]), self.max_kept)

@@ -54,8 +54,5 @@ class FlashAttention(VanillaAttention):
 def mask_by_coordinate(query: Tensor, key: Tensor, value: Tensor, visible: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Add a coordinate to query and key that masks the keys outside ``visible`` [B, 1, 1, M]."""
     hidden = (~visible).squeeze(2).unsqueeze(-1).to(key.dtype) * neg_inf(key.dtype)
-    return (
-        F.pad(query, (0, 1), value=1.0),
-        torch.cat([key, hidden.expand_as(key[..., :1])], dim=-1),
-        F.pad(value, (0, 1)),
-    )
+    key = torch.cat([key, hidden.expand_as(key[..., :1])], dim=-1)
+    return F.pad(query, (0, 1), value=1.0), key, F.pad(value, (0, 1))

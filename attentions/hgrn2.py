@@ -36,8 +36,8 @@ class HGRN2Attention(Recurrent):
         super().__init__(conv_size=conv_size, **common)
         self.bound: nn.Parameter | None = None
         if layer_position.index:
-            first = torch.full((self.num_heads, 1, self.key_width), layer_position.index / layer_position.num_layers)
-            self.bound = nn.Parameter(first.logit())
+            bound = torch.full((self.num_heads, 1, self.key_width), layer_position.index / layer_position.num_layers)
+            self.bound = nn.Parameter(bound.logit())
 
     def recurrence_inputs(
         self, query: Tensor, key: Tensor, value: Tensor, _extras: Extras, _position: Tensor

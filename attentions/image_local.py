@@ -70,9 +70,7 @@ class ImageLocalAttention(SparseAttention):
         top, left = row // self.height * self.height, column // self.block_width * self.block_width
         below = 0 if self.pattern is Pattern.CS else self.margin_above
         seen = (key_row >= top - self.margin_above) & (key_row < top + self.height + below)
-        seen = (
-            seen & (key_column >= left - self.margin_side) & (key_column < left + self.block_width + self.margin_side)
-        )
+        seen &= (key_column >= left - self.margin_side) & (key_column < left + self.block_width + self.margin_side)
         return seen & (key <= query) if self.pattern is Pattern.CS else seen
 
     def required_keys(self, key: Tensor, length: Tensor) -> Tensor:

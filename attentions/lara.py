@@ -49,11 +49,8 @@ class LARAAttention(Attention):
         """Draw the deviation of samples from the means of their proposals: ``noise`` [B, H, r, E]."""
         like = upcast(query.new_empty(0))
         shape = (len(query), self.num_heads, self.num_landmarks, self.head_dim)
-        return {
-            "noise": torch.randn(shape, dtype=like.dtype, device=like.device)
-            if self.training
-            else like.new_zeros(shape)
-        }
+        noise = like.new_zeros(shape)
+        return {"noise": torch.randn_like(noise) if self.training else noise}
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, noise: Tensor) -> Tensor:
         dtype, num_tokens = query.dtype, query.shape[2]

@@ -51,22 +51,16 @@ class LightningAttention(Recurrent):
         check_choice(VARIANTS, variant=variant)
         super().__init__(gate=variant != "repository", conv_size=conv_size, norm_has_weight=False, **common)
         self.variant = variant
-        last = max(layer_position.num_layers - 1, 1)
-        self.rate = 1 - (
-            layer_position.index / layer_position.num_layers
-            if variant == "paper"
-            else layer_position.index / last - 1e-5
-        )
+        index, num_layers = layer_position.index, layer_position.num_layers
+        self.rate = 1 - (index / num_layers if variant == "paper" else index / max(num_layers - 1, 1) - 1e-5)
         self.theta: nn.Parameter | None = None
         if variant == "repository":
-            self.gate_map = nn.Sequential(
-                projection(self.embed_dim, self.head_dim, 1.0), projection(self.head_dim, self.embed_dim, 1.0)
-            )
+            widths = ((self.embed_dim, self.head_dim), (self.head_dim, self.embed_dim))
+            self.gate_map = nn.Sequential(*(projection(*width, 1.0) for width in widths))
             self.layer_norm = nn.LayerNorm(self.embed_dim)
         elif lrpe and layer_position.index == 0:
-            self.theta = nn.Parameter(
-                10_000 ** (-2 * torch.arange(self.embed_dim).view(self.num_heads, 1, -1) / self.embed_dim)
-            )
+            feature = torch.arange(self.embed_dim).view(self.num_heads, 1, -1)
+            self.theta = nn.Parameter(10_000 ** (-2 * feature / self.embed_dim))
 
     @property
     def memory_width(self) -> int:

@@ -69,29 +69,23 @@ class LongShortAttention(LongShort):
     def __new__(  # type: ignore[misc]  # one of the two forms, which are no subclasses of it
         cls,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         num_landmarks: int | None = None,
         window_size: int | None = None,
         conv_kernel_size: int | None = None,
         chunk_size: int | None = None,
         chunk_rank: int | None = None,
+        **common: Unpack[CommonArguments],
     ) -> LongShort:
-        pattern = Pattern.parse(pattern)
+        pattern = Pattern.parse(common["pattern"])
         segmented = {"num_landmarks": num_landmarks, "conv_kernel_size": conv_kernel_size}
         chunked = {"chunk_size": chunk_size, "chunk_rank": chunk_rank}
-        own, others = (chunked, segmented) if pattern is Pattern.CS else (segmented, chunked)
+        options, others = (chunked, segmented) if pattern is Pattern.CS else (segmented, chunked)
         for name, size in others.items():
             if size is not None:
-                raise UserError(
-                    f"longshort does not support {name} in pattern {pattern}, got {size}; remove the option"
-                )
-        sizes = {name: size for name, size in {**own, "window_size": window_size}.items() if size is not None}
+                raise UserError(f"{name} is not supported in pattern {pattern}, got {size}; remove the option")
+        sizes = {name: size for name, size in {**options, "window_size": window_size}.items() if size is not None}
         check_at_least(1, **sizes)
-        form = ChunkedLongShort if pattern is Pattern.CS else SegmentedLongShort
-        return form(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout, **sizes)
+        return (ChunkedLongShort if pattern is Pattern.CS else SegmentedLongShort)(**common, **sizes)
 
 
 class SegmentedLongShort(LongShort):

@@ -50,10 +50,7 @@ class LatentKeyValueAttention(Attention):
         check_even(rotary_dim=rotary)
         self.down = nn.Linear(self.embed_dim, rank, bias=False)
         self.norm = nn.RMSNorm(rank, eps=1e-6)
-        self.k_proj, self.v_proj = (
-            nn.Linear(rank, self.embed_dim, bias=False),
-            nn.Linear(rank, self.embed_dim, bias=False),
-        )
+        self.k_proj, self.v_proj = (nn.Linear(rank, self.embed_dim, bias=False) for _ in range(2))
         self.q_rotary = nn.Linear(self.embed_dim, self.num_heads * rotary, bias=False)
         self.k_rotary = nn.Linear(self.embed_dim, rotary, bias=False)
         for linear in (self.down, self.k_proj, self.v_proj, self.q_rotary, self.k_rotary):
@@ -83,13 +80,10 @@ class LatentKeyValueAttention(Attention):
         k = torch.cat([self.split_heads(self.k_proj(latent)), rotary.to(latent.dtype)], dim=-1)
         v = self.split_heads(self.v_proj(latent if key is value else self.latent(value)))
         v = F.pad(v, (0, k.shape[-1] - v.shape[-1]))  # the fused kernels require equal widths
-        sees_none = None
-        if self.pattern is Pattern.CS or padding.key is None:
-            visible = None
-        else:
+        visible, sees_none, is_causal = None, None, self.pattern is Pattern.CS
+        if padding.key is not None and not is_causal:
             sees_none = padding.key.all(dim=1)[:, None, None, None]
             visible = ~padding.key[:, None, None] | sees_none
-        is_causal = self.pattern is Pattern.CS
         heads = F.scaled_dot_product_attention(
             q, k.to(q.dtype), v.to(q.dtype), visible, self.weight_dropout, is_causal, scale=self.logit_factor
         )[..., : self.head_dim]
@@ -113,17 +107,15 @@ class LatentKeyValueAttention(Attention):
         state = no_tokens(batch_size, like, latent=(1, self.down.out_features), rotary=(1, self.k_rotary.out_features))
         return {**state, "length": like.new_zeros(batch_size, dtype=torch.long)}
 
-    def encode_source(self, latent: Tensor, rotary: Tensor, hidden: Tensor) -> DecodeState:
-        """Return the state of a cross pattern from c [B, 1, M, r] and k' of the source."""
-        length = torch.zeros(len(hidden), dtype=torch.long, device=hidden.device)
-        return {"latent": latent, "rotary": rotary, "hidden": hidden, "length": length}
-
     def encode_source_inputs(self, key: Tensor, value: Tensor, mask: Tensor | None) -> DecodeState:
         """Compute c and k' of the source, and a second c for values that are not the keys."""
         position = torch.arange(key.shape[1], device=key.device).unsqueeze(0)
         hidden = torch.zeros(key.shape[:2], dtype=torch.bool, device=key.device) if mask is None else mask
-        state = self.encode_source(self.latent(key).unsqueeze(1), self.shared_key(key, position), hidden)
+        state = {"latent": self.latent(key).unsqueeze(1), "rotary": self.shared_key(key, position), "hidden": hidden}
+        state["length"] = torch.zeros(len(hidden), dtype=torch.long, device=hidden.device)
         return state if key is value else {**state, "value_latent": self.latent(value).unsqueeze(1)}
+
+    encode_source = encode_source_inputs
 
     def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> tuple[Tensor, DecodeState]:
         position = state["length"].unsqueeze(1) + torch.arange(tokens.shape[1], device=tokens.device)

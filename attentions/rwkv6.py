@@ -50,10 +50,8 @@ class RWKV6Attention(TokenShift):
     ) -> None:
         super().__init__(**common)
         check_positive(mix_rank=mix_rank, decay_rank=decay_rank)
-        last, rest = (
-            layer_position.index / max(layer_position.num_layers - 1, 1),
-            1 - layer_position.index / layer_position.num_layers,
-        )
+        index, num_layers = layer_position.index, layer_position.num_layers
+        last, rest = index / max(num_layers - 1, 1), 1 - index / num_layers
         place = torch.arange(self.embed_dim) / self.embed_dim
         ramp, slow = 1 - place**rest, 1 - place ** (rest / 2)
         self.mix = nn.Parameter(torch.stack([ramp, ramp, ramp - 0.3 * last, slow, slow]))
@@ -69,7 +67,7 @@ class RWKV6Attention(TokenShift):
         self.gate_proj = nn.Linear(self.embed_dim, self.embed_dim, bias=False)
         nn.init.orthogonal_(self.gate_proj.weight, gain=0.1)
         self.initialize_projections(key_gain=0.1)
-        weight = ((layer_position.index + 1) / layer_position.num_layers) ** 0.7
+        weight = ((index + 1) / num_layers) ** 0.7
         self.norm_weight = nn.Parameter(torch.full((self.num_heads, 1, self.value_width), weight))
         self.norm_bias = nn.Parameter(torch.zeros(self.num_heads, 1, self.value_width))
 

@@ -64,10 +64,8 @@ class RWKV7Attention(TokenShift):
         rate_rank = default_rank(2.5, self.embed_dim) if rate_rank is None else rate_rank
         gate_rank = default_rank(5.0, self.embed_dim) if gate_rank is None else gate_rank
         check_positive(decay_rank=decay_rank, rate_rank=rate_rank, gate_rank=gate_rank)
-        late, rest = (
-            layer_position.index / max(layer_position.num_layers - 1, 1),
-            1 - layer_position.index / layer_position.num_layers,
-        )
+        index, num_layers = layer_position.index, layer_position.num_layers
+        late, rest = index / max(num_layers - 1, 1), 1 - index / num_layers
         place = torch.arange(self.embed_dim) / self.embed_dim
         powers = torch.tensor([0.2, 0.9, 0.7, 0.7, 0.9, 0.2])  # of r, w, k, v, a, g
         self.mix = nn.Parameter(1 - place ** (powers * rest).unsqueeze(1))
@@ -83,7 +81,7 @@ class RWKV7Attention(TokenShift):
         self.removed = nn.Parameter((0.76 - 0.1 * place).view(of_head))
         self.replaced = nn.Parameter(torch.full(of_head, 1.02))
         self.bonus = nn.Parameter(torch.full(of_head, -0.04))
-        self.norm_weight = nn.Parameter(torch.full(of_head, (1 - rest + 1 / layer_position.num_layers) ** 0.7))
+        self.norm_weight = nn.Parameter(torch.full(of_head, (1 - rest + 1 / num_layers) ** 0.7))
         self.norm_bias = nn.Parameter(torch.zeros(of_head))
         self.initialize_projections(key_gain=0.1)
 

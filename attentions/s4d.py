@@ -84,10 +84,8 @@ class S4DAttention(Attention):
         self.frequency = nn.Parameter(frequency)
         self.log_dt = nn.Parameter(torch.empty(self.embed_dim).uniform_(math.log(DT_MIN), math.log(DT_MAX)))
         b = torch.randn(modes, dtype=torch.complex64)
-        b = (
-            b
-            / (2 * (b.abs() / torch.complex(frequency.new_full((modes,), 0.5), frequency).abs()).square().sum()).sqrt()
-        )
+        size = b.abs() / torch.complex(frequency.new_full((modes,), 0.5), frequency).abs()
+        b = b / (2 * size.square().sum()).sqrt()
         c = torch.randn(directions, self.channels, self.embed_dim, modes, dtype=torch.complex64)
         self.readout = nn.Parameter(torch.view_as_real(c * b).contiguous())
         self.skip = nn.Parameter(torch.randn(self.channels, self.embed_dim))

@@ -67,21 +67,18 @@ class SynthesizerAttention(Attention):
             self.q_proj = nn.Identity()  # type: ignore[assignment]
         if variant != "random_plus":
             self.k_proj = nn.Identity()  # type: ignore[assignment]
-        width = math.isqrt(max_length)
+        h, e, length, width = self.num_heads, self.head_dim, max_length, math.isqrt(max_length)
         shapes: dict[str, dict[str, tuple[int, ...]]] = {
-            "dense": {"scores": (self.head_dim, max_length)},
-            "random": {"scores": (self.num_heads, max_length, max_length)},
-            "factorized_dense": {"major": (self.head_dim, -(-max_length // width)), "minor": (self.head_dim, width)},
-            "factorized_random": {
-                "scores": (self.num_heads, max_length, rank),
-                "columns": (self.num_heads, max_length, rank),
-            },
-            "random_plus": {"scores": (self.num_heads, max_length, max_length)},
+            "dense": {"scores": (e, length)},
+            "random": {"scores": (h, length, length)},
+            "factorized_dense": {"major": (e, -(-length // width)), "minor": (e, width)},
+            "factorized_random": {"scores": (h, length, rank), "columns": (h, length, rank)},
+            "random_plus": {"scores": (h, length, length)},
         }
+        fan = {"random": 1, "factorized_random": rank}.get(variant, e)
         for name, shape in shapes[variant].items():
             self.register_parameter(name, nn.Parameter(torch.zeros(shape)))
             if variant != "random_plus":
-                fan = shape[0] if len(shape) == 2 else shape[2] if variant == "factorized_random" else 1
                 nn.init.normal_(getattr(self, name), std=fan**-0.5)
 
     def synthetic(self, query: Tensor, targets: Targets, num_keys: int) -> Tensor:
@@ -145,10 +142,10 @@ class SynthesizerAttention(Attention):
         self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks
     ) -> tuple[Tensor, DecodeState]:
         position = state["length"].unsqueeze(1) + torch.arange(query.shape[2], device=query.device)
-        own = position if padding.key is None else position.masked_fill(padding.key, -1)
+        cached = position if padding.key is None else position.masked_fill(padding.key, -1)
         new = {
             "value": torch.cat([state["value"].to(value.dtype), value], dim=2),
-            "position": torch.cat([state["position"], own], dim=1),
+            "position": torch.cat([state["position"], cached], dim=1),
             "length": state["length"] + lengths(query, padding.key),
         }
         if self.variant == "random_plus":

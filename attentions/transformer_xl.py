@@ -135,15 +135,9 @@ class TransformerXLAttention(RelativeAttention, SparseAttention):
         own = torch.where(own < length, own + length, -1)  # behind the memory
         table = torch.cat([before.clamp(min=-1), own], dim=1)
         embedded = self.embed(torch.arange(table.shape[1] - 1, -1, -1, device=query.device))
-        return segment_attention(
-            self.with_content(query),
-            (torch.cat([past_key, key], dim=2), torch.cat([past_value, value], dim=2)),
-            table,
-            min(segment, length),
-            embedded,
-            self.position_biases(embedded),
-            dropout=self.weight_dropout,
-        )
+        source = torch.cat([past_key, key], dim=2), torch.cat([past_value, value], dim=2)
+        query, size, biases = self.with_content(query), min(segment, length), self.position_biases(embedded)
+        return segment_attention(query, source, table, size, embedded, biases, dropout=self.weight_dropout)
 
     def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         reach = query.shape[2] - 1
