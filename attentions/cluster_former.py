@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from attentions.bases.options import check_at_least, check_fraction
 from attentions.kernels.chunks import each_length
+from attentions.kernels.token_cache import gather_tokens
 from attentions.kernels.window_attention import Window, window_attention
 from cab import Attention, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit
@@ -76,9 +77,10 @@ class ClusterFormerAttention(Attention):
 
     def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor, inputs: Tensor) -> Tensor:
         order = self.assign(inputs).argsort(dim=1, stable=True)
-        q, k, v = (_at(x, order) for x in (query, key, value))
+        q, k, v = (gather_tokens(x, order) for x in (query, key, value))
         window = Window(0, 0, segment=min(self.chunk_size, query.shape[2]))
-        return _at(window_attention(q, k, v, window, dropout=self.weight_dropout), order.argsort(dim=1))
+        output = window_attention(q, k, v, window, dropout=self.weight_dropout)
+        return gather_tokens(output, order.argsort(dim=1))
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor, inputs: Tensor) -> Tensor:
         clusters = self.assign(inputs).tolist()
@@ -89,8 +91,3 @@ class ClusterFormerAttention(Attention):
             weights = (query[:, chunk] @ key[:, chunk].mT * self.scale).softmax(dim=-1)
             output[:, chunk] = weights @ value[:, chunk]
         return output
-
-
-def _at(x: Tensor, index: Tensor) -> Tensor:
-    """Gather the tokens ``index`` [B, N] of [B, H, N, E]."""
-    return x.gather(2, index[:, None, :, None].expand_as(x))

@@ -16,7 +16,7 @@ from attentions.bases.sparse import SparseDecoding
 from attentions.kernels.chunks import in_chunks
 from attentions.kernels.numerics import attention_weights
 from attentions.kernels.relative import segment_attention
-from attentions.mca import packed
+from attentions.kernels.token_cache import packed
 from attentions.transformer_xl import RelativeAttention
 from cab import DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit

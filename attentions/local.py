@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from attentions.bases.options import check_at_least, check_choice
+from attentions.kernels.token_cache import gather_tokens
 from attentions.kernels.window_attention import Window, window_attention
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit
@@ -74,6 +75,6 @@ class LocalAttention(Attention):
         hidden = torch.cat([state["hidden"], new], dim=1)
         output = self.attend_window(query, key, value, self.window._replace(offset=past), hidden)
         # Each row keeps the window that ends with its last real token.
-        kept = count + torch.arange(past, device=key.device)
-        index = kept[:, None, :, None].expand(-1, self.num_heads, -1, self.head_dim)
-        return output, {"key": key.gather(2, index), "value": value.gather(2, index), "hidden": hidden.gather(1, kept)}
+        index = count + torch.arange(past, device=key.device)
+        new = {"key": gather_tokens(key, index), "value": gather_tokens(value, index)}
+        return output, {**new, "hidden": hidden.gather(1, index)}

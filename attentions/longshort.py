@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from attentions.bases.options import check_at_least, check_odd
 from attentions.kernels.layers import depthwise_conv
 from attentions.kernels.numerics import neg_inf, upcast
+from attentions.kernels.token_cache import gather_tokens
 from attentions.kernels.window_attention import Chunks, Distances, Slots, Window, window_attention
 from cab import Attention, DecodeState, PaddingMasks, Pattern, UserError, register_attention
 from cab.attention import CommonArguments
@@ -322,7 +323,7 @@ class ChunkedLongShort(LongShort):
         end = num_slots + self._num_slots(read % self.chunks.size + count)
         index = (end.unsqueeze(1) + torch.arange(-width, 0, device=read.device)).clamp(min=0)
         for name, x in slots.items():
-            state[name] = x.gather(2, index[:, None, :, None].expand(-1, self.num_heads, -1, self.head_dim))
+            state[name] = gather_tokens(x, index)
         return state | {"length": read + count}
 
 

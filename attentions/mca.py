@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.options import check_at_least, check_choice
+from attentions.kernels.token_cache import packed, take_tokens
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit
 from cab.padding import lengths
@@ -166,17 +167,3 @@ class MemoryCompressedAttention(Attention):
             late = F.scaled_dot_product_attention(query, new["key"], new["value"], mask, self.weight_dropout)
             output = torch.where(early, output, late)
         return output, new
-
-
-def packed(old: Tensor, count: Tensor, new: Tensor) -> Tensor:
-    """Append ``new`` [B, H, T, E] to the first ``count`` [B] of ``old`` [B, H, S, E]: [B, H, S + T, E]."""
-    index = torch.arange(old.shape[2] + new.shape[2], device=new.device)
-    index = torch.where(index < count[:, None], index, index - count[:, None] + old.shape[2])
-    index = index.clamp(max=len(index[0]) - 1)[:, None, :, None].expand(-1, new.shape[1], -1, new.shape[3])
-    return torch.cat([old.to(new.dtype), new], dim=2).gather(2, index)
-
-
-def take_tokens(x: Tensor, start: Tensor, count: int) -> Tensor:
-    """Return ``count`` tokens of [B, H, S, E] from ``start`` [B] on; values beyond the end are arbitrary."""
-    index = (start[:, None] + torch.arange(count, device=x.device)).clamp(max=x.shape[2] - 1)
-    return x.gather(2, index[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[3]))

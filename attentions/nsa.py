@@ -15,8 +15,8 @@ from attentions.bases.options import check_at_least, check_choice
 from attentions.kernels.chunks import sums_by_targets
 from attentions.kernels.key_summaries import expand_blocks, largest, later, to_blocks
 from attentions.kernels.numerics import masked_softmax, upcast
+from attentions.kernels.token_cache import packed, take_tokens
 from attentions.kernels.window_attention import Window, window_attention
-from attentions.mca import packed, take_tokens
 from cab import Attention, DecodeState, PaddingMasks, UserError, register_attention
 from cab.attention import CommonArguments
 from cab.padding import lengths

@@ -17,6 +17,7 @@ from attentions.bases.options import check_at_least, check_even
 from attentions.kernels.chunks import dropout_factor, dropout_seed
 from attentions.kernels.exponential_features import KeyMeans
 from attentions.kernels.numerics import neg_inf, recompute, upcast
+from attentions.kernels.token_cache import gather_tokens
 from attentions.performer import orthogonal_gaussians
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit
@@ -143,14 +144,14 @@ class ScatterbrainAttention(Attention):
         return means, torch.full_like(means[..., 0], neg_inf(like.dtype))
 
     def accumulated(self, far: Far, k: Tensor, v: Tensor, hidden: Tensor | None, parts: list[slice]) -> list[Far]:
-        """``far`` and the keys of all parts up to each."""
-        found = []
-        for part in parts:
-            if part.start < part.stop:
-                mask = None if hidden is None else hidden[:, part]
-                far = _joined(far, self.summary(k[:, :, part], v[:, :, part], mask))
-            found.append(far)
-        return found
+        """Return, for each part, the summary of ``far`` and of the keys of all parts up to it."""
+        summaries = []
+        for keys in parts:
+            if keys.start < keys.stop:
+                mask = None if hidden is None else hidden[:, keys]
+                far = _joined(far, self.summary(k[:, :, keys], v[:, :, keys], mask))
+            summaries.append(far)
+        return summaries
 
     def summary(self, k: Tensor, v: Tensor, hidden: Tensor | None) -> Far:
         """Return the mean value of each feature and the logarithm of its sum over keys [B, H, m, E]."""
@@ -180,17 +181,15 @@ class ScatterbrainAttention(Attention):
         # As many as came leave the window.
         count = lengths(query, padding.key).unsqueeze(1)
         stays = torch.arange(hidden.shape[1], device=query.device) >= count
-        kept = count + torch.arange(self.window, device=query.device)
+        index = count + torch.arange(self.window, device=query.device)
         with torch.autocast(query.device.type, enabled=False):
-            left = self.summary(keys * self.head_dim**-0.25, values, hidden | stays)
-            means, log_mass = _joined(far, left)
-        index = kept[:, None, :, None].expand(-1, self.num_heads, -1, self.head_dim)
-        window = {"key": keys.gather(2, index), "value": values.gather(2, index), "hidden": hidden.gather(1, kept)}
-        return output, {"means": means, "log_mass": log_mass, **window}
+            means, log_mass = _joined(far, self.summary(keys * self.head_dim**-0.25, values, hidden | stays))
+        window = {"key": gather_tokens(keys, index), "value": gather_tokens(values, index)}
+        return output, {"means": means, "log_mass": log_mass, **window, "hidden": hidden.gather(1, index)}
 
 
 def _joined(one: Far, other: Far) -> Far:
-    """Of the keys of both."""
+    """Return the summary of the keys of both."""
     log_mass = torch.logaddexp(one[1], other[1])
     first, second = ((mass - log_mass).exp().unsqueeze(-1) * means for means, mass in (one, other))
     return first + second, log_mass

@@ -13,6 +13,7 @@ from torch import Tensor
 from attentions.bases.options import check_at_least, check_positive
 from attentions.kernels.gaussian import gaussian, gaussian_sums, solve_regularized
 from attentions.kernels.numerics import upcast
+from attentions.kernels.token_cache import gather_tokens
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments
 from cab.padding import lengths
@@ -62,7 +63,7 @@ class SkyformerAttention(Attention):
             (key, padding.key, self.places[self.num_queries :]),
         ):
             index = (places * lengths(x, mask).unsqueeze(1)).long()
-            parts.append(x.gather(2, index[:, None, :, None].expand(-1, self.num_heads, -1, x.shape[-1])))
+            parts.append(gather_tokens(x, index))
         return torch.cat(parts, dim=2)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:

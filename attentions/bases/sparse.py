@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from attentions.kernels.chunks import each_length
 from attentions.kernels.numerics import neg_inf
+from attentions.kernels.token_cache import gather_tokens
 from cab import Attention, Pattern
 from cab.attention import DecodeState, PaddingMasks
 from cab.errors import UserError
@@ -112,10 +113,9 @@ class SparseDecoding(Attention):
         """Return a cache of the keys marked in ``kept``, right-aligned, with ``width`` entries (None: as needed)."""
         width = int(kept.sum(dim=1).max()) if width is None else width
         order = kept.to(torch.uint8).argsort(dim=1, stable=True)[:, position.shape[1] - width :]
-        index = order[:, None, :, None].expand(-1, self.num_heads, -1, self.head_dim)
         return {
-            "key": key.gather(2, index),
-            "value": value.gather(2, index),
+            "key": gather_tokens(key, order),
+            "value": gather_tokens(value, order),
             "position": position.where(kept, -1).gather(1, order),
         }
 

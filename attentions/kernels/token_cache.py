@@ -37,8 +37,23 @@ def masked_tokens(state: DecodeState, num_new: int) -> Tensor:
 def in_order(state: DecodeState, *names: str) -> DecodeState:
     """Move the hidden tokens of a cache to its end, so that the index of a token is its position."""
     order = state["hidden"].to(torch.uint8).argsort(dim=1, stable=True)
+    ordered = {name: gather_tokens(state[name], order) for name in names}
+    return {**state, "hidden": state["hidden"].gather(1, order), **ordered}
 
-    def moved(x: Tensor) -> Tensor:
-        return x.gather(2, order[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[3]))
 
-    return {**state, "hidden": state["hidden"].gather(1, order), **{name: moved(state[name]) for name in names}}
+def gather_tokens(x: Tensor, index: Tensor) -> Tensor:
+    """Return the tokens at ``index`` [B, T] of ``x`` [B, H, S, E]: [B, H, T, E]."""
+    return x.gather(2, index[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[3]))
+
+
+def take_tokens(x: Tensor, start: Tensor, count: int) -> Tensor:
+    """Return ``count`` tokens of [B, H, S, E] from ``start`` [B] on; values beyond the end are arbitrary."""
+    index = (start[:, None] + torch.arange(count, device=x.device)).clamp(max=x.shape[2] - 1)
+    return gather_tokens(x, index)
+
+
+def packed(old: Tensor, count: Tensor, new: Tensor) -> Tensor:
+    """Append ``new`` [B, H, T, E] to the first ``count`` [B] of ``old`` [B, H, S, E]: [B, H, S + T, E]."""
+    index = torch.arange(old.shape[2] + new.shape[2], device=new.device)
+    index = torch.where(index < count[:, None], index, index - count[:, None] + old.shape[2])
+    return gather_tokens(torch.cat([old.to(new.dtype), new], dim=2), index.clamp(max=len(index[0]) - 1))
