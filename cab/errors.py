@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import os
 import signal
 from collections.abc import Iterable, Iterator
 
@@ -37,26 +36,16 @@ class Preempted(BaseException):
 
 
 class ExitError(Exception):
-    """Code of a user called ``sys.exit`` or ``os._exit``, which would end the command without a result."""
+    """Code of a user called ``sys.exit``, which would end the command without a result."""
 
 
 @contextlib.contextmanager
 def exits_as_errors() -> Iterator[None]:
-    """Raise ExitError if code inside the block calls ``sys.exit`` or ``os._exit``; forked processes can still exit."""
-    process, leave = os.getpid(), os._exit
-
-    def refuse(status: int) -> None:
-        if os.getpid() != process:
-            leave(status)
-        raise ExitError(f"the code called os._exit({status})")
-
-    os._exit = refuse  # type: ignore[assignment]
+    """Raise ExitError if code inside the block calls ``sys.exit``."""
     try:
         yield
     except SystemExit as error:
         raise ExitError(f"the code called sys.exit({error.code if error.code is not None else ''})") from error
-    finally:
-        os._exit = leave
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:

@@ -11,12 +11,12 @@ import torch
 
 from cab.attention import Attention
 from cab.backbone import Backbone
+from cab.config.compose import compose
 from cab.errors import UserError
 from cab.records.record import Record, weights_path
 from cab.runner.batches import DeviceBatches
 from cab.runner.cell import Cell
 from cab.runner.engine import make_backbone, make_initial_backbone
-from cab.runner.launch import composed
 from cab.runner.weights import load_network
 
 
@@ -63,7 +63,7 @@ def subject_of(what: Sequence[str], data_root: str | None = None) -> Subject:
             )
         config = dict(record.config)
     else:
-        weights, config = None, composed(what)
+        weights, config = None, compose(what)
     if data_root is not None:
         config["data_root"] = data_root
     cell = Cell.from_config(config)

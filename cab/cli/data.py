@@ -82,7 +82,7 @@ def _download(chosen: list[DataSet], root: Path, source: str | None, overrides: 
             if not finding.is_complete and not manual_steps:
                 print(f"  {finding.field}: {finding.actual:,} of {finding.published:,} ({finding.verdict})")
         if overrides is not None and is_ready:
-            from cab.runner.prepared_data import prepare  # imports torch
+            from cab.runner.launch import prepare  # imports torch
 
             for task in prepare(data, root, overrides):
                 print(f"  prepared for {task}")

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Return 0 if all scores are equal, else 1."""
     from cab.runner.cell import Cell
-    from cab.runner.data_check import check_names
+    from cab.runner.existing_records import check_names
     from cab.runner.run import run_cell
 
     if args.results_dir and args.results_dir.resolve() == args.result.resolve().parent:

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import yaml
+
 from cab.cli.terminal import log_to_terminal
 from cab.errors import UserError, unknown_name
 from cab.files.text_table import print_rows, text_table
 from cab.records.record import CELL, Record, Status
 from cab.records.results import DEFAULT_DIR, LEGEND, mark_unverified
-from cab.runner.statuses import parse_retried
+from cab.runner.folder import parse_retried
 
 if TYPE_CHECKING:
     from cab.runner.report import Report
@@ -41,34 +43,29 @@ def run(arguments: list[str]) -> int:
     if flags.retry:  # an interrupted run resumes in any case
         retried = [status for status in parse_retried(flags.retry) if status in tuple(Status)]
         overrides.append(f"retry=[{','.join(retried)}]")
-    from cab.config.compose import check_overrides
-    from cab.suite.overrides import suite_sweeps
-    from cab.suite.tuning import requests_tuning, tuned_sweeps
-
-    suite = suite_sweeps(overrides)
-    tunes = requests_tuning(overrides)
-    if tunes and suite is None:
-        raise UserError("tune=true chooses learning rates for the cells of a suite; add suite=core")
+    suite, tunes = _suite_of(overrides)
     flags.multirun = flags.multirun or suite is not None
-    named = overrides
-    sweeps = [check_overrides(each, sweep=flags.multirun) for each in (suite or [named])]
-    overrides = sweeps[0]
+    from cab.config.compose import check_overrides, compose
     from cab.runner.progress import report_waiting
 
-    with report_waiting("importing torch"):
-        from cab.runner.launch import composed_text, run_sweeps  # report mistyped names first
-
-    is_sweep = flags.multirun or not {"cluster=local", "cluster=slurm"}.isdisjoint(overrides)
+    sweeps = [check_overrides(each, sweep=flags.multirun) for each in (suite or [overrides])]
+    is_sweep = flags.multirun or not {"cluster=local", "cluster=slurm"}.isdisjoint(sweeps[0])
     if (flags.cfg or flags.explain) and (is_sweep or flags.dry_run):
         option = "--cfg" if flags.cfg else "--explain"
         raise UserError(f"{option} prints one configuration: remove -m, --dry-run and cluster=")
-    if flags.explain:
-        _print_sources(overrides, added=[override for override in overrides if override not in named])
-        return 0
     if flags.cfg:
-        print(composed_text(overrides), end="")
+        print(yaml.safe_dump(compose(sweeps[0]), sort_keys=False, allow_unicode=True), end="")
+        return 0
+    with report_waiting("importing torch"):
+        from cab.runner.launch import explain, run_sweeps  # report mistyped names first
+
+    if flags.explain:
+        settings = explain(sweeps[0], added=[override for override in sweeps[0] if override not in overrides])
+        print(text_table(["setting", "value", "default", "source"], settings, align="l"))
         return 0
     if tunes:
+        from cab.suite.tuning import tuned_sweeps
+
         if flags.dry_run:
             raise UserError("--dry-run cannot plan tune=true, whose final runs depend on its grid; remove tune=true")
         sweeps = tuned_sweeps(sweeps)
@@ -99,6 +96,19 @@ def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     return flags, overrides
 
 
+def _suite_of(overrides: Sequence[str]) -> tuple[list[list[str]] | None, bool]:
+    """Return the sweeps of ``suite=``, or None without it, and whether ``tune=true`` is set."""
+    if {"suite", "tune"}.isdisjoint(override.partition("=")[0] for override in overrides):
+        return None, False
+    from cab.suite.overrides import suite_sweeps
+    from cab.suite.tuning import requests_tuning
+
+    suite, tunes = suite_sweeps(overrides), requests_tuning(overrides)
+    if tunes and suite is None:
+        raise UserError("tune=true chooses learning rates for the cells of a suite; add suite=core")
+    return suite, tunes
+
+
 def _retry(overrides: Sequence[str], statuses: Sequence[str]) -> int:
     """Rerun the runs of a results folder that have one of the statuses, and print the status of all."""
     from cab.cli.status import status_rows
@@ -111,26 +121,16 @@ def _retry(overrides: Sequence[str], statuses: Sequence[str]) -> int:
     return report.exit_status
 
 
-def _print_sources(overrides: Sequence[str], *, added: Sequence[str]) -> None:
-    from cab.runner.explain import explain
-
-    settings = explain(overrides, added=added)
-    header = ["setting", "value", "default", "source"]
-    print(text_table(header, [[s.name, *s.texts, s.source] for s in settings], align="l"))
-
-
 def _print_plan(sweeps: Sequence[Sequence[str]], *, is_sweep: bool) -> Report:
     from cab.config.cluster_config import SlurmConfig, parse_cluster
-    from cab.runner.launch import jobs_of
-    from cab.runner.plan import COLUMNS, plan
+    from cab.runner.launch import PLAN_COLUMNS, jobs_of, plan
     from cab.runner.report import Report
     from cab.runner.slurm import job_script
 
     report = Report(raises=not is_sweep)
-    with jobs_of(sweeps, report, is_sweep=is_sweep) as composed:
-        jobs = list(composed)
-        rows = plan(jobs, report)
-    print(text_table(COLUMNS, rows, align="rll"))
+    jobs = list(jobs_of(sweeps, report, is_sweep=is_sweep))
+    rows = plan(jobs, report)
+    print(text_table(PLAN_COLUMNS, rows, align="rll"))
     cluster = parse_cluster(jobs[0].config["cluster"]) if len(rows) > 1 else None
     if isinstance(cluster, SlurmConfig):
         folder = Path(jobs[0].config["results_dir"]).resolve() / "slurm"

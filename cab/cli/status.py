@@ -8,7 +8,7 @@ from pathlib import Path
 from cab.files.text_table import print_rows
 from cab.records.record import CELL
 from cab.records.results import DEFAULT_DIR
-from cab.runner.statuses import cell_statuses
+from cab.runner.folder import cell_statuses
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,23 +1,33 @@
-"""Hydra's side: groups made from the registries, presets that read the paper's tables, early checks."""
+"""Compose the configuration of a cell with Hydra, from overrides whose names are checked first.
+
+The groups task, dataset, backbone and attention are created from the registries. Presets read the paper's tables.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import hydra
 import yaml
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override, Quote, QuotedString
+from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
+from hydra.plugins.config_source import ConfigResult, ConfigSource
+from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
-from cab.config.run_config import DATA_KINDS, KEYS, TRAINER_KEYS
-from cab.config.sources import REGISTRIES, register_sources
-from cab.errors import UnsupportedError, UserError, unknown_name
-from cab.files.config_folders import config_folders
+from cab.config.run_config import DATA_KINDS, KEYS, REGISTRIES, TRAINER_KEYS
+from cab.errors import UnsupportedError, UserError, first_line, unknown_name
+from cab.files.config_folders import CONFIGS, config_folders
 from cab.patterns import LONG_NAMES, Pattern
 from cab.registry.options import check_names
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, is_file, name_of_file
@@ -28,11 +38,88 @@ USUAL_CHOICES = {"trainer": "default", "logger": "csv", "cluster": "none"}
 PRESETS = ("paper", "mini", "smoke")
 
 
-def register_configs() -> None:
-    """Make what `configs/run.yaml` composes known to Hydra: groups, folders and the resolvers of tables."""
+def compose(overrides: Sequence[str]) -> dict[str, Any]:
+    """Return the resolved configuration of a single cell.
+
+    Raises:
+        UserError: an override is invalid, a value is missing, or the preset has no file for the task.
+    """
+    overrides = check_overrides(overrides)
+    with hydra_context():
+        container = OmegaConf.to_container(hydra.compose("run", overrides=overrides), resolve=True)
+    assert isinstance(container, dict)
+    missing = sorted(_missing(container))
+    if missing:
+        raise UserError(f"no value for {', '.join(missing)}")
+    check_preset(container["preset"], task=container["task"]["name"], backbone=container["backbone"]["name"])
+    return {str(key): value for key, value in container.items()}
+
+
+@contextlib.contextmanager
+def hydra_context() -> Iterator[None]:
+    """Use our groups, folders and resolvers in Hydra inside the block, and raise UserError for its errors."""
     OmegaConf.register_new_resolver("paper", paper_value, replace=True)
     OmegaConf.register_new_resolver("table5", _table5_value, replace=True)
-    register_sources()
+    Plugins.instance().register(RegistrySource)
+    Plugins.instance().register(ConfigFolders)
+    try:
+        with hydra.initialize_config_dir(config_dir=str(CONFIGS), version_base="1.3"):
+            yield
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(first_line(error)) from error
+
+
+class RegistrySource(ConfigSource):
+    """The groups task, dataset, backbone and attention: a name and the constructor's options, with their defaults."""
+
+    @staticmethod
+    def scheme() -> str:
+        return "registry"
+
+    def available(self) -> bool:
+        return True
+
+    def is_group(self, config_path: str) -> bool:
+        return config_path.strip("/") in ("", "dataset", *REGISTRIES)
+
+    def is_config(self, config_path: str) -> bool:
+        group, name = _split(config_path)
+        return self.is_group(group) and name in _names(group)
+
+    def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
+        groups = ["dataset", *REGISTRIES] if config_path.strip("/") == "" else []
+        names = _names(config_path.strip("/"))
+        listed = {ObjectType.GROUP: groups, ObjectType.CONFIG: names, None: [*groups, *names]}
+        return sorted(listed[results_filter])
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        group, name = _split(config_path)
+        options = REGISTRIES[group].get(name).options if group in REGISTRIES else {}
+        if group == "attention":
+            options = {option: f"${{table5:{name},{option}}}" for option in options}
+        content = OmegaConf.create({"name": name, **options})
+        return ConfigResult(self.provider, self.full_path(), content, {"package": None})
+
+
+class ConfigFolders(SearchPathPlugin):
+    """Puts the registries and other packages' folders behind configs/."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        search_path.append("registries", "registry://")
+        for folder in config_folders()[1:]:
+            search_path.append("cab.configs", f"file://{folder}")
+
+
+def _split(config_path: str) -> tuple[str, str]:
+    """Return group and name; an attention's name may be the path of a file."""
+    group, _, name = config_path.removesuffix(".yaml").partition("/")
+    return group, name
+
+
+def _names(group: str) -> list[str]:
+    if group == "dataset":
+        return sorted({dataset for task in TASKS for dataset in task.datasets})
+    return REGISTRIES[group].names() if group in REGISTRIES else []
 
 
 def paper_value(table: str, column: str, *where: str) -> Any:
@@ -46,9 +133,9 @@ def paper_value(table: str, column: str, *where: str) -> Any:
 
 def paper_row(table: str, *where: str) -> dict[str, str]:
     """Return the row that contains such a value."""
-    wanted = dict(zip(where[::2], where[1::2], strict=True))
+    key_values = dict(zip(where[::2], where[1::2], strict=True))
     for row in read_table(table):
-        if all(row[key] in (value, "") for key, value in wanted.items()):
+        if all(row[key] in (value, "") for key, value in key_values.items()):
             return row
     raise UserError(f"configs/paper/{table}.csv has no row with {', '.join(where)}")
 
@@ -208,17 +295,6 @@ def _choices(override: Override) -> list[str]:
 def text_of(value: Any) -> str:
     """Return a value of a list in an override as text."""
     return value.text if isinstance(value, QuotedString) else str(value)
-
-
-def resolve(config: DictConfig) -> dict[str, Any]:
-    """Resolve every interpolation and return plain values; raise UserError if a value is missing."""
-    container = OmegaConf.to_container(config, resolve=True)
-    missing = list(_missing(container))
-    if missing:
-        raise UserError(f"no value for {', '.join(sorted(missing))}")
-    assert isinstance(container, dict)
-    check_preset(container["preset"], task=container["task"]["name"], backbone=container["backbone"]["name"])
-    return {str(key): value for key, value in container.items()}
 
 
 def _missing(value: Any, name: str = "") -> Iterator[str]:

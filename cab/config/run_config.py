@@ -10,17 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from cab.config.cluster_config import ClusterConfig, parse_cluster
-from cab.config.sources import REGISTRIES
 from cab.config.trainer_config import TrainerConfig
 from cab.errors import UserError
 from cab.files.config_folders import run_defaults
 from cab.patterns import Pattern
 from cab.records.record import LARGEST_SEED, Status
 from cab.registry.options import Limit, annotations_of, checked_options
+from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, Registry
 
 if TYPE_CHECKING:
     from cab.backbone import AttentionSpec
 
+REGISTRIES: Mapping[str, Registry[Any]] = {"attention": ATTENTIONS, "backbone": BACKBONES, "task": TASKS}
 GROUPS = ("task", "dataset", "backbone", "attention", "trainer", "logger", "cluster", "data")
 DATA_KINDS: Mapping[str, Any] = {"download": bool}
 

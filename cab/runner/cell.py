@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,13 +12,11 @@ from cab.backbone_protocols import missing_call
 from cab.config.run_config import RunConfig
 from cab.errors import UnsupportedError, UserError
 from cab.patterns import Pattern
-from cab.records.record import Record, cell_hash, identity_of, record_path, with_engine
+from cab.records.record import cell_hash, identity_of, with_engine
 from cab.registry.build import backbone_patterns, check_pattern, check_slot
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.registry.tables import attention_label, read_rows
 from cab.task import Task
-
-log = logging.getLogger("cab")
 
 GROUPS = ("task", "dataset", "backbone", "pattern", "attention")
 """Groups that are chosen by name, in the order of :func:`runnable_cells`."""
@@ -66,18 +62,6 @@ class Cell:
         """Name of the run, see :func:`cab.records.record.cell_hash`."""
         return cell_hash(self.identity)
 
-    def existing_record(self) -> Record | None:
-        """Return the record of an earlier run; None if there is none, or ``force`` or ``retry`` requests a new run."""
-        path = record_path(self.config.results_dir, self.hash)
-        if self.config.force or not os.path.exists(path):  # noqa: PTH110  # also False for an invalid path
-            return None
-        try:
-            record = Record.read(path)
-        except UserError as error:  # run the cell again
-            log.warning("%s", error)
-            return None
-        return None if record.status in self.config.retry else record
-
     @property
     def has_own_options(self) -> bool:
         """Whether an option of the attention is not the one that tables and defaults give."""
@@ -112,11 +96,11 @@ class Cell:
 
         In preset `paper` these are the hours of Table 15, which do not apply to generated data.
         """
-        wanted = {key: str(self.key[key]) for key in ("preset", "task", "dataset", "backbone")}
-        if wanted["preset"] == "paper" and wanted["dataset"] == "synthetic":
+        cell = {key: str(self.key[key]) for key in ("preset", "task", "dataset", "backbone")}
+        if cell["preset"] == "paper" and cell["dataset"] == "synthetic":
             return None
-        found = (row for row in _costs() if all(row[key] in ("", wanted[key]) for key in wanted))
-        return next(((float(row["hours"]), row["hardware"]) for row in found), None)
+        rows = (row for row in _costs() if all(row[key] in ("", value) for key, value in cell.items()))
+        return next(((float(row["hours"]), row["hardware"]) for row in rows), None)
 
 
 def check_dataset(task: str, dataset: str, pattern: Pattern | None = None) -> None:
@@ -133,18 +117,18 @@ def check_dataset(task: str, dataset: str, pattern: Pattern | None = None) -> No
 
 def check_task_backbone(task: str, backbone: str, pattern: Pattern | None = None) -> None:
     """Raise UnsupportedError if the task does not support the backbone, or not in this pattern."""
-    defined = TASKS.get(task).backbones
+    supported = TASKS.get(task).backbones
     BACKBONES.get(backbone)
-    if backbone not in defined:
+    if backbone not in supported:
         raise UnsupportedError(
-            f"task '{task}' does not support backbone '{backbone}' (supported: {', '.join(defined)})"
+            f"task '{task}' does not support backbone '{backbone}' (supported: {', '.join(supported)})"
         )
-    if pattern is None or pattern in defined[backbone]:
+    if pattern is None or pattern in supported[backbone]:
         return
     check_slot(backbone, pattern, set(backbone_patterns(backbone)))
     raise UnsupportedError(
         f"task '{task}' does not support pattern {pattern} with backbone '{backbone}' "
-        f"(supported: {' '.join(defined[backbone])})"
+        f"(supported: {' '.join(supported[backbone])})"
     )
 
 

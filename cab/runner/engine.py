@@ -26,9 +26,7 @@ from cab.registry.build import build_backbone, without_memory
 from cab.registry.registries import BACKBONES
 from cab.runner.cell import Cell
 from cab.runner.failures import StopSignals
-from cab.runner.gpu_share import limit_gpu_memory
-from cab.runner.missing_data import bring_data
-from cab.runner.processes import Processes, find_processes
+from cab.runner.processes import Processes, find_processes, limit_gpu_memory
 from cab.runner.progress import report_waiting
 
 
@@ -108,26 +106,61 @@ class Run:
     observer: StepObserver | None = None
     open_files: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
-    @classmethod
-    def checked(cls, cell: Cell, command: str) -> Run:
-        """Check a cell and load its data; nothing is written.
-
-        Raises:
-            UserError: the configuration, the data or the environment is invalid.
-        """
-        processes, device, engine = check_without_data(cell)
-        limit_gpu_memory(device)
-        bring_data(cell)
-        with report_waiting(f"{cell.title}: loading the data"):
-            cell.task.setup(cell.config.data_root)
-        with report_waiting(f"{cell.title}: building the network"), _build_errors(cell):
-            cell.task.load_initial_weights(make_backbone(cell, has_memory=False))
-        return cls(cell, command, engine, device, processes)
-
     @property
     def folder(self) -> Path:
         """Folder for logs, checkpoints and plots."""
         return self.cell.config.results_dir / self.cell.hash
+
+
+def open_run(cell: Cell, command: str) -> Run:
+    """Check a cell, load its data and return its run; nothing is written.
+
+    Raises:
+        UserError: the configuration, the data or the environment is invalid.
+    """
+    processes, device, engine = check_without_data(cell)
+    limit_gpu_memory(device)
+    load_data(cell)
+    with report_waiting(f"{cell.title}: building the network"), _build_errors(cell):
+        cell.task.load_initial_weights(make_backbone(cell, has_memory=False))
+    return Run(cell, command, engine, device, processes)
+
+
+def load_data(cell: Cell) -> None:
+    """Load the data of a cell, after downloading them if ``data.download`` is set.
+
+    Raises:
+        UserError: the data are missing or invalid, or cannot be downloaded.
+    """
+    if cell.config.data["download"]:
+        download_data(cell)
+    with report_waiting(f"{cell.title}: loading the data"):
+        cell.task.setup(cell.config.data_root)
+
+
+def download_data(cell: Cell) -> None:
+    """Download the cell's data set if it is incomplete.
+
+    Raises:
+        UserError: no data root is set, the data set requires a manual download, or the download fails.
+    """
+    from cab.data.check import State, take_inventory
+    from cab.data.download import download
+    from cab.data.sources import data_sets, fetch_hint
+
+    data_set, data_root = data_sets().get(cell.config.dataset), cell.config.data_root
+    if data_set is None:
+        return
+    if data_root is None:
+        raise UserError("data.download=true requires a folder for the data: set data_root=FOLDER or CAB_DATA")
+    if take_inventory(data_set, data_root).state is State.READY:
+        return
+    inventory, manual_steps = download(data_set, data_root)
+    if manual_steps and inventory.state is not State.READY:
+        raise UserError(
+            f"{data_set.name} must be downloaded manually: {'; '.join(manual_steps)}; then: "
+            f"`{fetch_hint(data_set.name, data_root)} --source DOWNLOADED_FILE_OR_FOLDER`"
+        )
 
 
 def check_without_data(cell: Cell) -> tuple[Processes, torch.device, Engine]:

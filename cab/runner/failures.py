@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import os
 import signal
-import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +26,10 @@ class DivergedError(Exception):
         self.step = step
 
 
+class LostProcessError(Exception):
+    """The process of a run ended without a record."""
+
+
 def status_of(error: Exception) -> Status:
     """Return the status of a run that ended with ``error``."""
     if isinstance(error, DivergedError):
@@ -47,10 +47,6 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, (RuntimeError, OSError)) and any(word in str(error).lower() for word in words)
 
 
-class LostProcessError(Exception):
-    """The process of a run ended without a record."""
-
-
 def record_lost_run(cell: Cell, command: str, error: Exception) -> None:
     """Write the record of a cell whose process ended without one, unless there is a record that it did not replace."""
     from cab.runner.provenance import about_run  # imports torch
@@ -58,11 +54,11 @@ def record_lost_run(cell: Cell, command: str, error: Exception) -> None:
     path = record_path(cell.config.results_dir, cell.hash)
     if path.exists() and not is_replacing(path.with_suffix("")):
         return
-    about = about_run(cell, command, None)
     status, metrics = status_of(error), cell.task.metrics
-    Record.failed(about, status=status, error=error, step=None, cost=Cost(), metrics=metrics).write(
-        cell.config.results_dir
+    record = Record.failed(
+        about_run(cell, command, None), status=status, error=error, step=None, cost=Cost(), metrics=metrics
     )
+    record.write(cell.config.results_dir)
 
 
 class StopSignals:
@@ -78,18 +74,14 @@ class StopSignals:
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """Handle the signals inside the block, if this is the main thread."""
-        before: dict[signal.Signals, Any] = {}
-        hook = sys.unraisablehook
+        handlers: dict[signal.Signals, Any] = {}
         with contextlib.suppress(ValueError):  # only the main thread can
             for number in STOP_SIGNALS:
-                before[number] = signal.signal(number, self._handle)
-        if before:
-            sys.unraisablehook = functools.partial(_send_again, hook)
+                handlers[number] = signal.signal(number, self._handle)
         try:
             yield
         finally:
-            sys.unraisablehook = hook
-            for number, handler in before.items():
+            for number, handler in handlers.items():
                 signal.signal(number, handler)
 
     @contextlib.contextmanager
@@ -105,18 +97,3 @@ class StopSignals:
         self.received = number
         if not self.wait_for_step:
             raise Preempted(number)
-
-
-def _send_again(hook: Callable[[Any], object], unraisable: Any) -> None:
-    """Send a signal again whose exception was raised in a destructor or a weak reference's callback and ignored there.
-
-    Args:
-        hook: handler of other ignored exceptions.
-        unraisable: see ``sys.unraisablehook``.
-    """
-    error = unraisable.exc_value
-    if not isinstance(error, (Preempted, KeyboardInterrupt)):
-        hook(unraisable)
-        return
-    number = error.signal if isinstance(error, Preempted) else signal.SIGINT
-    threading.Timer(0.01, os.kill, (os.getpid(), number)).start()  # after this callback

@@ -1,72 +1,85 @@
-"""Compose the cells of overrides, and run them in this process, in a pool of workers, or on Slurm."""
+"""Compose the cells of a command, and run, plan or explain them.
+
+Hydra composes each cell. Its sweeper and launchers are not used: the sweeper builds a Cartesian product, and the
+launchers trust the status of a job and stop at the first failure.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
+import json
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hydra import compose, initialize_config_dir
-from hydra.errors import HydraException
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+import yaml
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.types import Override
+from hydra.types import RunMode
 
 from cab.config.cluster_config import ClusterConfig, LocalConfig, SlurmConfig, parse_cluster
-from cab.config.compose import check_overrides, register_configs, resolve
-from cab.config.composer import ConfigComposer
-from cab.errors import UserError, first_line
-from cab.files.config_folders import CONFIGS
+from cab.config.compose import compose, hydra_context, parse_overrides, quoted, text_of
+from cab.config.run_config import REGISTRIES
+from cab.errors import UserError
+from cab.files.config_folders import config_folders
 from cab.records.record import Status
+from cab.records.results import is_generated
+from cab.registry.registries import TASKS, is_file, name_of_file
+from cab.registry.tables import tuning_rows
+from cab.runner.cell import GROUPS, Cell, runnable_cells, why_not_runnable
+from cab.runner.engine import check_without_data
+from cab.runner.existing_records import ExistingRecords
+from cab.runner.folder import cell_statuses
 from cab.runner.report import Job, Report
 from cab.runner.run import run_cell
-from cab.runner.statuses import cell_statuses
+
+if TYPE_CHECKING:
+    from cab.data.sources import DataSet
+
+MISSING = "???"
+OVERRIDING = tuple(f"configs/{group}/" for group in ("preset", "size", "recipe", "data_recipe"))
+"""Files that override defaults; all other files define them."""
+NAMED_GROUPS = ("task", "dataset", "backbone", "attention", "trainer", "logger", "cluster")
+"""Groups of options that are chosen by name."""
+PLAN_COLUMNS = ("expected_time", "record", "command")
 
 
 def run_sweeps(sweeps: Sequence[Sequence[str]], *, is_sweep: bool = True) -> Report:
     """Run all cells of sweeps, or the single cell of the only overrides, on their ``cluster``.
 
-    Hydra composes each cell. Its sweeper and launchers are not used: the sweeper builds a Cartesian product, and the
-    launchers trust the status of a job, stop at the first failure, and compose each cell twice.
-
     Raises:
         UserError: the overrides cannot be expanded, an option of the cluster is invalid, or a single cell fails.
     """
     report = Report(raises=not is_sweep)
-    with jobs_of(sweeps, report, is_sweep=is_sweep) as jobs:
-        first = next(jobs, None)
-        if first is not None:
-            run_jobs(itertools.chain([first], jobs), report, parse_cluster(first.config["cluster"]))
+    jobs = jobs_of(sweeps, report, is_sweep=is_sweep)
+    first = next(jobs, None)
+    if first is not None:
+        run_jobs(itertools.chain([first], jobs), report, parse_cluster(first.config["cluster"]))
     return report
 
 
-def run_jobs(jobs: Iterable[Job], report: Report, cluster: ClusterConfig) -> None:
-    """Run composed cells where ``cluster`` specifies."""
+def run_jobs(jobs: Iterable[Job], report: Report, cluster: ClusterConfig) -> Report:
+    """Run composed cells where ``cluster`` specifies; an error of one does not stop the others."""
     if isinstance(cluster, LocalConfig):
         from cab.runner.pool import run_in_pool
 
         run_in_pool(jobs, report, workers=cluster.workers, workers_per_gpu=cluster.workers_per_gpu)
-    elif isinstance(cluster, SlurmConfig):
+        return report
+    if isinstance(cluster, SlurmConfig):
         from cab.runner.slurm import run_on_slurm
 
         run_on_slurm(jobs, report, cluster)
-    else:
-        run_here(jobs, report)
-
-
-def run_here(jobs: Iterable[Job], report: Report) -> Report:
-    """Run cells one after another in this process; an error of one does not stop the others."""
+        return report
     for job in jobs:
         try:
-            report.add(run_cell(job.config, command=job.command, data=report.data))
+            report.add(run_cell(job.config, command=job.command, existing=report.existing))
         except Exception as error:
             report.add_error(error, job.command)
     return report
 
 
-def retry_cells(results_dir: Path, wanted: Sequence[str]) -> Report:
+def retry_cells(results_dir: Path, statuses: Sequence[str]) -> Report:
     """Rerun the cells in ``results_dir`` that have one of the statuses, each with its recorded configuration.
 
     Raises:
@@ -74,62 +87,226 @@ def retry_cells(results_dir: Path, wanted: Sequence[str]) -> Report:
     """
     changes = {
         "results_dir": str(results_dir),
-        "retry": [status for status in wanted if status in tuple(Status)],
+        "retry": [status for status in statuses if status in tuple(Status)],
         "force": False,
     }
-    found = [each for each in cell_statuses(results_dir) if each.status in wanted]
-    return run_here((Job({**each.config, **changes}, each.command) for each in found), Report(expected=len(found)))
+    cells = [cell for cell in cell_statuses(results_dir) if cell.status in statuses]
+    jobs = (Job({**cell.config, **changes}, cell.command) for cell in cells)
+    return run_jobs(jobs, Report(expected=len(cells)), ClusterConfig())
 
 
-@contextlib.contextmanager
-def jobs_of(sweeps: Sequence[Sequence[str]], report: Report, *, is_sweep: bool) -> Iterator[Iterator[Job]]:
-    """Yield an iterator of the composed cells; a cell that cannot be composed is added to the report as an error."""
+def jobs_of(sweeps: Sequence[Sequence[str]], report: Report, *, is_sweep: bool) -> Iterator[Job]:
+    """Yield the composed cells; a cell that cannot be composed is added to the report as an error."""
     cells = [list(overrides) for overrides in sweeps]
     if is_sweep:
-        from cab.runner.sweep import expand
-
-        with readable_errors():
-            expanded = [expand(overrides) for overrides in sweeps]
-        cells = [cell for found, _ in expanded for cell in found]
-        report.left_out = list(dict.fromkeys(reason for _, left_out in expanded for reason in left_out))
+        expanded = [expand(overrides) for overrides in sweeps]
+        cells = [cell for runnable, _ in expanded for cell in runnable]
+        report.left_out = list(dict.fromkeys(reason for _, reasons in expanded for reason in reasons))
     report.expected = len(cells)
-    register_configs()
-    with initialize_config_dir(config_dir=str(CONFIGS), version_base="1.3"):
-        yield _composed(cells, report)
-
-
-def _composed(cells: Iterable[Sequence[str]], report: Report) -> Iterator[Job]:
-    composer = ConfigComposer()
     for overrides in cells:
         command = f"cab run {shlex.join(overrides)}"
         try:
-            with readable_errors():
-                config = composer.compose(overrides)
+            config = compose(overrides)
         except Exception as error:
             report.add_error(error, command)
             continue
         yield Job(config, command)
 
 
-def composed(overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the resolved configuration of a single cell."""
-    overrides = check_overrides(overrides)
-    register_configs()
-    with initialize_config_dir(config_dir=str(CONFIGS), version_base="1.3"), readable_errors():
-        return resolve(compose("run", overrides=overrides))
+def expand(arguments: Sequence[str]) -> tuple[list[list[str]], list[str]]:
+    """Expand overrides with lists of values into cells.
+
+    A group that is not named (task, dataset, backbone, pattern, attention) means all runnable values, without generated
+    data sets and tasks outside the index. An option of an attention, backbone or task applies to those that have it.
+
+    Returns:
+        The overrides of every runnable cell, and one message per reason why named combinations are skipped.
+    """
+    named: dict[str, list[str]] = {}
+    settings: list[tuple[str, list[str]]] = []
+    for override in parse_overrides(list(arguments)):
+        if override.key_or_group in GROUPS:
+            named[override.key_or_group] = _names(override)
+        else:
+            settings.append((override.key_or_group, _alternatives(override)))
+    indexed = {task.name for task in TASKS if task.in_index}
+    runnable = dict.fromkeys(
+        cell
+        for cell in runnable_cells()
+        if ("dataset" in named or not is_generated(cell[1])) and ("task" in named or cell[0] in indexed)
+    )
+    choices = [named.get(group, list(dict.fromkeys(cell[i] for cell in runnable))) for i, group in enumerate(GROUPS)]
+    cells: dict[tuple[str, ...], None] = {}
+    for names in itertools.product(*choices):
+        if names in runnable:
+            groups = dict(zip(GROUPS, names, strict=True))
+            applicable = [alternatives for key, alternatives in settings if _applies(key, groups)]
+            for options in itertools.product(*applicable):
+                cells[(*(f"{group}={quoted(name)}" for group, name in groups.items()), *options)] = None
+    return [list(cell) for cell in cells], _left_out(named, runnable)
 
 
-def composed_text(overrides: Sequence[str]) -> str:
-    """Return the resolved configuration of a single cell as YAML."""
-    register_configs()
-    with initialize_config_dir(config_dir=str(CONFIGS), version_base="1.3"), readable_errors():
-        return OmegaConf.to_yaml(compose("run", overrides=list(overrides)), resolve=True)
+def _left_out(named: Mapping[str, list[str]], runnable: Iterable[tuple[str, ...]]) -> list[str]:
+    """Return the distinct reasons why combinations of named groups cannot run."""
+    groups = [group for group in GROUPS if group in named]
+    possible = {tuple(cell[GROUPS.index(group)] for group in groups) for cell in runnable}
+    reasons: dict[str, None] = {}
+    for names in itertools.product(*(named[group] for group in groups)):
+        if names not in possible:
+            reasons[why_not_runnable(dict(zip(groups, names, strict=True)))] = None
+    return list(reasons)
 
 
-@contextlib.contextmanager
-def readable_errors() -> Iterator[None]:
-    """Convert errors of Hydra and OmegaConf to UserError."""
-    try:
-        yield
-    except (HydraException, OmegaConfBaseException) as error:
-        raise UserError(first_line(error)) from error
+def _applies(key: str, groups: Mapping[str, str]) -> bool:
+    """Return whether an override such as ``attention.num_landmarks`` applies to a cell with these groups."""
+    group, _, option = key.partition(".")
+    if not option or group not in REGISTRIES:
+        return True
+    return option.partition(".")[0] in REGISTRIES[group].get(groups[group]).options
+
+
+def _names(override: Override) -> list[str]:
+    """Return the names that an override of a group lists; a class in a file has one path."""
+    values = list(override.sweep_iterator()) if override.is_sweep_override() else [override.value()]
+    return [name_of_file(name) if is_file(name) else name for name in map(text_of, values)]
+
+
+def _alternatives(override: Override) -> list[str]:
+    """Return an override with a single value per value that it lists."""
+    key = override.get_key_element()
+    if not override.is_sweep_override():
+        return [f"{key}={override.get_value_element_as_str()}"]
+    if not override.is_discrete_sweep():
+        raise UserError(f"{override.input_line}: list the values of a sweep, separated by commas, or use range(1,4)")
+    return [f"{key}={value}" for value in override.sweep_string_iterator()]
+
+
+def plan(jobs: Iterable[Job], report: Report) -> list[list[str]]:
+    """Return one row per cell with expected time, status of its record (empty: to be run) and command; then a sum.
+
+    As in a real run, ``force`` and ``retry`` are applied, and invalid records are ignored. The hours of preset
+    ``paper`` are from Table 15, the others are measured (configs/costs.csv); ``-`` means unknown. The sum excludes
+    cells that are not run.
+    """
+    rows = []
+    totals: dict[str, float] = {}
+    unknown = 0
+    existing = ExistingRecords(reads_data=False)
+    for job in jobs:
+        try:
+            cell = Cell.from_config(job.config)
+            check_without_data(cell)
+            record = existing.find(cell)
+        except ValueError as error:
+            report.add_error(error, job.command)
+            continue
+        expected = cell.expected_hours()
+        if record is None and expected is None:
+            unknown += 1
+        elif record is None and expected is not None:
+            totals[expected[1]] = totals.get(expected[1], 0.0) + expected[0]
+        shown = "-" if expected is None else _time(*expected)
+        rows.append([shown, "" if record is None else str(record.status), job.command])
+    total = " + ".join(_time(hours, hardware) for hardware, hours in totals.items()) or "-"
+    missing = f", without the {unknown} of unknown time" if unknown else ""
+    return [*rows, [total, "", f"total of {sum(not row[1] for row in rows)} runs to be done{missing}"]]
+
+
+def _time(hours: float, hardware: str) -> str:
+    return f"{hours:.4g} h ({hardware})"
+
+
+def prepare(data_set: DataSet, data_root: Path, overrides: Sequence[str] = ()) -> Iterator[str]:
+    """Set up each task of a data set as in preset ``paper``, and yield the name of the task afterwards.
+
+    This fills the cache with the tokens, features and resized images that tasks compute from the data set.
+
+    Args:
+        data_set: the data set.
+        data_root: folder of all data sets.
+        overrides: overrides of the future runs, such as ``task.tokenizer=FOLDER`` or ``preset=mini``.
+
+    Raises:
+        UserError: an override is invalid, or a task rejects the data.
+    """
+    for task in (TASKS.get(name) for name in data_set.tasks):
+        if data_set.name not in task.datasets:
+            continue  # it belongs to a data set with another name
+        backbone, patterns = next(iter(task.backbones.items()))
+        cell = [f"task={task.name}", f"dataset={data_set.name}", f"backbone={backbone}", f"pattern={patterns[0]}"]
+        preset = [] if any(override.startswith("preset=") for override in overrides) else ["preset=paper"]
+        config = compose([*cell, "attention=vanilla", *preset, *overrides])
+        Cell.from_config(config).task.setup(data_root)
+        yield task.name
+
+
+def explain(overrides: Sequence[str], *, added: Sequence[str] = ()) -> list[list[str]]:
+    """Return name, value, default and source of each setting of one cell, in the order of its configuration.
+
+    Args:
+        overrides: overrides of the cell.
+        added: overrides that were added because there was only one choice.
+
+    Raises:
+        UserError: a run with these settings would be refused.
+    """
+    config = compose(overrides)
+    check_without_data(Cell.from_config(config))
+    with hydra_context():
+        loader = GlobalHydra.instance().config_loader()
+        files = loader.compute_defaults_list("run", list(overrides), RunMode.RUN).defaults
+    layers = [_settings_of_file(file.config_path, file.package or "") for file in files if file.config_path]
+    tables = _tables_of_options(config)
+    typed = {text.lstrip("+").partition("=")[0]: text in added for text in overrides}
+    rows = []
+    for name, value in _leaves(config):
+        settings = [layer[name] for layer in layers if name in layer] or [(MISSING, "")]
+        (default, origin), source = settings[0], settings[-1][1]
+        if origin.startswith(OVERRIDING):
+            default = MISSING
+        elif len(settings) == 1:
+            source = f"default of {origin}"
+        source = tables.get(name, source)
+        for key, is_added in typed.items():
+            if name in (key, f"{key}.name") or (key not in NAMED_GROUPS and name.startswith(f"{key}.")):
+                source = "the only one of the task" if is_added else "command line"
+        rows.append([name, _text(value), "" if default in (MISSING, value) else _text(default), source])
+    return rows
+
+
+def _tables_of_options(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the table that sets an option of the attention, by the name of the setting."""
+    cell = (config["task"]["name"], config["backbone"]["name"], config["pattern"], config["attention"]["name"])
+    rows = tuning_rows(*cell, preset=config["preset"])
+    return {f"attention.{row['option']}": f"configs/{file}" for file, row in rows}
+
+
+def _settings_of_file(path: str, package: str) -> dict[str, tuple[Any, str]]:
+    """Return value and source of each setting in a composed file, or in the options of a registered class."""
+    group, _, name = path.partition("/")
+    prefix = "" if package in ("", "_global_") else f"{package}."
+    for folder in config_folders():
+        file = folder / f"{path}.yaml"
+        if file.is_file():
+            source = str(Path(folder.name, f"{path}.yaml"))
+            content = yaml.safe_load(file.read_text())
+            usual = [choice for choice in content.pop("defaults", []) if isinstance(choice, dict)]
+            names = {key: value for choice in usual for key, value in choice.items() if key.isidentifier()}
+            content = {**{f"{key}.name": value for key, value in names.items()}, **names, **dict(_leaves(content))}
+            return {f"{prefix}{key}": (value, source) for key, value in content.items()}
+    if group not in REGISTRIES:
+        return {}
+    entry = REGISTRIES[group].get(name)
+    return {f"{group}.{key}": (value, entry.cls.__module__) for key, value in entry.options.items()}
+
+
+def _leaves(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in content.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,33 +1,38 @@
-"""Run cells in a pool of worker processes on this machine, distributed over its GPUs; killed workers are restarted."""
+"""Run cells in worker processes on this machine, distributed over its GPUs; a cell whose worker dies runs once more."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
+import multiprocessing
 import os
 import queue
 import signal
-import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Mapping
-from typing import Any, NoReturn
+from collections.abc import Iterable
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
 from cab.errors import Preempted, UserError
-from cab.runner.cell import Cell
 from cab.runner.failures import LostProcessError, StopSignals, record_lost_run
-from cab.runner.gpu_share import SHARED_BY
+from cab.runner.processes import SHARED_BY
 from cab.runner.progress import report_waiting
-from cab.runner.report import Job, Report, cells_without_record
-from cab.runner.worker import PROGRESS_ENV
+
+if TYPE_CHECKING:  # a worker sets its environment before it imports torch
+    from cab.runner.cell import Cell
+    from cab.runner.report import Job, Report
 
 log = logging.getLogger("cab")
 
 MAX_ATTEMPTS = 2
 """Attempts per cell if its worker dies, which is not always caused by the cell."""
+STOPPED = "stopped"
+"""Kind of outcome of a cell whose worker died, or was stopped by a signal."""
+SPAWN = multiprocessing.get_context("spawn")
 
 
 def run_in_pool(jobs: Iterable[Job], report: Report, *, workers: int | None, workers_per_gpu: int = 1) -> None:
@@ -42,33 +47,140 @@ def run_in_pool(jobs: Iterable[Job], report: Report, *, workers: int | None, wor
     Raises:
         Preempted: a signal stopped the pool; the workers have written checkpoints.
     """
-    gpus = _visible_gpus()
+    from cab.runner.report import cells_to_run  # imports torch
+
+    gpus = visible_gpus()
     if workers_per_gpu > 1 and not gpus:
         log.warning("no GPU is available, so cluster.workers_per_gpu is ignored; use cluster.workers=N instead")
     count = workers or max(1, len(gpus) * workers_per_gpu)
-    waiting: queue.SimpleQueue[tuple[Cell, Job]] = queue.SimpleQueue()
     with report_waiting("composing the runs"):
-        for item in cells_without_record(jobs, report):
-            waiting.put(item)
-    pool = [_Worker(waiting, report, _environment(i, count, gpus), i) for i in range(min(count, waiting.qsize()))]
-    signals = StopSignals()
+        pool = Pool(cells_to_run(jobs, report), report)
+    environments = [worker_environment(index, count, gpus) for index in range(min(count, pool.size))]
+    if environments:
+        pool.run(environments)
+
+
+class Pool:
+    """Cells that wait for one of several workers; each worker is a process of its own executor."""
+
+    def __init__(self, cells: Iterable[tuple[Cell, Job]], report: Report) -> None:
+        self.report = report
+        self.waiting: queue.SimpleQueue[tuple[Cell, Job]] = queue.SimpleQueue()
+        for item in cells:
+            self.waiting.put(item)
+        self.size = self.waiting.qsize()
+        self.is_stopped = False
+        self.starting = threading.Lock()  # a cell is either started before a stop, or not at all
+
+    def run(self, environments: list[dict[str, str]]) -> None:
+        """Run all cells in one worker per environment.
+
+        Raises:
+            Preempted: a signal stopped the pool.
+        """
+        bar = tqdm(total=self.size, desc="runs", disable=not sys.stderr.isatty(), leave=False, dynamic_ncols=True)
+        with bar, ThreadPoolExecutor(len(environments)) as slots, StopSignals().watched():
+            futures = [slots.submit(self._run_slot, environment, bar) for environment in environments]
+            try:
+                for future in futures:
+                    future.result()
+            except (Preempted, KeyboardInterrupt):
+                log.warning("stopping: the workers write checkpoints")
+                self.stop()
+                raise
+
+    def stop(self) -> None:
+        """Stop the workers after a checkpoint; no further cell is started."""
+        with self.starting:
+            self.is_stopped = True
+            for process in multiprocessing.active_children():
+                process.terminate()
+
+    def _run_slot(self, environment: dict[str, str], bar: tqdm[None]) -> None:
+        """Run waiting cells one after another, in a new worker after one dies."""
+        executor = new_worker(environment)
+        with contextlib.suppress(queue.Empty):
+            while not self.is_stopped:
+                cell, job = self.waiting.get_nowait()
+                for _ in range(MAX_ATTEMPTS):
+                    try:
+                        future = self._submit(executor, job)
+                        kind, error = (STOPPED, "") if future is None else future.result()
+                    except BrokenProcessPool:
+                        kind, error, executor = STOPPED, "", new_worker(environment)
+                    if kind != STOPPED or self.is_stopped:
+                        break
+                    log.warning("the worker of %s died", cell.title)
+                self._report(cell, job, kind, error)
+                bar.update()
+        executor.shutdown()
+
+    def _submit(self, executor: ProcessPoolExecutor, job: Job) -> Future[tuple[str, str]] | None:
+        with self.starting:
+            return None if self.is_stopped else executor.submit(run_job, job)
+
+    def _report(self, cell: Cell, job: Job, kind: str, error: str) -> None:
+        if error:
+            self.report.add_error(UserError(error), job.command)
+        elif kind == "locked":
+            log.warning("another process is running %s", cell.title)
+        elif kind != STOPPED:
+            self.report.add_recorded(cell, otherwise="its record was deleted")
+        elif not self.is_stopped:
+            why = f"its worker died {MAX_ATTEMPTS} times"
+            with contextlib.suppress(OSError):  # as on a full disk
+                record_lost_run(cell, job.command, LostProcessError(why))
+            self.report.add_recorded(cell, otherwise=why)
+
+
+def new_worker(environment: dict[str, str]) -> ProcessPoolExecutor:
+    """Return an executor with one process, whose death does not affect the other workers."""
+    return ProcessPoolExecutor(1, mp_context=SPAWN, initializer=start_worker, initargs=(environment,))
+
+
+def start_worker(environment: dict[str, str]) -> None:
+    """Set up a worker before torch is imported; it stops after a checkpoint if the main process dies."""
+    os.environ.update(environment)
+    os.dup2(2, 1)  # libraries print to stdout, which is for the table of the main process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C
+    handler = logging.StreamHandler()
+    handler.setFormatter(RunFormatter())
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+    def follow_parent() -> None:
+        parent = multiprocessing.parent_process()
+        assert parent is not None
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=follow_parent, daemon=True).start()
+
+
+class RunFormatter(logging.Formatter):
+    """Formatter that puts the name of the run, if the record has one, before the message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        text = f"{record.run}: {text}" if hasattr(record, "run") else text
+        return f"\r\x1b[K{text}" if sys.stderr.isatty() else text  # in place of the progress bar
+
+
+def run_job(job: Job) -> tuple[str, str]:
+    """Run one cell in a worker; return the kind of its outcome, and an error message for a cell without a record."""
+    from cab.runner.run import run_cell
+
     try:
-        with signals.watched():
-            for worker in pool:
-                worker.start()
-            for worker in pool:
-                while worker.is_alive():  # with a timeout, so that signals are handled
-                    worker.join(timeout=0.2)
-    except (Preempted, KeyboardInterrupt):
-        log.warning("stopping: the workers write checkpoints")
-        for worker in pool:
-            worker.stop()
-        for worker in pool:
-            worker.join()
-        raise
+        return run_cell(job.config, command=job.command).kind, ""
+    except Preempted:
+        return STOPPED, ""
+    except UserError as error:
+        return "", str(error)
+    except Exception as error:
+        log.exception("internal error")
+        return "", f"{type(error).__name__}: {error}"
 
 
-def _visible_gpus() -> list[str]:
+def visible_gpus() -> list[str]:
     """Return the GPUs that this process can use, with the names in CUDA_VISIBLE_DEVICES."""
     import torch
 
@@ -78,135 +190,12 @@ def _visible_gpus() -> list[str]:
     return [str(index) for index in range(torch.cuda.device_count())]
 
 
-def _environment(index: int, count: int, gpus: list[str]) -> dict[str, str]:
-    """Return the environment of a worker: its GPU, the number of workers on it, and its share of the cores."""
-    environment = dict(os.environ)
-    environment.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // count)))
-    if sys.stderr.isatty():
-        environment[PROGRESS_ENV] = "1"
+def worker_environment(index: int, count: int, gpus: list[str]) -> dict[str, str]:
+    """Return the environment variables of a worker: its GPU, the number of workers on it, its share of the cores."""
+    threads = max(1, len(os.sched_getaffinity(0)) // count)
+    environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)), "TQDM_DISABLE": "1"}
     if gpus:
-        place = index % len(gpus)
-        environment["CUDA_VISIBLE_DEVICES"] = gpus[place]
-        environment[SHARED_BY] = str(len(range(place, count, len(gpus))))
+        gpu = index % len(gpus)
+        sharers = len(range(gpu, count, len(gpus)))
+        environment |= {"CUDA_VISIBLE_DEVICES": gpus[gpu], SHARED_BY: str(sharers)}
     return environment
-
-
-class _LiveLine:
-    """Progress bar of a worker's cell, and the warnings of the worker above it."""
-
-    def __init__(self, index: int) -> None:
-        self.index, self.title = index, ""
-        self.bar: tqdm[NoReturn] | None = None
-
-    def show(self, message: Mapping[str, Any]) -> None:
-        if "log" in message:
-            log.log(message["level"], "%s", message["log"])
-        if "step" not in message:
-            return
-        if self.bar is None or self.title != message["title"]:
-            self.close()
-            self.title = message["title"]
-            cell: dict[str, Any] = {"desc": self.title, "total": message["total"], "initial": message["step"]}
-            self.bar = tqdm(position=self.index, file=sys.stderr, leave=False, dynamic_ncols=True, smoothing=0, **cell)
-        self.bar.update(message["step"] - self.bar.n)
-
-    def close(self) -> None:
-        if self.bar is not None:
-            self.bar.close()
-        self.bar = None
-
-
-class _Worker(threading.Thread):
-    """Thread that passes cells from the queue to one worker process, restarts it if it dies, and shows its progress."""
-
-    def __init__(
-        self,
-        waiting: queue.SimpleQueue[tuple[Cell, Job]],
-        report: Report,
-        environment: dict[str, str],
-        index: int = 0,
-    ) -> None:
-        super().__init__(daemon=True)
-        self.line = _LiveLine(index)
-        self.waiting = waiting
-        self.report = report
-        self.environment = environment
-        self.process: subprocess.Popen[str] | None = None
-        self.stopped = False
-        self.starting = threading.Lock()  # a process is either started before a stop, or not at all
-
-    def run(self) -> None:
-        while not self.stopped:
-            try:
-                cell, job = self.waiting.get_nowait()
-            except queue.Empty:
-                break
-            self._run_cell(cell, job)
-        self.line.close()
-        if self.process is not None:
-            assert self.process.stdin is not None
-            with contextlib.suppress(BrokenPipeError):  # the process died
-                self.process.stdin.close()
-            self.process.wait()
-
-    def stop(self) -> None:
-        """Stop the process after a checkpoint; no further cell is started."""
-        with self.starting:
-            self.stopped = True
-            if self.process is not None:
-                self.process.terminate()
-
-    def _run_cell(self, cell: Cell, job: Job) -> None:
-        died = ""
-        for _ in range(MAX_ATTEMPTS):
-            answer = self._answer(job)
-            if answer is not None:
-                if answer["error"]:
-                    self.report.add_error(UserError(answer["error"]), job.command)
-                elif answer["outcome"] == "locked":
-                    log.warning("another process is running %s", cell.title)
-                else:
-                    self.report.add_recorded(cell, otherwise="its record was deleted")
-                return
-            if self.stopped:
-                return
-            died = self._exit_reason()
-            log.warning("the worker of %s %s", cell.title, died)
-        why = f"its worker {died} {MAX_ATTEMPTS} times"
-        with contextlib.suppress(OSError):  # as on a full disk
-            record_lost_run(cell, job.command, LostProcessError(why))
-        self.report.add_recorded(cell, otherwise=why)
-
-    def _answer(self, job: Job) -> dict[str, Any] | None:
-        """Return the worker's answer; None if it dies, or the pool is stopped."""
-        process = self._live_process()
-        if process is None:
-            return None
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            process.stdin.write(json.dumps(vars(job)) + "\n")
-            process.stdin.flush()
-            for line in process.stdout:
-                message: dict[str, Any] = json.loads(line) if line.endswith("\n") else {}
-                if "outcome" in message:
-                    return message
-                self.line.show(message)
-        except OSError:
-            pass
-        return None
-
-    def _live_process(self) -> subprocess.Popen[str] | None:
-        with self.starting:
-            if self.stopped:
-                return None
-            if self.process is None or self.process.poll() is not None:
-                command = [sys.executable, "-P", "-m", "cab.runner.worker"]
-                pipe = subprocess.PIPE
-                self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=self.environment, text=True)
-            return self.process
-
-    def _exit_reason(self) -> str:
-        assert self.process is not None
-        status = self.process.wait()
-        return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import os
 import platform
 import re
+import resource
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -14,12 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from cab.data.check import unpublished_files
-from cab.data.sources import data_sets
 from cab.records.record import RunMetadata, now
+from cab.records.results import is_generated
 from cab.records.verified import code_of, is_verified
 from cab.registry.registries import ATTENTIONS
-from cab.runner.gpu_share import num_gpu_sharers
+from cab.runner.processes import num_gpu_sharers
 
 if TYPE_CHECKING:
     from cab.runner.cell import Cell
@@ -51,8 +52,13 @@ def about_run(cell: Cell, command: str, device: torch.device | None) -> RunMetad
 
 def unpublished_files_of(cell: Cell) -> list[str]:
     """Return the files of the cell's data set whose checksum is not the published one."""
-    data_set, root = data_sets().get(cell.config.dataset), cell.config.data_root
-    return [] if data_set is None or root is None else unpublished_files(data_set, root)
+    if cell.config.data_root is None or is_generated(cell.config.dataset):
+        return []
+    from cab.data.check import unpublished_files
+    from cab.data.sources import data_sets
+
+    data_set = data_sets().get(cell.config.dataset)
+    return [] if data_set is None else unpublished_files(data_set, cell.config.data_root)
 
 
 def attention_code(cell: Cell) -> str:
@@ -72,29 +78,28 @@ def revision() -> dict[str, Any]:
 
 def _git(root: Path, *arguments: str) -> str:
     try:
-        run = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True)
+        return subprocess.run(
+            ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True
+        ).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return ""
-    return run.stdout.strip()
 
 
 @functools.cache
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that can change results."""
-    found = {"python": platform.python_version()}
+    installed = {"python": platform.python_version()}
     for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+        with contextlib.suppress(PackageNotFoundError):
+            installed[package] = version(package)
+    return installed
 
 
 def hardware(device: torch.device) -> dict[str, Any]:
     """Return a description of the machine and the device."""
     facts: dict[str, Any] = {
         "device": device.type,
-        "cpu": _cpu_model(),
+        "cpu": _first_match(Path("/proc/cpuinfo"), r"^model name\s*: (.*\S)") or platform.processor(),
         "threads": torch.get_num_threads(),
         "platform": platform.platform(),
     }
@@ -107,36 +112,27 @@ def hardware(device: torch.device) -> dict[str, Any]:
 
 def nvidia_driver(path: Path = Path("/proc/driver/nvidia/version")) -> str:
     """Return the version of the NVIDIA kernel module; empty if there is none."""
+    return _first_match(path, r"Kernel Module.*?(\d+\.\d+(?:\.\d+)?)")
+
+
+def _first_match(path: Path, pattern: str) -> str:
+    """Return the first group of a pattern in a file; empty without the file or a match."""
     try:
-        found = re.search(r"Kernel Module.*?(\d+\.\d+(?:\.\d+)?)", path.read_text())
+        match = re.search(pattern, path.read_text(), re.MULTILINE)
     except OSError:
         return ""
-    return found.group(1) if found else ""
-
-
-def _cpu_model() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor()
+    return match[1] if match else ""
 
 
 class ResourceUsage:
     """CPU time of this process and its children since the object was created, and load of the machine."""
 
     def __init__(self) -> None:
-        self._seconds, self._load = _cpu_seconds(), _load()
+        self._seconds, self._load = sum(os.times()[:4]), _load()
 
     def read(self) -> dict[str, Any]:
         """Return ``cpu_seconds`` and ``load`` of a :class:`cab.records.record.Cost`."""
-        return {"cpu_seconds": _cpu_seconds() - self._seconds, "load": (self._load + _load()) / 2}
-
-
-def _cpu_seconds() -> float:
-    return sum(os.times()[:4])
+        return {"cpu_seconds": sum(os.times()[:4]) - self._seconds, "load": (self._load + _load()) / 2}
 
 
 def _load() -> float:
@@ -153,8 +149,9 @@ class PeakMemory:
             gc.collect()  # free reference cycles of the previous cell
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(device)
-        else:
-            _reset_peak_resident()
+            return
+        with contextlib.suppress(OSError):  # not Linux, or no permission: the peak is that of the process so far
+            Path("/proc/self/clear_refs").write_text("5")
 
     @property
     def kind(self) -> str:
@@ -165,23 +162,5 @@ class PeakMemory:
         """Return the peak memory in bytes."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device)
-        return _peak_resident()
-
-
-def _reset_peak_resident() -> None:
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:  # not Linux, or no permission: the peak is then measured since the start of the process
-        return
-
-
-def _peak_resident() -> int:
-    try:
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        kilobytes = _first_match(Path("/proc/self/status"), r"^VmHWM:\s+(\d+) kB")
+        return 1024 * (int(kilobytes) if kilobytes else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)

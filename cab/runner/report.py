@@ -15,7 +15,7 @@ from cab.errors import UnsupportedError, UserError, first_line
 from cab.files.disk import check_writable
 from cab.records.record import Record, Status, now, record_path
 from cab.runner.cell import Cell
-from cab.runner.data_check import DataCheck
+from cab.runner.existing_records import ExistingRecords
 
 log = logging.getLogger("cab")
 
@@ -72,7 +72,7 @@ class Report:
         failures: one message per failure.
         started: start time, in seconds of the monotonic clock.
         began: start time in UTC (ISO 8601).
-        data: check of existing records against the data.
+        existing: records of earlier runs.
     """
 
     raises: bool = False
@@ -82,7 +82,7 @@ class Report:
     failures: list[str] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
     began: str = field(default_factory=now)
-    data: DataCheck = field(default_factory=DataCheck)
+    existing: ExistingRecords = field(default_factory=ExistingRecords)
 
     @property
     def exit_status(self) -> int:
@@ -146,15 +146,13 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 90 else f"{minutes} min" if minutes < 90 else f"{minutes / 60:.1f} h"
 
 
-def cells_without_record(jobs: Iterable[Job], report: Report) -> Iterator[tuple[Cell, Job]]:
-    """Yield the cells to run; errors are reported before a cell is passed to another process."""
+def cells_to_run(jobs: Iterable[Job], report: Report) -> Iterator[tuple[Cell, Job]]:
+    """Yield the cells without a valid record; errors are reported before a cell is passed to another process."""
     for job in jobs:
         try:
             cell = Cell.from_config(job.config)
-            record = cell.existing_record()
-            if record is not None:
-                report.data.check(cell, record)
-            else:
+            record = report.existing.find(cell)
+            if record is None:
                 check_writable(cell.config.results_dir, "results_dir")
         except Exception as error:
             report.add_error(error, job.command)

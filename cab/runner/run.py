@@ -5,34 +5,34 @@ from __future__ import annotations
 import dataclasses
 import logging
 import shlex
+import shutil
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from cab.backbone import Backbone
-from cab.errors import UserError, exits_as_errors
+from cab.backbone import AttentionSpec, Backbone
+from cab.errors import UnsupportedError, UserError, exits_as_errors
 from cab.files.disk import check_writable, disk_errors, is_full_disk
 from cab.records.record import Cost, Record, RunMetadata, Status, record_path, weights_path
-from cab.registry.registries import ATTENTIONS
+from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.runner.batches import DeviceBatches, mix_seed
 from cab.runner.cell import GPU, Cell
-from cab.runner.data_check import DataCheck
-from cab.runner.engine import Run, make_initial_backbone
+from cab.runner.engine import Run, make_initial_backbone, open_run
+from cab.runner.existing_records import ExistingRecords
 from cab.runner.failures import status_of
-from cab.runner.folder import REPLACED, atomic_save, lock_run_dir, start_replacing
+from cab.runner.folder import atomic_save, lock_run_dir, start_run
 from cab.runner.progress import report_waiting
-from cab.runner.provenance import PeakMemory, ResourceUsage, about_run, attention_code
+from cab.runner.provenance import PeakMemory, ResourceUsage, about_run
 from cab.runner.report import Outcome
-from cab.runner.same_network import find_reusable_result
 
 log = logging.getLogger(__name__)
 
 
-def run_cell(config: Mapping[str, Any], *, command: str = "", data: DataCheck | None = None) -> Outcome:
+def run_cell(config: Mapping[str, Any], *, command: str = "", existing: ExistingRecords | None = None) -> Outcome:
     """Run one cell unless its record exists; an interrupted run resumes from its last checkpoint.
 
     A run that fails also writes a record, with its status and without scores.
@@ -42,52 +42,46 @@ def run_cell(config: Mapping[str, Any], *, command: str = "", data: DataCheck | 
             record has one of the given statuses from its last checkpoint. The old record is kept until the new one is
             written.
         command: command line for the record.
-        data: check of existing records, shared by the cells of a command.
+        existing: records of earlier runs, shared by the cells of a command.
 
     Raises:
         UserError: the configuration or the data are invalid, or the record was measured on different data. Nothing is
             written or deleted.
         Preempted: a signal stopped the run after a checkpoint.
     """
-    cell = Cell.from_config(config)
-    found = cell.existing_record()
-    if found is not None:
-        (data or DataCheck()).check(cell, found)
-        if found.attention_code and found.attention_code != attention_code(cell):
-            name = cell.config.attention.name
-            log.warning("the code of %s has changed since its record was written; use force=true to rerun it", name)
-        return Outcome(cell.title, "cached", found)
+    cell, existing = Cell.from_config(config), existing or ExistingRecords()
+    record = existing.find(cell)
+    if record is not None:
+        return Outcome(cell.title, "cached", record)
     check_writable(cell.config.results_dir, "results_dir")
-    run = Run.checked(cell, command)
+    run = open_run(cell, command)
     if not run.processes.is_first:
         _record(run)
         return Outcome(cell.title, "non_main_rank", None)
-    about = {"cell": cell.key, "command": command, "config": dict(cell.config.resolved)}
-    with lock_run_dir(run.folder, about) as is_ours:
+    with lock_run_dir(run.folder) as is_ours:
         if not is_ours and run.processes.count > 1:
             raise UserError(f"another process is running {cell.title}")
         if not is_ours:
             log.warning("another process is running %s", cell.title)
             return Outcome(cell.title, "locked", None)
-        found = cell.existing_record()  # of a process that held the lock until now
-        if found is not None:
-            return Outcome(cell.title, "cached", found)
-        shared = find_reusable_result(run, data or DataCheck())
-        if shared is not None:
-            return Outcome(cell.title, "reused", shared)
+        record = existing.find(cell)  # of a process that held the lock until now
+        if record is not None:
+            return Outcome(cell.title, "cached", record)
+        record = find_reusable_result(run, existing)
+        if record is not None:
+            return Outcome(cell.title, "reused", record)
         return Outcome(cell.title, "completed", _trained(run))
 
 
 def _trained(run: Run) -> Record:
     """Train the cell and write its record; checkpoints are kept unless the run finishes."""
-    cell = run.cell
-    with disk_errors(cell.config.results_dir):
-        if record_path(cell.config.results_dir, cell.hash).exists():
-            start_replacing(run.folder, afresh=cell.config.force)
+    config = run.cell.config
+    with disk_errors(config.results_dir):
+        about = {"cell": run.cell.key, "command": run.command, "config": dict(config.resolved)}
+        start_run(run.folder, about, afresh=config.force)
         record = _record(run)
         assert record is not None
-        record.write(cell.config.results_dir)
-    (run.folder / REPLACED).unlink(missing_ok=True)
+        record.write(config.results_dir)
     if record.status is Status.FINISHED:
         for pattern in ("step-*.ckpt", "best-*.pt", "average-*.pt"):
             for file in run.folder.glob(pattern):
@@ -182,6 +176,57 @@ def _scores(run: Run, backbone: Backbone) -> dict[str, float]:
         scores = run.cell.task.evaluate(backbone, batches)
         run.cell.task.save_plots(backbone, batches, run.folder)
     return scores
+
+
+def find_reusable_result(run: Run, existing: ExistingRecords) -> Record | None:
+    """Write and return a record for this cell from a run of the same network on the same data; None if there is none.
+
+    Vanilla attention in pattern NS, with vanilla in all other layers, is the same network as in pattern CS. One cell is
+    trained, and the others reuse its result. With ``force``, or with several processes, results are not reused.
+    """
+    cell = run.cell
+    if cell.config.force or run.processes.count > 1:
+        return None
+    for twin in same_network(cell):
+        try:
+            record = Record.read(record_path(twin.config.results_dir, twin.hash))
+        except UserError:
+            continue
+        if record.status is not Status.FINISHED or record.weights_reused_from or not existing.is_current(cell, record):
+            continue
+        about = about_run(cell, run.command, None)
+        names = ("hash", "cell", "config", "command", "verified", "initial_weights")
+        own = {name: getattr(about, name) for name in names}
+        weights = weights_path(twin.config.results_dir, twin.hash)
+        if weights.exists():
+            shutil.copyfile(weights, weights_path(cell.config.results_dir, cell.hash))
+        shared = dataclasses.replace(record, **own, weights_reused_from=record.hash)
+        shared.write(cell.config.results_dir)
+        return shared
+    return None
+
+
+def same_network(cell: Cell) -> Iterator[Cell]:
+    """Yield the cells of other patterns that build and train the same network as ``cell``."""
+    config = cell.config
+    if (
+        _with_defaults(config.attention) != _with_defaults(config.other_attention[config.pattern])
+        or BACKBONES.get(config.backbone.name).cls.all_layers_use_tested_pattern
+    ):
+        return
+    for pattern in TASKS.get(config.task.name).backbones[config.backbone.name]:
+        if pattern is not config.pattern:
+            attention = _with_defaults(config.other_attention[pattern])
+            try:
+                twin = Cell.from_config({**config.resolved, "pattern": str(pattern), "attention": attention})
+            except UnsupportedError:  # other_attention can be registered as unsound in this pattern
+                continue
+            yield twin
+
+
+def _with_defaults(spec: AttentionSpec) -> dict[str, object]:
+    """Return the name and all options, including defaults."""
+    return {"name": spec.name, **ATTENTIONS.get(spec.name).options, **spec.options}
 
 
 def draw_loss(history: list[dict[str, float | None]], title: str, path: Path) -> None:

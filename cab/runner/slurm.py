@@ -21,7 +21,7 @@ from cab.config.cluster_config import SlurmConfig
 from cab.errors import Preempted, UserError
 from cab.runner.cell import Cell
 from cab.runner.failures import record_lost_run
-from cab.runner.report import Job, Report, cells_without_record
+from cab.runner.report import Job, Report, cells_to_run
 
 log = logging.getLogger("cab")
 
@@ -42,22 +42,26 @@ trap stay_while_preempted EXIT"""
 """Part of the batch script: Slurm requeues a preempted job only if the job does not end within its grace time."""
 
 
-def executor_parameters(options: SlurmConfig) -> dict[str, Any]:
-    """Return the parameters of a submitit executor."""
-    named = {name: getattr(options, name) for name in ("partition", "constraint", "account", "qos")}
-    return {
-        "name": "cab",
-        "timeout_min": options.time,
+def slurm_parameters(options: SlurmConfig) -> dict[str, Any]:
+    """Return the parameters of a submitit executor for Slurm."""
+    memory = options.memory
+    parameters = {
+        "job_name": "cab",
+        "time": options.time,
         "nodes": 1,
-        "tasks_per_node": options.processes or max(1, options.gpus),
+        "ntasks_per_node": options.processes or max(1, options.gpus),
         "cpus_per_task": options.cpus,
-        "mem_gb": options.memory,
-        **({"gpus_per_node": options.gpus} if options.gpus else {}),
-        **{f"slurm_{name}": value for name, value in named.items() if value is not None},
-        "slurm_array_parallelism": options.max_concurrent_jobs,
-        "slurm_setup": [STAY_WHILE_PREEMPTED, *options.setup],
-        "slurm_additional_parameters": options.extra,
+        "gpus_per_node": options.gpus or None,
+        "mem": f"{memory:.0f}GB" if memory == round(memory) else f"{memory * 1024:.0f}MB",
+        "partition": options.partition,
+        "constraint": options.constraint,
+        "account": options.account,
+        "qos": options.qos,
+        "array_parallelism": options.max_concurrent_jobs,
+        "setup": [STAY_WHILE_PREEMPTED, *options.setup],
+        "additional_parameters": options.extra,
     }
+    return {name: value for name, value in parameters.items() if value is not None}
 
 
 class CellJob:
@@ -90,25 +94,13 @@ def job_script(options: SlurmConfig, folder: Path, count: int) -> str:
         UserError: submitit is not installed.
     """
     try:
-        from submitit.slurm.slurm import SlurmExecutor
+        from submitit.slurm.slurm import _make_sbatch_string  # submitit has no public function for it
     except ImportError:
         raise UserError(MISSING_PACKAGE) from None
-
-    class Writer(SlurmExecutor):
-        """An executor that writes scripts where there is no Slurm."""
-
-        @classmethod
-        def affinity(cls) -> int:
-            return 1
-
-    given = executor_parameters(options)
-    shared = {name: value for name, value in given.items() if not name.startswith("slurm_")}
-    own = {name.removeprefix("slurm_"): value for name, value in given.items() if name not in shared}
-    writer = Writer(folder / "%j", python=PYTHON)
-    writer.update_parameters(**writer._convert_parameters(shared), **own)
-    if count > 1:
-        writer.parameters["map_count"] = min(count, ARRAY)
-    return writer._make_submission_file_text(writer._submitit_command_str, uid="")
+    command = f"{PYTHON} -u -m submitit.core._submit {shlex.quote(str(folder / '%j'))}"
+    array = {"map_count": min(count, ARRAY)} if count > 1 else {}
+    script: str = _make_sbatch_string(command=command, folder=folder / "%j", **slurm_parameters(options), **array)
+    return script
 
 
 def run_on_slurm(jobs: Iterable[Job], report: Report, options: SlurmConfig) -> None:
@@ -117,7 +109,7 @@ def run_on_slurm(jobs: Iterable[Job], report: Report, options: SlurmConfig) -> N
     Raises:
         UserError: submitit is not installed, Slurm is not available, or it rejects the options.
     """
-    cells = list(cells_without_record(jobs, report))
+    cells = list(cells_to_run(jobs, report))
     if not cells:
         return
     folder = cells[0][0].config.results_dir.resolve() / "slurm"
@@ -130,7 +122,7 @@ def run_on_slurm(jobs: Iterable[Job], report: Report, options: SlurmConfig) -> N
     states = job_states(arrays)
     for (cell, job), number in zip(cells, submitted, strict=True):
         state = states.get(number, "ended")
-        if state == "OUT_OF_MEMORY" or (state == "FAILED" and _had_no_memory(folder / number)):
+        if state == "OUT_OF_MEMORY":
             reason = f"Slurm killed job {number} because it ran out of memory; increase cluster.memory"
             record_lost_run(cell, job.command, MemoryError(reason))
         why = f"no record; its job {number} is {state}; repeat the command to resume from the last checkpoint"
@@ -144,13 +136,8 @@ def _submit(cells: list[tuple[Cell, Job]], options: SlurmConfig, folder: Path) -
     except ImportError:
         raise UserError(MISSING_PACKAGE) from None
     try:
-        executor = submitit.AutoExecutor(
-            folder=folder / "%j",
-            cluster="slurm",
-            slurm_max_num_timeout=options.max_requeues,
-            slurm_python=PYTHON,
-        )
-        executor.update_parameters(**executor_parameters(options))
+        executor = submitit.SlurmExecutor(folder / "%j", max_num_timeout=options.max_requeues, python=PYTHON)
+        executor.update_parameters(**slurm_parameters(options))
         numbers: list[str] = []
         for start in range(0, len(cells), ARRAY):
             configs, commands = zip(
@@ -171,12 +158,11 @@ def _wait(arrays: list[str]) -> None:
     """Wait until squeue no longer lists the jobs; unlike sacct, squeue works without accounting."""
     warned = False
     while True:
-        found = _slurm("squeue", "--noheader", "--format=%i", f"--jobs={','.join(arrays)}")
-        unknown = "Invalid job id" in found.stderr
-        if unknown or (found.returncode == 0 and not found.stdout.strip()):
+        queue = _slurm("squeue", "--noheader", "--format=%i", f"--jobs={','.join(arrays)}")
+        if "Invalid job id" in queue.stderr or (queue.returncode == 0 and not queue.stdout.strip()):
             return
-        if found.returncode and not warned:
-            log.warning("squeue: %s; retrying", found.stderr.strip())
+        if queue.returncode and not warned:
+            log.warning("squeue: %s; retrying", queue.stderr.strip())
             warned = True
         time.sleep(POLL_SECONDS)
 
@@ -203,8 +189,3 @@ def job_facts(line: str) -> dict[str, str]:
 
 def _slurm(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-def _had_no_memory(logs: Path) -> bool:
-    """Return whether the log shows that the process ran out of memory; Slurm reports only FAILED."""
-    return any("oom-kill event" in path.read_text(errors="replace") for path in logs.glob("*_log.err"))

@@ -52,8 +52,8 @@ def tuned_sweeps(sweeps: Sequence[Sequence[str]]) -> list[list[str]]:
         UserError: an option other than ``attention`` and ``seed`` has several values, or a scored seed is that of the
             grid.
     """
-    from cab.runner.launch import composed, run_sweeps  # imports torch
-    from cab.runner.sweep import expand
+    from cab.config.compose import compose
+    from cab.runner.launch import expand, run_sweeps  # imports torch
 
     singles = [single for sweep in sweeps for single in _singles(sweep)]
     tuned = [single for single in singles if not expand(single)[0]]  # their reasons are reported with the scored runs
@@ -61,7 +61,7 @@ def tuned_sweeps(sweeps: Sequence[Sequence[str]]) -> list[list[str]]:
     grids = []
     for single in singles:
         others = [override for override in single if override.partition("=")[0] not in ("seed", "results_dir")]
-        rate = composed([*others, f"seed={SEED}"])["trainer"]["learning_rate"]
+        rate = compose([*others, f"seed={SEED}"])["trainer"]["learning_rate"]
         rates = ",".join(f"{rate * factor:.6g}" for factor in FACTORS)
         folder = Path(_value(single, "results_dir") or run_defaults()["results_dir"]) / FOLDER
         grids.append([*others, f"trainer.learning_rate={rates}", f"seed={SEED}", f"results_dir={folder}"])

@@ -12,11 +12,10 @@ import yaml
 
 from backbones.gpt2 import GPT2
 from cab import UserError, register_backbone, register_task
-from cab.config.compose import check_overrides
+from cab.config.compose import check_overrides, compose
 from cab.files.config_folders import config_folders
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.registry.tables import read_rows, read_table, tuned_options
-from cab.runner import launch
 from cab.runner.cell import runnable_cells
 from tasks.lm.task import LM
 
@@ -24,7 +23,7 @@ RELEASED_PROBSPARSE = {"name": "probsparse", "mean_over": "length", "sampled": "
 
 
 def composed(*overrides: str) -> dict[str, Any]:
-    return launch.composed(["task=lstf", "attention=abc", "pattern=NC", *overrides])
+    return compose(["task=lstf", "attention=abc", "pattern=NC", *overrides])
 
 
 @pytest.mark.parametrize("row", read_table("lstf"), ids=lambda row: f"{row['dataset']}-{row['features']}")

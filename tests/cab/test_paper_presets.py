@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
-from cab.config.compose import paper_value
+from cab.config.compose import compose, paper_value
 from cab.registry.registries import TASKS
 from cab.registry.tables import read_table, tuned_options
-from cab.runner import launch
 
 NETWORKS: dict[str, dict[str, Any]] = {
     "fastspeech2": {"embed_dim": 256, "num_heads": 2, "ffn_dim": 1024, "encoder_layers": 4, "decoder_layers": 4},
@@ -44,7 +43,7 @@ CELLS = [
 def composed(task: str, dataset: str, backbone: str, preset: str) -> dict[str, Any]:
     pattern = str(TASKS.get(task).backbones[backbone][0])
     chosen = {"task": task, "dataset": dataset, "backbone": backbone, "pattern": pattern, "attention": "vanilla"}
-    return launch.composed([f"{key}={value}" for key, value in {**chosen, "preset": preset}.items()])
+    return compose([f"{key}={value}" for key, value in {**chosen, "preset": preset}.items()])
 
 
 @pytest.mark.parametrize(("task", "dataset", "backbone"), CELLS)
@@ -144,7 +143,7 @@ def test_wikitext103_is_the_network_that_transnormer_counted(
     """And its rate is 5e-4, as in its Table 13 and script, not section 5.1's 0.005."""
     chosen = {"task": task, "dataset": "wikitext103", "backbone": backbone, "attention": attention, "preset": "paper"}
     pattern = str(TASKS.get(task).backbones[backbone][0])
-    config = launch.composed([f"{key}={value}" for key, value in {**chosen, "pattern": pattern}.items()])
+    config = compose([f"{key}={value}" for key, value in {**chosen, "pattern": pattern}.items()])
     counted = {row["option"]: yaml.safe_load(row["value"]) for row in read_table("networks") if row["key"] == count}
     own = {"vocab_size", "max_length"}  # of the data
     assert {key: config["backbone"][key] for key in counted.keys() - own} == {
@@ -153,5 +152,5 @@ def test_wikitext103_is_the_network_that_transnormer_counted(
     assert config["trainer"]["learning_rate"] == 5e-4
     assert config["trainer"]["batch_size"] * config["task"]["block_len"] == (65_536 if task == "lm" else 262_144)
     assert config["attention"].get("positions", "lrpe") == "lrpe"
-    smaller = launch.composed([f"{k}={v}" for k, v in {**chosen, "dataset": "wikitext2", "pattern": pattern}.items()])
+    smaller = compose([f"{k}={v}" for k, v in {**chosen, "dataset": "wikitext2", "pattern": pattern}.items()])
     assert {**smaller, "dataset": config["dataset"]} == config

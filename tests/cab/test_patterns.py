@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from cab import Pattern, UserError
-from cab.config.compose import check_overrides
-from cab.runner.launch import composed
+from cab.config.compose import check_overrides, compose
 
 CELL = ["task=lstf", "dataset=synthetic", "attention=abc", "preset=smoke"]
 
@@ -22,5 +21,5 @@ def test_an_unknown_name_is_refused_with_those_that_exist(name: str) -> None:
 
 
 def test_both_names_are_the_same_run() -> None:
-    assert composed([*CELL, "pattern=noncausal_cross"]) == composed([*CELL, "pattern=NC"])
+    assert compose([*CELL, "pattern=noncausal_cross"]) == compose([*CELL, "pattern=NC"])
     assert "pattern=NC,CS" in check_overrides([*CELL, "pattern=noncausal_cross,CS"], sweep=True)

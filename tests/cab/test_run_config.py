@@ -11,18 +11,18 @@ import pytest
 
 from cab import UserError
 from cab.backbone import AttentionSpec
+from cab.config.compose import compose
 from cab.config.run_config import RunConfig
 from cab.patterns import Pattern
 from cab.records.record import Record
 from cab.records.results import MINI_DIR, whole_records
 from cab.runner.cell import Cell
-from cab.runner.launch import composed
 
 CELL = ["task=lm", "dataset=synthetic", "backbone=gpt2", "attention=abc", "pattern=causal_self", "preset=smoke"]
 
 
 def config(**changes: Any) -> RunConfig:
-    return RunConfig.from_dict(composed(CELL) | changes)
+    return RunConfig.from_dict(compose(CELL) | changes)
 
 
 def test_values_are_parsed_once() -> None:
@@ -62,7 +62,7 @@ def test_a_new_run_has_the_hash_of_the_committed_record(task: str, attention: st
     )
     assert Cell.from_config(record.config).hash == record.hash
     overrides = shlex.split(record.command.removeprefix("cab run "))
-    assert Cell.from_config(composed(overrides)).hash == record.hash
+    assert Cell.from_config(compose(overrides)).hash == record.hash
 
 
 def test_records_are_ordered_by_cell(tmp_path: Path) -> None:

@@ -8,12 +8,12 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import pytest
 
+from cab.config.compose import compose
 from cab.errors import UserError
 from cab.files.disk import sanitize_csv_cell, sanitize_table
 from cab.registry.options import Limit, annotations_of, check_types, converted, described
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.runner.cell import Cell
-from cab.runner.launch import composed
 
 
 @pytest.mark.parametrize(
@@ -67,10 +67,10 @@ def test_a_value_has_one_form(kind: Any, value: Any, expected: Any) -> None:
 def test_a_whole_number_is_one_configuration() -> None:
     cell = ["task=lstf", "dataset=synthetic", "backbone=informer", "attention=ssd", "pattern=CS", "preset=smoke"]
     for option in ("attention.value_expansion", "trainer.lr_decay_epochs", "trainer.max_grad_norm"):
-        cells = [Cell.from_config(composed([*cell, f"{option}={value}"])) for value in ("1", "1.0")]
+        cells = [Cell.from_config(compose([*cell, f"{option}={value}"])) for value in ("1", "1.0")]
         assert cells[0].hash == cells[1].hash
         assert cells[0].label == cells[1].label
-    options = Cell.from_config(composed([*cell, "attention.value_expansion=1"])).config.attention.options
+    options = Cell.from_config(compose([*cell, "attention.value_expansion=1"])).config.attention.options
     assert isinstance(options["value_expansion"], float)
 
 

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cab import Backbone
+from cab.config.compose import compose
 from cab.config.trainer_config import TrainerConfig
 from cab.runner.cell import Cell
 from cab.runner.engine import make_backbone
-from cab.runner.launch import composed
 from cab.training import after_optimizer_step, auxiliary_loss
 from engines.fairseq import environment
 from engines.fairseq.command import training_arguments
@@ -36,7 +36,7 @@ def make_cell(task: str, attention: str, *overrides: str) -> Cell:
     chosen += [f"pattern={pattern}", "device=cpu", "backbone.dropout=0.0", "backbone.attention_dropout=0.0"]
     chosen += [f"trainer.max_steps={STEPS}", "trainer.max_grad_norm=1.0", "trainer.weight_decay=0.01"]
     chosen += ["trainer.schedule=linear", "trainer.warmup_steps=4", *overrides]
-    cell = Cell.from_config(composed(chosen))
+    cell = Cell.from_config(compose(chosen))
     cell.task.setup(None)
     return cell
 

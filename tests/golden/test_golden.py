@@ -19,11 +19,11 @@ import pytest
 import torch
 
 from cab import build_attention
+from cab.config.compose import compose
 from cab.records.record import Record
 from cab.registry.registries import ATTENTIONS
 from cab.runner.cell import Cell
 from cab.runner.engine import make_backbone
-from cab.runner.launch import composed
 
 ROOT = Path(__file__).resolve().parents[2]
 OUTPUT = Path(__file__).with_name("output")
@@ -128,7 +128,7 @@ def test_header_of_efficiency(tmp_path: Path) -> None:
 def test_state_dicts(overrides: str) -> None:
     """Names and shapes of the weights of every backbone at preset smoke."""
     dataset = [] if "dataset=" in overrides else ["dataset=synthetic"]
-    config = composed([*overrides.split(), *dataset, "preset=smoke", "attention=vanilla"])
+    config = compose([*overrides.split(), *dataset, "preset=smoke", "attention=vanilla"])
     cell = Cell.from_config(config)
     cell.task.setup(None)
     weights = make_backbone(cell, has_memory=False).state_dict()

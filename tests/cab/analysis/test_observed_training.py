@@ -11,7 +11,7 @@ import torch
 from cab import UserError
 from cab.analysis.gradients import norms_over_training
 from cab.analysis.subject import Subject, subject_of
-from cab.runner.launch import composed
+from cab.config.compose import compose
 from cab.runner.run import run_cell
 from tasks.glue import synthetic
 
@@ -30,7 +30,7 @@ INSIDE = [
 
 
 def trained_weights(overrides: list[str], folder: Path) -> dict[str, torch.Tensor]:
-    outcome = run_cell(composed([*overrides, f"results_dir={folder}"]))
+    outcome = run_cell(compose([*overrides, f"results_dir={folder}"]))
     assert outcome.record is not None
     assert outcome.record.status.value == "finished"
     weights: dict[str, torch.Tensor] = torch.load(folder / outcome.record.hash / "weights.pt", weights_only=True)

@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
+from cab.config.compose import compose
 from cab.data.sources import data_sets
 from cab.errors import UserError
 from cab.records.results import is_generated
 from cab.registry.registries import TASKS
 from cab.runner.cell import Cell
-from cab.runner.launch import jobs_of
-from cab.runner.missing_data import bring_data
-from cab.runner.report import Report
+from cab.runner.engine import load_data
 from tests.cab.data.hosts import Host
 
 CELLS = [  # a probe makes all of its data sets
@@ -28,8 +27,7 @@ OVERRIDES = ("task=lstf", "backbone=informer", "attention=vanilla", "pattern=NC"
 
 @functools.cache
 def config(dataset: str) -> dict[str, Any]:
-    with jobs_of([[*OVERRIDES, f"dataset={dataset}"]], Report(raises=True), is_sweep=False) as jobs:
-        return dict(next(jobs).config)
+    return compose([*OVERRIDES, f"dataset={dataset}"])
 
 
 def cell(dataset: str, root: Path | None, **data: Any) -> Cell:
@@ -66,16 +64,16 @@ def test_it_is_brought_where_the_run_is_told_to(
     facts: dict[str, Any] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     item = dataclasses.replace(each.items[0], address=f"{host.address}/ETTh1.csv", **facts)
     known = {**data_sets(), "etth1": dataclasses.replace(each, items=[item])}
-    monkeypatch.setattr("cab.runner.missing_data.data_sets", lambda: known)
+    monkeypatch.setattr("cab.data.sources.data_sets", lambda: known)
     told, untold = (cell("etth1", tmp_path, download=download) for download in ("yes", False))
     assert told.hash == untold.hash, "where its data come from is no part of what a cell is"
-    bring_data(untold)
-    assert host.asked == []
+    with pytest.raises(UserError, match="cab data download etth1"):
+        load_data(untold)
+    assert host.requests == []
     for _ in range(2):
-        bring_data(told)
-    assert len(host.asked) == 1
-    told.task.setup(tmp_path)
-    bring_data(cell("synthetic", None, download=True))  # needs nothing
+        load_data(told)
+    assert len(host.requests) == 1
+    load_data(cell("synthetic", None, download=True))  # needs nothing
 
 
 @pytest.mark.usefixtures("_no_network")
@@ -83,11 +81,11 @@ def test_what_cannot_be_brought_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"^data.download=true requires a folder for the data: set data_root=FOLDER or CAB_DATA"
     ):
-        bring_data(cell("weather", None, download=True))
+        load_data(cell("weather", None, download=True))
     words = "^weather must be downloaded manually: download WTH.csv from https://.*; then: "
     words += f"`cab data download weather --data-root {tmp_path} --source DOWNLOADED_FILE_OR_FOLDER`$"
     with pytest.raises(UserError, match=words):
-        bring_data(cell("weather", tmp_path, download=True))
+        load_data(cell("weather", tmp_path, download=True))
     with pytest.raises(UserError, match=r"data.download must be true or false, got 'perhaps'"):
         cell("weather", tmp_path, download="perhaps")
     with pytest.raises(UserError, match=r"unknown option 'data.downlaod': did you mean 'data.download'"):

@@ -13,7 +13,7 @@ from cab.cli.main import main
 from cab.data.sources import data_set, data_sets
 from cab.errors import UserError
 from cab.files.config_folders import CONFIGS
-from cab.runner.prepared_data import prepare
+from cab.runner.launch import prepare
 
 PAGE = (CONFIGS.parent / "docs" / "howto" / "data.md").read_text()
 COMMANDS = re.findall(r"^(?: {4})?(cab [^#\n]*)|`(cab data [^`]*)`", PAGE, flags=re.MULTILINE)

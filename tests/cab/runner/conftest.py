@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from cab import register_attention, register_task
+from cab.config.compose import compose
 from cab.files.config_folders import config_folders
 from cab.registry.registries import ATTENTIONS, TASKS
-from cab.runner.launch import composed
 from tests.cab.runner.learning_attention import Learning
 from tests.cab.runner.troubled import Troubled
 
@@ -41,6 +41,6 @@ def troubled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., d
         monkeypatch.setattr(Troubled, "trouble_now", trouble)
         chosen = ["task=troubled", "dataset=synthetic", "backbone=gpt2", "attention=vanilla", "pattern=CS"]
         chosen += ["preset=smoke", "device=cpu", f"results_dir={tmp_path}", "trainer.batch_size=4"]
-        return composed([*chosen, "trainer.max_steps=8", *overrides])
+        return compose([*chosen, "trainer.max_steps=8", *overrides])
 
     return cell

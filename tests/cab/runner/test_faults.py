@@ -8,8 +8,6 @@ import os
 import pickle
 import shutil
 import signal
-import time
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,8 +21,8 @@ from cab.cli.main import main
 from cab.errors import Preempted
 from cab.records.record import Record
 from cab.runner.failures import StopSignals
+from cab.runner.folder import cell_statuses
 from cab.runner.run import run_cell
-from cab.runner.statuses import cell_statuses
 from engines.torch.checkpoints import Checkpoints
 from tests.cab.runner.troubled import Troubled
 
@@ -201,28 +199,6 @@ def test_a_cell_that_is_run_again_and_cut_goes_on(
 def test_outside_training_a_signal_stops_at_once() -> None:
     with StopSignals().watched(), pytest.raises(Preempted, match="SIGTERM"):
         os.kill(os.getpid(), signal.SIGTERM)
-
-
-@pytest.mark.parametrize(("number", "error"), [(signal.SIGUSR2, Preempted), (signal.SIGINT, KeyboardInterrupt)])
-def test_a_signal_during_a_weak_reference_callback_is_not_lost(
-    number: signal.Signals, error: type[BaseException], capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Python prints and ignores an exception that is raised there."""
-
-    def during_callback(_: object) -> None:
-        os.kill(os.getpid(), number)
-        time.sleep(0.001)  # here the handler runs
-
-    def collect() -> None:
-        collected = {1}
-        reference = weakref.ref(collected, during_callback)
-        del collected
-        assert reference() is None
-        time.sleep(5)
-
-    with StopSignals().watched(), pytest.raises(error):
-        collect()
-    assert "Exception ignored" not in capfd.readouterr().err
 
 
 def test_a_missing_package_is_named_with_its_extra(

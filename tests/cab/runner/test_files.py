@@ -9,9 +9,9 @@ import pytest
 
 from cab import UserError
 from cab.cli.main import main
+from cab.config.compose import compose
 from cab.registry.registries import ATTENTIONS, load_object
 from cab.runner.cell import Cell
-from cab.runner.launch import composed
 from tests.cab.runner.processes import the_record
 
 MINE = """
@@ -49,7 +49,7 @@ def test_every_path_of_a_file_is_one_attention(tmp_path: Path) -> None:
     Path("inner").mkdir()
     Path("link.py").symlink_to("mine.py")
     paths = ["mine.py", "./mine.py", "inner/../mine.py", str(tmp_path / "mine.py"), "link.py"]
-    cells = [Cell.from_config(composed([*CELL, f"attention={path}:Mine"])) for path in paths]
+    cells = [Cell.from_config(compose([*CELL, f"attention={path}:Mine"])) for path in paths]
     assert len({cell.hash for cell in cells}) == 1
     assert {cell.config.attention.name for cell in cells} == {"mine.py:Mine"}
     assert {cell.label for cell in cells} == {"Mine"}

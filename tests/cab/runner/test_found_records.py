@@ -17,9 +17,9 @@ from cab.cli.main import main
 from cab.data.sources import data_sets
 from cab.records.record import Record, with_checksum
 from cab.runner.cell import Cell as CheckedCell
-from cab.runner.report import Job, Report, cells_without_record
+from cab.runner.folder import cell_statuses
+from cab.runner.report import Job, Report, cells_to_run
 from cab.runner.run import run_cell
-from cab.runner.statuses import cell_statuses
 from tests.cab.runner.troubled import Troubled
 
 Cell = Callable[..., dict[str, Any]]
@@ -65,7 +65,7 @@ def test_a_sweep_reads_the_data_of_its_found_cells_once(
     report = Report()
     jobs = [Job(troubled("trainer.max_steps=1"), "cab run")] * 3
     assert measured.exists()
-    assert list(cells_without_record(jobs, report)) == []
+    assert list(cells_to_run(jobs, report)) == []
     assert len(report.outcomes) == 3
     assert len(read) == 1
 
@@ -73,7 +73,7 @@ def test_a_sweep_reads_the_data_of_its_found_cells_once(
 def test_a_sweep_names_a_cell_of_other_data(measured: Path, troubled: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
     other_data(monkeypatch)
     report = Report()
-    assert list(cells_without_record([Job(troubled("trainer.max_steps=1"), "cab run")], report)) == []
+    assert list(cells_to_run([Job(troubled("trainer.max_steps=1"), "cab run")], report)) == []
     assert report.exit_status == 1
     assert measured.name in report.failures[0]
 
@@ -178,7 +178,9 @@ def test_files_have_the_permissions_that_the_umask_leaves(troubled: Cell, tmp_pa
 def test_a_run_on_files_that_are_not_the_published_ones_is_marked(
     troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("cab.runner.provenance.data_sets", lambda: {"synthetic": data_sets()["etth1"]})
+    found = {"synthetic": data_sets()["etth1"]}
+    monkeypatch.setattr("cab.data.sources.data_sets", lambda: found)
+    monkeypatch.setattr("cab.runner.provenance.is_generated", lambda _: False)
     (tmp_path / "ETTh1.csv").write_text("x")
     record = run_cell(troubled("trainer.max_steps=1", f"data_root={tmp_path}")).record
     assert record is not None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import queue
 import signal
-import subprocess
 import threading
+import time
 import types
 from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from cab import UserError
 from cab.cli.main import main
 from cab.runner import pool
 from cab.runner.cell import Cell
-from cab.runner.gpu_share import SHARED_BY, limit_gpu_memory
-from cab.runner.pool import _environment, _Worker, run_in_pool
+from cab.runner.pool import Pool, run_in_pool, worker_environment
+from cab.runner.processes import SHARED_BY, limit_gpu_memory
 from cab.runner.provenance import hardware
 from cab.runner.report import Job, Report
 from tests.cab.runner.processes import records, run_cab
@@ -45,7 +46,7 @@ def test_a_pool_gives_what_one_process_gives_although_a_worker_is_killed(
 ) -> None:
     process = run_cab(*POOL, f"results_dir={tmp_path}", stop=f"kill step-00000008.ckpt {tmp_path / 'killed'}")
     assert process.returncode == 0, process.stderr
-    assert "was killed by SIGKILL" in process.stderr
+    assert " died" in process.stderr
     assert "resuming from step 4" in process.stderr
     assert {row.removeprefix("†").split()[0] for row in process.stdout.splitlines()[-2:]} == {"vanilla", "none"}
     assert len(alone) == 2
@@ -68,35 +69,54 @@ def test_a_pool_that_is_told_to_stop_saves_and_goes_on(
     assert [record["metrics"] for record in records(tmp_path)] == [record["metrics"] for record in alone]
 
 
-def test_a_stop_while_a_worker_starts_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    waiting.put((None, Job({}, "")))
-    worker = _Worker(waiting, Report(), dict(os.environ))
-    stopping = threading.Thread(target=worker.stop)
-    started, start = [], subprocess.Popen
+def die(job: Job) -> tuple[str, str]:
+    """A job whose worker is killed once, or always."""
+    mark = Path(job.command)
+    if not mark.exists():
+        if mark.suffix == ".once":
+            mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "locked", ""
 
-    def stop_and_start(*_: Any, **options: Any) -> subprocess.Popen[str]:
-        stopping.start()
-        stopping.join(timeout=0.5)
-        started.append(start(["sleep", "100"], **options))
-        return started[0]
 
-    monkeypatch.setattr(subprocess, "Popen", stop_and_start)
-    worker.start()
-    worker.join(timeout=10)
-    ended = not worker.is_alive()
-    started[0].kill()
-    assert ended
+@pytest.mark.parametrize(("name", "failures"), [("killed.once", 0), ("killed", 1)])
+def test_a_cell_whose_worker_dies_runs_once_more(
+    name: str, failures: int, troubled: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "run_job", die)
+    config = troubled()
+    report = Report()
+    waiting = Pool([(Cell.from_config(config), Job(config, str(tmp_path / name)))], report)
+    waiting.run([worker_environment(0, 1, [])])
+    assert len(report.failures) == failures
+    errors = [record["error"] for record in records(tmp_path)]
+    assert errors == ["LostProcessError: its worker died 2 times"] * failures
+
+
+def test_no_cell_starts_after_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells: list[Any] = [(types.SimpleNamespace(title="a cell"), Job({}, ""))] * 2
+    waiting = Pool(cells, Report())
+    submitted: list[Job] = []
+
+    def submit(self: Any, function: Any, job: Job) -> Future[tuple[str, str]]:  # noqa: ARG001
+        submitted.append(job)
+        threading.Thread(target=waiting.stop).start()
+        raise BrokenProcessPool  # its worker was starting
+
+    monkeypatch.setattr(pool.ProcessPoolExecutor, "submit", submit)
+    monkeypatch.setattr(pool.log, "warning", lambda *_: time.sleep(0.5))
+    waiting.run([{}])
+    assert len(submitted) == 1
 
 
 def test_a_worker_has_a_gpu_and_its_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    chosen = [_environment(i, 3, ["4", "GPU-7f"])["CUDA_VISIBLE_DEVICES"] for i in range(3)]
+    chosen = [worker_environment(i, 3, ["4", "GPU-7f"])["CUDA_VISIBLE_DEVICES"] for i in range(3)]
     assert chosen == ["4", "GPU-7f", "4"]
     cores = len(os.sched_getaffinity(0))
-    assert _environment(0, 2, [])["OMP_NUM_THREADS"] == str(max(1, cores // 2))
+    assert worker_environment(0, 2, [])["OMP_NUM_THREADS"] == str(max(1, cores // 2))
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
-    assert _environment(0, 2, [])["OMP_NUM_THREADS"] == "5"
+    assert worker_environment(0, 2, [])["OMP_NUM_THREADS"] == "5"
 
 
 @pytest.mark.parametrize(
@@ -111,18 +131,13 @@ def test_a_worker_has_a_gpu_and_its_share_of_the_cores(monkeypatch: pytest.Monke
 def test_workers_are_spread_over_the_gpus_and_know_how_many_share_theirs(
     gpus: str, workers: int | None, each: int, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started: list[str] = []
-
-    class Noted(_Worker):
-        def run(self) -> None:
-            started.append(f"{self.environment['CUDA_VISIBLE_DEVICES']}:{self.environment.get(SHARED_BY, '')}")
-
-    cells: list[Any] = [(None, None)] * 7
-    monkeypatch.setattr(pool, "_Worker", Noted)
-    monkeypatch.setattr(pool, "cells_without_record", lambda *_: cells)
+    started: list[dict[str, str]] = []
+    monkeypatch.setattr(Pool, "run", lambda self, environments: started.extend(environments))  # noqa: ARG005
+    monkeypatch.setattr("cab.runner.report.cells_to_run", lambda *_: [(None, None)] * 7)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
     run_in_pool([], Report(), workers=workers, workers_per_gpu=each)
-    assert " ".join(sorted(started)) == expected
+    shown = sorted(f"{found.get('CUDA_VISIBLE_DEVICES', '')}:{found.get(SHARED_BY, '')}" for found in started)
+    assert " ".join(shown) == expected
 
 
 @pytest.mark.parametrize(("count", "share"), [(1, None), (4, 0.25 - 0.5 / 80)])
@@ -158,17 +173,3 @@ def test_mistakes_are_told_before_a_worker_starts(tmp_path: Path, capsys: pytest
         assert main(["run", *CELLS, *overrides]) == 2
         assert f"cluster.{option} must be {wanted}, got 0" in capsys.readouterr().err
     assert not any(tmp_path.iterdir())
-
-
-def test_a_cell_whose_worker_disappears_twice_has_a_failed_record(
-    troubled: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    worker = _Worker(queue.SimpleQueue(), Report(), {})
-    monkeypatch.setattr(worker, "_answer", lambda _: None)
-    monkeypatch.setattr(worker, "_exit_reason", lambda: "was killed by SIGSEGV")
-    config = troubled()
-    worker._run_cell(Cell.from_config(config), Job(config, "cab run"))
-    [record] = records(tmp_path)
-    error = "LostProcessError: its worker was killed by SIGSEGV 2 times"
-    assert (record["status"], record["error"]) == ("failed", error)
-    assert len(worker.report.failures) == 1

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from cab.cli.main import main
+from cab.config.compose import compose
 from cab.records.record import Record
 from cab.runner.cell import Cell
-from cab.runner.launch import composed, run_sweeps
+from cab.runner.launch import run_sweeps
 from engines.torch.profiling import PARTS, STEPS
 
 CELL = ["task=lstf", "dataset=synthetic", "backbone=informer", "attention=abc", "pattern=CS", "preset=smoke"]
@@ -68,10 +69,10 @@ def test_products_are_as_exact_as_the_cell_says(tmp_path: Path, monkeypatch: pyt
 
 
 def test_the_precision_identifies_the_cell_and_the_workers_do_not() -> None:
-    usual = Cell.from_config(composed(CELL))
-    high = Cell.from_config(composed([*CELL, "trainer.float32_matmul_precision=high"]))
+    usual = Cell.from_config(compose(CELL))
+    high = Cell.from_config(compose([*CELL, "trainer.float32_matmul_precision=high"]))
     assert high.hash != usual.hash
-    assert Cell.from_config(composed([*CELL, "trainer.num_workers=3"])).hash == usual.hash
+    assert Cell.from_config(compose([*CELL, "trainer.num_workers=3"])).hash == usual.hash
 
 
 def test_wrong_values_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:

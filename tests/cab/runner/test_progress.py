@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import fcntl
-import io
-import json
-import logging
 import os
 import pty
-import queue
 import re
 import struct
 import subprocess
@@ -16,72 +12,12 @@ import sys
 import termios
 import threading
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from cab.runner import pool, progress
-from cab.runner.report import Job, Report
-from cab.runner.worker import ToPool, Unwatched
+from cab.runner import progress
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
-@pytest.fixture
-def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "PAUSE", 0.0)
-
-
-@pytest.mark.usefixtures("_no_pause")
-def test_a_worker_tells_how_far_it_is_and_draws_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    said: list[tuple[str, int, int]] = []
-    progress.report_progress(lambda *words: said.append(words))
-    try:
-        assert list(progress.with_progress("cell", 3, 6)) == [3, 4, 5]
-    finally:
-        progress.report_progress(None)
-    assert said == [("cell", 3, 6), ("cell", 4, 6), ("cell", 5, 6)]
-    assert list(progress.with_progress("cell", 3, 6)) == [3, 4, 5]  # where nobody looks
-    assert capsys.readouterr().err == ""
-
-
-def test_a_worker_is_no_terminal_and_hands_on_warnings_alone() -> None:
-    assert not Unwatched(io.BytesIO()).isatty()
-    answers = io.StringIO()
-    logger = logging.Logger("worker")
-    logger.addHandler(ToPool(answers))
-    logger.info("step 4, loss 1.0")
-    logger.warning("a look %d", 2)
-    assert json.loads(answers.getvalue()) == {"level": logging.WARNING, "log": "a look 2"}
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_the_pool_draws_what_its_workers_tell(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Until the answer comes; of a worker that dies over a cell there is none."""
-    messages: list[dict[str, Any]] = [{"title": "a cell", "step": step, "total": 8} for step in (0, 2, 4)]
-    messages += [{"level": logging.WARNING, "log": "look"}, {"title": "another cell", "step": 1, "total": 2}]
-    text = "".join(json.dumps(message) + "\n" for message in messages)
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    worker = pool._Worker(queue.SimpleQueue(), Report(), {})
-    for end, expected in ((json.dumps({"error": "", "outcome": "completed"}) + "\n", "completed"), ('{"outc', None)):
-        process = SimpleNamespace(stdin=io.StringIO(), stdout=io.StringIO(text + end))
-        monkeypatch.setattr(worker, "_live_process", lambda process=process: process)
-        answer = worker._answer(Job({}, "cab run"))
-        assert (answer and answer["outcome"]) == expected
-    worker.line.close()
-    drawn = terminal.getvalue()
-    assert re.search(r"a cell:   0%.*0/8", drawn)
-    assert drawn.count("a cell:   0%") == 2, "one line a cell, which goes on"
-    assert re.search(r"another cell:  50%.*1/2", drawn)
-    assert [record.getMessage() for record in caplog.records] == ["look", "look"]
 
 
 def test_a_slow_part_of_the_set_up_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,9 +51,8 @@ def test_two_workers_in_a_real_terminal(tmp_path: Path) -> None:
     assert process.wait() == 0, drawn.decode()
     text = drawn.decode()
     for attention in ("vanilla", "abc"):
-        assert re.search(rf"lstf synthetic M informer NC {attention} smoke 1: +\d+%", text), text
         assert re.search(rf"finished: lstf synthetic M informer NC {attention} smoke 1 \(\d of 2", text), text
-    assert "loss" not in text
+    assert re.search(r"runs: +\d+%.*[12]/2", text), text
     lines = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "\n", text).replace("\r", "\n").splitlines()
     assert max(len(line) for line in lines if "cab verify" not in line) <= columns
 

@@ -15,9 +15,8 @@ import torch
 
 from cab import UserError
 from cab.backbone_protocols import RecurrentLM
-from cab.config.compose import check_overrides
+from cab.config.compose import check_overrides, compose
 from cab.runner.cell import Cell
-from cab.runner.launch import composed
 from cab.runner.processes import Processes
 from engines.fairseq.command import check_trainer, network_arguments
 from engines.torch import check, checkpoints
@@ -53,9 +52,9 @@ def test_the_commands_of_its_page_are_cells() -> None:
 
 
 def test_the_memory_length_names_the_variant() -> None:
-    usual = Cell.from_config(composed([*CELL, "attention=vanilla"]))
+    usual = Cell.from_config(compose([*CELL, "attention=vanilla"]))
     assert usual.key["config_variant"] == ""
-    cell = Cell.from_config(composed(RECURRENT))
+    cell = Cell.from_config(compose(RECURRENT))
     assert cell.config.trainer.memory_length == 32
     assert cell.key["config_variant"] == "recurrence 32"
 
@@ -75,7 +74,7 @@ def test_what_makes_no_sense_is_refused_in_one_line(overrides: list[str], messag
     asked = [*CELL, *overrides] if "attention=vanilla" in overrides else [*RECURRENT, *overrides]
     chosen = {override.split("=")[0]: override for override in asked}
     with pytest.raises(UserError, match=message) as error:
-        Cell.from_config(composed(list(chosen.values())))
+        Cell.from_config(compose(list(chosen.values())))
     assert "\n" not in str(error.value)
 
 
@@ -83,11 +82,11 @@ def test_a_network_that_remembers_nothing_is_refused(monkeypatch: pytest.MonkeyP
     monkeypatch.delattr("backbones.gpt2.GPT2.init_mems")
     assert LM.recurrent is RecurrentLM
     with pytest.raises(UserError, match=r"backbone 'gpt2' does not implement init_mems\(batch_size, num_tokens\)"):
-        Cell.from_config(composed(RECURRENT))
+        Cell.from_config(compose(RECURRENT))
 
 
 def test_fairseq_has_none() -> None:
-    cell = Cell.from_config(composed(RECURRENT))
+    cell = Cell.from_config(compose(RECURRENT))
     with pytest.raises(UserError, match=r"engine=fairseq does not support trainer\.memory_length=32; change it"):
         check_trainer(cell.config.trainer)
     with pytest.raises(UserError, match=r"engine=fairseq does not support backbone\.positions=none"):
@@ -96,11 +95,11 @@ def test_fairseq_has_none() -> None:
 
 def test_several_processes_are_refused() -> None:
     with pytest.raises(UserError, match="without torchrun or srun"):
-        check(Cell.from_config(composed(RECURRENT)), Processes(rank=0, local_rank=0, count=2))
+        check(Cell.from_config(compose(RECURRENT)), Processes(rank=0, local_rank=0, count=2))
 
 
 def test_more_rows_than_blocks_are_refused() -> None:
-    cell, processes = Cell.from_config(composed(RECURRENT)), Processes(rank=0, local_rank=0, count=1)
+    cell, processes = Cell.from_config(compose(RECURRENT)), Processes(rank=0, local_rank=0, count=1)
     run = SimpleNamespace(cell=cell, processes=processes, observer=None)
     assert make_order(9, run).in_rows  # type: ignore[arg-type]
     with pytest.raises(

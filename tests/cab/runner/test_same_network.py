@@ -7,18 +7,17 @@ from typing import Any
 
 import pytest
 
+from cab.config.compose import compose
 from cab.records.record import Record, weights_path
 from cab.runner.cell import Cell
-from cab.runner.launch import composed
-from cab.runner.run import run_cell
-from cab.runner.same_network import same_network
+from cab.runner.run import run_cell, same_network
 
 
 def config(
     folder: Path, *overrides: str, place: str = "task=lstf dataset=synthetic backbone=informer"
 ) -> dict[str, Any]:
     cell = [*place.split(), "preset=smoke", "device=cpu", "logger=csv"]
-    return composed([*cell, f"results_dir={folder}", *overrides])
+    return compose([*cell, f"results_dir={folder}", *overrides])
 
 
 @pytest.fixture(scope="module")

@@ -24,10 +24,10 @@ from cab.files.config_folders import CONFIGS
 from cab.records.record import Record
 from cab.registry.registries import TASKS
 from cab.runner.cell import runnable_cells
+from cab.runner.folder import cell_statuses
+from cab.runner.launch import expand
 from cab.runner.run import run_cell
 from cab.runner.slurm import job_facts, job_name
-from cab.runner.statuses import cell_statuses
-from cab.runner.sweep import expand
 from tests.cab.cli.command import ROOT
 
 Cell = Callable[..., dict[str, Any]]

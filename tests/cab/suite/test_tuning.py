@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from cab.cli.main import main
+from cab.config.compose import compose
 from cab.errors import UserError
 from cab.records.record import Record
 from cab.runner.cell import Cell
-from cab.runner.launch import composed
 from cab.suite.anchors import Anchors
 from cab.suite.cells import suite_cells
 from cab.suite.gain import suite_gains
@@ -124,7 +124,7 @@ def test_the_record_of_a_tuned_run_contains_its_grid(tmp_path: Path) -> None:
     }
     assert record.config["trainer"]["learning_rate"] == chosen_rate(rows)
     command = shlex.split(record.command.removeprefix("cab run "))
-    assert Cell.from_config(composed(command)).hash == record.hash
+    assert Cell.from_config(compose(command)).hash == record.hash
 
 
 def test_a_record_belongs_to_a_cell_with_its_options() -> None:

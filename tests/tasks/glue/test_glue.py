@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from cab import Backbone, UserError, build_backbone
-from cab.runner.launch import composed
-from cab.runner.pretrained import WHILE_LEARNING
+from cab.config.compose import compose
+from cab.runner.weights import WHILE_LEARNING
 from tasks.corpus.synthetic import NAMES
 from tasks.corpus.tokens import BEGIN, END, PAD
 from tasks.glue import synthetic
@@ -182,7 +182,7 @@ def test_presets_continue_the_pretrainings_networks(preset: str, pretraining: st
     configs = []
     for task, dataset, backbone in (("mlm", pretraining, "roberta"), ("glue", "rte", "roberta_classifier")):
         cell = {"task": task, "dataset": dataset, "backbone": backbone, "pattern": "NS", "attention": attention}
-        configs.append(composed([f"{key}={value}" for key, value in {**cell, "preset": preset}.items()]))
+        configs.append(compose([f"{key}={value}" for key, value in {**cell, "preset": preset}.items()]))
     before, after = configs
     assert after["attention"] == before["attention"]
     decided = (*WHILE_LEARNING, "vocab_size", "max_length", "funnel_decoder_layers")  # a classifier has no decoder

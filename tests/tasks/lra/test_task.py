@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from cab import Backbone, UserError, build_backbone
+from cab.config.compose import compose
 from cab.records.results import is_generated
 from cab.registry.registries import TASKS
 from cab.registry.tables import read_table
-from cab.runner import launch
 from cab.runner.cell import Cell, runnable_cells
-from cab.runner.sweep import expand
+from cab.runner.launch import expand
 from tasks.lra.task import LongRangeArena
 from tests.tasks.in_order import in_order
 from tests.tasks.lra.test_listops import small_task
@@ -26,7 +26,7 @@ DATASETS = TASKS.get("lra").datasets
 def composed(dataset: str, preset: str, *overrides: str) -> dict[str, Any]:
     chosen = {"task": "lra", "dataset": dataset, "backbone": "encoder", "pattern": "NS", "attention": "vanilla"}
     named = [f"{key}={value}" for key, value in {**chosen, "preset": preset, "device": "cpu"}.items()]
-    return launch.composed([*named, *overrides])
+    return compose([*named, *overrides])
 
 
 def network(task: LongRangeArena, attention: str = "vanilla", **options: Any) -> Backbone:

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from cab import Backbone, Pattern, UserError, build_backbone
+from cab.config.compose import compose
 from cab.registry.registries import TASKS
 from cab.registry.tables import read_table
-from cab.runner import launch
 from cab.runner.cell import Cell, runnable_cells
-from cab.runner.same_network import same_network
+from cab.runner.run import same_network
 from tasks.probe.batches import IGNORE_INDEX, query_logits
 from tasks.probe.task import Probe
 from tests.tasks.in_order import in_order
@@ -112,7 +112,7 @@ def test_a_probe_is_not_asked_in_a_pattern_that_it_has_not() -> None:
 
 def composed(dataset: str, preset: str, *overrides: str, pattern: str = "CS") -> dict[str, Any]:
     chosen = {"task": "probe", "dataset": dataset, "backbone": "mixer", "pattern": pattern, "attention": "vanilla"}
-    return launch.composed([*(f"{key}={value}" for key, value in {**chosen, "preset": preset}.items()), *overrides])
+    return compose([*(f"{key}={value}" for key, value in {**chosen, "preset": preset}.items()), *overrides])
 
 
 @pytest.mark.parametrize("preset", ["paper", "mini", "smoke"])
