@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import statistics
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import matplotlib as mpl
@@ -18,11 +18,17 @@ import pandas as pd
 
 from cab import load_results
 from cab.records.results import REFERENCE_DIRS
-from cab.reports.board_table import board_columns
-from cab.reports.frontier import COSTS, frontier_figure, frontier_points, single_seeds
-from cab.reports.suite_board import BoardRow, SuiteBoard, main_finding, suite_board
-from cab.suite.anchors import ATTENTIONS as ANCHORS
-from cab.suite.results import CellResults
+from cab.reports.board_tables import board_columns
+from cab.reports.figures import frontier_figure
+from cab.reports.suite_board import (
+    FRONTIER_COSTS,
+    SuiteBoard,
+    frontier_points,
+    main_finding,
+    single_seeds,
+    suite_board,
+)
+from cab.suite.cells import ANCHORS, CellResults
 
 ROOT = Path(__file__).parents[1]
 README, GALLERY = ROOT / "README.md", ROOT / "docs" / "results" / "gallery.md"
@@ -50,7 +56,7 @@ def reference_board(folders: Iterable[Path] = REFERENCE_DIRS) -> SuiteBoard:
 
 def readme_text(board: SuiteBoard) -> str:
     """Return the README's finding and table."""
-    rows = [row for row in board.rows if row.attention in SHOWN]
+    rows = board.table[board.table["attention"].isin(SHOWN)]
     return f"**{main_finding(board)}**\n\n{gain_table(board, rows)}"
 
 
@@ -59,20 +65,19 @@ def gallery_text(board: SuiteBoard) -> str:
     cells = [each for each in board.results if each.runs and board.gains.cells[each.cell.key]]
     lines = [f"| {each.cell}, {each.cell.metric} | {' | '.join(_metrics(each))} |" for each in cells]
     header = ["| Cell, metric | vanilla | none | Others, best first |", "| --- | --- | --- | --- |"]
-    return "\n".join([gain_table(board, board.rows), "", *header, *lines])
+    return "\n".join([gain_table(board, board.table), "", *header, *lines])
 
 
-def gain_table(board: SuiteBoard, rows: Sequence[BoardRow]) -> str:
+def gain_table(board: SuiteBoard, rows: pd.DataFrame) -> str:
     """Return a table with K per pattern, and the cost at 8,192 tokens."""
-    columns = [each for each in board_columns(board) if each.header.label.partition(" ")[0] in GAIN_COLUMNS]
-    header = ["Attention", *(each.header.label[0].upper() + each.header.label[1:] for each in columns)]
+    columns = [each for each in board_columns(board.patterns) if each.label.partition(" ")[0] in GAIN_COLUMNS]
+    header = ["Attention", *(each.label[0].upper() + each.label[1:] for each in columns)]
     lines = [f"| {' | '.join(header)} |", "|" + " --- |" * len(header)]
-    for row in rows:
-        entries = [column.entry(row) for column in columns]
-        texts = [f"**{entry.text}**" if entry.best else entry.text for entry in entries]
-        details = [f" ({entry.detail})" if entry.detail else "" for entry in entries]
-        cells = [text + detail for text, detail in zip(texts, details, strict=True)]
-        lines.append(f"| `{row.attention}` | {' | '.join(cells)} |")
+    for row in rows.to_dict("records"):
+        cells = [column.cell(row) for column in columns]
+        texts = [f"**{cell.text}**" if cell.best else cell.text for cell in cells]
+        texts = [text + (f" ({cell.detail})" if cell.detail else "") for text, cell in zip(texts, cells, strict=True)]
+        lines.append(f"| `{row['attention']}` | {' | '.join(texts)} |")
     return "\n".join(lines)
 
 
@@ -115,7 +120,9 @@ def draw(board: SuiteBoard, path: Path) -> None:
     pattern = max(points, key=lambda name: len(points[name].keys() - single_seeds(board, name)))
     title = f"Share of softmax's gain retained against time, pattern {pattern}"
     single = single_seeds(board, pattern)
-    figure = frontier_figure(points[pattern], title=title, label=COSTS["time"], single=single, size=(7, 3.6))
+    figure = frontier_figure(
+        points[pattern], title=title, label=FRONTIER_COSTS["time"][0], single=single, size=(7, 3.6)
+    )
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "cab", "font.family": "sans-serif"}):
         figure.savefig(path, metadata={"Date": None})
 

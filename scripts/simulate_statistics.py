@@ -13,8 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cab.scoring.statistics import Verdict
-from cab.suite.anchors import NO_ATTENTION, SOFTMAX, Anchors
-from cab.suite.cells import SuiteCell
+from cab.suite.cells import NO_ATTENTION, SOFTMAX, Anchors, SuiteCell
 from cab.suite.gain import CellGain, PatternGain, compare, gains_of
 
 NAME = "attention"

@@ -33,15 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from cab.reports.board_table import write_suite_csv
     from cab.reports.leaderboard import score_boards, write_csv
-    from cab.reports.suite_board import suite_board
-    from cab.reports.task_sections import task_sections
+    from cab.reports.suite_board import suite_board, write_suite_csv
     from cab.scoring import load_costs
     from cab.scoring.selection import rows_in_index
 
-    has_figures = args.figures or args.format == "page"
-    if has_figures:
+    is_page = args.format == "page"
+    if args.figures or is_page:
         check_writable(args.out, "--out")
     is_alone = args.with_reference and args.results == [DEFAULT_DIR] and not DEFAULT_DIR.exists()  # no results yet
     if is_alone:
@@ -53,37 +51,27 @@ def run(args: argparse.Namespace) -> int:
     unscored = results.drop(scored.index)
     boards = [] if scored.empty and not unscored.empty else score_boards(scored, normalization=args.normalization)
     suite = suite_board(results)
-    sections = task_sections(unscored) if has_figures else []
     costs = load_costs(args.costs) if args.costs else None
-    written: list[Path] = []
-    if args.format == "markdown":
+    if not is_page:
         from cab.reports.markdown import markdown
 
         print(markdown(boards, suite))
-    else:
-        from cab.reports.page import write_page
+        if not args.figures:
+            return 0
+    from cab.reports.page import write_page  # imports matplotlib
+    from cab.reports.sections import efficiency_section, suite_section, task_sections, write_figures
 
-        if suite:
-            written.append(write_suite_csv(suite, args.out))
-        if boards:
-            written.append(write_csv(boards, args.out))
-        written += [section.write(args.out) for section in sections]
-        written.append(
-            write_page(
-                boards,
-                args.out,
-                normalization=args.normalization,
-                suite=suite,
-                unscored=None if unscored.empty else unscored,
-                sections=sections,
-                costs=costs,
-                skipped=skipped,
-            )
-        )
-    if args.figures:
-        from cab.reports.paper_figures import write_figures
-
-        written += write_figures(boards, args.out, sections=sections, costs=costs)
+    of_tasks = task_sections(unscored)
+    sections = [suite_section(board) for board in boards] + [section.section(rows) for section, rows in of_tasks]
+    sections += [] if costs is None else [efficiency_section(costs)]
+    written: list[Path] = []
+    if is_page:
+        written += [write_suite_csv(suite, args.out)] if suite else []
+        written += [write_csv(boards, args.out)] if boards else []
+        written += [section.write(rows, args.out) for section, rows in of_tasks]
+        options = {"normalization": args.normalization, "sections": sections, "suite": suite, "skipped": skipped}
+        written.append(write_page(boards, args.out, unscored=None if unscored.empty else unscored, **options))
+    written += write_figures(sections, args.out) if args.figures else []
     for path in written:
         print_note(f"wrote {path}")
     return 0

@@ -100,8 +100,7 @@ def _suite_of(overrides: Sequence[str]) -> tuple[list[list[str]] | None, bool]:
     """Return the sweeps of ``suite=``, or None without it, and whether ``tune=true`` is set."""
     if {"suite", "tune"}.isdisjoint(override.partition("=")[0] for override in overrides):
         return None, False
-    from cab.suite.overrides import suite_sweeps
-    from cab.suite.tuning import requests_tuning
+    from cab.suite.tuning import requests_tuning, suite_sweeps
 
     suite, tunes = suite_sweeps(overrides), requests_tuning(overrides)
     if tunes and suite is None:

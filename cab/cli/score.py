@@ -108,9 +108,9 @@ def _plain_text(table: pd.DataFrame) -> str:
 def _gain_text(results: pd.DataFrame) -> list[str]:
     """Return the tables of K if the results contain any of the suite."""
     from cab.cli.suite_tables import gain_tables
+    from cab.suite.cells import collect
     from cab.suite.check import invalid_cells
     from cab.suite.gain import suite_gains
-    from cab.suite.results import collect
 
     found = collect(results["record"].dropna().drop_duplicates())
     has_results = any(each.runs or each.left_out for each in found)

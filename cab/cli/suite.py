@@ -82,20 +82,19 @@ def run(args: argparse.Namespace) -> int:
 
 def _anchors(args: argparse.Namespace) -> int:
     from cab.records.results import whole_records
-    from cab.suite.anchors import PATH, write_anchors
+    from cab.suite.cells import ANCHORS_FILE, write_anchors
 
     written = write_anchors(record for folder in args.results for _, record in whole_records(folder, skipped=[]))
-    print(f"wrote {written} results to {PATH}", file=sys.stderr)
+    print(f"wrote {written} results to {ANCHORS_FILE}", file=sys.stderr)
     return 0
 
 
 def _report(args: argparse.Namespace) -> int:
     from cab.cli.suite_tables import gain_tables, print_verdict
     from cab.errors import UserError
-    from cab.suite.anchors import ATTENTIONS as ANCHORS
+    from cab.suite.cells import ANCHORS, read_suite, records_of
     from cab.suite.check import invalid_cells
     from cab.suite.gain import suite_gains
-    from cab.suite.results import read_suite, records_of
 
     results = read_suite(args.results)
     names = sorted({name for each in results for name in (*each.runs, *each.left_out)})
@@ -127,8 +126,8 @@ def _folders(folders: Sequence[Path]) -> str:
 
 def _check(args: argparse.Namespace) -> int:
     """Return 1 if a cell does not measure attention, a core cell does not grade, or the suite lacks evidence."""
+    from cab.suite.cells import read_suite
     from cab.suite.check import check_cell, check_suite
-    from cab.suite.results import read_suite
 
     results = read_suite(args.results)
     if all(each.is_empty for each in results):

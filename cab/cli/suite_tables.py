@@ -11,14 +11,14 @@ from cab.scoring.statistics import ONE_SEED_LEGEND, ONE_SEED_MARK
 if TYPE_CHECKING:
     from cab.records.record import Record
     from cab.suite.gain import SuiteGains
-    from cab.suite.table import GainRow
+    from cab.suite.verdict import GainRow
 
 LEGEND = "K: share of the gain of softmax attention over no attention that is retained, in percent"
 
 
 def gain_tables(gains: SuiteGains) -> str:
     """Return one table of K per pattern, and the legend."""
-    from cab.suite.table import gain_rows
+    from cab.suite.verdict import gain_rows
 
     tables = [f"{pattern}\n{gain_table(gain_rows(gains, pattern))}" for pattern, own in gains.patterns.items() if own]
     return "\n\n".join([*tables, LEGEND])
@@ -26,7 +26,7 @@ def gain_tables(gains: SuiteGains) -> str:
 
 def gain_table(rows: Sequence[GainRow]) -> str:
     """Return the table of K of one pattern, with the legend of the marks it contains."""
-    from cab.suite.table import ALIGN, HEADER
+    from cab.suite.verdict import ALIGN, HEADER
 
     table = text_table(HEADER, [row.texts for row in rows], align=ALIGN)
     return f"{table}\n{ONE_SEED_LEGEND}" if ONE_SEED_MARK in table else table
@@ -35,10 +35,10 @@ def gain_table(rows: Sequence[GainRow]) -> str:
 def print_verdict(name: str, records: Iterable[Record]) -> None:
     """Print the verdict on an attention per pattern, each followed by the table of K."""
     from cab.files.disk import sanitize_text
-    from cab.suite.anchors import ATTENTIONS
+    from cab.suite.cells import ANCHORS
     from cab.suite.verdict import judge_attention
 
-    if name in ATTENTIONS:
+    if name in ANCHORS:
         print(f"\n{name} is an anchor of the suite: its K is 100 (vanilla) or 0 (none) by definition")
         return
     verdicts = judge_attention(name, records)

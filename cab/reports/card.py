@@ -22,9 +22,9 @@ from cab.registry.code_hash import attention_hash
 from cab.registry.options import argument_texts
 from cab.registry.registries import ATTENTIONS, AttentionEntry, is_file
 from cab.registry.tables import decode_state_size
+from cab.suite.cells import read_suite
 from cab.suite.gain import SuiteGains, suite_gains
-from cab.suite.results import read_suite
-from cab.suite.table import cell_text
+from cab.suite.verdict import cell_text
 
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULTS = ROOT / "attentions" / "defaults.csv"
@@ -99,9 +99,9 @@ def summary(name: str) -> Summary:
     return Summary(name, entry.paper, " ".join(patterns), entry.complexity, verified)
 
 
-def card_id(name: str) -> str:
-    """Return the id of the summary of an attention on the leaderboard page."""
-    return f"card-{name}"
+def card_link(name: str) -> str:
+    """Return the link to the summary of a registered attention on the leaderboard page, or an empty string."""
+    return f"#card-{name}" if name in ATTENTIONS.names() else ""
 
 
 def card(name: str) -> Card:

@@ -5,138 +5,129 @@ Attentions differ in color and marker, so that no figure relies on color alone.
 
 from __future__ import annotations
 
+import base64
+import io
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import quote, unquote
 
 import matplotlib
+import numpy as np
+from markupsafe import Markup
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.transforms import Bbox
 
-from cab.reports.palette import GRID, INK, MUTED, NEGATIVE, POSITIVE, SERIES
 from cab.reports.tables import MISSING, plain
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
+INK, MUTED, GRID = "#1f2328", "#59636e", "#d1d9e0"
+POSITIVE, NEGATIVE = "#0a5ec2", "#b84a05"
+SERIES = (
+    "#0969da", "#bc4c00", "#1a7f37", "#8250df", "#cf222e",
+    "#0e7490", "#9a6700", "#bf3989", "#4d5561", "#7a3e00",
+)  # fmt: skip
 MARKERS = "os^Dv<>PXph*d"
-
+HEAT = LinearSegmentedColormap.from_list("heat", ["#e0a880", "#ffffff", "#80abdc"])
+"""Colors from -1 to 1; black text is readable on all of them."""
 REFERENCE = "vanilla"
 """Softmax attention, the baseline."""
-
 WIDTH = 3.75
-_LONGEST_LABEL = 22
+"""Width of a figure, in inches."""
+LONGEST_LABEL = 22
+OFFSETS = {(0, 7): "center", (5, 0): "left", (0, -8): "center", (-5, 0): "right"}
+"""Offsets of a name from its point in points, with the alignment of the text."""
+STYLE = {
+    "font.size": 8.5,
+    "font.family": "sans-serif",
+    "text.parse_math": False,  # names may contain dollar signs
+    "text.color": INK,
+    "axes.labelcolor": MUTED,
+    "axes.labelsize": 8,
+    "axes.edgecolor": GRID,
+    "axes.titlesize": 9.5,
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "figure.constrained_layout.use": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "xtick.color": GRID,
+    "ytick.color": GRID,
+    "xtick.labelcolor": MUTED,
+    "ytick.labelcolor": INK,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "cab",  # reproducible output
+    "pdf.fonttype": 42,
+}
 
 
 @contextmanager
 def style() -> Iterator[None]:
     """Apply the style for drawing and writing figures, as a context manager or decorator."""
-    with (
-        warnings.catch_warnings(),
-        matplotlib.rc_context(
-            {
-                "font.size": 8.5,
-                "font.family": "sans-serif",
-                "text.parse_math": False,  # names may contain dollar signs
-                "text.color": INK,
-                "axes.labelcolor": MUTED,
-                "axes.labelsize": 8,
-                "axes.edgecolor": GRID,
-                "axes.titlesize": 9.5,
-                "axes.titlelocation": "left",
-                "axes.titleweight": "bold",
-                "axes.spines.top": False,
-                "axes.spines.right": False,
-                "axes.grid": True,
-                "axes.axisbelow": True,
-                "grid.color": GRID,
-                "grid.linewidth": 0.6,
-                "xtick.color": GRID,
-                "ytick.color": GRID,
-                "xtick.labelcolor": MUTED,
-                "ytick.labelcolor": INK,
-                "legend.frameon": False,
-                "legend.fontsize": 8,
-                "svg.fonttype": "none",
-                "svg.hashsalt": "cab",  # reproducible output
-                "pdf.fonttype": 42,
-            }
-        ),
-    ):
+    with warnings.catch_warnings(), matplotlib.rc_context(STYLE):
         # the page uses the reader's fonts, which have more glyphs than matplotlib's default font
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         yield
 
 
-class Mark(NamedTuple):
-    """The attention and the value, as text, that a graphical mark represents."""
-
-    name: str
-    text: str
-
-
-def mark(artist: Artist, name: str, text: str) -> None:
-    """Attach ``name`` and ``text`` to a mark, encoded in its SVG identifier."""
-    artist.set_gid(f"mark:{quote(name, safe='')}:{quote(text, safe='')}")
-
-
-def read_mark(identifier: str | None) -> Mark | None:
-    """Decode the mark of an SVG identifier; None for other identifiers."""
-    if not identifier or not identifier.startswith("mark:"):
-        return None
-    _, name, text = identifier.split(":")
-    return Mark(unquote(name), unquote(text))
+def image(figure: Figure, title: str) -> Markup:
+    """Return ``figure`` as an image of the page; ``title`` is its text for screen readers."""
+    file = io.BytesIO()
+    with style():
+        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+    source = base64.b64encode(file.getvalue()).decode()
+    html = Markup('<img alt="{}" style="max-width: {:.2f}in" src="data:image/svg+xml;base64,{}">')
+    return html.format(title, figure.get_figwidth() * 1.3, source)
 
 
 def short(name: str) -> str:
     """Return ``name``, truncated to fit the figure."""
-    return name if len(name) <= _LONGEST_LABEL else name[: _LONGEST_LABEL - 1] + "…"
+    return name if len(name) <= LONGEST_LABEL else name[: LONGEST_LABEL - 1] + "…"
 
 
 class SeriesStyle(NamedTuple):
-    """Color, marker and line style of an attention."""
+    """Color, marker, line style and line width of an attention."""
 
     color: str
     marker: str
-    line: str
+    linestyle: str
+    linewidth: float
 
 
 def looks(attentions: Iterable[str]) -> dict[str, SeriesStyle]:
-    """Return color, marker and line style of each attention, consistent across figures; the baseline is black."""
-    others = sorted(set(attentions) - {REFERENCE})
-    lines = ("-", "--", ":", "-.")
-    look = {
-        name: SeriesStyle(
-            SERIES[rank % len(SERIES)], MARKERS[rank % len(MARKERS)], lines[rank // len(SERIES) % len(lines)]
-        )
-        for rank, name in enumerate(others)
-    }
-    return {REFERENCE: SeriesStyle(INK, "o", "-"), **look}
+    """Return the style of each attention, consistent across figures; the baseline is a thick black line."""
+    styles = {REFERENCE: SeriesStyle(INK, "o", "-", 2.2)}
+    for rank, name in enumerate(sorted(set(attentions) - {REFERENCE})):
+        line = ("-", "--", ":", "-.")[rank // len(SERIES) % 4]
+        styles[name] = SeriesStyle(SERIES[rank % len(SERIES)], MARKERS[rank % len(MARKERS)], line, 1.3)
+    return styles
 
 
-def _axes(height: float, *, title: str, labels: Iterable[str] = (), bottom: float = 0.42) -> tuple[Figure, Axes]:
-    """Return axes in a figure ``WIDTH`` inches wide, with space for ``labels`` on the left; margins in inches.
+def reference_first(names: Iterable[str]) -> list[str]:
+    """Return the names in alphabetical order, the baseline first."""
+    return sorted(set(names), key=lambda name: (name != REFERENCE, name))
 
-    A figure with longer labels than :func:`short` gives is wider. Margins follow from label lengths, because measuring
-    the text draws every figure twice, and the page has other fonts.
-    """
-    longest = max(map(len, labels), default=0)
-    more = 0.072 * max(0, longest - _LONGEST_LABEL)
-    left = 0.12 + 0.066 * min(longest, _LONGEST_LABEL) + more
-    width = WIDTH + more
-    figure = Figure(figsize=(width, height))
-    axes = figure.add_axes((left / width, bottom / height, 1 - (left + 0.1) / width, 1 - (bottom + 0.26) / height))
-    axes.set_title(title, x=-(left - 0.05) / (width - left - 0.1))
+
+def _axes(height: float, title: str) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(WIDTH, height))
+    axes = figure.subplots()
+    axes.set_title(title)
     return figure, axes
 
 
-def _rows(axes: Axes, labels: list[str]) -> None:
+def _label_rows(axes: Axes, labels: Sequence[str]) -> None:
     """Show one label per row on the left, without ticks and grid."""
     axes.grid(visible=False, axis="y")
     axes.set_yticks(range(len(labels)), labels)
@@ -144,32 +135,46 @@ def _rows(axes: Axes, labels: list[str]) -> None:
     axes.spines["left"].set_visible(False)
 
 
+def _legend_below(figure: Figure) -> None:
+    figure.legend(loc="outside lower center", ncols=3, columnspacing=1, labelspacing=0.25)
+
+
 @style()
 def index_figure(scores: pd.DataFrame, *, title: str) -> Figure:
     """Draw the compositional index of each attention with its confidence interval, best first.
 
     Args:
-            scores: columns attention, index, low, high; rows without an index are omitted.
+        scores: columns attention, index, low, high; rows without an index are omitted.
+        title: title of the figure.
     """
     shown = scores.dropna(subset=["index"]).sort_values(["index", "attention"], ascending=[True, False])
-    labels = [short(name) for name in shown["attention"]]
-    figure, axes = _axes(0.68 + 0.205 * max(len(shown), 2), title=title, labels=labels)
-    _rows(axes, labels)
+    figure, axes = _axes(0.68 + 0.205 * max(len(shown), 2), title)
+    _label_rows(axes, [short(name) for name in shown["attention"]])
     axes.xaxis.set_major_locator(MaxNLocator(6))
     axes.set_xlabel("compositional index, higher is better")
-    for row, (name, ci, low, high) in enumerate(shown[["attention", "index", "low", "high"]].itertuples(index=False)):
+    for row, (name, index, low, high) in enumerate(
+        shown[["attention", "index", "low", "high"]].itertuples(index=False)
+    ):
         color = INK if name == REFERENCE else POSITIVE
-        words = f"{name}: {ci:.3f}"
-        if math.isfinite(low) and math.isfinite(high):
-            words += f", 95% confidence interval {low:.3f} to {high:.3f}"
-            (interval,) = axes.plot([low, high], [row, row], color=color, linewidth=1.6, solid_capstyle="round")
-            mark(interval, name, words)
-        (dot,) = axes.plot([ci], [row], "o", color=color, markersize=5)
-        mark(dot, name, words)
+        axes.plot([low, high], [row, row], color=color, linewidth=1.6, solid_capstyle="round")
+        axes.plot([index], [row], "o", color=color, markersize=5)
         if name == REFERENCE:
-            axes.axvline(ci, color=MUTED, linewidth=0.9, linestyle=(0, (3, 3)), zorder=0)
+            axes.axvline(index, color=MUTED, linewidth=0.9, linestyle=(0, (3, 3)), zorder=0)
     axes.set_ylim(-0.6, max(len(shown), 2) - 0.4)
     return figure
+
+
+def heat_map(axes: Axes, values: np.ndarray, *, rows: Sequence[str], columns: Sequence[str], missing: str) -> None:
+    """Draw values from -1 to 1 as colored cells with their numbers; NaN is drawn as the text ``missing``."""
+    axes.imshow(np.nan_to_num(values), cmap=HEAT, vmin=-1, vmax=1, aspect="auto")
+    for (row, column), value in np.ndenumerate(values):
+        text = plain(value, 2) if math.isfinite(value) else missing
+        axes.text(column, row, text, ha="center", va="center", fontsize=7)
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)
+    axes.set_xticks(range(len(columns)), columns)
+    axes.set_yticks(range(len(rows)), rows)
+    axes.tick_params(length=0, labelcolor=INK)
 
 
 @style()
@@ -177,35 +182,18 @@ def correlation_figure(pairs: pd.DataFrame, *, order: Sequence[str], title: str)
     """Draw Pearson correlations as a heat map: blue for positive, orange for negative values.
 
     Args:
-        pairs: columns a, b, pearson, shared, in either order of a and b; NaN is drawn as an en dash.
+        pairs: columns a, b, pearson, in either order of a and b; NaN is drawn as an en dash.
         order: names of the rows and columns.
+        title: title of the figure.
     """
+    figure, axes = _axes(0.55 + 0.5 * max(len(order), 2), title)
+    values = np.eye(len(order))
+    for one, other, correlation in pairs[["a", "b", "pearson"]].itertuples(index=False, name=None):
+        row, column = order.index(one), order.index(other)
+        values[row, column] = values[column, row] = correlation
     labels = [short(name) for name in order]
-    size = len(labels)
-    figure, axes = _axes(0.55 + 0.5 * max(size, 2), title=title, labels=labels, bottom=0.25)
-    axes.grid(visible=False)
-    axes.spines[:].set_visible(False)
-    axes.set_xticks(range(size), labels)
-    axes.set_yticks(range(size), labels)
-    axes.tick_params(length=0, labelcolor=INK)
-    place = {name: rank for rank, name in enumerate(order)}
-    for first, second, r, n in pairs[["a", "b", "pearson", "shared"]].itertuples(index=False, name=None):
-        for row, column in {(place[first], place[second]), (place[second], place[first])}:
-            _heat_cell(axes, row, column, r, words=f"{labels[row]} with {labels[column]}, {n} shared attentions")
-    for row in range(size):
-        _heat_cell(axes, row, row, 1.0, words=f"{labels[row]} with itself")
-    axes.set_xlim(-0.5, size - 0.5)
-    axes.set_ylim(size - 0.5, -0.5)
+    heat_map(axes, values, rows=labels, columns=labels, missing=MISSING)
     return figure
-
-
-def _heat_cell(axes: Axes, row: int, column: int, value: float, *, words: str) -> None:
-    known = math.isfinite(value)
-    color = (POSITIVE if value >= 0 else NEGATIVE) if known else GRID
-    strength = 0.08 + 0.42 * abs(value) if known else 0.25
-    cell = Rectangle((column - 0.48, row - 0.46), 0.96, 0.92, facecolor=color, alpha=strength, linewidth=0)
-    mark(axes.add_patch(cell), "", f"{words}: {plain(value, 2)}" if known else f"{words}: undefined")
-    axes.text(column, row, plain(value, 2) if known else MISSING, ha="center", va="center")
 
 
 @style()
@@ -214,24 +202,21 @@ def benefit_figure(benefit: pd.DataFrame, *, title: str) -> Figure:
 
     Args:
         benefit: columns task, efficient, vanilla, without.
+        title: title of the figure.
     """
     shown = [
         ("efficient", "best efficient attention", MUTED),
         ("vanilla", "softmax attention", INK),
         ("without", "no attention", NEGATIVE),
     ]
-    labels = [short(task) for task in benefit["task"]]
-    legend = _legend_height([label for _, label, _ in shown])
-    figure, axes = _axes(0.75 + 0.45 * len(benefit) + legend, title=title, labels=labels, bottom=0.45 + legend)
-    _rows(axes, labels)
+    figure, axes = _axes(0.95 + 0.45 * len(benefit), title)
+    _label_rows(axes, [short(task) for task in benefit["task"]])
     axes.axvline(0, color=MUTED, linewidth=0.8)
     for offset, (column, label, color) in zip((-0.26, 0, 0.26), shown, strict=True):
-        bars = axes.barh([row + offset for row in range(len(benefit))], benefit[column], 0.24, color=color, label=label)
-        for bar, task, value in zip(bars, benefit["task"], benefit[column], strict=True):
-            mark(bar, "", f"{task}, {label}: {value:.3f}")
+        axes.barh(np.arange(len(benefit)) + offset, benefit[column], 0.24, color=color, label=label)
     axes.invert_yaxis()
     axes.set_xlabel("compositional index, higher is better")
-    _legend_below(figure, axes)
+    _legend_below(figure)
     return figure
 
 
@@ -241,7 +226,7 @@ def length_figure(
     *,
     title: str,
     ylabel: str,
-    looks: dict[str, SeriesStyle],
+    looks: Mapping[str, SeriesStyle],
     log: bool = True,
     crossings: Sequence[tuple[str, float, float]] = (),
 ) -> Figure:
@@ -249,31 +234,19 @@ def length_figure(
 
     Args:
         curves: columns attention, length, value; NaN values are gaps.
+        title: title of the figure.
+        ylabel: label of the vertical axis.
+        looks: style of each attention.
+        log: whether the vertical axis is logarithmic.
         crossings: (attention, length, value) of each efficiency length, drawn as a ring.
     """
-    names = sorted(curves["attention"].unique(), key=lambda name: (name != REFERENCE, name))
-    legend = _legend_height([short(name) for name in names])
-    figure, axes = _axes(2.85 + legend, title=title, labels=["12345.6"], bottom=0.5 + legend)
+    names = reference_first(curves["attention"])
+    figure, axes = _axes(2.85 + 0.17 * math.ceil(len(names) / 3), title)
     for name in names:
-        own = curves[curves["attention"] == name].sort_values("length")
-        look = looks[name]
-        width = 2.2 if name == REFERENCE else 1.3
-        (line,) = axes.plot(
-            own["length"],
-            own["value"],
-            color=look.color,
-            marker=look.marker,
-            linestyle=look.line,
-            markersize=3.6,
-            linewidth=width,
-            label=short(name),
-        )
-        ends = own.dropna(subset=["value"])
-        mark(line, name, f"{name}: {_ends(ends)}")
+        curve = curves[curves["attention"] == name].sort_values("length")
+        axes.plot(curve["length"], curve["value"], **looks[name]._asdict(), markersize=3.6, label=short(name))
     for name, length, value in crossings:
-        (ring,) = axes.plot([length], [value], "o", markersize=9, markerfacecolor="none", markeredgewidth=1.4)
-        ring.set_markeredgecolor(looks[name].color)
-        mark(ring, name, f"{name} is cheaper than softmax attention above length {length:,.0f}")
+        axes.plot(length, value, "o", markersize=9, mfc="none", mew=1.4, mec=looks[name].color)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(LogLocator(base=2, numticks=8))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda length, _: f"{length:,.0f}"))
@@ -285,15 +258,8 @@ def length_figure(
         axes.yaxis.set_minor_locator(NullLocator())
     axes.set_xlabel("sequence length")
     axes.set_ylabel(ylabel)
-    _legend_below(figure, axes)
+    _legend_below(figure)
     return figure
-
-
-def _ends(curve: pd.DataFrame) -> str:
-    if curve.empty:
-        return "no value"
-    first, last = curve.iloc[0], curve.iloc[-1]
-    return f"{first['value']:.4g} at length {first['length']:,.0f}, {last['value']:.4g} at {last['length']:,.0f}"
 
 
 @style()
@@ -303,43 +269,92 @@ def efficiency_length_figure(lengths: pd.DataFrame, *, title: str) -> Figure:
     Args:
         lengths: columns attention, resource, length. Length 0 (always cheaper) is drawn as a word, infinity (never
             cheaper) as a hatched bar across the figure, and NaN not at all.
+        title: title of the figure.
     """
     memory = lengths[lengths["resource"] == "memory"].sort_values("length", ascending=False, na_position="first")
     order = list(dict.fromkeys([*memory["attention"], *lengths["attention"]]))
-    legend = _legend_height(["time", "memory"])
-    figure, axes = _axes(0.75 + 0.3 * len(order) + legend, title=title, labels=order, bottom=0.45 + legend)
-    _rows(axes, order)
+    figure, axes = _axes(0.95 + 0.3 * len(order), title)
+    _label_rows(axes, order)
     finite = lengths["length"][lengths["length"] < math.inf]
     end = 1.05 * finite.max() if finite.max() > 0 else 1.0
     axes.set_xlim(0, end)
     for offset, resource, color in ((-0.19, "time", POSITIVE), (0.19, "memory", NEGATIVE)):
-        own = lengths[lengths["resource"] == resource].set_index("attention")["length"].reindex(order)
-        places = [row + offset for row in range(len(order))]
-        bars = axes.barh(places, own.fillna(0).clip(upper=end), 0.34, color=color, label=resource)
-        for bar, place, (name, length) in zip(bars, places, own.items(), strict=True):
-            word = {0.0: "always", math.inf: "never"}.get(length, "")
-            if word == "never":
+        values = lengths[lengths["resource"] == resource].set_index("attention")["length"].reindex(order)
+        rows = np.arange(len(order)) + offset
+        bars = axes.barh(rows, values.fillna(0).clip(upper=end), 0.34, color=color, label=resource)
+        for bar, row, length in zip(bars, rows, values, strict=True):
+            if length == math.inf:
                 bar.set(facecolor="none", edgecolor=color, hatch="////", linewidth=0)
-            axes.text(0.01 * end, place, word, color=color if word == "always" else INK, size=6.5, va="center")
-            value = word or ("none" if math.isnan(length) else f"{length:,.0f}")
-            mark(bar, str(name), f"{name}, {resource}: {value}")
+            text = {0.0: "always", math.inf: "never"}.get(length, "")
+            axes.text(0.01 * end, row, text, color=color if length == 0 else INK, size=6.5, va="center")
     axes.set_xlabel("efficiency length, lower is better")
-    _legend_below(figure, axes)
+    _legend_below(figure)
     return figure
 
 
-def _legend_height(labels: Sequence[str]) -> float:
-    return 0.17 * math.ceil(len(labels) / _legend_columns(labels))
+def frontier(points: Mapping[str, tuple[float, float]]) -> list[str]:
+    """Return the attentions that no other attention beats in both cost and K, cheapest first."""
+    best, names = -math.inf, []
+    for name in sorted(points, key=lambda name: (points[name][0], -points[name][1])):
+        if points[name][1] > best:
+            best = points[name][1]
+            names.append(name)
+    return names
 
 
-def _legend_columns(labels: Iterable[str]) -> int:
-    """Return the number of legend columns that fit into the figure."""
-    return max(int((WIDTH - 0.2) / (0.45 + 0.06 * max(map(len, labels), default=1))), 1)
+@style()
+def frontier_figure(
+    points: Mapping[str, tuple[float, float]],
+    *,
+    title: str,
+    label: str,
+    own: Container[str] = (),
+    single: Container[str] = (),
+    size: tuple[float, float] = (WIDTH, 3.0),
+) -> Figure:
+    """Draw K against a cost on a logarithmic axis; a line joins the attentions that no other beats in both.
+
+    Names are shown where they do not overlap: those of ``own`` and of the frontier first.
+
+    Args:
+        points: cost and K of each attention.
+        title: title of the figure.
+        label: label of the cost axis.
+        own: attentions that are drawn as diamonds.
+        single: attentions with a single seed, which are hollow.
+        size: width and height in inches.
+    """
+    figure = Figure(figsize=size)
+    axes = figure.subplots()
+    axes.set(title=title, xlabel=label, ylabel="K, %", xscale="log", ylim=(-5, 108))
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if max(points.values())[0] > 100 else (1.0, 2.0, 5.0)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}"))
+    best = frontier(points)
+    axes.plot(*zip(*(points[name] for name in best), strict=True), color=POSITIVE, linewidth=1, drawstyle="steps-post")
+    for name, point in points.items():
+        shape = "D" if name in own else "o" if name in best else "s"
+        fill = "none" if name in single else "full"
+        axes.plot(*point, shape, color=MUTED if shape == "s" else POSITIVE, fillstyle=fill, ms=5)
+    axes.margins(x=0.18)
+    figure.draw_without_rendering()  # lays out the axes, so that positions are known
+    ranked = sorted(points, key=lambda name: (name not in own, name not in best))
+    _name_points(axes, {name: points[name] for name in ranked})
+    return figure
 
 
-def _legend_below(figure: Figure, axes: Axes) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    columns = _legend_columns(labels)
-    figure.legend(
-        handles, labels, loc="lower left", ncols=columns, borderaxespad=0.2, columnspacing=1, labelspacing=0.25
-    )
+def _name_points(axes: Axes, points: Mapping[str, tuple[float, float]]) -> None:
+    """Write each name next to its point, unless it overlaps a point or an earlier name at every offset."""
+    centers = [axes.transData.transform(point) for point in points.values()]
+    boxes = [Bbox.from_extents(x - 3, y - 3, x + 3, y + 3) for x, y in centers]
+    for number, (name, point) in enumerate(points.items()):
+        others = boxes[:number] + boxes[number + 1 :]
+        for offset, align in OFFSETS.items():
+            text = axes.annotate(
+                short(name), point, offset, textcoords="offset points", ha=align, va="center", fontsize=7, color=INK
+            )
+            box = text.get_window_extent()
+            if not any(box.overlaps(other) for other in others):
+                boxes.append(box)
+                break
+            text.remove()

@@ -1,41 +1,106 @@
-"""The leaderboard table: one row per attention and pattern, with index, raw metrics and cost."""
+"""The leaderboard: comparable suites of results, each scored, with one row per attention and pattern."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from cab.files.disk import listed, sanitize_table
+from cab.files.disk import listed, sanitize_table, sanitize_text
 from cab.patterns import pattern_rank
 from cab.records.record import COMPARISON_KEY, Status
-from cab.records.results import verdicts
-from cab.reports.suites import Suite, printable_results, split_suites
+from cab.records.results import PUBLISHED, verdicts
 from cab.scoring import Scores, benefit_of_attention, score
 from cab.scoring.index import AVERAGE
 from cab.scoring.normalization import MIN_ATTENTIONS, MIN_ATTENTIONS_GENERATED
+from cab.scoring.selection import data_ranks, is_synthetic, other_data, rows_in_index
+from cab.suite.check import without_invalid_cells
 
 if TYPE_CHECKING:
     import pandas as pd
 
 ROW = ["pattern", "attention"]
 COSTS = ["params", "train_seconds", "peak_memory_bytes"]
+_TEXT = (*COMPARISON_KEY, "pattern", "attention", "preset", "metric", "unit", "revision")
 
 
-def place_fields(results: pd.DataFrame) -> dict[str, dict[str, str]]:
-    """Return the fields of each place (``task/dataset/variant/backbone``) in the results."""
-    rows = results[[*COMPARISON_KEY]].drop_duplicates().sort_values([*COMPARISON_KEY])
-    return {
-        "/".join(filter(None, row)): dict(zip(COMPARISON_KEY, row, strict=True)) for row in rows.itertuples(index=False)
-    }
+@dataclass(frozen=True)
+class Suite:
+    """The results of one preset on one version of the data.
+
+    Scores are never averaged or ranked across suites, because presets, real and synthetic data, and different data
+    under one name are not comparable.
+
+    Attributes:
+        preset: name of the preset.
+        synthetic: whether the data are generated.
+        results: the results.
+        data_rank: 0 for the data of most runs, larger for other data under the same name.
+        apart: difference from the data of most runs.
+        uncounted: cells excluded from the index, with reasons.
+    """
+
+    preset: str
+    synthetic: bool
+    results: pd.DataFrame
+    data_rank: int = 0
+    apart: str = ""
+    uncounted: tuple[str, ...] = ()
+
+    @property
+    def heading(self) -> str:
+        """Heading on the page."""
+        name = "Published numbers" if self.preset == PUBLISHED else f"Preset {self.preset}"
+        apart = f", other data under the same name ({self.apart})" if self.apart else ""
+        return name + (", synthetic data" if self.synthetic else "") + apart
+
+    @property
+    def data(self) -> str:
+        """``real`` or ``synthetic``, with the rank of other data under the same name."""
+        return ("synthetic" if self.synthetic else "real") + (f", other {self.data_rank}" if self.data_rank else "")
+
+    @property
+    def key(self) -> str:
+        """Identifier of the suite."""
+        other = f"-other{self.data_rank}" if self.data_rank else ""
+        return self.preset + ("-synthetic" if self.synthetic else "") + other
+
+    @property
+    def datasets(self) -> list[str]:
+        """Names of the data sets."""
+        return sorted(self.results["dataset"].unique())
+
+    @property
+    def patterns(self) -> list[str]:
+        """Patterns with results, in the order of the paper."""
+        return sorted(self.results["pattern"].unique(), key=pattern_rank)
 
 
-def with_place(results: pd.DataFrame) -> pd.DataFrame:
-    """Return ``results`` with the column ``place``, see :func:`place_fields`."""
-    names = {tuple(fields.values()): place for place, fields in place_fields(results).items()}
-    return results.assign(place=[names[row] for row in zip(*(results[name] for name in COMPARISON_KEY), strict=True)])
+def split_suites(results: pd.DataFrame) -> list[Suite]:
+    """Return the suites in ``results``: real data before synthetic, the largest preset first, other data last.
+
+    Tasks outside the index are excluded.
+    """
+    suites = []
+    results = rows_in_index(results)
+    for (preset, synthetic), part in results.groupby(["preset", is_synthetic(results)], sort=False):
+        ranks = data_ranks(part)
+        for number, rows in part.groupby(ranks):
+            rank = int(str(number))
+            apart = sanitize_text(other_data(part, ranks, rank)) if rank else ""
+            rows, uncounted = without_invalid_cells(rows)
+            suites.append(Suite(str(preset), bool(synthetic), rows, rank, apart, uncounted))
+    order = {preset: place for place, preset in enumerate(("paper", "mini", "smoke"))}
+    return sorted(suites, key=lambda s: (s.synthetic, order.get(s.preset, len(order)), s.preset, s.data_rank))
+
+
+def printable_results(results: pd.DataFrame) -> pd.DataFrame:
+    """Return ``results`` with all names sanitized for page, table and figure (see :func:`sanitize_text`)."""
+    fit = {name: results[name].map({text: sanitize_text(text) for text in results[name].unique()}) for name in _TEXT}
+    return results.assign(**fit)
 
 
 def measurements(results: pd.DataFrame) -> pd.DataFrame:
@@ -46,7 +111,6 @@ def measurements(results: pd.DataFrame) -> pd.DataFrame:
     """
     import pandas as pd
 
-    results = with_place(results)
     keys = ["pattern", "attention", "task", "place"]
     runs = results.drop_duplicates([*keys, "seed", "hash", "file"])
     costs = runs[[*keys, "seed", "status", *COSTS]].melt([*keys, "seed", "status"], var_name="metric")
@@ -64,12 +128,32 @@ def measurements(results: pd.DataFrame) -> pd.DataFrame:
     return table.drop(columns=["known", "rows"]).reset_index()
 
 
-@dataclasses.dataclass(frozen=True)
+def extrapolation_curves(measured: pd.DataFrame) -> dict[tuple[str, str], pd.DataFrame]:
+    """Return the metrics that a task reports at several lengths (Figure 3c), by place and metric.
+
+    The curves have the columns attention, length, value.
+
+    Args:
+        measured: rows of :func:`measurements`; metric ``ppl_512`` at length 512 is a point of curve ``ppl``.
+    """
+    points = measured.dropna(subset=["at_length", "value"])
+    names = zip(points["metric"], points["at_length"], strict=True)
+    points = points.assign(
+        metric=[name.removesuffix(f"_{length:.0f}") for name, length in names],
+        length=points["at_length"].astype(int),
+    )
+    return {
+        (str(place), str(metric)): part[["attention", "length", "value"]]
+        for (place, metric), part in points.groupby(["place", "metric"])
+    }
+
+
+@dataclass(frozen=True)
 class Board:
     """A scored suite, from which table, page and figures are made.
 
     Attributes:
-        suite: the results.
+        suite: the results, with the column ``place`` (``task/dataset/variant/backbone``).
         scores: see :func:`cab.scoring.score_table`.
         measured: see :func:`measurements`.
         reasons: see :func:`missing_reasons`.
@@ -92,16 +176,14 @@ class Board:
         benefit = benefit_of_attention(self.scores)
         return benefit[(benefit["pattern"] == "NS") & benefit["without"].notna()]
 
-    def rows(self, pattern: str) -> list[dict[str, Any]]:
-        """Return the rows of ``table`` of one pattern, best attention first."""
-        return self.table[self.table["pattern"] == pattern].to_dict("records")  # type: ignore[return-value]
-
 
 def score_suite(suite: Suite, *, normalization: str) -> Board:
     """Score the results of a suite."""
     scores = score(suite.results, normalization=normalization)
-    suite = dataclasses.replace(suite, results=scores.results)
-    measured = measurements(suite.results)
+    cells = scores.results[[*COMPARISON_KEY]].itertuples(index=False, name=None)
+    results = scores.results.assign(place=["/".join(filter(None, cell)) for cell in cells])
+    suite = dataclasses.replace(suite, results=results)
+    measured = measurements(results)
     reasons = missing_reasons(scores)
     return Board(suite, scores.table, measured, reasons, leaderboard_table(suite, scores.table, measured, reasons))
 
@@ -169,6 +251,21 @@ def _total_cost(measured: pd.DataFrame) -> pd.DataFrame:
     total["value"] = total["sum"].where(total["metric"] != "peak_memory_bytes", total["max"])
     total.loc[total["count"] < total["pattern"].map(places), "value"] = math.nan
     return total.pivot(index=ROW, columns="metric", values="value")[COSTS]
+
+
+def trivial_baselines(results: pd.DataFrame) -> dict[tuple[str, str, str], float]:
+    """Return the trivial baselines of printable results: ``{(place, metric, baseline): value}``.
+
+    Baselines depend on the data only, so one finished run per place is used.
+    """
+    runs = results[(results["status"] == Status.FINISHED) & (results["hash"] != "")].drop_duplicates("place")
+    return {
+        (str(place), sanitize_text(metric), sanitize_text(name)): float(value)
+        for place, record in runs.sort_values("place")[["place", "record"]].itertuples(index=False)
+        for name, metrics in record.baselines.items()
+        for metric, value in metrics.items()
+        if value is not None
+    }
 
 
 def missing_reasons(scores: Scores) -> dict[tuple[str, str], dict[str, str]]:

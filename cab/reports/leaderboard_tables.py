@@ -3,39 +3,50 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
+from cab.records.record import COMPARISON_KEY
 from cab.records.results import PUBLISHED, UNVERIFIED_MARK, legend
-from cab.registry.registries import ATTENTIONS
-from cab.reports.card import card_id
-from cab.reports.leaderboard import COSTS, place_fields, with_place
-from cab.reports.records import baselines
+from cab.reports.card import card_link
+from cab.reports.leaderboard import COSTS, trivial_baselines
 from cab.reports.tables import (
-    COST_LABELS,
+    FIXED,
     MISSING,
+    SORTED,
+    Cell,
     Column,
-    Entry,
-    Group,
-    Row,
     Table,
-    cost_text,
     decimals_for,
+    deviation_text,
     element_id,
-    mark_best,
-    plain,
-    plain_interval,
+    frame_table,
+    interval_text,
+    number_cell,
+    number_column,
     records_link,
 )
 from cab.scoring.index import AVERAGE
 from cab.scoring.statistics import ONE_SEED_LEGEND, ONE_SEED_MARK
-from cab.suite.descriptions import metric_meanings
+from cab.suite.cells import metric_meanings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    import pandas as pd
-
     from cab.reports.leaderboard import Board
+
+COST_LABELS = {"params": "parameters", "train_seconds": "training time", "peak_memory_bytes": "peak memory"}
+NOT_RECORDED = "not recorded for all runs"
+
+
+def cost_text(metric: str, value: float) -> str:
+    """Format a cost with a readable unit: millions of parameters, seconds to hours, MiB to GiB."""
+    if metric == "params":
+        return f"{value / 1e6:,.2f} M" if value >= 1e6 else f"{value:,.0f}"
+    if metric == "train_seconds":
+        scale, unit = next(((s, u) for s, u in ((3600, "h"), (60, "min")) if value >= 2 * s), (1, "s"))
+        return f"{value / scale:,.1f} {unit}"
+    return f"{value / 2**30:,.2f} GiB" if value >= 2**30 else f"{value / 2**20:,.1f} MiB"
 
 
 def index_table(board: Board, pattern: str) -> Table:
@@ -43,149 +54,126 @@ def index_table(board: Board, pattern: str) -> Table:
 
     On generated data, attentions and tasks without any index are left out, unless nothing has one.
     """
-    tasks, rows = board.tasks(pattern), board.rows(pattern)
+    tasks, rows = board.tasks(pattern), _rows(board, pattern)
     shown = [AVERAGE, *tasks] if len(tasks) != 1 else tasks
-    if board.suite.synthetic and any(_has_index(row, shown) for row in rows):
-        rows = [row for row in rows if _has_index(row, shown)]
-        shown = [task for task in shown if any(_has_index(row, [task]) for row in rows)]
-        rows.sort(key=lambda row: -row[_index_field(shown[0])] if _has_index(row, shown[:1]) else math.inf)
-    columns = [Column("average" if task == AVERAGE else task, "↑", "higher is better") for task in shown]
-    columns[0].sort = "descending"
-    columns += [Column(COST_LABELS[cost], "↓", "lower is better") for cost in COSTS]
-    columns += [Column("seeds", hint="smallest number of any cell"), Column("revision")]
+    known = rows[[_field(task) for task in shown]].notna()
+    if board.suite.synthetic and known.any(axis=None):
+        rows = rows[known.any(axis=1)]
+        shown = [task for task in shown if known[_field(task)].any()]
+        rows = rows.sort_values(_field(shown[0]), ascending=False, kind="stable")
+    columns = [_index_column(board, task, "descending" if task == shown[0] else "") for task in shown]
+    columns += [_cost_column(cost) for cost in COSTS]
+    columns.append(number_column("seeds", "seeds", 0, hint="smallest number of any cell"))
+    columns.append(
+        Column("revision", lambda row: Cell(" ".join(name[:10] for name in row["revision"].split()) or MISSING))
+    )
     caption = f"{board.suite.heading}, pattern {pattern}: compositional index"
-    table = Table(element_id(board.suite.key, pattern, "index"), caption, [Column("attention"), *columns], [])
-    table.legend = legend(board.suite.results[board.suite.results["pattern"] == pattern])
-    for row in rows:
-        cells = [_index_cell(table, board, row, task) for task in shown]
-        for cost in COSTS:
-            known = math.isfinite(row[cost])
-            cells.append(
-                Entry(cost_text(cost, row[cost]), row[cost]) if known else table.missing("not recorded for all runs")
-            )
-        revision = " ".join(name[:10] for name in row["revision"].split())
-        cells += [Entry(str(row["seeds"]), row["seeds"]), Entry(revision or MISSING)]
-        table.rows.append(_attention_row(row, cells))
-    for column in range(len(shown)):
-        mark_best(table.rows, column, higher_is_better=True)
-    if board.suite.preset != PUBLISHED:
-        single = [row for row, own in zip(table.rows, rows, strict=True) if own["seeds"] == 1]
-        _mark_single_seeds(table, range(len(shown)), single)
-    return table
-
-
-def _attention_row(row: dict[str, Any], cells: list[Entry]) -> Row:
-    name = row["attention"]
-    href = f"#{card_id(name)}" if name in ATTENTIONS.names() else ""
-    return Row(name, cells, sign=UNVERIFIED_MARK if row["verified"] == "no" else "", href=href)
-
-
-def _has_index(row: dict[str, Any], tasks: Sequence[str]) -> bool:
-    return any(math.isfinite(row[_index_field(task)]) for task in tasks)
-
-
-def _index_field(task: str) -> str:
-    return "index" if task == AVERAGE else f"{task}.index"
-
-
-def _index_cell(table: Table, board: Board, row: dict[str, Any], task: str) -> Entry:
-    prefix = "" if task == AVERAGE else f"{task}."
-    ci, low, high = (row[prefix + bound] for bound in ("index", "low", "high"))
-    if not math.isfinite(ci):
-        why = board.reasons.get((row["pattern"], row["attention"]), {})
-        return table.missing(why.get(task, "not scored"))
-    fields = {"preset": row["preset"], "pattern": row["pattern"], "attention": row["attention"]}
-    if task != AVERAGE:
-        fields["task"] = task
-    return Entry(plain(ci, 3), ci, plain_interval(low, high, 3), records_link(**fields))
+    return _table(board, pattern, rows, columns, caption, "index")
 
 
 def metrics_table(board: Board, pattern: str) -> Table:
     """Return the raw metrics and costs of one pattern, grouped by place, with trivial baselines in fixed rows."""
     results = board.suite.results[board.suite.results["pattern"] == pattern]
-    measured = board.measured[board.measured["pattern"] == pattern]
-    numbers = {
-        (place, metric, attention): (value, deviation)
-        for place, metric, attention, value, deviation in measured[
-            ["place", "metric", "attention", "value", "deviation"]
-        ].itertuples(index=False, name=None)
-    }
-    trivial = baselines(results)
+    trivial = trivial_baselines(results)
+    fixed = pd.DataFrame({"attention": list(dict.fromkeys(name for *_, name in trivial)), "body": FIXED})
+    attentions = _rows(board, pattern)[["attention", "sign", "href"]].assign(body=SORTED)
+    rows = pd.concat([attentions, fixed]).fillna({"sign": "", "href": ""})
     caption = f"{board.suite.heading}, pattern {pattern}: raw metrics, mean over seeds ± standard deviation"
-    table = Table(element_id(board.suite.key, pattern, "metrics"), caption, [Column("attention")], [])
-    table.legend = legend(results)
-    table.rows = [_attention_row(row, []) for row in board.rows(pattern)]
-    table.fixed = [Row(name, [], kind="baseline") for name in dict.fromkeys(name for _, name, _ in trivial)]
-    fields = {"preset": board.suite.preset, "pattern": pattern}
-    scores: list[int] = []
-    for column in _measured_columns(results, measured):
-        group = column.place.replace("/", " / ")
-        if not table.groups or table.groups[-1].label != group:
-            table.groups.append(Group(group, 0))
-        table.groups[-1].span += 1
-        hint = "higher is better" if column.higher_is_better else "lower is better"
-        meaning = metric_meanings().get((column.fields["task"], column.metric))
-        hint = f"{meaning}; {hint}" if meaning and board.suite.synthetic else hint
-        table.columns.append(Column(column.label, "↑" if column.higher_is_better else "↓", hint))
-        found = [numbers.get((column.place, column.metric, row.label), ()) for row in table.rows]
-        decimals = decimals_for(value for value, *_ in filter(None, found))
-        for row, number in zip(table.rows, found, strict=True):
-            link = records_link(**fields, **column.fields, attention=row.label)
-            row.cells.append(_measured_cell(table, column.metric, number, decimals, link))
-        for row in table.fixed:
-            value = trivial.get((column.place, row.label, column.metric), math.nan)
-            row.cells.append(Entry(plain(value, decimals) if math.isfinite(value) else MISSING))
-        mark_best(table.rows, len(table.columns) - 2, higher_is_better=column.higher_is_better)
-        scores += [len(table.columns) - 2] if column.metric not in COSTS else []
-    if board.suite.preset != PUBLISHED:
-        _mark_single_seeds(table, scores, table.rows)
+    return _table(board, pattern, rows, list(_metric_columns(board, pattern, results, trivial)), caption, "metrics")
+
+
+def _rows(board: Board, pattern: str) -> pd.DataFrame:
+    """Return the rows of the leaderboard of one pattern, with the fields that :func:`frame_table` displays."""
+    rows = board.table[board.table["pattern"] == pattern]
+    signs = rows["verified"].map({"no": UNVERIFIED_MARK}).fillna("")
+    return rows.assign(sign=signs, href=rows["attention"].map(card_link))
+
+
+def _table(board: Board, pattern: str, rows: pd.DataFrame, columns: Sequence[Column], caption: str, name: str) -> Table:
+    notes = legend(board.suite.results[board.suite.results["pattern"] == pattern])
+    table_id = element_id(board.suite.key, pattern, name)
+    table = frame_table(rows, columns, table_id=table_id, caption=caption, legend=notes)
+    if any(cell.text.endswith(ONE_SEED_MARK) for row in table.rows for cell in row.cells):
+        table.legend.append(ONE_SEED_LEGEND)
     return table
 
 
-class _Measured(NamedTuple):
-    """A column of raw values: a metric or cost of one place; ``fields`` identify its records."""
-
-    place: str
-    metric: str
-    label: str
-    higher_is_better: bool
-    fields: dict[str, str]
+def _field(task: str) -> str:
+    return "index" if task == AVERAGE else f"{task}.index"
 
 
-def _measured_columns(results: pd.DataFrame, measured: pd.DataFrame) -> Iterator[_Measured]:
+def _index_column(board: Board, task: str, sort: str) -> Column:
+    def cell(row: Mapping[str, Any]) -> Cell:
+        prefix = _field(task).removesuffix("index")
+        index, low, high = (row[prefix + bound] for bound in ("index", "low", "high"))
+        fields = {name: row[name] for name in ("preset", "pattern", "attention")}
+        fields |= {} if task == AVERAGE else {"task": task}
+        why = board.reasons.get((row["pattern"], row["attention"]), {})
+        detail = interval_text(low, high, 3)
+        made = number_cell(index, 3, why.get(task, "not scored"), detail, records_link(**fields))
+        return _with_seed_mark(board, made) if row["seeds"] == 1 else made
+
+    return Column("average" if task == AVERAGE else task, cell, "higher", sort=sort, marks_best=True)
+
+
+def _with_seed_mark(board: Board, cell: Cell) -> Cell:
+    """Mark a score without deviation as that of a single seed; published results do not record their seeds."""
+    if cell.value is not None and not cell.detail and board.suite.preset != PUBLISHED:
+        cell.text += ONE_SEED_MARK
+    return cell
+
+
+def _cost_column(cost: str) -> Column:
+    def cell(row: Mapping[str, Any]) -> Cell:
+        value = row[cost]
+        return Cell(cost_text(cost, value), value) if math.isfinite(value) else Cell(MISSING, reason=NOT_RECORDED)
+
+    return Column(COST_LABELS[cost], cell, "lower")
+
+
+def _metric_columns(
+    board: Board, pattern: str, results: pd.DataFrame, trivial: Mapping[tuple[str, str, str], float]
+) -> Iterator[Column]:
     """Yield the metrics of each place, then its costs; metrics at a single length are shown as curves."""
-    metrics = with_place(results[results["at_length"].isna()]).drop_duplicates(["place", "metric"])
-    known = measured[measured["metric"].isin(COSTS)].dropna(subset=["value"])
-    costs = set(zip(known["place"], known["metric"], strict=True))
-    places = place_fields(results)
-    for place, values in places.items():
-        fields = {key: value for key, value in values.items() if value}
-        here = metrics.loc[metrics["place"] == place, ["metric", "unit", "higher_is_better"]]
-        for metric, unit, higher in here.itertuples(index=False, name=None):
-            yield _Measured(place, metric, f"{metric} ({unit})" if unit else metric, bool(higher), fields)
+    measured = board.measured[board.measured["pattern"] == pattern]
+    measured = {key: rows.set_index("attention") for key, rows in measured.groupby(["place", "metric"])}
+    metrics = results[results["at_length"].isna()].drop_duplicates(["place", "metric"])
+    places = results.drop_duplicates("place").sort_values([*COMPARISON_KEY])
+    for place, *names in places[["place", *COMPARISON_KEY]].itertuples(index=False, name=None):
+        fields = {"preset": board.suite.preset, "pattern": pattern}
+        fields |= {key: name for key, name in zip(COMPARISON_KEY, names, strict=True) if name}
+
+        def column(metric: str, label: str, *header: str, place: str = place, fields: Any = fields) -> Column:
+            fixed = {name: value for (*of, name), value in trivial.items() if of == [place, metric]}
+            cell = _metric_cell(board, metric, measured[place, metric], fixed, fields)
+            return Column(label, cell, *header, group=place.replace("/", " / "), marks_best=True)
+
+        header = ["task", "metric", "unit", "higher_is_better"]
+        for task, metric, unit, higher in metrics.loc[metrics["place"] == place, header].itertuples(index=False):
+            hint = metric_meanings().get((task, metric), "") if board.suite.synthetic else ""
+            yield column(metric, f"{metric} ({unit})" if unit else metric, "higher" if higher else "lower", hint)
         for cost in COSTS if len(places) > 1 else ():  # the index table shows the cost of a single place
-            if (place, cost) in costs:
-                yield _Measured(place, cost, COST_LABELS[cost], higher_is_better=False, fields=fields)
+            if measured[place, cost]["value"].notna().any():
+                yield column(cost, COST_LABELS[cost], "lower")
 
 
-def _measured_cell(table: Table, metric: str, number: tuple[float, ...], decimals: int, link: str) -> Entry:
-    if not number:
-        return table.missing("no result")
-    value, deviation = number
-    if not math.isfinite(value):
-        return table.missing("NaN or inf in at least one run")
-    if metric in COSTS:
-        return Entry(cost_text(metric, value), value, href=link)
-    spread = f"± {plain(deviation, decimals)}" if math.isfinite(deviation) else ""
-    return Entry(plain(value, decimals), value, spread, link)
+def _metric_cell(
+    board: Board, metric: str, measured: pd.DataFrame, trivial: Mapping[str, float], fields: Mapping[str, str]
+) -> Callable[[Mapping[str, Any]], Cell]:
+    numbers = measured[["value", "deviation"]].T.to_dict("list")
+    decimals = decimals_for(measured["value"])
 
+    def cell(row: Mapping[str, Any]) -> Cell:
+        name = row["attention"]
+        if row["body"] == FIXED:
+            return number_cell(trivial.get(name), decimals)
+        if name not in numbers:
+            return Cell(MISSING, reason="no result")
+        value, deviation = numbers[name]
+        href = records_link(**fields, attention=name)
+        if metric in COSTS and math.isfinite(value):
+            return Cell(cost_text(metric, value), value, href=href)
+        made = number_cell(value, decimals, "NaN or inf in at least one run", deviation_text(deviation, decimals), href)
+        return _with_seed_mark(board, made)
 
-def _mark_single_seeds(table: Table, columns: Sequence[int], rows: Sequence[Row]) -> None:
-    """Mark the scores of ``rows`` that have one seed, and explain the mark."""
-    for row in rows:
-        for column in columns:
-            cell = row.cells[column]
-            if cell.value is not None and not cell.detail:
-                cell.text += ONE_SEED_MARK
-    if any(cell.text.endswith(ONE_SEED_MARK) for row in rows for cell in row.cells):
-        table.legend.append(ONE_SEED_LEGEND)
+    return cell

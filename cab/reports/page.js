@@ -72,21 +72,6 @@ for (const form of document.querySelectorAll("form.filter")) {
   });
 }
 
-// Pointing at an attention in a table or a figure shows the same one in all of them.
-function point(name) {
-  document.body.classList.toggle("pointing", name !== "");
-  for (const element of document.querySelectorAll("[data-name].hot")) element.classList.remove("hot");
-  if (name === "") return;
-  for (const element of document.querySelectorAll(`[data-name="${CSS.escape(name)}"]`)) element.classList.add("hot");
-}
-const nameAt = (target) => target.closest?.("[data-name]")?.dataset.name ?? "";
-let pointed = "";
-function follow(event) {
-  const name = nameAt(event.target);
-  if (name !== pointed) point((pointed = name));
-}
-for (const kind of ["pointerover", "focusin"]) document.addEventListener(kind, follow);
-
 // Records: built when asked for, since there may be thousands.
 const { keys, strings, records } = JSON.parse(document.getElementById("record-data").textContent);
 const PAGE = 50;

@@ -7,33 +7,40 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from cab.files.disk import sanitize_text
 from cab.records.results import LEGEND
 from cab.registry.registries import ATTENTIONS
-from cab.reports.board_cells import cell_blocks
-from cab.reports.board_table import board_table
+from cab.reports import figures
+from cab.reports.board_tables import board_table, cell_blocks
 from cab.reports.card import summary
-from cab.reports.frontier import frontier_figures
+from cab.reports.leaderboard import printable_results
 from cab.reports.records import record_facts
-from cab.reports.sections import efficiency_blocks, suite_section
-from cab.reports.suite_board import SuiteBoard, board_facts, main_finding
-from cab.reports.suites import printable_results
+from cab.reports.sections import Section
+from cab.reports.suite_board import (
+    FRONTIER_COSTS,
+    SuiteBoard,
+    board_facts,
+    frontier_points,
+    main_finding,
+    single_seeds,
+)
 from cab.scoring import NORMALIZATIONS
-from cab.suite.descriptions import metric_meanings
+from cab.suite.cells import metric_meanings
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from cab.reports.leaderboard import Board
-    from cab.reports.task_sections import FilledSection
+
+MIN_POINTS = 3
+"""Minimum number of attentions in a figure of K against a cost."""
 
 
 def write_page(
@@ -41,26 +48,22 @@ def write_page(
     out: Path,
     *,
     normalization: str,
+    sections: Sequence[Section],
     suite: SuiteBoard | None = None,
     unscored: pd.DataFrame | None = None,
-    sections: Sequence[FilledSection] = (),
-    costs: pd.DataFrame | None = None,
     skipped: Sequence[str] = (),
 ) -> Path:
     """Write ``index.html`` into ``out``.
 
     Args:
-        boards: scored suites, one section each.
+        boards: scored suites.
         out: output folder.
-        suite: K of the attentions in the suite.
         normalization: as in :func:`cab.scoring.score_table`; stated on the page.
+        sections: sections of the suites, of tasks outside the index and of costs.
+        suite: K of the attentions in the suite.
         unscored: results of tasks outside the index, as returned by :func:`cab.load_results`.
-        sections: sections of these tasks.
-        costs: costs by length, columns attention, pattern, phase, length, seconds, bytes.
         skipped: messages about skipped files.
     """
-    import pandas as pd
-
     others = [] if unscored is None else [printable_results(unscored)]
     results = pd.concat([*(board.suite.results for board in boards), *others])
     script = _source("page.js")
@@ -69,11 +72,9 @@ def write_page(
         title="Attention leaderboard",
         facts=_counts(results),
         board=None if suite is None else _board(suite),
-        suites=[suite_section(board) for board in boards],
         sections=sections,
-        efficiency=[] if costs is None else list(efficiency_blocks(costs)),
         records=record_facts(results, out),
-        cards=[summary(name) for name in _registered(boards)],
+        cards=[summary(name) for name in sorted(set(results["attention"]).intersection(ATTENTIONS.names()))],
         method=_method(normalization),
         skipped=[sanitize_text(line) for line in skipped],
         css=Markup(_source("page.css")),
@@ -87,14 +88,14 @@ def write_page(
 
 
 def _board(suite: SuiteBoard) -> dict[str, Any]:
-    tasks = {each.cell.task for each in suite.results if each.runs}
+    tasks = {results.cell.task for results in suite.results if results.runs}
     return {
         "finding": main_finding(suite),
         "facts": list(board_facts(suite)),
         "patterns": suite.patterns,
-        "complexities": sorted({row.complexity for row in suite.rows} - {""}),
+        "complexities": sorted(set(suite.table["complexity"]) - {""}),
         "table": board_table(suite),
-        "figures": list(frontier_figures(suite)),
+        "images": list(_frontiers(suite)),
         "cells": list(cell_blocks(suite)),
         "metrics": [
             (f"{task} {name}", meaning) for (task, name), meaning in metric_meanings().items() if task in tasks
@@ -102,10 +103,17 @@ def _board(suite: SuiteBoard) -> dict[str, Any]:
     }
 
 
-def _registered(boards: Sequence[Board]) -> list[str]:
-    """Return the registered attentions among the rows of the boards, in alphabetical order."""
-    names = {str(name) for board in boards for name in board.table["attention"]}
-    return sorted(names.intersection(ATTENTIONS.names()))
+def _frontiers(board: SuiteBoard) -> Iterable[Markup]:
+    """Yield one figure of K per pattern and cost, with the attentions that have both."""
+    own = set(map(sanitize_text, board.table.loc[board.table["own"], "attention"]))
+    for pattern in board.patterns:
+        for attribute, (label, _) in FRONTIER_COSTS.items():
+            points = frontier_points(board, pattern, attribute)
+            if len(points) >= MIN_POINTS:
+                title = f"{pattern}: K against {'time' if attribute == 'time' else 'decode state'}"
+                single = single_seeds(board, pattern)
+                figure = figures.frontier_figure(points, title=title, label=label, own=own, single=single)
+                yield figures.image(figure, f"{title}, {label}")
 
 
 def _source(name: str) -> str:
@@ -113,11 +121,10 @@ def _source(name: str) -> str:
 
 
 def _counts(results: pd.DataFrame) -> list[str]:
-    runs = results.drop_duplicates(
-        ["file", "task", "dataset", "config_variant", "backbone", "pattern", "attention", "seed"]
-    )
+    key = ["file", "task", "dataset", "config_variant", "backbone", "pattern", "attention", "seed"]
     names = {"attention": results["attention"].nunique(), "task": results["task"].nunique()}
-    return [f"{len(runs):,} results", *(f"{count} {name}{'s' * (count != 1)}" for name, count in names.items())]
+    runs = len(results.drop_duplicates(key))
+    return [f"{runs:,} results", *(f"{count} {name}{'s' * (count != 1)}" for name, count in names.items())]
 
 
 def _method(normalization: str) -> list[tuple[str, str]]:

@@ -11,57 +11,40 @@ from urllib.parse import quote
 
 from cab.files.disk import sanitize_text
 from cab.records.record import CELL, Record, Status
-from cab.reports.leaderboard import with_place
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-class Strings:
-    """Numbered distinct strings: records share most of their strings, and a page may contain thousands of records."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-
-    def number(self, text: object) -> int:
-        """Return the number of a string, adding it if needed."""
-        return self._numbers.setdefault(sanitize_text(text), len(self._numbers))
-
-    """Return the number of a string, adding it if needed."""
-
-    @property
-    def texts(self) -> list[str]:
-        """The strings in numerical order."""
-        return list(self._numbers)
-
-
-"""The strings in numerical order."""
 
 
 def record_facts(results: pd.DataFrame, page_dir: Path) -> dict[str, Any]:
     """Return the data of the page's record section: ``{"strings": [...], "keys": [...], "records": [[...], ...]}``.
 
     A record is a list of its cell (numbers of strings, in the order of ``keys``), metrics as (name, value) pairs, the
-    link to its file relative to ``page_dir``, and facts as (name, text) pairs. Rows of a CSV file form one record per
-    cell.
+    link to its file relative to ``page_dir``, and facts as (name, text) pairs. Strings are numbered, because records
+    share most of them. Rows of a CSV file form one record per cell.
     """
-    strings = Strings()
-    runs: dict[tuple[str, ...], tuple[Record | None, list[tuple[str, float]]]] = {}
-    columns = results[["file", "hash", *CELL, "record", "metric", "value"]].astype({"seed": str})
-    for *run, record, metric, value in columns.itertuples(index=False, name=None):
-        runs.setdefault(tuple(run), (record, []))[1].append((metric, value))
+    numbers: dict[str, int] = {}
+
+    def number(text: object) -> int:
+        return numbers.setdefault(sanitize_text(text), len(numbers))
+
+    keys = ["file", "hash", *CELL]
     records = []
-    for (file, _, *cell), (record, metrics) in runs.items():
+    for (file, _, *cell), rows in results.groupby(keys, sort=False, dropna=False):
+        record = rows["record"].iloc[0]
         facts = _facts(record) if record else {"source": Path(file).name}
         records.append(
             [
-                [strings.number(part) for part in cell],
-                [[strings.number(name), _json_number(value)] for name, value in metrics],
+                [number(name) for name in cell],
+                [
+                    [number(name), _json_number(value)]
+                    for name, value in zip(rows["metric"], rows["value"], strict=True)
+                ],
                 quote(Path(os.path.relpath(file, page_dir)).as_posix()),
-                [[strings.number(name), strings.number(text)] for name, text in facts.items()],
+                [[number(name), number(text)] for name, text in facts.items()],
             ]
         )
-    return {"keys": list(CELL), "strings": strings.texts, "records": records}
+    return {"keys": list(CELL), "strings": list(numbers), "records": records}
 
 
 def _json_number(value: float) -> float | None:
@@ -94,18 +77,3 @@ def _joined(mapping: Mapping[str, Any]) -> str:
     return ", ".join(
         f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}" for name, value in mapping.items()
     )
-
-
-def baselines(results: pd.DataFrame) -> dict[tuple[str, str, str], float]:
-    """Return the trivial baselines of the runs: ``{(place, baseline, metric): value}``.
-
-    Baselines depend on the data only, so one finished run per place is used.
-    """
-    runs = results[(results["status"] == Status.FINISHED) & (results["hash"] != "")]
-    return {
-        (str(place), sanitize_text(name), sanitize_text(metric)): float(value)
-        for place, record in with_place(runs).groupby("place")["record"].first().items()
-        for name, metrics in record.baselines.items()
-        for metric, value in metrics.items()
-        if value is not None
-    }

@@ -1,26 +1,34 @@
-"""Sections of the page: tabs of blocks, each with figures and tables."""
+"""Sections of the page: blocks of figures and tables, in one tab per pattern for a suite of results.
+
+A task outside the index names its section in ``register_task(..., report="package.module:NAME")``; it is imported if
+there are results.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import importlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from markupsafe import Markup
+import pandas as pd
 
+from cab.files.disk import sanitize_table, sanitize_text
+from cab.records.record import Status
+from cab.registry.registries import TASKS
 from cab.reports import figures
-from cab.reports.analysis_tables import benefit_table, correlation_table, curve_table, efficiency_table
-from cab.reports.curves import extrapolation_curves
 from cab.reports.efficiency import cost_curves
-from cab.reports.inline_svg import inline_svg
+from cab.reports.leaderboard import extrapolation_curves
 from cab.reports.leaderboard_tables import index_table, metrics_table
-from cab.reports.tables import Table, element_id
+from cab.reports.tables import Table, benefit_table, correlation_table, curve_table, efficiency_table, element_id
 from cab.scoring import benchmark_correlation, efficiency_length, pattern_correlation, task_correlation
 from cab.scoring.correlation import LRA
 from cab.scoring.index import AVERAGE
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from markupsafe import Markup
     from matplotlib.figure import Figure
 
     from cab.reports.leaderboard import Board
@@ -42,19 +50,32 @@ GENERATED = {
 OTHER_GENERATED = "generated, not for ranking", " Generated data that test the code; scores are not meaningful."
 
 
+class Picture(NamedTuple):
+    """A figure, its text for screen readers, and the name of its files; empty if it is shown on the page only."""
+
+    figure: Figure
+    title: str
+    file: str = ""
+
+
 @dataclass
 class Block:
     """A heading with figures and tables below it."""
 
     heading: str
     text: str = ""
-    figures: list[Markup] = field(default_factory=list)
-    tables: list[Table] = field(default_factory=list)
+    pictures: Sequence[Picture] = ()
+    tables: Sequence[Table] = ()
+
+    @property
+    def images(self) -> list[Markup]:
+        """The figures as images of the page."""
+        return [figures.image(picture.figure, picture.title) for picture in self.pictures]
 
     @property
     def layout(self) -> str:
         """The name of the layout: a single figure is placed next to its table on wide screens."""
-        return "wide" if len(self.figures) == len(self.tables) == 1 else "below"
+        return "wide" if len(self.pictures) == len(self.tables) == 1 else "below"
 
 
 @dataclass
@@ -69,13 +90,19 @@ class Tab:
 
 @dataclass
 class Section:
-    """A suite on the page; ``badge`` is a warning next to its heading."""
+    """A section of the page, with tabs or with blocks; ``badge`` is a warning next to its heading."""
 
     id: str
     heading: str
-    badge: str
-    summary: str
-    tabs: list[Tab]
+    summary: str = ""
+    badge: str = ""
+    tabs: list[Tab] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+
+    @property
+    def all_blocks(self) -> list[Block]:
+        """The blocks of all tabs."""
+        return [*self.blocks, *(block for tab in self.tabs for block in tab.blocks)]
 
 
 def suite_section(board: Board) -> Section:
@@ -88,45 +115,42 @@ def suite_section(board: Board) -> Section:
     if blocks:
         tabs.append(Tab(element_id(suite.key, "patterns"), "Compare", "across patterns", blocks))
     text = " ".join([data + about, *(f"{line}." for line in suite.uncounted)])
-    return Section(element_id("preset", suite.key), suite.heading, badge, text, tabs)
+    return Section(element_id("preset", suite.key), suite.heading, text, badge, tabs)
 
 
 def _pattern_tab(board: Board, pattern: str) -> Tab:
     tab = element_id(board.suite.key, pattern)
-    name = PATTERN_NAMES.get(pattern, "")
     blocks = [
-        _index_block(board, pattern, tab),
+        _index_block(board, pattern),
         Block("Raw metrics", tables=[metrics_table(board, pattern)]),
         *_task_correlation(board, pattern, tab),
         *_extrapolation(board, pattern, tab),
     ]
-    return Tab(tab, pattern, name, blocks)
+    return Tab(tab, pattern, PATTERN_NAMES.get(pattern, ""), blocks)
 
 
-def _index_block(board: Board, pattern: str, tab: str) -> Block:
+def _index_block(board: Board, pattern: str) -> Block:
     tasks = board.tasks(pattern)
-    scores = board.scores[board.scores["pattern"] == pattern]
+    scores = board.scores[(board.scores["pattern"] == pattern) & board.scores["index"].notna()]
     pictures = []
-    for number, task in enumerate([AVERAGE, *tasks] if len(tasks) > 1 else tasks):
-        own = scores[scores["task"] == task]
-        if own["index"].notna().any():
+    for task in [AVERAGE, *tasks] if len(tasks) > 1 else tasks:
+        rows = scores[scores["task"] == task]
+        if len(rows):
             title = "Average over tasks" if task == AVERAGE else task
-            figure = figures.index_figure(own, title=title)
-            pictures.append(_svg(figure, f"{tab}-index-{number}", f"{title}: compositional index of each attention"))
+            figure = figures.index_figure(rows, title=title)
+            pictures.append(Picture(figure, f"{title}: compositional index of each attention"))
     heading = f"Compositional index, {pattern}: {PATTERN_MEANINGS.get(pattern, 'unknown pattern')}"
     return Block(heading, "", pictures, [index_table(board, pattern)])
 
 
 def _extrapolation(board: Board, pattern: str, tab: str) -> Iterator[Block]:
-    measured = board.measured[board.measured["pattern"] == pattern]
+    suite, measured = board.suite, board.measured[board.measured["pattern"] == pattern]
     look = figures.looks(board.measured["attention"])
     for number, ((place, metric), curve) in enumerate(extrapolation_curves(measured).items()):
         title = f"{metric} by length, {place.replace('/', ' / ')}"
         figure = figures.length_figure(curve, title=metric, ylabel=metric, looks=look, log=False)
-        table = curve_table(
-            curve, table_id=f"{tab}-curve-{number}", caption=f"{board.suite.heading}, pattern {pattern}: {title}"
-        )
-        yield Block(title, figures=[_svg(figure, f"{tab}-curve-figure-{number}", title)], tables=[table])
+        table = curve_table(curve, table_id=f"{tab}-curve-{number}", caption=f"{suite.heading}, {pattern}: {title}")
+        yield Block(title, "", [Picture(figure, title, f"figure3c-{suite.key}-{place}-{metric}")], [table])
 
 
 def _task_correlation(board: Board, pattern: str, tab: str) -> Iterator[Block]:
@@ -140,75 +164,117 @@ def _task_correlation(board: Board, pattern: str, tab: str) -> Iterator[Block]:
     caption = f"{board.suite.heading}, pattern {pattern}: Pearson correlation of the index between tasks"
     table = correlation_table(pairs, table_id=f"{tab}-tasks", caption=caption)
     text = "Agreement of scores between tasks. Few shared attentions give wide intervals."
-    yield Block(title, text, [_svg(figure, f"{tab}-tasks-figure", caption)], [table])
+    yield Block(title, text, [Picture(figure, caption, f"figure4-{board.suite.key}-{pattern}")], [table])
 
 
 def _pattern_correlation(board: Board) -> Iterator[Block]:
-    if len(board.suite.patterns) < 2:
+    suite = board.suite
+    if len(suite.patterns) < 2:
         return
-    import pandas as pd
-
     pairs = pd.concat([pattern_correlation(board.scores), benchmark_correlation(board.scores)], ignore_index=True)
-    name = element_id(board.suite.key, "pattern-correlation")
     title = "Correlation between patterns"
-    figure = figures.correlation_figure(pairs, order=[*board.suite.patterns, LRA], title=title)
-    caption = (
-        f"{board.suite.heading}: Pearson correlation of the average index between patterns, and with accuracy on LRA"
-    )
+    figure = figures.correlation_figure(pairs, order=[*suite.patterns, LRA], title=title)
+    caption = f"{suite.heading}: Pearson correlation of the average index between patterns, and with accuracy on LRA"
+    table = correlation_table(pairs, table_id=element_id(suite.key, "pattern-correlation"), caption=caption)
     text = "Agreement of scores between patterns, and with published accuracies on Long Range Arena."
-    yield Block(
-        title,
-        text,
-        [_svg(figure, f"{name}-figure", caption)],
-        [correlation_table(pairs, table_id=name, caption=caption)],
-    )
+    yield Block(title, text, [Picture(figure, caption, f"figure3a-{suite.key}")], [table])
 
 
 def _benefit(board: Board) -> Iterator[Block]:
     benefit = board.benefit()
     if benefit.empty:
         return
-    name = element_id(board.suite.key, "benefit")
     caption = f"{board.suite.heading}, pattern NS: compositional index with and without attention"
     figure = figures.benefit_figure(benefit, title="Benefit of attention")
-    yield Block(
-        "Benefit of attention",
-        "Index with the attention under test, and without any attention in its layers.",
-        [_svg(figure, f"{name}-figure", caption)],
-        [benefit_table(benefit, table_id=name, caption=caption)],
-    )
+    table = benefit_table(benefit, table_id=element_id(board.suite.key, "benefit"), caption=caption)
+    text = "Index with the attention under test, and without any attention in its layers."
+    yield Block("Benefit of attention", text, [Picture(figure, caption, f"figure3b-{board.suite.key}")], [table])
 
 
-def efficiency_blocks(costs: pd.DataFrame) -> Iterator[Block]:
-    """Yield one block per pattern and phase of ``costs``: time and memory by length, and efficiency lengths."""
+def efficiency_section(costs: pd.DataFrame) -> Section:
+    """Return the section of costs: one block per pattern and phase, with the efficiency lengths."""
     lengths = efficiency_length(costs)
     look = figures.looks(costs["attention"])
-    blocks: dict[tuple[str, str], Block] = {}
-    for curves in cost_curves(costs, lengths):
-        key = (curves.pattern, curves.phase)
-        name = element_id("efficiency", *key)
-        if key not in blocks:
-            own = lengths[(lengths["pattern"] == curves.pattern) & (lengths["phase"] == curves.phase)]
-            caption = f"Pattern {curves.pattern}, {curves.phase}: efficiency length relative to softmax attention"
-            text = "Rings mark the efficiency length, above which the attention is cheaper than softmax attention."
-            table = efficiency_table(own, table_id=name, caption=caption)
-            blocks[key] = Block(f"{curves.pattern}, {curves.phase}", text, [], [table])
+    pictures: dict[tuple[str, str], list[Picture]] = {}
+    for pattern, phase, resource, unit, curves, crossings in cost_curves(costs, lengths):
         figure = figures.length_figure(
-            curves.curves,
-            title=curves.resource.capitalize(),
-            ylabel=curves.unit,
-            looks=look,
-            crossings=curves.crossings,
+            curves, title=resource.capitalize(), ylabel=unit, looks=look, crossings=crossings
         )
-        title = f"Pattern {curves.pattern}, {curves.phase}: {curves.resource} in {curves.unit} by length"
-        blocks[key].figures.append(_svg(figure, f"{name}-{curves.resource}", title))
-    for (pattern, phase), block in blocks.items():
-        own = lengths[(lengths["pattern"] == pattern) & (lengths["phase"] == phase)]
-        figure = figures.efficiency_length_figure(own, title="Efficiency length")
+        title = f"Pattern {pattern}, {phase}: {resource} in {unit} by length"
+        letter = {"time": "a", "memory": "b"}[resource]
+        pictures.setdefault((pattern, phase), []).append(
+            Picture(figure, title, f"figure2{letter}-{pattern}-{phase}-{resource}")
+        )
+    blocks = []
+    for (pattern, phase), shown in pictures.items():
+        rows = lengths[(lengths["pattern"] == pattern) & (lengths["phase"] == phase)]
+        figure = figures.efficiency_length_figure(rows, title="Efficiency length")
         title = f"Pattern {pattern}, {phase}: efficiency length of each attention"
-        block.figures.append(_svg(figure, element_id("efficiency", pattern, phase, "lengths"), title))
-        yield block
+        caption = f"Pattern {pattern}, {phase}: efficiency length relative to softmax attention"
+        table = efficiency_table(rows, table_id=element_id("efficiency", pattern, phase), caption=caption)
+        text = "Rings mark the efficiency length, above which the attention is cheaper than softmax attention."
+        shown.append(Picture(figure, title, f"figure2c-{pattern}-{phase}"))
+        blocks.append(Block(f"{pattern}, {phase}", text, shown, [table]))
+    return Section("efficiency", "Efficiency", blocks=blocks)
 
 
-def _svg(figure: Figure, name: str, title: str) -> Markup:
-    return Markup(inline_svg(figure, name=name, title=title))
+@dataclass(frozen=True, kw_only=True)
+class TaskSection:
+    """Section of the page with the results of one task.
+
+    Attributes:
+        name: HTML identifier, and name of the CSV file.
+        title: heading.
+        summary: text below the heading.
+        table: returns the rows of the section from the task's finished runs (:func:`cab.load_results`).
+        blocks: yields the blocks of the section from the rows.
+        hidden: columns that are not written to the CSV file.
+    """
+
+    name: str
+    title: str
+    summary: str
+    table: Callable[[pd.DataFrame], pd.DataFrame]
+    blocks: Callable[[pd.DataFrame], Iterable[Block]]
+    hidden: tuple[str, ...] = ()
+
+    def section(self, rows: pd.DataFrame) -> Section:
+        """Return the section with these rows."""
+        return Section(self.name, self.title, self.summary, blocks=list(self.blocks(rows)))
+
+    def write(self, rows: pd.DataFrame, out: Path) -> Path:
+        """Write the rows to ``NAME.csv`` in ``out``."""
+        out.mkdir(parents=True, exist_ok=True)
+        path = out / f"{self.name}.csv"
+        sanitize_table(rows.drop(columns=list(self.hidden))).to_csv(path, index=False)
+        return path
+
+
+def task_sections(results: pd.DataFrame) -> list[tuple[TaskSection, pd.DataFrame]]:
+    """Return the sections with rows of the tasks in ``results`` and these rows, in alphabetical order of the tasks."""
+    filled = []
+    for name in sorted(results["task"].unique()):
+        if name in TASKS and TASKS.get(name).report:
+            module, _, attribute = TASKS.get(name).report.partition(":")
+            section: TaskSection = getattr(importlib.import_module(module), attribute)
+            filled.append((section, section.table(finished_runs(results, name))))
+    return [(section, rows) for section, rows in filled if not rows.empty]
+
+
+def finished_runs(results: pd.DataFrame, task: str) -> pd.DataFrame:
+    """Return the rows of the finished runs of a task, with sanitized names of attentions and variants."""
+    runs = results[(results["task"] == task) & (results["status"] == Status.FINISHED)]
+    return runs.assign(**{name: runs[name].map(sanitize_text) for name in ("attention", "config_variant")})
+
+
+def write_figures(sections: Iterable[Section], out: Path) -> Iterator[Path]:
+    """Write the named figures of the sections to ``out``/figures/NAME.png and .pdf, and yield their paths."""
+    folder = out / "figures"
+    folder.mkdir(parents=True, exist_ok=True)
+    pictures = (picture for section in sections for block in section.all_blocks for picture in block.pictures)
+    for figure, _, name in pictures:
+        for suffix in ("png", "pdf") if name else ():
+            path = folder / f"{re.sub(r'[^A-Za-z0-9.-]+', '-', name)}.{suffix}"
+            with figures.style():
+                figure.savefig(path, dpi=200)
+            yield path

@@ -4,85 +4,37 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from cab.files.disk import sanitize_text
+import pandas as pd
+
+from cab.files.disk import sanitize_table, sanitize_text
 from cab.records.record import REFERENCE_DIRS, Record, Status
 from cab.registry.registries import ATTENTIONS
 from cab.scoring.measured_costs import LENGTH, RUNS as COST_RUNS, MeasuredCost, cost_hardware, measured_costs
 from cab.scoring.normalization import SOFTMAX_VARIANTS
 from cab.scoring.statistics import Verdict
-from cab.suite.anchors import ATTENTIONS as ANCHORS, SOFTMAX
+from cab.suite.cells import ANCHORS, NO_ATTENTION, SOFTMAX, CellResults, collect
 from cab.suite.check import invalid_cells
-from cab.suite.gain import CellGain, PatternGain, SuiteGains, suite_gains
-from cab.suite.results import CellResults, collect
-from cab.suite.table import GainRow, gain_rows
+from cab.suite.gain import SOLVED, PatternGain, SuiteGains, suite_gains
 from cab.suite.tuning import TUNED
-
-if TYPE_CHECKING:
-    import pandas as pd
+from cab.suite.verdict import GainRow, gain_rows
 
 COST_PATTERNS = tuple(COST_RUNS)
 """Patterns in which costs are measured; only the causal one has a decode state."""
 CLEARLY_FASTER = 0.9
 """Time relative to softmax's up to which an attention is clearly faster: measurements vary by a few percent."""
-
-
-@dataclass(frozen=True)
-class BoardRow:
-    """One attention.
-
-    Attributes:
-        is_own: whether it has results outside the bundled reference results.
-        patterns: its rows in the tables of K, by pattern.
-        costs: its costs in :data:`COST_PATTERNS`, by pattern.
-        params: number of parameters relative to vanilla's in the same cells; NaN if unknown.
-        complexity: declared growth; empty for an attention that is not registered.
-    """
-
-    attention: str
-    is_own: bool
-    patterns: dict[str, GainRow]
-    costs: dict[str, MeasuredCost]
-    params: float
-    complexity: str
-
-    @property
-    def worst(self) -> CellGain:
-        """The core cell with the smallest K, over all patterns."""
-        return min((row.gain.worst for row in self.patterns.values()), key=lambda gain: gain.own.value)
-
-    @property
-    def decoding(self) -> MeasuredCost:
-        """Its costs in pattern CS, which include those of decoding."""
-        return self.costs["CS"]
-
-    @property
-    def usable_rates(self) -> int | None:
-        """Smallest number of usable learning rates in any core cell; None without ``tune=true``."""
-        known = [row.gain.usable_rates for row in self.patterns.values() if row.gain.usable_rates is not None]
-        return min(known, default=None)
-
-    @property
-    def points(self) -> list[float]:
-        """K of every run in a core cell."""
-        return [point for row in self.patterns.values() for cell in row.gain.cells for point in cell.points]
-
-    @property
-    def verified(self) -> str:
-        """The worst verdict on its code over its patterns: ``no``, ``unknown`` or ``yes``."""
-        verdicts = {row.gain.verified for row in self.patterns.values()}
-        return next(each for each in ("no", "unknown", "yes") if each in verdicts)
-
-    @property
-    def order(self) -> tuple[bool, float, int, str]:
-        """Sort key: mean K over its patterns with all core cells; attentions without any such pattern come last."""
-        known = [row.gain.estimate.value for row in self.patterns.values() if row.gain.estimate]
-        cells = sum(len(row.gain.cells) for row in self.patterns.values())
-        return not known, -statistics.fmean(known) if known else 0.0, -cells, self.attention
+CSV_FILE = "suite.csv"
+FRONTIER_COSTS = {
+    "time": (f"time of a forward pass at {LENGTH:,} tokens, relative to softmax", 1),
+    "state_bytes": (f"decode state at {LENGTH:,} tokens, KiB", 1024),
+}
+"""Attributes of :class:`MeasuredCost` against which K is drawn, with their labels and units."""
+HIDDEN = ("worst_cell_seeds",)
+"""Columns of the board that are not written to the CSV file."""
 
 
 @dataclass(frozen=True)
@@ -91,22 +43,25 @@ class SuiteBoard:
 
     Attributes:
         results: the results by cell.
-        rows: one row per attention with results in a core cell, best first.
+        table: one row per attention with results in a core cell, best first. Columns attention; own, whether it has
+            results besides the bundled reference results; ``PATTERN.K``, its interval ``low`` and ``high``, ``cells``
+            with results of ``core_cells``, ``seeds`` and ``not_worse_than_best``; worst_cell and its K and seeds;
+            solved of all ``runs`` in core cells, usable_rates; verified; costs.
     """
 
     gains: SuiteGains
     results: list[CellResults]
-    rows: list[BoardRow]
+    table: pd.DataFrame
 
     @property
     def patterns(self) -> list[str]:
         """The patterns with core cells that have results."""
-        return [pattern for pattern, own in self.gains.patterns.items() if own]
+        return [pattern for pattern, gains in self.gains.patterns.items() if gains]
 
     @property
     def runs(self) -> list[Record]:
         """All runs that are shown."""
-        return [run for each in self.results for own in each.runs.values() for run in own.values()]
+        return [run for cell in self.results for seeds in cell.runs.values() for run in seeds.values()]
 
 
 def suite_board(results: pd.DataFrame) -> SuiteBoard | None:
@@ -116,41 +71,90 @@ def suite_board(results: pd.DataFrame) -> SuiteBoard | None:
         results: table returned by :func:`cab.load_results`.
     """
     runs = results[results["record"].notna()].drop_duplicates("file")
-    found = collect(runs["record"])
-    if not any(each.runs for each in found):
+    cells = collect(runs["record"])
+    if not any(cell.runs for cell in cells):
         return None
-    gains = suite_gains(found, invalid_cells())
+    gains = suite_gains(cells, invalid_cells())
     patterns: dict[str, dict[str, GainRow]] = {}
     for pattern in gains.patterns:
         for row in gain_rows(gains, pattern):
             patterns.setdefault(row.gain.attention, {})[pattern] = row
-    elsewhere = runs[[Path(file).parent.resolve() not in REFERENCE_DIRS for file in runs["file"]]]
-    own = set(elsewhere["attention"]) - set(ANCHORS) if len(elsewhere) < len(runs) else set()
-    params = _relative_params(found, runs["record"])
-    rows = [_row(name, rows, params.get(name, math.nan), is_own=name in own) for name, rows in patterns.items()]
-    return SuiteBoard(gains, found, sorted(rows, key=lambda row: row.order))
+    others = runs[[Path(file).parent.resolve() not in REFERENCE_DIRS for file in runs["file"]]]
+    own = set(others["attention"]) - set(ANCHORS) if len(others) < len(runs) else set()
+    params = _relative_params(cells, runs["record"])
+    columns = [pattern for pattern, names in gains.patterns.items() if names]
+    rows = [
+        {"attention": name, "own": name in own} | _quality(rows, columns) | _costs(name, params.get(name, math.nan))
+        for name, rows in sorted(patterns.items(), key=_order)
+    ]
+    return SuiteBoard(gains, cells, pd.DataFrame(rows))
 
 
-def _row(name: str, patterns: dict[str, GainRow], params: float, *, is_own: bool) -> BoardRow:
-    code = name.removesuffix(TUNED)  # a tuned learning rate changes neither cost nor complexity
+def _order(item: tuple[str, Mapping[str, GainRow]]) -> tuple[bool, float, int, str]:
+    """Sort by mean K over the patterns with all core cells; attentions without any such pattern come last."""
+    name, rows = item
+    known = [row.gain.estimate.value for row in rows.values() if row.gain.estimate]
+    cells = sum(len(row.gain.cells) for row in rows.values())
+    return not known, -statistics.fmean(known) if known else 0.0, -cells, name
+
+
+def _quality(rows: Mapping[str, GainRow], patterns: Sequence[str]) -> dict[str, Any]:
+    """Return the columns of K and verification of an attention with these results by pattern."""
+    fields: dict[str, Any] = {}
+    names = ("K", "low", "high", "cells", "core_cells", "seeds", "not_worse_than_best")
+    for pattern in patterns:
+        values: tuple[Any, ...] = (None,) * len(names)
+        if pattern in rows:
+            gain = rows[pattern].gain
+            share = gain.estimate.value if gain.estimate else None
+            values = (share, *gain.interval, len(gain.cells), gain.core, gain.seeds, rows[pattern].is_best)
+        fields |= {f"{pattern}.{name}": value for name, value in zip(names, values, strict=True)}
+    gains = [row.gain for row in rows.values()]
+    worst = min((gain.worst for gain in gains), key=lambda cell: cell.own.value)
+    points = [point for gain in gains for cell in gain.cells for point in cell.points]
+    verdicts = {gain.verified for gain in gains}
+    return fields | {
+        "worst_cell": str(worst.cell),
+        "worst_cell_K": worst.own.value,
+        "worst_cell_seeds": len(worst.points),
+        "solved": sum(point >= SOLVED for point in points),
+        "runs": len(points),
+        "usable_rates": min((gain.usable_rates for gain in gains if gain.usable_rates is not None), default=None),
+        "verified": next(verdict for verdict in ("no", "unknown", "yes") if verdict in verdicts),
+    }
+
+
+def _costs(name: str, params: float) -> dict[str, Any]:
+    """Return the columns of cost and complexity of an attention; a tuned learning rate changes neither."""
+    code = name.removesuffix(TUNED)
     costs = {pattern: measured_costs().get((code, pattern), MeasuredCost()) for pattern in COST_PATTERNS}
-    complexity = ATTENTIONS.get(code).complexity if code in ATTENTIONS.names() else ""
-    return BoardRow(name, is_own, patterns, costs, params, complexity)
+    fields: dict[str, Any] = {
+        f"{pattern}.{name}_{LENGTH}_vs_softmax": getattr(costs[pattern], name)
+        for name in ("time", "memory")
+        for pattern in COST_PATTERNS
+    }
+    decoding = costs["CS"]
+    return fields | {
+        "decode_ms_per_token": decoding.decode_ms,
+        "state_bytes": decoding.state_bytes,
+        "constant_state": decoding.has_constant_state if decoding.state_bytes else None,
+        "parameters_vs_softmax": params,
+        "complexity": ATTENTIONS.get(code).complexity if code in ATTENTIONS.names() else "",
+    }
 
 
-def _relative_params(found: Sequence[CellResults], records: Iterable[Record]) -> dict[str, float]:
+def _relative_params(cells: Sequence[CellResults], records: Iterable[Record]) -> dict[str, float]:
     """Return the mean over runs of the number of parameters relative to vanilla's in the same cell."""
     softmax: dict[tuple[str, ...], int] = {}
     for record in records:
-        for each in found:
-            if record.cell["attention"] == SOFTMAX and each.cell.includes(record) and record.cost.params:
-                softmax[each.cell.key] = record.cost.params
+        if record.cell["attention"] == SOFTMAX and record.cost.params:
+            softmax |= {cell.cell.key: record.cost.params for cell in cells if cell.cell.includes(record)}
     ratios: dict[str, list[float]] = {SOFTMAX: [1.0]} if softmax else {}
-    for each in found:
-        for name, runs in each.runs.items() if each.cell.key in softmax else ():
-            own = [run.cost.params / softmax[each.cell.key] for run in runs.values() if run.cost.params]
-            ratios.setdefault(name, []).extend(own)
-    return {name: statistics.fmean(own) for name, own in ratios.items() if own}
+    for cell in cells:
+        for name, runs in cell.runs.items() if cell.cell.key in softmax else ():
+            params = [run.cost.params / softmax[cell.cell.key] for run in runs.values() if run.cost.params]
+            ratios.setdefault(name, []).extend(params)
+    return {name: statistics.fmean(values) for name, values in ratios.items() if values}
 
 
 def main_finding(board: SuiteBoard) -> str:
@@ -239,7 +243,7 @@ def _is_subquadratic(attention: str) -> bool:
 def board_facts(board: SuiteBoard) -> Iterator[str]:
     """Yield number, date and hardware of the runs, and the hardware of the cost measurements."""
     runs = [run for run in board.runs if run.status is Status.FINISHED]
-    names = {row.attention.removesuffix(TUNED) for row in board.rows} - set(ANCHORS)
+    names = {name.removesuffix(TUNED) for name in board.table["attention"]} - set(ANCHORS)
     yield f"{len(names)} attentions besides {' and '.join(ANCHORS)}, {len(runs)} runs"
     dates = sorted({run.started[:10] for run in runs if run.started})
     if dates:
@@ -254,3 +258,27 @@ def _machine(run: Record) -> str:
     parts = [name or run.hardware.get("device") or "unknown hardware"]
     parts += [f"{threads} thread{'s' * (threads != 1)}"] if threads else []
     return sanitize_text(", ".join(map(str, parts)))
+
+
+def write_suite_csv(board: SuiteBoard, out: Path) -> Path:
+    """Write the table of the board into ``out``."""
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / CSV_FILE
+    sanitize_table(board.table.drop(columns=[*HIDDEN])).to_csv(path, index=False)
+    return path
+
+
+def frontier_points(board: SuiteBoard, pattern: str, attribute: str) -> dict[str, tuple[float, float]]:
+    """Return cost and K of each attention that has both; ``attribute`` is one of :data:`FRONTIER_COSTS`."""
+    points = {}
+    for name, gain in board.gains.patterns[pattern].items():
+        cost = getattr(measured_costs().get((name.removesuffix(TUNED), pattern), MeasuredCost()), attribute)
+        if gain.estimate and cost and name != NO_ATTENTION:
+            points[sanitize_text(name)] = (cost / FRONTIER_COSTS[attribute][1], gain.estimate.value)
+    return points
+
+
+def single_seeds(board: SuiteBoard, pattern: str) -> set[str]:
+    """Return the attentions with a single seed in any core cell of the pattern."""
+    gains = board.gains.patterns[pattern].items()
+    return {sanitize_text(name) for name, gain in gains if gain.seeds == 1}

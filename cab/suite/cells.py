@@ -1,22 +1,40 @@
-"""The cells of the suite, and the metric and scale by which each is scored."""
+"""The cells of the suite: metric and scale, frozen anchors, and results.
+
+The anchors are results of ``vanilla`` and ``none``, against which every other attention is scored. They are part of a
+version of the suite. They are read from configs/suite/anchors.csv and never from the results that are scored, so a
+score does not change when results are added.
+"""
 
 from __future__ import annotations
 
 import csv
 import functools
+import hashlib
+import json
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import yaml
 
+from cab.errors import UserError
 from cab.files.config_folders import CONFIGS
-from cab.records.record import Record
+from cab.records.record import REFERENCE_DIRS, Record, Status
+from cab.records.results import whole_records
 
-CELLS = CONFIGS / "suite" / "cells.csv"
+FOLDER = CONFIGS / "suite"
 PRESET = "mini"
 Key = tuple[str, str, str]
 """Task, backbone and pattern."""
+VERSION = 3
+"""Version of the suite. Increase it when cells, data or anchors change; scores of two versions are not comparable."""
+SOFTMAX, NO_ATTENTION = "vanilla", "none"
+ANCHORS = (SOFTMAX, NO_ATTENTION)
+"""Anchors at 100% and 0% of the gain of softmax attention."""
+ANCHORS_FILE = FOLDER / "anchors.csv"
+ANCHOR_COLUMNS = ("version", "task", "backbone", "pattern", "data", "attention", "seed", "test", "validation", "steps")
 
 
 @dataclass(frozen=True)
@@ -58,15 +76,15 @@ class SuiteCell:
 
     def includes(self, record: Record) -> bool:
         """Return whether a record is a result of this cell."""
-        own = (*self.key, self.dataset, PRESET)
-        if own != tuple(record.cell[name] for name in ("task", "backbone", "pattern", "dataset", "preset")):
+        names = (*record_key(record), record.cell["dataset"], record.cell["preset"])
+        if names != (*self.key, self.dataset, PRESET):
             return False
         return all(
             name in record.config[group] and record.config[group][name] == value
             for (group, name), value in self.option_values.items()
         )
 
-    @property
+    @functools.cached_property
     def option_values(self) -> dict[tuple[str, str], Any]:
         """Return the values of ``options`` by group and name."""
         texts = dict(option.split("=") for option in self.options.split())
@@ -86,6 +104,189 @@ class SuiteCell:
 @functools.cache
 def suite_cells() -> tuple[SuiteCell, ...]:
     """Return the cells in the order of the published tables."""
-    with CELLS.open(newline="") as file:
-        rows: list[dict[str, Any]] = list(csv.DictReader(file))
+    rows = _rows(FOLDER / "cells.csv")
     return tuple(SuiteCell(**{**row, **{name: row[name] == "yes" for name in ("core", "long_memory")}}) for row in rows)
+
+
+@functools.cache
+def cell_descriptions() -> dict[Key, str]:
+    """Return what each cell tests in one sentence, from configs/suite/descriptions.csv."""
+    return {(row["task"], row["backbone"], row["pattern"]): row["tests"] for row in _rows(FOLDER / "descriptions.csv")}
+
+
+@functools.cache
+def metric_meanings() -> dict[tuple[str, str], str]:
+    """Return the meaning of each metric by task and name, from configs/suite/metrics.csv."""
+    return {(row["task"], row["metric"]): row["meaning"] for row in _rows(FOLDER / "metrics.csv")}
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+@dataclass(frozen=True)
+class Anchors:
+    """The anchors of one cell.
+
+    Attributes:
+        data: :func:`data_hash` of the data on which the anchors were trained; other data are not comparable.
+        test: values of the cell's metric on the test split, by attention, one per seed.
+        validation: validation losses at the last validation, by attention, one per seed that has one.
+        steps: numbers of steps until validation reached the cell's threshold, by attention, one per seed that did.
+    """
+
+    data: str
+    test: dict[str, list[float]]
+    validation: dict[str, list[float]]
+    steps: dict[str, list[int]] = field(default_factory=dict)
+
+
+@functools.cache
+def read_anchors(path: Path | None = None) -> dict[Key, Anchors]:
+    """Return the anchors by cell; a cell without both anchors is missing."""
+    path = path or ANCHORS_FILE
+    cells: dict[Key, Anchors] = {}
+    for row in _rows(path):
+        assert row["version"] == str(VERSION), f"{path} is of another version of the suite"
+        anchors = cells.setdefault((row["task"], row["backbone"], row["pattern"]), Anchors(row["data"], {}, {}))
+        anchors.test.setdefault(row["attention"], []).append(float(row["test"]))
+        if row["validation"]:
+            anchors.validation.setdefault(row["attention"], []).append(float(row["validation"]))
+        if row["steps"]:
+            anchors.steps.setdefault(row["attention"], []).append(int(row["steps"]))
+    return {key: anchors for key, anchors in cells.items() if set(ANCHORS) <= anchors.test.keys()}
+
+
+def write_anchors(records: Iterable[Record], path: Path = ANCHORS_FILE) -> int:
+    """Write the anchors of every cell of the suite with results of both in ``records``, and return their number.
+
+    Raises:
+        ValueError: there are none, or a cell has anchors with different data.
+    """
+    runs: dict[Key, dict[tuple[int, int], Record]] = {cell.key: {} for cell in suite_cells()}
+    cells = {cell.key: cell for cell in suite_cells()}
+    for record in records:
+        cell, attention = cells.get(record_key(record)), record.cell["attention"]
+        if cell and cell.includes(record) and attention in ANCHORS and record.status is Status.FINISHED:
+            runs[cell.key][ANCHORS.index(attention), record.cell["seed"]] = record
+    rows = []
+    for key, anchors in runs.items():
+        if len({attention for attention, _ in anchors}) < len(ANCHORS):
+            continue
+        if len({data_hash(record) for record in anchors.values()}) > 1:
+            raise UserError(
+                f"the anchors of {cells[key]} are of different data; pass a folder with results of one version"
+            )
+        for (attention, seed), record in sorted(anchors.items()):
+            numbers = repr(cells[key].value(record)), _validation(record), record.cost.steps_to_solve
+            rows.append((VERSION, *key, data_hash(record), ANCHORS[attention], seed, *numbers))
+    if not rows:
+        raise UserError(f"no cell of the suite has results of {' and '.join(ANCHORS)}; run them first")
+    with path.open("w", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([ANCHOR_COLUMNS, *rows])
+    return len(rows)
+
+
+def record_key(record: Record) -> Key:
+    """Return task, backbone and pattern of a record."""
+    return record.cell["task"], record.cell["backbone"], record.cell["pattern"]
+
+
+def data_hash(record: Record) -> str:
+    """Return the first 12 hexadecimal digits of the SHA-256 of the record's data fingerprint and task version."""
+    content = json.dumps([record.data, record.task_version], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:12]
+
+
+def _validation(record: Record) -> str:
+    """Return the last validation loss of a run; empty if it has none."""
+    losses = [entry["validation"] for entry in record.history if entry.get("validation") is not None]
+    return repr(losses[-1]) if losses else ""
+
+
+@dataclass
+class CellResults:
+    """Results of one cell.
+
+    Attributes:
+        anchors: the frozen anchors; None if the cell has none.
+        runs: finished runs by attention and seed. The anchors' own runs are not among them.
+        baselines: values of the trivial baselines, by name.
+        left_out: reason why a record of an attention is excluded, by attention.
+    """
+
+    cell: SuiteCell
+    anchors: Anchors | None
+    runs: dict[str, dict[int, Record]] = field(default_factory=dict)
+    baselines: dict[str, float] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no finished run is of this cell, not even of an anchor."""
+        return not self.runs and not self.baselines
+
+    @property
+    def attentions(self) -> list[str]:
+        """The anchors, if there are any, and the attentions with results."""
+        return [*(ANCHORS if self.anchors else ()), *self.runs]
+
+    def values(self, attention: str) -> list[float]:
+        """Return the values of the cell's metric, one per seed."""
+        if attention in ANCHORS:
+            return self.anchors.test[attention] if self.anchors else []
+        return [self.cell.value(record) for record in self.runs[attention].values()]
+
+    def add(self, record: Record) -> None:
+        """Add a record of this cell.
+
+        Raises:
+            ValueError: there is another result of the same attention and seed.
+        """
+        attention, seed = record.cell["attention"], record.cell["seed"]
+        if record.status is not Status.FINISHED:
+            self.left_out[attention] = f"seed {seed} is {record.status}"
+        elif self.anchors and self.anchors.data != data_hash(record):
+            self.left_out[attention] = f"seed {seed} has other data or another task version than the suite's anchors"
+        else:
+            for name, metrics in record.baselines.items():
+                value = metrics.get(self.cell.metric)
+                if value is not None:
+                    self.baselines[name] = value
+            if attention not in ANCHORS:
+                other = self.runs.setdefault(attention, {}).setdefault(seed, record)
+                if self.cell.value(other) != self.cell.value(record):
+                    raise UserError(
+                        f"two results of {attention} with seed {seed} in {self.cell} ({other.hash} and {record.hash}); "
+                        "remove one, or move it to another folder"
+                    )
+
+
+def collect(records: Iterable[Record]) -> list[CellResults]:
+    """Return the results of each cell of the suite in ``records``."""
+    anchors = read_anchors()
+    cells: dict[Key, CellResults] = {cell.key: CellResults(cell, anchors.get(cell.key)) for cell in suite_cells()}
+    for record in records:
+        results = cells.get(record_key(record))
+        if results and results.cell.includes(record):
+            results.add(record)
+    return list(cells.values())
+
+
+def read_suite(folders: Sequence[Path]) -> list[CellResults]:
+    """Return the results of each cell in folders of records; damaged or modified records are skipped with a warning.
+
+    Raises:
+        ValueError: a folder does not exist; :data:`REFERENCE_DIRS` may lack one.
+    """
+    return collect(records_of(folders))
+
+
+def records_of(folders: Sequence[Path]) -> Iterator[Record]:
+    """Yield the records in folders, see :func:`read_suite`."""
+    for folder in folders:
+        if folder.is_dir():
+            yield from (record for _, record in whole_records(folder, skipped=[]))
+        elif folder not in REFERENCE_DIRS:
+            raise UserError(f"no results at {folder}; pass a folder of results, such as results/local")

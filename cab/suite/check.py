@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING
 from cab.errors import UserError
 from cab.records.record import REFERENCE_DIRS
 from cab.scoring.statistics import CONFIDENCE, Estimate, Verdict, judge, weighted_sum
-from cab.suite.anchors import ATTENTIONS, NO_ATTENTION, SOFTMAX
-from cab.suite.cells import PRESET, Key, SuiteCell, suite_cells
+from cab.suite.cells import ANCHORS, NO_ATTENTION, PRESET, SOFTMAX, CellResults, Key, SuiteCell, read_suite, suite_cells
 from cab.suite.gain import CellGain, cell_gains, contrast
-from cab.suite.results import CellResults, read_suite
 from cab.suite.tuning import TUNED
 
 if TYPE_CHECKING:
@@ -74,11 +72,11 @@ class CellCheck:
 def check_cell(results: CellResults) -> CellCheck:
     """Validate one cell."""
     scored = {name: gain for name, gain in cell_gains(results).items() if not name.endswith(TUNED)}
-    shares = [gain.own.value for name, gain in scored.items() if name not in ATTENTIONS]
+    shares = [gain.own.value for name, gain in scored.items() if name not in ANCHORS]
     graded = _share([5 <= share <= 95 for share in shares]) if len(shares) >= MIN_ATTENTIONS else None
     gains = {name: gain for name, gain in scored.items() if gain.own.is_known}
-    if not set(ATTENTIONS) <= gains.keys():
-        unknown = f"no anchors with two seeds of {' and '.join(ATTENTIONS)}"
+    if not set(ANCHORS) <= gains.keys():
+        unknown = f"no anchors with two seeds of {' and '.join(ANCHORS)}"
     elif results.is_empty:
         unknown = "no results"
     elif results.cell.trivial_baseline not in results.baselines:
@@ -92,7 +90,7 @@ def check_cell(results: CellResults) -> CellCheck:
         name: contrast([(gains[SOFTMAX], gains[name])]) for name in (WINDOWED, *BOUNDED_STATES) if name in gains
     }
     worse = frozenset(name for name, verdict in judge(expected).items() if verdict is Verdict.BETTER)
-    others = gains.keys() - set(ATTENTIONS)
+    others = gains.keys() - set(ANCHORS)
     gap = _gap(results, gains)
     pairs = itertools.combinations([gain for name, gain in gains.items() if name != NO_ATTENTION], 2)
     different = _share([_differ(*pair) for pair in pairs]) if len(others) >= MIN_ATTENTIONS else None
@@ -118,7 +116,7 @@ def _gap(results: CellResults, gains: dict[str, CellGain]) -> Estimate:
     """Return what removing attention loses, relative to the range from the trivial baseline to the best attention."""
     trivial = results.baselines[results.cell.trivial_baseline]
     softmax, without = (
-        statistics.fmean(results.cell.scaled(value) for value in results.values(name)) for name in ATTENTIONS
+        statistics.fmean(results.cell.scaled(value) for value in results.values(name)) for name in ANCHORS
     )
     lowest = 100 * (results.cell.scaled(trivial) - without) / (softmax - without)
     best = max(gain.own.value for gain in gains.values())

@@ -17,9 +17,7 @@ from dataclasses import dataclass
 from cab.patterns import pattern_rank
 from cab.records.verified import verdict, verified_codes
 from cab.scoring.statistics import CONFIDENCE, MARGIN, Contrast, Estimate, Verdict, difference, judge, weighted_sum
-from cab.suite.anchors import ATTENTIONS, NO_ATTENTION, SOFTMAX, Anchors
-from cab.suite.cells import Key, SuiteCell
-from cab.suite.results import CellResults
+from cab.suite.cells import ANCHORS, NO_ATTENTION, SOFTMAX, Anchors, CellResults, Key, SuiteCell
 from cab.suite.tuning import TUNED, usable_rates
 
 SOLVED = 90.0
@@ -87,15 +85,15 @@ def cell_gains(results: CellResults) -> dict[str, CellGain]:
 
 def gains_of(cell: SuiteCell, anchors: Anchors, values: Mapping[str, Sequence[float]]) -> dict[str, CellGain]:
     """Return K of the anchors and of every attention in ``values``, which has the cell's metric, one per seed."""
-    values = {**{name: anchors.test[name] for name in ATTENTIONS}, **values}
+    values = {**{name: anchors.test[name] for name in ANCHORS}, **values}
     scores = {name: [cell.scaled(value) for value in own] for name, own in values.items()}
-    softmax, without = (statistics.fmean(scores[name]) for name in ATTENTIONS)
+    softmax, without = (statistics.fmean(scores[name]) for name in ANCHORS)
     gains = {}
     for name, own in values.items():
         points = tuple(100 * (score - without) / (softmax - without) for score in scores[name])
         gains[name] = _gain(cell, name, points, own, values[SOFTMAX], is_error=softmax < without)
-    of_anchors = [gains[name].own for name in ATTENTIONS]
-    return {name: gain if name in ATTENTIONS else _with_anchors(gain, *of_anchors) for name, gain in gains.items()}
+    of_anchors = [gains[name].own for name in ANCHORS]
+    return {name: gain if name in ANCHORS else _with_anchors(gain, *of_anchors) for name, gain in gains.items()}
 
 
 def _gain(
@@ -158,7 +156,7 @@ class PatternGain:
     def interval(self) -> tuple[float, float]:
         """95% confidence interval of K within 0..100; NaN for an anchor or with a single seed in any cell."""
         estimate = self.estimate
-        if estimate is None or self.attention in ATTENTIONS:
+        if estimate is None or self.attention in ANCHORS:
             return math.nan, math.nan
         low, high = estimate.interval()
         return max(low, 0.0), min(high, 100.0)
@@ -280,7 +278,7 @@ def compare(gains: Mapping[str, Sequence[CellGain]]) -> dict[tuple[str, str], Ve
             contrasts[one, other] = contrast(common)
     families: dict[tuple[bool, bool], dict[tuple[str, str], Contrast]] = {}
     for pair, each in contrasts.items():
-        family = not set(ATTENTIONS).isdisjoint(pair), any(name.endswith(TUNED) for name in pair)
+        family = not set(ANCHORS).isdisjoint(pair), any(name.endswith(TUNED) for name in pair)
         families.setdefault(family, {})[pair] = each
     verdicts: dict[tuple[str, str], Verdict] = {}
     for own in families.values():

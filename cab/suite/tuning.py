@@ -1,8 +1,8 @@
-"""Learning rates chosen per cell and attention: `cab run suite=core attention=NAME tune=true`.
+"""Sweeps of the suite, `cab run suite=core`, and learning rates that are chosen with `tune=true`.
 
-Each cell is trained with a third of its learning rate, the rate itself and three times the rate, on a seed of its own.
-The rate that solves the cell in the fewest steps is chosen, or the one with the lowest validation loss if none solves
-it. The scored runs use other seeds, and their records contain the grid.
+With `tune=true`, each cell is trained with a third of its learning rate, the rate itself and three times the rate, on a
+seed of its own. The rate that solves the cell in the fewest steps is chosen, or the one with the lowest validation loss
+if none solves it. The scored runs use other seeds, and their records contain the grid.
 """
 
 from __future__ import annotations
@@ -14,13 +14,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cab.errors import UserError
+from cab.errors import UserError, unknown_name
 from cab.files.config_folders import run_defaults
+from cab.patterns import LONG_NAMES
 from cab.records.record import Record, Status
-from cab.suite.anchors import NO_ATTENTION, SOFTMAX, Anchors
+from cab.suite.cells import NO_ATTENTION, PRESET, SOFTMAX, Anchors, SuiteCell, suite_cells
 
 log = logging.getLogger("cab")
 
+SUITES = ("core", "mini")
+"""The cells that a score requires, and all cells."""
+PARTS = ("task", "backbone", "pattern")
+"""Groups that select cells of a suite."""
 FACTORS = (1 / 3, 1.0, 3.0)
 """Learning rates of the grid, relative to that of the cell."""
 SEED = 1000
@@ -31,6 +36,48 @@ USABLE = 0.9
 """A learning rate is usable if it retains at least this part of what the best of the grid retains."""
 FOLDER = "tuning"
 """Folder in ``results_dir`` with the records of the grid."""
+
+
+def suite_sweeps(overrides: Sequence[str]) -> list[list[str]] | None:
+    """Expand ``suite=NAME`` among the overrides to one sweep per cell; return None if it is not among them.
+
+    Raises:
+        UserError: the suite or a part of it does not exist, the overrides set data set or preset, or they lack an
+            attention.
+    """
+    given = dict(override.partition("=")[::2] for override in overrides)
+    if "suite" not in given:
+        return None
+    suite = given.pop("suite")
+    if suite not in SUITES:
+        raise unknown_name("suite", suite, SUITES)
+    for key in sorted(given.keys() & {"dataset", "preset"}):
+        raise UserError(f"suite={suite} sets the {key}; remove {key}=")
+    if "attention" not in given:
+        raise UserError(f"suite={suite} requires an attention; run `cab run suite={suite} attention=NAME`")
+    parts = {name: given[name] for name in PARTS if name in given}
+    rest = [override for override in overrides if override.partition("=")[0] not in ("suite", "tune", *PARTS)]
+    rest += [] if "seed" in given else ["seed=1,2,3"]
+    return [[*cell_overrides(cell), *rest] for cell in _chosen(suite, parts)]
+
+
+def cell_overrides(cell: SuiteCell) -> list[str]:
+    """Return the overrides that select a cell and set its options."""
+    groups = (*PARTS, "dataset")
+    return [*(f"{name}={getattr(cell, name)}" for name in groups), f"preset={PRESET}", *cell.options.split()]
+
+
+def _chosen(suite: str, parts: dict[str, str]) -> list[SuiteCell]:
+    """Return the cells of a suite whose task, backbone and pattern are among the given ones."""
+    cells = [cell for cell in suite_cells() if cell.core or suite != "core"]
+    for part, text in parts.items():
+        names = [LONG_NAMES.get(name, name) for name in text.split(",")]
+        known = list(dict.fromkeys(getattr(cell, part) for cell in cells))
+        for name in names:
+            if name not in known:
+                raise unknown_name(f"{part} of suite={suite}", name, known)
+        cells = [cell for cell in cells if getattr(cell, part) in names]
+    return cells
 
 
 def requests_tuning(overrides: Sequence[str]) -> bool:

@@ -1,4 +1,4 @@
-"""The verdict on an attention in sentences: one paragraph per pattern."""
+"""Tables of K, one row per attention and pattern, and the verdict on an attention in sentences."""
 
 from __future__ import annotations
 
@@ -10,16 +10,113 @@ from pathlib import Path
 
 from cab.patterns import pattern_rank
 from cab.records.record import REFERENCE_DIRS, Record
+from cab.records.results import mark_unverified
 from cab.records.verified import verdict, verified_codes
 from cab.scoring.measured_costs import LENGTH, MeasuredCost, measured_costs
-from cab.scoring.statistics import MARGIN, ONE_SEED_LEGEND, Verdict
-from cab.suite.anchors import ATTENTIONS, SOFTMAX
-from cab.suite.cells import SuiteCell
+from cab.scoring.statistics import MARGIN, ONE_SEED_LEGEND, ONE_SEED_MARK, Estimate, Verdict, rank_range
+from cab.suite.cells import ANCHORS, SOFTMAX, CellResults, SuiteCell, collect, records_of
 from cab.suite.check import invalid_cells
 from cab.suite.gain import CellGain, PatternGain, SuiteGains, compare, suite_gains
-from cab.suite.results import CellResults, collect, records_of
-from cab.suite.table import GainRow, cell_text, gain_rows, gain_text, interval_text, rank_text, steps_text
-from cab.suite.tuning import TUNED
+from cab.suite.tuning import FACTORS, TUNED
+
+HEADER = (
+    *("attention", "K", "95% interval", "rank", "worst cell", "K there", "solved", "seeds"),
+    *("error / vanilla", "steps to solve", "usable rates"),
+)
+ALIGN = "lrrrlrrrrrr"
+
+
+@dataclass(frozen=True)
+class GainRow:
+    """One row of the table.
+
+    Attributes:
+        gain: K of the attention in the pattern.
+        rank: best and worst rank among the attentions with K that are not tuned; None without K.
+    """
+
+    gain: PatternGain
+    rank: tuple[int, int] | None
+
+    @property
+    def is_best(self) -> bool:
+        """Whether K is not significantly smaller than that of any attention; False with a single seed."""
+        return self.rank is not None and self.rank[0] == 1 and not seed_mark(self.gain)
+
+    @property
+    def error(self) -> float:
+        """Error relative to vanilla's in the worst of the cells at the ceiling; NaN if there is no such cell."""
+        errors = [math.exp(cell.error.value) for cell in self.gain.cells if cell.error and cell.is_at_ceiling]
+        return max(errors, default=math.nan)
+
+    @property
+    def texts(self) -> list[str]:
+        """The cells of the table, in the order of :data:`HEADER`."""
+        gain, worst = self.gain, self.gain.worst
+        return [
+            mark_unverified(gain.attention, gain.verified),
+            gain_text(gain),
+            interval_text(*gain.interval),
+            rank_text(self.rank),
+            str(worst.cell),
+            cell_text(worst),
+            gain.solved,
+            str(gain.seeds),
+            "-" if math.isnan(self.error) else f"{self.error:.2f}",
+            steps_text(gain.steps) if gain.steps else "-",
+            rates_text(gain.usable_rates),
+        ]
+
+
+def gain_rows(gains: SuiteGains, pattern: str) -> list[GainRow]:
+    """Return the rows of one pattern, in the order of K."""
+    own = gains.patterns[pattern]
+    fixed = {name for name, gain in own.items() if gain.is_complete and not name.endswith(TUNED)}
+    verdicts = gains.verdicts(pattern)
+
+    def rank(name: str) -> tuple[int, int]:
+        return rank_range(name, {pair: each for pair, each in verdicts.items() if set(pair) <= {*fixed, name}})
+
+    return [GainRow(gain, rank(name) if gain.is_complete else None) for name, gain in own.items()]
+
+
+def gain_text(gain: PatternGain) -> str:
+    """Format K of a pattern, or the number of core cells with results if K requires more."""
+    if gain.estimate is None:
+        return f"{len(gain.cells)} of {gain.core} cells{seed_mark(gain)}"
+    return f"{gain.estimate.value:.1f}{seed_mark(gain)}"
+
+
+def cell_text(cell: CellGain) -> str:
+    """Format K of one cell."""
+    return f"{round(cell.own.value, 1) + 0.0:.1f}{ONE_SEED_MARK if len(cell.points) == 1 else ''}"
+
+
+def seed_mark(gain: PatternGain) -> str:
+    """Return the mark of a result with a single seed in any cell, else an empty string."""
+    return ONE_SEED_MARK if gain.seeds == 1 else ""
+
+
+def interval_text(low: float, high: float) -> str:
+    """Format the interval of K."""
+    return "-" if math.isnan(low) else f"[{low:.1f}, {high:.1f}]"
+
+
+def steps_text(steps: Estimate) -> str:
+    """Format a number of steps with its interval."""
+    low, high = steps.interval()
+    return f"{steps.value:,.0f}" + ("" if math.isnan(low) else f" [{max(low, 0):,.0f}, {high:,.0f}]")
+
+
+def rates_text(usable: int | None) -> str:
+    """Format the number of usable learning rates of a grid."""
+    return "-" if usable is None else f"{usable} of {len(FACTORS)}"
+
+
+def rank_text(rank: tuple[int, int] | None) -> str:
+    """Format a range of ranks."""
+    return "-" if rank is None else f"{rank[0]}" if rank[0] == rank[1] else f"{rank[0]} to {rank[1]}"
+
 
 RELATIONS = {
     Verdict.WORSE: "significantly worse than",
@@ -128,7 +225,7 @@ def _cell_line(cell: CellGain, results: CellResults, gains: SuiteGains) -> str:
     values = results.values(cell.attention)
     spread = f" ± {statistics.stdev(values):.2g}" if len(values) > 1 else ""
     trivial = results.baselines.get(cell.cell.trivial_baseline)
-    known = [f"{name} {anchors[name].mean:.4g}" for name in ATTENTIONS]
+    known = [f"{name} {anchors[name].mean:.4g}" for name in ANCHORS]
     known += [f"{cell.cell.trivial_baseline} {trivial:.4g}"] if trivial is not None else []
     line = f"{cell.cell}: {cell.cell.metric} {cell.mean:.4g}{spread} ({', '.join(known)}), K {cell_text(cell)}"
     line += f", solved in {cell.solved} of {len(cell.points)} seeds"
@@ -143,7 +240,7 @@ def _ceiling(cells: Sequence[CellGain], gains: SuiteGains) -> list[str]:
     """Return one warning per cell in which K cannot rank the attention."""
     lines = []
     for cell in cells:
-        others = [gain for name, gain in gains.cells[cell.cell.key].items() if name not in ATTENTIONS]
+        others = [gain for name, gain in gains.cells[cell.cell.key].items() if name not in ANCHORS]
         close = sum(gain.is_at_ceiling for gain in others)
         if cell.is_at_ceiling and close > 1:
             lines.append(

@@ -6,9 +6,8 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from cab.reports.sections import Block
-from cab.reports.tables import Column, Entry, Row, Table, plain
-from cab.reports.task_sections import TaskSection
+from cab.reports.sections import Block, TaskSection
+from cab.reports.tables import frame_table, number_column, text_column
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,25 +76,17 @@ def _chosen_scores(runs: pd.DataFrame, choice: str) -> dict[str, Any]:
 
 def glue_blocks(table: pd.DataFrame) -> Iterator[Block]:
     """Yield one block per preset with both ways of selection for each attention."""
-    for number, (preset, own) in enumerate(table.groupby("preset", sort=False)):
-        shown = [column for column in COLUMNS if own[column].notna().any()]
-        columns = [Column("attention"), Column("initialization"), Column("selected on")]
-        columns += [Column(name, "↑", "higher is better") for name in (*shown, "average")]
-        table_of = Table(f"glue-{number}", f"GLUE, preset {preset}: score in %, mean over seeds", columns, [])
-        for row in own.to_dict("records"):
-            cells = [
-                Entry(row["start"]),
-                Entry({"dev": "development set", "held_out": "held-out examples"}[row["chosen_by"]]),
-            ]
-            for name in (*shown, "average"):
-                reason = "a column has no result" if name == "average" else "no result"
-                value = row[name]
-                cells.append(Entry(plain(value, 2), value) if math.isfinite(value) else table_of.missing(reason))
-            table_of.rows.append(Row(row["attention"], cells))
-        text = (
-            "The average covers MNLI (matched and mismatched), QNLI, QQP, SST-2, MRPC and CoLA, as in Qin et al. 2022."
+    text = "The average covers MNLI (matched and mismatched), QNLI, QQP, SST-2, MRPC and CoLA, as in Qin et al. 2022."
+    table = table.assign(chosen=table["chosen_by"].map({"dev": "development set", "held_out": "held-out examples"}))
+    for number, (preset, rows) in enumerate(table.groupby("preset", sort=False)):
+        columns = [text_column("initialization", "start"), text_column("selected on", "chosen")]
+        for name in (*(column for column in COLUMNS if rows[column].notna().any()), "average"):
+            reason = "a column has no result" if name == "average" else "no result"
+            columns.append(number_column(name, name, 2, reason=reason, better="higher"))
+        caption = f"GLUE, preset {preset}: score in %, mean over seeds"
+        yield Block(
+            f"Preset {preset}", text, (), [frame_table(rows, columns, table_id=f"glue-{number}", caption=caption)]
         )
-        yield Block(f"Preset {preset}", text, [], [table_of])
 
 
 SECTION = TaskSection(

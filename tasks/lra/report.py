@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from cab.files.disk import sanitize_text
-from cab.reports.sections import Block
-from cab.reports.tables import Column, Entry, Row, Table, element_id, plain
-from cab.reports.task_sections import TaskSection
+from cab.reports.sections import Block, TaskSection
+from cab.reports.tables import deviation_text, element_id, frame_table, number_column, text_column
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,19 +46,21 @@ def arena_table(runs: pd.DataFrame) -> pd.DataFrame:
 
 def arena_blocks(table: pd.DataFrame) -> Iterator[Block]:
     """Yield one block per preset and data set with attentions and trivial baselines."""
-    for number, ((preset, dataset, config_variant), own) in enumerate(table.groupby(_PLACE, sort=False)):
+    text = "An attention that ranks below a trivial baseline did not learn the task."
+    columns = [
+        text_column("kind", "kind"),
+        number_column(
+            "accuracy, %", METRIC, 1, better="higher", detail=lambda row: deviation_text(row["deviation"], 1)
+        ),
+        number_column("seeds", "seeds", 0, reason="not trained"),
+    ]
+    table = table.assign(seeds=table["seeds"].astype(float))
+    table["attention"] = table["name"].where(table["kind"] == TRAINED, table["name"].str.replace("_", " "))
+    for number, ((preset, dataset, config_variant), rows) in enumerate(table.groupby(_PLACE, sort=False)):
         heading = f"{dataset}, preset {preset}" + (f", {config_variant}" if config_variant else "")
-        columns = [Column("attention"), Column("kind"), Column("accuracy, %", "↑", "higher is better"), Column("seeds")]
-        shown = Table(element_id("lra", str(number)), f"{heading}: accuracy, mean over seeds", columns, [])
-        for row in own.to_dict("records"):
-            spread = f"± {plain(row['deviation'], 1)}" if math.isfinite(row["deviation"]) else ""
-            is_trivial = row["kind"] == TRIVIAL
-            seeds = shown.missing("not trained") if is_trivial else Entry(str(row["seeds"]), row["seeds"])
-            score = Entry(plain(row[METRIC], 1), row[METRIC], spread)
-            shown.rows.append(
-                Row(row["name"].replace("_", " ") if is_trivial else row["name"], [Entry(row["kind"]), score, seeds])
-            )
-        yield Block(heading, "An attention that ranks below a trivial baseline did not learn the task.", [], [shown])
+        caption = f"{heading}: accuracy, mean over seeds"
+        shown = frame_table(rows, columns, table_id=element_id("lra", str(number)), caption=caption)
+        yield Block(heading, text, (), [shown])
 
 
 SECTION = TaskSection(

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from markupsafe import Markup
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
-from cab.reports import figures, palette
-from cab.reports.inline_svg import inline_svg
-from cab.reports.sections import Block
-from cab.reports.tables import Column, Entry, Row, Table, element_id, plain
-from cab.reports.task_sections import TaskSection
+from cab.reports import figures
+from cab.reports.sections import Block, Picture, TaskSection
+from cab.reports.tables import Table, frame_table, number_column
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,67 +44,40 @@ def grids(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
 
 
 @figures.style()
-def grid_figure(own: pd.DataFrame) -> Figure:
+def grid_figure(grid: pd.DataFrame) -> Figure:
     """Draw one panel per attention: accuracy by length (columns) and depth (rows)."""
-    names = sorted(own["attention"].unique(), key=lambda name: (name != figures.REFERENCE, name))
-    lengths, depths = sorted(own["length"].unique()), sorted(own["depth"].unique())
+    names = figures.reference_first(grid["attention"])
+    lengths, depths = sorted(grid["length"].unique()), sorted(grid["depth"].unique())
     rows = -(-len(names) // PANELS)
-    figure = Figure(figsize=(2 * figures.WIDTH, 0.4 + rows * (0.7 + 0.24 * len(depths))), layout="constrained")
+    figure = Figure(figsize=(2 * figures.WIDTH, 0.4 + rows * (0.7 + 0.24 * len(depths))))
     panels = figure.subplots(rows, PANELS, squeeze=False).flatten()
     for axes, name in zip(panels, names, strict=False):
-        found = own[own["attention"] == name].set_index(["length", "depth"])["accuracy"]
-        for column, length in enumerate(lengths):
-            for row, depth in enumerate(depths):
-                value = float(found.get((length, depth), math.nan))
-                known = math.isfinite(value)
-                strength = 0.04 + 0.5 * value if known else 0.25
-                color = palette.POSITIVE if known else palette.GRID
-                cell = Rectangle((column - 0.48, row - 0.46), 0.96, 0.92, facecolor=color, alpha=strength, linewidth=0)
-                words = plain(value, 2) if known else "no result"
-                figures.mark(axes.add_patch(cell), name, f"{name}, {length} tokens, depth {depth}%: {words}")
-                axes.text(column, row, words if known else "", ha="center", va="center", fontsize=7)
-        axes.grid(visible=False)
-        axes.spines[:].set_visible(False)
-        axes.set_xticks(range(len(lengths)), [str(length) for length in lengths])
-        axes.set_yticks(range(len(depths)), [f"{depth}%" for depth in depths])
-        axes.tick_params(length=0)
-        axes.set_xlim(-0.5, len(lengths) - 0.5)
-        axes.set_ylim(len(depths) - 0.5, -0.5)
+        accuracy = grid[grid["attention"] == name].pivot(index="depth", columns="length", values="accuracy")
+        values = accuracy.reindex(index=depths, columns=lengths).to_numpy()
+        labels = [f"{depth}%" for depth in depths]
+        figures.heat_map(axes, values, rows=labels, columns=[str(length) for length in lengths], missing="")
         axes.set_title(figures.short(name))
     for axes in panels[len(names) :]:
         axes.set_axis_off()
-    figure.supxlabel("length, tokens", fontsize=8, color=palette.MUTED)
-    figure.supylabel("depth", fontsize=8, color=palette.MUTED)
+    figure.supxlabel("length, tokens", fontsize=8, color=figures.MUTED)
+    figure.supylabel("depth", fontsize=8, color=figures.MUTED)
     return figure
 
 
 def needle_blocks(table: pd.DataFrame) -> Iterator[Block]:
     """Yield one block per setting with a grid per attention and the table."""
-    for number, (heading, own) in enumerate(grids(table)):
-        svg = inline_svg(grid_figure(own), name=f"needle-{number}", title=heading)
-        text = (
-            "Trained at the shortest length. Depth 0% is the start of the text, 100% the position before the questions."
-        )
-        yield Block(heading, text, [Markup(svg)], [_grid_table(own, f"needle-{number}-table", heading)])
+    text = "Trained at the shortest length. Depth 0% is the start of the text, 100% the position before the questions."
+    for number, (heading, grid) in enumerate(grids(table)):
+        picture = Picture(grid_figure(grid), heading, heading.lower())
+        yield Block(heading, text, [picture], [_grid_table(grid, f"needle-{number}-table", heading)])
 
 
-def _grid_table(own: pd.DataFrame, name: str, heading: str) -> Table:
-    depths = sorted(own["depth"].unique())
-    columns = [
-        Column("attention"),
-        Column("length"),
-        *(Column(f"{depth}%", "↑", "higher is better") for depth in depths),
-    ]
-    table = Table(element_id(name), f"{heading}: accuracy by depth", columns, [])
-    for (attention, _), found in own.groupby(["attention", "length"], sort=False):
-        length = int(found["length"].iloc[0])
-        accuracy = found.set_index("depth")["accuracy"].reindex(depths)
-        cells = [
-            Entry(plain(value, 3), value) if math.isfinite(value) else table.missing("length not supported")
-            for value in accuracy
-        ]
-        table.rows.append(Row(str(attention), [Entry(str(length), length), *cells]))
-    return table
+def _grid_table(grid: pd.DataFrame, table_id: str, heading: str) -> Table:
+    wide = grid.pivot(index=["attention", "length"], columns="depth", values="accuracy").reset_index()
+    columns = [number_column("length", "length", 0)]
+    for depth in sorted(grid["depth"].unique()):
+        columns.append(number_column(f"{depth}%", depth, reason="length not supported", better="higher"))
+    return frame_table(wide, columns, table_id=table_id, caption=f"{heading}: accuracy by depth")
 
 
 SECTION = TaskSection(
@@ -119,5 +87,4 @@ SECTION = TaskSection(
     "compositional index.",
     table=needle_table,
     blocks=needle_blocks,
-    figures=lambda rows: ((heading.lower(), grid_figure(own)) for heading, own in grids(rows)),
 )

@@ -7,16 +7,12 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from markupsafe import Markup
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullLocator
 
 from cab.patterns import pattern_rank
-from cab.reports import figures, palette
-from cab.reports.inline_svg import inline_svg
-from cab.reports.sections import Block
-from cab.reports.tables import Column, Entry, Row, Table, element_id, plain
-from cab.reports.task_sections import TaskSection
+from cab.reports import figures
+from cab.reports.sections import Block, Picture, TaskSection
+from cab.reports.tables import Cell, Column, Table, deviation_text, frame_table, number_column
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,76 +90,52 @@ def capacity_curves(table: pd.DataFrame) -> Iterator[Curve]:
 @figures.style()
 def curve_figure(curve: Curve) -> Figure:
     """Draw the accuracy of each attention, with the most common answer as a dotted line."""
-    names = sorted(curve.points["attention"].unique(), key=lambda name: (name != figures.REFERENCE, name))
+    names = figures.reference_first(curve.points["attention"])
     look = figures.looks(names)
-    figure = Figure(figsize=(figures.WIDTH, 2.7), layout="constrained")
+    figure = Figure(figsize=(figures.WIDTH, 2.7))
     axes = figure.subplots()
-    places = {value: place for place, value in enumerate(sorted(curve.points[curve.knob].unique()))}
+    values = sorted(curve.points[curve.knob].unique())
+    wide = curve.points.pivot(index=curve.knob, columns="attention", values="accuracy").reindex(values)
     for name in names:
-        own = curve.points[curve.points["attention"] == name].sort_values(curve.knob)
-        (line,) = axes.plot(
-            own[curve.knob].map(places),
-            own["accuracy"],
-            color=look[name].color,
-            marker=look[name].marker,
-            linestyle=look[name].line,
-            markersize=3.6,
-            linewidth=2.2 if name == figures.REFERENCE else 1.3,
-            label=figures.short(name),
-        )
-        values = ", ".join(f"{value:g}: {y:.3f}" for value, y in own[[curve.knob, "accuracy"]].itertuples(index=False))
-        figures.mark(line, name, f"{name}: {values}")
-    axes.axhline(curve.points["commonest"].mean(), color=palette.MUTED, linewidth=0.9, linestyle=":")
+        known = wide[name].reset_index(drop=True).dropna()
+        axes.plot(known, markersize=3.6, label=figures.short(name), **look[name]._asdict())
+    axes.axhline(curve.points["commonest"].mean(), color=figures.MUTED, linewidth=0.9, linestyle=":")
     axes.set_ylim(0.0, 1.03)
-    axes.set_xticks(list(places.values()), [f"{value:g}" for value in places])
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.set_xticks(range(len(values)), [f"{value:g}" for value in values])
     axes.set_xlabel(WORDS[curve.knob])
     axes.set_ylabel("accuracy")
-    place, _, held = curve.title.partition(f": accuracy against {WORDS[curve.knob]}")
-    axes.set_title(place + held)
+    axes.set_title(curve.title.replace(f": accuracy against {WORDS[curve.knob]}", "", 1))
     figure.legend(loc="outside lower center", ncols=3)
     return figure
 
 
 def probe_blocks(table: pd.DataFrame) -> Iterator[Block]:
     """Yield one block per pattern and probe with all settings, then one block per curve."""
-    for number, ((preset, pattern, dataset), own) in enumerate(table.groupby(_PLACE, sort=False)):
+    for number, ((preset, pattern, dataset), rows) in enumerate(table.groupby(_PLACE, sort=False)):
         heading = f"Pattern {pattern}, {dataset}, preset {preset}"
-        yield Block(heading, "", [], [_settings_table(own, f"probe-{number}", heading)])
+        yield Block(heading, tables=[_settings_table(rows, f"probe-{number}", heading)])
     for number, curve in enumerate(capacity_curves(table)):
-        svg = inline_svg(curve_figure(curve), name=f"probe-curve-{number}", title=curve.title)
-        text = "The dotted line is the most common answer."
+        picture = Picture(curve_figure(curve), curve.title, f"probe-{curve.title}")
         shown = _curve_table(curve, f"probe-curve-{number}-table")
-        yield Block(curve.title, text, [Markup(svg)], [shown])
+        yield Block(curve.title, "The dotted line is the most common answer.", [picture], [shown])
 
 
-def _settings_table(own: pd.DataFrame, name: str, caption: str) -> Table:
+def _settings_table(rows: pd.DataFrame, table_id: str, caption: str) -> Table:
+    def setting(knob: str) -> Column:
+        return Column(WORDS[knob], lambda row: Cell(f"{row[knob]:g}", row[knob]))
+
     columns = [
-        Column("attention"),
-        *(Column(WORDS[knob]) for knob in PROBE_PARAMS),
-        Column("accuracy", "↑", "higher is better"),
+        *map(setting, PROBE_PARAMS),
+        number_column("accuracy", "accuracy", better="higher", detail=lambda row: deviation_text(row["deviation"], 3)),
+        number_column("seeds", "seeds", 0),
     ]
-    table = Table(element_id(name), f"{caption}: accuracy", [*columns, Column("seeds")], [])
-    for row in own.to_dict("records"):
-        spread = f"± {plain(row['deviation'], 3)}" if math.isfinite(row["deviation"]) else ""
-        cells = [Entry(f"{row[knob]:g}", row[knob]) for knob in PROBE_PARAMS]
-        cells += [Entry(plain(row["accuracy"], 3), row["accuracy"], spread), Entry(str(row["seeds"]), row["seeds"])]
-        table.rows.append(Row(row["attention"], cells))
-    return table
+    return frame_table(rows, columns, table_id=table_id, caption=f"{caption}: accuracy")
 
 
-def _curve_table(curve: Curve, name: str) -> Table:
-    values = sorted(curve.points[curve.knob].unique())
-    table = Table(name, curve.title, [Column("attention"), *(Column(f"{value:g}") for value in values)], [])
+def _curve_table(curve: Curve, table_id: str) -> Table:
     wide = curve.points.pivot(index="attention", columns=curve.knob, values="accuracy")
-    for attention, found in wide.iterrows():
-        cells = [
-            Entry(plain(value, 3), value) if math.isfinite(value) else table.missing("no result at this setting")
-            for value in found
-        ]
-        table.rows.append(Row(str(attention), cells))
-    return table
+    columns = [number_column(f"{value:g}", value, reason="no result at this setting") for value in wide.columns]
+    return frame_table(wide.reset_index(), columns, table_id=table_id, caption=curve.title)
 
 
 SECTION = TaskSection(
@@ -172,6 +144,5 @@ SECTION = TaskSection(
     summary="Synthetic tasks that test a single ability of an attention. Not included in the compositional index.",
     table=probe_table,
     blocks=probe_blocks,
-    figures=lambda rows: ((f"probe-{curve.title}", curve_figure(curve)) for curve in capacity_curves(rows)),
     hidden=("other",),
 )

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cab.records.results import load_results
-from cab.reports.task_sections import finished_runs
+from cab.reports.sections import finished_runs
 from tasks.lra.report import arena_table
 from tests.cab.reports.test_page import page_of
 

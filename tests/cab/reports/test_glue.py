@@ -12,7 +12,7 @@ import pytest
 from cab.metric import Metric
 from cab.records.record import Status
 from cab.records.results import load_results
-from cab.reports.task_sections import finished_runs
+from cab.reports.sections import finished_runs
 from tasks.glue.report import AVERAGED, glue_table
 from tests.cab.reports.test_page import page_of
 

@@ -17,9 +17,8 @@ from cab.cli.main import main
 from cab.errors import EXAMPLE_COMMAND
 from cab.records.record import Cost, Record, Status
 from cab.records.results import PAPER_DIR, load_results
-from cab.reports.leaderboard import score_boards
+from cab.reports.leaderboard import score_boards, trivial_baselines
 from cab.reports.leaderboard_tables import index_table, metrics_table
-from cab.reports.records import baselines
 from cab.scoring import score_table
 from tests.cab.made_records import make_about, make_metric, number
 
@@ -190,7 +189,7 @@ def test_a_name_that_ends_in_a_number_is_no_point_of_a_curve(tmp_path: Path, add
     for name in ("vanilla", "abc"):
         add({"rouge_1": number(name), "hits_10": None if name == "abc" else 1.0}, attention=name)
     board = score_boards(load_results(tmp_path / "results"), normalization="results")[0]
-    assert [column.label for column in metrics_table(board, "NC").columns[1:3]] == ["rouge_1", "hits_10"]
+    assert [column.label for column in metrics_table(board, "NC").columns[:2]] == ["rouge_1", "hits_10"]
     missing = board.table.set_index("attention")["missing"]
     assert missing["abc"] == f"lstf: NaN or inf in {LSTF} hits_10; no index in lstf"
 
@@ -239,7 +238,8 @@ def test_trivial_answers_are_those_of_a_run_with_a_score(tmp_path: Path, add: Ca
         tmp_path / "results"
     )
     add({"mse": 1.0}, baselines={"repeat": {"mse": 2.5}})
-    assert baselines(load_results(tmp_path / "results")) == {(LSTF, "repeat", "mse"): 2.5}
+    results = load_results(tmp_path / "results").assign(place=LSTF)
+    assert trivial_baselines(results) == {(LSTF, "mse", "repeat"): 2.5}
 
 
 def test_other_data_under_one_name_are_shown_apart(tmp_path: Path, add: Callable[..., Path]) -> None:
@@ -286,5 +286,5 @@ def test_attentions_and_tasks_without_an_index_are_left_out_of_generated_data(
     [board] = score_boards(load_results(tmp_path / "results"), normalization="results")
     table = index_table(board, "NS")
     assert [row.label for row in table.rows] == ["vanilla", "linear", "abc", "s4d", "gla"]
-    assert [column.label for column in table.columns][:2] == ["attention", "lstf"]
-    assert len(board.rows("NS")) == 6
+    assert [column.label for column in table.columns][:2] == ["lstf", "parameters"]
+    assert len(board.table) == 6

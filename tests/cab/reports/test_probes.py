@@ -11,7 +11,7 @@ import pytest
 
 from cab.cli.main import main
 from cab.records.results import load_results
-from cab.reports.task_sections import finished_runs
+from cab.reports.sections import finished_runs
 from tasks.probe.report import capacity_curves, curve_figure, probe_table
 from tests.cab.reports.test_page import page_of, record_data
 

@@ -10,8 +10,7 @@ import pytest
 
 from cab.metric import Metric
 from cab.records.record import Cost, Record
-from cab.suite.anchors import Anchors, data_hash
-from cab.suite.cells import Key, SuiteCell, suite_cells
+from cab.suite.cells import Anchors, Key, SuiteCell, data_hash, suite_cells
 from cab.suite.check import invalid_cells
 from tests.cab.made_records import COST, make_record
 
@@ -66,7 +65,7 @@ def made_anchors() -> dict[Key, Anchors]:
 @pytest.fixture
 def made_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder of reference results: three attentions in all cells, two in one."""
-    monkeypatch.setattr("cab.suite.results.read_anchors", made_anchors)
+    monkeypatch.setattr("cab.suite.cells.read_anchors", made_anchors)
     folder = tmp_path / "reference"
     shares = {"abc": (99.9, 98.0, 99.0), "linear": (50.0, 60.0, 95.0), "local": (0.0, 20.0, 3.0)}
     records = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import re
 from html import unescape
 from pathlib import Path
@@ -14,13 +13,12 @@ import pytest
 from cab.cli.main import main
 from cab.records.record import REFERENCE_DIRS
 from cab.records.results import load_results
-from cab.reports.board_table import board_columns, board_table
-from cab.reports.figures import read_mark
-from cab.reports.frontier import frontier_figure, single_seeds
-from cab.reports.suite_board import SuiteBoard, main_finding, suite_board
+from cab.reports.board_tables import board_table
+from cab.reports.figures import frontier_figure
+from cab.reports.suite_board import SuiteBoard, main_finding, single_seeds, suite_board
+from cab.reports.tables import PINNED
 from cab.scoring.measured_costs import measured_costs
-from cab.suite.cells import suite_cells
-from cab.suite.descriptions import cell_descriptions, metric_meanings
+from cab.suite.cells import cell_descriptions, metric_meanings, suite_cells
 from tests.cab.suite.suite_records import CELLS, made_suite as made_suite, seeds, suite_record
 
 
@@ -43,12 +41,12 @@ def board_of(folders: list[Path]) -> SuiteBoard:
 
 def test_rows_and_marks(folders: list[Path]) -> None:
     board = board_of(folders)
-    assert [row.attention for row in board.rows][:2] == ["vanilla", "abc"]
-    assert [row.attention for row in board.rows][-2:] == ["gla", "ssd"], "without all core cells"
+    assert list(board.table["attention"])[:2] == ["vanilla", "abc"]
+    assert list(board.table["attention"])[-2:] == ["gla", "ssd"], "without all core cells"
     table = board_table(board)
-    assert [(row.label, row.detail) for row in table.pinned] == [("mine", "yours"), ("single", "yours")]
-    column = [each.label for each in table.columns].index("K CS") - 1
-    cells = {row.label: row.cells[column] for row in (*table.pinned, *table.rows)}
+    assert [(row.label, row.detail) for row in table.bodies[PINNED]] == [("mine", "yours"), ("single", "yours")]
+    column = [each.label for each in table.columns].index("K CS")
+    cells = {row.label: row.cells[column] for row in table.rows}
     assert [name for name, cell in cells.items() if cell.best] == ["vanilla", "abc"]
     assert (cells["gla"].text, cells["gla"].value) == ("1 of 3 cells", None)
     assert (cells["single"].text, cells["single"].detail) == ("70.0*", "")
@@ -90,23 +88,18 @@ def test_page_and_csv_have_the_same_numbers(folders: list[Path], tmp_path: Path)
     for name, cells in re.findall(r'<tr data-name="(.*?)".*?</th>(.*?)</tr>', shown[1], re.DOTALL):
         rows[unescape(name)] = re.findall(r'<td(?: data-value="([^"]*)")?( class="best")?>(.*?)</td>', cells, re.DOTALL)
     table = {row["attention"]: row for row in csv.DictReader((out / "suite.csv").open())}
-    columns = board_columns(board_of(folders))
-    assert list(table["mine"]) == ["attention", "own", *(name for column in columns for name in column.fields)]
     assert rows.keys() == table.keys()
-    compared = 0
+    columns = [each.label for each in board_table(board_of(folders)).columns]
+    fields = {"K CS": "CS.K", "worst cell": "worst_cell_K", "state": "state_bytes", "params": "parameters_vs_softmax"}
+    fields |= {"time NS": "NS.time_8192_vs_softmax", "memory CS": "CS.memory_8192_vs_softmax"}
     for name, cells in rows.items():
-        for column, (value, best, _) in zip(columns, cells, strict=True):
-            fields = [table[name][field] for field in column.fields]
-            if column.header.label.startswith("K "):
-                assert (value or "") == fields[0]
-                assert bool(best) == (fields[-1] == "True")
-            elif column.header.label == "solved":
-                assert float(value) == int(fields[0]) / int(fields[1])
-            elif column.header.label not in ("verified", "complexity"):
-                number = fields[-1] if column.header.label == "worst cell" else fields[0]
-                assert (float(value) if value else math.nan) == pytest.approx(float(number or "nan"), nan_ok=True)
-                compared += bool(value)
-    assert compared > 20
+        shown_values = dict(zip(columns, cells, strict=True))
+        for label, field in fields.items():
+            value, expected = shown_values[label][0], table[name][field]
+            assert float(value or "nan") == pytest.approx(float(expected or "nan"), nan_ok=True)
+        assert bool(shown_values["K CS"][1]) == (table[name]["CS.not_worse_than_best"] == "True")
+        solved = int(table[name]["solved"]) / int(table[name]["runs"])
+        assert float(shown_values["solved"][0]) == solved
 
 
 def test_costs_are_those_of_each_pattern(folders: list[Path], tmp_path: Path) -> None:
@@ -127,8 +120,8 @@ def test_single_seeds_are_hollow(folders: list[Path]) -> None:
     board = board_of(folders)
     points = {"abc": (0.1, 99.0), "single": (0.2, 70.0)}
     figure = frontier_figure(points, title="", label="", single=single_seeds(board, "CS"))
-    marks = [(read_mark(line.get_gid()), line.get_fillstyle()) for line in figure.axes[0].lines]
-    assert {mark.name: fill for mark, fill in marks if mark} == {"abc": "full", "single": "none"}
+    _, *dots = figure.axes[0].lines
+    assert [dot.get_fillstyle() for dot in dots] == ["full", "none"]
 
 
 def test_the_score_prints_k_of_results_with_probes(folders: list[Path], capsys: pytest.CaptureFixture[str]) -> None:

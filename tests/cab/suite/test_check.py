@@ -15,10 +15,8 @@ from cab.errors import UserError
 from cab.records.record import REFERENCE_DIRS
 from cab.records.results import MINI_DIR, load_results, table_of
 from cab.registry.registries import TASKS
-from cab.suite.anchors import Anchors
-from cab.suite.cells import suite_cells
+from cab.suite.cells import Anchors, CellResults, read_suite, suite_cells
 from cab.suite.check import CellCheck, check_cell, check_suite, invalid_cells, without_invalid_cells
-from cab.suite.results import CellResults, read_suite
 from tests.cab.suite.suite_records import CELLS, made_anchors, suite_record, value_record
 
 CELL = dataclasses.replace(CELLS["lstf"], memory_bounded_baseline="bound", long_memory=True)
@@ -164,7 +162,7 @@ def test_the_table_and_its_csv(capsys: pytest.CaptureFixture[str]) -> None:
 def test_cells_without_results_are_not_judged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("cab.suite.results.read_anchors", made_anchors)
+    monkeypatch.setattr("cab.suite.cells.read_anchors", made_anchors)
     suite_record("lstf", "abc", 80).write(tmp_path)
     assert main(["suite", "validate", str(tmp_path), "--csv"]) == 0
     rows = {row["cell"]: row["measures"] for row in csv.DictReader(capsys.readouterr().out.splitlines())}

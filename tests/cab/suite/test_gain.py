@@ -15,11 +15,18 @@ import pytest
 from cab.errors import UserError
 from cab.records.record import REFERENCE_DIRS
 from cab.scoring.statistics import Verdict
-from cab.suite.anchors import PATH, Anchors, read_anchors, write_anchors
-from cab.suite.cells import CELLS as TABLE
+from cab.suite.cells import (
+    ANCHORS_FILE,
+    FOLDER,
+    Anchors,
+    collect,
+    read_anchors,
+    read_suite,
+    records_of,
+    write_anchors,
+)
 from cab.suite.gain import CellGain, compare, gains_of, suite_gains
-from cab.suite.results import collect, read_suite, records_of
-from cab.suite.table import gain_rows
+from cab.suite.verdict import gain_rows
 from tests.cab.suite.suite_records import (
     CELLS,
     made_anchors,
@@ -31,16 +38,16 @@ from tests.cab.suite.suite_records import (
 from tests.scripts.test_scripts import SCRIPTS
 
 CELL = CELLS["lstf"]
-ANCHORS = Anchors("", {"vanilla": [0.0064, 0.0065, 0.0063], "none": [0.70, 0.702, 0.698]}, {})
+MADE = Anchors("", {"vanilla": [0.0064, 0.0065, 0.0063], "none": [0.70, 0.702, 0.698]}, {})
 
 
 def gains(**values: list[float]) -> dict[str, CellGain]:
-    return gains_of(CELL, ANCHORS, values)
+    return gains_of(CELL, MADE, values)
 
 
 def recomputed(*folders: Path, anchors: dict[tuple[str, ...], list[float]]) -> dict[tuple[str, str], float]:
     """K by (pattern, attention), from the table of cells, the anchors' values and the JSON files alone."""
-    cells = {(r["task"], r["backbone"], r["pattern"]): r for r in csv.DictReader(TABLE.open())}
+    cells = {(r["task"], r["backbone"], r["pattern"]): r for r in csv.DictReader((FOLDER / "cells.csv").open())}
     values = {key: list(found) for key, found in anchors.items()}
     for path in (path for folder in folders for path in folder.glob("*.json")):
         record = json.loads(path.read_text())
@@ -92,7 +99,7 @@ def test_k_equals_a_recomputation_from_the_files(made_suite: Path) -> None:
 
 def test_k_of_the_bundled_results_equals_a_recomputation() -> None:
     anchors = defaultdict(list)
-    for row in csv.DictReader(PATH.open()):
+    for row in csv.DictReader(ANCHORS_FILE.open()):
         anchors[row["task"], row["backbone"], row["pattern"], row["attention"]].append(float(row["test"]))
     assert found(*REFERENCE_DIRS) == pytest.approx(recomputed(*REFERENCE_DIRS, anchors=anchors), abs=1e-6)
 
@@ -121,7 +128,7 @@ def test_the_anchors_variance_widens_the_interval() -> None:
     gain = gains(abc=[0.1, 0.11, 0.12])["abc"]
     share, n = gain.own.value / 100, 3
     scale = 100 / (0.7 - 0.0064)
-    deviations = [scale * np.std(values, ddof=1) for values in ([0.1, 0.11, 0.12], *ANCHORS.test.values())]
+    deviations = [scale * np.std(values, ddof=1) for values in ([0.1, 0.11, 0.12], *MADE.test.values())]
     expected = (deviations[0] ** 2 + (share * deviations[1]) ** 2 + ((1 - share) * deviations[2]) ** 2) / n
     assert gain.total.variance == pytest.approx(expected)
     assert gain.own.variance == pytest.approx(deviations[0] ** 2 / n)
@@ -203,9 +210,7 @@ def test_other_options_are_no_result_of_the_cell() -> None:
 
 
 def test_two_results_of_one_seed_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "cab.suite.results.read_anchors", dict
-    )  # made results have other data than the committed anchors
+    monkeypatch.setattr("cab.suite.cells.read_anchors", dict)  # made results have other data than the committed anchors
     with pytest.raises(UserError, match="two results of abc with seed 1 in lm gpt2 CS"):
         collect([suite_record("lm", "abc", 80), suite_record("lm", "abc", 70)])
 
@@ -225,7 +230,7 @@ def test_anchors_are_written(tmp_path: Path) -> None:
 def test_committed_anchors_are_of_committed_results(tmp_path: Path) -> None:
     written = tmp_path / "anchors.csv"
     write_anchors(records_of(REFERENCE_DIRS), written)
-    assert set(PATH.read_text().splitlines()) <= set(written.read_text().splitlines())
+    assert set(ANCHORS_FILE.read_text().splitlines()) <= set(written.read_text().splitlines())
 
 
 @pytest.mark.slow

@@ -9,8 +9,7 @@ import pytest
 from cab.cli.main import main
 from cab.records.record import REFERENCE_DIRS
 from cab.records.results import MINI_DIR, load_results, with_reference_results
-from cab.suite.cells import suite_cells
-from cab.suite.results import collect, records_of
+from cab.suite.cells import collect, records_of, suite_cells
 from tests.cab.made_records import make_record
 
 

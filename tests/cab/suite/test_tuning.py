@@ -13,13 +13,10 @@ from cab.config.compose import compose
 from cab.errors import UserError
 from cab.records.record import Record
 from cab.runner.cell import Cell
-from cab.suite.anchors import Anchors
-from cab.suite.cells import suite_cells
+from cab.suite.cells import Anchors, collect, suite_cells
 from cab.suite.gain import suite_gains
-from cab.suite.overrides import suite_sweeps
-from cab.suite.results import collect
-from cab.suite.table import HEADER, GainRow, gain_rows
-from cab.suite.tuning import SEED, chosen_rate, tuned_sweeps, usable_rates
+from cab.suite.tuning import SEED, chosen_rate, suite_sweeps, tuned_sweeps, usable_rates
+from cab.suite.verdict import HEADER, GainRow, gain_rows
 from tests.cab.made_records import make_record
 from tests.cab.suite.suite_records import CELLS, made_anchors, suite_record
 
@@ -61,7 +58,7 @@ def test_a_pattern_has_the_usable_rates_of_its_worst_cell(monkeypatch: pytest.Mo
     anchors = {
         key: Anchors(each.data, each.test, {"vanilla": [0.0], "none": [2.0]}) for key, each in made_anchors().items()
     }
-    monkeypatch.setattr("cab.suite.results.read_anchors", lambda: anchors)
+    monkeypatch.setattr("cab.suite.cells.read_anchors", lambda: anchors)
     records = [suite_record(task, name, 70) for task in CELLS for name in ("abc", "abc(tuned)")]
     for record in records[1::2]:
         record.config["tuning"] = {"seed": SEED, "grid": [row(1e-3, 0.1), row(3e-3, 0.1), row(9e-3, 0.1)]}

@@ -8,7 +8,7 @@ import pytest
 
 from cab.cli.main import main
 from cab.records.record import Record, Status
-from cab.reports.frontier import frontier
+from cab.reports.figures import frontier
 from cab.suite.verdict import judge_attention
 from tests.cab.made_records import COST, make_about
 from tests.cab.suite.suite_records import (
