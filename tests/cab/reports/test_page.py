@@ -81,8 +81,8 @@ def test_names_and_references_hold_together(suite_folder: Path, tmp_path: Path) 
 def test_it_is_one_file(suite_folder: Path, tmp_path: Path) -> None:
     page, elements = page_of(suite_folder, tmp_path / "out")
     for _, attributes in elements.found:
-        for name in ("src", "srcset", "action", "data", "poster", "background"):
-            assert name not in attributes
+        assert not {"srcset", "action", "data", "poster", "background"} & attributes.keys()
+        assert attributes.get("src", "data:").startswith("data:")
     assert [link["href"] for link in elements.of("link")] == ["data:,"]
     outside = set(re.findall(r"https?://[^\s\"'<>]+", page))
     assert outside <= {"http://www.w3.org/2000/svg"}
@@ -99,7 +99,7 @@ def test_a_tab_a_pattern_and_a_caption_a_table(suite_folder: Path, tmp_path: Pat
     labels = [text.strip() for tag, text in elements.texts if tag == "a"]
     assert labels.index("CS") < labels.index("NC")
     assert len(elements.of("table")) == len(elements.of("caption"))
-    assert all(svg["role"] == "img" and svg["aria-label"] for svg in elements.of("svg"))
+    assert all(image["alt"] for image in elements.of("img"))
     sortable = [header for header in elements.of("th") if "aria-sort" in header]
     assert {header["aria-sort"] for header in sortable} == {"none", "descending"}
     assert [html["lang"] for html in elements.of("html")] == ["en"]
@@ -208,7 +208,7 @@ def test_hostile_names_are_inert(tmp_path: Path, add: Callable[..., Path]) -> No
     assert half.name in page.partition("Skipped files")[2]
     assert nested.name in page.partition("Skipped files")[2]
     assert [set(script) for script in elements.of("script")] == [{"type", "id"}, set()]
-    assert not {"img", "iframe", "object", "embed", "base"} & {tag for tag, _ in elements.found}
+    assert not {"svg", "iframe", "object", "embed", "base"} & {tag for tag, _ in elements.found}
     for _, attributes in elements.found:
         assert not any(name.startswith("on") for name in attributes)
         assert not attributes.get("href", "").startswith("javascript:")
@@ -236,14 +236,6 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def blend(colour: str, paper: str, strength: float) -> str:
-    parts = [
-        round(strength * int(colour[place : place + 2], 16) + (1 - strength) * int(paper[place : place + 2], 16))
-        for place in (1, 3, 5)
-    ]
-    return "#" + "".join(f"{part:02x}" for part in parts)
-
-
 def test_colours_can_be_told_from_the_paper_in_light_and_in_dark(suite_folder: Path, tmp_path: Path) -> None:
     page, _ = page_of(suite_folder, tmp_path / "out")
     schemes = [
@@ -257,7 +249,3 @@ def test_colours_can_be_told_from_the_paper_in_light_and_in_dark(suite_folder: P
             for text in ("ink", "muted", "link"):
                 assert contrast(colours[text], colours[paper]) >= 4.5, (text, paper)
         assert contrast(colours["badge"], colours["badge-paper"]) >= 4.5
-        for mark in ("positive", "negative", *(f"series-{n}" for n in range(10))):
-            assert contrast(colours[mark], colours["paper"]) >= 3, mark
-        for heat in ("positive", "negative"):  # the deepest cell of a heat map, with its number on it
-            assert contrast(colours["ink"], blend(colours[heat], colours["paper"], 0.5)) >= 4.5, heat
