@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -34,21 +33,6 @@ def test_global_tokens_of_etc_scale_with_the_length_up_to_the_published_number()
     module = agreement.make("etc", "NS")
     assert isinstance(module, ETCAttention)
     assert [module.count_globals(n) for n in (1, 17, 18, 512, 4096, 8192)] == [1, 1, 2, 29, 230, 230]
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("longformer", {"window": 6, "num_globals": 2}),
-        ("image_local", {"block": 4}),
-        ("adaptive_span", {"max_span": 20, "ramp": 4, "init_span": 0.5}),
-    ],
-)
-def test_state_has_constant_size(name: str, options: dict[str, Any]) -> None:
-    module = agreement.make(name, "CS", **options)
-    state = module.init_state(2, dtype=torch.float64)
-    _, later = module.prefill(torch.randn(2, 99, agreement.WIDTH, dtype=torch.float64), state)
-    assert {name: x.shape for name, x in state.items()} == {name: x.shape for name, x in later.items()}
 
 
 def test_the_fixed_pattern_keeps_summaries() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attentions.kernels.key_summaries import average, segment_means, segments
+from attentions.kernels.key_summaries import segment_means, segments
 from attentions.nystromformer import pseudo_inverse
 from cab import build_attention
 from tests.attentions.agreement import make
@@ -49,18 +49,3 @@ def test_short_rows_get_softmax_attention() -> None:
     mask = torch.zeros(2, 20, dtype=torch.bool)
     mask[0, 7:] = True
     torch.testing.assert_close(module(x, key_padding_mask=mask)[0, :7], vanilla(x[:1, :7])[0])
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler, of its own parts
-@pytest.mark.slow
-def test_segments_compile() -> None:
-    """By the default compiler: it had failed on divisions of positions."""
-    lengths = torch.tensor([70, 3])
-    compiled = torch.compile(segment_means, fullgraph=True)
-    for got, expected in zip(
-        compiled(16, lengths, 70, torch.float32), segment_means(16, lengths, 70, torch.float32), strict=True
-    ):
-        torch.testing.assert_close(got, expected)
-    fixed = torch.compile(lambda x: average(segment_means(16, torch.full((2,), 70), 70, x.dtype)[0], x))
-    x = torch.randn(2, 2, 70, 4)
-    torch.testing.assert_close(fixed(x), average(segment_means(16, torch.full((2,), 70), 70, x.dtype)[0], x))

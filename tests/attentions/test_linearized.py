@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 
 from attentions.performer import PerformerAttention, ReleasedExponential
 from cab import build_attention
 from tests.attentions.agreement import make
-
-
-def test_causal_cosformer_is_the_papers_formula_with_a_fixed_length() -> None:
-    module = make("cosformer", "CS", reweighting_length=50)
-    x = torch.randn(1, 40, 24, dtype=torch.float64)
-    query, key, value = (module.split_heads(project(x)) for project in (module.q_proj, module.k_proj, module.v_proj))
-    position = torch.arange(1.0, 41.0, dtype=torch.float64)
-    weights = query.relu() @ key.relu().transpose(-2, -1)
-    weights = weights * torch.cos(math.pi / 2 * (position[:, None] - position) / 50).tril()
-    expected = weights @ value / weights.sum(dim=-1, keepdim=True).clamp(min=1e-6)
-    torch.testing.assert_close(module(x), module.out_proj(module.merge_heads(expected)))
 
 
 def test_cosformer_weights_stay_non_negative_beyond_its_length() -> None:

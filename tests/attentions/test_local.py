@@ -28,15 +28,3 @@ def test_window(pattern: str, options: dict[str, object], first: int, last: int)
         (gradient,) = torch.autograd.grad(output[0, i].sum(), x, retain_graph=True)
         seen = gradient[0].any(dim=-1).nonzero().flatten().tolist()
         assert seen == list(range(max(0, i + first), min(70, i + last) + 1))
-
-
-def test_state_has_constant_size() -> None:
-    module = agreement.make("local", "CS", window_size=6, extent="per_side")
-    state = module.init_state(2, dtype=torch.float64)
-    _, later = module.prefill(torch.randn(2, 99, agreement.WIDTH, dtype=torch.float64), state)
-    assert {name: x.shape for name, x in state.items()} == {name: x.shape for name, x in later.items()}
-    assert later["key"].shape[2] == 5
-
-
-def test_no_parameters_beyond_the_projections() -> None:
-    assert sum(p.numel() for p in agreement.make("local", "NS").parameters()) == 4 * 24**2 + 4 * 24

@@ -9,19 +9,6 @@ from attentions.kernels import window_attention
 from cab import build_attention
 from tests.attentions import agreement
 
-CAUSAL = [
-    {},
-    {"window_size": 6, "chunk_size": 4, "chunk_rank": 3},
-    {"window_size": 3, "chunk_size": 7},
-    {"window_size": 1, "chunk_size": 1, "chunk_rank": 2},
-    {"window_size": 5, "chunk_size": 90},
-]
-
-
-@pytest.mark.parametrize(("pattern", "options"), [("NS", {"window_size": 6}), ("CS", {"chunk_size": 80})])
-def test_forms_agree_over_several_blocks(pattern: str, options: dict[str, int]) -> None:
-    agreement.assert_forms_agree(agreement.make("longshort", pattern, **options), 171, 171, masked=False)
-
 
 def test_own_chunk_and_all_before_it_are_seen() -> None:
     """Tokens of the own chunk older than the window, and each earlier chunk, count."""
@@ -49,26 +36,13 @@ def test_state_grows_by_slots_only() -> None:
     assert sizes == [(5, t // 4 * 2) for t in range(1, 14)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("pattern", "options"), [("NS", {"conv_kernel_size": 5}), ("CS", {"window_size": 5, "chunk_size": 8})]
-)
-def test_compiles(pattern: str, options: dict[str, int]) -> None:
-    agreement.assert_compiles(agreement.make("longshort", pattern, **options), 41)
-
-
 @pytest.mark.parametrize(
     ("pattern", "width", "heads", "options", "extra"),
     [
         ("NS", 256, 2, {"num_landmarks": 64, "conv_kernel_size": 5}, 33_930),
-        ("NS", 512, 4, {"num_landmarks": 64, "conv_kernel_size": 5}, 133_396),
         ("NS", 512, 8, {}, 67_712),
-        ("NS", 768, 12, {}, 150_720),
         ("CS", 256, 2, {}, 132_354),
-        ("CS", 512, 4, {}, 527_876),
         ("CS", 512, 8, {"window_size": 16}, 529_928),
-        ("CS", 768, 12, {}, 1_191_180),
-        ("CS", 384, 6, {}, 298_374),
     ],
 )
 def test_parameters_are_the_published_ones(
@@ -79,13 +53,11 @@ def test_parameters_are_the_published_ones(
     assert sum(p.numel() for p in module.parameters()) == 4 * width**2 + 4 * width + extra
 
 
-@pytest.mark.parametrize("options", CAUSAL)
-@pytest.mark.parametrize("length", [1, 43, 130])
-def test_blocks_across_chunks(options: dict[str, int], length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("options", [{"window_size": 6, "chunk_size": 4, "chunk_rank": 3}, {"window_size": 3}])
+def test_blocks_across_chunks(options: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """The form of a GPU: outputs, gradients, decoding onto slots, dropout."""
     monkeypatch.setattr(window_attention, "_extents", lambda query, *_: (50, query.shape[2]))
     module = agreement.make("longshort", "CS", **options)
-    agreement.assert_forms_agree(module, length, length)
-    if length == 43:
-        agreement.assert_decodes(module, length, length, (9, 1, 30))
-        agreement.assert_dropout(agreement.make("longshort", "CS", dropout=0.3, **options), length)
+    agreement.assert_forms_agree(module, 71, 71)
+    agreement.assert_decodes(module, 43, 43, (9, 1, 30))
+    agreement.assert_dropout(agreement.make("longshort", "CS", dropout=0.3, **options), 43)

@@ -17,11 +17,3 @@ def test_causal() -> None:
         seen = (gradient[0].abs().amax(dim=-1) > 1e-9).nonzero().flatten().tolist()
         groups = set(range((i + 1) // 3 * 3)) or {0}
         assert set(seen) == (groups if len(groups) <= 3 else groups | {i})  # over one group the query does not count
-
-
-def test_state() -> None:
-    """A key and a value for each group that has ended, and room for an open one."""
-    module = agreement.make("mca", "CS", factor=4)
-    _, state = module.prefill(torch.randn(1, 23, 24, dtype=torch.float64), module.init_state(1, dtype=torch.float64))
-    assert state["key"].shape[2] == 5
-    assert state["open_key"].shape[2] == 3

@@ -10,9 +10,8 @@ import torch
 from tests.attentions import agreement
 
 
-@pytest.mark.parametrize("name", ["transformer_xl", "compressive", "longformer"])
-def test_a_prompt_in_several_pieces(name: str) -> None:
-    agreement.assert_decodes(agreement.make(name, "CS"), 600, 600, (3, 590, 1))
+def test_a_prompt_in_several_pieces() -> None:
+    agreement.assert_decodes(agreement.make("transformer_xl", "CS"), 300, 300, (3, 290, 1))
 
 
 def test_no_gradient_to_the_memory() -> None:
@@ -83,10 +82,3 @@ def test_loss_of_compression_is_causal() -> None:
         module(torch.cat([x[:, :cut], torch.randn_like(x[:, cut:])], dim=1))
         torch.testing.assert_close(given[-1][:, :cut], given[0][:, :cut])
     assert bool(given[0][0, 18:].all())
-
-
-def test_state_of_transformer_xl() -> None:
-    module = agreement.make("transformer_xl", "CS", segment=5, memory=3)
-    state = module.init_state(2, dtype=torch.float64)
-    _, later = module.prefill(torch.randn(2, 33, agreement.WIDTH, dtype=torch.float64), state)
-    assert {name: x.shape for name, x in state.items()} == {name: x.shape for name, x in later.items()}

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attentions.bases.token_shift import TokenShift
 from attentions.rwkv6 import RWKV6Attention
-from attentions.rwkv7 import RWKV7Attention
+from attentions.rwkv7 import RWKV7Attention, default_rank
 from cab import LayerPosition, build_attention
 from cab.training import parameter_groups
 
@@ -109,12 +109,11 @@ def test_rwkv7_begins_as_released() -> None:
         torch.testing.assert_close(second.mT @ second, 0.01 * 32 / 24 * torch.eye(24), atol=1e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("width", "ranks"), [(32, (32, 32)), (512, (64, 128)), (768, (64, 128)), (2048, (128, 224))])
-def test_ranks_of_rwkv7_follow_the_width(width: int, ranks: tuple[int, int]) -> None:
-    module = build_attention("rwkv7", pattern="CS", embed_dim=width, num_heads=1)
-    assert isinstance(module, RWKV7Attention)
-    assert (module.decay_in.shape[1], module.gate_in.shape[1]) == ranks
-    assert module.rate_in.shape == module.decay_in.shape
+def test_ranks_of_rwkv7_follow_the_width() -> None:
+    for width, ranks in ((32, (32, 32)), (512, (64, 128)), (768, (64, 128)), (2048, (128, 224))):
+        assert (default_rank(2.5, width), default_rank(5.0, width)) == ranks
+    module = build_attention("rwkv7", pattern="CS", embed_dim=512, num_heads=1)
+    assert [x.shape[1] for x in (module.decay_in, module.rate_in, module.gate_in)] == [64, 64, 128]
 
 
 @pytest.mark.parametrize(("name", "own"), [("ssd", 3), ("gated_deltanet", 2)])

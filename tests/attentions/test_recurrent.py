@@ -13,9 +13,7 @@ from attentions.bases.token_shift import TokenShift
 from attentions.kernels.recurrence import recurrence
 from attentions.rwkv7 import RWKV7Attention
 from cab import Attention, LayerPosition, PaddingMasks, UserError, build_attention
-from cab.registry.build import state_bytes
 from tests.attentions.agreement import (
-    assert_compiles,
     assert_forms_agree,
     make,
     with_output,
@@ -34,12 +32,6 @@ def convolved(name: str) -> dict[str, Any]:
 def test_fast_form_is_the_readable_one_across_blocks_and_spans(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attentions.kernels.chunks.CPU_TOKENS", 64 * 15)  # spans of one block
     assert_forms_agree(make(name, "CS", **convolved(name)), 101, 0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["gla", "gated_deltanet", "ssd", "lightning"])
-def test_compiles(name: str) -> None:
-    assert_compiles(make(name, "CS", conv_size=4), 21)
 
 
 # --- precision --------------------------------------------------------------------------------------------
@@ -182,18 +174,6 @@ def test_rwkv7_without_learning_rates_forgets_and_adds() -> None:
     key = terms.key * (1 - module.replaced)
     expected, last = recurrence(terms.query, key, terms.value, terms.log_decay, memory)
     torch.testing.assert_close(module.update(terms, memory, module.forms[0]), (module.normalize(expected), last))
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_the_state_is_what_it_is_said_to_be(name: str) -> None:
-    """H K V numbers, a count, with a convolution of W taps W - 1 tokens of q, k and v, in RWKV the token before."""
-    for size in (0, 4) if name in CONVOLVED else (0,):
-        options = {"conv_size": size} if name in CONVOLVED else {}
-        module = build_attention(name, pattern="CS", embed_dim=24, num_heads=3, **options)
-        tokens = 2 * module.key_heads * module.key_width + 3 * module.value_width
-        expected = 4 * (3 * module.memory_width * module.value_width + max(size - 1, 0) * tokens) + 8
-        expected += 4 * 24 if isinstance(module, TokenShift) else 0  # the token before
-        assert state_bytes(module, 7) == state_bytes(module, 300) == expected
 
 
 def test_retention_needs_pairs_of_features() -> None:

@@ -13,7 +13,7 @@ from attentions.s4 import S4Attention
 from cab import build_attention
 from tests.attentions import agreement
 
-LENGTHS = (1, 2, 7, 64, 129)
+LENGTHS = (1, 7, 129)
 
 
 def make(pattern: str, **options: object) -> S4Attention:
@@ -29,9 +29,8 @@ def make(pattern: str, **options: object) -> S4Attention:
 @pytest.mark.parametrize("pattern", ["NS", "CS"])
 class TestForms:
     @pytest.mark.parametrize("length", LENGTHS)
-    @pytest.mark.parametrize("masked", [True, False])
-    def test_convolution_is_the_recurrence(self, pattern: str, length: int, masked: bool) -> None:
-        agreement.assert_forms_agree(make(pattern), length, length, masked)
+    def test_convolution_is_the_recurrence(self, pattern: str, length: int) -> None:
+        agreement.assert_forms_agree(make(pattern), length, length, masked=length > 1)
 
     def test_padding_is_nothing(self, pattern: str) -> None:
         agreement.assert_padding_is_nothing(make(pattern), 23, 23)
@@ -100,16 +99,6 @@ def test_causal() -> None:
 
 def test_decodes() -> None:
     agreement.assert_decodes(make("CS"), 41, 41, (5, 1, 17, 1))
-
-
-def test_gradient_through_a_state() -> None:
-    """Tokens that are read in two pieces have the gradients of the whole."""
-    module, x = make("CS"), torch.randn(2, 19, agreement.WIDTH, dtype=torch.float64, requires_grad=True)
-    first, state = module.prefill(x[:, :8], module.init_state(2))
-    pieces = torch.cat([first, module.prefill(x[:, 8:], state)[0]], dim=1)
-    wanted = [x, *module.parameters()]
-    for one, other in zip(*(torch.autograd.grad(y.sin().sum(), wanted) for y in (pieces, module(x))), strict=True):
-        torch.testing.assert_close(one, other)
 
 
 def test_two_directions_are_a_run_each_way() -> None:

@@ -15,7 +15,7 @@ FORMS = {
     "NS one-directional": {"pattern": "NS", "bidirectional": False},
     "CS": {"pattern": "CS"},
 }
-LENGTHS = (1, 2, 7, 16, 17, 53, 300)
+LENGTHS = (1, 16, 17, 130)
 
 
 def build(form: str, **options: object) -> S4DAttention:
@@ -104,9 +104,6 @@ def test_two_directions_are_a_run_each_way() -> None:
     ("width", "heads", "options", "extra"),
     [
         (256, 2, {"state_size": 64}, -98_240),
-        (512, 4, {"state_size": 64}, 132_160),
-        (512, 8, {"state_size": 64}, 1_313_856),
-        (768, 12, {"state_size": 64, "channels": 8}, 2_757_184),
         (768, 12, {"state_size": 16, "channels": 8}, 2_462_224),
     ],
 )
@@ -115,11 +112,6 @@ def test_parameters_are_those_of_the_published_runs(width: int, heads: int, opti
         attention = build_attention("s4d", pattern="CS", embed_dim=width, num_heads=heads, **options)
     count = sum(parameter.numel() for parameter in attention.parameters())
     assert count == 4 * width**2 + 4 * width + extra
-
-
-def test_second_direction_adds_one_set_of_kernels() -> None:
-    counts = [sum(p.numel() for p in build(form).parameters()) for form in ("NS", "NS one-directional")]
-    assert counts[0] - counts[1] == 2 * 10 * 6
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -161,6 +153,7 @@ def test_initial_modes_are_s4d_inv_and_outputs_are_of_size_one() -> None:
     assert 0.8 < (2 * gain.sum(dim=-1).real).square().mean() < 1.25
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [True, False])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_operators_of_the_readout_are_well_formed(after: bool, dropout: float) -> None:

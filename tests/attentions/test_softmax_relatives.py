@@ -114,9 +114,8 @@ def test_scores_of_overlapping_blocks(rival: float, counted: list[int]) -> None:
     assert found == counted
 
 
-@pytest.mark.parametrize("pieces", [(70, 1), (1,), (5, 29, 3)])
-def test_nsa_decodes_beyond_its_window_and_its_blocks(pieces: tuple[int, ...]) -> None:
-    assert_decodes(make("nsa", "CS", **NSA | {"compress_size": 4, "compress_stride": 2}), 75, 0, pieces)
+def test_nsa_decodes_beyond_its_window_and_its_blocks() -> None:
+    assert_decodes(make("nsa", "CS", **NSA | {"compress_size": 4, "compress_stride": 2}), 75, 0, (5, 29, 3))
 
 
 def test_nsa_of_every_block_alone_is_softmax_attention() -> None:
@@ -131,10 +130,10 @@ def test_nsa_of_every_block_alone_is_softmax_attention() -> None:
 
 @pytest.mark.parametrize(
     ("width", "heads", "rank", "rotary"),
-    [(32, 4, 8, 4), (512, 8, 128, 32), (768, 12, 192, 32), (2048, 16, 512, 64), (5120, 40, 512, 64)],
+    [(32, 4, 8, 4), (512, 8, 128, 32), (768, 12, 192, 32)],
 )
 def test_latent_state_is_that_of_one_short_vector_a_token(width: int, heads: int, rank: int, rotary: int) -> None:
-    """Four head widths, at most a quarter of the width: 512 as DeepSeek-V2-Lite at its width, and with more heads."""
+    """Four head widths, at most a quarter of the width."""
     module = build_attention("mla", pattern="CS", embed_dim=width, num_heads=heads)
     assert isinstance(module, LatentKeyValueAttention)
     assert state_bytes(module, 3) - state_bytes(module, 2) == 4 * (rank + rotary) + 1  # c, k', and the mask

@@ -6,15 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-from torch.nn import functional as F
 
 from attentions.diag_attention import DiagAttention
 from attentions.kernels.layers import SimpleRMSNorm
 from cab import LayerPosition, PaddingMasks, build_attention, build_backbone
 from tests.attentions.agreement import (
     WIDTH,
-    assert_dropout,
     make,
 )
 
@@ -24,46 +21,6 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "diag rela": ("diag_attention", {"block_size": 4, "weights": "rela"}),
     "T1 early": ("transnormer_t1", {"block_size": 4, "layer_position": EARLY, "positions": "lrpe"}),
 }
-
-
-def weights_of(module: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """q, k, v [H, n, E] of a row [n, D], by the layer's maps alone."""
-    maps = (F.linear(x, p.weight, p.bias) for p in (module.q_proj, module.k_proj, module.v_proj))
-    q, k, v = (y.view(len(x), module.num_heads, -1).transpose(0, 1) for y in maps)
-    return q, k, v
-
-
-@pytest.mark.parametrize("kernel", ["elu1", "elu"])
-@pytest.mark.parametrize("pattern", ["NS", "CS"])
-def test_norm_attention_token_by_token(kernel: str, pattern: str) -> None:
-    """Equations 14 and 34 with loops over targets and keys."""
-    module, x = make("norm_attention", pattern, kernel=kernel), torch.randn(7, WIDTH, dtype=torch.float64)
-    q, k, v = weights_of(module, x)
-    shift = 1.0 if kernel == "elu1" else 0.0
-    q, k = (y.where(y > 0, y.exp() - 1) + shift for y in (q, k))
-    rows = []
-    for i in range(7):
-        seen = range(i + 1 if pattern == "CS" else 7)
-        heads = [sum(q[h, i].dot(k[h, j]) * v[h, j] for j in seen) for h in range(module.num_heads)]
-        row = torch.cat(heads)  # type: ignore[arg-type]
-        rows.append(row / row.square().mean().sqrt())
-    torch.testing.assert_close(module(x[None])[0], module.out_proj(torch.stack(rows)), rtol=1e-6, atol=1e-7)
-
-
-@pytest.mark.parametrize("weights", ["softmax", "rela"])
-@pytest.mark.parametrize("pattern", ["NS", "CS"])
-def test_diag_attention_block_by_block(weights: str, pattern: str) -> None:
-    module = make("diag_attention", pattern, block_size=4, weights=weights)
-    x = torch.randn(10, WIDTH, dtype=torch.float64)
-    q, k, v = weights_of(module, x)
-    rows = []
-    for i in range(10):
-        own = slice(i // 4 * 4, i + 1 if pattern == "CS" else i // 4 * 4 + 4)
-        logits = (q[:, i : i + 1] * k[:, own]).sum(dim=-1) * q.shape[-1] ** -0.5
-        p = logits.softmax(dim=-1) if weights == "softmax" else logits.clamp(min=0.0)
-        row = (p[..., None] * v[:, own]).sum(dim=1).flatten()
-        rows.append(row if weights == "softmax" else row / (row.square().mean().sqrt() + 1e-8))
-    torch.testing.assert_close(module(x[None])[0], module.out_proj(torch.stack(rows)), rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("pattern", ["NS", "CS"])
@@ -148,17 +105,3 @@ def test_the_early_half_is_diagonal(count: int) -> None:
     slots = [network.get_submodule(path) for path, _ in network.attention_layers()]
     early = [isinstance(slot.form, DiagAttention) for slot in slots]
     assert early == [True] * (count // 2) + [False] * (count - count // 2)
-
-
-def test_dropout_is_of_the_weights_within_blocks() -> None:
-    for weights in ("softmax", "rela"):
-        assert_dropout(make("diag_attention", "NS", block_size=4, weights=weights, dropout=0.4), 9)
-
-
-def test_weights_within_a_block_do_not_look_ahead() -> None:
-    """The copy released for LRA masks after its softmax, whose denominator then holds later tokens."""
-    module = make("diag_attention", "CS", block_size=4)
-    x = torch.randn(1, 4, WIDTH, dtype=torch.float64, requires_grad=True)
-    for i in range(4):
-        (gradient,) = torch.autograd.grad(module(x)[0, i].sum(), x)
-        assert not gradient[0, i + 1 :].any()

@@ -77,8 +77,3 @@ def test_none_is_zero_without_parameters(pattern: str) -> None:
     assert not output.any()
     (gradient,) = torch.autograd.grad(output.sum(), inputs[:1])
     assert not gradient.any()
-
-
-@pytest.mark.parametrize("pattern", ["CS", "CC"])
-def test_none_decodes_without_state(pattern: str) -> None:
-    agreement.assert_decodes(agreement.make("none", pattern), 7, 5, (3, 1))

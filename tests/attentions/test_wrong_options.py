@@ -77,7 +77,7 @@ WRONG: dict[tuple[str, str], list[dict[str, Any]]] = {
     ("transnormer_t2", "CS"): [{"positions": "rope"}],
     ("vanilla", "CS"): [{"num_kv_heads": 2}, {"num_kv_heads": 0}, {"sink": "two"}],
     ("yoso", "NS"): [{"hash_length": 0}, {"num_hashes": 0}],
-    ("yoso_e", "NS"): [{"hash_length": 17}, {"gradient": "none"}],
+    ("yoso_e", "NS"): [{"hash_length": 17}],
 }
 CASES = [(*pair, options) for pair, wrong in WRONG.items() for options in wrong]
 
