@@ -8,7 +8,6 @@ tests/test_readme.py fails if they differ from the records in results.
 from __future__ import annotations
 
 import re
-import statistics
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -28,7 +27,6 @@ from cab.reports.suite_board import (
     single_seeds,
     suite_board,
 )
-from cab.suite.cells import ANCHORS, CellResults
 
 ROOT = Path(__file__).parents[1]
 README, GALLERY = ROOT / "README.md", ROOT / "docs" / "results" / "gallery.md"
@@ -60,14 +58,6 @@ def readme_text(board: SuiteBoard) -> str:
     return f"**{main_finding(board)}**\n\n{gain_table(board, rows)}"
 
 
-def gallery_text(board: SuiteBoard) -> str:
-    """Return the gallery's table of K, and the judged metric of every attention in every cell."""
-    cells = [each for each in board.results if each.runs and board.gains.cells[each.cell.key]]
-    lines = [f"| {each.cell}, {each.cell.metric} | {' | '.join(_metrics(each))} |" for each in cells]
-    header = ["| Cell, metric | vanilla | none | Others, best first |", "| --- | --- | --- | --- |"]
-    return "\n".join([gain_table(board, board.table), "", *header, *lines])
-
-
 def gain_table(board: SuiteBoard, rows: pd.DataFrame) -> str:
     """Return a table with K per pattern, and the cost at 8,192 tokens."""
     columns = [each for each in board_columns(board.patterns) if each.label.partition(" ")[0] in GAIN_COLUMNS]
@@ -79,23 +69,6 @@ def gain_table(board: SuiteBoard, rows: pd.DataFrame) -> str:
         texts = [text + (f" ({cell.detail})" if cell.detail else "") for text, cell in zip(texts, cells, strict=True)]
         lines.append(f"| `{row['attention']}` | {' | '.join(texts)} |")
     return "\n".join(lines)
-
-
-def _metrics(results: CellResults) -> list[str]:
-    """Return the metric of both anchors and of the other attentions."""
-    means = {name: statistics.fmean(results.values(name)) for name in results.attentions}
-    is_error = means[ANCHORS[0]] < means[ANCHORS[1]]
-    ranked = sorted(results.runs, key=lambda name: means[name] if is_error else -means[name])
-    return [
-        *(_value(results, name) for name in ANCHORS),
-        ", ".join(f"{name} {_value(results, name)}" for name in ranked),
-    ]
-
-
-def _value(results: CellResults, name: str) -> str:
-    values = results.values(name)
-    mean = f"{statistics.fmean(values):.3g}"
-    return f"{mean} ± {statistics.stdev(values):.1g}" if len(values) > 1 else f"{mean}*"
 
 
 def reproduced_text() -> str:
@@ -131,7 +104,8 @@ def main() -> None:
     """Write the documents and the figure."""
     board = reference_board()
     draw(board, FIGURE)
-    for path, text in ((README, readme_text(board)), (GALLERY, gallery_text(board)), (PAPER, reproduced_text())):
+    texts = {README: readme_text(board), GALLERY: gain_table(board, board.table), PAPER: reproduced_text()}
+    for path, text in texts.items():
         content = path.read_text()
         assert len(BLOCK.findall(content)) == 1, path
         path.write_text(BLOCK.sub(lambda _, text=text: text, content))  # type: ignore[misc]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cab.cli.main import FIRST
+from cab.cli.main import EXAMPLES
 from cab.errors import EXAMPLE_COMMAND
 from scripts import readme_figure
 from tests.documents import EXAMPLE, ROOT, commands_of, make_targets, run, run_shown, runnable
@@ -37,7 +37,7 @@ def test_its_commands_run_one_after_another(tmp_path: Path) -> None:
 
 
 def test_the_commands_that_cab_shows_first_are_among_them() -> None:
-    for command in FIRST.values():
+    for command in EXAMPLES.values():
         assert any(each.startswith(command) for each in COMMANDS), command
 
 

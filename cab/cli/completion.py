@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import itertools
 
 import yaml
 
@@ -43,9 +44,12 @@ def _parser_of_all() -> argparse.ArgumentParser:
             parser.add_argument("overrides", nargs="*", choices=overrides())
         else:
             importlib.import_module(f"cab.cli.{name}").add_arguments(parser)
-        for subparser in [parser, *(p for a in parser._actions if name == "data" for p in (a.choices or {}).values())]:
-            for action in subparser._actions:
-                action.choices = names.get(action.dest, action.choices)
+        parsers = [parser]
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                parsers += action.choices.values()
+        for action in itertools.chain.from_iterable(each._actions for each in parsers):
+            action.choices = names.get(action.dest, action.choices)
     return whole
 
 

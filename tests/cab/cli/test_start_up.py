@@ -93,6 +93,7 @@ def test_listed_cells_are_the_ones_that_can_run(tmp_path: Path) -> None:
     assert len(lstf) == len(rows)
 
 
+@pytest.mark.slow
 def test_counts_are_the_published_ones(tmp_path: Path) -> None:
     rows = table("params", "--csv", cwd=tmp_path)
     assert list(rows[0]) == ["pattern", "backbone", "attention", "params"]
