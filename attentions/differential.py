@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.kernels.numerics import upcast
-from attentions.vanilla import VanillaAttention
+from attentions.softmax import VanillaAttention
 from cab import LayerPosition, Pattern, UserError, register_attention
 from cab.attention import SINGLE_LAYER, CommonArguments, SoftmaxLimit
 

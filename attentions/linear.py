@@ -1,16 +1,19 @@
-"""Linear attention (Katharopoulos et al. 2020), and what other features make of it."""
+"""Linear attention (Katharopoulos et al. 2020), cosFormer (Qin et al. 2022) and Based (Arora et al. 2024)."""
 
 from __future__ import annotations
 
+import math
 from typing import Unpack
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.bases.linearized import LinearizedAttention
-from attentions.kernels.linear_attention import LEAK, kernel_of
-from cab import register_attention
+from attentions.bases.linearized import LinearizedAttention, PositionInfo
+from attentions.bases.options import check_at_least
+from attentions.bases.recurrent import xavier_linear
+from attentions.kernels.linear_attention import LEAK, Reweighted, Taylor, kernel_of
+from cab import DecodeState, register_attention
 from cab.attention import CommonArguments
 
 
@@ -39,3 +42,93 @@ def readable_kernel(name: str, x: Tensor) -> Tensor:
     """Return phi by its name, for readable forms."""
     above = torch.where(x > 0, x, 0.0)
     return {"elu1": F.elu(x) + 1.0, "relu": above, "leaky_relu": above + LEAK * (x - above), "identity": x}[name]
+
+
+@register_attention("cosformer", patterns="NS CS NC CC", complexity="n", paper="Qin et al. 2022")
+class CosformerAttention(LinearizedAttention):
+    """Compute normalized weights relu(q_i) . relu(k_j) cos(pi/2 (i - j) / L) (CAB, Eq. 16 and 17).
+
+    NS and NC are the paper's: L is the longer of the two sequences, of the row itself and not of the padded
+    batch. In CS and CC that length is not known when a target is computed (which is why the paper's causal
+    form looks ahead), so L is fixed: position t has the angle pi/2 min(t / L, 1). Up to ``reweighting_length``
+    tokens this is the paper's formula with that L; beyond it late positions are not distinguished, weights
+    stay non-negative, and nothing ever depends on the future.
+
+    Args:
+        reweighting_length: L of the causal patterns; not used by NS and NC.
+        kernel: relu, the published one, or another of `linear`. Where weights may be negative, their sum is kept
+            1e-6 from zero on its own side.
+        reweight: whether the cosine is there; without it this is `linear` with that kernel.
+    """
+
+    smallest_denominator = 1e-6
+    autocast_dtypes = (torch.bfloat16,)  # gradients of small denominators overflow float16 (CAB, Table 3)
+
+    def __init__(
+        self,
+        *,
+        reweighting_length: int = 8192,
+        kernel: str = "relu",
+        reweight: bool = True,
+        **common: Unpack[CommonArguments],
+    ) -> None:
+        super().__init__(**common)
+        check_at_least(1, reweighting_length=reweighting_length)
+        self.reweighting_length = reweighting_length
+        self.kernel = kernel
+        self.reweight = reweight
+        self.feature_map = Reweighted(kernel_of(kernel)) if reweight else kernel_of(kernel)
+
+    def factors(self, x: Tensor, where: PositionInfo) -> Tensor | None:
+        """Return cos and sin of each angle, counted from 1: products of features give cos of the difference."""
+        if not self.reweight:
+            return None
+        position = torch.arange(1, x.shape[2] + 1, device=x.device, dtype=x.dtype).expand(1, -1)
+        if where.start is not None:
+            position = position + where.start.unsqueeze(1)
+        length = self.reweighting_length if where.length is None else where.length.clamp(min=1).unsqueeze(1)
+        angle = (position / length).clamp(max=1.0)[:, None, :, None] * (math.pi / 2)
+        return torch.stack([angle.cos(), angle.sin()], dim=-2)  # [B or 1, 1, N, 2, 1]
+
+    def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        weights = readable_kernel(self.kernel, query) @ readable_kernel(self.kernel, key).mT
+        if not self.reweight:
+            return self.normalize(weights) @ value
+        i, j = (torch.arange(1, x.shape[1] + 1, device=x.device, dtype=x.dtype) for x in (query, key))
+        length = self.reweighting_length if self.pattern.is_causal else max(len(i), len(j))
+        distance = i.clamp(max=length)[:, None] - j.clamp(max=length)
+        return self.normalize(weights * (distance * math.pi / 2 / length).cos()) @ value
+
+
+@register_attention("based", patterns="NS CS NC CC", complexity="n", paper="Arora et al. 2024")
+class BasedAttention(LinearizedAttention):
+    """Compute normalized weights 1 + s + s^2 / 2, at least 1/2, with s = q . k / sqrt(d) (Based, section 4.1).
+
+    q and k are narrow, d features of a head, of which 1 + d + d (d + 1) / 2 products are formed. The other half of
+    the published network, softmax attention in small windows in some layers, is `local`.
+
+    Args:
+        feature_dim: d.
+    """
+
+    feature_map = Taylor()
+
+    def __init__(self, *, feature_dim: int = 16, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
+        check_at_least(1, feature_dim=feature_dim)
+        self.feature_dim = feature_dim
+        self.q_proj = xavier_linear(self.embed_dim, self.num_heads * feature_dim, gain=2**-0.5)
+        self.k_proj = xavier_linear(self.embed_dim, self.num_heads * feature_dim, gain=2**-0.5)
+
+    def reduce_source(self, key: Tensor, value: Tensor, padding: Tensor | None, where: PositionInfo) -> DecodeState:
+        return super().reduce_source(key * self.feature_dim**-0.25, value, padding, where)
+
+    def read(self, query: Tensor, summary: DecodeState, where: PositionInfo) -> Tensor:
+        return super().read(query * self.feature_dim**-0.25, summary, where)
+
+    def features(self, x: Tensor, where: PositionInfo) -> Tensor:
+        return super().features(x * self.feature_dim**-0.25, where)
+
+    def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        products = query @ key.mT / self.feature_dim**0.5
+        return self.normalize(1 + products + products.square() / 2) @ value

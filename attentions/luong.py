@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from attentions.bases.options import check_choice
 from attentions.kernels.chunks import chunk_size
 from attentions.kernels.numerics import attention_weights, recompute_upcast
-from attentions.vanilla import VanillaAttention
+from attentions.softmax import VanillaAttention
 from cab import Pattern, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit
 

@@ -1,16 +1,17 @@
-"""Retention (Sun et al. 2023): a recurrent state with one fixed decay per head."""
+"""Retention (Sun et al. 2023) and Lightning attention (Qin et al. 2023): one fixed decay per head."""
 
 from __future__ import annotations
 
 from typing import Unpack
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent
-from cab import UserError, register_attention
-from cab.attention import CommonArguments
+from attentions.bases.options import check_choice
+from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, projection
+from cab import LayerPosition, UserError, register_attention
+from cab.attention import SINGLE_LAYER, CommonArguments
 
 
 @register_attention("retention", patterns="CS", complexity="n", paper="Sun et al. 2023")
@@ -70,3 +71,95 @@ def rotate(x: Tensor, position: Tensor) -> Tensor:
     cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
     first, second = x.chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1)
+
+
+VARIANTS = ("paper", "released", "repository")
+
+
+@register_attention("lightning", patterns="CS", complexity="n", paper="Qin et al. 2023")
+class LightningAttention(Recurrent):
+    """Compute o_t = q_t S_t with S_t = lambda_h S_{t-1} + k_t (x) v_t, where silu is applied to q and k.
+
+    "Various Lengths, Constant Speed" (Qin et al. 2024), Eq. 10 and 11; TransNormerLLM, Eq. 2. Head h = 0, ..., H - 1 of
+    layer l = 0, ..., L - 1 has lambda_h = exp(-(8 h / H) (1 - l / L)): the first head does not forget. An RMS norm over
+    all heads without weights and a gate of full width follow, norm(o) * (x W_u), and then ``out_proj``.
+
+    The first layer encodes positions (LRPE): q and k become [q cos(theta t), q sin(theta t)] and likewise for k, with a
+    learned theta per feature that starts at 10000^(-2 i / D) for feature i of all D.
+
+    Args:
+        variant: ``paper`` as above. ``released`` has the decays of the TransNormerLLM checkpoints, exp(-s_h (1 - l /
+            (L - 1) + 1e-5)) with ALiBi's slopes s_h. ``repository`` is ``examples/module/tnl_attn.py`` of
+            OpenNLPLab/lightning-attention: these decays, silu also of v, a layer norm, a sigmoid gate of rank
+            ``embed_dim / num_heads`` and no LRPE.
+        lrpe: whether the first layer encodes positions.
+        conv_size: kernel size of short convolutions of q, k and v; 0, as published, for none.
+    """
+
+    normalizes_heads_jointly = True
+    norm_eps = 1e-6
+
+    def __init__(
+        self,
+        *,
+        layer_position: LayerPosition = SINGLE_LAYER,
+        variant: str = "paper",
+        lrpe: bool = True,
+        conv_size: int = 0,
+        **common: Unpack[CommonArguments],
+    ) -> None:
+        check_choice(VARIANTS, variant=variant)
+        super().__init__(gate=variant != "repository", conv_size=conv_size, norm_has_weight=False, **common)
+        self.variant = variant
+        index, num_layers = layer_position.index, layer_position.num_layers
+        self.rate = 1 - (index / num_layers if variant == "paper" else index / max(num_layers - 1, 1) - 1e-5)
+        self.theta: nn.Parameter | None = None
+        if variant == "repository":
+            widths = ((self.embed_dim, self.head_dim), (self.head_dim, self.embed_dim))
+            self.gate_map = nn.Sequential(*(projection(*width, 1.0) for width in widths))
+            self.layer_norm = nn.LayerNorm(self.embed_dim)
+        elif lrpe and layer_position.index == 0:
+            feature = torch.arange(self.embed_dim).view(self.num_heads, 1, -1)
+            self.theta = nn.Parameter(10_000 ** (-2 * feature / self.embed_dim))
+
+    @property
+    def memory_width(self) -> int:
+        return self.key_width if self.theta is None else 2 * self.key_width
+
+    def query_side_inputs(self, query: Tensor) -> dict[str, Tensor]:
+        return {"gate": self.gate_map(query)} if self.variant == "repository" else super().query_side_inputs(query)
+
+    def recurrence_inputs(
+        self, query: Tensor, key: Tensor, value: Tensor, _extras: Extras, position: Tensor
+    ) -> RecurrenceInputs:
+        """Apply silu and encode positions; the log decays are [1, H, N]."""
+        query, key = F.silu(query), F.silu(key)
+        if self.variant == "repository":
+            value = F.silu(value)
+        if self.theta is not None:
+            angle = self.theta.double() * position[:, None, :, None]
+            cos, sin = angle.cos().to(query.dtype), angle.sin().to(query.dtype)
+            query, key = (torch.cat([x * cos, x * sin], dim=-1) for x in (query, key))
+        heads = torch.arange(self.num_heads, device=query.device, dtype=torch.float64)
+        slopes = 8 / self.num_heads * heads if self.variant == "paper" else alibi_slopes(heads)
+        log_decay = (-self.rate * slopes).to(query.dtype)
+        return RecurrenceInputs(query, key, value, log_decay.view(1, -1, 1).expand(1, -1, query.shape[2]))
+
+    def finish(self, output: Tensor, _value: Tensor, extras: Extras) -> Tensor:
+        gate = self.split_heads(extras["gate"])
+        if self.variant != "repository":
+            return self.normalize(output) * gate
+        weight, bias = (x.to(output.dtype) for x in (self.layer_norm.weight, self.layer_norm.bias))
+        normed = F.layer_norm(self.merge_heads(output), (self.embed_dim,), weight, bias, self.layer_norm.eps)
+        return self.split_heads(normed) * gate.sigmoid()
+
+
+def alibi_slopes(heads: Tensor) -> Tensor:
+    """Return ALiBi's slopes for the numbers 0, ..., H - 1 of all heads.
+
+    With P the largest power of two up to H, the first P slopes are 2^(-8 (h + 1) / P). The others are every second
+    slope of 2 P heads.
+    """
+    power = 1 << (len(heads).bit_length() - 1)
+    exponents = torch.where(heads < power, (heads + 1) / power, (heads - power + 0.5) / power)
+    return 2.0 ** (-8 * exponents)

@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from attentions.gaussian import SkyformerAttention, SoftAttention
 from attentions.kernels import collisions
-from attentions.skyformer import SkyformerAttention
-from attentions.soft import SoftAttention
 from attentions.yoso import HashedAttention
 from cab import build_attention
 from tests.attentions.agreement import (

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from attentions.bases.token_shift import TokenShift
-from attentions.rwkv6 import RWKV6Attention
-from attentions.rwkv7 import RWKV7Attention, default_rank
+from attentions.rwkv import RWKV6Attention, RWKV7Attention, default_rank
 from cab import LayerPosition, build_attention
 from cab.training import parameter_groups
 

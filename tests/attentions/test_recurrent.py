@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attentions.bases.token_shift import TokenShift
 from attentions.kernels.recurrence import recurrence
-from attentions.rwkv7 import RWKV7Attention
+from attentions.rwkv import RWKV7Attention
 from cab import Attention, LayerPosition, PaddingMasks, UserError, build_attention
 from tests.attentions.agreement import (
     assert_forms_agree,

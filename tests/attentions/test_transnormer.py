@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from attentions.diag_attention import DiagAttention
 from attentions.kernels.layers import SimpleRMSNorm
+from attentions.transnormer import DiagAttention
 from cab import LayerPosition, PaddingMasks, build_attention, build_backbone
 from tests.attentions.agreement import (
     WIDTH,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attentions.flash import mask_by_coordinate
+from attentions.softmax import mask_by_coordinate
 from cab import UserError
 from tests.attentions import agreement
 

@@ -111,7 +111,7 @@ def hash_of_registered(name):
     ("file", "changed"),
     [
         ("attentions/kernels/window_attention.py", [True, False, False]),
-        ("attentions/vanilla.py", [False, True, False]),
+        ("attentions/softmax.py", [False, True, False]),
         ("cab/attention.py", [True, True, False]),
         ("cab/padding.py", [True, True, False]),
         ("cab/training.py", [True, True, False]),

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attentions.vanilla import VanillaAttention
+from attentions.softmax import VanillaAttention
 from cab import Pattern, UserError
 from cab.attention import Borders, _groups
 from cab.padding import PaddingMasks

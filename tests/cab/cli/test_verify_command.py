@@ -116,7 +116,7 @@ def test_registered_class_in_a_file_is_verified_in_what_it_claims(capsys, tmp_pa
     monkeypatch.setattr(ATTENTIONS, "_entries", {entry.name: entry for entry in ATTENTIONS})
     path = tmp_path / "registers.py"
     path.write_text(
-        "from attentions.vanilla import VanillaAttention\n"
+        "from attentions.softmax import VanillaAttention\n"
         "from cab import register_attention\n"
         "@register_attention('test_mine', patterns='NS NC', complexity='n^2', paper='-')\n"
         "class Mine(VanillaAttention):\n"

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attentions.vanilla import VanillaAttention
+from attentions.softmax import VanillaAttention
 from cab.training import ParamGroupOverride
 
 LOSS = 0.25

@@ -1,4 +1,4 @@
-"""RWKV-7, Goose (Peng et al. 2025): a delta rule with data-dependent decays and learning rates per feature."""
+"""RWKV-6, Eagle and Finch (Peng et al. 2024), and RWKV-7, Goose (Peng et al. 2025): recurrences with token shift."""
 
 from __future__ import annotations
 
@@ -18,6 +18,112 @@ from attentions.kernels.fla_kernels import Form
 from attentions.kernels.linear_attention import unit
 from cab import LayerPosition, register_attention
 from cab.attention import SINGLE_LAYER, CommonArguments
+
+MIXED = 5
+"""Number of mixtures of a token and the previous one: for the decay, k, v, r and the gate."""
+
+LARGEST = 7.0
+"""Largest logit of a decay: exp(-exp(7)) is zero in every floating-point type."""
+
+
+@register_attention("rwkv6", patterns="CS", complexity="n", paper="Peng et al. 2024")
+class RWKV6Attention(TokenShift):
+    """Compute o_t = r_t (S_{t-1} + u k_t (x) v_t) with S_t = diag(w_t) S_{t-1} + k_t (x) v_t.
+
+    Eagle and Finch, Eq. 14 to 19. Each of w, k, v, r and the gate g has its own input, x_t + (x_{t-1} - x_t) (mu +
+    tanh(y W_1) W_2) with y = x_t + (x_{t-1} - x_t) mu_x. The decay is w = exp(-exp(w_0 + tanh(x W_3) W_4)). A layer
+    norm per head, the factor silu(g) and ``out_proj`` follow. Scores are not divided by sqrt(K).
+
+    The initialization is that of RWKV-LM (RWKV-v5/src/model.py, ``RWKV_Tmix_x060`` and ``generate_init_weight``): mu,
+    w_0, u and the norm's weight depend on the position of the layer, W_1 and W_3 are zero, r and v orthogonal, k and
+    the gate orthogonal with gain 0.1, and ``out_proj`` is zero. Channel mixing, the feed-forward layer of RWKV, is part
+    of the backbone.
+
+    Args:
+        mix_rank: width between W_1 and W_2 per input; 32 in the released models.
+        decay_rank: width between W_3 and W_4; 64 in the released models.
+    """
+
+    def __init__(
+        self,
+        *,
+        layer_position: LayerPosition = SINGLE_LAYER,
+        mix_rank: int = 32,
+        decay_rank: int = 64,
+        **common: Unpack[CommonArguments],
+    ) -> None:
+        super().__init__(**common)
+        check_positive(mix_rank=mix_rank, decay_rank=decay_rank)
+        index, num_layers = layer_position.index, layer_position.num_layers
+        last, rest = index / max(num_layers - 1, 1), 1 - index / num_layers
+        place = torch.arange(self.embed_dim) / self.embed_dim
+        ramp, slow = 1 - place**rest, 1 - place ** (rest / 2)
+        self.mix = nn.Parameter(torch.stack([ramp, ramp, ramp - 0.3 * last, slow, slow]))
+        self.mix_of_mix = nn.Parameter(ramp.clone())
+        self.mix_in = nn.Parameter(torch.zeros(self.embed_dim, MIXED * mix_rank))
+        self.mix_out = nn.Parameter(torch.empty(MIXED, mix_rank, self.embed_dim).uniform_(-0.01, 0.01))
+        place = torch.arange(self.embed_dim) / max(self.embed_dim - 1, 1)
+        self.decay = nn.Parameter(-6 + 5 * place ** (0.7 + 1.3 * last))
+        self.decay_in = nn.Parameter(torch.zeros(self.embed_dim, decay_rank))
+        self.decay_out = nn.Parameter(torch.empty(decay_rank, self.embed_dim).uniform_(-0.01, 0.01))
+        zigzag = 0.1 * ((torch.arange(self.embed_dim) + 1) % 3 - 1)
+        self.bonus = nn.Parameter((last * (1 - place) + zigzag).view(self.num_heads, 1, self.key_width))
+        self.gate_proj = nn.Linear(self.embed_dim, self.embed_dim, bias=False)
+        nn.init.orthogonal_(self.gate_proj.weight, gain=0.1)
+        self.initialize_projections(key_gain=0.1)
+        weight = ((index + 1) / num_layers) ** 0.7
+        self.norm_weight = nn.Parameter(torch.full((self.num_heads, 1, self.value_width), weight))
+        self.norm_bias = nn.Parameter(torch.zeros(self.num_heads, 1, self.value_width))
+
+    def inputs(self, x: Tensor, before: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor], dict[str, Tensor]]:
+        """Compute r, k, v [B, H, N, E] and gate and decay [B, N, D] from tokens [B, N, D] and the previous tokens."""
+        for_query, for_key, for_value, for_gate, decay = self.mixed_by_chunks(x, before)
+        return self.project(for_query, for_key, for_value), {"gate": self.gate_proj(for_gate), "decay": decay}
+
+    def mixed(self, x: Tensor, before: Tensor) -> tuple[Tensor, ...]:
+        """Compute the inputs of r, k, v and the gate, and the decay's logits, [B, N, D] each."""
+        change = before - x
+        shares = torch.tanh((x + change * self.mix_of_mix) @ self.mix_in).unflatten(-1, (MIXED, -1))
+        shares = shares.transpose(1, 2) @ self.mix_out  # [B, N, 5, rank] to [B, 5, N, D]
+        for_decay, for_key, for_value, for_query, for_gate = (
+            x + change * (mix + share) for mix, share in zip(self.mix, shares.unbind(dim=1), strict=True)
+        )
+        decay = self.decay + torch.tanh(for_decay @ self.decay_in) @ self.decay_out
+        return for_query, for_key, for_value, for_gate, decay
+
+    def recurrence_inputs(
+        self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor
+    ) -> RecurrenceInputs:
+        log_decay = -self.split_heads(extras["decay"]).clamp(max=LARGEST).exp()
+        return RecurrenceInputs(query, key, value, log_decay)
+
+    def update(self, terms: RecurrenceInputs, memory: Tensor, form: Form) -> tuple[Tensor, Tensor]:
+        """Compute o of all tokens and S after the last one.
+
+        A token reads the state before it is updated. Queries are therefore moved one token back, and the first one
+        reads the initial state.
+        """
+        query, key, value, log_decay, _ = terms
+        first = query[:, :, :1] @ memory
+        later, memory = form(F.pad(query[:, :, 1:], (0, 0, 0, 1)), key, value, log_decay, memory)
+        own = (query * self.bonus.to(query.dtype) * key).sum(dim=-1, keepdim=True) * value
+        return torch.cat([first, later[:, :, :-1]], dim=2) + own, memory
+
+    def finish(self, output: Tensor, _value: Tensor, extras: Extras) -> Tensor:
+        normed = F.layer_norm(output, output.shape[-1:], eps=64e-5)
+        normed = normed * self.norm_weight.to(output.dtype) + self.norm_bias.to(output.dtype)
+        return normed * F.silu(self.split_heads(extras["gate"]))
+
+    def compute_row(self, query: Tensor, _key: Tensor, _value: Tensor, _draws: Any) -> Tensor:
+        """Compute the outputs as a sum over all pairs of tokens, [n, D] to [n, D]."""
+        x = query[None]
+        (r, k, v), extras = self.inputs(x, F.pad(x[:, :-1], (0, 0, 1, 0)))
+        sums = F.pad(-self.split_heads(extras["decay"]).exp(), (0, 0, 1, 0)).cumsum(dim=2)
+        between = (sums[:, :, :-1].unsqueeze(3) - sums[:, :, 1:].unsqueeze(2)).clamp(max=0).exp()  # [1, H, i, j, K]
+        products = torch.einsum("bhic,bhjc,bhijc->bhij", r, k, between).tril(-1)
+        products = products + ((r * k) @ self.bonus.mT).squeeze(-1).diag_embed()
+        return self.out_proj(self.merge_heads(self.finish(products @ v, v, extras)))[0]
+
 
 FASTEST = math.exp(-0.5)
 """Largest rate of decay: a feature retains at least exp(-exp(-1/2)) = 0.545 per token."""

@@ -1,0 +1,197 @@
+"""Attention with the Gaussian kernel: kernelized attention and Skyformer (Chen et al. 2021), SOFT (Lu et al. 2021).
+
+Shapes: B batch, H heads, N targets, M keys, E width of a head, r landmarks.
+"""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attentions.bases.linearized import mask_fill
+from attentions.bases.options import check_at_least, check_odd, check_positive
+from attentions.bases.pairwise import PairwiseAttention
+from attentions.kernels.gaussian import gaussian, gaussian_sums, solve_regularized
+from attentions.kernels.key_summaries import average, segment_means, segments
+from attentions.kernels.layers import depthwise_conv
+from attentions.kernels.numerics import upcast
+from attentions.kernels.token_cache import gather_tokens
+from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
+from cab.attention import CommonArguments
+from cab.padding import lengths
+
+
+@register_attention("kernelized", patterns="NS CS NC CC", complexity="n^2", paper="Chen et al. 2021")
+class KernelizedAttention(PairwiseAttention):
+    """Compute sum_j exp(-|q_i - k_j|^2 / (2 sqrt(E))) v_j without normalization (Skyformer, Eq. 3).
+
+    What Skyformer approximates. Outputs grow with the number of keys that are near the query.
+    """
+
+    def weigh(self, query: Tensor, key: Tensor, masked: Tensor | None, _count: Tensor) -> Tensor:
+        return gaussian(query, key, masked)
+
+    def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        distances = (query.unsqueeze(2) - key.unsqueeze(1)).square().sum(dim=-1)
+        weights = torch.exp(-0.5 * distances * self.scale)
+        if self.pattern is Pattern.CS:
+            weights = weights.tril()
+        return weights @ value
+
+
+@register_attention("skyformer", patterns="NS NC CC", complexity="n", paper="Chen et al. 2021")
+class SkyformerAttention(Attention):
+    """Compute kappa(Q, L) (kappa(L, L) + ridge I)^-1 kappa(L, K) V, kappa = exp(-|x - y|^2 / (2 sqrt(E))) (Eq. 5).
+
+    Landmarks L are tokens: half of them queries and half keys, so that all four matrices are blocks of one of
+    queries and keys. In CC, where queries are still to come, all are keys. With every token among them and no ridge it
+    is ``kernelized``.
+
+    A landmark is drawn from its own stretch of the sequence, once, at construction, and kept in the state_dict as a
+    part of the length, so that a row has the same alone and in a batch. The system is solved by Cholesky's
+    factorization. (The released code redraws in every call, in evaluation too, and takes six steps of an iteration
+    that starts from the largest sum of the whole batch.) There are no weights over tokens to drop, so ``dropout`` is
+    not used (as released).
+
+    Args:
+        num_landmarks: r.
+        ridge: what is added to the diagonal.
+    """
+
+    requires_right_padding = True
+    has_constant_size_state = True
+
+    places: Tensor
+
+    def __init__(self, *, num_landmarks: int = 128, ridge: float = 0.1, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
+        check_at_least(2, num_landmarks=num_landmarks)
+        check_positive(ridge=ridge)
+        self.ridge = ridge
+        counts = [num_landmarks]
+        if self.pattern is not Pattern.CC:
+            counts = [num_landmarks // 2, num_landmarks - num_landmarks // 2]
+        self.num_queries = counts[0] if len(counts) == 2 else 0
+        places = [(torch.arange(count) + torch.rand(count)) / count for count in counts]
+        self.register_buffer("places", torch.cat(places))
+
+    def landmarks(self, query: Tensor, key: Tensor, padding: PaddingMasks) -> Tensor:
+        """Select some of the queries and some of the keys, [B, H, r, E]."""
+        parts = []
+        for x, mask, places in (
+            (query, padding.query, self.places[: self.num_queries]),
+            (key, padding.key, self.places[self.num_queries :]),
+        ):
+            index = (places * lengths(x, mask).unsqueeze(1)).long()
+            parts.append(gather_tokens(x, index))
+        return torch.cat(parts, dim=2)
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
+        with torch.autocast(query.device.type, enabled=False):
+            q, k = upcast(query), upcast(key)
+            landmarks = self.landmarks(q, k, padding)
+            return gaussian_sums(q, landmarks, self.reduce_source(landmarks, k, upcast(value), padding.key)).to(
+                query.dtype
+            )
+
+    def reduce_source(self, landmarks: Tensor, key: Tensor, value: Tensor, hidden: Tensor | None) -> Tensor:
+        """Return the values aggregated per landmark, [B, H, r, E]."""
+        sums = gaussian_sums(landmarks, key, value, hidden)
+        return solve_regularized(gaussian(landmarks, landmarks), sums, self.ridge)
+
+    def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        queries, keys = self.places[: self.num_queries], self.places[self.num_queries :]
+        chosen = [x[:, (places * x.shape[1]).long()] for x, places in ((query, queries), (key, keys))]
+        landmarks = torch.cat(chosen, dim=1)
+
+        def kappa(x: Tensor, y: Tensor) -> Tensor:
+            return torch.exp(-0.5 * (x.unsqueeze(2) - y.unsqueeze(1)).square().sum(dim=-1) * self.scale)
+
+        middle = kappa(landmarks, landmarks) + self.ridge * torch.eye(landmarks.shape[1], dtype=query.dtype)
+        return kappa(query, landmarks) @ torch.linalg.inv(middle) @ kappa(landmarks, key) @ value
+
+    def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
+        """Return landmarks among the keys, and their aggregated values."""
+        with torch.autocast(key.device.type, enabled=False):
+            k = upcast(key)
+            landmarks = self.landmarks(k, k, padding)
+            return {"landmarks": landmarks, "values": self.reduce_source(landmarks, k, upcast(value), padding.key)}
+
+    def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
+        with torch.autocast(query.device.type, enabled=False):
+            return gaussian_sums(upcast(query), state["landmarks"], state["values"]).to(query.dtype), state
+
+
+@register_attention("soft", patterns="NS", complexity="n", paper="Lu et al. 2021")
+class SoftAttention(Attention):
+    """Compute kappa(Q, L) (kappa(L, L) + ridge I)^-1 kappa(L, Q) V + conv(V), kappa = exp(-|x - y|^2 / 2) (Eq. 8).
+
+    Keys are the queries. Landmarks L = GELU(LN(W q)) of the means q of r segments, with W and the norm shared by all
+    heads; queries come divided by E^(1/4). The released code has a strided convolution of an image in the place of
+    the means, and inverts by 20 steps of Newton's iteration; here the system is solved. There are no weights over
+    tokens to drop, so ``dropout`` is not used (as released).
+
+    Args:
+        num_landmarks: segments r.
+        conv_kernel_size: odd width of a depthwise convolution of the values over positions, one filter a head;
+            None for none.
+        ridge: what is added to the diagonal.
+    """
+
+    requires_right_padding = True
+
+    def __init__(
+        self,
+        *,
+        num_landmarks: int = 49,
+        conv_kernel_size: int | None = 9,
+        ridge: float = 0.01,
+        **common: Unpack[CommonArguments],
+    ) -> None:
+        super().__init__(**common)
+        check_at_least(1, num_landmarks=num_landmarks)
+        check_odd(conv_kernel_size=conv_kernel_size)
+        check_positive(ridge=ridge)
+        self.num_landmarks, self.ridge = num_landmarks, ridge
+        self.k_proj = nn.Identity()  # type: ignore[assignment]  # keys are the queries
+        self.landmark_map = nn.Linear(self.head_dim, self.head_dim, bias=False)
+        self.landmark_norm = nn.LayerNorm(self.head_dim)
+        self.conv = None
+        if conv_kernel_size is not None:
+            size, padding = (conv_kernel_size, 1), (conv_kernel_size // 2, 0)
+            self.conv = nn.Conv2d(
+                self.num_heads, self.num_heads, size, padding=padding, groups=self.num_heads, bias=False
+            )
+
+    def landmarks(self, means: Tensor) -> Tensor:
+        """[..., r, E] of segments to the same."""
+        return F.gelu(self.landmark_norm(self.landmark_map(means.to(self.landmark_map.weight.dtype))))
+
+    def attend(self, query: Tensor, _key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
+        with torch.autocast(query.device.type, enabled=False):
+            q, v = upcast(query), mask_fill(upcast(value), padding.key)
+            count = lengths(q, padding.key)
+            weights, absent = segment_means(self.num_landmarks, count, q.shape[2], q.dtype)
+            # gaussian() divides the square by sqrt(E); a landmark is the same after that division.
+            points = self.landmarks(average(weights, q) * q.shape[-1] ** -0.25).to(q.dtype) * q.shape[-1] ** 0.25
+            none = absent[:, None, :, None] | absent[:, None, None]
+            middle = gaussian(points, points, none)
+            sums = gaussian_sums(points, q, v, padding.key).masked_fill(absent[:, None, :, None], 0.0)
+            output = gaussian_sums(q, points, solve_regularized(middle, sums, self.ridge))
+            if self.conv is not None:
+                output = output + depthwise_conv(v, self.conv.weight)
+            return output.to(query.dtype)
+
+    def reference(self, query: Tensor, _key: Tensor, value: Tensor) -> Tensor:
+        query = query * self.head_dim**-0.25
+        points = self.landmarks(segments(query, self.num_landmarks))
+
+        def kappa(x: Tensor, y: Tensor) -> Tensor:
+            return torch.exp(-0.5 * (x.unsqueeze(2) - y.unsqueeze(1)).square().sum(dim=-1))
+
+        middle = kappa(points, points) + self.ridge * torch.eye(points.shape[1], dtype=query.dtype)
+        output = kappa(query, points) @ torch.linalg.inv(middle) @ kappa(points, query) @ value
+        return output if self.conv is None else output + self.conv(value.unsqueeze(0))[0]
