@@ -121,7 +121,7 @@ def _retry(overrides: Sequence[str], statuses: Sequence[str]) -> int:
 
 
 def _print_plan(sweeps: Sequence[Sequence[str]], *, is_sweep: bool) -> Report:
-    from cab.config.cluster_config import SlurmConfig, parse_cluster
+    from cab.config.run_config import SlurmConfig, parse_cluster
     from cab.runner.launch import PLAN_COLUMNS, jobs_of, plan
     from cab.runner.report import Report
     from cab.runner.slurm import job_script

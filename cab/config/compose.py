@@ -25,11 +25,11 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from cab.config.run_config import DATA_KINDS, KEYS, REGISTRIES, TRAINER_KEYS
+from cab.config.run_config import KEYS, REGISTRIES, DataConfig, TrainerConfig
 from cab.errors import UnsupportedError, UserError, first_line, unknown_name
 from cab.files.config_folders import CONFIGS, config_folders
 from cab.patterns import LONG_NAMES, Pattern
-from cab.registry.options import check_names
+from cab.registry.options import annotations_of, check_names
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, is_file, name_of_file
 from cab.registry.tables import read_table, tuned_options
 
@@ -233,12 +233,11 @@ def _check_key(override: Override) -> None:
     group, _, option = override.key_or_group.replace("/", ".").partition(".")
     if group not in KEYS:
         raise unknown_name("option", group, KEYS)
-    if group == "trainer" and option:
-        check_names([option.partition(".")[0]], TRAINER_KEYS, group)
+    groups = {config.group: annotations_of(config) for config in (TrainerConfig, DataConfig)}
+    if group in groups and option:
+        check_names([option.partition(".")[0]], groups[group], group)
     if group == "data" and not option:
-        raise UserError(f"data is a group of options: set {' or '.join(f'data.{name}' for name in DATA_KINDS)}")
-    if group == "data":
-        check_names([option.partition(".")[0]], DATA_KINDS, group)
+        raise UserError(f"data is a group of options: set {' or '.join(f'data.{name}' for name in groups['data'])}")
 
 
 def _check_names(kind: str, names: list[str] | None, known: Iterable[str], *, needed: bool) -> None:

@@ -1,29 +1,224 @@
-"""The checked configuration of a run."""
+"""The checked configuration of a run: batches, optimizer and schedule, where it runs, and what it trains."""
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
+import inspect
+import math
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
-from cab.config.cluster_config import ClusterConfig, parse_cluster
-from cab.config.trainer_config import TrainerConfig
-from cab.errors import UserError
+from annotated_types import Gt, Interval
+
+from cab.errors import UserError, unknown_name
 from cab.files.config_folders import run_defaults
 from cab.patterns import Pattern
 from cab.records.record import LARGEST_SEED, Status
-from cab.registry.options import Limit, annotations_of, checked_options
+from cab.registry.options import (
+    Natural,
+    NonNegativeFloat,
+    Positive,
+    PositiveFloat,
+    annotations_of,
+    check_complete,
+    checked_options,
+)
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, Registry
 
 if TYPE_CHECKING:
+    import torch
+
     from cab.backbone import AttentionSpec
 
 REGISTRIES: Mapping[str, Registry[Any]] = {"attention": ATTENTIONS, "backbone": BACKBONES, "task": TASKS}
-GROUPS = ("task", "dataset", "backbone", "attention", "trainer", "logger", "cluster", "data")
-DATA_KINDS: Mapping[str, Any] = {"download": bool}
+MAX_WORKERS = 256
+Fraction = Annotated[float, Interval(ge=0, lt=1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptionGroup:
+    """A group of options whose values are checked against their annotations."""
+
+    group: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        checked = checked_options(vars(self), annotations_of(type(self)), self.group, defaults=self.defaults())
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def defaults(cls) -> dict[str, Any]:
+        """Return the default of each option that has one."""
+        parameters = inspect.signature(cls).parameters.values()
+        return {option.name: option.default for option in parameters if option.default is not option.empty}
+
+    @classmethod
+    def parse(cls, options: Mapping[str, Any]) -> Self:
+        """Create the group from plain values.
+
+        Raises:
+            UserError: an option is unknown or missing, or a value does not match its annotation.
+        """
+        check_complete(options, annotations_of(cls), cls.group, defaults=cls.defaults())
+        return cls(**options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerConfig(OptionGroup):
+    """See configs/trainer/default.yaml for the meaning of each; a float is a finite number from 0."""
+
+    group: ClassVar[str] = "trainer"
+    batch_size: Positive
+    micro_batch_size: Positive | None
+    strategy: Literal["ddp", "fsdp"]
+    max_epochs: Natural | None
+    max_steps: Natural | None
+    optimizer: Literal["adam", "adamw"]
+    learning_rate: NonNegativeFloat
+    betas: tuple[Fraction, Fraction]
+    eps: NonNegativeFloat
+    weight_decay: NonNegativeFloat
+    decay_vectors: bool
+    max_grad_norm: NonNegativeFloat
+    schedule: Literal["constant", "linear", "cosine", "inverse_sqrt", "exponential", "late_exponential"]
+    warmup_steps: Natural
+    lr_decay: NonNegativeFloat
+    lr_decay_epochs: Annotated[int | float, Gt(0)]
+    lr_min: NonNegativeFloat
+    validate_every: Literal["epoch"] | Positive | None
+    stop_at: NonNegativeFloat | None
+    patience: Positive | None
+    checkpoint_selection: Literal["best", "last", "average"]
+    average_every: Positive
+    average_count: Positive
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"]
+    checkpoint_every: Positive
+    num_workers: Annotated[int, Interval(ge=0, le=MAX_WORKERS)]
+    stop_when_diverged: bool
+    compile: bool
+    float32_matmul_precision: Literal["highest", "high"]
+    memory_length: Natural
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.max_epochs is None) == (self.max_steps is None):
+            raise UserError("set exactly one of trainer.max_epochs and trainer.max_steps")
+        stops_early = self.patience is not None or self.stop_at is not None
+        if self.validate_every is None and (self.checkpoint_selection == "best" or stops_early):
+            raise UserError(
+                "trainer.checkpoint_selection=best, trainer.patience and trainer.stop_at need validations: set "
+                "trainer.validate_every"
+            )
+
+    def num_steps(self, steps_per_epoch: int) -> int:
+        """Return the number of optimizer steps of the whole run."""
+        return self.max_steps if self.max_steps is not None else (self.max_epochs or 0) * steps_per_epoch
+
+    def autocast(self, device: torch.device) -> torch.autocast:
+        """Return the autocast context of training, validation and evaluation; on a CPU float16 becomes bfloat16."""
+        import torch
+
+        half = torch.float16 if self.precision == "16-mixed" and device.type == "cuda" else torch.bfloat16
+        return torch.autocast(device.type, half, enabled=self.precision != "32-true", cache_enabled=False)
+
+    @contextlib.contextmanager
+    def matmul_precision(self) -> Iterator[None]:
+        """Use ``float32_matmul_precision`` for float32 products inside the block."""
+        import torch
+
+        previous = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision(self.float32_matmul_precision)
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(previous)
+
+    def rate(self, steps_per_epoch: int) -> Callable[[int], float]:
+        """Return the schedule: the learning rate after ``step`` steps as a factor of the peak rate."""
+        total = self.num_steps(steps_per_epoch)
+
+        def factor(step: int) -> float:
+            if self.schedule.endswith("exponential") and step >= self.warmup_steps:
+                epochs = max(0, step // steps_per_epoch - (self.schedule == "late_exponential"))
+                return max(self.lr_min, self.lr_decay ** (epochs / self.lr_decay_epochs))
+            return rate_factor(step, schedule=self.schedule, warmup=self.warmup_steps, total=total)
+
+        return factor
+
+
+def rate_factor(step: int, *, schedule: str, warmup: int, total: int) -> float:
+    """Return the learning rate after ``step`` of ``total`` steps as a factor of the peak, for schedules by step."""
+    if step < warmup:
+        return (step + 1) / warmup
+    if schedule == "linear":
+        return max(0.0, (total - step) / max(1, total - warmup))
+    if schedule == "cosine":
+        return 0.5 + 0.5 * math.cos(math.pi * min(1.0, (step - warmup) / max(1, total - warmup)))
+    if schedule == "inverse_sqrt":
+        return math.sqrt(max(1, warmup) / max(1, step))
+    return 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterConfig(OptionGroup):
+    """``cluster=none``: run the cells one after another in this process."""
+
+    group: ClassVar[str] = "cluster"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalConfig(ClusterConfig):
+    """``cluster=local``; see configs/cluster/local.yaml for the meaning of each option."""
+
+    workers: Annotated[int, Interval(ge=1, le=MAX_WORKERS)] | None = None
+    workers_per_gpu: Annotated[int, Interval(ge=1, le=MAX_WORKERS)] = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmConfig(ClusterConfig):
+    """``cluster=slurm``; see configs/cluster/slurm.yaml for the meaning of each option."""
+
+    partition: str | None = None
+    time: Positive = 1440
+    gpus: Natural = 1
+    processes: Positive | None = None
+    cpus: Positive = 8
+    memory: PositiveFloat = 64
+    constraint: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    max_concurrent_jobs: Positive = 256
+    max_requeues: Natural = 20
+    wait: bool = True
+    setup: list[str] = field(default_factory=list)
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+CLUSTERS: Mapping[str, type[ClusterConfig]] = {"none": ClusterConfig, "local": LocalConfig, "slurm": SlurmConfig}
+
+
+def parse_cluster(group: Mapping[str, Any]) -> ClusterConfig:
+    """Return the cluster for a name and its options.
+
+    Raises:
+        UserError: the cluster is unknown, or an option is unknown or not of its annotation.
+    """
+    options = dict(group)
+    name = options.pop("name")
+    if name not in CLUSTERS:
+        raise unknown_name("cluster", name, CLUSTERS)
+    return CLUSTERS[name].parse(options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig(OptionGroup):
+    """The group ``data``, which controls how missing data are obtained."""
+
+    group: ClassVar[str] = "data"
+    download: bool
 
 
 class Choice(NamedTuple):
@@ -43,7 +238,6 @@ class RunConfig:
         other_attention: the attention for the slots outside the test, for every pattern.
         tuning: the grid of learning rates from which ``trainer.learning_rate`` was chosen; None for the rate of the
             recipe.
-        data: the options of the group ``data``, which control how missing data are obtained.
         resolved: the configuration as plain values, as records store it.
     """
 
@@ -56,12 +250,12 @@ class RunConfig:
     cluster: ClusterConfig
     preset: str
     pattern: Pattern
-    seed: Annotated[int, Limit(f"from 0 to {LARGEST_SEED}", lambda value: 0 <= value <= LARGEST_SEED)]
+    seed: Annotated[int, Interval(ge=0, le=LARGEST_SEED)]
     other_attention: Mapping[Pattern, AttentionSpec]
     tuning: dict[str, Any] | None
     results_dir: Path
     data_root: Path | None
-    data: Mapping[str, bool]
+    data: DataConfig
     device: str
     engine: str
     profile: bool
@@ -74,44 +268,41 @@ class RunConfig:
         """Check and parse the plain values of a composed configuration.
 
         Raises:
-            UserError: a key is missing or unknown, or the value of an option is not of its annotation.
+            UserError: a key is missing or unknown, or a value does not match its annotation.
         """
         from cab.registry.build import parse_other_attention, parse_spec  # imports torch
 
-        plain = checked_options(config, KEYS, usual=run_defaults())
+        check_complete(config, KEYS)
+        plain = checked_options(config, KEYS, defaults=run_defaults())
         if not set(plain["retry"]) <= set(Status):
             raise UserError(f"retry must be a list of {', '.join(Status)}, got {plain['retry']}")
         if not plain["results_dir"].strip():
             raise UserError(f"results_dir must name a folder, got ''; as results_dir={run_defaults()['results_dir']}")
         for group, registry in REGISTRIES.items():
-            name, options = _split(plain[group])
+            name, options = _choice(plain[group])
             entry = registry.get(name)
             plain[group] = {"name": entry.name, **entry.check_options(options, group)}
-        plain["trainer"] = checked_options(plain["trainer"], annotations_of(TrainerConfig), "trainer")
-        plain["data"] = checked_options(plain["data"], DATA_KINDS, "data")
-        plain["pattern"] = Pattern.parse(plain["pattern"])
-        parsed = {group: _split(plain[group]) for group in ("task", "backbone", "logger")}
-        return cls(
-            **{name: value for name, value in plain.items() if name not in parsed}
-            | parsed
-            | {
-                "dataset": plain["dataset"]["name"],
-                "attention": parse_spec(plain["attention"]),
-                "trainer": TrainerConfig(**plain["trainer"]),
-                "cluster": parse_cluster(plain["cluster"]),
-                "other_attention": parse_other_attention(plain["other_attention"]),
-                "results_dir": Path(plain["results_dir"]),
-                "data_root": Path(os.path.expanduser(plain["data_root"])) if plain["data_root"] else None,  # noqa: PTH111
-                "retry": tuple(map(Status, plain["retry"])),
-            },
-            resolved=plain | {"pattern": str(plain["pattern"])},
-        )
+        trainer, data = TrainerConfig.parse(plain["trainer"]), DataConfig.parse(plain["data"])
+        pattern = Pattern.parse(plain["pattern"])
+        plain |= {"trainer": vars(trainer), "data": vars(data), "pattern": str(pattern)}
+        parsed = {group: _choice(plain[group]) for group in ("task", "backbone", "logger")} | {
+            "dataset": plain["dataset"]["name"],
+            "attention": parse_spec(plain["attention"]),
+            "trainer": trainer,
+            "cluster": parse_cluster(plain["cluster"]),
+            "pattern": pattern,
+            "other_attention": parse_other_attention(plain["other_attention"]),
+            "results_dir": Path(plain["results_dir"]),
+            "data_root": Path(os.path.expanduser(plain["data_root"])) if plain["data_root"] else None,  # noqa: PTH111
+            "data": data,
+            "retry": tuple(map(Status, plain["retry"])),
+        }
+        return cls(**plain | parsed, resolved=plain)
 
 
-TRAINER_KEYS = tuple(field.name for field in dataclasses.fields(TrainerConfig))
 KEYS: Mapping[str, Any] = {
     **{name: kind for name, kind in annotations_of(RunConfig).items() if name != "resolved"},
-    **dict.fromkeys(GROUPS, Mapping),
+    **dict.fromkeys(("task", "dataset", "backbone", "attention", "trainer", "logger", "cluster", "data"), Mapping),
     "pattern": str,
     "other_attention": str | dict[str, Any],
     "results_dir": str,
@@ -121,5 +312,5 @@ KEYS: Mapping[str, Any] = {
 """The annotation of each key of a composed configuration, before it is parsed."""
 
 
-def _split(group: Mapping[str, Any]) -> Choice:
+def _choice(group: Mapping[str, Any]) -> Choice:
     return Choice(group["name"], {key: value for key, value in group.items() if key != "name"})

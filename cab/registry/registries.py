@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from cab.errors import UnsupportedError, UserError, exits_as_errors, first_line, unknown_name
 from cab.patterns import Pattern
 from cab.registry.index import Place, decorator_calls, module_specs
-from cab.registry.options import annotations_of, check_types, converted
+from cab.registry.options import annotations_of, checked_options
 
 if TYPE_CHECKING:  # used in string annotations only, since cab.attention imports torch
     from cab.attention import Attention  # noqa: F401
@@ -97,7 +97,7 @@ class Entry(Generic[T]):
         return frozenset()
 
     def check_options(self, options: Mapping[str, Any], kind: str) -> dict[str, Any]:
-        """Return the options, in the form of :func:`cab.registry.options.converted`.
+        """Return the options, in the form of :func:`cab.registry.options.checked_options`.
 
         Raises:
             UserError: if an option is unknown or a value does not match its annotation.
@@ -106,10 +106,7 @@ class Entry(Generic[T]):
             if name not in self.options:
                 known = ", ".join(sorted(self.options)) or "none"
                 raise UserError(f"{kind} '{self.name}' has no option '{name}' (options: {known})")
-        kinds = annotations_of(self.cls)
-        options = converted(options, kinds)
-        check_types(options, kinds, self.options, kind)
-        return options
+        return checked_options(options, annotations_of(self.cls), kind, defaults=self.options)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -132,7 +132,7 @@ def load_data(cell: Cell) -> None:
     Raises:
         UserError: the data are missing or invalid, or cannot be downloaded.
     """
-    if cell.config.data["download"]:
+    if cell.config.data.download:
         download_data(cell)
     with report_waiting(f"{cell.title}: loading the data"):
         cell.task.setup(cell.config.data_root)

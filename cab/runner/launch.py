@@ -18,9 +18,8 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
 
-from cab.config.cluster_config import ClusterConfig, LocalConfig, SlurmConfig, parse_cluster
 from cab.config.compose import compose, hydra_context, parse_overrides, quoted, text_of
-from cab.config.run_config import REGISTRIES
+from cab.config.run_config import REGISTRIES, ClusterConfig, LocalConfig, SlurmConfig, parse_cluster
 from cab.errors import UserError
 from cab.files.config_folders import config_folders
 from cab.records.record import Status

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from cab.config.cluster_config import SlurmConfig
+from cab.config.run_config import SlurmConfig
 from cab.errors import Preempted, UserError
 from cab.runner.cell import Cell
 from cab.runner.failures import record_lost_run

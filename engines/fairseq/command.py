@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from cab import UserError
-from cab.config.trainer_config import TrainerConfig
+from cab.config.run_config import TrainerConfig
 from cab.errors import UnsupportedError
 from cab.registry.registries import BACKBONES
 from cab.runner.cell import Cell

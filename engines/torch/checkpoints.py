@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cab.backbone import Backbone
-from cab.config.trainer_config import TrainerConfig
+from cab.config.run_config import TrainerConfig
 from cab.errors import UserError, first_line
 from cab.runner.batches import StepBatches
 from cab.runner.engine import Run

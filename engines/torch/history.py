@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cab.config.trainer_config import TrainerConfig
+from cab.config.run_config import TrainerConfig
 from cab.runner.failures import DivergedError
 from engines.torch.single_process import SingleProcess
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from cab.config.trainer_config import TrainerConfig
+from cab.config.run_config import TrainerConfig
 from cab.training import parameter_groups
 
 OptimizerState = dict[int, dict[str, Tensor]]

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from cab import Backbone
 from cab.config.compose import compose
-from cab.config.trainer_config import TrainerConfig
+from cab.config.run_config import TrainerConfig
 from cab.runner.cell import Cell
 from cab.runner.engine import make_backbone
 from cab.training import after_optimizer_step, auxiliary_loss

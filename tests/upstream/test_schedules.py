@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cab.config.trainer_config import TrainerConfig
+from cab.config.run_config import TrainerConfig
 from tasks.sr.diffusion import Diffusion
 from tests.cab.test_paper_presets import composed
 

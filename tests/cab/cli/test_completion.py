@@ -9,8 +9,9 @@ import pytest
 
 from cab.cli.completion import overrides
 from cab.cli.main import COMMANDS, main
-from cab.config.run_config import KEYS, TRAINER_KEYS
+from cab.config.run_config import KEYS, TrainerConfig
 from cab.data.sources import data_sets
+from cab.registry.options import annotations_of
 from cab.registry.registries import ATTENTIONS
 
 
@@ -56,7 +57,7 @@ def test_every_key_of_a_run_is_offered() -> None:
     keys = {override.partition("=")[0] for override in overrides()}
     written_by_commands = {"retry", "tuning"}
     assert KEYS.keys() - written_by_commands - {"trainer", "data"} <= keys
-    assert {f"trainer.{name}" for name in TRAINER_KEYS} <= keys
+    assert {f"trainer.{name}" for name in annotations_of(TrainerConfig)} <= keys
     assert {override for override in overrides() if override.startswith("attention=")} == {
         f"attention={name}" for name in ATTENTIONS.names()
     }

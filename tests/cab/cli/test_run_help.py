@@ -9,8 +9,9 @@ import yaml
 
 from cab.cli.main import main
 from cab.cli.run_help import help_text
-from cab.config.run_config import DATA_KINDS, KEYS, TRAINER_KEYS
+from cab.config.run_config import KEYS, DataConfig, TrainerConfig
 from cab.files.config_folders import CONFIGS
+from cab.registry.options import annotations_of
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 
 
@@ -34,7 +35,9 @@ def test_every_option_has_a_line_with_its_default_and_what_it_is() -> None:
     found = options(help_text([]))
     groups = {"task", "dataset", "backbone", "attention", "trainer", "logger", "cluster", "data"}
     expected = KEYS.keys() - groups - {"preset", "pattern"}
-    expected |= {f"trainer.{name}" for name in TRAINER_KEYS} | {f"data.{name}" for name in DATA_KINDS}
+    expected |= {f"trainer.{name}" for name in annotations_of(TrainerConfig)} | {
+        f"data.{name}" for name in annotations_of(DataConfig)
+    }
     for file in ("local", "slurm"):
         keys = yaml.safe_load((CONFIGS / "cluster" / f"{file}.yaml").read_text()).keys() - {"name"}
         expected |= {f"cluster.{key}" for key in keys}

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cab.config.cluster_config import SlurmConfig
+from cab.config.run_config import SlurmConfig
 from cab.errors import UserError
 from cab.runner.cell import Cell
 from cab.runner.report import Job

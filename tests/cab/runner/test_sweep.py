@@ -18,7 +18,7 @@ import torch
 import yaml
 
 from cab.cli.main import main
-from cab.config.cluster_config import SlurmConfig
+from cab.config.run_config import SlurmConfig
 from cab.errors import UserError
 from cab.files.config_folders import CONFIGS
 from cab.records.record import Record

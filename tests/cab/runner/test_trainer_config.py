@@ -9,7 +9,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from cab import UserError
-from cab.config.trainer_config import TrainerConfig
+from cab.config.run_config import TrainerConfig
 from cab.files.config_folders import CONFIGS
 
 
@@ -96,7 +96,6 @@ def test_contradictions_are_refused(changes: dict[str, Any], named: str) -> None
         {"max_grad_norm": math.nan},
         {"weight_decay": True},
         {"lr_decay_epochs": 0},
-        {"compile": "no"},
         {"betas": 0.9},
         {"betas": [0.9]},
         {"betas": [0.9, 1.0]},
