@@ -128,7 +128,7 @@ def run(args: argparse.Namespace) -> int:
     from cab.efficiency.report import tables
     from cab.efficiency.setting import Setting, appendix_g
     from cab.efficiency.subjects import select_attentions
-    from cab.efficiency.third_party import CHECKOUT, find_implementations
+    from cab.efficiency.third_party import CHECKOUT, ThirdPartySubject, find_implementations
     from cab.patterns import Pattern
     from cab.reports.efficiency import plot
 
@@ -152,7 +152,8 @@ def run(args: argparse.Namespace) -> int:
         refuse_when_shared()
     patterns = list(dict.fromkeys(Pattern.parse(text) for text in args.pattern))
     attentions = select_attentions(args.attentions, patterns)
-    others, notes = [], []
+    others: list[ThirdPartySubject] = []
+    notes: list[str] = []
     if args.third_party is not None:
         others, notes = find_implementations(attentions, Path(args.third_party or CHECKOUT))
     lengths = sorted(set(args.lengths or usual["lengths"]))

@@ -35,7 +35,7 @@ class Plan:
     """The measurements of one `cab efficiency` call.
 
     Raises:
-            ValueError: an unknown phase or protocol, a length below 1, nothing to measure, or CUDA graphs without CUDA.
+        ValueError: an unknown phase or protocol, a length below 1, nothing to measure, or CUDA graphs without CUDA.
     """
 
     attentions: Sequence[AttentionSubject]
@@ -89,9 +89,9 @@ def measure(plan: Plan, *, refuse: Refusal = never, report: Callable[[str], None
     """Yield the costs of a plan in the order of measurement.
 
     Args:
-            plan: the measurements.
-            refuse: called once per attention and pattern; a reason becomes the detail of status ``unverified``.
-            report: called with progress messages.
+        plan: the measurements.
+        refuse: called once per attention and pattern; a reason becomes the detail of status ``unverified``.
+        report: called with progress messages.
     """
     facts = constants(plan)
     for pattern in plan.patterns:

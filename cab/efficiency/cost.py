@@ -18,30 +18,45 @@ DECODING = ("decode", "decode-graph")
 class Cost:
     """Time and memory of one attention, pattern, phase and length.
 
-    Args: seconds: time per call, or per token when decoding; None if not measured, see ``status``. bytes: peak memory
-        of tensors during a call, above inputs and weights; when decoding, size of the state. p10, p90: 10th and 90th
-        percentile of the seconds over rounds. status: ``ok``, ``oom`` (out of memory), ``unsupported`` (the attention
-        rejects the length or precision), ``failed`` (it raised an exception), ``timeout`` (its calls took longer than
-        the time limit), ``unverified`` (it fails `cab verify` and is not timed). complexity: the declared complexity of
-        an attention, as in :func:`cab.register_attention`. kind:
-        ``attention``, ``third_party`` (third-party implementation), ``projections`` (the four linear maps) or
-        ``padded`` (sequences padded to the longest). packed: distribution of the lengths of packed sequences.
-        speedup_vs_padded: seconds of padded relative to packed sequences, median over rounds. bytes_vs_padded: bytes of
-        packed relative to padded sequences.
+    Attributes:
+        attention: name, with options.
+        pattern: pattern.
+        phase: phase.
+        length: number of tokens.
+        seconds: time per call, or per token when decoding; None if not measured, see ``status``.
+        bytes: peak memory of tensors during a call, above inputs and weights; when decoding, size of the state.
+        p10: 10th percentile of the seconds over rounds.
+        p90: 90th percentile.
+        status: ``ok``, ``oom`` (out of memory), ``unsupported`` (the attention rejects the length or precision),
+            ``failed`` (it raised an exception), ``timeout`` (its calls took longer than the time limit), or
+            ``unverified`` (it fails `cab verify` and is not timed).
+        detail: reason of the status.
+        complexity: the declared complexity of an attention, as in :func:`cab.register_attention`.
+        kind: ``attention``, ``third_party`` (third-party implementation), ``projections`` (the four linear maps) or
+            ``padded`` (sequences padded to the longest).
         relative_to_softmax: median over rounds of the seconds relative to ``vanilla``.
         relative_to_softmax_without_projections: the same ratio after subtracting the time of the projections.
-        best_third_party: the fastest third-party implementation. speedup_vs_third_party,
-        speedup_vs_third_party_without_projections: its time relative to that of the module, and of the attention part
-        (medians over rounds). bytes_ratio: bytes relative to those of the third-party implementation. flops,
-        product_flops: floating-point operations of the algorithm (per token when decoding), and those in matrix
-        products; None if an operator is not counted (:mod:`cab.efficiency.operations`). least_bytes, moved_bytes:
-        inputs, outputs, weights and state, each counted once; and bytes read and written by the operators of the
-        forward pass. roof, roof_share: limiting roofline (``compute`` or ``memory``) and the share of it that is
-        reached. matmul_rate, bandwidth: measured rates of the machine in FLOP/s and bytes/s
-        (:mod:`cab.efficiency.roofline`). clock, clock_most, temperature, throttled: GPU state after the rounds of the
-        length: current and maximum clock in MHz, temperature in degrees Celsius, reasons for throttling
-        (:mod:`cab.efficiency.gpu_state`). kernels: the package whose kernels replaced those of the attention; such
-        costs have no roofline.
+        best_third_party: the fastest third-party implementation.
+        speedup_vs_third_party: its time relative to that of the module, median over rounds.
+        speedup_vs_third_party_without_projections: the same ratio for the attention part.
+        bytes_ratio: bytes relative to those of the third-party implementation.
+        flops: floating-point operations of the algorithm (per token when decoding); None if an operator is not
+            counted (:mod:`cab.efficiency.operations`).
+        product_flops: those in matrix products.
+        least_bytes: inputs, outputs, weights and state, each counted once.
+        moved_bytes: bytes read and written by the operators of the forward pass.
+        roof: limiting roofline (``compute`` or ``memory``).
+        roof_share: share of it that is reached.
+        matmul_rate: measured rate of the machine in FLOP/s (:mod:`cab.efficiency.roofline`).
+        bandwidth: measured rate in bytes/s.
+        clock: clock of the GPU after the rounds of the length in MHz (:mod:`cab.efficiency.gpu_state`).
+        clock_most: its maximum clock.
+        temperature: its temperature in degrees Celsius.
+        throttled: its reasons for throttling.
+        kernels: package whose kernels replaced those of the attention; such costs have no roofline.
+        packed: distribution of the lengths of packed sequences.
+        speedup_vs_padded: seconds of padded relative to packed sequences, median over rounds.
+        bytes_vs_padded: bytes of packed relative to padded sequences.
     """
 
     attention: str

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import subprocess
-from dataclasses import dataclass
 from typing import Any
 
 from cab.errors import UserError
@@ -20,71 +17,33 @@ REASONS = {
 }
 """Bits of the driver's throttling reasons that invalidate a measurement."""
 
-FIELDS = ("clocks.sm", "clocks.max.sm", "clocks.mem", "temperature.gpu", "power.draw")
+FIELDS = "clocks.sm,clocks.max.sm,temperature.gpu"
 ACTIVE = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
 """Names of the throttling reasons in newer and older drivers."""
 
 
-@dataclass(frozen=True)
-class Clocks:
-    """GPU state.
+def query(argument: str) -> list[list[str]]:
+    """Return the rows that nvidia-smi prints for the first GPU available to torch, without initializing CUDA.
 
-    Attributes:
-        sm: current clock of the multiprocessors, MHz.
-        sm_most: maximum clock of the multiprocessors, MHz.
-        memory: memory clock, MHz.
-        temperature: degrees Celsius.
-        power: watts.
-        reasons: bits of throttling reasons.
+    Empty if the program is missing or does not support the query.
     """
-
-    sm: int
-    sm_most: int
-    memory: int
-    temperature: int
-    power: float
-    reasons: int
-
-    @property
-    def throttled(self) -> str:
-        """Throttling reasons as text, empty if there are none."""
-        return ", ".join(words for bit, words in REASONS.items() if self.reasons & bit)
-
-
-def query(*arguments: str) -> list[list[str]]:
-    """Return the rows that nvidia-smi prints; empty if it is missing or does not support the query."""
-    command = ["nvidia-smi", *arguments, "--format=csv,noheader,nounits"]
+    gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
+    command = ["nvidia-smi", argument, "-i", gpu, "--format=csv,noheader,nounits"]
     try:
         process = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):
         return []
-    return [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(process.stdout)) if row]
-
-
-def this_gpu() -> list[str]:
-    """Return the option that selects the first GPU available to torch, without initializing CUDA."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
-    return ["-i", visible or "0"]
-
-
-def read_clocks() -> Clocks | None:
-    """Return the GPU state, or None if the driver does not report it."""
-    for active in ACTIVE:
-        rows = query(f"--query-gpu={','.join((*FIELDS, active))}", *this_gpu())
-        if rows and len(rows[0]) == len(FIELDS) + 1:
-            *numbers, reasons = rows[0]
-            sm, sm_most, memory, temperature, power = map(_number, numbers)
-            return Clocks(int(sm), int(sm_most), int(memory), int(temperature), power, _bits(reasons))
-    return None
+    return [[cell.strip() for cell in line.split(",")] for line in process.stdout.splitlines() if line.strip()]
 
 
 def clock_facts() -> dict[str, Any]:
-    """Return the columns of a cost that describe the GPU state."""
-    clocks = read_clocks()
-    if clocks is None:
-        return {}
-    facts = {"clock": clocks.sm, "clock_most": clocks.sm_most, "temperature": clocks.temperature}
-    return facts | {"throttled": clocks.throttled}
+    """Return the columns of a cost that describe the GPU state; empty if the driver does not report it."""
+    for active in ACTIVE:
+        for row in query(f"--query-gpu={FIELDS},{active}"):
+            clock, clock_most, temperature, bits = map(_number, row)
+            throttled = ", ".join(words for bit, words in REASONS.items() if bits & bit)
+            return {"clock": clock, "clock_most": clock_most, "temperature": temperature, "throttled": throttled}
+    return {}
 
 
 def refuse_when_shared() -> None:
@@ -95,24 +54,17 @@ def refuse_when_shared() -> None:
     Raises:
         UserError: names the processes.
     """
-    rows = query("--query-compute-apps=pid,process_name,used_memory", *this_gpu())
+    rows = query("--query-compute-apps=pid,process_name,used_memory")
     if rows:
-        found = ", ".join(f"{name} ({pid}, {memory} MiB)" for pid, name, memory in rows)
+        processes = ", ".join(f"{name} ({pid}, {memory} MiB)" for pid, name, memory in rows)
         raise UserError(
-            f"other processes use the GPU, which invalidates timings: {found}; wait until they finish, choose another "
-            "GPU with CUDA_VISIBLE_DEVICES, or pass --shared-gpu"
+            f"other processes use the GPU, which invalidates timings: {processes}; wait until they finish, choose "
+            "another GPU with CUDA_VISIBLE_DEVICES, or pass --shared-gpu"
         )
 
 
-def _number(text: str) -> float:
+def _number(text: str) -> int:
     try:
-        return float(text)
+        return int(text, 0)
     except ValueError:  # "[N/A]"
-        return 0.0
-
-
-def _bits(text: str) -> int:
-    try:
-        return int(text, 16)
-    except ValueError:
         return 0

@@ -23,37 +23,13 @@ PREFIX = "kernels of "
 Operation counters do not see such kernels as torch operators.
 """
 EACH_INPUT = {
-    "_log_softmax": 5,
-    "_safe_softmax": 5,
-    "_softmax": 5,
-    "abs_": 1,
-    "all": 1,
-    "amax": 1,
-    "amin": 1,
-    "any": 1,
-    "argmax": 1,
-    "argmin": 1,
-    "cummax": 1,
-    "cumprod": 1,
-    "cumsum": 1,
-    "floor_divide": 1,
+    **dict.fromkeys(("abs_", "all", "amax", "amin", "any", "argmax", "argmin", "cummax", "cumprod", "cumsum"), 1),
+    **dict.fromkeys(("floor_divide", "max", "mean", "min", "nonzero", "prod", "scatter_add", "scatter_add_", "sum"), 1),
+    **dict.fromkeys(("log_sigmoid_forward", "logcumsumexp", "logsumexp", "var", "var_mean"), 3),
+    **dict.fromkeys(("_log_softmax", "_safe_softmax", "_softmax"), 5),
+    **dict.fromkeys(("native_group_norm", "native_layer_norm"), 7),
     "linalg_vector_norm": 2,
-    "log_sigmoid_forward": 3,
-    "logcumsumexp": 3,
-    "logsumexp": 3,
-    "max": 1,
-    "mean": 1,
-    "min": 1,
-    "native_group_norm": 7,
-    "native_layer_norm": 7,
-    "nonzero": 1,
     "polar": 4,
-    "prod": 1,
-    "scatter_add": 1,
-    "scatter_add_": 1,
-    "sum": 1,
-    "var": 3,
-    "var_mean": 3,
 }
 """Operations per element of the first tensor, for operators that torch does not tag as pointwise."""
 
@@ -87,11 +63,12 @@ NOTHING = frozenset((
 class Operations:
     """Operations of a call.
 
-    products: floating-point operations in matrix products.
-    others: floating-point operations in other operators.
-    moved: bytes of the inputs and outputs of all operators: the memory traffic without fusion and caches.
-    unknown: names of operators that are not counted.
-    foreign: packages whose kernels were called; their operations are not counted.
+    Attributes:
+        products: floating-point operations in matrix products.
+        others: floating-point operations in other operators.
+        moved: bytes of the inputs and outputs of all operators: the memory traffic without fusion and caches.
+        unknown: names of operators that are not counted.
+        foreign: packages whose kernels were called; their operations are not counted.
     """
 
     products: int = 0
@@ -111,15 +88,15 @@ def count_operations(call: Callable[[], object]) -> Operations:
     counter = Counter()
     with torch.no_grad(), counter:
         call()
-    return counter.found
+    return counter.operations
 
 
 class Counter(TorchDispatchMode):
-    """Adds every operator below autograd to ``found``."""
+    """Adds every operator below autograd to ``operations``."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found = Operations()
+        self.operations = Operations()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -127,32 +104,32 @@ class Counter(TorchDispatchMode):
         name = func._overloadpacket.__name__
         if name not in NOTHING and not is_view(func):
             read = () if name in CREATES else tensors((args, kwargs))
-            self.found.moved += sum(map(stored_bytes, (*read, *tensors(out))))
+            self.operations.moved += sum(map(stored_bytes, (*read, *tensors(out))))
             self._compute(func, name, args, kwargs, out)
         return out
 
     def _compute(self, func: Any, name: str, args: Any, kwargs: Any, out: Any) -> None:
-        found = self.found
+        operations = self.operations
         if name == "_record_function_enter_new":
-            found.foreign |= {args[0].removeprefix(PREFIX)} if args[0].startswith(PREFIX) else set()
+            operations.foreign |= {args[0].removeprefix(PREFIX)} if args[0].startswith(PREFIX) else set()
             return
         packet = IN_PLACE.get(name, func._overloadpacket)
         if name.startswith("_scaled_dot_product"):
             pairs, products = fused_attention(func, args, kwargs)
-            found.products += products
-            found.others += EACH_INPUT["_softmax"] * pairs
+            operations.products += products
+            operations.others += EACH_INPUT["_softmax"] * pairs
         elif packet in flop_registry:
-            found.products += flop_registry[packet](*args, **kwargs, out_val=out)
+            operations.products += flop_registry[packet](*args, **kwargs, out_val=out)
         elif name in SOLVERS:
-            found.others += SOLVERS[name](*args)
+            operations.others += SOLVERS[name](*args)
         elif name in EACH_INPUT:
-            found.others += EACH_INPUT[name] * next(tensors(args)).numel()
+            operations.others += EACH_INPUT[name] * next(tensors(args)).numel()
         elif name in CREATES or name in COPIES:
             return
         elif torch.Tag.pointwise in func.tags:
-            found.others += sum(x.numel() * (2 if x.is_complex() else 1) for x in tensors(out))
+            operations.others += sum(x.numel() * (2 if x.is_complex() else 1) for x in tensors(out))
         else:
-            found.unknown.add(str(func))
+            operations.unknown.add(str(func))
 
 
 IN_PLACE = {"addmm_": torch.ops.aten.addmm, "baddbmm_": torch.ops.aten.baddbmm}

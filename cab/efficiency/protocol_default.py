@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -133,44 +134,25 @@ def compare(cases: Sequence[Case], pattern: Pattern, phase: str, length: int) ->
     baseline, projections = measured.get(BASELINES[0]), measured.get(PROJECTIONS)
     costs = []
     for case in cases:
-        cost = Cost(
-            case.subject.label,
-            str(pattern),
-            phase,
-            length,
-            kind=case.subject.kind,
-            complexity=getattr(case.subject, "complexity", ""),
-            status=case.status,
-            detail=case.detail,
-        )
+        label, complexity = case.subject.label, getattr(case.subject, "complexity", "")
+        cost = Cost(label, str(pattern), phase, length, kind=case.subject.kind, complexity=complexity)
+        facts: dict[str, Any] = {"status": case.status, "detail": case.detail}
         if case.workload is not None:
             p10, median, p90 = (float(np.percentile(case.samples, at)) for at in (10, 50, 90))
-            rival = fastest_implementation(case, measured)
-            facts: dict[str, Any] = {
-                "seconds": median,
-                "bytes": case.bytes,
-                "p10": p10,
-                "p90": p90,
-                "relative_to_softmax": ratio(case.samples, baseline.samples if baseline else None),
-                "relative_to_softmax_without_projections": part_ratio(case, baseline, projections),
-                "kernels": " ".join(sorted(case.operations.foreign)) if case.operations else "",
-                **work(case.workload, case.operations),
-            }
-            if rival is not None:
-                facts |= {
-                    "best_third_party": rival.subject.label,
-                    "speedup_vs_third_party": ratio(rival.samples, case.samples),
-                    "speedup_vs_third_party_without_projections": part_ratio(rival, case, projections),
-                    "bytes_ratio": ratio([case.bytes or 0], [rival.bytes or 0]),
-                }
-            padded = measured.get(padded_label(case.subject.label))
-            if padded is not None:
-                facts |= {
-                    "speedup_vs_padded": ratio(padded.samples, case.samples),
-                    "bytes_vs_padded": ratio([case.bytes or 0], [padded.bytes or 0]),
-                }
-            cost = Cost(**{**vars(cost), **facts})
-        costs.append(cost)
+            facts |= {"seconds": median, "bytes": case.bytes, "p10": p10, "p90": p90}
+            facts["relative_to_softmax"] = ratio(case.samples, baseline.samples if baseline else None)
+            facts["relative_to_softmax_without_projections"] = part_ratio(case, baseline, projections)
+            facts["kernels"] = " ".join(sorted(case.operations.foreign)) if case.operations else ""
+            facts |= work(case.workload, case.operations)
+            if rival := fastest_implementation(case, measured):
+                facts["best_third_party"] = rival.subject.label
+                facts["speedup_vs_third_party"] = ratio(rival.samples, case.samples)
+                facts["speedup_vs_third_party_without_projections"] = part_ratio(rival, case, projections)
+                facts["bytes_ratio"] = ratio([case.bytes or 0], [rival.bytes or 0])
+            if padded := measured.get(padded_label(label)):
+                facts["speedup_vs_padded"] = ratio(padded.samples, case.samples)
+                facts["bytes_vs_padded"] = ratio([case.bytes or 0], [padded.bytes or 0])
+        costs.append(dataclasses.replace(cost, **facts))
     return costs
 
 
@@ -193,7 +175,7 @@ def fastest_implementation(case: Case, measured: Mapping[str, Case]) -> Case | N
     return min(others, key=lambda other: float(np.median(other.samples)), default=None)
 
 
-def part(case: Case, projections: Case) -> list[float]:
+def attention_seconds(case: Case, projections: Case) -> list[float]:
     """Return the seconds of the attention part per round: total minus projections."""
     if not case.has_projections:
         return case.samples
@@ -211,5 +193,5 @@ def part_ratio(above: Case | None, below: Case | None, projections: Case | None)
     """Return the ratio of the attention parts, medians over rounds; None if one is not positive due to noise."""
     if above is None or below is None or projections is None:
         return None
-    over, under = (float(np.median(part(case, projections))) for case in (above, below))
+    over, under = (float(np.median(attention_seconds(case, projections))) for case in (above, below))
     return over / under if min(over, under) > 0 else None

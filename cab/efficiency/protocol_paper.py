@@ -8,6 +8,7 @@ including weights. Attentions are measured one after another.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter
 from typing import Any
@@ -42,13 +43,13 @@ def measure_as_paper(subject: Subject, pattern: Pattern, lengths: Iterable[int],
         try:
             measured = subject.for_length(length) if isinstance(subject, AttentionSubject) else subject
             with guarded(setting.device, setting.time_limit):
-                own = inputs.get(length) or make_inputs(pattern, length, setting)
-                facts = measure_once(measured, pattern, own, setting, peak)
+                given = inputs.get(length) or make_inputs(pattern, length, setting)
+                facts = measure_once(measured, pattern, given, setting, peak)
         except Exception as error:  # a failing attention must not abort the benchmark
             status, detail = status_of(error)
             facts = {"status": status, "detail": detail}
         release_memory(setting.device)
-        yield Cost(**{**vars(cost), **facts})
+        yield dataclasses.replace(cost, **facts)
 
 
 def measure_once(

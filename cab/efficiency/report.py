@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 
 from cab.efficiency.cost import DECODING, Cost
+from cab.files.text_table import text_table
 
 MEMORY_IS = {
     "cpu": "peak of torch's allocator during a call, above inputs and weights (scratch space of BLAS and FFT libraries "
@@ -140,13 +141,5 @@ def grid(
     texts: dict[str, dict[int, str]] = {}
     for cost in costs:
         texts.setdefault(name(cost), {})[cost.length] = cell(cost) if cost.status == "ok" else cost.status
-    rows = [["", *map(str, lengths)]]
-    rows += [[label, *(row.get(length, "") for length in lengths)] for label, row in texts.items()]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(
-            [row[0].ljust(widths[0]), *(text.rjust(width) for text, width in zip(row[1:], widths[1:], strict=True))]
-        )
-        for row in rows
-    ]
-    return "\n".join([title, *(line.rstrip() for line in lines)])
+    rows = [[label, *(row.get(length, "") for length in lengths)] for label, row in texts.items()]
+    return f"{title}\n{text_table(['', *lengths], rows, align='lr')}"

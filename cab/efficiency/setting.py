@@ -30,16 +30,18 @@ class Setting:
     """The settings shared by all attentions of one table.
 
     Args:
-            batch_size, embed_dim, num_heads: sizes of the inputs [batch_size, length, embed_dim].
-            device: ``cpu`` or ``cuda``.
-            dtype: ``float32``, or the dtype of inputs and autocast.
-            repeats: number of rounds (protocol default) or calls (protocol paper).
-            packed: distribution of the lengths of packed sequences; empty for sequences of equal length.
-            time_limit: seconds for all calls of a module at one length.
+        batch_size: number of rows of the inputs [batch_size, length, embed_dim].
+        embed_dim: their width.
+        num_heads: number of heads.
+        device: ``cpu`` or ``cuda``.
+        dtype: ``float32``, or the dtype of inputs and autocast.
+        repeats: number of rounds (protocol default) or calls (protocol paper).
+        packed: distribution of the lengths of packed sequences; empty for sequences of equal length.
+        time_limit: seconds for all calls of a module at one length.
 
     Raises:
-            ValueError: sizes below 1, a time limit that is not positive, embed_dim not divisible by num_heads, an
-                unknown distribution, or an unavailable device or dtype.
+        ValueError: sizes below 1, a time limit that is not positive, embed_dim not divisible by num_heads, an
+            unknown distribution, or an unavailable device or dtype.
     """
 
     batch_size: int = 4

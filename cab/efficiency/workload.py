@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from cab.attention import Attention, DecodeState
 from cab.efficiency.cost import DECODING
-from cab.efficiency.graphed import CudaGraphStep, capture_graph
 from cab.efficiency.setting import Setting
 from cab.errors import UserError
 from cab.patterns import Pattern
@@ -40,12 +39,12 @@ class Workload:
     """A timed call.
 
     Args:
-            call: performs the work once.
-            tokens: number of tokens it decodes.
-            state_bytes: size of the decoding state.
-            counted: call whose operations are counted.
-            passes: factor on the counted operations.
-            least_bytes: bytes of inputs, outputs, weights and state, each counted once (per token when decoding).
+        call: performs the work once.
+        tokens: number of tokens it decodes.
+        state_bytes: size of the decoding state.
+        counted: call whose operations are counted.
+        passes: factor on the counted operations.
+        least_bytes: bytes of inputs, outputs, weights and state, each counted once (per token when decoding).
     """
 
     call: Callable[[], object]
@@ -188,6 +187,54 @@ def decoding(
     state_bytes = held_bytes(state.values())
     least = state_bytes + held_bytes(module.parameters()) + 2 * held_bytes([tokens]) // DECODED
     return Workload(call or steps, DECODED, state_bytes, counted=steps, least_bytes=least)
+
+
+# --- CUDA graphs ---------------------------------------------------------------------------------------------------
+
+WARM_UP = 3
+"""Warm-up calls before a capture, as torch.cuda.graph requires: libraries are initialized in the first."""
+
+
+class CudaGraphStep:
+    """A decoding step with a constant-size state that reads and writes static tensors.
+
+    The new state is written entry by entry; no entry may be a view of one that is written before it.
+
+    Args:
+        module: attention with ``has_constant_size_state``.
+        state: state after a prefix.
+        token: [B, D], dtype of the tokens to be decoded.
+
+    Attributes:
+        token: token of the next call.
+        state: state of the next call, which replaces it.
+        output: output [B, D] of the last call.
+    """
+
+    def __init__(self, module: Attention, state: DecodeState, token: Tensor) -> None:
+        self.module, self.token = module, token.clone()
+        self.state = {name: x.clone() for name, x in state.items()}
+        self.output = torch.empty_like(token)
+
+    def __call__(self) -> None:
+        output, after = self.module.step(self.token, self.state)
+        self.output.copy_(output)
+        for name, x in after.items():
+            self.state[name].copy_(x)
+
+
+def capture_graph(call: Callable[[], None]) -> Callable[[], None]:
+    """Capture ``call`` as a CUDA graph and return its replay function."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(WARM_UP):
+            call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return graph.replay
 
 
 PHASES: dict[str, Callable[[nn.Module, Pattern, int, Setting], Workload]] = {

@@ -43,9 +43,9 @@ def eval_repeatable(subject: Subject) -> Measurements:
         module = subject.build_for(length, dropout=0.5)
         inputs = subject.draw(module, length)
         with torch.no_grad():
-            first = inputs.run(module)
+            expected = inputs.run(module)
             torch.manual_seed(11)
-            yield difference(inputs.run(module), first), f"n={length}, dropout 0.5"
+            yield difference(inputs.run(module), expected), f"n={length}, dropout 0.5"
 
 
 @check("determinism", "relative error after loading the state_dict into a new module")
@@ -69,10 +69,10 @@ def train_then_eval(subject: Subject) -> Measurements:
         module = subject.build_for(length, dropout=subject.dropout)
         inputs = subject.draw(module, length, batch=1 if length in subject.long else 2)
         with torch.no_grad():
-            before = inputs.run(module)
+            expected = inputs.run(module)
             for _ in range(2):
                 inputs.run(module.train())
-            yield difference(inputs.run(module.eval()), before), f"n={length}"
+            yield difference(inputs.run(module.eval()), expected), f"n={length}"
 
 
 @check("determinism", "relative change of an input")
@@ -82,13 +82,12 @@ def inputs_untouched(subject: Subject) -> Measurements:
         for training in (False, True):
             module = subject.build_for(length).train(training)
             for inputs in (subject.draw(module, length), subject.pad(subject.draw(module, length, batch=3), "left")):
-                before = {name: x.clone() for name, x in inputs.given().items()}
+                originals = {name: x.clone() for name, x in inputs.given().items()}
                 with torch.no_grad():
                     inputs.run(module)
                 for name, x in inputs.given().items():
-                    changed = (
-                        (x != before[name]).float().mean() if x.dtype is torch.bool else difference(x, before[name])
-                    )
+                    is_mask, original = x.dtype is torch.bool, originals[name]
+                    changed = (x != original).float().mean() if is_mask else difference(x, original)
                     yield changed, f"n={length}, {name}, {'training' if training else 'evaluation'}"
 
 
@@ -100,18 +99,18 @@ def generators_untouched(subject: Subject) -> Measurements:
             module = subject.build_for(length, dropout=subject.dropout).train(training)
             inputs = subject.draw(module, length, batch=1 if length in subject.long else 2)
             where = f"n={length}, {'training' if training else 'evaluation'}"
-            after = []
+            torch_states = []
             for seed in (1, 2):
                 torch.manual_seed(seed)
-                before = _generators()
+                states = _generators()
                 with torch.no_grad():
                     inputs.run(module)
-                now = _generators()
+                new_states = _generators()
                 allowed = {"torch"} if training else set()
-                touched = [name for name in now if now[name] != before[name] and name not in allowed]
+                touched = [name for name in new_states if new_states[name] != states[name] and name not in allowed]
                 yield len(touched), f"{where} ({', '.join(touched) or 'none'})"
-                after.append(now["torch"])
-            yield float(after[0] == after[1]), f"{where}, seeded by the call"
+                torch_states.append(new_states["torch"])
+            yield float(torch_states[0] == torch_states[1]), f"{where}, seeded by the call"
 
 
 @check("state", "relative change after an earlier batch")
@@ -161,8 +160,8 @@ def parameters_learn(subject: Subject) -> Measurements:
         module = subject.build().train()
         inputs = subject.draw(module, length, batch=3)
         inputs = subject.pad(inputs, layout) if layout else inputs
-        output, own = inputs.run(module), auxiliary_loss(module)
-        ((output * torch.randn_like(output))[inputs.real].sum() + (0.0 if own is None else own)).backward()
+        output, loss = inputs.run(module), auxiliary_loss(module)
+        ((output * torch.randn_like(output))[inputs.real].sum() + (0.0 if loss is None else loss)).backward()
         missing -= {n for n, p in module.named_parameters() if p.grad is not None and bool(p.grad.any())}
         lengths_tested.append(length)
     yield len(missing), f"n={', '.join(map(str, lengths_tested))} ({', '.join(sorted(missing)) or 'none'})"
@@ -171,7 +170,7 @@ def parameters_learn(subject: Subject) -> Measurements:
 def clear_tensor_caches(cls: type[nn.Module]) -> list[str]:
     """Clear the tensor caches of a class and its module, which can be rebuilt, and return their names."""
     cleared = []
-    for owner in (*own_classes(cls), *{sys.modules[c.__module__] for c in own_classes(cls)}):
+    for owner in (*user_classes(cls), *{sys.modules[c.__module__] for c in user_classes(cls)}):
         for name, kept in list(vars(owner).items()):
             if isinstance(kept, functools._lru_cache_wrapper):
                 kept.cache_clear()
@@ -184,7 +183,7 @@ def clear_tensor_caches(cls: type[nn.Module]) -> list[str]:
     return cleared
 
 
-def own_classes(cls: type[nn.Module]) -> list[type]:
+def user_classes(cls: type[nn.Module]) -> list[type]:
     """Return the class and its bases outside torch and this package."""
     return [c for c in cls.__mro__ if c.__module__.partition(".")[0] not in ("torch", "builtins", "cab", "typing")]
 
@@ -260,11 +259,11 @@ def no_counters(subject: Subject) -> Measurements:
                 with torch.no_grad():
                     decode(module, inputs, [1] * 9)
 
-        found = []
+        snapshots = []
         for _ in range(3):
             call()
-            found.append(values_of(module))
-        before, after = found[1:]
+            snapshots.append(values_of(module))
+        before, after = snapshots[1:]
         changed = [name for name in before | after if before.get(name) != after.get(name)]
         mode = "training" if training else "evaluation"
         yield len(changed), f"n=9, {mode} ({', '.join(changed[:4]) or 'none'})"
@@ -283,8 +282,8 @@ def inference_mode(subject: Subject) -> Measurements:
                 decode(used, inputs.prefix(5), [1] * 5)
         direction = torch.ones_like(inputs.query)
         with torch.no_grad():
-            for output, given, name in zip(outputs, (inputs, padded), ("", ", padding left"), strict=True):
-                error = difference(output[given.real], given.run(fresh)[given.real])
+            for output, case, name in zip(outputs, (inputs, padded), ("", ", padding left"), strict=True):
+                error = difference(output[case.real], case.run(fresh)[case.real])
                 yield error, f"n={length}{name}, in inference mode"
         actual, expected = (
             outputs_and_gradients(module.train(), inputs, direction, seed=1) for module in (used, fresh)
@@ -322,59 +321,60 @@ def default_dtype(subject: Subject) -> Measurements:
             outputs = [x.run(module) for x in (inputs, padded)]
             stepped = decode(module, inputs.prefix(9), [1] * 9) if subject.decodes else None
     pairs = zip((*outputs, stepped), (*expected, decoded), ("n=33", "n=17, padding left", "n=9, decoded"), strict=True)
-    for output, known, where in pairs:
-        if output is not None and known is not None:
-            yield float(output.dtype != known.dtype), f"{where} ({output.dtype})", 0.0
-            yield difference(output, known), where
+    for output, reference, where in pairs:
+        if output is not None and reference is not None:
+            yield float(output.dtype != reference.dtype), f"{where} ({output.dtype})", 0.0
+            yield difference(output, reference), where
 
 
 def values_of(module: nn.Module) -> dict[str, object]:
     """Return the values, by place, of attributes outside the state_dict: of the module, its classes and their files."""
     saved = {id(x) for x in module.state_dict(keep_vars=True).values()}
-    found: dict[str, object] = {}
-    for path, part in module.named_modules():
-        _collect(vars(part), path or type(part).__name__, saved, DEPTH, found)
-    for cls in own_classes(type(module)):
-        _collect(dict(vars(cls)), f"class {cls.__name__}", saved, DEPTH, found)
-        _collect(vars(sys.modules[cls.__module__]), cls.__module__, saved, 2, found)
-    return found
+    values: dict[str, object] = {}
+    for path, submodule in module.named_modules():
+        _collect(vars(submodule), path or type(submodule).__name__, saved, DEPTH, values)
+    for cls in user_classes(type(module)):
+        _collect(dict(vars(cls)), f"class {cls.__name__}", saved, DEPTH, values)
+        _collect(vars(sys.modules[cls.__module__]), cls.__module__, saved, 2, values)
+    return values
 
 
-def _collect(value: object, path: str, saved: set[int], depth: int, found: dict[str, object]) -> None:
-    """Add the values in ``value`` to ``found``, down to ``depth`` levels; modules and saved tensors are left out."""
+def _collect(value: object, path: str, saved: set[int], depth: int, values: dict[str, object]) -> None:
+    """Add the values in ``value`` to ``values``, down to ``depth`` levels; modules and saved tensors are left out."""
     if id(value) in saved or isinstance(value, nn.Module | type):
         return
     if isinstance(value, Tensor):
-        found[path] = (tuple(value.shape), value.detach().double().sum().item() if value.dtype.is_floating_point else 0)
+        total = value.detach().double().sum().item() if value.dtype.is_floating_point else 0
+        values[path] = (tuple(value.shape), total)
     elif isinstance(value, bool | int | float | str | itertools.count):
-        found[path] = repr(value)
+        values[path] = repr(value)
     elif isinstance(value, dict | list | tuple | set | deque):
-        found[path] = len(value)
+        values[path] = len(value)
         items = value.items() if isinstance(value, dict) else enumerate(value)
         if depth:
             for name, item in list(items):
-                _collect(item, f"{path}.{name}", saved, depth - 1, found)
+                _collect(item, f"{path}.{name}", saved, depth - 1, values)
     elif depth and type(value).__module__ not in ("builtins", "torch") and hasattr(value, "__dict__"):
-        _collect(vars(value), path, saved, depth - 1, found)
+        _collect(vars(value), path, saved, depth - 1, values)
 
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
     """Run the block with ``count`` threads of torch."""
-    before = torch.get_num_threads()
+    previous = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(previous)
 
 
 @contextmanager
 def default(dtype: torch.dtype) -> Iterator[None]:
     """Run the block with another default dtype."""
-    before = torch.get_default_dtype()
+    previous = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
         yield
     finally:
-        torch.set_default_dtype(before)
+        torch.set_default_dtype(previous)

@@ -127,11 +127,11 @@ def border_leak(module: Module, inputs: Inputs, borders: Iterable[int]) -> tuple
     """Return the largest gradient of the outputs before a border to a target after it, and its location."""
     row = inputs.requiring_grad()
     output = row.run(module)
-    found = []
+    leaks = []
     for border in borders:
         last = torch.tensor([border - 1], device=output.device)
-        found.append(worst_pair(_later_gradient(row, output[0, :border], last), last))
-    return max(found)
+        leaks.append(worst_pair(_later_gradient(row, output[0, :border], last), last))
+    return max(leaks)
 
 
 def _later_gradient(rows: Inputs, chosen: Tensor, positions: Tensor) -> Tensor:

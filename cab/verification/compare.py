@@ -72,15 +72,15 @@ Measure = Callable[[Module, Inputs], dict[str, Tensor]]
 
 
 def largest_errors(measure: Measure, module: Module, inputs: Inputs, *, limit: float) -> dict[str, float]:
-    """Return the largest error of every part, in float64 where near ties may explain the error in float32.
+    """Return the largest error of every name, in float64 where near ties may explain the error in float32.
 
     That is where some positions, but at most one in a hundred, exceed ``limit``, and the module computes in float64.
     A defect also shows in float64; a near tie hardly ever occurs there.
     """
     errors = measure(module, inputs)
-    rare = {part for part, error in errors.items() if 0 < (error > limit).sum() <= RARE * error.numel()}
+    rare = {name for name, error in errors.items() if 0 < (error > limit).sum() <= RARE * error.numel()}
     if rare:
         with contextlib.suppress(Exception):  # float64 is optional
             exact = measure(copy.deepcopy(module).double(), inputs.double())
-            errors |= {part: exact[part] for part in rare}
-    return {part: error.max().item() if error.numel() else 0.0 for part, error in errors.items()}
+            errors |= {name: exact[name] for name in rare}
+    return {name: error.max().item() if error.numel() else 0.0 for name, error in errors.items()}

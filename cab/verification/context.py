@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -43,19 +43,20 @@ def context_is_used(subject: Subject) -> Measurements:
         module = subject.build(seed=seed)
         inputs = subject.draw(module, LENGTH, batch=DRAWS, seed=seed)
         fresh = subject.draw(module, LENGTH, batch=DRAWS, seed=seed + 100)
-        own, others = dict(inputs.tensors()), dict(fresh.tensors())
+        moved_self, moved_others = dict(inputs.tensors()), dict(fresh.tensors())
         query, new = inputs.query, fresh.query
         last = torch.arange(LENGTH, device=query.device)[:, None] == LENGTH - 1
         if subject.pattern.is_cross:
-            own["query"], others["query"] = torch.where(last, new, query), query
+            moved_self["query"], moved_others["query"] = torch.where(last, new, query), query
         else:
-            own["query"], others["query"] = torch.where(last, new, query), torch.where(last, query, new)
+            moved_self["query"] = torch.where(last, new, query)
+            moved_others["query"] = torch.where(last, query, new)
         with torch.no_grad():
-            before, with_own, with_others = (
-                x.run(module)[:, -1] for x in (inputs, replace(inputs, **own), replace(inputs, **others))
+            expected, *outputs = (
+                x.run(module)[:, -1] for x in (inputs, replace(inputs, **moved_self), replace(inputs, **moved_others))
             )
-        by_own, by_others = _change(with_own, before), _change(with_others, before)
-        share = by_own / (by_own + by_others) if by_own + by_others > 0.0 else 1.0
+        by_self, by_others = (_change(output, expected) for output in outputs)
+        share = by_self / (by_self + by_others) if by_self + by_others > 0.0 else 1.0
         yield share, f"n={LENGTH}, position {LENGTH - 1}, seed {seed}"
 
 
@@ -76,12 +77,12 @@ def each_input_is_used(subject: Subject) -> Measurements:
         module = subject.build_for(length)
         inputs, fresh = (subject.draw(module, length, seed=seed) for seed in (1, 2))
         with torch.no_grad():
-            before = inputs.run(module)
-            typical = before.double().pow(2).mean().sqrt().item()
+            expected = inputs.run(module)
+            typical = expected.double().pow(2).mean().sqrt().item()
             for name, x in fresh.tensors().items():
                 if name == "key" and not getattr(subject.cls, "uses_key", True):
                     continue
-                change = _change(replace(inputs, **{name: x}).run(module), before) / max(typical, 1e-30)
+                change = _change(replace(inputs, **{name: x}).run(module), expected) / max(typical, 1e-30)
                 yield least / change if change else torch.inf, f"n={length}, {name}"
 
 
@@ -127,9 +128,9 @@ def token_distance(subject: Subject) -> Measurements:
 SHORT, MIDDLE = 66, 600
 LEAST_READ = 0.7
 """Smallest share of tokens read, relative to the share at the shortest length."""
-FADED = 0.5
+DECAYED = 0.5
 """Mean gradient to tokens 24 to 32 before an output, relative to the nearest 8, below which a method decays."""
-LEVEL = 0.05
+NOT_DECAYED = 0.05
 """Mean gradient to the first 32 of 600 tokens, relative to the nearest 8, below which 4,133 tokens are not all read."""
 MANY_KEYS, FEW_QUERIES = 600, 5
 
@@ -141,29 +142,48 @@ def reads_all(subject: Subject) -> bool:
     return not getattr(subject.cls, "selects_tokens", False)
 
 
+@dataclass(frozen=True)
+class MiddleProfile:
+    """How the gradient of outputs at 600 tokens depends on the distance of the token.
+
+    Attributes:
+        sizes: gradients of the outputs, as returned by :func:`_gradient_sizes`.
+        decays: whether distant tokens have much smaller gradients than near ones.
+        reaches_start: whether the first tokens still have gradients, so that outputs at 4,133 tokens should read them.
+    """
+
+    sizes: Tensor
+    decays: bool
+    reaches_start: bool
+
+
+def middle_profile(subject: Subject) -> MiddleProfile:
+    """Return the profile of ``subject``."""
+    sizes = _gradient_sizes(subject, MIDDLE)
+    near, far = (sizes[:, MIDDLE - last : MIDDLE - first].mean() for first, last in ((8, 16), (31, 39)))
+    decays = 0.0 < float(far) < DECAYED * float(near)
+    return MiddleProfile(sizes, decays, bool(sizes[:, :32].mean() > NOT_DECAYED * near))
+
+
 @check("context", "share of tokens not read", applies=reads_all, declared_in="selects_tokens")
 def context_map(subject: Subject) -> Measurements:
     """At 600 and 4,133 tokens, outputs read the predecessor, the token 512 before, the first token and most others."""
-    usual = _read(subject, SHORT).gt(0.0).double().sum() / _visible(subject, SHORT)
-    fades = reads_beyond = False
+    usual = _gradient_sizes(subject, SHORT).gt(0.0).double().sum() / _visible(subject, SHORT)
+    profile = middle_profile(subject)
     for length in (MIDDLE, *subject.long):
-        sizes, outputs = _read(subject, length), _outputs(length)
-        if length == MIDDLE:
-            near, far = (sizes[:, length - to : length - start].mean() for start, to in ((8, 16), (31, 39)))
-            fades = 0.0 < float(far) < FADED * float(near)
-            reads_beyond = bool(sizes[:, :32].mean() > LEVEL * near)
-        places = {"predecessor": outputs - 1}
-        if not fades:
-            places["token 512 before"] = outputs - 512
-        if not fades and (length == MIDDLE or reads_beyond):
-            places["first token"] = torch.zeros_like(outputs)
+        sizes = profile.sizes if length == MIDDLE else _gradient_sizes(subject, length)
+        outputs = _outputs(length)
+        targets = {"predecessor": outputs - 1}
+        if not profile.decays:
+            targets["token 512 before"] = outputs - 512
+        if not profile.decays and (length == MIDDLE or profile.reaches_start):
+            targets["first token"] = torch.zeros_like(outputs)
             share = float(sizes.gt(0.0).double().sum() / _visible(subject, length) / usual)
             finding = f"outputs read {share:.0%} of the share of tokens that they read at n={SHORT}"
             yield 1.0 - min(share, 1.0), f"n={length}, all tokens", 1.0 - LEAST_READ, finding
-        for name, tokens in places.items():
+        for name, tokens in targets.items():
             unread = 1.0 - (sizes[torch.arange(len(outputs)), tokens] > 0.0).double().mean()
-            finding = f"at n={length}, most outputs do not read the {name}"
-            yield unread, f"n={length}, {name}", 0.5, finding
+            yield unread, f"n={length}, {name}", 0.5, f"at n={length}, most outputs do not read the {name}"
 
 
 @check(
@@ -182,13 +202,13 @@ def source_map(subject: Subject) -> Measurements:
         assert inputs.value is not None
         others = fresh.tensors()
         with torch.no_grad():
-            before = inputs.run(module)
-            size = max(before.double().pow(2).mean().sqrt().item(), 1e-30)
+            expected = inputs.run(module)
+            size = max(expected.double().pow(2).mean().sqrt().item(), 1e-30)
             for quarter in range(4):
-                part = slice(count * quarter // 4, count * (quarter + 1) // 4)
+                tokens = slice(count * quarter // 4, count * (quarter + 1) // 4)
                 key, value = inputs.key.clone(), inputs.value.clone()
-                key[:, part], value[:, part] = others["key"][:, part], others["value"][:, part]
-                change = _change(replace(inputs, key=key, value=value).run(module), before) / size
+                key[:, tokens], value[:, tokens] = others["key"][:, tokens], others["value"][:, tokens]
+                change = _change(replace(inputs, key=key, value=value).run(module), expected) / size
                 finding = f"outputs do not depend on quarter {quarter + 1} of {count} source tokens"
                 needed = LEAST_LONG_CHANGE / change if change else torch.inf
                 yield needed, f"n={FEW_QUERIES}, m={count}, quarter {quarter + 1}", None, finding
@@ -205,7 +225,7 @@ def _visible(subject: Subject, length: int) -> int:
     return int((outputs + 1).sum()) if subject.pattern.is_causal else len(outputs) * length
 
 
-def _read(subject: Subject, length: int) -> Tensor:
+def _gradient_sizes(subject: Subject, length: int) -> Tensor:
     """Return the gradient of each output of :func:`_outputs` to each token, relative to the largest, [outputs, N].
 
     The module computes in float64 if it can. Values that rounding can cause are zero.
@@ -225,8 +245,9 @@ def _read(subject: Subject, length: int) -> Tensor:
         chosen = (output[torch.arange(batch), outputs] * direction).sum()
         sizes = torch.autograd.grad(chosen, rows.query)[0].norm(dim=-1)
     else:
-        found = [torch.autograd.grad(output[0, i] @ direction, rows.query, retain_graph=True)[0][0] for i in outputs]
-        sizes = torch.stack(found).norm(dim=-1)
+        sums = [output[0, i] @ direction for i in outputs]
+        gradients = [torch.autograd.grad(x, rows.query, retain_graph=True)[0][0] for x in sums]
+        sizes = torch.stack(gradients).norm(dim=-1)
     sizes = (sizes / sizes.amax(1, keepdim=True).clamp_min(1e-300)).cpu()
     return sizes.where(sizes > torch.finfo(sizes.dtype).eps ** 0.7, 0.0)
 

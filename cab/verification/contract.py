@@ -62,12 +62,12 @@ def wrong_inputs(subject: Subject) -> Measurements:
 def wrong_options(subject: Subject) -> Measurements:
     """Invalid options raise ValueError: embed_dim not divisible by the heads, 0 heads, dropout 1, unknown pattern."""
     cls, options = subject.cls, dict(subject.options)
-    given = {"pattern": subject.pattern, "embed_dim": 32, "num_heads": 4}
+    valid = {"pattern": subject.pattern, "embed_dim": 32, "num_heads": 4}
     calls: dict[str, Callable[[], object]] = {
-        "embed_dim 32 with 5 heads": lambda: cls(**{**given, "num_heads": 5}, **options),
-        "0 heads": lambda: cls(**{**given, "num_heads": 0}, **options),
-        "dropout 1": lambda: cls(**given, dropout=1.0, **options),
-        "pattern XS": lambda: cls(**{**given, "pattern": "XS"}, **options),
+        "embed_dim 32 with 5 heads": lambda: cls(**{**valid, "num_heads": 5}, **options),
+        "0 heads": lambda: cls(**{**valid, "num_heads": 0}, **options),
+        "dropout 1": lambda: cls(**valid, dropout=1.0, **options),
+        "pattern XS": lambda: cls(**{**valid, "pattern": "XS"}, **options),
     }
     return refusals(calls)
 
@@ -163,12 +163,12 @@ def model_sizes(subject: Subject) -> Measurements:
                 assert alone is not None, "this layout leaves tokens in every row"
                 error = difference(together[row, real], alone.run(module)[0])
                 yield error, f"{size}, padded row {row} in a batch", limit
-        first = row_alone(inputs, 0)
-        assert first is not None
-        yield from _add_causality(subject, module, first, size, limit)
+        unpadded = row_alone(inputs, 0)
+        assert unpadded is not None
+        yield from _add_causality(subject, module, unpadded, size, limit)
         if not subject.is_random_in_training and not getattr(subject.cls, "differs_in_training", False):
             with torch.no_grad():
-                error = difference(first.run(module.train())[0], together[0])
+                error = difference(unpadded.run(module.train())[0], together[0])
             yield error, f"{size}, training mode", limit
             auxiliary_loss(module)
 
@@ -279,8 +279,8 @@ def softmax_limit(subject: Subject) -> Measurements:
 
 def _softmax_limit(subject: Subject) -> Any:
     """Return the options under which the class equals softmax attention, or None."""
-    has_limit = issubclass(subject.cls, Attention)
-    return subject.cls.softmax_limit(subject.pattern, LIMIT_LENGTH) if has_limit else None
+    cls = subject.cls
+    return cls.softmax_limit(subject.pattern, LIMIT_LENGTH) if issubclass(cls, Attention) else None
 
 
 def _distance(subject: Subject, seed: int, options: Mapping[str, Any]) -> float:

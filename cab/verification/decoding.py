@@ -84,14 +84,14 @@ def decode_keeps_state(subject: Subject) -> Measurements:
             state = initial_state(module, inputs)
             for t in range(length):
                 _, state = module.step(inputs.query[:, t], state)
-            names, kept = set(state), {name: x.clone() for name, x in (state | inputs.given()).items()}
-            first, _ = module.step(inputs.query[:, length], state)
+            names, originals = set(state), {name: x.clone() for name, x in (state | inputs.given()).items()}
+            output, _ = module.step(inputs.query[:, length], state)
             yield len(set(state) ^ names), f"token {length}, keys of the state"
             for name, x in (state | inputs.given()).items():
-                is_same = name in kept and x.shape == kept[name].shape and torch.equal(x, kept[name])
+                is_same = name in originals and x.shape == originals[name].shape and torch.equal(x, originals[name])
                 yield float(not is_same), f"token {length}, {name}"
-            again, _ = module.step(inputs.query[:, length], state)
-            yield difference(again, first), f"token {length}, repeated step"
+            repeated, _ = module.step(inputs.query[:, length], state)
+            yield difference(repeated, output), f"token {length}, repeated step"
 
 
 @error_check("decoding", "relative error between tokens of shape [B, D] and [B, 1, D]")
@@ -144,8 +144,8 @@ def read_chunks(
 def _compare(subject: Subject, module: Module, inputs: Inputs, chunks: Sequence[int], where: str) -> Measurements:
     limit = limit_for(rounding(module, inputs), subject.decode_tolerance)
     measure = partial(decoding_errors, chunks=chunks, where=where)
-    for part, error in largest_errors(measure, module, inputs, limit=limit).items():
-        yield error, part, limit
+    for name, error in largest_errors(measure, module, inputs, limit=limit).items():
+        yield error, name, limit
 
 
 @torch.no_grad()
@@ -209,22 +209,22 @@ def state_has_rows(subject: Subject) -> Measurements:
 def prefill_keeps_state(subject: Subject) -> Measurements:
     """No prefill modifies the state, the tokens or the mask that it receives, and a repeated prefill is identical."""
     module = subject.build()
-    for before in ([], [7], [64], [1] * 7):
+    for prefix in ([], [7], [64], [1] * 7):
         for layout in ("", *(layout for layout in ("left", "right") if subject.decodes_padding(layout))):
-            inputs = _padded(subject.draw(module, sum(before) + 6, batch=3), layout, sum(before))
+            inputs = _padded(subject.draw(module, sum(prefix) + 6, batch=3), layout, sum(prefix))
             with torch.no_grad():
                 state = initial_state(module, inputs)
-                _, state = read_chunks(module, inputs, before, state)
-                tokens = _after(inputs, sum(before))
-                given = state | tokens.given()
-                kept = {name: x.clone() for name, x in given.items()}
-                first, _ = read_chunks(module, tokens, [6], state)
-                again, _ = read_chunks(module, tokens, [6], state)
-            where = f"after {sum(before)} tokens{f', padding {layout}' if layout else ''}"
+                _, state = read_chunks(module, inputs, prefix, state)
+                tokens = _after(inputs, sum(prefix))
+                arguments = state | tokens.given()
+                originals = {name: x.clone() for name, x in arguments.items()}
+                output, _ = read_chunks(module, tokens, [6], state)
+                repeated, _ = read_chunks(module, tokens, [6], state)
+            where = f"after {sum(prefix)} tokens{f', padding {layout}' if layout else ''}"
             for name, x in (state | tokens.given()).items():
-                is_same = name in kept and x.shape == kept[name].shape and torch.equal(x, kept[name])
+                is_same = name in originals and x.shape == originals[name].shape and torch.equal(x, originals[name])
                 yield float(not is_same), f"{name}, {where}"
-            yield difference(again, first), f"repeated prefill, {where}"
+            yield difference(repeated, output), f"repeated prefill, {where}"
 
 
 @error_check("branching", "relative error of a branch")

@@ -209,27 +209,27 @@ def _power(costs: dict[int, float], unit: str, factor: float) -> tuple[float, st
 
 
 def peak_bytes(call: Callable[[], object], device: torch.device | str = "cpu") -> int:
-    """Return the peak number of bytes allocated for tensors during ``call``, above the amount before it.
+    """Return the peak number of bytes allocated for tensors during ``call``, above the amount allocated it.
 
-    Includes outputs, saved activations and temporaries. Excludes inputs and weights allocated before the call, and
+    Includes outputs, saved activations and temporaries. Excludes inputs and weights allocated allocated the call, and
     scratch space inside BLAS and FFT libraries.
     """
     device = torch.device(device)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-        before = torch.cuda.memory_allocated(device)
+        allocated = torch.cuda.memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)
         call()
         torch.cuda.synchronize(device)
-        return torch.cuda.max_memory_allocated(device) - before
+        return torch.cuda.max_memory_allocated(device) - allocated
     activities = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
-        kept = call()  # keep the result alive until the last event is recorded
-    del kept
+        result = call()  # keep the result alive until the last event is recorded
+    del result
     assert profile.profiler is not None
     events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
-    held = peak = 0
+    current = peak = 0
     for event in sorted(events, key=lambda e: e.start_ns()):
-        held += event.nbytes()
-        peak = max(peak, held)
+        current += event.nbytes()
+        peak = max(peak, current)
     return peak

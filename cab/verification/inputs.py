@@ -116,19 +116,19 @@ def with_padding(inputs: Inputs, layout: str) -> Inputs:
     return replace(inputs, key_padding=padding_masks(layout, inputs.key).roll(2, 0))
 
 
-def padded_places(inputs: Inputs) -> list[tuple[str, Tensor, Tensor]]:
+def masked_inputs(inputs: Inputs) -> list[tuple[str, Tensor, Tensor]]:
     """Return (name, tensor, mask) of each input; the mask of an unpadded input is all False."""
-    places = []
+    masked = []
     for name, x in inputs.tensors().items():
         mask = inputs.query_padding if name == "query" else inputs.key_padding
-        places.append((name, x, torch.zeros_like(x[..., 0], dtype=torch.bool) if mask is None else mask))
-    return places
+        masked.append((name, x, torch.zeros_like(x[..., 0], dtype=torch.bool) if mask is None else mask))
+    return masked
 
 
 def row_alone(inputs: Inputs, row: int) -> Inputs | None:
     """Return one row without its padding, or None if no real token remains."""
     cut = {}
-    for name, x, mask in padded_places(inputs):
+    for name, x, mask in masked_inputs(inputs):
         cut[name] = x[row : row + 1, ~mask[row]]
         if cut[name].shape[1] == 0:
             return None
@@ -144,7 +144,7 @@ def outputs_and_gradients(
     output = inputs.run(module, seed=seed)
     (output * direction)[inputs.real].sum().backward()
     named = {"outputs": output.detach()[inputs.real]}
-    for name, x, mask in padded_places(inputs):
+    for name, x, mask in masked_inputs(inputs):
         if x.grad is not None:
             named[f"gradient of {name}"] = x.grad[~mask]
     for name, parameter in module.named_parameters():

@@ -14,7 +14,7 @@ from cab.padding import PaddingMasks
 from cab.training import TrainableModule, after_optimizer_step, auxiliary_loss, parameter_groups, recompute
 from cab.verification.check import Measurements, check
 from cab.verification.compare import LEAK, ROUNDING, difference, gradient_floor
-from cab.verification.inputs import Inputs, Module, padded_places, row_alone, with_padding
+from cab.verification.inputs import Inputs, Module, masked_inputs, row_alone, with_padding
 from cab.verification.subject import Subject
 
 LAYOUTS = ("right", "left", "inside")
@@ -35,10 +35,10 @@ def loss_lookahead(subject: Subject) -> Measurements:
         rows = inputs.repeated(length).requiring_grad()
         cuts = torch.arange(length, device=rows.query.device)
         later = torch.arange(length, device=rows.query.device) > cuts[:, None]
-        before = losses_of_targets(module, rows)
+        losses = losses_of_targets(module, rows)
         noise = torch.randn_like(rows.query)
-        after = losses_of_targets(module, replace(rows, query=torch.where(later[..., None], noise, rows.query)))
-        for loss, other in zip(before, after, strict=True):
+        moved_losses = losses_of_targets(module, replace(rows, query=torch.where(later[..., None], noise, rows.query)))
+        for loss, other in zip(losses, moved_losses, strict=True):
             (gradient,) = torch.autograd.grad(
                 loss.diagonal().sum(), rows.query, retain_graph=True, materialize_grads=True
             )
@@ -47,7 +47,7 @@ def loss_lookahead(subject: Subject) -> Measurements:
             yield leak, f"n={length}, dropout {dropout:g}, gradient"
             moved = (other - loss).abs().where(~later, 0.0).max() / loss.abs().mean().clamp_min(1e-30)
             yield moved.detach(), f"n={length}, dropout {dropout:g}, later tokens replaced"
-        yield 0.0, f"n={length}, {len(before)} losses of targets"
+        yield 0.0, f"n={length}, {len(losses)} losses of targets"
 
 
 @check("learning", "relative dependence of a scalar loss on the inputs", limit=LEAK, applies=lambda s: s.adds_loss)
@@ -56,20 +56,20 @@ def loss_number(subject: Subject) -> Measurements:
     module = subject.build().train()
     inputs = subject.draw(module, 17, batch=3).requiring_grad()
     other = subject.draw(module, 17, batch=3, seed=2, scale=2.0)
-    found = []
+    scalars = []
     for x in (inputs, other):
-        with recorded_losses(module) as given:
+        with recorded_losses(module) as losses:
             x.run(module, seed=SEED)
         total = auxiliary_loss(module)
-        numbers = [loss for loss in given if loss.dim() == 0]
-        found.append(numbers or ([] if given or total is None else [total]))
-    for number, moved in zip(*found, strict=True):
+        numbers = [loss for loss in losses if loss.dim() == 0]
+        scalars.append(numbers or ([] if losses or total is None else [total]))
+    for number, moved in zip(*scalars, strict=True):
         size = number.detach().abs().clamp_min(1e-30)
         yield (moved - number).abs().detach() / size, "n=17, other inputs"
         if number.requires_grad:
             gradients = torch.autograd.grad(number, [*inputs.tensors().values()], allow_unused=True)
             yield sum(float(g.abs().sum()) for g in gradients if g is not None), "n=17, gradient"
-    yield 0.0, f"n=17, {len(found[0])} scalar losses"
+    yield 0.0, f"n=17, {len(scalars[0])} scalar losses"
 
 
 @check(
@@ -83,11 +83,11 @@ def loss_padding(subject: Subject) -> Measurements:
     for layout in LAYOUTS:
         module = subject.build().train()
         inputs = with_padding(subject.draw(module, 17, batch=5), layout)
-        total = own_loss(module, inputs)
+        total = added_loss(module, inputs)
         filled = replace(inputs, **{name: x.clone() for name, x in inputs.tensors().items()})
-        for _, x, mask in padded_places(filled):
+        for _, x, mask in masked_inputs(filled):
             x[mask] = 100.0
-        yield relative(own_loss(module, filled), total), f"n=17, padding {layout} with value 100"
+        yield relative(added_loss(module, filled), total), f"n=17, padding {layout} with value 100"
         with recorded_losses(module, whole=False) as unmasked:
             inputs.run(module, seed=SEED)
         auxiliary_loss(module)
@@ -96,7 +96,7 @@ def loss_padding(subject: Subject) -> Measurements:
             continue
         rows = [row_alone(inputs, row) for row in range(len(inputs.query))]
         counts = inputs.real.sum(1).tolist()
-        alone = [own_loss(module, row) * n for row, n in zip(rows, counts, strict=True) if row is not None]
+        alone = [added_loss(module, row) * n for row, n in zip(rows, counts, strict=True) if row is not None]
         yield relative(total, sum(alone) / sum(counts)), f"n=17, padding {layout}, rows alone"
 
 
@@ -129,13 +129,13 @@ def forward_keeps_state(subject: Subject) -> Measurements:
     for training in (True, False):
         for recomputes in (False, True):
             module = subject.build(dropout=subject.dropout).train(training)
-            before = state_of(module)
+            original = state_of(module)
             inputs = with_padding(subject.draw(module, 17, batch=3), "right").requiring_grad()
             output = recompute(lambda *_, x=inputs, m=module: x.run(m), inputs.query) if recomputes else None
             output = inputs.run(module) if output is None else output
             output.sum().backward()
             auxiliary_loss(module)
-            changed = [name for name, x in state_of(module).items() if not _same(x, before.get(name))]
+            changed = [name for name, x in state_of(module).items() if not _same(x, original.get(name))]
             mode = f"{'training' if training else 'evaluation'}{', recomputed' if recomputes else ''}"
             yield len(changed), f"n=17, {mode} ({', '.join(changed) or 'none'})"
 
@@ -181,7 +181,7 @@ def statistics_padding(subject: Subject) -> Measurements:
         together, apart, filled = (subject.build().train() for _ in range(3))
         inputs = with_padding(subject.draw(together, 17, batch=5), layout)
         poisoned = replace(inputs, **{name: x.clone() for name, x in inputs.tensors().items()})
-        for _, x, mask in padded_places(poisoned):
+        for _, x, mask in masked_inputs(poisoned):
             x[mask] = 100.0
         inputs.run(together, seed=SEED)
         poisoned.run(filled, seed=SEED)
@@ -216,18 +216,18 @@ def param_group_overrides(subject: Subject) -> Measurements:
 @contextmanager
 def recorded_losses(module: Module, *, whole: bool = True) -> Iterator[list[Tensor]]:
     """Record the losses passed to ``add_loss``; with ``whole=False``, only per-target losses without a padding mask."""
-    given: list[Tensor] = []
+    losses: list[Tensor] = []
     learners = [m for m in module.modules() if isinstance(m, TrainableModule)]
     for learner in learners:
 
         def record(loss: Tensor, padding: PaddingMasks | None = None, *, learner: TrainableModule = learner) -> None:
             if whole or (loss.dim() > 0 and (padding is None or padding.query is None)):
-                given.append(loss)
+                losses.append(loss)
             type(learner).add_loss(learner, loss, padding)
 
         learner.__dict__["add_loss"] = record
     try:
-        yield given
+        yield losses
     finally:
         for learner in learners:
             del learner.__dict__["add_loss"]
@@ -239,18 +239,18 @@ def losses_of_targets(module: Module, inputs: Inputs) -> list[Tensor]:
     Raises:
         ValueError: a loss is neither a scalar nor of shape [B, N].
     """
-    with recorded_losses(module) as given:
+    with recorded_losses(module) as losses:
         inputs.run(module, seed=SEED)
     auxiliary_loss(module)
-    for loss in given:
+    for loss in losses:
         if loss.dim() and loss.shape != inputs.query.shape[:2]:
             raise ValueError(
                 f"a loss has shape {list(inputs.query.shape[:2])} or is a scalar, got shape {list(loss.shape)}"
             )
-    return [loss for loss in given if loss.dim()]
+    return [loss for loss in losses if loss.dim()]
 
 
-def own_loss(module: Module, inputs: Inputs) -> float:
+def added_loss(module: Module, inputs: Inputs) -> float:
     """Return the auxiliary loss of one call in training mode, or zero without one."""
     with torch.no_grad():
         inputs.run(module, seed=SEED)
@@ -278,8 +278,8 @@ def worst_entry(actual: dict[str, Tensor], expected: dict[str, Tensor], where: s
     return errors[name], f"{where}, {name}"
 
 
-def _same(x: Tensor, before: Tensor | None) -> bool:
-    return before is not None and x.shape == before.shape and bool(((x == before) | (x != x)).all())
+def _same(x: Tensor, original: Tensor | None) -> bool:
+    return original is not None and x.shape == original.shape and bool(((x == original) | (x != x)).all())
 
 
 @dataclass(frozen=True)
@@ -300,7 +300,7 @@ def training_step(subject: Subject, *, recomputes: bool) -> Step:
     direction = torch.linspace(-1.0, 1.0, inputs.query.numel()).view_as(inputs.query).to(inputs.query.device)
     torch.manual_seed(SEED)
     output = recompute(lambda *_: inputs.run(module), inputs.query) if recomputes else inputs.run(module)
-    own = auxiliary_loss(module)
-    ((output * direction).sum() + (0.0 if own is None else own)).backward()
+    extra = auxiliary_loss(module)
+    ((output * direction).sum() + (0.0 if extra is None else extra)).backward()
     gradients = {name: p.grad.reshape(1, -1) for name, p in module.named_parameters() if p.grad is not None}
-    return Step(math.nan if own is None else own.item(), auxiliary_loss(module) is not None, gradients)
+    return Step(math.nan if extra is None else extra.item(), auxiliary_loss(module) is not None, gradients)

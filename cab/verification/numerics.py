@@ -51,8 +51,8 @@ def lengths_in_turn(subject: Subject) -> Measurements:
             inputs = subject.pad(inputs, "left") if turn % 2 else inputs
             with torch.no_grad():
                 actual, expected = (inputs.run(module, seed=1)[inputs.real] for module in (used, fresh))
-            before = ", ".join(str(n) for n, _ in TURNS[:turn]) or "no call"
-            yield difference(actual, expected), f"n={length}, {batch} rows, after {before}"
+            earlier = ", ".join(str(n) for n, _ in TURNS[:turn]) or "no call"
+            yield difference(actual, expected), f"n={length}, {batch} rows, after {earlier}"
 
 
 def runs(subject: Subject, pairs: list[tuple[int, int]]) -> Measurements:
@@ -140,18 +140,18 @@ def slope_error(module: Module, inputs: Inputs, step: float) -> float:
     inputs = inputs.requiring_grad()
     output = inputs.run(module, seed=1)
     cotangent = torch.randn_like(output) * inputs.real.unsqueeze(-1)
-    places = [
+    leaves = [
         *inputs.tensors().values(),
         *(p for p in module.parameters() if p.requires_grad and p.is_floating_point()),
     ]
-    gradients = torch.autograd.grad((output * cotangent).sum(), places, allow_unused=True)
-    directions = [torch.randn_like(x) for x in places]
-    directions = [d * x.detach().abs().mean().clamp_min(1e-3) for d, x in zip(directions, places, strict=True)]
+    gradients = torch.autograd.grad((output * cotangent).sum(), leaves, allow_unused=True)
+    directions = [torch.randn_like(x) for x in leaves]
+    directions = [d * x.detach().abs().mean().clamp_min(1e-3) for d, x in zip(directions, leaves, strict=True)]
     slope = sum((_dot(g, d) for g, d in zip(gradients, directions, strict=True) if g is not None), start=0.0)
     size = sum((_dot(g * d, g * d) for g, d in zip(gradients, directions, strict=True) if g is not None), start=0.0)
 
     def moved(amount: float) -> Tensor:
-        for x, d in zip(places, directions, strict=True):
+        for x, d in zip(leaves, directions, strict=True):
             x.add_(d, alpha=amount)
         return inputs.run(module, seed=1).double()
 
@@ -328,9 +328,9 @@ def module_in_bfloat16(subject: Subject) -> Measurements:
             moved = [x.run(exact) for x in perturbed(inputs.float(), torch.bfloat16)]
         yield float(output.dtype != torch.bfloat16), f"n={length}, output of type {_name(output.dtype)}", 0.0
         for start in range(0, length, 128):
-            part = slice(start, start + 128)
-            limit = max([near(torch.bfloat16), *(MARGIN * distance(x[:, part], expected[:, part]) for x in moved)])
-            yield distance(output[:, part], expected[:, part]), f"n={length}, tokens from {start}", limit
+            block = slice(start, start + 128)
+            limit = max([near(torch.bfloat16), *(MARGIN * distance(x[:, block], expected[:, block]) for x in moved)])
+            yield distance(output[:, block], expected[:, block]), f"n={length}, tokens from {start}", limit
 
 
 @precision_check("relative distance of a padded row", applies=lambda s: s.autocasts and "left" in s.padding_layouts)

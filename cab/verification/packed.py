@@ -84,8 +84,8 @@ def packed_outputs(subject: Subject) -> Measurements:
             yield 0.0 if output.isfinite().all() else torch.inf, f"lengths {lengths[0]}, NaN or inf"
         limit = limit_for(rounding(module, packed.alone()[0]), ROUNDING)
         measure = partial(sequence_errors, lengths=lengths)
-        for part, error in largest_errors(measure, module, packed.inputs, limit=limit).items():
-            yield error, f"{part} of lengths {lengths[0]}", limit
+        for name, error in largest_errors(measure, module, packed.inputs, limit=limit).items():
+            yield error, f"{name} of lengths {lengths[0]}", limit
 
 
 @torch.no_grad()
@@ -180,8 +180,9 @@ def packed_prompts(subject: Subject) -> Measurements:
 def _gradients(output: Tensor, leaves: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the gradients of ``output`` in a fixed random direction that exist, by the names of the leaves."""
     direction = torch.randn(output.shape, generator=torch.Generator().manual_seed(4)).to(output.device)
-    found = torch.autograd.grad((output * direction).sum(), list(leaves.values()), allow_unused=True, retain_graph=True)
-    return {name: x for name, x in zip(leaves, found, strict=True) if x is not None}
+    total = (output * direction).sum()
+    gradients = torch.autograd.grad(total, list(leaves.values()), allow_unused=True, retain_graph=True)
+    return {name: x for name, x in zip(leaves, gradients, strict=True) if x is not None}
 
 
 def _with_gradients(module: Module, packed: Packed, output: Tensor) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cab.verification.check import Function, Measurements, check, check_layouts
 from cab.verification.compare import LEAK, ROUNDING, difference, error_at, gradient_floor, largest_errors, limit_for
-from cab.verification.inputs import Inputs, Module, outputs_and_gradients, padded_places, row_alone, with_padding
+from cab.verification.inputs import Inputs, Module, masked_inputs, outputs_and_gradients, row_alone, with_padding
 from cab.verification.subject import Subject, rounding
 
 LENGTHS = ((1, 1.0), (17, 4.0), (65, 1.0), (130, 1.0))
@@ -147,12 +147,12 @@ def padded_single_token(subject: Subject) -> Measurements:
     for length in (17, 70):
         module = subject.build()
         inputs = subject.draw(module, length, length, batch=length)
-        places = torch.arange(length, device=inputs.query.device)
+        positions = torch.arange(length, device=inputs.query.device)
         if "inside" not in subject.padding_layouts:
             ends = {"right": 0, "left": length - 1}
-            places = places[[end for layout, end in ends.items() if layout in subject.padding_layouts]]
-            inputs = inputs.rows(slice(0, len(places)))
-        hidden = torch.arange(length, device=places.device) != places[:, None]
+            positions = positions[[end for layout, end in ends.items() if layout in subject.padding_layouts]]
+            inputs = inputs.rows(slice(0, len(positions)))
+        hidden = torch.arange(length, device=positions.device) != positions[:, None]
         limit = limit_for(rounding(module, inputs), ROUNDING)
         for names in (("query",), ("key",), ("query", "key")) if inputs.key is not None else (("query",),):
             padded = replace(inputs, **{f"{name}_padding": hidden for name in names})
@@ -172,15 +172,15 @@ def padded_in_training(subject: Subject, layout: str) -> Measurements:
         inputs = with_padding(subject.draw(module, length, batch=3), layout)
         limit = limit_for(rounding(module, inputs), ROUNDING)
         filled = replace(inputs, **{name: x.clone() for name, x in inputs.tensors().items()})
-        for _, x, mask in padded_places(filled):
+        for _, x, mask in masked_inputs(filled):
             x[mask] = 30.0 * torch.randn_like(x[mask])
         with torch.no_grad():
             together = inputs.run(module, seed=1)
             other = filled.run(module, seed=1)
             yield difference(other[inputs.real], together[inputs.real]), f"n={length}, replaced padding", limit
         if not subject.is_random_in_training:
-            for part, error in largest_errors(partial(row_errors, seed=1), module, inputs, limit=limit).items():
-                yield error, f"n={length}, {part}", limit
+            for name, error in largest_errors(partial(row_errors, seed=1), module, inputs, limit=limit).items():
+                yield error, f"n={length}, {name}", limit
 
 
 @check_layouts("padding", "gradient with respect to padding")
@@ -190,7 +190,7 @@ def padding_gradient(subject: Subject, layout: str) -> Measurements:
     inputs = with_padding(subject.draw(module, 33, batch=BATCH), layout).requiring_grad()
     output = inputs.run(module)
     (output * torch.randn_like(output))[inputs.real].sum().backward()
-    for name, x, mask in padded_places(inputs):
+    for name, x, mask in masked_inputs(inputs):
         yield 0.0 if x.grad is None else x.grad[mask].abs().max(), f"n=33, {name}"
 
 
@@ -206,7 +206,7 @@ def padding_poison(subject: Subject, layout: str) -> Measurements:
     module = subject.build()
     clean = with_padding(subject.draw(module, 33, batch=BATCH), layout)
     poisoned = replace(clean, **{name: x.clone() for name, x in clean.tensors().items()})
-    for _, x, mask in padded_places(poisoned):
+    for _, x, mask in masked_inputs(poisoned):
         x[mask] = poison
     direction = torch.randn_like(clean.query)
     expected = outputs_and_gradients(module, clean, direction)
@@ -267,8 +267,8 @@ def padded_as_alone(subject: Subject, layout: str) -> Measurements:
         )
         limit = limit_for(rounding(module, inputs), ROUNDING)
         measure = partial(row_errors, single=length not in subject.long)
-        for part, error in largest_errors(measure, module, inputs, limit=limit).items():
-            yield error, f"n={length}, heads {num_heads}, inputs x{scale:g}, {part}", limit
+        for name, error in largest_errors(measure, module, inputs, limit=limit).items():
+            yield error, f"n={length}, heads {num_heads}, inputs x{scale:g}, {name}", limit
 
 
 @torch.no_grad()

@@ -199,10 +199,10 @@ def headline(results: Iterable[CheckResult]) -> str:
     failed = [result for result in results if not result.passed]
     if not failed:
         return ""
-    first = failed[0]
-    leak = "causal leak: " if first.finding and CHECKS[first.check].group == "causality" else ""
+    cause = failed[0]
+    leak = "causal leak: " if cause.finding and CHECKS[cause.check].group == "causality" else ""
     others = f"; {len(failed) - 1} other failed checks may be consequences" if len(failed) > 1 else ""
-    return f"{first.attention} {first.pattern}: {leak}{first.finding or first.detail} ({first.check}){others}"
+    return f"{cause.attention} {cause.pattern}: {leak}{cause.finding or cause.detail} ({cause.check}){others}"
 
 
 def select_checks(

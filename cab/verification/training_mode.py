@@ -52,19 +52,19 @@ def gradient_of_residual(subject: Subject) -> Measurements:
     for length in (17, *subject.long):
         module = subject.build_for(length).train()
         inputs = subject.draw(module, length, batch=1 if length in subject.long else 2).requiring_grad()
-        places = _places(module, inputs)
+        leaves = _leaves(module, inputs)
         direction = torch.randn_like(inputs.query)
         limit = limit_for(rounding(module, inputs), ROUNDING)
         output = inputs.run(module, seed=1)
-        first, again = (_gradients(output, places, direction.clone(), retain=True) for _ in range(2))
+        expected_gradients, repeated = (_gradients(output, leaves, direction.clone(), retain=True) for _ in range(2))
         received = direction.clone()
-        _gradients(output, places, received, retain=True)
+        _gradients(output, leaves, received, retain=True)
         yield difference(received, direction), f"n={length}, gradient passed to backward", 0.0
         # The gradient of the sum is one tensor, which both branches receive.
-        whole = _gradients(inputs.query + inputs.run(module, seed=1), places, received)
-        swapped = _gradients(inputs.run(module, seed=1) + inputs.query, places, received)
-        expected = first | {"query": first["query"] + direction}
-        for name, error in _errors(again, first).items():
+        whole = _gradients(inputs.query + inputs.run(module, seed=1), leaves, received)
+        swapped = _gradients(inputs.run(module, seed=1) + inputs.query, leaves, received)
+        expected = expected_gradients | {"query": expected_gradients["query"] + direction}
+        for name, error in _errors(repeated, expected_gradients).items():
             yield error, f"n={length}, gradient of {name}, second backward pass", limit
         for actual in (whole, swapped):
             for name, error in _errors(actual, expected).items():
@@ -101,13 +101,13 @@ def gradient_of_many_rows(subject: Subject) -> Measurements:
         together = outputs_and_gradients(module, inputs, direction)
         parts, start = [], 0
         for rows in MANY:
-            part = slice(start, start + rows)
-            parts.append(outputs_and_gradients(module, inputs.rows(part), direction[part]))
+            rows_of_part = slice(start, start + rows)
+            parts.append(outputs_and_gradients(module, inputs.rows(rows_of_part), direction[rows_of_part]))
             start += rows
         for name in together:
             is_per_row = name == "outputs" or name.removeprefix("gradient of ") in inputs.tensors()
-            found = [x[name] for x in parts if name in x]
-            parts_together = torch.cat(found) if is_per_row else torch.stack(found).sum(0)
+            gradients = [x[name] for x in parts if name in x]
+            parts_together = torch.cat(gradients) if is_per_row else torch.stack(gradients).sum(0)
             error = difference(together[name], parts_together, gradient_floor(together))
             yield error, f"{name}, n={length}, {sum(MANY)} rows", limit
     auxiliary_loss(module)
@@ -121,8 +121,8 @@ def parameters_in_every_batch(subject: Subject) -> Measurements:
         module = subject.build().train()
         inputs = subject.draw(module, length, batch=3)
         inputs = subject.pad(inputs, layout) if layout else inputs
-        output, own = inputs.requiring_grad().run(module), auxiliary_loss(module)
-        (output.sum() + (0.0 if own is None else own)).backward()
+        output, loss = inputs.requiring_grad().run(module), auxiliary_loss(module)
+        (output.sum() + (0.0 if loss is None else loss)).backward()
         missing = [
             n for n, p in module.named_parameters() if p.requires_grad and p.grad is None and not n.startswith(allowed)
         ]
@@ -141,17 +141,17 @@ def _errors(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str,
     return errors | {f"{name} (unexpected)": float(x.any()) for name, x in actual.items() if name not in expected}
 
 
-def _places(module: Module, inputs: Inputs) -> dict[str, Tensor]:
+def _leaves(module: Module, inputs: Inputs) -> dict[str, Tensor]:
     named = {name: x for name, x in module.named_parameters() if x.requires_grad}
     return {**inputs.tensors(), **named}
 
 
 def _gradients(
-    output: Tensor, places: dict[str, Tensor], direction: Tensor, *, retain: bool = False
+    output: Tensor, leaves: dict[str, Tensor], direction: Tensor, *, retain: bool = False
 ) -> dict[str, Tensor]:
     """Return the gradients of ``output`` in ``direction``, those of parameters as one row."""
-    found = torch.autograd.grad(output, list(places.values()), direction, retain_graph=retain, allow_unused=True)
-    pairs = zip(places, found, strict=True)
+    gradients = torch.autograd.grad(output, list(leaves.values()), direction, retain_graph=retain, allow_unused=True)
+    pairs = zip(leaves, gradients, strict=True)
     return {name: x if x.dim() == 3 else x.reshape(1, -1) for name, x in pairs if x is not None}
 
 
@@ -232,11 +232,11 @@ def dropout_rate(subject: Subject) -> Measurements:
 def dropout_differs(subject: Subject) -> Measurements:
     """Sequences, calls and modules draw dropout separately: no two of them drop the same."""
     length = 40  # a sparse method may have few weights in short sequences
-    first, second = (subject.build(dropout=0.5).train() for _ in range(2))
-    inputs = subject.draw(first, length, length, batch=1).repeated(DRAWN)
+    module, other = (subject.build(dropout=0.5).train() for _ in range(2))
+    inputs = subject.draw(module, length, length, batch=1).repeated(DRAWN)
     with torch.no_grad():
         torch.manual_seed(1)
-        samples = [inputs.run(module).flatten(1).double() for module in (first, first, second)]
+        samples = [inputs.run(m).flatten(1).double() for m in (module, module, other)]
     between = torch.cdist(torch.cat(samples), torch.cat(samples))
     typical = between.median().clamp_min(1e-30)
     between.fill_diagonal_(torch.inf)

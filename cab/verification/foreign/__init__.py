@@ -1,12 +1,127 @@
 """Adapters: modules of other packages as subjects of the conformance suite.
 
-One module per kind: :mod:`hugging_face` (whole models), :mod:`function_attention` (functions on heads) and
-:mod:`wrapped_module` (modules built by a factory). :func:`subject_class` resolves the names that `cab verify` accepts.
+Whole models of Hugging Face are in :mod:`hugging_face`, functions on heads and modules built by a factory in
+:mod:`adapters`. :func:`subject_class` resolves the names that `cab verify` accepts.
 """
 
 from __future__ import annotations
 
-from cab.verification.foreign.base import ForeignModule
-from cab.verification.foreign.names import adapter_of, subject_class
+import functools
+import importlib
+import inspect
+from collections.abc import Callable
+from importlib.metadata import packages_distributions
+from typing import Any
+
+import yaml
+from torch import nn
+
+from cab.errors import UserError
+from cab.patterns import Pattern
+from cab.registry.registries import is_file, load_object
+from cab.verification.foreign.adapters import (
+    ARGUMENTS,
+    CAUSAL,
+    ForeignModule,
+    FunctionAttention,
+    HuggingFaceFunction,
+    WrappedModule,
+    declarations_of,
+)
+from cab.verification.foreign.hugging_face import model_class
 
 __all__ = ["ForeignModule", "adapter_of", "subject_class"]
+
+QUERIES = ("q", "query", "queries")
+"""Names of the first argument of an attention function."""
+
+
+@functools.cache
+def subject_class(name: str) -> type[nn.Module]:
+    """Return the class to verify for a name with a colon.
+
+    * ``hf:TYPE`` or ``hf:TYPE:option=value,...``: a Hugging Face model.
+    * ``FILE.py:Class``: the class itself.
+    * ``FILE.py:function`` or ``package.module:name``: an attention function or a factory of modules.
+
+    Raises:
+        UserError: a file, package or name does not exist, or an option is invalid.
+    """
+    if name.startswith("hf:"):
+        model_type, _, options = name.removeprefix("hf:").partition(":")
+        return model_class(model_type, _options(options))
+    target = load_object(name) if is_file(name) else _imported(name)
+    if is_file(name) and isinstance(target, type) and issubclass(target, nn.Module):
+        return target
+    if not callable(target):
+        raise UserError(f"{name} is neither a class, an attention function nor a factory of modules")
+    return adapter_of(target, name)
+
+
+def adapter_of(function: Callable[..., Any], name: str) -> type[ForeignModule]:
+    """Return the adapter class of an attention function or of a factory, chosen by the arguments.
+
+    ``f(module, query, key, value, attention_mask, ...)`` is an attention function of Hugging Face,
+    ``f(query, key, value, ...)`` a plain one. Any other callable is a factory that accepts some of ``pattern``,
+    ``embed_dim``, ``num_heads`` and ``dropout`` and returns a module.
+    """
+    parameters = inspect.signature(function).parameters
+    names = list(parameters)
+    package = _distribution(function.__module__)
+    namespace: dict[str, Any] = {"package": package}
+    base: type[ForeignModule]
+    if names[:1] == ["module"] and "attention_mask" in names:
+        base = HuggingFaceFunction
+        namespace["function"] = staticmethod(function)
+    elif names and names[0] in QUERIES:
+        base = FunctionAttention
+        namespace["function"] = staticmethod(function)
+        if not any(argument in names for argument in CAUSAL):
+            namespace["patterns"] = (Pattern.NS, Pattern.NC)
+    else:
+        _check_factory(name, parameters)
+        base = WrappedModule
+        namespace |= {"factory": staticmethod(function), **declarations_of(function)}
+    # The hash of the code covers a file; code of a package is identified by the version of the package.
+    namespace["__module__"] = base.__module__ if package else function.__module__
+    namespace["__qualname__"] = f"{function.__module__}.{function.__qualname__}" if package else function.__qualname__
+    return type(name.rpartition(":")[2], (base,), namespace)
+
+
+def _check_factory(name: str, parameters: Any) -> None:
+    required = [
+        argument
+        for argument, p in parameters.items()
+        if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and argument not in ARGUMENTS
+    ]
+    if required:
+        raise UserError(
+            f"{name} requires the arguments {', '.join(required)}, which are unknown; verify a function in a file that "
+            f"accepts some of {', '.join(ARGUMENTS)} and returns the module"
+        )
+
+
+def _imported(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except ImportError as error:
+        raise UserError(f"cannot import '{module}' of {name}: {error}; install the package") from error
+    except AttributeError as error:
+        raise UserError(f"module '{module}' has no '{attribute}'") from error
+
+
+def _distribution(module: str) -> str:
+    """Return the name of the distribution that provides a module; empty for a file."""
+    return next(iter(packages_distributions().get(module.partition(".")[0], [])), "")
+
+
+def _options(text: str) -> dict[str, Any]:
+    """Return the options of ``name=value,name=value``."""
+    options = {}
+    for part in filter(None, text.split(",")):
+        name, separator, value = part.partition("=")
+        if not separator:
+            raise UserError(f"option '{part}' has no value; write it as name=value")
+        options[name] = yaml.safe_load(value)
+    return options

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from cab.errors import UserError, unknown_name
 from cab.patterns import Pattern
-from cab.verification.foreign.base import ForeignModule
+from cab.verification.foreign.adapters import ForeignModule
 from cab.verification.foreign.cache_state import pack, unpack
-from cab.verification.foreign.hugging_face_configs import LEFT_PROMPTS, config_of
+from cab.verification.foreign.configs import LEFT_PROMPTS, config_of
 
 KERNELS = ("fla", "causal_conv1d", "mamba_ssm", "kernels")
 """Packages with GPU kernels, hidden while a model is built so that the PyTorch implementation runs."""
@@ -35,7 +35,7 @@ class HuggingFaceModel(ForeignModule):
     """A Hugging Face model of one or two layers with random weights, called with ``inputs_embeds``.
 
     Attributes:
-        max_token_distance: option of this name, or reach of the sliding windows if every layer has one, or None.
+        max_token_distance: option of this name, or that of the sliding windows if every layer has one, or None.
     """
 
     package: ClassVar[str] = "transformers"
@@ -49,12 +49,12 @@ class HuggingFaceModel(ForeignModule):
 
         self.embed_dim = embed_dim
         overrides = dict(self.overrides)
-        chosen = {name: overrides.pop(name) for name in ("attn_implementation",) if name in overrides}
+        implementation = {name: overrides.pop(name) for name in ("attn_implementation",) if name in overrides}
         declared = overrides.pop("max_token_distance", None)
-        config, reach = config_of(self.model_type, embed_dim, num_heads, overrides)
-        self.max_token_distance = reach if declared is None else declared
+        config, distance = config_of(self.model_type, embed_dim, num_heads, overrides)
+        self.max_token_distance = distance if declared is None else declared
         with without_kernels():
-            self.model = AutoModel.from_config(config, **chosen).float()
+            self.model = AutoModel.from_config(config, **implementation).float()
         names = inspect.signature(self.model.forward).parameters
         self.arguments = frozenset(names)
         self.cache_argument = next((name for name in CACHES if name in names), None)
@@ -172,9 +172,8 @@ def model_class(model_type: str, overrides: Mapping[str, Any]) -> type[HuggingFa
             auto = importlib.import_module("transformers.models.auto.modeling_auto")
     except ImportError as error:
         raise UserError(f"cannot import transformers ({error}); install it: `pip install transformers`") from error
-    known = auto.MODEL_MAPPING_NAMES
-    if model_type not in known:
-        raise unknown_name("Hugging Face model type", model_type, known)
+    if model_type not in auto.MODEL_MAPPING_NAMES:
+        raise unknown_name("Hugging Face model type", model_type, auto.MODEL_MAPPING_NAMES)
     is_causal = model_type not in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
     options = ",".join(f"{name}={value}" for name, value in overrides.items())
     name = f"hf:{model_type}{f':{options}' if options else ''}"

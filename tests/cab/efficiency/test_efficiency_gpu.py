@@ -13,7 +13,7 @@ from cab.cli.main import main
 from cab.efficiency import benchmark, timing
 from cab.efficiency.benchmark import Plan, measure
 from cab.efficiency.cost import Cost
-from cab.efficiency.gpu_state import Clocks, clock_facts, read_clocks, refuse_when_shared
+from cab.efficiency.gpu_state import clock_facts, refuse_when_shared
 from cab.efficiency.roofline import Machine
 from cab.efficiency.setting import Setting
 from cab.errors import UserError
@@ -24,7 +24,7 @@ echo "$@" >> {folder}/asked
 case "$*" in
     *compute-apps*) cat {folder}/processes ;;
     *clocks_event_reasons*) {newer} ;;
-    *) echo "1980, 1980, 2619, 41, 310.5, 0x0000000000000001" ;;
+    *) echo "1980, 1980, 41, 0x0000000000000001" ;;
 esac
 """
 
@@ -32,7 +32,7 @@ esac
 @pytest.fixture
 def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a fake nvidia-smi that comes first; ``processes`` has what it says of processes."""
-    write_smi(tmp_path, 'echo "1410, 1980, 2619, 88, 700.1, 0x0000000000000044"')
+    write_smi(tmp_path, 'echo "1410, 1980, 88, 0x0000000000000044"')
     (tmp_path / "processes").write_text("")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -46,24 +46,17 @@ def write_smi(folder: Path, newer: str) -> None:
 
 
 def test_clocks_and_reasons_are_read(smi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clocks = read_clocks()
-    assert clocks == Clocks(1410, 1980, 2619, 88, 700.1, 0x44)
-    assert clocks.throttled == "power limit, hardware thermal limit"
-    assert clock_facts() == {"clock": 1410, "clock_most": 1980, "temperature": 88, "throttled": clocks.throttled}
+    facts = {"clock": 1410, "clock_most": 1980, "temperature": 88, "throttled": "power limit, hardware thermal limit"}
+    assert clock_facts() == facts
     assert "-i 0" in (smi / "asked").read_text()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
-    read_clocks()
+    clock_facts()
     assert "-i 3" in (smi / "asked").read_text()
-
-
-def test_an_older_driver_has_another_name_for_the_reasons(smi: Path) -> None:
+    # an older driver has another name for the reasons
     write_smi(smi, 'echo "Field is not a valid field to query" >&2; exit 2')
     assert clock_facts() == {"clock": 1980, "clock_most": 1980, "temperature": 41, "throttled": ""}
-
-
-def test_what_is_not_told_is_no_error(smi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_smi(smi, 'echo "[N/A], [N/A], [N/A], 41, [N/A], [N/A]"')
-    assert read_clocks() == Clocks(0, 0, 0, 41, 0.0, 0)
+    write_smi(smi, 'echo "[N/A], [N/A], 41, [N/A]"')
+    assert clock_facts() == {"clock": 0, "clock_most": 0, "temperature": 41, "throttled": ""}
     monkeypatch.setenv("PATH", "/nowhere")
     assert clock_facts() == {}
     refuse_when_shared()

@@ -71,19 +71,18 @@ def test_short_calls_are_repeated_within_a_round(monkeypatch: pytest.MonkeyPatch
     assert cost.seconds == pytest.approx(0.001 / 20)
 
 
-@pytest.mark.parametrize("call", [1, 3, 5])
 @pytest.mark.parametrize(
-    ("error", "status", "detail"),
+    ("error", "call", "status", "detail"),
     [
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), "oom", ""),
-        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), "oom", ""),
-        (MemoryError(), "oom", ""),
-        (UserError("length 5 is not a multiple of 4"), "unsupported", "length 5 is not a multiple of 4"),
-        (RuntimeError("shapes\ndiffer"), "failed", "RuntimeError: shapes"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), 1, "oom", ""),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), 3, "oom", ""),
+        (MemoryError(), 5, "oom", ""),
+        (UserError("length 5 is not a multiple of 4"), 1, "unsupported", "length 5 is not a multiple of 4"),
+        (RuntimeError("shapes\ndiffer"), 3, "failed", "RuntimeError: shapes"),
     ],
 )
 def test_one_that_fails_is_a_status_and_the_others_are_measured(
-    error: Exception, status: str, detail: str, call: int
+    error: Exception, call: int, status: str, detail: str
 ) -> None:
     subjects = [Fake("good", Scores()), Fake("bad", Broken(error, call)), Fake("other", Scores())]
     costs = {cost.attention: cost for cost in measure_length(subjects, Pattern.NS, "forward", 5, SMALL)}

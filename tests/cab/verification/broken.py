@@ -8,12 +8,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from cab import Attention, PaddingMasks
+from cab import PaddingMasks
 from cab.attention import SoftmaxLimit
 from tests.cab.verification.broken_causal import hide_padding
+from tests.cab.verification.mutations import Method, caught
 
 
-class Softmax(Attention):
+class Softmax(Method):
     """Sound softmax attention without causality: what most defects below start from."""
 
     def attend(self, query, key, value, padding):
@@ -26,14 +27,16 @@ class Softmax(Attention):
 # --- padding -------------------------------------------------------------------------------------------------
 
 
-class ForgottenPadding(Attention):
+@caught("NS NC", "padded_right padded_left padded_inside")
+class ForgottenPadding(Method):
     """The mask is never used; padded keys take part with what their biases make of zeros."""
 
     def attend(self, query, key, value, _padding):
         return (query @ key.mT * self.scale).softmax(-1) @ value
 
 
-class PaddingInDenominator(Attention):
+@caught("NS NC", "padded_right padded_left padded_inside")
+class PaddingInDenominator(Method):
     """Linear attention whose normalizer counts padded keys (flash-linear-attention, 2026)."""
 
     autocast_dtypes = ()
@@ -45,6 +48,7 @@ class PaddingInDenominator(Attention):
         return q @ (k.mT @ value) / (q @ k.sum(2).unsqueeze(-1))
 
 
+@caught("NS CC", "padded_right padded_left padded_inside padded_row")
 class MaskTiledByHead(Softmax):
     """The mask is tiled head by head where the flattened batch is row by row (Performer, LARA, Nystromformer)."""
 
@@ -55,7 +59,8 @@ class MaskTiledByHead(Softmax):
         return (query @ key.mT * self.scale).masked_fill(tiled[:, :, None], torch.finfo(query.dtype).min).softmax(-1)
 
 
-class OutOfRangeAndPadding(Attention):
+@caught("NS", "padded_right padded_left padding_of_nothing")
+class OutOfRangeAndPadding(Method):
     """Local attention as published: a place is hidden if it is out of range *and* padding, once there is a mask."""
 
     requires_right_padding = True
@@ -74,6 +79,7 @@ class OutOfRangeAndPadding(Attention):
         )
 
 
+@caught("NS", "padding_poison_right padding_poison_left padding_poison_inside")
 class PaddingByMultiplication(nn.Module):
     """A plain module that multiplies padding by zero: NaN times zero is NaN."""
 
@@ -89,6 +95,7 @@ class PaddingByMultiplication(nn.Module):
         return 0.1 * x + (x * real).sum(1, keepdim=True) / real.sum(1, keepdim=True).clamp_min(1.0)
 
 
+@caught("NS", "padding_of_nothing")
 class EmptyMaskCounts(Softmax):
     """Giving a mask, even an empty one, adds a key of zeros."""
 
@@ -102,7 +109,8 @@ class EmptyMaskCounts(Softmax):
 # --- batches -------------------------------------------------------------------------------------------------
 
 
-class BatchScaledInverse(Attention):
+@caught("NS", "rows_independent rows_gradient batch_size")
+class BatchScaledInverse(Method):
     """Nystromformer as published: the start of the pseudo-inverse is divided by a maximum over the whole batch."""
 
     autocast_dtypes = ()
@@ -126,6 +134,7 @@ class BatchScaledInverse(Attention):
         return (query @ k_mean.mT).softmax(-1) @ (inverse @ last)
 
 
+@caught("NS", "rows_independent rows_gradient batch_size")
 class CenteredOverBatch(Softmax):
     """Keys are centered by their mean over batch and positions."""
 
@@ -137,13 +146,12 @@ class CenteredOverBatch(Softmax):
 # --- randomness ----------------------------------------------------------------------------------------------
 
 
-class RandomFeatures(Attention):
+class RandomFeatures(Method):
     """Sound linear attention with positive random features, kept in a buffer."""
 
     autocast_dtypes = ()
 
-    def __init__(self, *, pattern, embed_dim, num_heads, dropout=0.0):
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def set_up(self):
         self.register_buffer("projection", torch.randn(self.head_dim, 32))
 
     def features(self):
@@ -161,6 +169,7 @@ class RandomFeatures(Attention):
         return q @ (k.mT @ value) / (q @ k.sum(2).unsqueeze(-1)).clamp_min(1e-9)
 
 
+@caught("NS", "eval_repeatable")
 class RedrawnInEval(RandomFeatures):
     """The features are new at every call, in evaluation too."""
 
@@ -168,15 +177,17 @@ class RedrawnInEval(RandomFeatures):
         return torch.randn(self.head_dim, 32)
 
 
+@caught("NS", "state_dict_complete")
 class FeaturesNotSaved(RandomFeatures):
     """The features are a plain attribute, which the state_dict does not know."""
 
-    def __init__(self, *, pattern, embed_dim, num_heads, dropout=0.0):
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def set_up(self):
+        super().set_up()
         del self.projection
         self.projection = torch.randn(self.head_dim, 32)
 
 
+@caught("NS", "eval_repeatable")
 class DropoutInEval(Softmax):
     """Dropout that does not ask whether it is training."""
 
@@ -184,6 +195,7 @@ class DropoutInEval(Softmax):
         return F.dropout(super().weights(query, key, padding), self.dropout)
 
 
+@caught("NS", "same_seed")
 class OtherGenerator(Softmax):
     """A random choice from a generator that no seed of torch reaches."""
 
@@ -192,11 +204,11 @@ class OtherGenerator(Softmax):
         return weights * random.uniform(0.9, 1.1) if self.training else weights
 
 
+@caught("NS", "train_then_eval forward_keeps_state")
 class RunningMaximum(Softmax):
     """Training leaves a statistic behind that evaluation uses."""
 
-    def __init__(self, *, pattern, embed_dim, num_heads, dropout=0.0):
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def set_up(self):
         self.register_buffer("largest", torch.ones(()))
 
     def weights(self, query, key, padding):
@@ -205,6 +217,7 @@ class RunningMaximum(Softmax):
         return super().weights(query / self.largest, key, padding)
 
 
+@caught("NS", "inputs_untouched")
 class ScalesInPlace(Softmax):
     """The input is scaled in place."""
 
@@ -217,6 +230,7 @@ class ScalesInPlace(Softmax):
 # --- lengths and numbers ---------------------------------------------------------------------------------------
 
 
+@caught("NS", "length_one")
 class FailsAtLengthOne(Softmax):
     """Values are divided by their deviation over positions, which a single one does not have."""
 
@@ -233,7 +247,8 @@ class NeedsWholeBlocks(Softmax):
         return self.weights(query, key, padding.key) @ value
 
 
-class NoMaximum(Attention):
+@caught("NS", "finite_gradients")
+class NoMaximum(Method):
     """A softmax without subtracting the maximum first."""
 
     def attend(self, query, key, value, padding):
@@ -243,6 +258,7 @@ class NoMaximum(Attention):
         return weights @ value / weights.sum(-1, keepdim=True)
 
 
+@caught("NS", "gradient_is_derivative")
 class DetachedKeys(Softmax):
     """Half of the gradient is cut off."""
 
@@ -250,6 +266,7 @@ class DetachedKeys(Softmax):
         return super().weights(query, 0.5 * (key + key.detach()), padding)
 
 
+@caught("NS", "fast_is_reference")
 class FastIsNotReference(Softmax):
     """The fast form forgets the scale of the logits."""
 
@@ -260,6 +277,7 @@ class FastIsNotReference(Softmax):
         return (query @ key.mT * self.scale).softmax(-1) @ value
 
 
+@caught("NS", "softmax_limit")
 class ScaledTwice(Softmax):
     """Nystromformer as published: query and key are both divided by sqrt(E), so no limit is softmax attention."""
 
@@ -271,7 +289,8 @@ class ScaledTwice(Softmax):
         return super().weights(query * self.scale, key, padding)
 
 
-class OverflowsInHalf(Attention):
+@caught("NS", "autocast_output")
+class OverflowsInHalf(Method):
     """Linear attention that adds up unnormalized products in the precision of autocast."""
 
     def attend(self, query, key, value, padding):
@@ -281,6 +300,7 @@ class OverflowsInHalf(Attention):
         return q @ (k.mT @ value) / (q @ k.sum(2, dtype=k.dtype).unsqueeze(-1))
 
 
+@caught("NS", "autocast_output")
 class WantsFloat32(Softmax):
     """Says nothing about autocast, and fails under it."""
 
@@ -290,6 +310,7 @@ class WantsFloat32(Softmax):
         return self.weights(query, key, padding.key) @ value
 
 
+@caught("NS", "strided_inputs")
 class WantsContiguous(Softmax):
     """Cuts the width into heads by a view of the input."""
 
@@ -301,14 +322,14 @@ class WantsContiguous(Softmax):
 # --- cost ------------------------------------------------------------------------------------------------------
 
 
-class QuadraticMemory(Attention):
+class QuadraticMemory(Method):
     """Registered as linear; writes all weights out."""
 
     def attend(self, query, key, value, padding):
         return hide_padding(query @ key.mT * self.scale, padding.key).softmax(-1) @ value
 
 
-class QuadraticTime(Attention):
+class QuadraticTime(Method):
     """Registered as linear; the fused kernel hides the weights but not the time."""
 
     def attend(self, query, key, value, padding):
@@ -316,12 +337,14 @@ class QuadraticTime(Attention):
         return F.scaled_dot_product_attention(query, key, value, visible).nan_to_num()
 
 
+@caught("NS", "parameter_budget")
 class ManyParameters(Softmax):
     """A hidden layer of four times the width in front of the values."""
 
-    def __init__(self, *, pattern, embed_dim, num_heads, dropout=0.0):
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
-        self.hidden = nn.Sequential(nn.Linear(embed_dim, 4 * embed_dim), nn.GELU(), nn.Linear(4 * embed_dim, embed_dim))
+    def set_up(self):
+        self.hidden = nn.Sequential(
+            nn.Linear(self.embed_dim, 4 * self.embed_dim), nn.GELU(), nn.Linear(4 * self.embed_dim, self.embed_dim)
+        )
 
     def compute(self, query, key, value, padding):
         value = value + self.hidden(value)

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from cab import PaddingMasks
 from tests.cab.verification.broken_causal import hide_padding
+from tests.cab.verification.mutations import caught
 from tests.cab.verification.sound_learning import Weighted
 
 
@@ -28,6 +29,7 @@ class Unmasked(Weighted):
 # --- modes and calls -----------------------------------------------------------------------------------------
 
 
+@caught("NS", "training_is_evaluation")
 class ScaledInEvaluation(Weighted):
     """The inference path multiplies the logits by a hundredth more."""
 
@@ -35,6 +37,7 @@ class ScaledInEvaluation(Weighted):
         return super().weights(query if self.training else 1.01 * query, key, padding)
 
 
+@caught("NC", "inference_mode")
 class KeepsTable(Weighted):
     """A table is created in the first call, which may be in inference mode."""
 
@@ -46,6 +49,7 @@ class KeepsTable(Weighted):
         return super().attend(query, key, value * self.table, padding)
 
 
+@caught("NS", "several_threads")
 class SplitsByThreads(Weighted):
     """With several threads, keys are cut into one part per thread, and the last one is left out."""
 
@@ -56,6 +60,7 @@ class SplitsByThreads(Weighted):
         return super().attend(query, key, value, padding)
 
 
+@caught("CS", "no_counters")
 class CountsCalls(Weighted):
     """Random features would be drawn again at the thousandth call."""
 
@@ -66,17 +71,18 @@ class CountsCalls(Weighted):
         return super().attend(query if self.calls < 1000 else query.flip(-1), key, value, padding)
 
 
+@caught("NS", "no_counters")
 class CountsOnClass(CountsCalls):
     def attend(self, query, key, value, padding):
         type(self).calls += 1
         return Weighted.attend(self, query, key, value, padding)
 
 
+@caught("NS", "many_calls")
 class ChangesAfterFiftyCalls(Weighted):
     """The counter is hidden in a closure."""
 
-    def __init__(self, *, pattern, embed_dim, num_heads, dropout=0.0):
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def set_up(self):
         numbers = itertools.count()
         self.factor = lambda: 1.01 if next(numbers) > 50 else 1.0
 
@@ -84,11 +90,11 @@ class ChangesAfterFiftyCalls(Weighted):
         return self.factor() * super().attend(query, key, value, padding)
 
 
+@caught("NS", "many_calls no_counters")
 class RemembersTraining(Weighted):
     """Keeps values of training from the 21st call, and adds their mean in evaluation."""
 
-    def __init__(self, *, pattern, embed_dim, num_heads, dropout=0.0):
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def set_up(self):
         self.kept = []
         self.seen = 0
 
@@ -103,6 +109,7 @@ class RemembersTraining(Weighted):
         return output
 
 
+@caught("CC", "default_dtype")
 class TypeOfDefault(Weighted):
     """A factor is created in the default dtype."""
 
@@ -125,6 +132,7 @@ class WritesGradient(torch.autograd.Function):
         return gradient.mul_(1.0) if gradient.dim() == 4 else gradient.clamp_(-0.5, 0.5)
 
 
+@caught("NS", "gradient_of_residual")
 class GradientInPlace(Weighted):
     def compute(self, query, key, value, padding):
         return WritesGradient.apply(super().compute(query, key, value, padding))
@@ -146,11 +154,13 @@ class LastInput(torch.autograd.Function):
         return 2.0 * gradient * (last if last.shape == gradient.shape else last.mean())
 
 
+@caught("NS", "gradient_of_two_calls")
 class SavedOutsideContext(Weighted):
     def attend(self, query, key, value, padding):
         return super().attend(query, key, LastInput.apply(value), padding)
 
 
+@caught("NC", "gradient_of_many_rows")
 class GradientOfEightRows(Weighted):
     """Only the first eight sequences train the weights."""
 
@@ -159,11 +169,11 @@ class GradientOfEightRows(Weighted):
         return torch.cat([weights[:8], weights[8:].detach()])
 
 
+@caught("CS", "parameters_in_every_batch")
 class UnusedWhenShort(Weighted):
     """A parameter that only long sequences use."""
 
-    def __init__(self, *, pattern, embed_dim, num_heads, dropout=0.0):
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def set_up(self):
         self.far = nn.Parameter(torch.zeros(self.head_dim))
 
     def attend(self, query, key, value, padding):
@@ -187,16 +197,19 @@ class ScaledGradient(torch.autograd.Function):
         return gradient / 2 if context.low else gradient
 
 
+@caught("NS", "autocast_gradient")
 class HalfGradientUnderAutocast(Weighted):
     def attend(self, query, key, value, padding):
         return super().attend(query, key, ScaledGradient.apply(value), padding)
 
 
+@caught("CS", "autocast_lookahead")
 class NoMaskUnderAutocast(Unmasked):
     def forgets(self, query):
         return query.shape[2] > 128 and torch.is_autocast_enabled("cpu")
 
 
+@caught("NS", "module_in_bfloat16")
 class PositionsInType(Weighted):
     """Positions are numbers of the type of the input: above 256, bfloat16 has only even ones."""
 
@@ -209,23 +222,27 @@ class PositionsInType(Weighted):
 # --- sizes ---------------------------------------------------------------------------------------------------
 
 
+@caught("CS", "model_sizes")
 class NoMaskInWideHeads(Unmasked):
     def forgets(self, _query):
         return self.head_dim >= 64
 
 
+@caught("NC", "model_sizes")
 class RowsMixedInManyHeads(Weighted):
     def attend(self, query, key, value, padding):
         output = super().attend(query, key, value, padding)
         return output + 0.01 * output.mean(0, keepdim=True) if self.num_heads >= 16 else output
 
 
+@caught("CS", "model_sizes_gradient")
 class DetachedInOddHeads(Weighted):
     def weights(self, query, key, padding):
         weights = super().weights(query, key, padding)
         return weights.detach() if self.head_dim % 2 else weights
 
 
+@caught("CS", "lookahead_long", quick=False)
 class NoMaskInLongHeads(Unmasked):
     def forgets(self, query):
         return query.shape[2] > 3000 and self.num_heads > 1
@@ -234,6 +251,7 @@ class NoMaskInLongHeads(Unmasked):
 # --- padding and dropout ---------------------------------------------------------------------------------------
 
 
+@caught("NC", "padded_single_token")
 class SingleTokenLost(Weighted):
     """The average leaves the own token out of the count: a single one is divided by zero, which is caught."""
 
@@ -255,12 +273,14 @@ class QuadraticWithPadding(Weighted):
         return scores @ value / scores.sum(-1, keepdim=True).clamp_min(1e-6)
 
 
+@caught("NS", "dropout_differs")
 class DropoutSharedByRows(Weighted):
     def weights(self, query, key, padding):
         weights = super().weights(query, key, padding)
         return weights * F.dropout(torch.ones_like(weights[:1]), self.dropout, self.training)
 
 
+@caught("CS", "dropout_differs")
 class DropoutSharedByPairs(Weighted):
     """The mask of half of the batch, twice."""
 
@@ -270,6 +290,7 @@ class DropoutSharedByPairs(Weighted):
         return weights * torch.cat([half, half])[: len(weights)]
 
 
+@caught("NS", "dropout_differs")
 class DropoutOfFirstCall(Weighted):
     mask = None
 
@@ -282,12 +303,14 @@ class DropoutOfFirstCall(Weighted):
         return weights * self.mask
 
 
+@caught("NS", "dropout_per_head")
 class DropoutSharedByHeads(Weighted):
     def weights(self, query, key, padding):
         weights = super().weights(query, key, padding)
         return weights * F.dropout(torch.ones_like(weights[:, :1]), self.dropout, self.training)
 
 
+@caught("NC", "dropout_per_head")
 class DropoutSharedByPositions(Weighted):
     def weights(self, query, key, padding):
         weights = super().weights(query, key, padding)
@@ -310,26 +333,31 @@ class Hiding(Weighted):
         return kept / kept.sum(-1, keepdim=True).clamp_min(1e-9) @ value
 
 
+@caught("CS", "context_map")
 class PredecessorUnread(Hiding):
     def hidden(self, distance):
         return distance == 1
 
 
+@caught("CS", "context_map")
 class WindowOf400(Hiding):
     def hidden(self, distance):
         return distance > 400
 
 
+@caught("CS", "context_map")
 class OddTokensUnreadBeyond64(Hiding):
     def hidden(self, distance):
         return (distance > 64) & (distance % 2 == 1)
 
 
+@caught("CS", "context_map", quick=False)
 class WindowOf2000(Hiding):
     def hidden(self, distance):
         return distance > 2000
 
 
+@caught("NC", "source_map")
 class FirstKeysOnly(Weighted):
     """Reads a source only up to 256 keys."""
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cab import Attention
+from tests.cab.verification.mutations import Method, caught
 
 NEVER = float("-inf")
 
@@ -29,14 +29,16 @@ def causal_average(scores: Tensor, value: Tensor, padding: Tensor | None) -> Ten
     return scores @ value / scores.sum(-1, keepdim=True).clamp_min(1e-6)
 
 
-class ForgottenMask(Attention):
+@caught("CS", "lookahead_gradient lookahead_perturbation")
+class ForgottenMask(Method):
     """Softmax attention that never heard of causality."""
 
     def attend(self, query, key, value, padding):
         return hide_padding(query @ key.mT * self.scale, padding.key).softmax(-1) @ value
 
 
-class MaskDroppedByDropout(Attention):
+@caught("CS", "lookahead_gradient")
+class MaskDroppedByDropout(Method):
     """The causal mask is lost on the path that applies dropout (Keras, 2026)."""
 
     def attend(self, query, key, value, padding):
@@ -46,7 +48,8 @@ class MaskDroppedByDropout(Attention):
         return logits.masked_fill(future(query.shape[2]), NEVER).softmax(-1) @ value
 
 
-class FaintLeak(Attention):
+@caught("CS", "lookahead_gradient lookahead_perturbation")
+class FaintLeak(Method):
     """One part in a thousand comes from the next token, and only there where a block of 64 ends."""
 
     def attend(self, query, key, value, padding):
@@ -56,7 +59,8 @@ class FaintLeak(Attention):
         return output + 1e-3 * torch.where(at_border, value.roll(-1, 2) - value, 0.0)
 
 
-class LengthFactor(Attention):
+@caught("CS", "lookahead_length")
+class LengthFactor(Method):
     """cosFormer as published: the re-weighting cos(pi/2 (i - j)/L) divides by the final length."""
 
     autocast_dtypes = ()
@@ -68,13 +72,13 @@ class LengthFactor(Attention):
         return causal_average(scores + 1e-3, value, padding.key)
 
 
-class GlobalStabiliser(Attention):
+@caught("CS", "lookahead_gradient lookahead_perturbation")
+class GlobalStabiliser(Method):
     """Performer as published: the keys' features are divided by their maximum over all positions."""
 
     autocast_dtypes = ()
 
-    def __init__(self, *, pattern, embed_dim, num_heads, dropout=0.0):
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def set_up(self):
         self.register_buffer("projection", torch.randn(self.head_dim, 16))
 
     def attend(self, query, key, value, padding):
@@ -87,13 +91,13 @@ class GlobalStabiliser(Attention):
         return causal_average(features(query, (-1,)) @ features(key, (-1, -2)).mT, value, padding.key)
 
 
-class NoRunningSum(Attention):
+@caught("CS", "context_is_used")
+class NoRunningSum(Method):
     """Causal ABC as released: of the running weighted mean only the last term is left."""
 
     autocast_dtypes = ()
 
-    def __init__(self, *, pattern, embed_dim, num_heads, dropout=0.0):
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def set_up(self):
         self.compress = nn.Parameter(torch.randn(2, self.head_dim, 16) * self.head_dim**-0.5)
 
     def attend(self, query, key, value, padding):
@@ -109,7 +113,8 @@ class NoRunningSum(Attention):
         return torch.einsum("bhnr,bhnre->bhne", weights, values)
 
 
-class OwnBlockSummary(Attention):
+@caught("CS", "lookahead_gradient lookahead_perturbation")
+class OwnBlockSummary(Method):
     """Softmax over the tokens of the own block so far and over block means, the own block's among them."""
 
     requires_right_padding = True
@@ -130,7 +135,8 @@ class OwnBlockSummary(Attention):
         return near_weight @ value + far_weight @ values
 
 
-class ChunkState(Attention):
+@caught("CS", "lookahead_gradient lookahead_perturbation")
+class ChunkState(Method):
     """Linear attention by chunks, where the state that a chunk starts from is the one it ends with."""
 
     requires_right_padding = True
@@ -146,13 +152,13 @@ class ChunkState(Attention):
         return scores @ value / scores.sum(-1, keepdim=True).clamp_min(1e-6)
 
 
-class CircularConvolution(Attention):
+@caught("CS", "lookahead_gradient lookahead_perturbation")
+class CircularConvolution(Method):
     """A long convolution by FFT without zeros behind the sequence: its end runs into its beginning."""
 
     requires_right_padding = True
 
-    def __init__(self, *, pattern, embed_dim, num_heads, dropout=0.0):
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def set_up(self):
         self.decay = nn.Parameter(torch.linspace(-3.0, 0.0, self.head_dim))
 
     def attend(self, _query, _key, value, padding):
@@ -163,7 +169,7 @@ class CircularConvolution(Attention):
         return torch.fft.irfft(torch.fft.rfft(value, dim=2) * torch.fft.rfft(kernel, dim=0), n=n, dim=2)
 
 
-class CausalSoftmax(Attention):
+class CausalSoftmax(Method):
     """Sound causal softmax attention: what the decoding defects below start from."""
 
     def attend(self, query, key, value, padding):
@@ -171,6 +177,7 @@ class CausalSoftmax(Attention):
         return logits.masked_fill(future(query.shape[2]), NEVER).softmax(-1) @ value
 
 
+@caught("CS", "decode_padded_left decode_padded_inside")
 class StateIgnoresPadding(CausalSoftmax):
     """The decoding cache keeps the keys of padded tokens, and later tokens see them."""
 
@@ -181,6 +188,7 @@ class StateIgnoresPadding(CausalSoftmax):
         return output, state
 
 
+@caught("CS", "decode_after_prefill")
 class PrefillForgetsState(CausalSoftmax):
     """A prompt read in pieces: each piece of more than one token starts anew."""
 
@@ -190,6 +198,7 @@ class PrefillForgetsState(CausalSoftmax):
         return super().prefill(query, state, query_padding_mask=query_padding_mask)
 
 
+@caught("CS", "decode_reordered")
 class StateOnModule(CausalSoftmax):
     """The cache lives on the module, so beam search cannot move its rows."""
 
@@ -202,6 +211,7 @@ class StateOnModule(CausalSoftmax):
         return output, state
 
 
+@caught("CS", "decode_steps")
 class StepDropsLastToken(CausalSoftmax):
     """An error by one: a step attends to what came before it, not to itself."""
 

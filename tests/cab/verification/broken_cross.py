@@ -5,10 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cab import Attention, PaddingMasks
+from cab import PaddingMasks
 from tests.cab.verification.broken import Softmax
+from tests.cab.verification.mutations import Method, caught
 
 
+@caught("CC", "lookahead_gradient lookahead_perturbation")
 class QueriesSeeEachOther(Softmax):
     """Queries are centered by their mean over targets, later ones included."""
 
@@ -16,13 +18,13 @@ class QueriesSeeEachOther(Softmax):
         return super().weights(query - query.mean(2, keepdim=True), key, padding)
 
 
-class QueryStabiliserOverTargets(Attention):
+@caught("CC", "lookahead_gradient lookahead_perturbation")
+class QueryStabiliserOverTargets(Method):
     """Performer whose query features are divided by their maximum over all targets, before a floor is added."""
 
     autocast_dtypes = ()
 
-    def __init__(self, *, pattern, embed_dim, num_heads, dropout=0.0):
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def set_up(self):
         self.register_buffer("projection", torch.randn(self.head_dim, 16))
 
     def attend(self, query, key, value, padding):
@@ -38,7 +40,8 @@ class QueryStabiliserOverTargets(Attention):
         return q @ (k.mT @ value) / (q @ k.sum(2).unsqueeze(-1)).clamp_min(1e-9)
 
 
-class SharedScale(Attention):
+@caught("CC", "lookahead_length")
+class SharedScale(Method):
     """cosFormer as published in a cross pattern: one scale for targets and source, the longer of the two lengths."""
 
     autocast_dtypes = ()
@@ -52,6 +55,7 @@ class SharedScale(Attention):
         return scores @ value / scores.sum(-1, keepdim=True).clamp_min(1e-6)
 
 
+@caught("CC", "decode_padded_right decode_padded_left decode_padded_inside")
 class SourceMaskLostInDecoding(Softmax):
     """Decoding starts from the source without its mask."""
 
@@ -59,6 +63,7 @@ class SourceMaskLostInDecoding(Softmax):
         return super().init_state(batch_size, key=key, value=value)
 
 
+@caught("NC", "context_is_used")
 class SourceIgnored(Softmax):
     """Attends to the targets themselves; the source only lends its length."""
 
@@ -66,6 +71,7 @@ class SourceIgnored(Softmax):
         return super().attend(query, query, query, PaddingMasks(None, padding.query))
 
 
+@caught("NC", "same_source")
 class OneTensorAlone(Softmax):
     """Works when key and value are one tensor and takes the key for the value."""
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 
 from tests.cab.verification.broken_causal import CausalSoftmax
+from tests.cab.verification.mutations import caught
 from tests.cab.verification.sound_learning import Gated
 
 
+@caught("CS", "prefill_keeps_state")
 class WritesIntoState(Gated):
     """A prompt of several tokens adds to the sums that it received."""
 
@@ -19,6 +21,7 @@ class WritesIntoState(Gated):
         return output, new
 
 
+@caught("CS", "decode_branches")
 class SharedCapacity(CausalSoftmax):
     """Tokens are written into a buffer with room for 64 more, which all continuations of a state share."""
 
@@ -33,6 +36,7 @@ class SharedCapacity(CausalSoftmax):
         return output, new | {"query": buffer[:, :after]}
 
 
+@caught("CS", "state_has_rows")
 class StateWithoutRows(Gated):
     """The number of tokens read is one number for all rows."""
 
@@ -44,6 +48,7 @@ class StateWithoutRows(Gated):
         return output, new | {"count": state["count"] + query.shape[2]}
 
 
+@caught("CS", "decode_reordered")
 class PaddingOnModule(CausalSoftmax):
     """The padding of a prompt is kept on the module, where beam search does not reorder it."""
 
@@ -62,6 +67,7 @@ class PaddingOnModule(CausalSoftmax):
         return super().prefill(query, state, query_padding_mask=query_padding_mask)
 
 
+@caught("CS", "step_growth")
 class GrowingState(Gated):
     """Declares a constant state, and keeps all keys."""
 
@@ -73,6 +79,7 @@ class GrowingState(Gated):
         return output, new | {"all": torch.cat([state["all"], key[:, 0, :, 0]], 1)}
 
 
+@caught("CS", "step_growth")
 class QuadraticStep(GrowingState):
     """Every step compares all pairs of earlier tokens."""
 
@@ -84,6 +91,7 @@ class QuadraticStep(GrowingState):
         return output + 0.0 * pairs.mean((1, 2))[:, None, None, None], new
 
 
+@caught("CS", "decode_steps", quick=False)
 class StopsAfter1500(Gated):
     """The decay of a counter that overflows."""
 

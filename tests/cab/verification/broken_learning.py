@@ -10,11 +10,13 @@ from cab import PaddingMasks
 from cab.attention import SINGLE_LAYER
 from cab.training import ParamGroupOverride
 from tests.cab.verification.broken_causal import hide_padding
+from tests.cab.verification.mutations import caught
 from tests.cab.verification.sound_learning import Clustered, Gated, Sharpened, Weighted
 
 # --- losses --------------------------------------------------------------------------------------------------
 
 
+@caught("CS", "loss_lookahead")
 class LossOfAllKeys(Sharpened):
     """The entropy is that of weights without the causal mask: a target's loss trains on what comes later."""
 
@@ -24,6 +26,7 @@ class LossOfAllKeys(Sharpened):
         return self.weights(query, key, padding) @ value
 
 
+@caught("CS CC", "loss_lookahead")
 class LossComparesWithLater(Sharpened):
     """A thousandth of each loss is the next token's, detached: no gradient shows it."""
 
@@ -34,6 +37,7 @@ class LossComparesWithLater(Sharpened):
         return weights @ value
 
 
+@caught("NS CC", "loss_padding")
 class LossCountsPadding(Sharpened):
     """The loss is averaged over all targets, padded ones among them."""
 
@@ -43,6 +47,7 @@ class LossCountsPadding(Sharpened):
         return weights @ value
 
 
+@caught("NC", "loss_padding")
 class LossOfPaddedKeys(Sharpened):
     """The entropy is divided by the logarithm of the number of keys, padded ones among them."""
 
@@ -52,6 +57,7 @@ class LossOfPaddedKeys(Sharpened):
         return weights @ value
 
 
+@caught("NS", "loss_once")
 class LossInEvaluation(Sharpened):
     """The loss is there whatever the mode."""
 
@@ -60,6 +66,7 @@ class LossInEvaluation(Sharpened):
         return padding
 
 
+@caught("CS", "loss_once")
 class LossGivenTwice(Sharpened):
     """The loss stays after it was given away."""
 
@@ -67,6 +74,7 @@ class LossGivenTwice(Sharpened):
         return torch.stack(self._losses).sum() if self._losses else None
 
 
+@caught("NS", "loss_number")
 class LossOfInputs(Sharpened):
     """A number that depends on what was read: the mean entropy of the batch."""
 
@@ -76,6 +84,7 @@ class LossOfInputs(Sharpened):
         return weights @ value
 
 
+@caught("CC", "loss_number")
 class LossOfDetachedInputs(Sharpened):
     """A number that depends on the size of the inputs, without a gradient to them."""
 
@@ -84,6 +93,7 @@ class LossOfDetachedInputs(Sharpened):
         return self.weights(query, key, padding) @ value
 
 
+@caught("NC", "loss_once")
 class LossTwiceRecomputed(Sharpened):
     """The loss is added again where activations are formed anew."""
 
@@ -96,6 +106,7 @@ class LossTwiceRecomputed(Sharpened):
 # --- buffers that learn --------------------------------------------------------------------------------------
 
 
+@caught("CS", "forward_keeps_state statistics_once")
 class BufferInForward(Clustered):
     """Centroids follow the keys in the forward pass."""
 
@@ -106,11 +117,11 @@ class BufferInForward(Clustered):
         return output
 
 
+@caught("NC", "forward_keeps_state")
 class CountsCalls(Weighted):
     """A buffer counts the calls, in evaluation too."""
 
-    def __init__(self, *, pattern, embed_dim, num_heads, dropout=0.0):
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def set_up(self):
         self.register_buffer("calls", torch.zeros((), dtype=torch.long))
 
     def attend(self, query, key, value, padding):
@@ -118,6 +129,7 @@ class CountsCalls(Weighted):
         return super().attend(query, key, value, padding)
 
 
+@caught("NS", "forward_keeps_state")
 class BufferInBackward(Clustered):
     """Centroids move when the gradient arrives."""
 
@@ -131,6 +143,7 @@ class BufferInBackward(Clustered):
         self.centroids += 0.01 * gradient.mean()
 
 
+@caught("NS", "statistics_once")
 class GathersTwice(Clustered):
     """Statistics are added again where activations are formed anew."""
 
@@ -141,6 +154,7 @@ class GathersTwice(Clustered):
                 self._statistics[name] = self._statistics.get(name, 0.0) + x
 
 
+@caught("CC", "statistics_once")
 class DividesByCalls(Clustered):
     """What is learned is divided by the calls of the step, recomputed ones among them."""
 
@@ -155,6 +169,7 @@ class DividesByCalls(Clustered):
         self.calls = 0
 
 
+@caught("NS", "statistics_once")
 class GathersInEvaluation(Clustered):
     """Statistics are added in evaluation too."""
 
@@ -165,6 +180,7 @@ class GathersInEvaluation(Clustered):
         self.training = mode
 
 
+@caught("NC", "statistics_padding")
 class StatisticsOfPadding(Clustered):
     """Padded keys, projections of zeros, pull the centroids."""
 
@@ -172,6 +188,7 @@ class StatisticsOfPadding(Clustered):
         return super().collected(key, PaddingMasks())
 
 
+@caught("CS", "statistics_padding")
 class StatisticsOfMeans(Clustered):
     """Each pass gives means instead of sums, so how many passes a step has decides what is learned."""
 
@@ -180,6 +197,7 @@ class StatisticsOfMeans(Clustered):
         return parts, total / parts.sum((0, 2)).unsqueeze(-1)
 
 
+@caught("NC", "statistics_once")
 class LearnsUnsaved(Clustered):
     """What is learned is kept beside the state_dict."""
 
@@ -195,6 +213,7 @@ class LearnsUnsaved(Clustered):
 # --- what is computed from the layer's inputs ----------------------------------------------------------------
 
 
+@caught("NS", "padded_right padded_left padded_inside")
 class GateOverPadding(Gated):
     """Strengths are a softmax over the sequence, padding included."""
 
@@ -205,6 +224,7 @@ class GateOverPadding(Gated):
         return super().weighted(key, strength / strength.amax(-1, keepdim=True), padding) + 0.01 * strength.mean()
 
 
+@caught("NC", "padded_right padded_left padded_inside")
 class GateCountsTokens(Gated):
     """Gates are lowered by the mean gate of the row, in which padding counts."""
 
@@ -213,6 +233,7 @@ class GateCountsTokens(Gated):
         return {"gate": gate - 0.01 * gate.mean(-1, keepdim=True)}
 
 
+@caught("CS CC", "lookahead_gradient lookahead_perturbation")
 class GateSeesAll(Gated):
     """The gate comes from the mean of the sequence."""
 
@@ -220,6 +241,7 @@ class GateSeesAll(Gated):
         return super().query_side_inputs(query + query.mean(1, keepdim=True))
 
 
+@caught("CS", "lookahead_gradient lookahead_perturbation")
 class StrengthOfNext(Gated):
     """A thousandth of a key's strength is its successor's."""
 
@@ -228,6 +250,7 @@ class StrengthOfNext(Gated):
         return {"strength": strength + 1e-3 * F.pad(strength[..., 1:], (0, 1))}
 
 
+@caught("CS", "decode_steps decode_after_prefill")
 class GateLostInDecoding(Gated):
     """Decoding has no gate."""
 
@@ -235,6 +258,7 @@ class GateLostInDecoding(Gated):
         return super().decode(query, key, value, state, padding, gate=torch.ones_like(gate), strength=strength)
 
 
+@caught("CS", "decode_after_prefill")
 class StrengthOfFirst(Gated):
     """Decoding takes the strength of the first of the tokens that it reads for all of them."""
 
@@ -267,6 +291,7 @@ class FirstIgnoresPadding(LastSeesAll):
         return Weighted.weights(self, query, key, PaddingMasks() if is_first else padding)
 
 
+@caught("NS", "param_group_overrides")
 class RuleOfNobody(Weighted):
     """A rule for a parameter that is called otherwise."""
 
@@ -274,6 +299,7 @@ class RuleOfNobody(Weighted):
         return {"decay": ParamGroupOverride(learning_rate=1e-4)}
 
 
+@caught("NC", "param_group_overrides")
 class RuleBelowZero(Sharpened):
     """A negative decay, which blows the parameter up."""
 
@@ -281,12 +307,12 @@ class RuleBelowZero(Sharpened):
         return {"temperature": ParamGroupOverride(weight_decay=-0.1)}
 
 
+@caught("CS", "param_group_overrides")
 class RuleOfModule(Weighted):
     """A rule for a whole layer instead of its weight."""
 
-    def __init__(self, *, pattern, embed_dim, num_heads, dropout=0.0):
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
-        self.gate = nn.Linear(embed_dim, embed_dim)
+    def set_up(self):
+        self.gate = nn.Linear(self.embed_dim, self.embed_dim)
 
     def query_side_inputs(self, query):
         self.last = self.gate(query)

@@ -6,9 +6,11 @@ import torch
 
 from cab import PaddingMasks
 from tests.cab.verification.broken_causal import hide_padding
+from tests.cab.verification.mutations import caught
 from tests.cab.verification.sound_learning import Weighted
 
 
+@caught("CS", "lookahead_gradient lookahead_perturbation")
 class BorderLeak(Weighted):
     """One part in a thousand of the output where a block ends is the next token's."""
 
@@ -21,26 +23,32 @@ class BorderLeak(Weighted):
         return output + 1e-3 * torch.where(at_border[:, None], value.roll(-1, 2), 0.0)
 
 
+@caught("CS", "lookahead_perturbation", quick=False)
 class BorderLeak77(BorderLeak):
     block = 77
 
 
+@caught("CS", "lookahead_gradient", quick=False)
 class BorderLeak191(BorderLeak):
     block = 191
 
 
+@caught("CS", "lookahead_long", quick=False)
 class BorderLeak350(BorderLeak):
     block = 350
 
 
+@caught("CS", "lookahead_long", quick=False)
 class BorderLeak1000(BorderLeak):
     block = 1000
 
 
+@caught("CS", "lookahead_long", quick=False)
 class BorderLeak1536(BorderLeak):
     block = 1536
 
 
+@caught("CS", "lookahead_long lookahead_length", quick=False)
 class NoMaskBeyond3000(Weighted):
     """Another code path for long sequences, without the causal mask."""
 
@@ -52,10 +60,12 @@ class NoMaskBeyond3000(Weighted):
         return super().weights(query, key, padding)
 
 
+@caught("CS", "lookahead_long", quick=False)
 class NoMaskBeyond400(NoMaskBeyond3000):
     beyond = 400
 
 
+@caught("NS", "padded_left padded_in_training_inside", quick=False)
 class PaddingForgottenBeyond300(Weighted):
     """Padding is not looked at in long sequences."""
 
@@ -65,10 +75,12 @@ class PaddingForgottenBeyond300(Weighted):
         return super().weights(query, key, PaddingMasks() if key.shape[2] > self.beyond else padding)
 
 
+@caught("NS", "padded_right", quick=False)
 class PaddingForgottenBeyond3500(PaddingForgottenBeyond300):
     beyond = 3500
 
 
+@caught("CS", "decode_steps", quick=False)
 class CacheOf500(Weighted):
     """Decoding keeps the last 500 tokens."""
 
@@ -79,10 +91,12 @@ class CacheOf500(Weighted):
         return output, {name: x[:, -self.kept :] for name, x in state.items()}
 
 
+@caught("CS", "decode_after_prefill", quick=False)
 class CacheOf3900(CacheOf500):
     kept = 3900
 
 
+@caught("NS", "any_length", quick=False)
 class NumbersLostBeyond2500(Weighted):
     """What is far beyond the usual is infinite."""
 
@@ -93,10 +107,12 @@ class NumbersLostBeyond2500(Weighted):
         return output * torch.inf if query.shape[2] > self.beyond else output
 
 
+@caught("CS", "any_length", quick=False)
 class NumbersLostBeyond4100(NumbersLostBeyond2500):
     beyond = 4100
 
 
+@caught("NS", "batch_size rows_independent", quick=False)
 class RowsMixedBeyond900(Weighted):
     """Long sequences share a hundredth with the other rows."""
 
@@ -105,6 +121,7 @@ class RowsMixedBeyond900(Weighted):
         return output + 0.01 * output.mean(0, keepdim=True) if query.shape[2] > 900 else output
 
 
+@caught("NS", "eval_repeatable", quick=False)
 class RandomBeyond800(Weighted):
     """Long sequences are computed from a random part of the keys, in evaluation too."""
 
@@ -137,6 +154,7 @@ class DigitsLost(ScaledBySize):
     every, dtypes = 20, (torch.float32,)
 
 
+@caught("NS", "gradient_is_derivative", quick=False)
 class DetachedBeyond1000(Weighted):
     """Long sequences lose the gradient of their weights."""
 
@@ -145,6 +163,7 @@ class DetachedBeyond1000(Weighted):
         return weights.detach() if query.shape[2] > 1000 else weights
 
 
+@caught("NS", "batch_size")
 class LargeBatchMixed(Weighted):
     """From nine rows on, values are centered over the batch."""
 
@@ -156,10 +175,12 @@ class LargeBatchMixed(Weighted):
         return super().attend(query, key, value, padding)
 
 
+@caught("NC", "batch_size")
 class HugeBatchMixed(LargeBatchMixed):
     rows = 257
 
 
+@caught("NS", "lengths_in_turn")
 class LongestSoFar(Weighted):
     """A factor depends on the longest sequence that was ever read."""
 
@@ -170,6 +191,7 @@ class LongestSoFar(Weighted):
         return super().weights(query * (1.0 + 1e-3 * self.longest / key.shape[2]), key, padding)
 
 
+@caught("NC", "lengths_in_turn")
 class KeepsPositions(Weighted):
     """Positions, relative to the length, are kept and only made anew for longer sequences."""
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from cab import Attention, Pattern
+from cab import Pattern
 from tests.cab.verification.broken_causal import future, hide_padding
+from tests.cab.verification.mutations import Method, caught
 
 
-class PackedSoftmax(Attention):
+class PackedSoftmax(Method):
     """Sound: all tokens are one sequence, in which pairs of tokens across a border are hidden."""
 
     def attend(self, query, key, value, padding):
@@ -32,6 +33,7 @@ class PackedSoftmax(Attention):
         return torch.bucketize(torch.arange(ends[-1]), ends[1:], right=True)
 
 
+@caught("CS NC", "packed_outputs packed_gradients packed_borders")
 class BorderOffByOne(PackedSoftmax):
     """The first token of a sequence belongs to the sequence before it."""
 
@@ -39,6 +41,7 @@ class BorderOffByOne(PackedSoftmax):
         return torch.bucketize(torch.arange(ends[-1]), ends[1:])
 
 
+@caught("NS CC", "packed_outputs packed_gradients packed_borders")
 class NoBorders(PackedSoftmax):
     """The packed tensor is one sequence."""
 
@@ -46,6 +49,7 @@ class NoBorders(PackedSoftmax):
         return torch.zeros(int(ends[-1]), dtype=torch.int64)
 
 
+@caught("NS", "packed_outputs packed_gradients")
 class PositionsGoOn(PackedSoftmax):
     """Absolute positions, which count from the first token of the packed tensor."""
 
@@ -56,6 +60,7 @@ class PositionsGoOn(PackedSoftmax):
         return super().project(query + position.sin(), key, value)
 
 
+@caught("NC", "packed_gradients")
 class DetachedShortSequences(PackedSoftmax):
     """The outputs of single tokens have no gradients."""
 
@@ -65,6 +70,7 @@ class DetachedShortSequences(PackedSoftmax):
         return torch.where((numbers.bincount()[numbers] == 1)[:, None], output.detach(), output)
 
 
+@caught("NS", "packed_loss")
 class LossOfEverySequence(PackedSoftmax):
     """Every sequence adds a whole auxiliary loss, so many short sequences count more than one long sequence."""
 
@@ -77,6 +83,7 @@ class LossOfEverySequence(PackedSoftmax):
         return torch.cat([self(tokens[None])[0] if len(tokens) else tokens for tokens in query.split(lengths)])
 
 
+@caught("CS", "packed_prompts")
 class StateOfThePromptBefore(PackedSoftmax):
     """Prompts are read one after the other, and the state is not reset in between."""
 
@@ -94,6 +101,7 @@ class StateOfThePromptBefore(PackedSoftmax):
         return torch.cat(outputs), state | {"query": torch.cat(tokens), "query_padding": masks}
 
 
+@caught("CS", "packed_prompts")
 class EmptyPromptResets(PackedSoftmax):
     """A sequence without new tokens loses what it has read."""
 

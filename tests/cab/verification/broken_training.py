@@ -7,11 +7,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from tests.cab.verification.mutations import caught
 from tests.cab.verification.sound_learning import Gated, Weighted
 
 # --- in training mode alone, and without a gradient --------------------------------------------------------------
 
 
+@caught("CS", "lookahead_in_training")
 class FutureMeanInTraining(Weighted):
     """A thousandth of the detached mean of all values, later ones included."""
 
@@ -20,6 +22,7 @@ class FutureMeanInTraining(Weighted):
         return output + 1e-3 * value.detach().mean(2, keepdim=True) if self.training else output
 
 
+@caught("CC", "lookahead_in_training")
 class LargestToComeInTraining(Weighted):
     """Logits are divided by the largest detached query, wherever it is."""
 
@@ -29,6 +32,7 @@ class LargestToComeInTraining(Weighted):
         return super().weights(query, key, padding)
 
 
+@caught("NS", "padded_in_training_right padded_in_training_left")
 class PaddedShareInTraining(Weighted):
     """The output grows with the share of padding."""
 
@@ -39,6 +43,7 @@ class PaddedShareInTraining(Weighted):
         return output
 
 
+@caught("NC", "padded_in_training_right padded_in_training_left")
 class PaddedMeanInTraining(Weighted):
     """Values are centered by a detached mean in which padding counts."""
 
@@ -48,6 +53,7 @@ class PaddedMeanInTraining(Weighted):
         return super().attend(query, key, value, padding)
 
 
+@caught("NS", "rows_in_training")
 class OtherRowsInTraining(Weighted):
     """A hundredth of the detached mean of the batch."""
 
@@ -56,6 +62,7 @@ class OtherRowsInTraining(Weighted):
         return output + 0.01 * value.detach().mean((0, 2), keepdim=True) if self.training else output
 
 
+@caught("CC", "rows_in_training")
 class LargestRowInTraining(Weighted):
     """Logits are scaled by the largest key of the batch, once that is large."""
 
@@ -68,6 +75,7 @@ class LargestRowInTraining(Weighted):
 # --- gradients and dropout -----------------------------------------------------------------------------------
 
 
+@caught("NS", "gradient_is_derivative fast_is_reference")
 class DetachedInTraining(Weighted):
     """A tenth of the gradient to the values is cut off, in training mode."""
 
@@ -77,6 +85,7 @@ class DetachedInTraining(Weighted):
         return super().attend(query, key, value, padding)
 
 
+@caught("CS", "gradient_is_derivative fast_is_reference")
 class DetachedUnderMask(Weighted):
     """Where there is padding, the weights get no gradient."""
 
@@ -85,6 +94,7 @@ class DetachedUnderMask(Weighted):
         return weights if padding.key is None else weights.detach()
 
 
+@caught("NS", "dropout_mean")
 class DropoutNotRescaled(Weighted):
     """What is left after dropout is not scaled up."""
 
@@ -94,6 +104,7 @@ class DropoutNotRescaled(Weighted):
         return weights * kept
 
 
+@caught("CS", "dropout_mean")
 class DropoutOutputNotRescaled(Weighted):
     """Elements of the output are dropped, and the rest scaled by the rate's square root too little."""
 
@@ -102,6 +113,7 @@ class DropoutOutputNotRescaled(Weighted):
         return F.dropout(output, self.dropout, self.training) * (1 - self.dropout * self.training) ** 0.5
 
 
+@caught("NC", "dropout_rate")
 class DropoutOfATenth(Weighted):
     """The rate is written into the code."""
 
@@ -109,6 +121,7 @@ class DropoutOfATenth(Weighted):
         return F.dropout(super().weights(query, key, padding), 0.1 if self.dropout else 0.0, self.training)
 
 
+@caught("CS", "dropout_rate")
 class DropoutOfHalfTheRate(Weighted):
     """Half of the declared rate."""
 
@@ -119,6 +132,7 @@ class DropoutOfHalfTheRate(Weighted):
 # --- generators, classes, batches, states --------------------------------------------------------------------
 
 
+@caught("NS", "generators_untouched")
 class SeedsInTraining(Weighted):
     """Every call in training starts torch's generator anew."""
 
@@ -128,6 +142,7 @@ class SeedsInTraining(Weighted):
         return super().attend(query, key, value, padding)
 
 
+@caught("CS", "generators_untouched")
 class DrawsInEvaluation(Weighted):
     """A random number that nobody needs, in evaluation too."""
 
@@ -135,6 +150,7 @@ class DrawsInEvaluation(Weighted):
         return super().attend(query, key, value, padding) + 0.0 * torch.rand(())
 
 
+@caught("NC", "generators_untouched")
 class DrawsFromNumpy(Weighted):
     """A random number of numpy's generator in training."""
 
@@ -142,6 +158,7 @@ class DrawsFromNumpy(Weighted):
         return super().attend(query, key, value, padding) + (0.0 * np.random.rand() if self.training else 0.0)
 
 
+@caught("NS", "modules_apart")
 class FeaturesOnClass(Weighted):
     """A random rotation, drawn once for all modules of the class and kept there."""
 
@@ -154,6 +171,7 @@ class FeaturesOnClass(Weighted):
         return super().weights(query @ rotation, key, padding)
 
 
+@caught("CS", "modules_apart")
 class FeaturesByWidth(Weighted):
     """The same in a dictionary, one for each width of a head."""
 
@@ -165,17 +183,18 @@ class FeaturesByWidth(Weighted):
         return super().weights(query @ self.rotations[self.head_dim], key, padding)
 
 
+@caught("NC", "modules_apart")
 class LastModuleWins(Weighted):
     """The scale of the module that was built last is that of all."""
 
-    def __init__(self, *, pattern, embed_dim, num_heads, dropout=0.0):
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def set_up(self):
         LastModuleWins.temperature = self.head_dim**0.5
 
     def weights(self, query, key, padding):
         return super().weights(query / LastModuleWins.temperature, key, padding)
 
 
+@caught("CS", "calls_leave_nothing")
 class RemembersBatch(Weighted):
     """In training the mean of the last batch is added a little."""
 
@@ -189,6 +208,7 @@ class RemembersBatch(Weighted):
         return output
 
 
+@caught("NS", "calls_leave_nothing")
 class RemembersLargest(Weighted):
     """In training logits are clipped by the largest that any batch had."""
 
@@ -201,6 +221,7 @@ class RemembersLargest(Weighted):
         return super().weights(query, key, padding)
 
 
+@caught("CS", "decode_keeps_state")
 class AddsToState(Gated):
     """The sums of the state that a step is given are added to in place."""
 
@@ -210,6 +231,7 @@ class AddsToState(Gated):
         return output, {**new, "sum": state["sum"]}
 
 
+@caught("CS", "decode_keeps_state")
 class RenamesInState(Gated):
     """The mapping that a step is given is filled with the new state."""
 
@@ -222,14 +244,15 @@ class RenamesInState(Gated):
 # --- what is there and does nothing ------------------------------------------------------------------------------
 
 
+@caught("NS", "parameters_learn")
 class UnusedParameter(Weighted):
     """A parameter that no equation has."""
 
-    def __init__(self, *, pattern, embed_dim, num_heads, dropout=0.0):
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
-        self.temperature = nn.Parameter(torch.ones(num_heads))
+    def set_up(self):
+        self.temperature = nn.Parameter(torch.ones(self.num_heads))
 
 
+@caught("CC", "parameters_learn")
 class RoundedParameter(UnusedParameter):
     """A parameter that is rounded, which has no gradient."""
 
@@ -237,6 +260,7 @@ class RoundedParameter(UnusedParameter):
         return super().weights(query * self.temperature.round()[:, None, None], key, padding)
 
 
+@caught("NC", "each_input_is_used")
 class QueryIgnored(Weighted):
     """Weights come from the keys alone."""
 
@@ -244,6 +268,7 @@ class QueryIgnored(Weighted):
         return super().weights(torch.ones_like(query), key, padding)
 
 
+@caught("CC", "each_input_is_used")
 class ValueIgnored(Weighted):
     """The keys are averaged."""
 
@@ -251,6 +276,7 @@ class ValueIgnored(Weighted):
         return self.weights(query, key, padding) @ key + 0.0 * value.sum()
 
 
+@caught("NC", "each_input_is_used")
 class KeyIgnored(Weighted):
     """The values are compared with the queries."""
 
@@ -258,6 +284,7 @@ class KeyIgnored(Weighted):
         return self.weights(query, value, padding) @ value + 0.0 * key.sum()
 
 
+@caught("NC", "inputs_untouched")
 class MaskInPlace(Weighted):
     """The source's mask is changed for the caller: its first token is real from now on."""
 
@@ -267,6 +294,7 @@ class MaskInPlace(Weighted):
         return super().attend(query, key, value, padding)
 
 
+@caught("CC", "inputs_untouched")
 class MaskEmptied(Weighted):
     """Rows that are padding alone are made real, in the caller's mask."""
 
@@ -277,6 +305,7 @@ class MaskEmptied(Weighted):
         return output
 
 
+@caught("NS", "output_type")
 class ReturnsDouble(Weighted):
     """In evaluation the output is float64."""
 
@@ -285,6 +314,7 @@ class ReturnsDouble(Weighted):
         return output if self.training else output.double()
 
 
+@caught("CS", "output_type")
 class StepReturnsHalf(Weighted):
     """Decoding gives bfloat16."""
 

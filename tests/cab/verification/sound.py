@@ -6,8 +6,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from cab import Attention
 from tests.cab.verification.broken_causal import NEVER, future
+from tests.cab.verification.mutations import Method
 
 
 class PlainAverage(nn.Module):
@@ -106,7 +106,7 @@ class CachedAverage(PlainAverage):
         return (state["sum"] / state["count"].clamp_min(1.0)).reshape(query_t.shape), state
 
 
-class ReluWeights(Attention):
+class ReluWeights(Method):
     """Many outputs are exactly 0, also of single tokens. Weights are dropped after they are normalized."""
 
     selects_tokens = True

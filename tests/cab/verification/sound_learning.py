@@ -6,23 +6,22 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from cab import Attention
 from cab.attention import SINGLE_LAYER
 from cab.training import ParamGroupOverride
 from tests.cab.verification.broken_causal import NEVER, future, hide_padding
+from tests.cab.verification.mutations import Method
 
 
-class Gated(Attention):
+class Gated(Method):
     """Linear attention with a gate for each target and a strength for each key, from the layer's inputs."""
 
     autocast_dtypes = ()
     has_constant_size_state = True
 
-    def __init__(self, *, pattern, embed_dim, num_heads, dropout=0.0):
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def set_up(self):
         self.requires_right_padding = True
-        self.gate = nn.Linear(embed_dim, num_heads)
-        self.strength = nn.Linear(embed_dim, num_heads)
+        self.gate = nn.Linear(self.embed_dim, self.num_heads)
+        self.strength = nn.Linear(self.embed_dim, self.num_heads)
 
     def query_side_inputs(self, query):
         return {"gate": self.gate(query).sigmoid().transpose(1, 2)}
@@ -66,7 +65,7 @@ class Gated(Attention):
         return gate.unsqueeze(-1) * (q @ state["sum"]) / (q @ state["keys"].unsqueeze(-1)).clamp_min(1e-6), state
 
 
-class Weighted(Attention):
+class Weighted(Method):
     """Softmax attention, causal in CS, whose weights are there to work with: what the classes below start from."""
 
     def weights(self, query, key, padding):
@@ -88,9 +87,8 @@ class Weighted(Attention):
 class Sharpened(Weighted):
     """A loss of its own: the entropy of each target's weights, and the size of a parameter."""
 
-    def __init__(self, *, pattern, embed_dim, num_heads, dropout=0.0):
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
-        self.temperature = nn.Parameter(torch.ones(num_heads, 1, 1))
+    def set_up(self):
+        self.temperature = nn.Parameter(torch.ones(self.num_heads, 1, 1))
 
     def param_group_overrides(self):
         return {"temperature": ParamGroupOverride(learning_rate=1e-4, weight_decay=0.0)}
@@ -115,9 +113,8 @@ class Clustered(Weighted):
 
     centroids: torch.Tensor
 
-    def __init__(self, *, pattern, embed_dim, num_heads, dropout=0.0):
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
-        self.register_buffer("centroids", torch.randn(num_heads, 4, self.head_dim))
+    def set_up(self):
+        self.register_buffer("centroids", torch.randn(self.num_heads, 4, self.head_dim))
 
     def membership(self, x):
         return (x @ self.centroids.mT).softmax(-1)

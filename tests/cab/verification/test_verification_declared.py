@@ -16,7 +16,7 @@ from cab.verification import run_checks, select_checks, verify_attention
 from cab.verification.subject import Subject
 from cab.verification.suite import headline
 from tests.cab.verification import broken, broken_causal, sound
-from tests.cab.verification.test_verification_catches import failures
+from tests.cab.verification.mutations import failures
 
 
 class Exits(sound.PlainAverage):

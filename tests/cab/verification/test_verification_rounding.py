@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from cab.verification import compare, run_checks, select_checks, subject_of
 from tests.cab.verification.broken_long import DigitsLost, RoundingDecides, ScaledBySize
-from tests.cab.verification.test_verification_catches import failures
+from tests.cab.verification.mutations import failures
 
 pytestmark = pytest.mark.slow
 
