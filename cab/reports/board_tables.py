@@ -28,7 +28,7 @@ from cab.reports.tables import (
     records_link,
     text_column,
 )
-from cab.scoring.measured_costs import LENGTH
+from cab.scoring.costs import LENGTH
 from cab.scoring.statistics import MARGIN, ONE_SEED_LEGEND, ONE_SEED_MARK
 from cab.suite.cells import ANCHORS, PRESET, CellResults, cell_descriptions, metric_meanings
 from cab.suite.check import invalid_cells

@@ -14,7 +14,7 @@ import pandas as pd
 from cab.files.disk import sanitize_table, sanitize_text
 from cab.records.record import REFERENCE_DIRS, Record, Status
 from cab.registry.registries import ATTENTIONS
-from cab.scoring.measured_costs import LENGTH, RUNS as COST_RUNS, MeasuredCost, cost_hardware, measured_costs
+from cab.scoring.costs import LENGTH, RUNS as COST_RUNS, MeasuredCost, cost_hardware, measured_costs
 from cab.scoring.normalization import SOFTMAX_VARIANTS
 from cab.scoring.statistics import Verdict
 from cab.suite.cells import ANCHORS, NO_ATTENTION, SOFTMAX, CellResults, collect

@@ -1,14 +1,17 @@
 """Scoring: the compositional index and the analyses in the paper that are based on it. Does not import torch."""
 
-from cab.scoring.agreement import rank_agreement
-from cab.scoring.benefit import benefit_of_attention
-from cab.scoring.correlation import benchmark_correlation, pattern_correlation, task_correlation
+from cab.scoring.correlation import (
+    benchmark_correlation,
+    pattern_correlation,
+    probe_agreement,
+    rank_agreement,
+    read_probes,
+    task_correlation,
+)
 from cab.scoring.costs import load_costs
 from cab.scoring.efficiency_length import efficiency_length
-from cab.scoring.index import Scores, score, score_table
+from cab.scoring.index import Scores, benefit_of_attention, order_table, score, score_table
 from cab.scoring.normalization import NORMALIZATIONS
-from cab.scoring.order import order_table
-from cab.scoring.probe_agreement import probe_agreement, read_probes
 from cab.scoring.selection import select
 
 __all__ = [

@@ -1,11 +1,15 @@
-"""Loading of time and memory costs by length, from which efficiency lengths are computed."""
+"""Costs of attentions: committed measurements, and tables of costs from which efficiency lengths are computed."""
 
 from __future__ import annotations
 
+import csv
+import functools
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cab.errors import UserError
+from cab.records.results import PAPER_DIR
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,9 +65,11 @@ def load_costs(path: str | Path) -> pd.DataFrame:
 
 def _refuse_mixtures(table: pd.DataFrame, path: Path) -> None:
     for name in table.columns.intersection(_SETTING):
-        found = sorted(map(str, table[name].dropna().unique()))
-        if len(found) > 1:
-            raise UserError(f"{path} mixes costs with different {name} ({', '.join(found)}); keep rows with one {name}")
+        settings = sorted(map(str, table[name].dropna().unique()))
+        if len(settings) > 1:
+            raise UserError(
+                f"{path} mixes costs with different {name} ({', '.join(settings)}); keep rows with one {name}"
+            )
 
 
 def _numbers(column: pd.Series, path: Path) -> pd.Series:
@@ -77,3 +83,76 @@ def _numbers(column: pd.Series, path: Path) -> pd.Series:
         kind = "positive" if column.name == "length" else "non-negative"
         raise UserError(f"{path}: {column.name} '{column[wrong].iloc[0]}' is not a finite {kind} number")
     return values
+
+
+MEASURED = PAPER_DIR.parent / "efficiency" / "costs.csv"
+LENGTH = 8192
+"""Length of the measurements, in tokens."""
+SHORT = 256
+RUNS = {"NS": "roof_ns", "CS": "roof_cs"}
+"""Run of the forward passes of each pattern, which measures every attention on one machine."""
+
+
+@dataclass(frozen=True)
+class MeasuredCost:
+    """Cost of an attention at :data:`LENGTH` tokens; None if it is not measured.
+
+    Attributes:
+        time: time of a forward pass relative to fused softmax attention.
+        memory: peak memory of a forward pass relative to fused softmax attention.
+        decode_ms: time of decoding one token, in milliseconds.
+        state_bytes: size of the decode state.
+        has_constant_state: whether the state has the same size after :data:`SHORT` tokens; False if unknown.
+    """
+
+    time: float | None = None
+    memory: float | None = None
+    decode_ms: float | None = None
+    state_bytes: int | None = None
+    has_constant_state: bool = False
+
+
+@functools.cache
+def measured_costs() -> dict[tuple[str, str], MeasuredCost]:
+    """Return the costs by (attention, pattern)."""
+    forward: dict[tuple[str, str], dict[str, str]] = {}
+    decode: dict[tuple[str, str], dict[int, dict[str, str]]] = {}
+    for row in _measured_rows():
+        key, length = (row["attention"], row["pattern"]), int(row["length"])
+        if (row["status"], row["kind"]) != ("ok", "attention"):
+            continue
+        if row["phase"] == "decode":
+            decode.setdefault(key, {})[length] = row
+        elif (row["run"], row["phase"], length) == (RUNS.get(row["pattern"]), "forward", LENGTH):
+            forward[key] = row
+    costs = {}
+    for key in {**forward, **decode}:
+        fields: dict[str, Any] = {}
+        if key in forward:
+            fields["time"] = float(forward[key]["relative_to_softmax"])
+            softmax = forward.get(("vanilla", key[1]))
+            fields["memory"] = float(forward[key]["bytes"]) / float(softmax["bytes"]) if softmax else None
+        steps = decode.get(key, {})
+        if LENGTH in steps:
+            fields["decode_ms"] = 1e3 * float(steps[LENGTH]["seconds"])
+            fields["state_bytes"] = int(float(steps[LENGTH]["bytes"]))
+            fields["has_constant_state"] = SHORT in steps and steps[SHORT]["bytes"] == steps[LENGTH]["bytes"]
+        costs[key] = MeasuredCost(**fields)
+    return costs
+
+
+@functools.cache
+def cost_hardware() -> tuple[str, ...]:
+    """Return processor, threads and version of PyTorch of the forward passes of :data:`RUNS`."""
+    machines = {
+        f"{row['hardware']}, {row['threads']} thread{'s' * (row['threads'] != '1')}, PyTorch {row['torch']}"
+        for row in _measured_rows()
+        if row["run"] in RUNS.values()
+    }
+    return tuple(sorted(machines))
+
+
+@functools.cache
+def _measured_rows() -> list[dict[str, str]]:
+    with MEASURED.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import zlib
 from collections.abc import Callable, Sequence
@@ -58,8 +57,7 @@ def efficiency_length(costs: pd.DataFrame, *, protocol: str = "default", baselin
     Returns:
         Columns attention, pattern, phase, resource (``time``, ``memory``), length, r2, low, high, note. Length infinity
             means never cheaper and 0 always cheaper; NaN means that the data are insufficient, with the reason in
-            ``note``. The note also reports a length outside the measured range, a second intersection of the fitted
-            curves, and measurements that contradict the length.
+            ``note``. The note also reports a length outside the measured range, and measurements that contradict it.
 
     Raises:
         ValueError: for an unknown protocol, baseline or complexity.
@@ -118,11 +116,9 @@ def published_length(ours: Points, theirs: Points, *, resource: str) -> Answer:
         lengths, costs = lengths[longer], costs[longer]
     if len(set(lengths)) < 2 or len(set(theirs[0])) < 3:
         return _unknown("insufficient lengths: the line requires 2 (3 for time), the parabola 3")
-    slope, offset = _least_squares(lengths, costs, degree=1)
-    a, b, c = _least_squares(*theirs, degree=2)
-    r2 = (
-        math.floor(_r2(costs, slope * lengths + offset) * 1000 + 1e-9) / 1000
-    )  # truncated, with tolerance for rounding errors
+    slope, offset = np.polyfit(lengths, costs, 1)
+    a, b, c = np.polyfit(*theirs, 2)
+    r2 = math.floor(_r2(costs, slope * lengths + offset) * 1000 + 1e-9) / 1000  # truncated despite rounding errors
     if a <= 0:
         return math.nan, r2, math.nan, math.nan, "undefined: the fitted parabola of the baseline is concave"
     discriminant = (b - slope) ** 2 - 4 * a * (c - offset)
@@ -130,13 +126,6 @@ def published_length(ours: Points, theirs: Points, *, resource: str) -> Answer:
         return ALWAYS, r2, math.nan, math.nan, "the fitted curves do not intersect"
     crossing = (slope - b + math.sqrt(discriminant)) / (2 * a)
     return max(round(crossing), ALWAYS), r2, math.nan, math.nan, _outside(crossing, lengths)
-
-
-def _least_squares(lengths: np.ndarray, costs: np.ndarray, *, degree: int) -> np.ndarray:
-    """Return the coefficients of a polynomial, highest power first."""
-    from scipy import linalg
-
-    return linalg.lstsq(np.vander(lengths, degree + 1), costs)[0]
 
 
 def _r2(values: np.ndarray, fitted: np.ndarray) -> float:
@@ -160,8 +149,7 @@ def _compare(ours: Points, theirs: Points, complexity: str, key: tuple[str, ...]
         random = np.random.default_rng(zlib.crc32(repr(key).encode()))
         lengths = _last_crossing(own, other, own.redrawn(random), other.redrawn(random))
         low, high = np.quantile(lengths, [0.025, 0.975], method="inverted_cdf")
-    note = "; ".join(filter(None, [_outside(length, ours[0]), _shorter(own, other)]))
-    return length, own.r2, float(low), float(high), note
+    return length, own.r2, float(low), float(high), _outside(length, ours[0])
 
 
 class Fit:
@@ -172,7 +160,7 @@ class Fit:
         positive = costs[costs > 0]
         self._scale = np.where(costs > 0, costs, positive.min() if len(positive) else 1.0)
         self._design = self.design(lengths) / self._scale[:, None]
-        self.coefficients = _non_negative_least_squares(self._design, (costs / self._scale)[:, None])
+        self.coefficients = _fit(self._design, (costs / self._scale)[:, None])
         self._relative = self._design @ self.coefficients[:, 0]
         self._residuals = costs / self._scale - self._relative
         self.spare = len(costs) - int((self.coefficients > 0).sum())
@@ -187,27 +175,15 @@ class Fit:
         size = len(self._residuals)
         wider = math.sqrt(size / self.spare) * student_quantile(self.spare) / student_quantile(math.inf)
         drawn = self._residuals[random.integers(size, size=(size, DRAWS))]
-        return _non_negative_least_squares(self._design, self._relative[:, None] + wider * drawn)
+        return _fit(self._design, self._relative[:, None] + wider * drawn)
 
 
-def _non_negative_least_squares(design: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Return non-negative coefficients [terms, targets]: the best least-squares fit over all subsets of the terms."""
-    from scipy import linalg
+def _fit(design: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Return non-negative coefficients [terms, targets] by least squares."""
+    from scipy import optimize
 
-    size = design.shape[1]
-    best = np.zeros((size, targets.shape[1]))
-    least = (targets**2).sum(axis=0)
     norms = np.sqrt((design**2).sum(axis=0))
-    for count in range(1, size + 1):
-        for used in map(list, itertools.combinations(range(size), count)):
-            found = linalg.lstsq(design[:, used] / norms[used], targets)[0]
-            left = ((design[:, used] / norms[used] @ found - targets) ** 2).sum(axis=0)
-            better = (found >= 0).all(axis=0) & (left < least)
-            least = np.where(better, left, least)
-            column = np.zeros_like(best)
-            column[used] = found / norms[used, None]
-            best = np.where(better, column, best)
-    return best
+    return np.stack([optimize.nnls(design / norms, target)[0] / norms for target in targets.T], axis=1)
 
 
 _GRID = 2.0 ** np.arange(0, 40.125, 0.125)
@@ -225,13 +201,6 @@ def _last_crossing(ours: Fit, theirs: Fit, own: np.ndarray, other: np.ndarray) -
         below = cost[0] < cost[1]
         low, high = np.where(below, low, middle), np.where(below, middle, high)
     return np.select([~not_cheaper.any(axis=0), not_cheaper[-1]], [ALWAYS, NEVER], 2**high)
-
-
-def _shorter(ours: Fit, theirs: Fit) -> str:
-    """Report a range of short lengths in which ``ours`` is also below ``theirs``."""
-    not_cheaper = (theirs.design(_GRID) @ theirs.coefficients <= ours.design(_GRID) @ ours.coefficients)[:, 0]
-    first = int(not_cheaper.argmax())
-    return f"also cheaper up to about {_GRID[first - 1]:,.0f}" if not_cheaper.any() and first else ""
 
 
 def _measured(length: float, ours: Points, theirs: Points) -> str:

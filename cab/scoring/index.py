@@ -7,34 +7,25 @@ an attention without a value for any metric has no index for the task and none f
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from cab.patterns import pattern_rank
 from cab.records.record import COMPARISON_KEY
-from cab.scoring.normalization import TERM, terms
-from cab.scoring.notes import (
-    Gap,
-    Key,
-    corrected_constants,
-    fewer_seeds,
-    find_gaps,
-    missing_numbers,
-    not_scored,
-    unpublished_data,
-    without_deviation,
-)
+from cab.scoring.normalization import NO_ATTENTION, SOFTMAX_VARIANTS, TERM, terms
+from cab.scoring.notes import Gap, Key, find_gaps, notes_on_scores
 from cab.scoring.selection import comparable
-from cab.scoring.statistics import Estimate, weighted_sum
-
-if TYPE_CHECKING:
-    import pandas as pd
+from cab.scoring.statistics import Contrast, Estimate, difference, judge, weighted_sum
 
 COLUMNS = ["pattern", "task", "attention", "index", "low", "high", "seeds"]
+ORDER = ["pattern", "task", "better", "worse", "difference", "low", "high", "verdict"]
+BENEFIT = ["pattern", "task", "best", "efficient", "vanilla", "without"]
 AVERAGE = "all"
 MISSING = Estimate(math.nan, math.nan, 0)
 
@@ -48,7 +39,8 @@ def score_table(results: pd.DataFrame, *, normalization: str = "results") -> pd.
             given results (see :func:`cab.scoring.normalization.population`). ``paper``: Tables 7-10 as printed.
             ``official``: the constants of the official script. The last two require the paper's tasks and metrics.
 
-    Returns: Columns pattern, task, attention, index, low, high, seeds, sorted by index within each pattern and task.
+    Returns:
+        Columns pattern, task, attention, index, low, high, seeds, sorted by index within each pattern and task.
         ``index`` is NaN if a value is missing or all attentions have the same value. ``low`` and ``high`` bound the
         95% confidence interval (Student) over the seeds of the attention, NaN for a single seed; mean and standard
         deviation of the normalization are treated as known. ``seeds`` is the smallest number of seeds of any value in
@@ -92,14 +84,7 @@ def score(results: pd.DataFrame, *, normalization: str = "results") -> Scores:
         rows.append(row)
         estimates[row["pattern"], row["task"], row["attention"]] = estimate
     gaps = find_gaps(results, needed)
-    notes = [
-        *not_scored(results, needed, normalization),
-        *without_deviation(results, needed),
-        *missing_numbers(results, gaps),
-        *fewer_seeds(results),
-        *unpublished_data(results),
-        *(corrected_constants(needed) if normalization == "official" else []),
-    ]
+    notes = notes_on_scores(results, needed, gaps, normalization)
     table = _table(rows, list(dict.fromkeys([*results["task"], *needed["task"]])))
     return Scores(table, everything, _members(needed), notes, gaps, estimates)
 
@@ -123,19 +108,18 @@ def _shares(results: pd.DataFrame, needed: pd.DataFrame) -> pd.DataFrame:
 
 def _rows(results: pd.DataFrame, needed: pd.DataFrame, runs: pd.DataFrame) -> Iterator[tuple[dict[str, Any], Estimate]]:
     """Yield the rows of the table, and each index with its variance over seeds."""
-    places: dict[Key, list[Sequence[float]]] = {}
-    for (pattern, task, attention, _), part in runs.groupby(["pattern", "task", "attention", "place"], sort=False):
-        places.setdefault((str(pattern), str(task), str(attention)), []).append(part["share"].to_list())
-    wanted = needed[["pattern", *COMPARISON_KEY]].drop_duplicates().groupby(["pattern", "task"], sort=False).size()
-    measured = {key[:2] for key in places}
+    shares: dict[Key, list[Sequence[float]]] = {}  # one list per place, one share per seed
+    for (pattern, task, attention, _), rows in runs.groupby(["pattern", "task", "attention", "place"], sort=False):
+        shares.setdefault((str(pattern), str(task), str(attention)), []).append(rows["share"].to_list())
+    places = needed[["pattern", *COMPARISON_KEY]].drop_duplicates().groupby(["pattern", "task"], sort=False).size()
+    measured = {key[:2] for key in shares}
     for pattern, attention in results[["pattern", "attention"]].drop_duplicates().itertuples(index=False, name=None):
         tasks = {}
-        for (_, task), count in wanted[wanted.index.get_level_values(0) == pattern].items():
-            own = places.get((pattern, task, attention), [])
-            is_complete = len(own) == count and not math.isnan(sum(map(sum, own)))
-            parts = [(1.0, Estimate.of(values)) for values in own]
-            estimate = weighted_sum(parts) if is_complete else MISSING
-            tasks[task] = estimate, min(map(len, own)) if is_complete else 0
+        for (_, task), count in places[places.index.get_level_values(0) == pattern].items():
+            values = shares.get((pattern, task, attention), [])
+            is_complete = len(values) == count and not math.isnan(sum(map(sum, values)))
+            estimate = weighted_sum((1.0, Estimate.of(seeds)) for seeds in values) if is_complete else MISSING
+            tasks[task] = estimate, min(map(len, values)) if is_complete else 0
         average = weighted_sum((1 / len(tasks), estimate) for estimate, _ in tasks.values()) if tasks else MISSING
         seeds = min((seeds for _, seeds in tasks.values()), default=0)
         yield _row(pattern, AVERAGE, attention, average, seeds), average
@@ -152,15 +136,13 @@ def _row(pattern: str, task: str, attention: str, estimate: Estimate, seeds: int
 
 def _table(rows: list[dict[str, Any]], tasks: list[str]) -> pd.DataFrame:
     """Return the rows sorted by pattern, average before tasks, and index."""
-    import pandas as pd
+    order = [AVERAGE, *tasks]
 
-    order = {task: place for place, task in enumerate([AVERAGE, *tasks])}
-    keys = [
-        (*pattern_rank(row["pattern"]), order[row["task"]], math.isnan(row["index"]), -row["index"], row["attention"])
-        for row in rows
-    ]
-    ranked = [rows[place] for place in sorted(range(len(rows)), key=keys.__getitem__)]
-    return pd.DataFrame(ranked, columns=COLUMNS)
+    def key(row: dict[str, Any]) -> tuple[Any, ...]:
+        index = row["index"]
+        return *pattern_rank(row["pattern"]), order.index(row["task"]), math.isnan(index), -index, row["attention"]
+
+    return pd.DataFrame(sorted(rows, key=key), columns=COLUMNS)
 
 
 def _members(needed: pd.DataFrame) -> dict[tuple[str, str], dict[str, list[str]]]:
@@ -169,3 +151,47 @@ def _members(needed: pd.DataFrame) -> dict[tuple[str, str], dict[str, list[str]]
         place = " ".join(filter(None, (backbone, dataset, config_variant)))
         members.setdefault((pattern, task), {}).setdefault(place, []).append(metric)
     return members
+
+
+def order_table(scores: Scores) -> pd.DataFrame:
+    """Compare every two attentions with an index in a pattern and task.
+
+    Returns:
+        Columns pattern, task, better, worse (by index), difference, low and high (95% confidence interval of a single
+        pair), verdict on ``better`` (see :func:`cab.scoring.statistics.judge`; the family is all pairs of the pattern
+        and task). An index has no smallest relevant difference, so no pair is ``equivalent``.
+    """
+    rows = []
+    known = scores.table.dropna(subset=["index"])
+    for (pattern, task), ranked in known.groupby(["pattern", "task"], sort=False):
+        estimates = {name: scores.estimates[str(pattern), str(task), name] for name in ranked["attention"]}
+        pairs = {
+            (one, other): difference(estimates[one], estimates[other])
+            for one, other in itertools.combinations(estimates, 2)
+        }
+        verdicts = judge({pair: Contrast(gap, 0.0, None) for pair, gap in pairs.items()})
+        for pair, gap in pairs.items():
+            rows.append((pattern, task, *pair, gap.value, *gap.interval(), str(verdicts[pair])))
+    return pd.DataFrame(rows, columns=ORDER)
+
+
+def benefit_of_attention(scores: pd.DataFrame) -> pd.DataFrame:
+    """Return the benefit of attention per task (Section 4.2, Table 12, Figure 3b).
+
+    Args:
+        scores: table returned by :func:`cab.scoring.score_table`; attention ``none`` is the network without attention.
+
+    Returns:
+        Columns pattern, task, best (the best efficient attention), efficient (its index), vanilla (index of softmax
+        attention: ``vanilla``, or else ``eager`` or ``flash``), without (index of ``none``); NaN without an index. The
+        best attention is selected after the fact, which biases its index upwards.
+    """
+    rows = []
+    tasks = scores[(scores["task"] != AVERAGE) & scores["index"].notna()]
+    for (pattern, task), ranked in tasks.groupby(["pattern", "task"], sort=False):
+        index = dict(zip(ranked["attention"], ranked["index"], strict=True))
+        efficient = {name: ci for name, ci in index.items() if name not in (*SOFTMAX_VARIANTS, NO_ATTENTION)}
+        best = max(efficient, key=lambda name: efficient[name], default="")
+        vanilla = next((index[name] for name in SOFTMAX_VARIANTS if name in index), math.nan)
+        rows.append((pattern, task, best, efficient.get(best, math.nan), vanilla, index.get(NO_ATTENTION, math.nan)))
+    return pd.DataFrame(rows, columns=BENEFIT)

@@ -12,7 +12,7 @@ from cab.patterns import pattern_rank
 from cab.records.record import REFERENCE_DIRS, Record
 from cab.records.results import mark_unverified
 from cab.records.verified import verdict, verified_codes
-from cab.scoring.measured_costs import LENGTH, MeasuredCost, measured_costs
+from cab.scoring.costs import LENGTH, MeasuredCost, measured_costs
 from cab.scoring.statistics import MARGIN, ONE_SEED_LEGEND, ONE_SEED_MARK, Estimate, Verdict, rank_range
 from cab.suite.cells import ANCHORS, SOFTMAX, CellResults, SuiteCell, collect, records_of
 from cab.suite.check import invalid_cells

@@ -12,7 +12,7 @@ import pytest
 from cab.cli.main import main
 from cab.records.results import MINI_DIR
 from cab.scoring import probe_agreement, read_probes
-from cab.scoring.probe_agreement import SETTING
+from cab.scoring.correlation import SETTING
 
 NAMES = ["vanilla", "abc", "local", "linear"]
 PROBES = MINI_DIR.parent / "probes" / "probes.csv"

@@ -17,7 +17,7 @@ from cab.reports.board_tables import board_table
 from cab.reports.figures import frontier_figure
 from cab.reports.suite_board import SuiteBoard, main_finding, single_seeds, suite_board
 from cab.reports.tables import PINNED
-from cab.scoring.measured_costs import measured_costs
+from cab.scoring.costs import measured_costs
 from cab.suite.cells import cell_descriptions, metric_meanings, suite_cells
 from tests.cab.suite.suite_records import CELLS, made_suite as made_suite, seeds, suite_record
 
