@@ -120,8 +120,10 @@ def reference_first(names: Iterable[str]) -> list[str]:
     return sorted(set(names), key=lambda name: (name != REFERENCE, name))
 
 
-def _axes(height: float, title: str) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(WIDTH, height))
+def _axes(height: float, title: str, labels: Iterable[str] = ()) -> tuple[Figure, Axes]:
+    """Return the axes of a figure, which is wider with labels of rows that are not shortened."""
+    longest = max(map(len, labels), default=0)
+    figure = Figure(figsize=(WIDTH + 0.072 * max(0, longest - LONGEST_LABEL), height))
     axes = figure.subplots()
     axes.set_title(title)
     return figure, axes
@@ -273,7 +275,7 @@ def efficiency_length_figure(lengths: pd.DataFrame, *, title: str) -> Figure:
     """
     memory = lengths[lengths["resource"] == "memory"].sort_values("length", ascending=False, na_position="first")
     order = list(dict.fromkeys([*memory["attention"], *lengths["attention"]]))
-    figure, axes = _axes(0.95 + 0.3 * len(order), title)
+    figure, axes = _axes(0.95 + 0.3 * len(order), title, order)
     _label_rows(axes, order)
     finite = lengths["length"][lengths["length"] < math.inf]
     end = 1.05 * finite.max() if finite.max() > 0 else 1.0

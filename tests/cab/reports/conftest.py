@@ -26,29 +26,30 @@ def add(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-@pytest.fixture
-def suite_folder(tmp_path: Path, add: Callable[..., Path]) -> Path:
+def write_suite(folder: Path) -> Path:
     """Two patterns, three tasks, four attentions, two seeds; s4d failed on one task; naive forecasts recorded."""
     naive = {"repeat_last_value": {"mse": 2.5, "mae": 1.25}}
+    point = {"task": "pcc", "dataset": "pcn", "config_variant": "", "backbone": "pointr"}
+    lm = {"task": "lm", "dataset": "pg19", "config_variant": "", "backbone": "gpt2", "pattern": "CS"}
+    text = lm | {"task": "sum", "dataset": "multi_news", "backbone": "transformer"}
     for attention in ("vanilla", "abc", "local", "s4d"):
         for seed in (0, 1):
             who = {"attention": attention, "seed": seed}
             lstf = {name: number(name, *who.values()) for name in ("mse", "mae")}
-            add(lstf, **who, baselines=naive, cost=Cost(params=700 + seed, train_seconds=60, peak_memory_bytes=9))
-            point = {"task": "pcc", "dataset": "pcn", "config_variant": "", "backbone": "pointr"}
-            add({"f_score": number("f", *who.values())}, **who, **point)
+            cost = Cost(params=700 + seed, train_seconds=60, peak_memory_bytes=9)
+            make_record(lstf, **who, baselines=naive, cost=cost).write(folder)
+            make_record({"f_score": number("f", *who.values())}, **who, **point).write(folder)
+            make_record({"f_score": number("sum", *who.values())}, **who, **text).write(folder)
             if attention != "s4d":
-                lm = {"task": "lm", "dataset": "pg19", "config_variant": "", "backbone": "gpt2", "pattern": "CS"}
-                add([m.measured(10 + number(m.name, *who.values())) for m in LM_METRICS], **who, **lm)
-            text = {
-                "task": "sum",
-                "dataset": "multi_news",
-                "config_variant": "",
-                "backbone": "transformer",
-                "pattern": "CS",
-            }
-            add({"f_score": number("sum", *who.values())}, **who, **text)
-    return tmp_path / "results"
+                metrics = [metric.measured(10 + number(metric.name, *who.values())) for metric in LM_METRICS]
+                make_record(metrics, **who, **lm).write(folder)
+    return folder
+
+
+@pytest.fixture
+def suite_folder(tmp_path: Path) -> Path:
+    """The folder of :func:`write_suite`."""
+    return write_suite(tmp_path / "results")
 
 
 @pytest.fixture

@@ -59,8 +59,8 @@ def test_the_grid_has_a_panel_an_attention(needles: Path) -> None:
     assert heading == "Needles, synthetic, preset mini: 8 facts, learned at 32 tokens"
     vanilla, local, empty = grid_figure(own).axes
     assert (vanilla.get_title(loc="left"), local.get_title(loc="left"), empty.axison) == ("vanilla", "local", False)
-    assert [text.get_text() for text in vanilla.texts] == ["1.00", "1.00", "0.70", "0.60", "0.40", "0.20"]
-    assert [text.get_text() for text in local.texts] == ["0.00", "1.00", "0.00", "0.10", "", ""]
+    assert [text.get_text() for text in vanilla.texts] == ["1.00", "0.70", "0.40", "1.00", "0.60", "0.20"]
+    assert [text.get_text() for text in local.texts] == ["0.00", "0.00", "", "1.00", "0.10", ""]
     assert [label.get_text() for label in vanilla.get_xticklabels()] == ["32", "64", "128"]
 
 

@@ -50,5 +50,5 @@ def test_always_and_never_differ_and_long_names_are_whole() -> None:
     assert (0, False) in bars
     assert (axes.get_xlim()[1], True) in bars
     assert sorted(text.get_text() for text in axes.texts if text.get_text()) == ["always", "never"]
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     assert min(label.get_window_extent().x0 for label in axes.get_yticklabels()) >= 0
