@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cab.files.text_table import number, print_csv, print_rows, text_table
@@ -66,16 +67,16 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _taxonomy() -> list[list[str]]:
-    from cab.paper.taxonomy import rows
+def _taxonomy() -> list[Sequence[str]]:
+    from cab.paper.taxonomy import TaxonomyRow, taxonomy
 
-    return rows()
+    return [TaxonomyRow._fields, *taxonomy()]
 
 
-def _table3() -> list[list[str]]:
+def _table3() -> list[Sequence[str]]:
     from cab.paper.published_cells import PublishedCell, published_cells
 
-    return [list(PublishedCell._fields), *map(list, published_cells())]
+    return [PublishedCell._fields, *published_cells()]
 
 
 def _audit(args: argparse.Namespace) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
@@ -26,7 +27,7 @@ TOLERANCE = 0.0015
 _TABLE_OF_PATTERN = {"NS": "7", "CS": "8", "NC": "9", "CC": "10"}
 
 
-class Row(NamedTuple):
+class AuditRow(NamedTuple):
     """A printed number, its recomputed value, and the range of values consistent with the printed digits."""
 
     table: str
@@ -51,21 +52,24 @@ def audit(*, normalization: str = "official") -> pd.DataFrame:
     Args:
         normalization: see :func:`cab.scoring.score_table`.
 
-    Returns: Columns table, pattern, task, attention, printed, recomputed, low, high, verdict, note. ``low`` and
-        ``high`` bound the recomputed value if every input was rounded or truncated to its printed digits. The paper
-        does both: one network has MSD 2.199 in Table 3a and 2.198 in 3b, and standard deviation 0.2750 is 0.274 in
-        Table 7. ``verdict`` is ``agrees`` (indices and R2 within 0.0015, constants in all digits), ``explained by
-        rounding`` (printed number between low and high), ``contradicts`` or ``cannot be recomputed``. Table ``script``
-        lists constants of the official scoring script that contradict Table 3.
+    Returns:
+        Columns table, pattern, task, attention, printed, recomputed, low, high, verdict, note. ``low`` and ``high``
+        bound the recomputed value if every input was rounded or truncated to its printed digits. The paper does both:
+        one network has MSD 2.199 in Table 3a and 2.198 in 3b, and standard deviation 0.2750 is 0.274 in Table 7.
+        ``verdict`` is ``agrees`` (indices and R2 within 0.0015, constants in all digits), ``explained by rounding``
+        (printed number between low and high), ``contradicts`` or ``cannot be recomputed``. Table ``script`` lists
+        constants of the official scoring script that contradict Table 3.
     """
     import pandas as pd
 
     indices = _indices(normalization)
-    found = [*_index_rows(indices, normalization), *_constant_rows(), *_length_rows(), *_benefit_rows(indices)]
-    return pd.DataFrame(found, columns=Row._fields)
+    rows = [*_index_rows(indices, normalization), *_constant_rows(), *_length_rows(), *_benefit_rows(indices)]
+    return pd.DataFrame(rows, columns=AuditRow._fields)
 
 
-Index = dict[tuple[str, str, str], tuple[float, Interval]]
+Key = tuple[str, str, str]
+"""Pattern, task, attention."""
+Index = dict[Key, tuple[float, Interval]]
 
 
 def _indices(normalization: str) -> Index:
@@ -87,13 +91,15 @@ def _indices(normalization: str) -> Index:
     return {key: (ci, possible[key]) for key, ci in exact.items()}
 
 
-def _row(
-    table: str, key: tuple[str, str, str], printed: str, found: float, possible: Interval, tolerance: float
-) -> Row:
-    return Row(table, *key, printed, found, *possible, verdict(printed, found, possible, tolerance=tolerance))
+def _row(table: str, key: Key, printed: str, found: float, possible: Interval, tolerance: float) -> AuditRow:
+    return AuditRow(table, *key, printed, found, *possible, verdict(printed, found, possible, tolerance=tolerance))
 
 
-def _index_rows(indices: Index, normalization: str) -> Iterator[Row]:
+def _unknown(table: str, key: Key, printed: str, note: str) -> AuditRow:
+    return AuditRow(table, *key, printed, math.nan, math.nan, math.nan, UNKNOWN, note)
+
+
+def _index_rows(indices: Index, normalization: str) -> Iterator[AuditRow]:
     """Yield the rows of Table 6 and the averages of Table 3."""
     printed = published.rows("compositional_index.csv")
     scales = published.scales(normalization)
@@ -118,7 +124,7 @@ def _average_note(key: tuple[str, str, str], printed: list[dict[str, str]]) -> s
     return f"the mean of the indices printed in Table 6 is {np.mean(parts):.3f}"
 
 
-def _needed_note(row: Row, raw: dict[Term, dict[str, str]], scales: dict[Term, Scale]) -> str:
+def _needed_note(row: AuditRow, raw: dict[Term, dict[str, str]], scales: dict[Term, Scale]) -> str:
     """Return, for a task with a single metric, the raw value that the printed index requires."""
     terms = [term for term in raw if (term.pattern, term.task) == (row.pattern, row.task)]
     if len(terms) != 1:
@@ -129,7 +135,7 @@ def _needed_note(row: Row, raw: dict[Term, dict[str, str]], scales: dict[Term, S
     return f"the printed index requires {terms[0].metric} {needed:.2f}; Table 3 has {raw[terms[0]][row.attention]}"
 
 
-def _constant_rows() -> Iterator[Row]:
+def _constant_rows() -> Iterator[AuditRow]:
     """Yield the rows of Tables 7-10, and the known errors of the official script."""
     raw = published.raw_metrics()
     for term, texts in published.printed_scales().items():
@@ -148,7 +154,7 @@ def _constant_rows() -> Iterator[Row]:
         yield _row("script", key, str(line["published"]), found, exact, SCRIPT_DIGITS)._replace(note=reason)
 
 
-def _constant_row(term: Term, name: str, printed: str, values: dict[str, str], *, without: str = "") -> Row:
+def _constant_row(term: Term, name: str, printed: str, values: dict[str, str], *, without: str = "") -> AuditRow:
     members = published.members(values, without=without)
     numbers, intervals = [float(text) for text in members], [Interval.printed(text) for text in members]
     if name == "mean":
@@ -163,38 +169,40 @@ def _place(term: Term, name: str) -> str:
     return f"{term.task} {term.backbone} {term.dataset} {term.metric} {name}"
 
 
-def _length_rows() -> Iterator[Row]:
+def _length_rows() -> Iterator[AuditRow]:
     """Yield the rows of Table 11 (efficiency length and R2); raw costs were published for a single method."""
     costs = published.rows("efficiency_cost.csv")
     measured = {row["attention"] for row in costs}
+    columns = {"time": "time_ms", "memory": "memory_mib"}
     for line in published.rows("efficiency_length.csv"):
-        for resource, column in (("time", "time_ms"), ("memory", "memory_mib")):
-            for quantity, place in (("length", 0), ("r2", 1)):
-                key = ("NS", f"{resource} {quantity}", line["attention"])
-                printed = line[f"{resource}_{quantity}"]
-                if line["attention"] not in measured:
-                    yield Row("11", *key, printed, math.nan, math.nan, math.nan, UNKNOWN, "raw costs are not published")
-                    continue
-                found, possible = _length(costs, line["attention"], resource, column, place)
+        for resource, quantity in itertools.product(columns, ("length", "r2")):
+            key = ("NS", f"{resource} {quantity}", line["attention"])
+            printed = line[f"{resource}_{quantity}"]
+            if line["attention"] in measured:
+                found, possible = _length(costs, line["attention"], resource, columns[resource], quantity)
                 yield _row("11", key, printed, found, possible, TOLERANCE if quantity == "r2" else unit(printed) / 2)
+            else:
+                yield _unknown("11", key, printed, "raw costs are not published")
 
 
 def _length(
-    costs: list[dict[str, str]], attention: str, resource: str, column: str, place: int
+    costs: list[dict[str, str]], attention: str, resource: str, column: str, quantity: str
 ) -> tuple[float, Interval]:
+    """Return the length or R2 of an attention, and its range for costs within their printed digits."""
     ours, theirs = ([row for row in costs if row["attention"] == name] for name in (attention, "vanilla"))
-    lengths = [np.array([float(row["length"]) for row in part]) for part in (ours, theirs)]
+    lengths = [np.array([float(row["length"]) for row in rows]) for rows in (ours, theirs)]
     values = np.array([float(row[column]) for row in (*ours, *theirs)])
     reach = np.full(len(values), min(unit(row[column]) for row in costs) / 2)  # the file omits trailing zeros
 
     def answer(moved: np.ndarray) -> float:
         curves = (lengths[0], moved[: len(ours)]), (lengths[1], moved[len(ours) :])
-        return float(published_length(*curves, resource=resource)[place])
+        length, r2, *_ = published_length(*curves, resource=resource)
+        return float(length if quantity == "length" else r2)
 
     return answer(values), range_of(answer, values, reach)
 
 
-def _benefit_rows(indices: Index) -> Iterator[Row]:
+def _benefit_rows(indices: Index) -> Iterator[AuditRow]:
     """Yield the rows of Table 12: indices of the best efficient attention, softmax attention and no attention in NS."""
     for line in published.rows("benefit_of_attention.csv"):
         own = {
@@ -208,6 +216,4 @@ def _benefit_rows(indices: Index) -> Iterator[Row]:
                 row = _row("12", key, line[column], *own[name], TOLERANCE)
                 yield row._replace(note=f"the best in Table 3 is {name}" if row.verdict == CONTRADICTS else "")
             elif line[column]:
-                yield Row(
-                    "12", *key, line[column], math.nan, math.nan, math.nan, UNKNOWN, "raw metrics are not published"
-                )
+                yield _unknown("12", key, line[column], "raw metrics are not published")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 from cab.paper.rounding import Interval, deviation_of
@@ -34,7 +35,12 @@ class Scale:
 
 def rows(name: str) -> list[dict[str, str]]:
     """Read the rows of a published table, as printed."""
-    with (PAPER_DIR / name).open(newline="") as file:
+    return read_csv(PAPER_DIR / name)
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    """Read the rows of a CSV file as texts."""
+    with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 
@@ -67,7 +73,7 @@ def scales(normalization: str) -> dict[Term, Scale]:
     if normalization == "results":
         raw = raw_metrics().items()
         numbers = {term: [Interval.printed(text) for text in members(values)] for term, values in raw}
-        return {term: Scale(Interval.mean(found), deviation_of(found)) for term, found in numbers.items()}
+        return {term: Scale(Interval.mean(values), deviation_of(values)) for term, values in numbers.items()}
     if normalization == "paper":
         printed = printed_scales()
         return {term: Scale(*(Interval.printed(of[name]) for name in ("mean", "std"))) for term, of in printed.items()}

@@ -6,11 +6,10 @@ The differences are listed in results/paper/differences.csv, where an empty key 
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from cab.records.results import PAPER_DIR
+from cab.paper.published import rows
 from cab.registry.registries import ATTENTIONS
 from cab.registry.tables import tuned_options
 
@@ -42,35 +41,25 @@ class PublishedCell(NamedTuple):
 def published_cells() -> Iterator[PublishedCell]:
     """Yield the cells in the order of Table 3."""
     printed: dict[tuple[str, ...], bool] = {}
-    for row in _rows("results.csv"):
+    for row in rows("results.csv"):
         key = row["pattern"], row["task"].lower(), row["backbone"], row["dataset"], row["attention"]
         printed[key] = printed.get(key, False) or bool(row["value"])
-    known = _rows("differences.csv")
+    differences = rows("differences.csv")
     for (pattern, task, backbone, dataset, attention), has_value in printed.items():
         cell = {"task": task, "pattern": pattern, "backbone": backbone, "attention": attention}
-        found = [row for row in known if all(row[key] in ("", cell[key]) for key in KEYS)]
-        directions = {row["direction"] for row in found} - {"either"}
+        known = [row for row in differences if all(row[key] in ("", cell[key]) for key in KEYS)]
+        directions = {row["direction"] for row in known} - {"either"}
         yield PublishedCell(
-            pattern,
-            task,
-            backbone,
-            dataset,
-            attention,
-            "yes" if has_value else "no",
-            _options(task, backbone, pattern, attention),
-            "; ".join(row["what"] for row in found),
-            " or ".join(name for name in DIRECTIONS if name in directions) or "either",
+            *(pattern, task, backbone, dataset, attention, "yes" if has_value else "no"),
+            options=_options(task, backbone, pattern, attention),
+            differs="; ".join(row["what"] for row in known),
+            direction=" or ".join(name for name in DIRECTIONS if name in directions) or "either",
         )
 
 
 def _options(task: str, backbone: str, pattern: str, attention: str) -> str:
-    if pattern not in ATTENTIONS.get(attention).patterns:
+    entry = ATTENTIONS.get(attention)
+    if pattern not in entry.patterns:
         return "not supported"
-    usual = ATTENTIONS.get(attention).options
     tuned = tuned_options(task, backbone, pattern, attention)
-    return " ".join(f"{name}={value}" for name, value in tuned.items() if value != usual[name])
-
-
-def _rows(name: str) -> list[dict[str, str]]:
-    with (PAPER_DIR / name).open(newline="") as file:
-        return list(csv.DictReader(file))
+    return " ".join(f"{name}={value}" for name, value in tuned.items() if value != entry.options[name])

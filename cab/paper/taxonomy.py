@@ -6,14 +6,12 @@ explains claims that do not hold; everything else follows from the registry and 
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass, fields
-from pathlib import Path
+from typing import NamedTuple
 
 from cab.files.config_folders import CONFIGS
+from cab.paper.published import read_csv, rows
 from cab.patterns import Pattern
-from cab.records.results import PAPER_DIR
 from cab.records.verified import COMMITTED, read_rows
 from cab.registry.registries import ATTENTIONS
 
@@ -24,8 +22,7 @@ REPAIRED = "unsound as published"
 NOTE = "note"
 
 
-@dataclass(frozen=True)
-class Verdict:
+class TaxonomyRow(NamedTuple):
     """One model in one pattern.
 
     Attributes:
@@ -34,7 +31,8 @@ class Verdict:
         verdict: ``verified`` (passed `cab verify`), ``built`` (not verified), ``unsound as published`` (verified in a
             corrected form), ``unsound``, ``undefined``, ``left out``, ``not built``; empty without a claim. A pattern
             without a claim has the suffix ``, not claimed``.
-        complexity_claimed, complexity: complexity in Table 13 and in the registry.
+        complexity_claimed: complexity in Table 13.
+        complexity: complexity in the registry.
         reason: explanation of the verdict.
     """
 
@@ -48,14 +46,11 @@ class Verdict:
     reason: str
 
 
-COLUMNS = tuple(field.name for field in fields(Verdict))
-
-
-def taxonomy() -> Iterator[Verdict]:
+def taxonomy() -> Iterator[TaxonomyRow]:
     """Yield every model of Table 13 in every pattern, in the order of the table."""
-    names, reasons = _known()
+    names, reasons = known_verdicts()
     verified = {(row.attention, row.pattern) for row in read_rows(COMMITTED)}
-    for row in read_table():
+    for row in rows("taxonomy.csv"):
         model, name = row["model"], names[row["model"]]
         entry = ATTENTIONS.get(name) if name in ATTENTIONS.names() else None
         built = {str(pattern) for pattern in entry.patterns} if entry else set()
@@ -68,26 +63,14 @@ def taxonomy() -> Iterator[Verdict]:
                 verdict += "" if claimed else ", not claimed"
             elif verdict in ("", NOTE, REPAIRED):
                 verdict = "not built" if claimed else ""
-            yield Verdict(
+            yield TaxonomyRow(
                 *(model, name if entry else "", pattern, "yes" if claimed else "no", verdict),
                 *(row["complexity"], entry.complexity if entry else "", reason),
             )
 
 
-def read_table() -> list[dict[str, str]]:
-    """Read Table 13 as printed."""
-    with (PAPER_DIR / "taxonomy.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def _known(path: Path = CONFIGS / "taxonomy.csv") -> tuple[dict[str, str], dict[tuple[str, str], tuple[str, str]]]:
-    """Return the attention of each model, and verdict and reason of models in patterns."""
-    with path.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    names = {row["model"]: row["attention"] for row in rows}
-    return names, {(r["model"], r["pattern"]): (r["verdict"], r["reason"]) for r in rows if r["pattern"]}
-
-
-def rows() -> list[list[str]]:
-    """Return the table of `cab paper taxonomy`, header first."""
-    return [list(COLUMNS), *(list(astuple(verdict)) for verdict in taxonomy())]
+def known_verdicts() -> tuple[dict[str, str], dict[tuple[str, str], tuple[str, str]]]:
+    """Return the attention of each model, and verdict and reason of models in patterns (configs/taxonomy.csv)."""
+    table = read_csv(CONFIGS / "taxonomy.csv")
+    reasons = {(row["model"], row["pattern"]): (row["verdict"], row["reason"]) for row in table if row["pattern"]}
+    return {row["model"]: row["attention"] for row in table}, reasons

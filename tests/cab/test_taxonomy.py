@@ -7,17 +7,18 @@ from collections import Counter
 import pytest
 
 from cab.cli.main import main
-from cab.paper.taxonomy import LEFT_OUT, UNDEFINED, UNSOUND, Verdict, _known, read_table, taxonomy
+from cab.paper.published import rows
+from cab.paper.taxonomy import LEFT_OUT, UNDEFINED, UNSOUND, TaxonomyRow, known_verdicts, taxonomy
 from cab.registry.registries import ATTENTIONS
 
 VERDICTS = list(taxonomy())
 
 
 def test_it_has_every_model_in_every_pattern() -> None:
-    models = [row["model"] for row in read_table()]
+    models = [row["model"] for row in rows("taxonomy.csv")]
     assert len(models) == 44
     assert Counter(verdict.model for verdict in VERDICTS) == dict.fromkeys(models, 4)
-    names, reasons = _known()
+    names, reasons = known_verdicts()
     assert set(names) == set(models)
     assert {model for model, _ in reasons} <= set(models)
 
@@ -35,7 +36,7 @@ def test_verdicts_are_the_registrys() -> None:
             assert not built
 
 
-def row(model: str, pattern: str) -> Verdict:
+def row(model: str, pattern: str) -> TaxonomyRow:
     [found] = [verdict for verdict in VERDICTS if (verdict.model, verdict.pattern) == (model, pattern)]
     return found
 

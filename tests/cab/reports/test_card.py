@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from hatchling.builders.wheel import WheelBuilder
 
-from cab.cli.completion import candidates
 from cab.cli.main import main
 from cab.records import verified
 from cab.registry.registries import ATTENTIONS
@@ -71,7 +70,6 @@ def test_scores_and_costs_are_relative_to_vanilla() -> None:
 def test_an_unknown_name_is_answered_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "performr"]) == 2
     assert "did you mean 'performer'?" in capsys.readouterr().err
-    assert candidates(["show", "perf"]) == ["performer"]
 
 
 def test_text_fits_the_terminal_and_markdown_has_every_section(

@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from cab import UserError
 from cab.paper import published
 from cab.paper.audit import audit
 from cab.paper.rounding import Interval, deviation_of, normalized, range_of, unit, verdict
@@ -105,11 +104,6 @@ def test_efficiency_lengths_of_the_one_method_with_published_costs(official: pd.
 def test_benefit_of_attention(official: pd.DataFrame) -> None:
     assert contradictions(official, "12") == {("NS", "Sum", "efficient")}
     assert counts(official, "12")[UNKNOWN] == 9
-
-
-def test_unknown_normalisation() -> None:
-    with pytest.raises(UserError, match="unknown normalization"):
-        audit(normalization="z")
 
 
 @pytest.mark.parametrize(("text", "expected"), [("3.40", 0.01), ("29.130", 0.001), ("70", 1.0), ("-0.5", 0.1)])

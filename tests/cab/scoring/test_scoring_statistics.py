@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pandas as pd
 import pytest
 from scipy import stats
 
@@ -133,11 +132,6 @@ def test_one_seed_in_one_cell_leaves_the_index_without_interval() -> None:
     assert math.isnan(index_of(scores, "abc", column="low"))
     assert math.isfinite(index_of(scores, "local", column="low"))
     assert index_of(scores, "abc", column="seeds") == 1
-
-
-def test_the_same_results_give_the_same_interval_in_any_order() -> None:
-    values = {"abc": [1.0, 1.2, 1.4], "local": [2.0, 2.2, 2.4]}
-    pd.testing.assert_frame_equal(score_table(table(*runs(values))), score_table(table(*reversed(runs(values)))))
 
 
 def test_generated_data_require_five_attentions_for_an_index() -> None:
