@@ -48,7 +48,7 @@ def gains_by_cell(results: Iterable[CellResults]) -> dict[Key, dict[str, float]]
     found = {}
     for each in results:
         gains = cell_gains(each) if each.cell.key not in invalid else {}
-        found[each.cell.key] = {name: gains[name].own.value for name in population(gains)}
+        found[each.cell.key] = {name: gains[name].estimate.value for name in population(gains)}
     return found
 
 

@@ -112,9 +112,9 @@ def _gain_text(results: pd.DataFrame) -> list[str]:
     from cab.suite.check import invalid_cells
     from cab.suite.gain import suite_gains
 
-    found = collect(results["record"].dropna().drop_duplicates())
-    has_results = any(each.runs or each.left_out for each in found)
-    return [gain_tables(suite_gains(found, invalid_cells()))] if has_results else []
+    cells = collect(results["record"].dropna().drop_duplicates())
+    has_results = any(cell.runs or cell.left_out for cell in cells)
+    return [gain_tables(suite_gains(cells, invalid_cells()))] if has_results else []
 
 
 def _index_texts(scores: Scores, patterns: Sequence[str]) -> list[str]:

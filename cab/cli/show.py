@@ -6,6 +6,7 @@ import argparse
 import re
 import shutil
 import textwrap
+from collections.abc import Sequence
 
 from cab.files.disk import sanitize_text
 from cab.files.text_table import text_table
@@ -26,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
 def text(shown: Card, width: int) -> str:
     """Format a card for a terminal of this many columns."""
     paragraphs = [_filled(paragraph, width) for paragraph in shown.description.split("\n\n")]
-    facts = text_table((), shown.facts(), width=width)
+    facts = text_table((), shown.facts, width=width)
     parts = [shown.summary.name, *paragraphs, facts]
     for section in shown.sections:
         body = text_table(section.header, section.rows, width=width - 2) if section.rows else section.text
@@ -49,7 +50,7 @@ def markdown(shown: Card) -> str:
     parts = [
         f"# {shown.summary.name}",
         _plain(shown.description),
-        _markdown_table(("Property", "Value"), shown.facts()),
+        _markdown_table(("Property", "Value"), shown.facts),
     ]
     for section in shown.sections:
         body = _markdown_table(section.header, section.rows) if section.rows else section.text
@@ -58,7 +59,7 @@ def markdown(shown: Card) -> str:
     return "\n\n".join(parts)
 
 
-def _markdown_table(header: tuple[str, ...], rows: list[tuple[str, str]] | tuple[tuple[str, ...], ...]) -> str:
+def _markdown_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     lines = [header, ("---",) * len(header), *(tuple(map(_plain, row)) for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

@@ -176,7 +176,7 @@ def cell_blocks(board: SuiteBoard) -> Iterator[CellBlock]:
 
 def _cell_table(results: CellResults, gains: dict[str, CellGain]) -> Table:
     cell = results.cell
-    ranked = sorted(gains.values(), key=lambda gain: (-gain.own.value, gain.attention))
+    ranked = sorted(gains.values(), key=lambda gain: (-gain.estimate.value, gain.attention))
     decimals = decimals_for(gain.mean for gain in ranked)
     fields = {"preset": PRESET, "task": cell.task, "backbone": cell.backbone, "pattern": cell.pattern}
 
@@ -190,7 +190,7 @@ def _cell_table(results: CellResults, gains: dict[str, CellGain]) -> Table:
 
     def share(gain: CellGain) -> Cell:
         has_interval = gain.attention not in ANCHORS and gain.total.is_known
-        return Cell(cell_text(gain), gain.own.value, interval_text(*gain.total.interval()) if has_interval else "")
+        return Cell(cell_text(gain), gain.estimate.value, interval_text(*gain.total.interval()) if has_interval else "")
 
     def solved(gain: CellGain) -> Cell:
         return Cell(f"{gain.solved} of {len(gain.points)}", gain.solved / len(gain.points))

@@ -6,18 +6,18 @@ page print it.
 
 from __future__ import annotations
 
-import csv
 import functools
 import inspect
 import json
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
+from cab.paper.published import read_csv
 from cab.paper.taxonomy import taxonomy
 from cab.records.record import REFERENCE_DIRS
-from cab.records.verified import is_verified
+from cab.records.verified import code_of, is_verified
 from cab.registry.code_hash import attention_hash
 from cab.registry.options import argument_texts
 from cab.registry.registries import ATTENTIONS, AttentionEntry, is_file
@@ -35,17 +35,23 @@ NOT_PUBLISHED = "no published defaults are recorded for a class in a file"
 NO_STATE = "no causal pattern, so no decode state"
 NOT_MEASURED = f"no measurement of forward and backward passes at {COST_LENGTH:,} tokens"
 NO_SCORES = "no reference results"
+_table = functools.cache(read_csv)
 
 
 @dataclass(frozen=True)
-class Section:
-    """A titled part of a card: a table with its footnotes, or ``text`` if there are no rows."""
+class CardTable:
+    """A titled table of a card with its footnotes; without rows, ``otherwise`` replaces it."""
 
     title: str
-    text: str = ""
-    header: tuple[str, ...] = ()
-    rows: tuple[tuple[str, ...], ...] = ()
-    footnotes: tuple[str, ...] = ()
+    header: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    otherwise: str = "none"
+    footnotes: Iterable[str] = ()
+
+    @property
+    def text(self) -> str:
+        """The text that replaces a table without rows."""
+        return "" if self.rows else self.otherwise
 
 
 @dataclass(frozen=True)
@@ -53,37 +59,25 @@ class Summary:
     """The part of a card that is known without importing the class.
 
     Attributes:
-        verified: status per pattern, ``verified`` or ``not with this code``.
+        verified: pattern and status, ``verified`` or ``not with this code``.
     """
 
     name: str
     paper: str
     patterns: str
     complexity: str
-    verified: tuple[tuple[str, str], ...]
+    verified: list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
 class Card:
-    """Everything that is known about an attention; tables have one row per line of their section."""
+    """Everything that is known about an attention: facts as labels and values, and tables."""
 
     summary: Summary
-    origin: str
-    class_name: str
     description: str
     state: str
-    sections: tuple[Section, ...]
-
-    def facts(self) -> list[tuple[str, str]]:
-        """Return the labels and values at the head of the card."""
-        own = self.summary
-        return [
-            ("Class", f"{self.class_name} ({self.origin})"),
-            ("Source", own.paper),
-            ("Patterns", own.patterns),
-            ("Complexity", own.complexity),
-            ("Decode state", f"{self.state} per layer, 8 heads of 64, float32" if self.state else NO_STATE),
-        ]
+    facts: list[tuple[str, str]]
+    sections: list[CardTable]
 
 
 def summary(name: str) -> Summary:
@@ -93,9 +87,10 @@ def summary(name: str) -> Summary:
         UserError: if no attention has this name.
     """
     entry = ATTENTIONS.get(name)
-    code = _code(entry)
+    place = entry.place  # without importing the class where its text was read
+    code = attention_hash(place.qualname, place.file, place.module) if place.file else code_of(entry.cls)
     patterns = [str(pattern) for pattern in entry.patterns]
-    verified = tuple((p, "verified" if is_verified(code, p) else "not with this code") for p in patterns)
+    verified = [(p, "verified" if is_verified(code, p) else "not with this code") for p in patterns]
     return Summary(name, entry.paper, " ".join(patterns), entry.complexity, verified)
 
 
@@ -110,90 +105,76 @@ def card(name: str) -> Card:
     Raises:
         UserError: if no attention has this name.
     """
-    own = summary(name)
-    entry = ATTENTIONS.get(name)
+    head, entry = summary(name), ATTENTIONS.get(name)
     documentation = inspect.getdoc(entry.cls) or ""
-    notes = _table("Notes on the published patterns", ("Pattern", "Note"), _notes(name), "")
-    return Card(
-        summary=own,
-        origin=entry.origin,
-        class_name=entry.cls.__qualname__,
-        description=re.split(r"\n(?=\w+:\n)", documentation)[0].strip().replace("``", "`"),
-        state=decode_state_size(entry),
-        sections=(
-            _defaults(name),
-            *((notes,) if notes.rows else ()),
-            _table("Options", ("Option", "Default", "Description"), _options(entry, documentation), "none"),
-            _table("Verification", ("Pattern", "Status"), own.verified, "none"),
-            _table(f"Cost at {COST_LENGTH:,} tokens, forward+backward", _COST_HEADER, _costs(name), NOT_MEASURED),
-            _table("Scores", ("Cell", "Share of vanilla's gain, %", "Solved in seeds"), _shares(name), NO_SCORES),
-        ),
+    state = decode_state_size(entry)
+    facts = [
+        ("Class", f"{entry.cls.__qualname__} ({entry.origin})"),
+        ("Source", head.paper),
+        ("Patterns", head.patterns),
+        ("Complexity", head.complexity),
+        ("Decode state", f"{state} per layer, 8 heads of 64, float32" if state else NO_STATE),
+    ]
+    sections = [
+        _defaults(name),
+        CardTable("Notes on the published patterns", ("Pattern", "Note"), _notes(name), ""),
+        CardTable("Options", ("Option", "Default", "Description"), _options(entry, documentation)),
+        CardTable("Verification", ("Pattern", "Status"), head.verified),
+        _costs(name),
+        _scores(name),
+    ]
+    description = re.split(r"\n(?=\w+:\n)", documentation)[0].strip().replace("``", "`")
+    return Card(head, description, state, facts, [section for section in sections if section.rows or section.text])
+
+
+def _defaults(name: str) -> CardTable:
+    """Compare the defaults with the published ones; sources that several rows share are footnotes."""
+    differences = [row for row in _table(DEFAULTS) if row["attention"] == name]
+    numbers = {source: i for i, source in enumerate(dict.fromkeys(row["source"] for row in differences), 1)}
+    rows = []
+    for row in differences:
+        published = "as published" if row["published"] == row["default"] else row["published"]
+        rows.append((row["part"], row["default"], published, f"[{numbers[row['source']]}]", row["note"]))
+    return CardTable(
+        "Default compared with published",
+        ("Part", "Default", "Published", "Source", "Note"),
+        rows,
+        NOT_PUBLISHED if is_file(name) else NO_DIFFERENCES,
+        [f"[{number}] {source}" for source, number in numbers.items()],
     )
 
 
-_DEFAULT_HEADER = ("Part", "Default", "Published", "Source", "Note")
-_COST_HEADER = ("Attention", "Pattern", "Time relative to softmax", "Run", "Hardware")
-
-
-def _table(
-    title: str, header: tuple[str, ...], rows: Iterator[tuple[str, ...]] | tuple[tuple[str, ...], ...], otherwise: str
-) -> Section:
-    found = tuple(rows)
-    return Section(title, header=header, rows=found) if found else Section(title, text=otherwise)
-
-
-def _code(entry: AttentionEntry) -> str:
-    """Return the hash of the code of an entry, without importing it where its text was read."""
-    from cab.records.verified import code_of
-
-    place = entry.place
-    return attention_hash(place.qualname, place.file, place.module) if place.file else code_of(entry.cls)
-
-
 @functools.cache
-def _read(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+def _reasons() -> list[tuple[str, str, str]]:
+    return [(row.attention, row.pattern, row.reason) for row in taxonomy() if row.reason]
 
 
-def _defaults(name: str) -> Section:
-    """Compare the defaults with the published ones; sources that several rows share are footnotes."""
-    own = [row for row in _read(DEFAULTS) if row["attention"] == name]
-    numbers = {source: i for i, source in enumerate(dict.fromkeys(row["source"] for row in own), 1)}
-    rows = []
-    for row in own:
-        published = "as published" if row["published"] == row["default"] else row["published"]
-        rows.append((row["part"], row["default"], published, f"[{numbers[row['source']]}]", row["note"]))
-    without_rows = NOT_PUBLISHED if is_file(name) else NO_DIFFERENCES
-    section = _table("Default compared with published", _DEFAULT_HEADER, tuple(rows), without_rows)
-    return replace(section, footnotes=tuple(f"[{number}] {source}" for source, number in numbers.items()))
+def _notes(name: str) -> list[tuple[str, ...]]:
+    return [(pattern, reason) for attention, pattern, reason in _reasons() if attention == name]
 
 
-@functools.cache
-def _verdicts() -> tuple[tuple[str, str, str], ...]:
-    return tuple((row.attention, row.pattern, row.reason) for row in taxonomy() if row.reason)
-
-
-def _notes(name: str) -> Iterator[tuple[str, ...]]:
-    return ((pattern, reason) for attention, pattern, reason in _verdicts() if attention == name)
-
-
-def _options(entry: AttentionEntry, documentation: str) -> Iterator[tuple[str, ...]]:
+def _options(entry: AttentionEntry, documentation: str) -> list[tuple[str, ...]]:
     texts = argument_texts(documentation)
-    for option, default in entry.options.items():
-        value = default if isinstance(default, str) else json.dumps(default, default=str)
-        yield option, value, texts.get(option, "")
+    values = {
+        option: default if isinstance(default, str) else json.dumps(default, default=str)
+        for option, default in entry.options.items()
+    }
+    return [(option, value, texts.get(option, "")) for option, value in values.items()]
 
 
-def _costs(name: str) -> Iterator[tuple[str, ...]]:
-    """Yield every run that measured the attention at this length; runs have no date, so none is the newest."""
-    for row in _read(COSTS):
-        fits = row["kind"] == "attention" and row["phase"] == "forward+backward" and row["status"] == "ok"
-        is_own = row["attention"].partition(":")[0] == name
-        if fits and is_own and row["length"] == str(COST_LENGTH) and row["relative_to_softmax"]:
-            ratio = f"{float(row['relative_to_softmax']):.2f}"
-            hardware = f"{row['hardware']}, {row['threads']} threads, {row['dtype']}"
-            yield row["attention"], row["pattern"], ratio, row["run"], hardware
+def _costs(name: str) -> CardTable:
+    """Return every run that measured the attention at this length; runs have no date, so none is the newest."""
+    wanted = {"kind": "attention", "phase": "forward+backward", "status": "ok", "length": str(COST_LENGTH)}
+    rows = [
+        (
+            *(row["attention"], row["pattern"], f"{float(row['relative_to_softmax']):.2f}", row["run"]),
+            f"{row['hardware']}, {row['threads']} threads, {row['dtype']}",
+        )
+        for row in _table(COSTS)
+        if wanted.items() <= row.items() and row["attention"].partition(":")[0] == name and row["relative_to_softmax"]
+    ]
+    header = ("Attention", "Pattern", "Time relative to softmax", "Run", "Hardware")
+    return CardTable(f"Cost at {COST_LENGTH:,} tokens, forward+backward", header, rows, NOT_MEASURED)
 
 
 @functools.cache
@@ -201,8 +182,8 @@ def _gains() -> SuiteGains:
     return suite_gains(read_suite(REFERENCE_DIRS))
 
 
-def _shares(name: str) -> Iterator[tuple[str, ...]]:
-    """Yield K, the share of softmax's gain over no attention that the attention retains, per cell."""
-    for gains in _gains().cells.values():
-        if name in gains:
-            yield str(gains[name].cell), cell_text(gains[name]), f"{gains[name].solved} of {len(gains[name].points)}"
+def _scores(name: str) -> CardTable:
+    """Return K, the share of softmax's gain over no attention that the attention retains, per cell."""
+    gains = [cells[name] for cells in _gains().cells.values() if name in cells]
+    rows = [(str(gain.cell), cell_text(gain), f"{gain.solved} of {len(gain.points)}") for gain in gains]
+    return CardTable("Scores", ("Cell", "Share of vanilla's gain, %", "Solved in seeds"), rows, NO_SCORES)

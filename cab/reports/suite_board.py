@@ -110,12 +110,12 @@ def _quality(rows: Mapping[str, GainRow], patterns: Sequence[str]) -> dict[str, 
             values = (share, *gain.interval, len(gain.cells), gain.core, gain.seeds, rows[pattern].is_best)
         fields |= {f"{pattern}.{name}": value for name, value in zip(names, values, strict=True)}
     gains = [row.gain for row in rows.values()]
-    worst = min((gain.worst for gain in gains), key=lambda cell: cell.own.value)
+    worst = min((gain.worst for gain in gains), key=lambda cell: cell.estimate.value)
     points = [point for gain in gains for cell in gain.cells for point in cell.points]
     verdicts = {gain.verified for gain in gains}
     return fields | {
         "worst_cell": str(worst.cell),
-        "worst_cell_K": worst.own.value,
+        "worst_cell_K": worst.estimate.value,
         "worst_cell_seeds": len(worst.points),
         "solved": sum(point >= SOLVED for point in points),
         "runs": len(points),

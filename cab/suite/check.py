@@ -72,9 +72,9 @@ class CellCheck:
 def check_cell(results: CellResults) -> CellCheck:
     """Validate one cell."""
     scored = {name: gain for name, gain in cell_gains(results).items() if not name.endswith(TUNED)}
-    shares = [gain.own.value for name, gain in scored.items() if name not in ANCHORS]
+    shares = [gain.estimate.value for name, gain in scored.items() if name not in ANCHORS]
     graded = _share([5 <= share <= 95 for share in shares]) if len(shares) >= MIN_ATTENTIONS else None
-    gains = {name: gain for name, gain in scored.items() if gain.own.is_known}
+    gains = {name: gain for name, gain in scored.items() if gain.estimate.is_known}
     if not set(ANCHORS) <= gains.keys():
         unknown = f"no anchors with two seeds of {' and '.join(ANCHORS)}"
     elif results.is_empty:
@@ -119,9 +119,9 @@ def _gap(results: CellResults, gains: dict[str, CellGain]) -> Estimate:
         statistics.fmean(results.cell.scaled(value) for value in results.values(name)) for name in ANCHORS
     )
     lowest = 100 * (results.cell.scaled(trivial) - without) / (softmax - without)
-    best = max(gain.own.value for gain in gains.values())
+    best = max(gain.estimate.value for gain in gains.values())
     weight = 1 / (best - lowest)
-    return weighted_sum([(weight, gains[SOFTMAX].own), (-weight, gains[NO_ATTENTION].own)])
+    return weighted_sum([(weight, gains[SOFTMAX].estimate), (-weight, gains[NO_ATTENTION].estimate)])
 
 
 def _failures(results: CellResults, gains: dict[str, CellGain], gap: Estimate, worse: frozenset[str]) -> list[str]:
@@ -162,18 +162,25 @@ def check_suite(checks: Sequence[CellCheck]) -> list[str]:
     """
     lacking = []
     causal = [check for check in checks if check.cell.pattern in ("CS", "CC")]
-    tested = frozenset().union(*(check.compared for check in causal))
-    if WINDOWED in tested and not any(WINDOWED in check.worse_than_softmax for check in causal):
+    tested, worse = _compared(causal)
+    if WINDOWED in tested - worse:
         lacking.append(f"no causal cell in which {WINDOWED} is significantly worse than {SOFTMAX}")
     for pattern in ("CS", "CC"):
-        own = [check for check in causal if check.cell.pattern == pattern]
-        tested = frozenset().union(*(check.compared for check in own))
-        worse = frozenset().union(*(check.worse_than_softmax for check in own))
+        tested, worse = _compared([check for check in causal if check.cell.pattern == pattern])
         if not tested.isdisjoint(BOUNDED_STATES) and worse.isdisjoint(BOUNDED_STATES):
             lacking.append(
                 f"no cell of pattern {pattern} in which a constant-size state is significantly worse than {SOFTMAX}"
             )
     return lacking
+
+
+def _compared(checks: Sequence[CellCheck]) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the attentions that any check compares with softmax attention, and those that are worse in any."""
+    nothing: frozenset[str] = frozenset()
+    return (
+        nothing.union(*(check.compared for check in checks)),
+        nothing.union(*(check.worse_than_softmax for check in checks)),
+    )
 
 
 @functools.cache
@@ -198,12 +205,10 @@ def without_invalid_cells(results: pd.DataFrame) -> tuple[pd.DataFrame, tuple[st
     lines = []
     datasets = {cell.key: cell.dataset for cell in suite_cells()}
     for key, reason in invalid_cells().items():
-        own = results["preset"] == PRESET
-        own &= results["dataset"] == datasets[key]
-        for column, name in zip(("task", "backbone", "pattern"), key, strict=True):
-            own &= results[column] == name
-        if own.any():
-            results = results.assign(primary=results["primary"].astype(bool) & ~own)
+        columns = ["preset", "dataset", "task", "backbone", "pattern"]
+        in_cell = (results[columns] == [PRESET, datasets[key], *key]).all(axis=1)
+        if in_cell.any():
+            results = results.assign(primary=results["primary"].astype(bool) & ~in_cell)
             lines.append(f"{' '.join(key)} is excluded because it does not measure attention: {reason}")
     if lines and not results["primary"].any():
         raise UserError(f"no results to score: {'; '.join(lines)}")

@@ -30,8 +30,8 @@ class CellGain:
 
     Attributes:
         points: K of each seed.
-        own: mean of ``points`` with the variance over the attention's seeds.
-        total: the same with the variance of the anchors.
+        estimate: mean of ``points`` with the variance over the attention's seeds.
+        total: the same mean with the variance of the anchors added.
         error: mean logarithm of the error relative to vanilla's; None if higher values of the metric are better.
         mean: mean of the metric over seeds.
         steps: mean number of steps until validation reached the cell's threshold; None if a seed did not reach it.
@@ -41,7 +41,7 @@ class CellGain:
     cell: SuiteCell
     attention: str
     points: tuple[float, ...]
-    own: Estimate
+    estimate: Estimate
     total: Estimate
     error: Estimate | None
     mean: float
@@ -51,7 +51,7 @@ class CellGain:
     @property
     def retained(self) -> float:
         """K clipped to 0..100."""
-        return min(max(self.own.value, 0.0), 100.0)
+        return min(max(self.estimate.value, 0.0), 100.0)
 
     @property
     def solved(self) -> int:
@@ -61,64 +61,51 @@ class CellGain:
     @property
     def is_at_ceiling(self) -> bool:
         """Whether K is within the margin of 100."""
-        return self.own.value > 100 - MARGIN
+        return self.estimate.value > 100 - MARGIN
 
 
 def cell_gains(results: CellResults) -> dict[str, CellGain]:
     """Return K of every attention with results in a cell; empty if the cell has no anchors."""
-    if results.anchors is None:
+    anchors = results.anchors
+    if anchors is None:
         return {}
-    gains = gains_of(results.cell, results.anchors, {name: results.values(name) for name in results.runs})
-    for name, reached in results.anchors.steps.items():
-        if len(reached) == len(results.anchors.test[name]):
-            gains[name] = dataclasses.replace(gains[name], steps=Estimate.of(reached))
-    for name, runs in results.runs.items():
-        steps = [run.cost.steps_to_solve for run in runs.values() if run.cost.steps_to_solve is not None]
-        if len(steps) == len(runs):
-            gains[name] = dataclasses.replace(gains[name], steps=Estimate.of(steps))
-        tuning = next(iter(runs.values())).config.get("tuning")  # the seeds of a cell have one grid
-        if tuning:
-            usable = usable_rates(tuning["grid"], results.anchors)
-            gains[name] = dataclasses.replace(gains[name], usable_rates=usable)
+    gains = gains_of(results.cell, anchors, {name: results.values(name) for name in results.runs})
+    for name, gain in gains.items():
+        runs = list(results.runs.get(name, {}).values())
+        solved = (run.cost.steps_to_solve for run in runs)
+        steps = [count for count in solved if count is not None] if runs else anchors.steps.get(name, [])
+        tuning = runs[0].config.get("tuning") if runs else None  # the seeds of a cell have one grid
+        gains[name] = dataclasses.replace(
+            gain,
+            steps=Estimate.of(steps) if len(steps) == len(gain.points) else None,
+            usable_rates=usable_rates(tuning["grid"], anchors) if tuning else None,
+        )
     return gains
 
 
 def gains_of(cell: SuiteCell, anchors: Anchors, values: Mapping[str, Sequence[float]]) -> dict[str, CellGain]:
     """Return K of the anchors and of every attention in ``values``, which has the cell's metric, one per seed."""
     values = {**{name: anchors.test[name] for name in ANCHORS}, **values}
-    scores = {name: [cell.scaled(value) for value in own] for name, own in values.items()}
+    scores = {name: [cell.scaled(value) for value in metric] for name, metric in values.items()}
     softmax, without = (statistics.fmean(scores[name]) for name in ANCHORS)
+    points = {name: tuple(100 * (x - without) / (softmax - without) for x in scores[name]) for name in values}
+    estimates = {name: Estimate.of(shares) for name, shares in points.items()}
+    is_error = softmax < without and min(values[SOFTMAX]) > 0
+    log_softmax = statistics.fmean(map(math.log, values[SOFTMAX])) if is_error else math.nan
     gains = {}
-    for name, own in values.items():
-        points = tuple(100 * (score - without) / (softmax - without) for score in scores[name])
-        gains[name] = _gain(cell, name, points, own, values[SOFTMAX], is_error=softmax < without)
-    of_anchors = [gains[name].own for name in ANCHORS]
-    return {name: gain if name in ANCHORS else _with_anchors(gain, *of_anchors) for name, gain in gains.items()}
-
-
-def _gain(
-    cell: SuiteCell,
-    name: str,
-    points: tuple[float, ...],
-    values: Sequence[float],
-    softmax: Sequence[float],
-    *,
-    is_error: bool,
-) -> CellGain:
-    own = Estimate.of(points)
-    total = Estimate({SOFTMAX: 100.0, NO_ATTENTION: 0.0}.get(name, own.value), 0.0, math.inf)
-    error = None
-    if is_error and min(*values, *softmax) > 0:
-        reference = statistics.fmean(map(math.log, softmax))
-        error = Estimate.of([math.log(value) - reference for value in values])
-    return CellGain(cell, name, points, own, total, error, statistics.fmean(values))
-
-
-def _with_anchors(gain: CellGain, softmax: Estimate, without: Estimate) -> CellGain:
-    """Add the variance of the anchors by the delta method."""
-    share = gain.own.value / 100
-    total = weighted_sum([(1.0, gain.own), (share, softmax), (1 - share, without)])
-    return dataclasses.replace(gain, total=dataclasses.replace(total, value=gain.own.value))
+    for name, metric in values.items():
+        share = estimates[name].value / 100
+        if name in ANCHORS:
+            total = Estimate({SOFTMAX: 100.0, NO_ATTENTION: 0.0}[name], 0.0, math.inf)
+        else:  # by the delta method
+            parts = ((1.0, name), (share, SOFTMAX), (1 - share, NO_ATTENTION))
+            total = weighted_sum((weight, estimates[part]) for weight, part in parts)
+            total = dataclasses.replace(total, value=estimates[name].value)
+        error = None
+        if is_error and min(metric) > 0:
+            error = Estimate.of([math.log(value) - log_softmax for value in metric])
+        gains[name] = CellGain(cell, name, points[name], estimates[name], total, error, statistics.fmean(metric))
+    return gains
 
 
 @dataclass(frozen=True)
@@ -164,21 +151,19 @@ class PatternGain:
     @property
     def steps(self) -> Estimate | None:
         """Mean over the cells of the number of steps to solve; None unless every seed solved every core cell."""
-        known = [gain.steps for gain in self.cells if gain.steps]
-        if len(known) < self.core:
-            return None
-        return weighted_sum((1 / len(known), steps) for steps in known)
+        steps = [gain.steps for gain in self.cells if gain.steps]
+        return weighted_sum((1 / self.core, count) for count in steps) if len(steps) == self.core else None
 
     @property
     def usable_rates(self) -> int | None:
         """Smallest number of usable learning rates in any cell; None unless all cells are tuned."""
-        known = [gain.usable_rates for gain in self.cells if gain.usable_rates is not None]
-        return min(known) if known and len(known) == len(self.cells) else None
+        counts = [gain.usable_rates for gain in self.cells if gain.usable_rates is not None]
+        return min(counts) if counts and len(counts) == len(self.cells) else None
 
     @property
     def worst(self) -> CellGain:
         """The cell with the smallest K."""
-        return min(self.cells, key=lambda gain: gain.own.value)
+        return min(self.cells, key=lambda gain: gain.estimate.value)
 
     @property
     def solved(self) -> str:
@@ -223,26 +208,18 @@ class SuiteGains:
 
 def suite_gains(results: Sequence[CellResults], excluded: Iterable[Key] = ()) -> SuiteGains:
     """Return K of every attention in every cell and pattern; ``excluded`` are cells that do not measure attention."""
-    cells = {each.cell.key: cell_gains(each) for each in results}
-    left_out = set(excluded)
-    core = [each.cell for each in results if each.cell.core and each.cell.key not in left_out]
+    cells = {result.cell.key: cell_gains(result) for result in results}
+    excluded = set(excluded)
+    core = [result.cell for result in results if result.cell.core and result.cell.key not in excluded]
     patterns: dict[str, dict[str, PatternGain]] = {}
     for pattern in sorted({cell.pattern for cell in core}, key=pattern_rank):
-        own = [cell for cell in core if cell.pattern == pattern]
-        names = dict.fromkeys(name for cell in own for name in cells[cell.key])
+        keys = [cell.key for cell in core if cell.pattern == pattern]
         verified = _verified(results, pattern)
-        gains = [
-            PatternGain(
-                pattern,
-                name,
-                verified.get(name, "yes"),
-                tuple(cells[cell.key][name] for cell in own if name in cells[cell.key]),
-                len(own),
-            )
-            for name in names
-        ]
-        gains.sort(key=_order)
-        patterns[pattern] = {gain.attention: gain for gain in gains}
+        gains = []
+        for name in dict.fromkeys(name for key in keys for name in cells[key]):
+            in_cells = tuple(cells[key][name] for key in keys if name in cells[key])
+            gains.append(PatternGain(pattern, name, verified.get(name, "yes"), in_cells, len(keys)))
+        patterns[pattern] = {gain.attention: gain for gain in sorted(gains, key=_order)}
     return SuiteGains(cells, patterns)
 
 
@@ -253,11 +230,12 @@ def _order(gain: PatternGain) -> tuple[float, float, str]:
 def _verified(results: Iterable[CellResults], pattern: str) -> dict[str, str]:
     """Return the worst verdict on the code of each attention in a pattern; the anchors are not among them."""
     codes, order = verified_codes(), ("no", "unknown", "yes")
-    found: dict[str, set[str]] = {}
-    for each in results:
-        for name, runs in each.runs.items() if each.cell.pattern == pattern else ():
-            found.setdefault(name, set()).update(verdict(record, codes) for record in runs.values())
-    return {name: min(verdicts, key=order.index) for name, verdicts in found.items()}
+    worst: dict[str, str] = {}
+    for result in results:
+        for name, runs in result.runs.items() if result.cell.pattern == pattern else ():
+            verdicts = {verdict(record, codes) for record in runs.values()}
+            worst[name] = min(verdicts | {worst.get(name, "yes")}, key=order.index)
+    return worst
 
 
 def compare(gains: Mapping[str, Sequence[CellGain]]) -> dict[tuple[str, str], Verdict]:
@@ -272,17 +250,16 @@ def compare(gains: Mapping[str, Sequence[CellGain]]) -> dict[tuple[str, str], Ve
         gains: results of each attention in the compared cells.
     """
     contrasts: dict[tuple[str, str], Contrast] = {}
-    for one, other in itertools.combinations(gains, 2):
-        common = [(a, b) for a in gains[one] for b in gains[other] if a.cell == b.cell]
-        if common:
-            contrasts[one, other] = contrast(common)
     families: dict[tuple[bool, bool], dict[tuple[str, str], Contrast]] = {}
-    for pair, each in contrasts.items():
-        family = not set(ANCHORS).isdisjoint(pair), any(name.endswith(TUNED) for name in pair)
-        families.setdefault(family, {})[pair] = each
+    for pair in itertools.combinations(gains, 2):
+        common = [(a, b) for a in gains[pair[0]] for b in gains[pair[1]] if a.cell == b.cell]
+        if common:
+            contrasts[pair] = contrast(common)
+            family = not set(ANCHORS).isdisjoint(pair), any(name.endswith(TUNED) for name in pair)
+            families.setdefault(family, {})[pair] = contrasts[pair]
     verdicts: dict[tuple[str, str], Verdict] = {}
-    for own in families.values():
-        verdicts |= judge(own, level=(1 - CONFIDENCE) / 2)
+    for members in families.values():
+        verdicts |= judge(members, level=(1 - CONFIDENCE) / 2)
     return {pair: verdicts[pair] for pair in contrasts}
 
 
@@ -293,10 +270,14 @@ def contrast(common: Sequence[tuple[CellGain, CellGain]]) -> Contrast:
     errors are compared.
     """
     weights = task_weights(one.cell for one, _ in common)
-    spread = weighted_sum((weights[a.cell.key], difference(a.own, b.own)) for a, b in common)
+    spread = weighted_sum((weights[a.cell.key], difference(a.estimate, b.estimate)) for a, b in common)
     value = sum(weights[a.cell.key] * (a.retained - b.retained) for a, b in common)
     points = Estimate(value, spread.variance, spread.degrees)
-    errors = [(weights[a.cell.key], difference(b.error, a.error)) for a, b in common if a.error and b.error]
-    if len(errors) == len(common) and all(gain.is_at_ceiling for pair in common for gain in pair):
-        return Contrast(weighted_sum(errors), math.log1p(MARGIN / 100), points)
+    log_ratios = [  # of the second error to the first, so that positive values favor the first
+        (weights[one.cell.key], difference(other.error, one.error))
+        for one, other in common
+        if one.error and other.error
+    ]
+    if len(log_ratios) == len(common) and all(gain.is_at_ceiling for pair in common for gain in pair):
+        return Contrast(weighted_sum(log_ratios), math.log1p(MARGIN / 100), points)
     return Contrast(points, MARGIN, points)

@@ -70,14 +70,13 @@ class GainRow:
 
 def gain_rows(gains: SuiteGains, pattern: str) -> list[GainRow]:
     """Return the rows of one pattern, in the order of K."""
-    own = gains.patterns[pattern]
-    fixed = {name for name, gain in own.items() if gain.is_complete and not name.endswith(TUNED)}
-    verdicts = gains.verdicts(pattern)
+    of_pattern, verdicts = gains.patterns[pattern], gains.verdicts(pattern)
+    ranked = {name for name, gain in of_pattern.items() if gain.is_complete and not name.endswith(TUNED)}
 
     def rank(name: str) -> tuple[int, int]:
-        return rank_range(name, {pair: each for pair, each in verdicts.items() if set(pair) <= {*fixed, name}})
+        return rank_range(name, {pair: word for pair, word in verdicts.items() if set(pair) <= {*ranked, name}})
 
-    return [GainRow(gain, rank(name) if gain.is_complete else None) for name, gain in own.items()]
+    return [GainRow(gain, rank(name) if gain.is_complete else None) for name, gain in of_pattern.items()]
 
 
 def gain_text(gain: PatternGain) -> str:
@@ -89,7 +88,7 @@ def gain_text(gain: PatternGain) -> str:
 
 def cell_text(cell: CellGain) -> str:
     """Format K of one cell."""
-    return f"{round(cell.own.value, 1) + 0.0:.1f}{ONE_SEED_MARK if len(cell.points) == 1 else ''}"
+    return f"{round(cell.estimate.value, 1) + 0.0:.1f}{ONE_SEED_MARK if len(cell.points) == 1 else ''}"
 
 
 def seed_mark(gain: PatternGain) -> str:
@@ -151,73 +150,73 @@ def judge_attention(
         records: records that contain its runs; other attentions are ignored.
         reference: folders of the results it is compared with; its own results there are ignored.
     """
-    own = [record for record in records if record.cell["attention"] == name]
-    others = [record for record in records_of(reference) if record.cell["attention"] != name]
-    results = collect([*own, *others])
+    runs = [record for record in records if record.cell["attention"] == name]
+    results = collect([*runs, *(record for record in records_of(reference) if record.cell["attention"] != name)])
     gains = suite_gains(results, invalid_cells(reference))
-    patterns = {each.cell.pattern for each in results if name in each.runs or name in each.left_out}
-    last = {record.cell["pattern"]: record for record in own}
+    patterns = {result.cell.pattern for result in results if name in result.runs or name in result.left_out}
+    last = {record.cell["pattern"]: record for record in runs}
     return [_verdict(name, last[pattern], results, gains) for pattern in sorted(patterns, key=pattern_rank)]
 
 
 def _verdict(name: str, record: Record, results: Sequence[CellResults], gains: SuiteGains) -> PatternVerdict:
     pattern = record.cell["pattern"]
-    of_pattern = [each for each in results if each.cell.pattern == pattern]
-    cells = [gains.cells[each.cell.key][name] for each in of_pattern if name in gains.cells[each.cell.key]]
-    own = gains.patterns.get(pattern, {}).get(name)
-    rows = gain_rows(gains, pattern) if own else []
-    core = [each.cell for each in of_pattern if each.cell.core]
-    lines = [_coverage(name, record, own, core), *(_headline(own, rows) if own else [])]
-    compared = gains.common([gain.cell.key for gain in (own.cells if own else cells)])
-    verdicts = gains.verdicts(pattern) if own else compare(compared)
+    results = [result for result in results if result.cell.pattern == pattern]
+    cells = [gains.cells[result.cell.key].get(name) for result in results]
+    scored = [(cell, result) for cell, result in zip(cells, results, strict=True) if cell]
+    gain = gains.patterns.get(pattern, {}).get(name)
+    rows = gain_rows(gains, pattern) if gain else []
+    core = [result.cell for result in results if result.cell.core]
+    lines = [_coverage(name, record, gain, core), *(_headline(gain, rows) if gain else [])]
+    compared = gains.common([cell.cell.key for cell in (gain.cells if gain else [cell for cell, _ in scored])])
+    verdicts = gains.verdicts(pattern) if gain else compare(compared)
     lines += _relations(name, verdicts, {other: len(common) for other, common in compared.items()})
-    runs = {each.cell.key: each for each in of_pattern}
-    lines += [_cell_line(cell, runs[cell.cell.key], gains) for cell in cells]
-    lines += [f"not scored: {each.cell}: {each.left_out[name]}" for each in of_pattern if name in each.left_out]
-    lines += [
-        f"not scored: {each.cell}: it has no anchors" for each in of_pattern if name in each.runs and not each.anchors
-    ]
-    lines += _ceiling(cells, gains)
-    lines.append(_cost(record, [run for cell in cells for run in runs[cell.cell.key].runs[name].values()]))
+    lines += [_cell_line(cell, result, gains) for cell, result in scored]
+    unscored = {result.cell: result.left_out.get(name) for result in results}
+    lines += [f"not scored: {cell}: {reason}" for cell, reason in unscored.items() if reason]
+    without = [result.cell for result in results if name in result.runs and not result.anchors]
+    lines += [f"not scored: {cell}: it has no anchors" for cell in without]
+    lines += _ceiling([cell for cell, _ in scored], gains)
+    lines.append(_cost(record, [run for _, result in scored for run in result.runs[name].values()]))
     lines.append(_verification(record))
-    if any(len(cell.points) == 1 for cell in cells):
+    if any(len(cell.points) == 1 for cell, _ in scored):
         lines.append(ONE_SEED_LEGEND)
     return PatternVerdict(pattern, [lines[0], *(f"  {line}" for line in lines[1:])], rows)
 
 
-def _coverage(name: str, record: Record, own: PatternGain | None, core: Sequence[SuiteCell]) -> str:
+def _coverage(name: str, record: Record, gain: PatternGain | None, core: Sequence[SuiteCell]) -> str:
     pattern, target = record.cell["pattern"], _target(record)
-    have = {gain.cell for gain in own.cells} if own else set()
+    have = {cell.cell for cell in gain.cells} if gain else set()
     missing = [str(cell) for cell in core if cell not in have]
     line = f"{name}, pattern {pattern}: {len(have)} of {len(core)} core cells"
-    if own:
-        line += f", at least {own.seeds} seed{'s' * (own.seeds != 1)} per cell"
+    if gain:
+        line += f", at least {gain.seeds} seed{'s' * (gain.seeds != 1)} per cell"
     if missing:
         line += f"; no K without {', '.join(missing)} (`cab run suite=core attention={target} pattern={pattern}`)"
     return line
 
 
-def _headline(own: PatternGain, rows: Sequence[GainRow]) -> list[str]:
-    if own.estimate is None:
+def _headline(gain: PatternGain, rows: Sequence[GainRow]) -> list[str]:
+    if gain.estimate is None:
         return []
-    row = next(row for row in rows if row.gain is own)
-    ranked = sum(each.rank is not None and (each is row or not each.gain.attention.endswith(TUNED)) for each in rows)
-    interval = "no interval (a single seed)" if math.isnan(own.interval[0]) else f"95% {interval_text(*own.interval)}"
+    [row] = [row for row in rows if row.gain is gain]
+    others = [other for other in rows if other is row or not other.gain.attention.endswith(TUNED)]
+    ranked = sum(other.rank is not None for other in others)
+    interval = "no interval (a single seed)" if math.isnan(gain.interval[0]) else f"95% {interval_text(*gain.interval)}"
     return [
-        f"K {gain_text(own)}, {interval}: share of the gain of softmax attention over no attention that it "
+        f"K {gain_text(gain)}, {interval}: share of the gain of softmax attention over no attention that it "
         f"retains, in percent; rank {rank_text(row.rank)} of {ranked}",
-        f"solved in {own.solved} runs; worst cell: {own.worst.cell}, K {cell_text(own.worst)}",
+        f"solved in {gain.solved} runs; worst cell: {gain.worst.cell}, K {cell_text(gain.worst)}",
     ]
 
 
 def _relations(name: str, verdicts: dict[tuple[str, str], Verdict], cells: dict[str, int]) -> list[str]:
-    found: dict[Verdict, list[str]] = {}
-    for (one, other), each in verdicts.items():
-        if name in (one, other):
-            rival = other if one == name else one
-            part = f" ({cells[rival]} of {cells[name]} cells)" if cells[rival] < cells[name] else ""
-            found.setdefault(each if one == name else each.reverse, []).append(rival + part)
-    return [f"{words}: {', '.join(found[each])}" for each, words in RELATIONS.items() if each in found]
+    rivals: dict[Verdict, list[str]] = {}
+    for pair, word in verdicts.items():
+        if name in pair:
+            [rival] = set(pair) - {name}
+            share = f" ({cells[rival]} of {cells[name]} cells)" if cells[rival] < cells[name] else ""
+            rivals.setdefault(word if pair[0] == name else word.reverse, []).append(rival + share)
+    return [f"{relation}: {', '.join(rivals[word])}" for word, relation in RELATIONS.items() if word in rivals]
 
 
 def _cell_line(cell: CellGain, results: CellResults, gains: SuiteGains) -> str:
@@ -225,9 +224,9 @@ def _cell_line(cell: CellGain, results: CellResults, gains: SuiteGains) -> str:
     values = results.values(cell.attention)
     spread = f" ± {statistics.stdev(values):.2g}" if len(values) > 1 else ""
     trivial = results.baselines.get(cell.cell.trivial_baseline)
-    known = [f"{name} {anchors[name].mean:.4g}" for name in ANCHORS]
-    known += [f"{cell.cell.trivial_baseline} {trivial:.4g}"] if trivial is not None else []
-    line = f"{cell.cell}: {cell.cell.metric} {cell.mean:.4g}{spread} ({', '.join(known)}), K {cell_text(cell)}"
+    others = [f"{name} {anchors[name].mean:.4g}" for name in ANCHORS]
+    others += [f"{cell.cell.trivial_baseline} {trivial:.4g}"] if trivial is not None else []
+    line = f"{cell.cell}: {cell.cell.metric} {cell.mean:.4g}{spread} ({', '.join(others)}), K {cell_text(cell)}"
     line += f", solved in {cell.solved} of {len(cell.points)} seeds"
     if cell.steps:
         line += f", after {steps_text(cell.steps)} steps"

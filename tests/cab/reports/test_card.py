@@ -13,7 +13,6 @@ from hatchling.builders.wheel import WheelBuilder
 from cab.cli.main import main
 from cab.records import verified
 from cab.registry.registries import ATTENTIONS
-from cab.reports import card as cards
 from cab.reports.card import COSTS, DEFAULTS, Card, card
 from tests.cab.cli.command import ROOT
 
@@ -21,7 +20,7 @@ card_of = functools.cache(card)
 """Cards of the code as it is, each built once."""
 
 
-def rows(found: Card, title: str) -> tuple[tuple[str, ...], ...]:
+def rows(found: Card, title: str) -> list[tuple[str, ...]]:
     [section] = [section for section in found.sections if section.title.startswith(title)]
     return section.rows
 
@@ -31,7 +30,7 @@ def test_every_attention_has_a_whole_card(name: str) -> None:
     found, entry = card_of(name), ATTENTIONS.get(name)
     assert len(found.description) > 20
     assert "Args:" not in found.description
-    assert all(value for _, value in found.facts())
+    assert all(value for _, value in found.facts)
     assert bool(found.state) == any(pattern.is_causal for pattern in entry.patterns)
     for section in found.sections:
         assert bool(section.text) != bool(section.rows), section.title
@@ -51,14 +50,13 @@ def test_rows_of_the_default_table_are_whole_and_on_their_cards() -> None:
 
 
 def test_verification_depends_on_the_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    code = cards._code(ATTENTIONS.get("gla"))
-    assert code == verified.code_of(ATTENTIONS.get("gla").cls)
+    code = verified.code_of(ATTENTIONS.get("gla").cls)
     monkeypatch.setattr(verified, "COMMITTED", tmp_path / "verified.csv")
     monkeypatch.setattr(verified, "remembered", lambda: tmp_path / "none.csv")
     for other, status in (("", "verified"), ("x", "not with this code")):
         row = verified.Row.of_today("gla", "CS", code + other, quick=False, reach={})
         verified.write_rows(tmp_path / "verified.csv", [row])
-        assert rows(card("gla"), "Verification") == (("CS", status),)
+        assert rows(card("gla"), "Verification") == [("CS", status)]
 
 
 def test_scores_and_costs_are_relative_to_vanilla() -> None:

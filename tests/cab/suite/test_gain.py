@@ -126,12 +126,12 @@ def test_an_invalid_cell_is_not_needed_for_k(made_suite: Path) -> None:
 
 def test_the_anchors_variance_widens_the_interval() -> None:
     gain = gains(abc=[0.1, 0.11, 0.12])["abc"]
-    share, n = gain.own.value / 100, 3
+    share, n = gain.estimate.value / 100, 3
     scale = 100 / (0.7 - 0.0064)
     deviations = [scale * np.std(values, ddof=1) for values in ([0.1, 0.11, 0.12], *MADE.test.values())]
     expected = (deviations[0] ** 2 + (share * deviations[1]) ** 2 + ((1 - share) * deviations[2]) ** 2) / n
     assert gain.total.variance == pytest.approx(expected)
-    assert gain.own.variance == pytest.approx(deviations[0] ** 2 / n)
+    assert gain.estimate.variance == pytest.approx(deviations[0] ** 2 / n)
 
 
 def test_the_steps_of_an_anchor_are_shown_if_every_seed_solves_the_cell(made_suite: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_tuned_attention_takes_no_rank_from_the_others(made_suite: Path) -> No
 
 def test_clipping_and_solved_seeds() -> None:
     found = gains(worse=[0.8, 0.81, 0.82], mixed=[0.0064, 0.01, 0.5])
-    assert found["worse"].own.value < 0
+    assert found["worse"].estimate.value < 0
     assert found["worse"].retained == 0
     assert (found["mixed"].solved, len(found["mixed"].points)) == (2, 3)
 
@@ -186,7 +186,7 @@ def test_at_the_ceiling_errors_are_compared() -> None:
     anchors = Anchors("", {name: FIELD[name] for name in ("vanilla", "none")}, {})
     others = {name: values for name, values in FIELD.items() if name not in anchors.test}
     known = gains_of(CELL, anchors, {"newcomer": NEWCOMER, **others})
-    assert known["newcomer"].own.value > 99.8
+    assert known["newcomer"].estimate.value > 99.8
     verdicts = compare({name: [gain] for name, gain in known.items()})
     assert verdicts["vanilla", "newcomer"] is Verdict.BETTER
     assert verdicts["newcomer", "gla"] is verdicts["newcomer", "local"] is Verdict.BETTER
