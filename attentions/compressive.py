@@ -100,14 +100,14 @@ class CompressiveAttention(RelativeAttention, SparseDecoding):
         raw = (begin - ended * self.factor)[:, None]
         number = ended[:, None] - 1 - (back - raw)
         number = torch.where((number >= 0) & (back - raw < self.slots), number, -1)
-        before = torch.where(back < raw, begin[:, None] - 1 - back + slots.shape[1], number).flip(1)
-        own = begin[:, None] + torch.arange(size, device=device)
-        own = torch.where(own < length, own + slots.shape[1] + length, -1)
-        table = torch.cat([before, own], dim=1)
+        memory_table = torch.where(back < raw, begin[:, None] - 1 - back + slots.shape[1], number).flip(1)
+        segment_table = begin[:, None] + torch.arange(size, device=device)
+        segment_table = torch.where(segment_table < length, segment_table + slots.shape[1] + length, -1)
+        table = torch.cat([memory_table, segment_table], dim=1)
         if self.training and groups.shape[1]:
             self.add_loss(self.reconstruction(query, old, groups, begin, ended), padding)
         embedded = self.embed(torch.arange(table.shape[1] - 1, -1, -1, device=device))
-        sources = [torch.cat(parts, dim=2) for parts in zip(memory, old, (key, value), strict=True)]
+        sources = [torch.cat(pair, dim=2) for pair in zip(memory, old, (key, value), strict=True)]
         query, biases, dropout = self.with_content(query), self.position_biases(embedded), self.weight_dropout
         return segment_attention(query, (sources[0], sources[1]), table, size, embedded, biases, dropout=dropout)
 
@@ -122,11 +122,11 @@ class CompressiveAttention(RelativeAttention, SparseDecoding):
     ) -> Tensor:
         """Return the attention-reconstruction loss of each target, [B, N]."""
         length, size, device = query.shape[2], min(self.segment, query.shape[2]), query.device
-        first = torch.cat([ended[:1], ended[:-1]])
-        most = int((ended - first).max())
+        already = torch.cat([ended[:1], ended[:-1]])
+        most = int((ended - already).max())
         weights = self.k_proj.weight.detach(), self.v_proj.weight.detach()
         compressed = [self.split_heads(F.linear(groups, weight.to(groups.dtype))) for weight in weights]
-        number = first[:, None] + torch.arange(most, device=device)
+        number = already[:, None] + torch.arange(most, device=device)
         hidden = number >= ended[:, None]
         number = number.masked_fill(hidden, 0)
         token = (number[..., None] * self.factor + torch.arange(self.factor, device=device)).flatten(1)
@@ -144,8 +144,8 @@ class CompressiveAttention(RelativeAttention, SparseDecoding):
             return (means[0] - means[1]).masked_fill(none, 0.0).flatten(1, 2)[:, :length]
 
         heads = [query.detach(), *(x.detach() for x in old), *compressed]
-        found = in_chunks(difference, heads, cost=6 * count * size * token.shape[1])
-        return found.square().mean(dim=(1, 3))
+        error = in_chunks(difference, heads, cost=6 * count * size * token.shape[1])
+        return error.square().mean(dim=(1, 3))
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor, past: Tensor) -> Tensor:
         """Return the outputs [H, n, E], token by token, from the list of the keys that it attends to."""
@@ -158,11 +158,11 @@ class CompressiveAttention(RelativeAttention, SparseDecoding):
         for i in range(query.shape[1]):
             begin = i // self.segment * self.segment
             ended = max(0, (begin - self.memory) // self.factor)
-            first = max(0, ended - self.slots)
-            seen = slice(first, ended), slice(ended * self.factor, begin), slice(begin, i + 1)
+            oldest = max(0, ended - self.slots)
+            seen = slice(oldest, ended), slice(ended * self.factor, begin), slice(begin, i + 1)
             keys, values = (
-                torch.cat([x[:, part] for x, part in zip(parts, seen, strict=True)], dim=1)
-                for parts in ((slot_key, old_key, key), (slot_value, old_value, value))
+                torch.cat([x[:, tokens] for x, tokens in zip(sources, seen, strict=True)], dim=1)
+                for sources in ((slot_key, old_key, key), (slot_value, old_value, value))
             )
             distance = torch.arange(keys.shape[1] - 1, -1, -1, device=query.device)[None]
             logits = self.pair_logits(query[:, i : i + 1], keys, distance)
@@ -191,9 +191,9 @@ class CompressiveAttention(RelativeAttention, SparseDecoding):
         slots = (-2 - number).where(number < (total // c)[:, None], -1)
         position = torch.cat([state["position"], tokens, slots], dim=1)
         output = self.read(query, key, value, query_position, position)
-        kept = self.keep(key, value, position, self.required_keys(position, total[:, None]), self.max_kept)
+        cache = self.keep(key, value, position, self.required_keys(position, total[:, None]), self.max_kept)
         open_at = ((length % c + count) // c * c)[:, None] + torch.arange(c - 1, device=key.device)
-        return output, kept | {"length": total, "open": take_rows(inputs, open_at.clamp(max=inputs.shape[1] - 1))}
+        return output, cache | {"length": total, "open": take_rows(inputs, open_at.clamp(max=inputs.shape[1] - 1))}
 
     def required_keys(self, key: Tensor, length: Tensor) -> Tensor:
         """Select tokens and groups; the position of group g is stored as -2 - g."""

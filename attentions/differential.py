@@ -55,8 +55,8 @@ class DifferentialAttention(VanillaAttention):
 
     def factor(self) -> Tensor:
         """Return l, the factor of the second attention."""
-        first, second = (self.lambdas[0] * self.lambdas[1]).sum(dim=-1).exp()
-        return first - second + self.initial
+        lambda_1, lambda_2 = (self.lambdas[0] * self.lambdas[1]).sum(dim=-1).exp()
+        return lambda_1 - lambda_2 + self.initial
 
     def pairs(self, x: Tensor, heads: int) -> Tensor:
         """Regroup heads: [..., H, N, E] to [..., heads, N, D / heads]."""
@@ -78,14 +78,14 @@ class DifferentialAttention(VanillaAttention):
         v = self.pairs(value, self.num_pairs)
         # The fused kernels want one width: queries and keys are filled up with zeros.
         q, k = (F.pad(self.pairs(x, 2 * self.num_pairs), (0, self.width)) for x in (query, key))
-        first, second = (
+        attention_1, attention_2 = (
             super(DifferentialAttention, self).softmax_attention(
                 q[:, i::2], k[:, i::2], v, visible=visible, is_causal=is_causal
             )
             for i in (0, 1)
         )
         with torch.autocast(query.device.type, enabled=False):
-            x = self.norm(upcast(first) - self.factor() * upcast(second)) * (1 - self.initial)
+            x = self.norm(upcast(attention_1) - self.factor() * upcast(attention_2)) * (1 - self.initial)
         return self.pairs(x.to(query.dtype), self.num_heads)
 
     def kernel(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, is_causal: bool) -> Tensor:

@@ -53,11 +53,11 @@ class FunnelAttention(RelativeAttention):
         outputs, n, f = [], query.shape[1], self.factor
         for group in [range(1), *(range(i, min(i + f, n)) for i in range(1, n, f))]:
             pooled = query[:, list(group)].mean(dim=1, keepdim=True)
-            place = torch.arange(key.shape[1], device=key.device)
-            logits = self.pair_logits(pooled, key, group[0] - place[None])
+            position = torch.arange(key.shape[1], device=key.device)
+            logits = self.pair_logits(pooled, key, group[0] - position[None])
             if self.has_positions:
                 content = self.with_content(pooled) @ key.mT * self.scale
-                logits = torch.where((place == 0) | (group[0] == 0), content, logits)
+                logits = torch.where((position == 0) | (group[0] == 0), content, logits)
             outputs.append((logits.softmax(dim=-1) @ value).expand(-1, len(group), -1))
         return torch.cat(outputs, dim=1)
 
@@ -76,8 +76,8 @@ class FunnelAttention(RelativeAttention):
     def pool(self, query: Tensor, count: Tensor) -> Tensor:
         """Average the groups of sequences with ``count`` [B] tokens, [B, H, N, E] to [B, H, P, E]."""
         rest = F.pad(query[:, :, 1:], (0, 0, 0, -(query.shape[2] - 1) % self.factor))
-        place = torch.arange(1, rest.shape[2] + 1, device=query.device)
-        real = (place < count[:, None]).unflatten(1, (-1, self.factor))[:, None, :, :, None]
+        position = torch.arange(1, rest.shape[2] + 1, device=query.device)
+        real = (position < count[:, None]).unflatten(1, (-1, self.factor))[:, None, :, :, None]
         groups = rest.unflatten(2, (-1, self.factor)).where(real, 0.0)
         means = groups.sum(dim=3) / real.sum(dim=3).clamp(min=1)
         return torch.cat([query[:, :, :1], means], dim=2)
@@ -93,9 +93,9 @@ class FunnelAttention(RelativeAttention):
         pooled = self.with_content(self.pool(query, lengths(query, None)))
         token = torch.arange(length, device=query.device)
         group = torch.arange(pooled.shape[2], device=query.device)[:, None]
-        place = (group * self.factor + 1 - self.factor).clamp(min=0)
+        position = (group * self.factor + 1 - self.factor).clamp(min=0)
         embedded = self.embed(torch.arange(1 - length, length, device=query.device))
-        index, is_first = place - token + length - 1, (group == 0) | (token == 0)
+        index, is_first = position - token + length - 1, (group == 0) | (token == 0)
 
         def mean(query: Tensor, key: Tensor, value: Tensor, embedded: Tensor, biases: Tensor) -> Tensor:
             by_distance = query @ embedded.mT * self.scale + biases[:, None]

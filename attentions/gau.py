@@ -82,15 +82,15 @@ class GatedAttentionUnit(Attention):
         The near half of the buckets holds one distance each; the others are logarithmic up to FARTHEST. In NS each
         direction has half of the buckets.
         """
-        count, first = BUCKETS, torch.zeros_like(distance)
+        count, offset = BUCKETS, torch.zeros_like(distance)
         if self.pattern is not Pattern.CS:
             count //= 2
-            first = (distance < 0) * count
+            offset = (distance < 0) * count
             distance = distance.abs()
         distance = distance.clamp(min=0)
         near = count // 2
         far = (distance.clamp(min=1) / near).log() / math.log(FARTHEST / near) * (count - near)
-        return first + torch.where(distance < near, distance, (near + far).long().clamp(max=count - 1))
+        return offset + torch.where(distance < near, distance, (near + far).long().clamp(max=count - 1))
 
 
 @register_attention("flash_quad", patterns="NS CS", complexity="n^2", paper="Hua et al. 2022")
@@ -118,10 +118,10 @@ class QuadraticUnit(GatedAttentionUnit):
         if not is_causal:
             scale = lengths(query, padding.key).clamp(min=1)[:, None, None, None]
         hidden = None if padding.key is None or is_causal else padding.key[:, None, None]
-        place = torch.arange(query.shape[1], device=query.device)
+        position = torch.arange(query.shape[1], device=query.device)
 
         def weights_of(targets: slice, num_keys: int) -> Tensor:
-            distance = place[targets, None] - place[:num_keys]
+            distance = position[targets, None] - position[:num_keys]
             weights = self.weigh(q[:, :, targets], k[:, :, :num_keys], distance, scale)
             return weights if hidden is None else weights.masked_fill(hidden, 0.0)
 
@@ -131,9 +131,9 @@ class QuadraticUnit(GatedAttentionUnit):
 
     def compute_row(self, query: Tensor, _key: Tensor, _value: Tensor, _draws: object) -> Tensor:
         q, k = self.maps(query)
-        place = torch.arange(len(query), device=query.device)
+        position = torch.arange(len(query), device=query.device)
         scale = self.scale_length if self.pattern is Pattern.CS else len(query)
-        return self.finish(query, self.weigh(q, k, place[:, None] - place, scale) @ self.values(query))
+        return self.finish(query, self.weigh(q, k, position[:, None] - position, scale) @ self.values(query))
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Return an empty state: tokens and their number."""
@@ -142,11 +142,11 @@ class QuadraticUnit(GatedAttentionUnit):
 
     def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> tuple[Tensor, DecodeState]:
         q, k = (x.unsqueeze(1) for x in self.maps(tokens))
-        place = state["length"].unsqueeze(1) + torch.arange(tokens.shape[1], device=tokens.device)
+        position = state["length"].unsqueeze(1) + torch.arange(tokens.shape[1], device=tokens.device)
         new = in_order(with_tokens(state, mask, key=k, value=self.values(tokens).unsqueeze(1)), "key", "value")
         new["length"] = state["length"] + lengths(tokens, mask)
         with torch.autocast(tokens.device.type, enabled=False):
-            distance = place.unsqueeze(2) - torch.arange(new["key"].shape[2], device=tokens.device)
+            distance = position.unsqueeze(2) - torch.arange(new["key"].shape[2], device=tokens.device)
             weights = self.weigh(q, new["key"], distance.unsqueeze(1), self.scale_length)
             sums = F.dropout(weights, self.weight_dropout) @ new["value"]
         return self.finish(tokens, sums[:, 0]), new
@@ -175,11 +175,11 @@ class GroupedUnit(GatedAttentionUnit):
         check_at_least(1, group_size=group_size)
         self.group_size = group_size
 
-    def rotated_maps(self, x: Tensor, place: Tensor) -> list[Tensor]:
+    def rotated_maps(self, x: Tensor, position: Tensor) -> list[Tensor]:
         """Return q, k, q' and k' [B, N, s] of tokens at positions ``place`` [B or 1, N]."""
         width = min(ROTARY, self.query_key_dim // 2 * 2)
         maps = torch.stack(self.maps(x), dim=1)
-        rotated = rotate(maps[..., :width], place)
+        rotated = rotate(maps[..., :width], position)
         return list(torch.cat([rotated, maps[..., width:]], dim=-1).unbind(dim=1))
 
     def compute(self, query: Tensor, _key: Tensor, _value: Tensor, padding: PaddingMasks) -> Tensor:
@@ -191,10 +191,10 @@ class GroupedUnit(GatedAttentionUnit):
             v, maps[3] = v.masked_fill(hidden, 0.0), maps[3].masked_fill(hidden, 0.0)
         missing = -length % size
         q, k, far_q, far_k, v = (F.pad(x, (0, 0, 0, missing)).unflatten(1, (-1, size)) for x in (*maps, v))
-        place = torch.arange(size, device=query.device)
+        position = torch.arange(size, device=query.device)
 
         def weights_of(targets: slice, num_keys: int) -> Tensor:
-            distance = place[targets, None] - place[:num_keys]
+            distance = position[targets, None] - position[:num_keys]
             return self.weigh(q[:, :, targets], k[:, :, :num_keys], distance, self.group_size)
 
         is_causal = self.pattern is Pattern.CS
@@ -202,18 +202,18 @@ class GroupedUnit(GatedAttentionUnit):
             near = sums_by_targets(weights_of, q, v, is_causal=is_causal, dropout=self.weight_dropout)
             written = far_k.mT @ v  # of each group, [B, J, s, e]
             if is_causal:
-                before = F.pad(written.cumsum(dim=1)[:, :-1], (0, 0, 0, 0, 1, 0)) / self.group_size
+                memory = F.pad(written.cumsum(dim=1)[:, :-1], (0, 0, 0, 0, 1, 0)) / self.group_size
             else:
                 count = lengths(query, padding.key).clamp(min=1)[:, None, None, None]
-                before = written.sum(dim=1, keepdim=True) / count
-            sums = (near + far_q @ before).flatten(1, 2)[:, :length]
+                memory = written.sum(dim=1, keepdim=True) / count
+            sums = (near + far_q @ memory).flatten(1, 2)[:, :length]
         return self.finish(query, sums)
 
     def compute_row(self, query: Tensor, _key: Tensor, _value: Tensor, _draws: object) -> Tensor:
-        place, size = torch.arange(len(query), device=query.device), self.group_size
-        q, k, far_q, far_k = (x[0] for x in self.rotated_maps(query.unsqueeze(0), place.unsqueeze(0)))
-        group = place // size
-        weights = self.weigh(q, k, place[:, None] - place, size).masked_fill(group[:, None] != group, 0.0)
+        position, size = torch.arange(len(query), device=query.device), self.group_size
+        q, k, far_q, far_k = (x[0] for x in self.rotated_maps(query.unsqueeze(0), position.unsqueeze(0)))
+        group = position // size
+        weights = self.weigh(q, k, position[:, None] - position, size).masked_fill(group[:, None] != group, 0.0)
         if self.pattern is Pattern.CS:
             far = (far_q @ far_k.mT / size).masked_fill(group[:, None] <= group, 0.0)
         else:
@@ -229,8 +229,8 @@ class GroupedUnit(GatedAttentionUnit):
 
     def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> tuple[Tensor, DecodeState]:
         """Read token by token, since sequences can be at different positions of their groups."""
-        place = state["length"].unsqueeze(1) + torch.arange(tokens.shape[1], device=tokens.device)
-        maps, v = self.rotated_maps(tokens, place), self.values(tokens)
+        position = state["length"].unsqueeze(1) + torch.arange(tokens.shape[1], device=tokens.device)
+        maps, v = self.rotated_maps(tokens, position), self.values(tokens)
         outputs = []
         with torch.autocast(tokens.device.type, enabled=False):
             for t in range(tokens.shape[1]):

@@ -16,7 +16,7 @@ from attentions.bases.options import check_at_least, check_odd, check_positive
 from attentions.bases.pairwise import PairwiseAttention
 from attentions.kernels.gaussian import gaussian, gaussian_sums, solve_regularized
 from attentions.kernels.key_summaries import average, segment_means, segments
-from attentions.kernels.layers import depthwise_conv
+from attentions.kernels.layers import depthwise_conv, value_convolution
 from attentions.kernels.numerics import upcast
 from attentions.kernels.token_cache import gather_tokens
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
@@ -80,14 +80,14 @@ class SkyformerAttention(Attention):
 
     def landmarks(self, query: Tensor, key: Tensor, padding: PaddingMasks) -> Tensor:
         """Select some of the queries and some of the keys, [B, H, r, E]."""
-        parts = []
+        chosen = []
         for x, mask, places in (
             (query, padding.query, self.places[: self.num_queries]),
             (key, padding.key, self.places[self.num_queries :]),
         ):
             index = (places * lengths(x, mask).unsqueeze(1)).long()
-            parts.append(gather_tokens(x, index))
-        return torch.cat(parts, dim=2)
+            chosen.append(gather_tokens(x, index))
+        return torch.cat(chosen, dim=2)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         with torch.autocast(query.device.type, enabled=False):
@@ -159,12 +159,7 @@ class SoftAttention(Attention):
         self.k_proj = nn.Identity()  # type: ignore[assignment]  # keys are the queries
         self.landmark_map = nn.Linear(self.head_dim, self.head_dim, bias=False)
         self.landmark_norm = nn.LayerNorm(self.head_dim)
-        self.conv = None
-        if conv_kernel_size is not None:
-            size, padding = (conv_kernel_size, 1), (conv_kernel_size // 2, 0)
-            self.conv = nn.Conv2d(
-                self.num_heads, self.num_heads, size, padding=padding, groups=self.num_heads, bias=False
-            )
+        self.conv = value_convolution(self.num_heads, conv_kernel_size)
 
     def landmarks(self, means: Tensor) -> Tensor:
         """[..., r, E] of segments to the same."""

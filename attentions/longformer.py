@@ -68,8 +68,8 @@ class LongformerAttention(SparseAttention):
         """Compute queries of the global tokens, and the keys and values that they attend to, [B, N, D]."""
         if not self.has_own:
             return {}
-        own = {f"global_{name}": self.get_submodule(f"global_{name}_proj")(x) for name in ("k", "v")}
-        return own | {"global_q": self.get_submodule("global_q_proj")(x[:, : self.num_globals])}
+        projected = {f"global_{name}": self.get_submodule(f"global_{name}_proj")(x) for name in ("k", "v")}
+        return projected | {"global_q": self.get_submodule("global_q_proj")(x[:, : self.num_globals])}
 
     def is_visible(self, query: Tensor, key: Tensor, _length: int) -> Tensor:
         distance = query - key
@@ -80,29 +80,29 @@ class LongformerAttention(SparseAttention):
     def required_keys(self, key: Tensor, length: Tensor) -> Tensor:
         return (key >= length - self.window * self.dilation) | (key < self.num_globals)
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, **own: Tensor) -> Tensor:
-        heads = [query, key, value, *(self.split_heads(own[name]) for name in sorted(own))]
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, **projected: Tensor) -> Tensor:
+        heads = [query, key, value, *(self.split_heads(projected[name]) for name in sorted(projected))]
         return each_length(self.attend_unpadded, heads, None if self.pattern is Pattern.CS else padding.key)
 
-    def reference(self, query: Tensor, key: Tensor, value: Tensor, **own: Tensor) -> Tensor:
+    def reference(self, query: Tensor, key: Tensor, value: Tensor, **projected: Tensor) -> Tensor:
         output = super().reference(query, key, value)
-        if not own:
+        if not projected:
             return output
-        k, q, v = (self.split_heads(own[name][None])[0] for name in sorted(own))
-        return torch.cat([(q @ k.mT * self.scale).softmax(dim=-1) @ v, output[:, len(own["global_q"]) :]], dim=1)
+        k, q, v = (self.split_heads(projected[name][None])[0] for name in sorted(projected))
+        return torch.cat([(q @ k.mT * self.scale).softmax(dim=-1) @ v, output[:, len(projected["global_q"]) :]], dim=1)
 
-    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor, *own: Tensor) -> Tensor:
+    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor, *projected: Tensor) -> Tensor:
         """Rows without padding; ``own`` are key, query and value of the global tokens, of their own projections."""
-        first, is_causal = min(self.num_globals, query.shape[2]), self.pattern is Pattern.CS
+        count, is_causal = min(self.num_globals, query.shape[2]), self.pattern is Pattern.CS
         output = self.in_windows(query, key, value)
-        if not first:
+        if not count:
             return output
         if is_causal:
-            queries, keys, values = (x[:, :, :first] for x in (query, key, value))
+            queries, keys, values = (x[:, :, :count] for x in (query, key, value))
         else:
-            keys, queries, values = own or (key, query[:, :, :first], value)
+            keys, queries, values = projected or (key, query[:, :, :count], value)
         globals_ = F.scaled_dot_product_attention(queries, keys, values, None, self.weight_dropout, is_causal)
-        return torch.cat([globals_, output[:, :, first:]], dim=2)
+        return torch.cat([globals_, output[:, :, count:]], dim=2)
 
     def in_windows(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Attend to the window and the global tokens; a dilation d splits the sequence into d interleaved ones."""

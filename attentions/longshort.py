@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attentions.bases.options import check_at_least, check_odd
-from attentions.kernels.layers import depthwise_conv
+from attentions.kernels.layers import depthwise_conv, value_convolution
 from attentions.kernels.numerics import neg_inf, upcast
 from attentions.kernels.token_cache import gather_tokens
 from attentions.kernels.window_attention import Chunks, Distances, Slots, Window, window_attention
@@ -106,13 +106,9 @@ class SegmentedLongShort(LongShort):
     ) -> None:
         super().__init__(**common)
         self.window = Window(window_size // 2, window_size // 2, window_size)
-        self.conv = None
         check_odd(conv_kernel_size=conv_kernel_size)
-        if conv_kernel_size is not None:
-            kernel, padding = (conv_kernel_size, 1), (conv_kernel_size // 2, 0)
-            self.conv = nn.Conv2d(
-                self.num_heads, self.num_heads, kernel, padding=padding, groups=self.num_heads, bias=False
-            )
+        self.conv = value_convolution(self.num_heads, conv_kernel_size)
+        if self.conv is not None:
             nn.init.zeros_(self.conv.weight)
         self.make_compression(num_landmarks)
 

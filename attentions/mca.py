@@ -86,8 +86,8 @@ class MemoryCompressedAttention(Attention):
             return groups.flatten(3) @ weight.to(x.dtype) + bias.to(x.dtype)
         if count is None:
             count = x.new_full((len(x),), x.shape[2], dtype=torch.long)
-        first = torch.arange(groups.shape[2], device=x.device) * c
-        size = (count[:, None] - first).clamp(1, c)
+        start = torch.arange(groups.shape[2], device=x.device) * c
+        size = (count[:, None] - start).clamp(1, c)
         return groups.sum(dim=3) / size[:, None, :, None]
 
     def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
@@ -129,8 +129,8 @@ class MemoryCompressedAttention(Attention):
 
     def first_value(self, value: Tensor) -> Tensor:
         """Return the output of tokens that see the first value only; dropout applies to its weight."""
-        kept = F.dropout(torch.ones_like(value[..., :1]), self.dropout, self.training)
-        return value * kept
+        weight = F.dropout(torch.ones_like(value[..., :1]), self.dropout, self.training)
+        return value * weight
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Return the state: finished groups, tokens of the open one, the first value, and the number of tokens."""
@@ -150,8 +150,8 @@ class MemoryCompressedAttention(Attention):
     ) -> tuple[Tensor, DecodeState]:
         c, read, count = self.factor, state["length"], lengths(key, padding.key)
         total = read + count
-        first = torch.where((read > 0)[:, None, None, None], state["first"].to(value.dtype), value[:, :, :1])
-        new: DecodeState = {"length": total, "first": first}
+        first_value = torch.where((read > 0)[:, None, None, None], state["first"].to(value.dtype), value[:, :, :1])
+        new: DecodeState = {"length": total, "first": first_value}
         for name, x in (("key", key), ("value", value)):
             tokens = packed(state[f"open_{name}"], read % c, x)
             groups = self.compress(f"compress_{name[0]}", tokens, None)
@@ -161,7 +161,7 @@ class MemoryCompressedAttention(Attention):
         ended = ((query_position + 1) // c)[:, None, :, None]
         hidden = torch.arange(new["key"].shape[2], device=query.device) >= ended
         early = ended == 0
-        output = self.first_value(first.expand(-1, -1, query.shape[2], -1))
+        output = self.first_value(first_value.expand(-1, -1, query.shape[2], -1))
         if new["key"].shape[2]:
             mask = ~hidden | early
             late = F.scaled_dot_product_attention(query, new["key"], new["value"], mask, self.weight_dropout)

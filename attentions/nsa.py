@@ -148,13 +148,13 @@ class NativeSparseAttention(Attention):
     def selected(self, weights: Tensor, position: Tensor, num_keys: int) -> Tensor:
         """Return the keys that targets attend to in the selection branch, bool [B, H, n, num_keys]."""
         block = torch.arange(to_blocks(num_keys, self.block_size), device=weights.device)
-        first = torch.arange(weights.shape[-1], device=weights.device) * self.compress_stride
+        start = torch.arange(weights.shape[-1], device=weights.device) * self.compress_stride
         offsets = torch.arange(0, self.compress_size, self.compress_stride, device=weights.device)
-        overlap = ((first[:, None, None] + offsets[:, None]) // self.block_size == block).sum(dim=1)  # strides inside
+        overlap = ((start[:, None, None] + offsets[:, None]) // self.block_size == block).sum(dim=1)  # strides inside
         scores = weights.unflatten(1, (self.num_kv_heads, -1)).sum(dim=2) @ overlap.to(weights.dtype)
-        own = position[:, None, :, None] // self.block_size
-        scores = scores.masked_fill((block == own) | (block == own - 1) | (block == 0), torch.inf)
-        taken = largest(scores.masked_fill(block > own, -torch.inf), self.num_blocks)
+        current = position[:, None, :, None] // self.block_size
+        scores = scores.masked_fill((block == current) | (block == current - 1) | (block == 0), torch.inf)
+        taken = largest(scores.masked_fill(block > current, -torch.inf), self.num_blocks)
         taken = taken.repeat_interleave(self.num_heads // self.num_kv_heads, dim=1)
         return expand_blocks(taken, self.block_size, num_keys) & ~later(position, num_keys)
 
@@ -188,8 +188,8 @@ class NativeSparseAttention(Attention):
         keys, values = self.branches(key), self.branches(value)
         outputs = []
         for t in range(query.shape[1]):
-            q, own = query[:, t : t + 1], t // self.block_size
-            scores = torch.zeros(self.num_kv_heads, own + 1, dtype=query.dtype, device=query.device)
+            q, current = query[:, t : t + 1], t // self.block_size
+            scores = torch.zeros(self.num_kv_heads, current + 1, dtype=query.dtype, device=query.device)
             output = torch.zeros_like(q)
             begins = range(0, t + 2 - size, stride)
             if begins:
@@ -202,12 +202,12 @@ class NativeSparseAttention(Attention):
                 weights = (q @ slot_key.mT * self.scale).softmax(dim=-1)
                 output = gates[:, t : t + 1, :1] * (weights @ slot_value)
                 for number, begin in enumerate(begins):
-                    for place in range(begin, begin + size, stride):
-                        scores[:, place // self.block_size] += (
+                    for token in range(begin, begin + size, stride):
+                        scores[:, token // self.block_size] += (
                             weights.detach()[:, 0, number].unflatten(0, (-1, group)).sum(1)
                         )
-            scores[:, [0, max(own - 1, 0), own]] = torch.inf
-            chosen = scores.topk(min(self.num_blocks, own + 1), dim=-1).indices.repeat_interleave(group, dim=0)
+            scores[:, [0, max(current - 1, 0), current]] = torch.inf
+            chosen = scores.topk(min(self.num_blocks, current + 1), dim=-1).indices.repeat_interleave(group, dim=0)
             seen = (torch.arange(t + 1, device=q.device) // self.block_size == chosen.unsqueeze(-1)).any(dim=1)
             recent = torch.arange(t + 1, device=q.device) > t - self.window_size
             for branch, mask in ((1, seen), (2, recent.expand_as(seen))):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Unpack
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.bases.options import check_at_least, check_choice, check_odd
 from attentions.kernels.key_summaries import average, segment_means, segments
-from attentions.kernels.layers import depthwise_conv
+from attentions.kernels.layers import depthwise_conv, value_convolution
 from attentions.kernels.numerics import neg_inf, upcast
 from cab import Attention, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit
@@ -51,13 +51,7 @@ class NystromAttention(Attention):
         check_choice(("sqrt", "linear"), logit_scale=logit_scale)
         self.num_landmarks = num_landmarks
         self.logit_factor = self.scale if logit_scale == "sqrt" else 1.0 / self.head_dim
-        self.conv = None
-        if conv_kernel_size is not None:
-            size = (conv_kernel_size, 1)
-            padding = (conv_kernel_size // 2, 0)
-            self.conv = nn.Conv2d(
-                self.num_heads, self.num_heads, size, padding=padding, groups=self.num_heads, bias=False
-            )
+        self.conv = value_convolution(self.num_heads, conv_kernel_size)
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:

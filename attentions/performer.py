@@ -121,11 +121,11 @@ class PerformerAttention(LinearizedAttention):
         """Return phi(k) divided by exp of the running maximum of the logarithms, as the sums are."""
         logs = mask_fill(self.logarithms(key), padding, neg_inf())
         running = logs.detach().amax(dim=-1).cummax(dim=-1).values
-        before = running[..., :1]
+        previous = running[..., :1]
         if "scale" in state:
-            before = state["scale"].unsqueeze(-1)
-            running = torch.maximum(running, before)
-        log_decay = torch.cat([before, running[..., :-1]], dim=-1) - running
+            previous = state["scale"].unsqueeze(-1)
+            running = torch.maximum(running, previous)
+        log_decay = torch.cat([previous, running[..., :-1]], dim=-1) - running
         keys = mask_fill((logs - running.unsqueeze(-1)).exp(), padding)
         return keys, log_decay, {"scale": running[..., -1]}
 

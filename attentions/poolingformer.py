@@ -126,9 +126,9 @@ class PoolingformerAttention(Attention):
         tiles = []
         for begin in range(0, length, BLOCK):
             end = min(begin + BLOCK, length)
-            first = max(0, -((self.pooled_window - begin) // self.stride))
-            last = min(num_pooled, (end - 1 + self.pooled_window) // self.stride + 1)
+            start = max(0, -((self.pooled_window - begin) // self.stride))
+            stop = min(num_pooled, (end - 1 + self.pooled_window) // self.stride + 1)
             query = torch.arange(begin, end, device=device)[:, None]
-            pooled = torch.arange(first, last, device=device) * self.stride
-            tiles.append(Tile(slice(begin, end), slice(first, last), (query - pooled).abs() > self.pooled_window))
+            pooled = torch.arange(start, stop, device=device) * self.stride
+            tiles.append(Tile(slice(begin, end), slice(start, stop), (query - pooled).abs() > self.pooled_window))
         return tiles

@@ -105,10 +105,10 @@ class ReformerAttention(BucketedAttention):
         rounds = self.assign(query[None], **{name: x[None] for name, x in draws.items()})[:, 0]
         chunks = [buckets.argsort(dim=-1, stable=True).argsort(dim=-1) // self.chunk_size for buckets in rounds]
         seen = torch.zeros_like(query @ key.mT, dtype=torch.bool)
-        for before, chunk in zip(chunks[-1:] + chunks[:-1], chunks, strict=True):
+        for previous, chunk in zip(chunks[-1:] + chunks[:-1], chunks, strict=True):
             behind = chunk.unsqueeze(-1) - chunk.unsqueeze(-2)
             seen |= (behind == 0) | (behind == 1)
-            seen |= (chunk == 0).unsqueeze(-1) & (before == before.max()).unsqueeze(-2)
+            seen |= (chunk == 0).unsqueeze(-1) & (previous == previous.max()).unsqueeze(-2)
         itself = torch.eye(len(seen[0]), dtype=torch.bool, device=seen.device)
         return self.weigh(query @ key.mT * self.scale, seen & ~itself, itself) @ value
 

@@ -69,8 +69,8 @@ def rotate(x: Tensor, position: Tensor) -> Tensor:
     rates = 1e4 ** -torch.linspace(0, 1, pairs, dtype=torch.float64, device=x.device)
     angle = position[:, None, :, None] * rates
     cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1)
+    x_1, x_2 = x.chunk(2, dim=-1)
+    return torch.cat([x_1 * cos - x_2 * sin, x_1 * sin + x_2 * cos], dim=-1)
 
 
 VARIANTS = ("paper", "released", "repository")

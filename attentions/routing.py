@@ -147,8 +147,8 @@ class RoutingAttention(BucketedAttention):
 
         def take(x: Tensor, index: Tensor) -> Tensor:
             """Gather [B, H, N, E] to [B H, k, w, E]."""
-            found = x.gather(2, index.unsqueeze(3).expand(-1, -1, -1, x.shape[3]))
-            return found.unflatten(2, (-1, size)).flatten(0, 1)
+            gathered = x.gather(2, index.unsqueeze(3).expand(-1, -1, -1, x.shape[3]))
+            return gathered.unflatten(2, (-1, size)).flatten(0, 1)
 
         q, k, v = take(query, taken), take(key, listed), take(value, listed)
         means = F.scaled_dot_product_attention(q, k, v, dropout_p=self.weight_dropout)

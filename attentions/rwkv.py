@@ -56,18 +56,18 @@ class RWKV6Attention(TokenShift):
         check_positive(mix_rank=mix_rank, decay_rank=decay_rank)
         index, num_layers = layer_position.index, layer_position.num_layers
         last, rest = index / max(num_layers - 1, 1), 1 - index / num_layers
-        place = torch.arange(self.embed_dim) / self.embed_dim
-        ramp, slow = 1 - place**rest, 1 - place ** (rest / 2)
+        ratio = torch.arange(self.embed_dim) / self.embed_dim
+        ramp, slow = 1 - ratio**rest, 1 - ratio ** (rest / 2)
         self.mix = nn.Parameter(torch.stack([ramp, ramp, ramp - 0.3 * last, slow, slow]))
         self.mix_of_mix = nn.Parameter(ramp.clone())
         self.mix_in = nn.Parameter(torch.zeros(self.embed_dim, MIXED * mix_rank))
         self.mix_out = nn.Parameter(torch.empty(MIXED, mix_rank, self.embed_dim).uniform_(-0.01, 0.01))
-        place = torch.arange(self.embed_dim) / max(self.embed_dim - 1, 1)
-        self.decay = nn.Parameter(-6 + 5 * place ** (0.7 + 1.3 * last))
+        ratio = torch.arange(self.embed_dim) / max(self.embed_dim - 1, 1)
+        self.decay = nn.Parameter(-6 + 5 * ratio ** (0.7 + 1.3 * last))
         self.decay_in = nn.Parameter(torch.zeros(self.embed_dim, decay_rank))
         self.decay_out = nn.Parameter(torch.empty(decay_rank, self.embed_dim).uniform_(-0.01, 0.01))
         zigzag = 0.1 * ((torch.arange(self.embed_dim) + 1) % 3 - 1)
-        self.bonus = nn.Parameter((last * (1 - place) + zigzag).view(self.num_heads, 1, self.key_width))
+        self.bonus = nn.Parameter((last * (1 - ratio) + zigzag).view(self.num_heads, 1, self.key_width))
         self.gate_proj = nn.Linear(self.embed_dim, self.embed_dim, bias=False)
         nn.init.orthogonal_(self.gate_proj.weight, gain=0.1)
         self.initialize_projections(key_gain=0.1)
@@ -75,14 +75,14 @@ class RWKV6Attention(TokenShift):
         self.norm_weight = nn.Parameter(torch.full((self.num_heads, 1, self.value_width), weight))
         self.norm_bias = nn.Parameter(torch.zeros(self.num_heads, 1, self.value_width))
 
-    def inputs(self, x: Tensor, before: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor], dict[str, Tensor]]:
+    def inputs(self, x: Tensor, previous: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor], dict[str, Tensor]]:
         """Compute r, k, v [B, H, N, E] and gate and decay [B, N, D] from tokens [B, N, D] and the previous tokens."""
-        for_query, for_key, for_value, for_gate, decay = self.mixed_by_chunks(x, before)
+        for_query, for_key, for_value, for_gate, decay = self.mixed_by_chunks(x, previous)
         return self.project(for_query, for_key, for_value), {"gate": self.gate_proj(for_gate), "decay": decay}
 
-    def mixed(self, x: Tensor, before: Tensor) -> tuple[Tensor, ...]:
+    def mixed(self, x: Tensor, previous: Tensor) -> tuple[Tensor, ...]:
         """Compute the inputs of r, k, v and the gate, and the decay's logits, [B, N, D] each."""
-        change = before - x
+        change = previous - x
         shares = torch.tanh((x + change * self.mix_of_mix) @ self.mix_in).unflatten(-1, (MIXED, -1))
         shares = shares.transpose(1, 2) @ self.mix_out  # [B, N, 5, rank] to [B, 5, N, D]
         for_decay, for_key, for_value, for_query, for_gate = (
@@ -104,10 +104,10 @@ class RWKV6Attention(TokenShift):
         reads the initial state.
         """
         query, key, value, log_decay, _ = terms
-        first = query[:, :, :1] @ memory
+        initial = query[:, :, :1] @ memory
         later, memory = form(F.pad(query[:, :, 1:], (0, 0, 0, 1)), key, value, log_decay, memory)
-        own = (query * self.bonus.to(query.dtype) * key).sum(dim=-1, keepdim=True) * value
-        return torch.cat([first, later[:, :, :-1]], dim=2) + own, memory
+        current = (query * self.bonus.to(query.dtype) * key).sum(dim=-1, keepdim=True) * value
+        return torch.cat([initial, later[:, :, :-1]], dim=2) + current, memory
 
     def finish(self, output: Tensor, _value: Tensor, extras: Extras) -> Tensor:
         normed = F.layer_norm(output, output.shape[-1:], eps=64e-5)
@@ -172,33 +172,33 @@ class RWKV7Attention(TokenShift):
         check_positive(decay_rank=decay_rank, rate_rank=rate_rank, gate_rank=gate_rank)
         index, num_layers = layer_position.index, layer_position.num_layers
         late, rest = index / max(num_layers - 1, 1), 1 - index / num_layers
-        place = torch.arange(self.embed_dim) / self.embed_dim
+        ratio = torch.arange(self.embed_dim) / self.embed_dim
         powers = torch.tensor([0.2, 0.9, 0.7, 0.7, 0.9, 0.2])  # of r, w, k, v, a, g
-        self.mix = nn.Parameter(1 - place ** (powers * rest).unsqueeze(1))
-        place = torch.arange(self.embed_dim) / max(self.embed_dim - 1, 1)
+        self.mix = nn.Parameter(1 - ratio ** (powers * rest).unsqueeze(1))
+        ratio = torch.arange(self.embed_dim) / max(self.embed_dim - 1, 1)
         within = torch.linspace(-1, 1, self.key_width).repeat(self.num_heads)
         zigzag = within * within.abs()
-        self.decay = nn.Parameter(-5.5 + 6 * place ** (1 + late**0.3) + 2.5 * zigzag)
-        self.rate = nn.Parameter(-0.39 + 0.3 * zigzag + 0.4 * place)
+        self.decay = nn.Parameter(-5.5 + 6 * ratio ** (1 + late**0.3) + 2.5 * zigzag)
+        self.rate = nn.Parameter(-0.39 + 0.3 * zigzag + 0.4 * ratio)
         self.decay_in, self.decay_out = low_rank(self.embed_dim, decay_rank)
         self.rate_in, self.rate_out = low_rank(self.embed_dim, rate_rank)
         self.gate_in, self.gate_out = low_rank(self.embed_dim, gate_rank)
         of_head = (self.num_heads, 1, self.key_width)
-        self.removed = nn.Parameter((0.76 - 0.1 * place).view(of_head))
+        self.removed = nn.Parameter((0.76 - 0.1 * ratio).view(of_head))
         self.replaced = nn.Parameter(torch.full(of_head, 1.02))
         self.bonus = nn.Parameter(torch.full(of_head, -0.04))
         self.norm_weight = nn.Parameter(torch.full(of_head, (1 - rest + 1 / num_layers) ** 0.7))
         self.norm_bias = nn.Parameter(torch.zeros(of_head))
         self.initialize_projections(key_gain=0.1)
 
-    def inputs(self, x: Tensor, before: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor], dict[str, Tensor]]:
+    def inputs(self, x: Tensor, previous: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor], dict[str, Tensor]]:
         """Compute r, k, v [B, H, N, E], the logits of decay and learning rate, and the gate, [B, N, D] each."""
-        for_query, for_key, for_value, decay, rate, gate = self.mixed_by_chunks(x, before)
+        for_query, for_key, for_value, decay, rate, gate = self.mixed_by_chunks(x, previous)
         return self.project(for_query, for_key, for_value), {"decay": decay, "rate": rate, "gate": gate}
 
-    def mixed(self, x: Tensor, before: Tensor) -> tuple[Tensor, ...]:
+    def mixed(self, x: Tensor, previous: Tensor) -> tuple[Tensor, ...]:
         """Compute the inputs of r, k and v, the logits of decay and learning rate, and the gate."""
-        for_query, for_decay, for_key, for_value, for_rate, for_gate = (x + (before - x) * mix for mix in self.mix)
+        for_query, for_decay, for_key, for_value, for_rate, for_gate = (x + (previous - x) * mix for mix in self.mix)
         decay = self.decay + torch.tanh(for_decay @ self.decay_in) @ self.decay_out
         rate = self.rate + for_rate @ self.rate_in @ self.rate_out
         gate = torch.sigmoid(for_gate @ self.gate_in) @ self.gate_out
@@ -241,8 +241,8 @@ class RWKV7Attention(TokenShift):
         memory, outputs = torch.zeros_like(v[0].mT @ k[0]), []
         for t in range(len(query)):
             memory = memory @ (w[t].diag_embed() - z[t].mT @ (a[t] * z[t])) + v[t].mT @ k[t]
-            own = (r[t] * self.bonus * k[t]).sum(dim=-1, keepdim=True) * v[t]
-            outputs.append(self.normalize(r[t] @ memory.mT) + own)
+            current = (r[t] * self.bonus * k[t]).sum(dim=-1, keepdim=True) * v[t]
+            outputs.append(self.normalize(r[t] @ memory.mT) + current)
         output = torch.stack(outputs).transpose(0, 2)  # [1, H, n, V]
         return self.out_proj(self.merge_heads(self.finish(output, v, extras)))[0]
 
@@ -254,6 +254,6 @@ def default_rank(factor: float, width: int) -> int:
 
 def low_rank(width: int, rank: int) -> tuple[nn.Parameter, nn.Parameter]:
     """Create two maps [D, rank] and [rank, D], zero and orthogonal, whose product starts at zero."""
-    first, second = torch.zeros(width, rank), torch.empty(rank, width)
-    nn.init.orthogonal_(second, gain=0.1 * max(rank / width, 1) ** 0.5)
-    return nn.Parameter(first), nn.Parameter(second)
+    down, up = torch.zeros(width, rank), torch.empty(rank, width)
+    nn.init.orthogonal_(up, gain=0.1 * max(rank / width, 1) ** 0.5)
+    return nn.Parameter(down), nn.Parameter(up)

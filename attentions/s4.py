@@ -206,9 +206,9 @@ def _row(weights: Tensor) -> Tensor:
     return torch.cat([2 * weights.real, -2 * weights.imag], dim=-1)
 
 
-def _paired(left: Tensor, right: Tensor) -> Tensor:
+def _paired(a: Tensor, b: Tensor) -> Tensor:
     """Sum products over all N states, given one of each conjugate pair: [..., M] to a real [..., 1]."""
-    return 2 * (left * right).real.sum(-1, keepdim=True)
+    return 2 * (a * b).real.sum(-1, keepdim=True)
 
 
 def answers_of_powers(rows: Tensor, matrix: Tensor, column: Tensor, length: int) -> Tensor:

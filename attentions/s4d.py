@@ -120,11 +120,11 @@ class S4DAttention(Attention):
             powers = self.powers(log_step, block)
             within, factor = powers[..., :block], powers[..., block]
             tokens = self.blocks(x, block)
-            first = within.new_zeros(*tokens.shape[:2], within.shape[1]) if state is None else state.transpose(0, 1)
-            before = diagonal_scan(self.summaries(tokens, within.flip(-1)), factor, first)
+            initial = within.new_zeros(*tokens.shape[:2], within.shape[1]) if state is None else state.transpose(0, 1)
+            before = diagonal_scan(self.summaries(tokens, within.flip(-1)), factor, initial)
             after = None
             if self.bidirectional:
-                after = _as_pairs(diagonal_scan(self.summaries(tokens, within), factor, first, reverse=True))
+                after = _as_pairs(diagonal_scan(self.summaries(tokens, within), factor, initial, reverse=True))
             matrix = self.block_matrix(powers, readout)
         weight, bias = self.out_proj.weight.unflatten(1, (self.channels, self.embed_dim)), self.out_proj.bias
         device = x.device.type
@@ -162,16 +162,16 @@ class S4DAttention(Attention):
         """Return the maps from T tokens and the states before and after a block to its c T outputs, [D, c T, ...]."""
         block = powers.shape[-1] - 1
         kernel = 2 * torch.einsum("scdm,dml->sdcl", readout, powers[..., :block]).real
-        first = kernel[0, ..., :1] + self.skip.to(kernel.dtype).T.unsqueeze(-1)
-        other = kernel[1, ..., :-1].flip(-1) if self.bidirectional else torch.zeros_like(kernel[0, ..., :-1])
-        lags = torch.cat([other, first, kernel[0, ..., 1:]], dim=-1)  # from -(T - 1) to T - 1
-        parts = [lags.flip(-1).unfold(-1, block, 1).flip(-2)]
+        lag_0 = kernel[0, ..., :1] + self.skip.to(kernel.dtype).T.unsqueeze(-1)
+        later = kernel[1, ..., :-1].flip(-1) if self.bidirectional else torch.zeros_like(kernel[0, ..., :-1])
+        lags = torch.cat([later, lag_0, kernel[0, ..., 1:]], dim=-1)  # from -(T - 1) to T - 1
+        maps = [lags.flip(-1).unfold(-1, block, 1).flip(-2)]
         # 2 Re(z s) = 2 Re z Re s - 2 Im z Im s: the conjugate, as pairs
         steps = [powers[..., 1:]] + ([powers[..., :block].flip(-1)] if self.bidirectional else [])
         for weights, step in zip(readout, steps, strict=True):
             product = 2 * torch.einsum("cdm,dml->dclm", weights, step).conj().resolve_conj()
-            parts.append(torch.view_as_real(product).flatten(-2))
-        return torch.cat(parts, dim=-1).flatten(1, 2)
+            maps.append(torch.view_as_real(product).flatten(-2))
+        return torch.cat(maps, dim=-1).flatten(1, 2)
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Return a zero state: one complex number per feature and mode, as pairs [B, D, M, 2]."""
@@ -207,8 +207,8 @@ class S4DAttention(Attention):
             log_step, _ = self.discretize(accumulation_dtype(x.dtype))
             sums = self.summaries(self.blocks(latest, block), self.powers(log_step, block)[..., :block])
             starts = torch.arange(sums.shape[2], device=x.device) * block
-            own = torch.einsum("dbjm,djm->bdm", sums, (log_step.unsqueeze(1) * starts[:, None]).exp())
-            return own + (log_step * lengths(x, padding)[:, None, None]).exp() * modes
+            decayed = torch.einsum("dbjm,djm->bdm", sums, (log_step.unsqueeze(1) * starts[:, None]).exp())
+            return decayed + (log_step * lengths(x, padding)[:, None, None]).exp() * modes
 
 
 def _as_pairs(states: Tensor) -> Tensor:
@@ -220,7 +220,7 @@ GROUP = 16
 """Inputs that one group scans sequentially. The groups are joined by the same recurrence."""
 
 
-def diagonal_scan(inputs: Tensor, factor: Tensor, first: Tensor, *, reverse: bool = False) -> Tensor:
+def diagonal_scan(inputs: Tensor, factor: Tensor, initial: Tensor, *, reverse: bool = False) -> Tensor:
     """Return the states before each input, s_{j+1} = factor s_j + inputs_j: complex [D, B, J, M].
 
     Args:
@@ -230,27 +230,27 @@ def diagonal_scan(inputs: Tensor, factor: Tensor, first: Tensor, *, reverse: boo
         reverse: read the inputs from the last to the first.
     """
     if reverse:
-        return _scan(inputs.flip(2), factor[:, None], first).flip(2)
-    return _scan(inputs, factor[:, None], first)
+        return _scan(inputs.flip(2), factor[:, None], initial).flip(2)
+    return _scan(inputs, factor[:, None], initial)
 
 
-def _scan(inputs: Tensor, factor: Tensor, first: Tensor) -> Tensor:
+def _scan(inputs: Tensor, factor: Tensor, initial: Tensor) -> Tensor:
     """Scan forward: step by step for few inputs, else in groups that advance together. ``factor`` is [D, 1, M]."""
     count = inputs.shape[2]
     if count <= GROUP:
-        series = [first]
-        for one in inputs.unbind(dim=2)[:-1]:
-            series.append(torch.addcmul(one, factor, series[-1]))
+        series = [initial]
+        for x in inputs.unbind(dim=2)[:-1]:
+            series.append(torch.addcmul(x, factor, series[-1]))
         return torch.stack(series, dim=2)
     if count % GROUP:
         inputs = torch.cat([inputs, inputs.new_zeros(*inputs.shape[:2], -count % GROUP, inputs.shape[3])], dim=2)
     groups = inputs.unflatten(2, (-1, GROUP))  # [D, B, groups, GROUP, M]
     within = [torch.zeros_like(groups[:, :, :, 0])]
     decay = [torch.ones_like(factor)]
-    for one in groups.unbind(dim=3):
-        within.append(torch.addcmul(one, factor.unsqueeze(1), within[-1]))
+    for x in groups.unbind(dim=3):
+        within.append(torch.addcmul(x, factor.unsqueeze(1), within[-1]))
         decay.append(decay[-1] * factor)
-    starts = _scan(within.pop(), decay.pop(), first)
+    starts = _scan(within.pop(), decay.pop(), initial)
     states = torch.stack(within, dim=3)
     states.addcmul_(torch.stack(decay, dim=2).unsqueeze(1), starts.unsqueeze(3))
     return states.flatten(2, 3)[:, :, :count]
@@ -292,9 +292,9 @@ def _chunks(tokens: Tensor, matrix: Tensor) -> Iterator[tuple[int, slice]]:
         yield number, slice(begin, min(begin + size, num_blocks))
 
 
-def _columns(piece: slice, *known: Tensor | None) -> Tensor:
+def _columns(piece: slice, *sources: Tensor | None) -> Tensor:
     """Concatenate the tokens and states of a chunk of blocks, [D, K, blocks]."""
-    return torch.cat([x[:, piece] for x in known if x is not None], dim=-1).transpose(1, 2)
+    return torch.cat([x[:, piece] for x in sources if x is not None], dim=-1).transpose(1, 2)
 
 
 def _by_token(x: Tensor, num_tokens: int) -> Tensor:
@@ -336,15 +336,15 @@ def _read_backward(
     seed: Tensor | None,
 ) -> list[Tensor]:
     """Gradients of tokens, states, matrix, weight and bias; those of the last three summed in float32 at least."""
-    known = [x for x in (tokens, before, after) if x is not None]
-    d_known = [torch.empty_like(x) for x in known]
+    sources = [x for x in (tokens, before, after) if x is not None]
+    d_sources = [torch.empty_like(x) for x in sources]
     d_matrix, d_weight, d_bias = (
         torch.zeros_like(x, dtype=accumulation_dtype(x.dtype)) for x in (matrix, weight, bias)
     )
-    widths = [x.shape[2] for x in known]
+    widths = [x.shape[2] for x in sources]
     with torch.autocast(tokens.device.type, enabled=False):
         for number, piece in _chunks(tokens, matrix):
-            columns = _columns(piece, *known)
+            columns = _columns(piece, *sources)
             mixed = matrix @ columns
             active = F.gelu(mixed)
             factor = dropout_factor(active, dropout, seed, number)
@@ -361,11 +361,11 @@ def _read_backward(
             d_mixed = d_mixed if factor is None else d_mixed.mul_(factor)
             torch.ops.aten.gelu_backward.grad_input(d_mixed, mixed, grad_input=d_mixed)
             d_matrix.baddbmm_(d_mixed, columns.transpose(1, 2))
-            parts = (d_mixed.transpose(1, 2) @ matrix).split(widths, dim=-1)
-            for total, part in zip(d_known, parts, strict=True):
-                total[:, piece] = part
+            d_columns = (d_mixed.transpose(1, 2) @ matrix).split(widths, dim=-1)
+            for total, d_source in zip(d_sources, d_columns, strict=True):
+                total[:, piece] = d_source
             del mixed, d_mixed
-    return [*d_known, d_matrix.to(matrix.dtype), d_weight.to(weight.dtype), d_bias.to(bias.dtype)]
+    return [*d_sources, d_matrix.to(matrix.dtype), d_weight.to(weight.dtype), d_bias.to(bias.dtype)]
 
 
 def _shapes(tokens: Tensor, _before: Tensor, _after: Tensor | None, _matrix: Tensor, weight: Tensor, *_: Any) -> Tensor:

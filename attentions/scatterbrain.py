@@ -93,8 +93,8 @@ class ScatterbrainAttention(Attention):
             seed, outputs = dropout_seed(self.weight_dropout), []
             for block, low, high, *summaries in zip(blocks, lows, highs, *far, strict=True):
                 mask = None if hidden is None else hidden[:, low:high]
-                given = q[:, :, block], k[:, :, low:high], v[:, :, low:high], mask, lead + block.start, low, seed
-                outputs.append(recompute(self.block, *given, *summaries))
+                inputs = q[:, :, block], k[:, :, low:high], v[:, :, low:high], mask, lead + block.start, low, seed
+                outputs.append(recompute(self.block, *inputs, *summaries))
             return torch.cat(outputs, dim=2).to(query.dtype)
 
     def block(
@@ -103,13 +103,13 @@ class ScatterbrainAttention(Attention):
         k: Tensor,
         v: Tensor,
         hidden: Tensor | None,
-        first: int,
+        begin: int,
         low: int,
         seed: Tensor | None,
         *far: Far,
     ) -> Tensor:
         """One softmax over keys from number ``low`` on and over features of far ones, for queries from ``first`` on."""
-        distance = torch.arange(first, first + q.shape[2], device=q.device)[:, None]
+        distance = torch.arange(begin, begin + q.shape[2], device=q.device)[:, None]
         distance = distance - torch.arange(low, low + k.shape[2], device=q.device)
         support = self.supports(distance)
         of_query, of_key = self.logarithms(q), self.logarithms(k)
@@ -119,7 +119,7 @@ class ScatterbrainAttention(Attention):
             masked = masked | hidden[:, None, None]
         by_features = [of_query + log_mass.unsqueeze(2) for _, log_mass in far]
         weights = torch.cat([logits.masked_fill(masked, neg_inf(q.dtype)), *by_features], dim=3).softmax(dim=3)
-        factor = dropout_factor(logits, self.dropout, seed, first)
+        factor = dropout_factor(logits, self.dropout, seed, begin)
         if factor is not None:
             weights = weights * F.pad(factor.masked_fill(~support, 1.0), (0, weights.shape[3] - k.shape[2]), value=1.0)
         return weights @ torch.cat([v, *(means for means, _ in far)], dim=2)
@@ -188,17 +188,17 @@ class ScatterbrainAttention(Attention):
         return output, {"means": means, "log_mass": log_mass, **window, "hidden": hidden.gather(1, index)}
 
 
-def _joined(one: Far, other: Far) -> Far:
+def _joined(a: Far, b: Far) -> Far:
     """Return the summary of the keys of both."""
-    log_mass = torch.logaddexp(one[1], other[1])
-    first, second = ((mass - log_mass).exp().unsqueeze(-1) * means for means, mass in (one, other))
-    return first + second, log_mass
+    log_mass = torch.logaddexp(a[1], b[1])
+    mean_a, mean_b = ((mass - log_mass).exp().unsqueeze(-1) * means for means, mass in (a, b))
+    return mean_a + mean_b, log_mass
 
 
-def _log_products(left: Tensor, right: Tensor) -> Tensor:
+def _log_products(log_q: Tensor, log_k: Tensor) -> Tensor:
     """Return log sum_r exp(left_ir + right_jr), [..., N, r] and [..., M, r] to [..., N, M]; -inf on underflow."""
-    highest, others = left.amax(dim=-1, keepdim=True), right.amax(dim=-1, keepdim=True)
-    products = (left - highest).exp() @ (right - others).exp().mT
+    max_q, max_k = log_q.amax(dim=-1, keepdim=True), log_k.amax(dim=-1, keepdim=True)
+    products = (log_q - max_q).exp() @ (log_k - max_k).exp().mT
     smallest = torch.finfo(products.dtype).tiny
-    logs = products.clamp(min=smallest).log() + highest + others.mT
+    logs = products.clamp(min=smallest).log() + max_q + max_k.mT
     return logs.masked_fill(products < smallest, neg_inf(products.dtype))

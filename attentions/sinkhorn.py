@@ -84,17 +84,17 @@ class SinkhornAttention(Attention):
         length, device = query.shape[2], query.device
         count = -(-length // self.block_size)
         size = self.block_size if self.pattern is Pattern.CS else -(-length // count)
-        place = torch.arange(count * size, device=device).unflatten(0, (count, size))
+        position = torch.arange(count * size, device=device).unflatten(0, (count, size))
         with torch.autocast(device.type, enabled=False):
             if self.pattern is Pattern.CS:
-                begin = place[:, 0]
+                begin = position[:, 0]
                 summary = upcast(query).cumsum(dim=2)[:, :, begin] / (begin + 1).unsqueeze(1)
                 order = self.past(summary, _means(key, size, length), torch.arange(count, device=device))
-                own = place[0] <= place[0].unsqueeze(1)
-                seen = torch.cat([(begin > 0)[:, None, None].expand(-1, size, size), own.expand(count, -1, -1)], dim=2)
+                near = position[0] <= position[0].unsqueeze(1)
+                seen = torch.cat([(begin > 0)[:, None, None].expand(-1, size, size), near.expand(count, -1, -1)], dim=2)
             else:
                 order = self.permutation(_means(query, size, length), _means(key, size, length))
-                seen = torch.cat([torch.ones_like(place, dtype=torch.bool), place < length], dim=1).unsqueeze(1)
+                seen = torch.cat([torch.ones_like(position, dtype=torch.bool), position < length], dim=1).unsqueeze(1)
         q, k, v = (_blocks(x, size).flatten(0, 1) for x in (query, key, value))
         order = order.to(k.dtype).flatten(0, 1)
         keys, values = (torch.cat([_mixed(order, x), x], dim=2) for x in (k, v))
@@ -122,8 +122,8 @@ class SinkhornAttention(Attention):
             for x in (key, value):
                 total = x.new_zeros(len(x), size if weights.shape[2] else 0, self.head_dim)
                 for c in range(weights.shape[2]):
-                    part = x[:, blocks[c]]
-                    total = total + F.pad(weights[:, :, c, None] * part, (0, 0, 0, size - part.shape[1]))
+                    block_c = x[:, blocks[c]]
+                    total = total + F.pad(weights[:, :, c, None] * block_c, (0, 0, 0, size - block_c.shape[1]))
                 mixed.append(total)
             for i in range(block.stop - block.start):
                 seen = i + 1 if causal else size
@@ -157,18 +157,18 @@ class SinkhornAttention(Attention):
         summary = sums.gather(2, begin.expand(-1, -1, -1, self.head_dim)) / (begin + 1)
         count = keys.shape[2] // size
         order = self.past(summary, block_means(keys, size), block.unsqueeze(1))
-        own = begin + torch.arange(size, device=query.device)  # [B, H, T, b]
-        seen = torch.cat([(begin > 0).expand_as(own), own <= position[:, None, :, None]], dim=3)
-        found = []
+        token = begin + torch.arange(size, device=query.device)  # [B, H, T, b]
+        seen = torch.cat([(begin > 0).expand_as(token), token <= position[:, None, :, None]], dim=3)
+        blocks = []
         for x in (keys, values):
             mixed = order @ x[:, :, : count * size].unflatten(2, (count, size)).flatten(3)
-            index = own.clamp(max=last).flatten(2).unsqueeze(3).expand(-1, -1, -1, self.head_dim)
-            near = x.gather(2, index).unflatten(2, own.shape[2:])
-            found.append(torch.cat([mixed.unflatten(3, (size, -1)), near], dim=3))
-        logits = (found[0] @ upcast(query).unsqueeze(4)).squeeze(4) * self.scale
+            index = token.clamp(max=last).flatten(2).unsqueeze(3).expand(-1, -1, -1, self.head_dim)
+            near = x.gather(2, index).unflatten(2, token.shape[2:])
+            blocks.append(torch.cat([mixed.unflatten(3, (size, -1)), near], dim=3))
+        logits = (blocks[0] @ upcast(query).unsqueeze(4)).squeeze(4) * self.scale
         weights = logits.masked_fill(~seen, neg_inf(logits.dtype)).softmax(dim=-1)
         weights = F.dropout(weights, self.weight_dropout)
-        return (weights.unsqueeze(3) @ found[1]).squeeze(3).to(query.dtype)
+        return (weights.unsqueeze(3) @ blocks[1]).squeeze(3).to(query.dtype)
 
 
 def _blocks(x: Tensor, size: int) -> Tensor:

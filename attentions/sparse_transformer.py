@@ -71,11 +71,11 @@ class SparseTransformerAttention(SparseAttention):
     def is_visible(self, query: Tensor, key: Tensor, length: int) -> Tensor:
         width, near = self.width(length), query - key
         if self.layout == "strided":
-            first, second = near.abs() < width, near % width == 0
+            a_1, a_2 = near.abs() < width, near % width == 0
         else:
-            first = query // width == key // width
-            second = (key % width >= width - self.summary) & torch.ones_like(first)
-        seen = torch.where(first_heads(self.num_heads, key), first, second) if self.spreads else first | second
+            a_1 = query // width == key // width
+            a_2 = (key % width >= width - self.summary) & torch.ones_like(a_1)
+        seen = torch.where(first_heads(self.num_heads, key), a_1, a_2) if self.spreads else a_1 | a_2
         return seen & (near >= 0) if self.pattern is Pattern.CS else seen
 
     def required_keys(self, key: Tensor, length: Tensor) -> Tensor:
@@ -91,12 +91,12 @@ class SparseTransformerAttention(SparseAttention):
         along: dict[str, Any] = {"width": width, "is_causal": causal, "dropout": dropout}
         if self.layout == "strided":
             window = Window(width - 1, 0 if causal else width - 1)
-            first: Spread = functools.partial(window_attention, window=window, dropout=dropout)
-            second: Spread = functools.partial(along_columns, **along)
+            a_1: Spread = functools.partial(window_attention, window=window, dropout=dropout)
+            a_2: Spread = functools.partial(along_columns, **along)
         else:
-            first = functools.partial(along_rows, **along)
-            second = functools.partial(tiled_attention, tiles=self.tiles(query, is_own=False), dropout=dropout)
-        return by_halves(first, second, (query, key, value))
+            a_1 = functools.partial(along_rows, **along)
+            a_2 = functools.partial(tiled_attention, tiles=self.tiles(query, is_own=False), dropout=dropout)
+        return by_halves(a_1, a_2, (query, key, value))
 
     def merged(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Attend to both sets in one softmax."""
@@ -113,12 +113,12 @@ class SparseTransformerAttention(SparseAttention):
         summaries = position[position % width >= width - self.summary]
         tiles = []
         for begin in range(0, length, width):
-            own = position[begin : begin + width]
-            keys = summaries[summaries <= own[-1]] if causal else summaries
+            block = position[begin : begin + width]
+            keys = summaries[summaries <= block[-1]] if causal else summaries
             if is_own:
-                keys = torch.cat([keys[keys // width != begin // width], own])
-            hidden = keys > own[:, None] if causal else None
-            tiles.append(Tile(slice(begin, begin + len(own)), keys, hidden))
+                keys = torch.cat([keys[keys // width != begin // width], block])
+            hidden = keys > block[:, None] if causal else None
+            tiles.append(Tile(slice(begin, begin + len(block)), keys, hidden))
         return tiles
 
 

@@ -130,10 +130,10 @@ class TransformerXLAttention(RelativeAttention, SparseAttention):
         past_key, past_value = (self.split_heads(past[name]) for name in ("past_key", "past_value"))
         length, segment, memory = query.shape[2], self.segment, min(self.memory, query.shape[2])
         begin = torch.arange(0, length, segment, device=query.device)[:, None]
-        before = begin + torch.arange(-memory, 0, device=query.device)
-        own = begin + torch.arange(min(segment, length), device=query.device)
-        own = torch.where(own < length, own + length, -1)  # behind the memory
-        table = torch.cat([before.clamp(min=-1), own], dim=1)
+        memory_table = begin + torch.arange(-memory, 0, device=query.device)
+        segment_table = begin + torch.arange(min(segment, length), device=query.device)
+        segment_table = torch.where(segment_table < length, segment_table + length, -1)  # behind the memory
+        table = torch.cat([memory_table.clamp(min=-1), segment_table], dim=1)
         embedded = self.embed(torch.arange(table.shape[1] - 1, -1, -1, device=query.device))
         source = torch.cat([past_key, key], dim=2), torch.cat([past_value, value], dim=2)
         query, size, biases = self.with_content(query), min(segment, length), self.position_biases(embedded)
@@ -153,9 +153,9 @@ class TransformerXLAttention(RelativeAttention, SparseAttention):
         if not past:
             return self.pair_logits(query, key, distance).softmax(dim=-1) @ value
         past_key, past_value = (self.split_heads(past[name][None])[0] for name in ("past_key", "past_value"))
-        before = position < position[:, None] // self.segment * self.segment
+        in_memory = position < position[:, None] // self.segment * self.segment
         logits = torch.where(
-            before, self.pair_logits(query, past_key, distance), self.pair_logits(query, key, distance)
+            in_memory, self.pair_logits(query, past_key, distance), self.pair_logits(query, key, distance)
         )
         weights = logits.masked_fill(~seen, -torch.inf).softmax(dim=-1)
-        return weights.where(before, 0.0) @ past_value + weights.where(~before, 0.0) @ value
+        return weights.where(in_memory, 0.0) @ past_value + weights.where(~in_memory, 0.0) @ value

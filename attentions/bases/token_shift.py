@@ -34,18 +34,18 @@ class TokenShift(Recurrent):
             nn.init.orthogonal_(linear.weight, gain=gain)
         nn.init.zeros_(self.out_proj.weight)
 
-    def inputs(self, x: Tensor, before: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor], dict[str, Tensor]]:
+    def inputs(self, x: Tensor, previous: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor], dict[str, Tensor]]:
         """Compute q, k, v [B, H, N, E] and extras [B, N, ...] from tokens [B, N, D] and the previous tokens."""
         raise NotImplementedError
 
-    def mixed(self, x: Tensor, before: Tensor) -> tuple[Tensor, ...]:
+    def mixed(self, x: Tensor, previous: Tensor) -> tuple[Tensor, ...]:
         """Compute the tensors [B, N, ...] that ``inputs`` needs; other intermediate results are recomputed."""
         raise NotImplementedError
 
-    def mixed_by_chunks(self, x: Tensor, before: Tensor) -> tuple[Tensor, ...]:
+    def mixed_by_chunks(self, x: Tensor, previous: Tensor) -> tuple[Tensor, ...]:
         """Run ``mixed`` on one chunk of tokens at a time."""
         size = tokens_at_once(len(x) * self.num_heads, x.device)
-        chunks = zip(x.split(size, dim=1), before.split(size, dim=1), strict=True)
+        chunks = zip(x.split(size, dim=1), previous.split(size, dim=1), strict=True)
         parts = zip(*(recompute(self.mixed, *chunk) for chunk in chunks), strict=True)
         return tuple(torch.cat(part, dim=1) for part in parts)
 

@@ -69,6 +69,14 @@ BLOCK = 64
 """Positions of one block."""
 
 
+def value_convolution(num_heads: int, kernel_size: int | None) -> nn.Conv2d | None:
+    """Create a convolution of values over positions with one filter per head; None without a size."""
+    if kernel_size is None:
+        return None
+    size, padding = (kernel_size, 1), (kernel_size // 2, 0)
+    return nn.Conv2d(num_heads, num_heads, size, padding=padding, groups=num_heads, bias=False)
+
+
 def depthwise_conv(x: Tensor, weight: Tensor) -> Tensor:
     """Return y_i = sum_t weight_t x_(i + t - K // 2) for each head, with zeros beyond both ends, [B, H, N, E].
 
