@@ -12,12 +12,15 @@ from typing import Any, ClassVar
 from cab import UserError
 from cab.data.sources import fetch_hint
 from cab.files.cache import checksums
+from tasks.files import find_data
 from tasks.hub import stream
 
 log = logging.getLogger(__name__)
 
 PARTS = ("train", "validation", "test")
 WIKITEXTS = ("wikitext103", "wikitext2")
+WIKITEXT_FILES = ("wiki.{}.tokens", "wiki.{}.raw", "{}.txt")
+"""Published file names, with <unk> for rare words (``tokens``) or not (``raw``), and those of PyTorch's examples."""
 LEAST_WORDS = 10
 """Books with fewer words are skipped, with a warning that counts them."""
 
@@ -54,26 +57,15 @@ class Books(ABC):
             raise UserError(f"{self}: no book of {part} has {LEAST_WORDS} words or more")
 
 
-class FolderBooks(Books):
-    """``<folder>/{train,validation,test}/*.txt``, the layout of PG-19; ``bring`` says how to download it.
+class FileBooks(Books):
+    """Text files of each part, one per book."""
 
-    Raises:
-        ValueError: a part is missing or empty, or a file is not UTF-8.
-    """
-
-    def __init__(self, folder: Path, bring: str = fetch_hint("pg19", None)) -> None:
-        self.folder = folder
-        self.files = {part: sorted((folder / part).glob("*.txt")) for part in PARTS}
-        for part, files in self.files.items():
-            if not files:
-                raise UserError(
-                    f"no books at {folder / part}: {bring}; PG-19's layout is train/, validation/ and test/ with "
-                    "<id>.txt; point data_root at its parent folder, or use dataset=synthetic"
-                )
-        self.key = {part: checksums(files) for part, files in self.files.items()}
+    def __init__(self, files: dict[str, list[Path]]) -> None:
+        self.files = files
+        self.key = {part: checksums(paths) for part, paths in files.items()}
 
     def __str__(self) -> str:
-        return str(self.folder)
+        return str(self.files["train"][0].parent)
 
     def read(self, part: str) -> Iterator[str]:
         for path in self.files[part]:
@@ -81,6 +73,43 @@ class FolderBooks(Books):
                 yield path.read_text(encoding="utf-8")
             except UnicodeDecodeError as error:
                 raise UserError(f"{path} is not UTF-8 text: byte {error.start} cannot be read") from None
+
+
+class FolderBooks(FileBooks):
+    """``<folder>/{train,validation,test}/*.txt``, the layout of PG-19.
+
+    Raises:
+        ValueError: a part is missing or empty, or a file is not UTF-8.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        files = {part: sorted((folder / part).glob("*.txt")) for part in PARTS}
+        for part, paths in files.items():
+            if not paths:
+                raise UserError(
+                    f"no books at {folder / part}: PG-19's layout is train/, validation/ and test/ with <id>.txt; "
+                    f"{fetch_hint('pg19', folder.parent)}, or use dataset=synthetic"
+                )
+        super().__init__(files)
+
+
+class WikiText(FileBooks):
+    """The three files of WikiText-103 or WikiText-2 (Merity et al. 2017), each a book of tokenized articles.
+
+    The published word counts, which define per-word perplexity, include line ends: 217,646 in validation and 245,569 in
+    test, with blank lines and headings.
+
+    Raises:
+        ValueError: a part is missing, or a file is not UTF-8.
+    """
+
+    counts_line_ends = True
+
+    def __init__(self, name: str, data_root: Path | None) -> None:
+        spellings = zip(PARTS, ("train", "valid", "test"), strict=True)
+        super().__init__(
+            {part: [find_data(name, data_root, *(file.format(x) for file in WIKITEXT_FILES))] for part, x in spellings}
+        )
 
 
 class HubBooks(Books):
@@ -133,15 +162,5 @@ def find_books(dataset: str, source: str | None, data_root: Path | None, *, synt
     if source is not None:
         return HubBooks(source)
     if dataset in WIKITEXTS:
-        if data_root is None:
-            raise UserError(f"dataset '{dataset}' needs its files: {fetch_hint(dataset, None)}; then data_root=FOLDER")
-        from tasks.corpus.wikitext import WikiText
-
         return WikiText(dataset, data_root)
-    if data_root is None:
-        raise UserError(
-            f"dataset '{dataset}' needs its books: {fetch_hint(dataset, None)}; point data_root (or CAB_DATA) at a "
-            "folder with lm/train, lm/validation and lm/test, or use dataset=synthetic"
-        )
-    folder = next((data_root / name for name in ("lm", "pg19") if (data_root / name / "train").is_dir()), data_root)
-    return FolderBooks(folder, fetch_hint(dataset, data_root))
+    return FolderBooks(find_data(dataset, data_root, "train").parent)

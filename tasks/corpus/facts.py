@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from cab import UserError
+from cab.registry.options import Limit
 from tasks.corpus.synthetic import ALL_NAMES, NAMES, THINGS
 from tasks.corpus.tokens import NUM_SPECIAL, Corpus, perplexity
 
-ALL, ANSWERS = "all", "answers"
+Names = Annotated[int, Limit(f"from 1 to {len(ALL_NAMES)}", lambda value: 1 <= value <= len(ALL_NAMES))]
+"""Number of names in generated books."""
 NEVER = 10**6
 """Distance in tokens if the fact does not occur before."""
 
@@ -96,18 +99,6 @@ class FactScores:
             chosen = [x for x, distance in zip(self._losses, self._distances, strict=True) if distance in distances]
             means[f"ppl_{level}"] = perplexity(sum(chosen) / len(chosen)) if chosen else math.nan
         return means
-
-
-def check_loss_on(loss_on: str) -> None:
-    """Raise UserError for an unknown ``task.loss_on``."""
-    if loss_on not in (ALL, ANSWERS):
-        raise UserError(f"task.loss_on must be {ALL} or {ANSWERS}, got '{loss_on}'")
-
-
-def check_names(names: int) -> None:
-    """Raise UserError for a ``task.names`` that generated books do not have."""
-    if not 1 <= names <= len(ALL_NAMES):
-        raise UserError(f"task.names must be from 1 to {len(ALL_NAMES)}, got {names}")
 
 
 def names_variant(dataset: str, names: int) -> str:

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cab.files.cache import prepared, progress
-from tasks.bpe import read_bpe, trained_bpe
+from tasks.bpe import WORDS, read_bpe, trained_bpe, words_of
 from tasks.corpus.books import PARTS, Books
-from tasks.words import WORDS, words_of
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
+import random
 from dataclasses import dataclass
 from pathlib import Path
 
 from cab import UserError
 from cab.data.sources import fetch_hint
+from tasks.corpus.synthetic import NAMES, THINGS
+from tasks.files import find_data
 
 log = logging.getLogger(__name__)
 
-FOLDERS = ("glue", "glue_data", ".")
-"""Folders below the data root that may contain a folder per data set."""
 BEST_SCORE = 5.0
 
 
@@ -21,7 +22,6 @@ class Layout:
     """Files of a data set.
 
     Attributes:
-        folder: name of the folder.
         columns: columns of train.tsv, named as in its header.
         texts, label: names of the columns to read.
         classes: names of the labels in order; empty for scores from 0 to 5.
@@ -30,7 +30,6 @@ class Layout:
         leaves_out_short: whether the official files contain broken lines with too few columns, which are skipped.
     """
 
-    folder: str
     columns: tuple[str, ...]
     texts: tuple[str, ...]
     label: str
@@ -51,20 +50,16 @@ _STSB = ("index", "genre", "filename", "year", "old_index", "source1", "source2"
 _PAIR = ("sentence1", "sentence2")
 
 LAYOUTS = {
-    "cola": Layout("CoLA", ("source", "label", "mark", "sentence"), ("sentence",), "label", has_header=False),
-    "sst2": Layout("SST-2", ("sentence", "label"), ("sentence",), "label"),
-    "mrpc": Layout(
-        "MRPC", ("Quality", "#1 ID", "#2 ID", "#1 String", "#2 String"), ("#1 String", "#2 String"), "Quality"
-    ),
+    "cola": Layout(("source", "label", "mark", "sentence"), ("sentence",), "label", has_header=False),
+    "sst2": Layout(("sentence", "label"), ("sentence",), "label"),
+    "mrpc": Layout(("Quality", "#1 ID", "#2 ID", "#1 String", "#2 String"), ("#1 String", "#2 String"), "Quality"),
     "qqp": Layout(
-        "QQP",
         ("id", "qid1", "qid2", "question1", "question2", "is_duplicate"),
         ("question1", "question2"),
         "is_duplicate",
         leaves_out_short=True,
     ),
     "mnli": Layout(
-        "MNLI",
         (*_MNLI, "label1", "gold_label"),
         _PAIR,
         "gold_label",
@@ -72,9 +67,9 @@ LAYOUTS = {
         ("dev_matched", "dev_mismatched"),
         (*_MNLI, *(f"label{i}" for i in range(1, 6)), "gold_label"),
     ),
-    "qnli": Layout("QNLI", ("index", "question", "sentence", "label"), ("question", "sentence"), "label", ENTAILMENT),
-    "rte": Layout("RTE", ("index", *_PAIR, "label"), _PAIR, "label", ENTAILMENT),
-    "stsb": Layout("STS-B", _STSB, _PAIR, "score", ()),
+    "qnli": Layout(("index", "question", "sentence", "label"), ("question", "sentence"), "label", ENTAILMENT),
+    "rte": Layout(("index", *_PAIR, "label"), _PAIR, "label", ENTAILMENT),
+    "stsb": Layout(_STSB, _PAIR, "score", ()),
 }
 
 
@@ -92,16 +87,11 @@ class Examples:
 def find_files(name: str, data_root: Path | None) -> dict[str, Path]:
     """Return the files ``train`` and those of the layout's ``dev``; raise UserError if one is missing."""
     layout = LAYOUTS[name]
-    if data_root is None:
-        raise UserError(f"dataset '{name}' needs its files: {fetch_hint(name, None)}; then data_root=FOLDER")
-    homes = [data_root / folder / layout.folder for folder in FOLDERS]
-    home = next((each for each in homes if each.is_dir()), homes[0])
-    files = {part: home / f"{part}.tsv" for part in ("train", *layout.dev)}
+    train = find_data(name, data_root, "train.tsv")
+    files = {"train": train, **{part: train.with_name(f"{part}.tsv") for part in layout.dev}}
     for path in files.values():
         if not path.is_file():
-            raise UserError(
-                f"no {path.name} of {name} at {home}: {fetch_hint(name, data_root)}; or use dataset=synthetic"
-            )
+            raise UserError(f"no {path.name} of {name} at {path.parent}: {fetch_hint(name, data_root)}")
     return files
 
 
@@ -173,3 +163,25 @@ def _label(where: str, field: str, classes: tuple[str, ...]) -> float:
     if not 0.0 <= score <= BEST_SCORE:
         raise UserError(f"{where}: the score must be a number from 0 to {BEST_SCORE:g}, got '{field:.40}'")
     return score
+
+
+SYNTHETIC_CLASSES = ("others", "same")
+NUM_FACTS = len(NAMES) // 2
+"""Number of facts in the first sentence, and of names in the second."""
+SYNTHETIC_COUNTS = {"train": 8192, "dev": 512}
+VERSION = 1
+
+
+def generate_pairs(part: str) -> Examples:
+    """Generate the pairs of a part, deterministically; the classes alternate."""
+    rng = random.Random(f"pairs {VERSION} {part}")
+    labels = [number % 2 for number in range(SYNTHETIC_COUNTS[part])]
+    return Examples([_pair(rng, is_same=bool(label)) for label in labels], [float(label) for label in labels])
+
+
+def _pair(rng: random.Random, *, is_same: bool) -> tuple[str, str]:
+    names = rng.sample(NAMES, len(NAMES))
+    stated, others = names[:NUM_FACTS], names[NUM_FACTS:]
+    facts = " ".join(name + rng.choice(THINGS) for name in stated)
+    listed = rng.sample(stated, NUM_FACTS) if is_same else others
+    return f"Kept {facts}", f"Listed {' '.join(listed)}"

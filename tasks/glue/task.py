@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
+from scipy import stats
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import Dataset
@@ -15,12 +16,21 @@ from torch.utils.data import Dataset
 from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import SequenceClassifier
 from cab.files.cache import checksums
+from cab.registry.options import Positive
 from cab.runner.weights import Pretrained
 from cab.task import Batches, Metric
 from tasks.corpus.tokens import PAD
-from tasks.glue import synthetic
-from tasks.glue.scores import METRICS, UNITS, scores_of
-from tasks.glue.tables import BEST_SCORE, LAYOUTS, Examples, find_files, read_table
+from tasks.glue.tables import (
+    BEST_SCORE,
+    LAYOUTS,
+    SYNTHETIC_CLASSES,
+    SYNTHETIC_COUNTS,
+    VERSION,
+    Examples,
+    find_files,
+    generate_pairs,
+    read_table,
+)
 from tasks.glue.vocabulary import Vocabulary
 
 TRAIN, HELD_OUT = "train", "held_out"
@@ -88,7 +98,7 @@ class GLUE(Task):
         vocab_size: int = 8192,
         max_length: int = 512,
         validation_fraction: float = 0.1,
-        evaluation_batch_size: int = 64,
+        evaluation_batch_size: Positive = 64,
     ) -> None:
         self.dataset, self.pretrained = dataset, pretrained
         self.tokenizer, self.vocab_size, self.max_length = tokenizer, vocab_size, max_length
@@ -121,13 +131,11 @@ class GLUE(Task):
 
     @property
     def _classes(self) -> tuple[str, ...]:
-        return LAYOUTS[self.dataset].classes if self.dataset in LAYOUTS else synthetic.CLASSES
+        return LAYOUTS[self.dataset].classes if self.dataset in LAYOUTS else SYNTHETIC_CLASSES
 
     def check(self) -> None:
         if not 0.0 <= self.validation_fraction < 1.0:
             raise UserError(f"task.validation_fraction must be from 0 to below 1, got {self.validation_fraction}")
-        if self.evaluation_batch_size < 1:
-            raise UserError(f"task.evaluation_batch_size must be at least 1, got {self.evaluation_batch_size}")
         if self.max_length < 8:
             raise UserError(f"task.max_length must be at least 8, got {self.max_length}")
         if self.pretrained is not None and self.tokenizer is not None:
@@ -153,8 +161,8 @@ class GLUE(Task):
             self._key: dict[str, Any] = checksums(list(files.values()))
             parts = {part: read_table(path, LAYOUTS[self.dataset]) for part, path in files.items()}
         else:
-            parts = {part: synthetic.generate_pairs(part) for part in synthetic.COUNTS}
-            self._key = {"generator": synthetic.VERSION}
+            parts = {part: generate_pairs(part) for part in SYNTHETIC_COUNTS}
+            self._key = {"generator": VERSION}
         if self._start is None:
             texts = [text for pair in parts[TRAIN].texts for text in pair]
             self.vocabulary = Vocabulary.of_sentences(
@@ -256,3 +264,60 @@ def _cut(rows: Rows, validation_fraction: float) -> dict[str, Rows]:
         )
         for part, places in chosen.items()
     }
+
+
+METRICS: Mapping[str, tuple[str, ...]] = {
+    "cola": ("matthews",),
+    "sst2": ("accuracy",),
+    "mrpc": ("f1", "accuracy"),
+    "qqp": ("accuracy", "f1"),
+    "mnli": ("accuracy",),
+    "qnli": ("accuracy",),
+    "rte": ("accuracy",),
+    "stsb": ("pearson", "spearman"),
+    "synthetic": ("accuracy",),
+}
+"""Per data set; the first metric is the one in Qin et al. 2022 (except for STS-B), and selects the checkpoint."""
+UNITS = {"accuracy": "of examples", "f1": "of class 1", "matthews": "correlation"}
+UNITS |= dict.fromkeys(("pearson", "spearman"), "correlation")
+
+
+def accuracy(guesses: np.ndarray, truth: np.ndarray) -> float:
+    """Return the fraction of correct predictions."""
+    return float((guesses == truth).mean())
+
+
+def f1(guesses: np.ndarray, truth: np.ndarray) -> float:
+    """Return F1 of class 1; 0 if it is neither predicted nor true."""
+    named = int((guesses == 1).sum() + (truth == 1).sum())
+    return 2 * int(((guesses == 1) & (truth == 1)).sum()) / named if named else 0.0
+
+
+def pearson(guesses: np.ndarray, truth: np.ndarray) -> float:
+    """Return Pearson's correlation; 0 if either input is constant, as scikit-learn defines Matthews' correlation."""
+    return _correlation(stats.pearsonr, guesses, truth)
+
+
+def spearman(guesses: np.ndarray, truth: np.ndarray) -> float:
+    """Return Spearman's correlation; 0 if either input is constant."""
+    return _correlation(stats.spearmanr, guesses, truth)
+
+
+def _correlation(measure: Callable[..., tuple[float, float]], guesses: np.ndarray, truth: np.ndarray) -> float:
+    if len(truth) < 2 or np.ptp(guesses) == 0 or np.ptp(truth) == 0:
+        return 0.0
+    return float(measure(guesses, truth)[0])
+
+
+FUNCTIONS: Mapping[str, Callable[[np.ndarray, np.ndarray], float]] = {
+    "accuracy": accuracy,
+    "f1": f1,
+    "matthews": pearson,  # equal for two classes
+    "pearson": pearson,
+    "spearman": spearman,
+}
+
+
+def scores_of(dataset: str, guesses: np.ndarray, truth: np.ndarray) -> dict[str, float]:
+    """Return the metrics of a data set, by name."""
+    return {name: FUNCTIONS[name](guesses, truth) for name in METRICS[dataset]}

@@ -47,7 +47,7 @@ class Vocabulary:
             ValueError: the data are missing or have changed.
         """
         options = {name: value for name, value in record.config["task"].items() if name != "name"}
-        mlm = MLM(dataset=record.cell["dataset"], **options)
+        mlm = MLM(dataset=str(record.cell["dataset"]), **options)
         mlm.setup(data_root)
         if json.loads(json.dumps(mlm.fingerprint())) != record.data:
             raise UserError(

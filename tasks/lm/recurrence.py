@@ -2,19 +2,92 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from cab import Backbone
 from cab.attention import DecodeState
 from cab.backbone_protocols import RecurrentLM
 from cab.task import Batches
 from tasks.corpus.losses import recurrent_token_losses
-from tasks.corpus.streams import BatchedBooks, BookChunks, Segment
-from tasks.corpus.tokens import PAD, Corpus
+from tasks.corpus.tokens import END, PAD, Corpus
+
+
+class Segment(NamedTuple):
+    """The next block of each sequence.
+
+    Attributes:
+        tokens: [B, 1 + length], the preceding token (END before a book) and the block, filled with PAD.
+        begins: [B] bool, True if the block starts a book; otherwise it continues the previous block.
+    """
+
+    tokens: Tensor
+    begins: Tensor
+
+
+def books(corpus: Corpus, part: str) -> Iterator[Tensor]:
+    """Yield the tokens [n] of each book of a part."""
+    for begin, end in itertools.pairwise([0, *corpus.ends[part].tolist()]):
+        yield torch.from_numpy(corpus.read(part, begin, end))
+
+
+class BookChunks(Dataset[Segment]):
+    """Blocks of ``length`` tokens that end with their book: item i + 1 continues item i, or starts a book."""
+
+    def __init__(self, corpus: Corpus, part: str, length: int, *, limit: int | None = None) -> None:
+        self.corpus, self.part, self.length = corpus, part, length
+        num_tokens = min(len(corpus.files[part]), limit or len(corpus.files[part]))
+        ends = np.unique(np.minimum(corpus.ends[part], num_tokens))
+        begins = np.concatenate([[0], ends[:-1]])
+        self.counts = -(-(ends - begins) // length)
+        """Number of blocks per book."""
+        self.firsts = np.cumsum(self.counts) - self.counts
+        """Index of the first block per book."""
+        place = np.arange(self.counts.sum()) - np.repeat(self.firsts, self.counts)
+        self._starts = np.repeat(begins, self.counts) + place * length
+        self._stops = np.minimum(self._starts + length, np.repeat(ends, self.counts))
+        self._begins = place == 0
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __getitems__(self, indices: list[int]) -> Segment:
+        tokens = np.full((len(indices), 1 + self.length), PAD, dtype=np.int64)
+        for row, index in zip(tokens, indices, strict=True):
+            start, stop = int(self._starts[index]), int(self._stops[index])
+            row[0] = END if self._begins[index] else self.corpus.read(self.part, start - 1, start)[0]
+            row[1 : 1 + stop - start] = self.corpus.read(self.part, start, stop)
+        return Segment(torch.from_numpy(tokens), torch.from_numpy(self._begins[indices]))
+
+
+class BatchedBooks(Dataset[Segment]):
+    """Every book from its beginning, ``rows`` at once: items are their first blocks, their second blocks, ...
+
+    The longest books come first. When a book ends, the last row is dropped.
+    """
+
+    def __init__(self, blocks: BookChunks, rows: int) -> None:
+        self.blocks = blocks
+        by_length = np.argsort(-blocks.counts, kind="stable")
+        groups = [by_length[start : start + rows] for start in range(0, len(by_length), rows)]
+        self._items = [
+            (blocks.firsts[group[blocks.counts[group] > k]] + k).tolist()
+            for group in groups
+            for k in range(blocks.counts[group[0]])
+        ]
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitems__(self, indices: list[int]) -> Segment:
+        (index,) = indices
+        return self.blocks.__getitems__(self._items[index])
 
 
 def stretch_losses(

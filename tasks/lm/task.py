@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor
@@ -17,17 +17,16 @@ from backbones.generation import Limits, sample
 from cab import Backbone, Task, UserError, register_task
 from cab.attention import DecodeState
 from cab.backbone_protocols import RecurrentLM, TokenLM
+from cab.registry.options import Positive
 from cab.task import Batches, Metric
 from tasks.corpus.blocks import Blocks, OverlappingBlocks
 from tasks.corpus.books import WIKITEXTS, SyntheticBooks, find_books
-from tasks.corpus.facts import ALL, ANSWERS, Facts, FactScores, check_loss_on, check_names, names_variant
-from tasks.corpus.losses import token_losses
-from tasks.corpus.repeats import RepeatScores
-from tasks.corpus.streams import BookChunks, Segment, books
+from tasks.corpus.facts import Facts, FactScores, Names, names_variant
+from tasks.corpus.losses import RepeatScores, token_losses
 from tasks.corpus.tokens import PAD, perplexity, read_corpus, unigram_loss
-from tasks.lm.pictures import draw_contexts, write_samples
-from tasks.lm.recurrence import read_books, stretch_losses
+from tasks.lm.recurrence import BookChunks, Segment, books, read_books, stretch_losses
 from tasks.lm.synthetic import LEVELS, generate_book
+from tasks.pictures import draw_grid
 
 log = logging.getLogger(__name__)
 
@@ -74,14 +73,14 @@ class LM(Task):
         source: str | None = None,
         tokenizer: str | None = None,
         vocab_size: int = 50257,
-        names: int = 16,
-        loss_on: str = ALL,
-        block_len: int = 8192,
+        names: Names = 16,
+        loss_on: Literal["all", "answers"] = "all",
+        block_len: Positive = 8192,
         overlap: int = 0,
-        evaluation_batch_size: int = 1,
-        context_lengths: Sequence[int] = (256, 512, 1024, 2048, 4096, 8192, 16384),
+        evaluation_batch_size: Positive = 1,
+        context_lengths: Sequence[Positive] = (256, 512, 1024, 2048, 4096, 8192, 16384),
         context_tokens: int | None = None,
-        sample_tokens: int = 100,
+        sample_tokens: Positive = 100,
     ) -> None:
         self.dataset, self.source, self.tokenizer = dataset, source, tokenizer
         self.vocab_size, self.names, self.loss_on, self.block_len = vocab_size, names, loss_on, block_len
@@ -107,7 +106,7 @@ class LM(Task):
     @property
     def _asks(self) -> bool:
         """Return whether only answers are learned and scored."""
-        return self.loss_on == ANSWERS and self.dataset == "synthetic"
+        return self.loss_on == "answers" and self.dataset == "synthetic"
 
     @property
     def _word_perplexities(self) -> list[str]:
@@ -119,14 +118,7 @@ class LM(Task):
         return [*names, "word_ppl_overlap"] if self.overlap else names
 
     def check(self) -> None:
-        check_loss_on(self.loss_on)
-        check_names(self.names)
-        if min(self.block_len, self.evaluation_batch_size, self.sample_tokens, *self.context_lengths) < 1:
-            raise UserError(
-                "task.block_len, evaluation_batch_size, sample_tokens and context_lengths must be at least 1"
-            )
-
-        if not 0 <= self.overlap < self.block_len:
+        if self.overlap >= self.block_len:
             raise UserError(f"task.overlap must be from 0 to below task.block_len {self.block_len}, got {self.overlap}")
 
     def bind_config(self, cell: Mapping[str, Any]) -> None:
@@ -302,14 +294,23 @@ class LM(Task):
         return {"ppl": perplexity(scores.mean), **scores.perplexities()}
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
-        draw_contexts(self._contexts, self._context, f"LM {self.dataset}", folder / "contexts.png")
+        plot = [(f"LM {self.dataset}", [self._contexts])]
+        draw_grid(plot, self._draw_contexts, folder / "contexts.png", size=(7.0, 4.0))
         network = cast(TokenLM, backbone)
         length = max(1, min(64, self.block_len // 2))  # a text as long as a training block, for fixed-size attentions
         prompts = next(batches(Blocks(self.corpus, "test", length, whole=True), 2))
         generator = torch.Generator(device=prompts.device).manual_seed(1)
         limits = Limits(max_length=max(1, min(self.sample_tokens, self.block_len - length)))
         texts = sample(network, network.init_state(len(prompts)), prompts, limits, top_p=0.9, generator=generator)
-        write_samples(
-            [(self.corpus.text(a), self.corpus.text(b)) for a, b in zip(prompts.tolist(), texts.tolist(), strict=True)],
-            folder / "samples.txt",
-        )
+        pairs = zip(*([self.corpus.text(row) for row in rows.tolist()] for rows in (prompts, texts)), strict=True)
+        shown = "\n\n".join(f"--- prompt\n{prompt}\n--- continued\n{text}" for prompt, text in pairs)
+        (folder / "samples.txt").write_text(shown + "\n")
+
+    def _draw_contexts(self, axes: Any, perplexities: Mapping[int, float]) -> None:
+        points = [(length, ppl) for length, ppl in sorted(perplexities.items()) if math.isfinite(ppl)]
+        axes.plot([length for length, _ in points], [ppl for _, ppl in points], marker="o")
+        axes.axvline(self._context, color="0.7", linestyle="--", label="training length")
+        axes.set_xscale("log", base=2)
+        axes.set_xlabel("context length (tokens)")
+        axes.set_ylabel("perplexity")
+        axes.legend(frameon=False)

@@ -13,8 +13,6 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from cab import UserError
-from cab.data.sources import data_set, fetch_hint
 from cab.files.cache import prepared, progress
 
 PARTS = ("train", "validation", "test")
@@ -142,24 +140,3 @@ def stamp(paths: Iterable[Path]) -> str:
 def shuffled(count: int) -> list[int]:
     """Return the fixed order for an unpublished split, as the S4 framework draws it."""
     return torch.randperm(count, generator=torch.Generator().manual_seed(42)).tolist()
-
-
-def find_folder(name: str, data_root: Path | None, inside: str) -> Path:
-    """Find the folder of the official files of ``name`` that contains ``inside``.
-
-    Raises:
-        ValueError: there is no such folder.
-    """
-    other = f"or use dataset={name}_synthetic"
-    if data_root is None:
-        raise UserError(
-            f"dataset '{name}' needs its files: {fetch_hint(name, None)}; point data_root (or CAB_DATA) at a folder "
-            f"with {data_set(name).folders[0]}/{inside}, {other}"
-        )
-    for folder in data_set(name).folders:
-        if (data_root / folder / inside).exists():
-            return data_root / folder
-    raise UserError(
-        f"no {inside} in {', '.join(data_set(name).folders)} of {data_root}: {fetch_hint(name, data_root)}; "
-        f"check data_root, {other}"
-    )

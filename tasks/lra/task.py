@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -15,11 +14,13 @@ from torch.nn import functional as F
 from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import PairClassifier
 from cab.records.results import is_generated
+from cab.registry.options import Positive
 from cab.task import Batches, Metric
-from tasks.lra import baselines, images, listops, path_files, retrieval, text
+from tasks.files import find_data
+from tasks.lra import baselines, images, listops, pathfinder, retrieval, text
 from tasks.lra.pathfinder import PATHFINDER, PATHX, GeneratedPaths
-from tasks.lra.pictures import draw_images, write_answers
-from tasks.lra.rows import NOTHING, PARTS, Batch, Rows, Source, find_folder, prepare
+from tasks.lra.rows import NOTHING, PARTS, Batch, Rows, Source, prepare
+from tasks.pictures import draw_grid, draw_image
 
 PATHS = {"pathfinder": PATHFINDER, "pathx": PATHX}
 CLASSES = {"listops": 10, "image": 10}
@@ -30,6 +31,8 @@ BASELINES: dict[str, dict[str, Callable[[Rows, Rows], float]]] = {
     "retrieval": {"byte_pairs": baselines.byte_pairs},
     **{name: {"nearest_mean": baselines.nearest_mean} for name in ("image", *PATHS)},
 }
+SHOWN = 400
+"""Symbols shown per sequence."""
 BLACK = 1
 """The id of the darkest pixel."""
 
@@ -73,19 +76,19 @@ class LongRangeArena(Task):
         self,
         *,
         dataset: str,
-        length: int = 2000,
+        length: Positive = 2000,
         min_length: int = 500,
-        max_depth: int = 10,
+        max_depth: Positive = 10,
         max_arguments: int = 10,
         side: int = 32,
         segments: int = 14,
         distractors: int = 5,
-        examples: int = 96000,
-        test_examples: int = 2000,
-        brackets: str = "kept",
+        examples: Positive = 96000,
+        test_examples: Positive = 2000,
+        brackets: Literal["kept", "dropped"] = "kept",
         zero_pixel_is_padding: bool = False,
-        validation_split: str = "train",
-        evaluation_batch_size: int = 32,
+        validation_split: Literal["train", "test"] = "train",
+        evaluation_batch_size: Positive = 32,
     ) -> None:
         self.dataset, self.length, self.min_length = dataset, length, min_length
         self.max_depth, self.max_arguments = max_depth, max_arguments
@@ -119,20 +122,16 @@ class LongRangeArena(Task):
         return (Metric("accuracy", "%", higher_is_better=True),)
 
     def check(self) -> None:
-        least = {"length": 1, "min_length": 0, "max_depth": 1, "max_arguments": 2, "side": 8, "segments": 2}
-        least |= {"distractors": 0, **dict.fromkeys(("examples", "test_examples", "evaluation_batch_size"), 1)}
-        for name, smallest in least.items():
+        for name, smallest in {"max_arguments": 2, "side": 8, "segments": 2}.items():
             if getattr(self, name) < smallest:
                 raise UserError(f"task.{name} must be at least {smallest}, got {getattr(self, name)}")
-        for name, known, serves in (
-            ("brackets", ("kept", "dropped"), ("listops",)),
-            ("zero_pixel_is_padding", (False, True), ("image", *PATHS)),
-            ("validation_split", ("train", "test"), ("text",)),
+        for name, usual, questions in (
+            ("brackets", "kept", ("listops",)),
+            ("zero_pixel_is_padding", False, ("image", *PATHS)),
+            ("validation_split", "train", ("text",)),
         ):
-            if getattr(self, name) not in known:
-                raise UserError(f"task.{name} must be {' or '.join(map(str, known))}, got '{getattr(self, name)}'")
-            if getattr(self, name) != known[0] and self.question not in serves:
-                raise UserError(f"task.{name} applies to {', '.join(serves)}, not to {self.question}")
+            if getattr(self, name) != usual and self.question not in questions:
+                raise UserError(f"task.{name} applies to {', '.join(questions)}, not to {self.question}")
         if is_generated(self.dataset):
             self._check_generated()
         elif self.has_pixels and self.side != self._official_side:
@@ -176,9 +175,13 @@ class LongRangeArena(Task):
         counts = (self.examples, self.test_examples, self.test_examples)
         if is_generated(self.dataset):
             return self._generated(counts)
-        found = partial(find_folder, self.dataset, data_root)
+
+        def found(inside: str) -> Path:
+            path = find_data(self.dataset, data_root, inside, instead=f"dataset={self.dataset}_synthetic")
+            return path.parents[inside.count("/")]
+
         if self.question in PATHS:
-            return path_files.PathFiles(found(path_files.INSIDE), self.side)
+            return pathfinder.PathFiles(found(pathfinder.INSIDE), self.side)
         if self.question == "listops":
             return listops.TreeFiles(found(listops.FILES["train"]))
         if self.question == "text":
@@ -253,8 +256,20 @@ class LongRangeArena(Task):
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
         batch = next(batches(self.parts["test"], 8))
-        guesses = self.logits(backbone, batch).argmax(-1)
+        pairs = zip(batch.labels.tolist(), self.logits(backbone, batch).argmax(-1).tolist(), strict=True)
+        results = [f"{label} | {guess}" for label, guess in pairs]
         if self.has_pixels:
-            draw_images(batch, guesses, self.side, folder / "answers.png")
+            images = (batch.texts[0] - 1).clamp(min=0).view(-1, 1, self.side, self.side).cpu().numpy()
+            draw_grid([*zip(results, images, strict=True)], draw_image, folder / "answers.png", size=(1.5, 1.6))
         else:
-            write_answers(batch, guesses, listops.WORDS if self.question == "listops" else None, folder / "answers.txt")
+            rows = zip(*(ids.tolist() for ids in batch.texts), results, strict=True)
+            text = ["\n".join([*map(self._shown, ids), f"[{result}]\n"]) for *ids, result in rows]
+            (folder / "answers.txt").write_text("\n".join(text))
+
+    def _shown(self, ids: list[int]) -> str:
+        """Return the start of a sequence as text."""
+        symbols = [i - 1 for i in ids if i != NOTHING]
+        shown, rest = symbols[:SHOWN], " ..." if len(symbols) > SHOWN else ""
+        is_list = self.question == "listops"
+        text = " ".join(listops.WORDS[i] for i in shown) if is_list else bytes(shown).decode(errors="replace")
+        return " ".join(text.split()) + rest

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from cab import UserError
-from cab.data.sources import fetch_hint
+from tasks.files import find_data
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def read_series(name: str, data_root: Path | None) -> Series:
             increasing, or there are fewer rows than the official split needs.
     """
     source = SOURCES[name]
-    path = find_file(source.file, data_root, name)
+    path = find_data(name, data_root, source.file, f"{source.file}.gz")
     table = _read_csv(path)
     _check_columns(path, table, source)
     values = _numbers(path, table.iloc[:, 1:])
@@ -92,24 +92,6 @@ def read_series(name: str, data_root: Path | None) -> Series:
         split=source.split or (train, rows - train - test, test),
         steps_per_day=source.steps_per_day,
         fingerprint={"file": path.name, "rows": rows, "sha256": _sha256(path)},
-    )
-
-
-def find_file(file: str, data_root: Path | None, name: str) -> Path:
-    """Find ``file`` or ``file``.gz of data set ``name`` in ``data_root``/lstf or ``data_root``."""
-    bring = fetch_hint(name, data_root)
-    if data_root is None:
-        raise UserError(
-            f"{file} is needed: {bring}; give data_root=FOLDER or set CAB_DATA (with {file} in FOLDER/lstf or FOLDER), "
-            "or use dataset=synthetic, which needs no file"
-        )
-    candidates = [folder / f for folder in (data_root / "lstf", data_root) for f in (file, file + ".gz")]
-    for path in candidates:
-        if path.is_file():
-            return path
-    raise UserError(
-        f"no {file} (or {file}.gz) in {data_root / 'lstf'} or {data_root}: {bring}; or put the official file there, "
-        "point data_root= or CAB_DATA at its folder, or use dataset=synthetic, which needs no file"
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -12,13 +12,14 @@ from torch.nn import functional as F
 
 from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import Forecaster
+from cab.registry.options import Positive
 from cab.task import Batches, Metric
 from tasks.lstf.data import Series, Windows, read_series, standardize
-from tasks.lstf.pictures import draw_forecasts
-from tasks.lstf.ridge import RidgeForecast
 from tasks.lstf.synthetic import HOURS, horizon, levels_of, synthetic_series
+from tasks.pictures import draw_grid
 
 UNIT = "standardized"  # per channel, by the training part
+PUBLISHED_BATCH = 32
 
 
 @register_task(
@@ -48,13 +49,13 @@ class LSTF(Task):
         self,
         *,
         dataset: str,
-        features: str = "M",
-        seq_len: int = 96,
-        label_len: int = 48,
-        pred_len: int = 24,
-        hours: int = 6,
-        evaluation_batch_size: int = 32,
-        test_windows: str = "all",
+        features: Literal["M", "S"] = "M",
+        seq_len: Positive = 96,
+        label_len: Positive = 48,
+        pred_len: Positive = 24,
+        hours: Positive = 6,
+        evaluation_batch_size: Positive = 32,
+        test_windows: Literal["all", "whole_batches"] = "all",
     ) -> None:
         self.dataset = dataset
         self.features = features
@@ -83,12 +84,6 @@ class LSTF(Task):
         return levels_of(self.hours) if is_whole else {}
 
     def check(self) -> None:
-        if self.features not in ("M", "S"):
-            raise UserError(f"task.features must be M (all channels) or S (target only), got '{self.features}'")
-        if self.test_windows not in ("all", "whole_batches"):
-            raise UserError(f"task.test_windows must be all or whole_batches, got '{self.test_windows}'")
-        if min(self.seq_len, self.label_len, self.pred_len, self.hours, self.evaluation_batch_size) < 1:
-            raise UserError("task.seq_len, label_len, pred_len, hours and evaluation_batch_size must be at least 1")
         if self.label_len > self.seq_len:
             raise UserError(f"task.label_len {self.label_len} must not exceed task.seq_len {self.seq_len}")
 
@@ -192,17 +187,21 @@ class LSTF(Task):
         count = len(self._test)
         chosen = torch.utils.data.Subset(self._test, [0, count // 3, 2 * count // 3, count - 1])
         batch = next(batches(chosen, 4))
-        forecast = self.forecast(backbone, batch)
-        draw_forecasts(
-            batch["past"].cpu().numpy(),
-            batch["future"].cpu().numpy(),
-            forecast.float().cpu().numpy(),
-            title=f"LSTF {self.dataset} {self.features}: forecasts of the target on the test part",
-            path=folder / "forecasts.png",
-        )
+        series = (batch["past"], batch["future"], self.forecast(backbone, batch))
+        windows = [*zip(*(x[..., -1].float().cpu().numpy() for x in series), strict=True)]
+        title = f"LSTF {self.dataset} {self.features}: forecasts of the target on the test part"
+        draw_grid([(title, windows)], _draw_forecast, folder / "forecasts.png", size=(9.0, 2.1))
 
 
-PUBLISHED_BATCH = 32
+def _draw_forecast(axes: Any, window: Any) -> None:
+    """Draw past, truth and forecast [steps] of a window."""
+    past, future, forecast = window
+    past = past[-3 * len(future) :]
+    axes.plot(range(1 - len(past), 1), past, color="0.55", label="past")
+    for series, color, label in ((future, "black", "truth"), (forecast, "tab:orange", "forecast")):
+        axes.plot(range(1, len(future) + 1), series, color=color, label=label)
+    axes.set_xlabel("forecast step")
+    axes.legend(loc="upper left", ncols=3, frameon=False)
 
 
 class Error:
@@ -225,3 +224,35 @@ class Error:
     @property
     def mae(self) -> float:
         return self._absolute / self._count
+
+
+MOST_WINDOWS = 8_192
+STRENGTH = 0.01
+"""Ridge penalty per window; values are standardized."""
+
+
+class RidgeForecast:
+    """Forecast each channel from its own past by ridge regression.
+
+    Args:
+        windows: windows of the training part; a large set is subsampled at equal distances.
+    """
+
+    def __init__(self, windows: Windows) -> None:
+        count = min(len(windows), MOST_WINDOWS)
+        batch = windows.__getitems__([i * len(windows) // count for i in range(count)])
+        maps = []
+        for past, future in zip(batch["past"].unbind(2), batch["future"].unbind(2), strict=True):
+            x, y = _with_one(past).double(), future.double()
+            penalty = STRENGTH * count * torch.eye(x.shape[1], dtype=torch.float64)
+            maps.append(torch.linalg.solve(x.T @ x + penalty, x.T @ y))
+        self.maps = torch.stack(maps)  # [C, N + 1, T]
+
+    def __call__(self, past: Tensor) -> Tensor:
+        """Forecast [B, T, C] from [B, N, C]."""
+        rows = torch.stack([_with_one(channel) for channel in past.unbind(2)])
+        return (rows.double() @ self.maps).permute(1, 2, 0).to(past.dtype)
+
+
+def _with_one(past: Tensor) -> Tensor:
+    return torch.cat([past, past.new_ones(len(past), 1)], dim=1)

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import MaskedLM
+from cab.registry.options import Positive
 from cab.task import Batches, Metric
 from tasks.corpus.blocks import PackedLines
 from tasks.corpus.books import SyntheticBooks, find_books
-from tasks.corpus.facts import ALL, ANSWERS, Facts, FactScores, check_loss_on, check_names, names_variant
+from tasks.corpus.facts import Facts, FactScores, Names, names_variant
 from tasks.corpus.losses import token_losses
 from tasks.corpus.tokens import NUM_SPECIAL, PAD, perplexity, read_corpus, unigram_loss
 from tasks.mlm.synthetic import LEVELS, generate_book
@@ -52,12 +53,12 @@ class MLM(Task):
         source: str | None = None,
         tokenizer: str | None = None,
         vocab_size: int = 50257,
-        names: int = 16,
-        loss_on: str = ALL,
-        block_len: int = 2048,
+        names: Names = 16,
+        loss_on: Literal["all", "answers"] = "all",
+        block_len: Positive = 2048,
         mask_share: float = 0.15,
-        scored_part: str = "test",
-        evaluation_batch_size: int = 8,
+        scored_part: Literal["test", "validation"] = "test",
+        evaluation_batch_size: Positive = 8,
     ) -> None:
         self.dataset, self.source, self.tokenizer = dataset, source, tokenizer
         self.vocab_size, self.names, self.loss_on, self.block_len = vocab_size, names, loss_on, block_len
@@ -76,17 +77,11 @@ class MLM(Task):
     @property
     def _asks(self) -> bool:
         """Return whether only answers are learned and scored."""
-        return self.loss_on == ANSWERS and self.dataset == "synthetic"
+        return self.loss_on == "answers" and self.dataset == "synthetic"
 
     def check(self) -> None:
-        check_loss_on(self.loss_on)
-        check_names(self.names)
-        if self.scored_part not in ("test", "validation"):
-            raise UserError(f"task.scored_part must be test or validation, got '{self.scored_part}'")
         if not 0.0 < self.mask_share <= 1.0:
             raise UserError(f"task.mask_share must be above 0 and at most 1, got {self.mask_share}")
-        if min(self.block_len, self.evaluation_batch_size) < 1:
-            raise UserError("task.block_len and task.evaluation_batch_size must be at least 1")
 
     @property
     def config_variant(self) -> str:

@@ -8,16 +8,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import TokenLM
+from cab.registry.options import Positive
 from cab.task import Batches, Metric
 from tasks.corpus.synthetic import NAMES
-from tasks.needle.haystacks import FIRST_THING, PARTS, VOCABULARY, Haystack, Haystacks
-from tasks.needle.pictures import draw_grid, write_answers
+from tasks.needle.haystacks import FIRST_THING, PARTS, VOCABULARY, Haystack, Haystacks, words
+from tasks.pictures import draw_grid
 
 log = logging.getLogger(__name__)
 
@@ -61,11 +63,11 @@ class Needle(Task):
         dataset: str,
         length: int = 2048,
         multiples: Sequence[int] = (1, 2, 4),
-        num_needles: int = 8,
-        depths: int = 5,
-        examples: int = 100_000,
-        test_examples: int = 512,
-        evaluation_batch_size: int = 8,
+        num_needles: Positive = 8,
+        depths: Positive = 5,
+        examples: Positive = 100_000,
+        test_examples: Positive = 512,
+        evaluation_batch_size: Positive = 8,
     ) -> None:
         self.dataset, self.length, self.multiples = dataset, length, tuple(multiples)
         self.num_needles, self.depths = num_needles, depths
@@ -102,16 +104,12 @@ class Needle(Task):
         return [f"accuracy_{length}_depth_{100 * (2 * part + 1) // (2 * self.depths)}" for part in range(self.depths)]
 
     def check(self) -> None:
-        least = dict.fromkeys(("num_needles", "examples", "test_examples", "evaluation_batch_size"), 1)
-        for name, smallest in least.items():
-            if getattr(self, name) < smallest:
-                raise UserError(f"task.{name} must be at least {smallest}, got {getattr(self, name)}")
         if self.num_needles > len(NAMES):
             raise UserError(
                 f"task.num_needles must be at most {len(NAMES)}, the number of names, got {self.num_needles}"
             )
-        if not 1 <= self.depths <= 50:
-            raise UserError(f"task.depths must be from 1 to 50, got {self.depths}")
+        if self.depths > 50:
+            raise UserError(f"task.depths must be at most 50, got {self.depths}")
         if self.length < 3 * self.num_needles:
             raise UserError(
                 f"task.length must be at least {3 * self.num_needles}, for {self.num_needles} facts and as many "
@@ -192,9 +190,28 @@ class Needle(Task):
         return {"most_frequent_in_context": {"accuracy": scores[f"accuracy_{self.length}"], **scores}}
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
-        draw_grid(self._grid, self.length, folder / "needles.png")
+        """Draw the accuracy by depth and length, and write texts with the answers as [truth|prediction]."""
+        title = "Fraction of correct answers"
+        draw_grid([(title, [self._grid])], self._draw_accuracies, folder / "needles.png", size=(5.0, 4.0))
         batch = next(batches(self.parts["test"], 4))
-        write_answers(batch, self.logits(backbone, batch).argmax(-1), folder / "answers.txt")
+        guesses = self.logits(backbone, batch).argmax(-1)
+        lines = []
+        for row, depths, predicted in zip(*(x.tolist() for x in (*batch, guesses)), strict=True):
+            hay = len(row) - 2 * batch.num_queries
+            lines.append(words(row[:hay]))
+            for name, truth, depth, guess in zip(row[hay::2], row[hay + 1 :: 2], depths, predicted, strict=True):
+                lines.append(f"  {words([name])} [{words([truth])}|{words([guess])}] at {depth:.0%}")
+        (folder / "answers.txt").write_text("\n".join(lines) + "\n")
+
+    def _draw_accuracies(self, axes: Any, grid: dict[int, list[float]]) -> None:
+        values = np.array([*grid.values()]).T
+        axes.imshow(values, vmin=0, vmax=1, cmap="viridis", aspect="auto")
+        for (row, column), value in np.ndenumerate(values):
+            axes.text(column, row, f"{value:.2f}", ha="center", va="center", color="white" if value < 0.6 else "black")
+        axes.set_xticks(range(len(grid)), [f"{n}\n(trained)" if n == self.length else str(n) for n in grid])
+        axes.set_yticks(range(len(values)), [f"{100 * row // len(values)}%" for row in range(len(values))])
+        axes.set_xlabel("length, tokens")
+        axes.set_ylabel("depth of the fact, from")
 
 
 def _mean(right: Tensor) -> float:

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 from cab import UserError
 from cab.data.sources import fetch_hint
 from cab.files.cache import checksum, checksums, prepared, progress
-from tasks.pcc.pcd import read_pcd
+from tasks.files import find_data
 
 TRAINING_VIEWS = 8
 
@@ -94,7 +94,7 @@ def read_pcn(
     Raises:
         ValueError: the list or one of its shapes is missing or invalid.
     """
-    folder = _find_folder(data_root, list_file)
+    folder = find_data("pcn", data_root, list_file).parents[list_file.count("/")]
     part = from_part or part
     names = [(entry["taxonomy_id"], name) for entry in _read_list(folder / list_file) for name in entry.get(part, [])]
     if not names:
@@ -128,22 +128,6 @@ def read_pcn(
     return found[0], found[1], about
 
 
-def _find_folder(data_root: Path | None, list_file: str) -> Path:
-    if data_root is None:
-        raise UserError(
-            f"dataset 'pcn' needs its files: {fetch_hint('pcn', None)}; point data_root (or CAB_DATA) at a folder with "
-            f"pcc/{list_file}, or use dataset=synthetic"
-        )
-    folders = [data_root / name for name in ("pcc", "pcc/PCN", "PCN", ".")]
-    folder = next((folder for folder in folders if (folder / list_file).is_file()), None)
-    if folder is None:
-        raise UserError(
-            f"no {list_file} in {folders[0]} or {folders[2]}: {fetch_hint('pcn', data_root)}; check data_root, or use "
-            "dataset=synthetic"
-        )
-    return folder
-
-
 def _read_list(path: Path) -> list[dict[str, Any]]:
     try:
         entries = json.loads(path.read_text())
@@ -151,3 +135,73 @@ def _read_list(path: Path) -> list[dict[str, Any]]:
     except (ValueError, KeyError, TypeError, AssertionError):
         raise UserError(f"{path} is not a split list: a list of {{taxonomy_id, train, val, test}} in JSON") from None
     return entries
+
+
+def read_pcd(path: Path) -> np.ndarray:
+    """Read the points of a file, [N, 3] float32.
+
+    Raises:
+        ValueError: with the file: not a .pcd, fields other than x y z, truncated, compressed, or a NaN or infinite
+            point, with its line or index.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    header, start, lines = _header(path, content)
+    if header.get("FIELDS", "").split() != ["x", "y", "z"] or header.get("SIZE", "").split() != ["4"] * 3:
+        raise UserError(
+            f"{path}: fields must be x y z of 4 bytes, got '{header.get('FIELDS')}' of {header.get('SIZE')}"
+        )
+    try:
+        count = int(header["POINTS"])
+    except (KeyError, ValueError):
+        raise UserError(f"{path}: the header does not give the number of POINTS") from None
+    if header["DATA"] == "ascii":
+        points = _ascii(path, content[start:], count, lines)
+    elif header["DATA"] == "binary":
+        if len(content) - start < 12 * count:
+            raise UserError(f"{path} is truncated: {(len(content) - start) // 12} of {count} points")
+        points = np.frombuffer(content, dtype="<f4", count=3 * count, offset=start).reshape(count, 3).copy()
+    else:
+        raise UserError(f"{path}: DATA {header['DATA']} is not supported; convert it to ascii or binary")
+    bad = ~np.isfinite(points).all(axis=1)
+    if bad.any():
+        number = int(bad.argmax())
+        place = f"line {lines + number + 1}" if header["DATA"] == "ascii" else f"point {number + 1}"
+        raise UserError(f"{path}, {place}: the point is NaN or infinite: {points[number].tolist()}")
+    if not count:
+        raise UserError(f"{path} has no points")
+    return points
+
+
+def _header(path: Path, content: bytes) -> tuple[dict[str, str], int, int]:
+    """Return the header's entries, the offset of the data, and the number of header lines."""
+    header: dict[str, str] = {}
+    start = 0
+    for number in range(1, 21):
+        end = content.find(b"\n", start)
+        if end < 0:
+            break
+        line = content[start:end].decode("ascii", "replace").strip()
+        start = end + 1
+        if line and not line.startswith("#"):
+            name, _, value = line.partition(" ")
+            header[name] = value.strip()
+            if name == "DATA":
+                return header, start, number
+    raise UserError(f"{path} is not a .pcd file: no line 'DATA' in its header")
+
+
+def _ascii(path: Path, content: bytes, count: int, lines: int) -> np.ndarray:
+    rows = content.decode("ascii", "replace").split("\n")[:count]
+    points = np.empty((count, 3), dtype=np.float32)
+    for number, row in enumerate(rows):
+        values = row.split()
+        try:
+            points[number] = [float(value) for value in values]
+        except ValueError:
+            raise UserError(f"{path}, line {lines + number + 1}: expected three numbers, got '{row[:60]}'") from None
+    if len(rows) < count:
+        raise UserError(f"{path} is truncated: {len(rows)} of {count} points")
+    return points

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import PointCompleter
 from cab.task import Batches, Metric
-from tasks.pcc.chamfer import chamfer_l1, chamfer_l2, f_score
 from tasks.pcc.data import TRAINING_VIEWS, Clouds, Shapes, read_pcn
-from tasks.pcc.pictures import draw_clouds
 from tasks.pcc.synthetic import generate_shape
+from tasks.pictures import draw_grid
 
 SYNTHETIC = {"train": 600, "val": 32, "test": 64}
 NAMES = {"cd_l1": ("x 1000", False), "cd_l2": ("x 1000", False), "f_score": ("", True)}
@@ -157,8 +156,17 @@ class PCC(Task):
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
         count = min(4, len(self.parts["test"]))
         batch = next(batches(torch.utils.data.Subset(self.parts["test"], range(count)), count))
-        columns = {"seen": batch["partial"], "completed": backbone(batch["partial"])[1], "truth": batch["complete"]}
-        draw_clouds({name: clouds.float().cpu().numpy() for name, clouds in columns.items()}, folder / "clouds.png")
+        clouds = {"seen": batch["partial"], "completed": backbone(batch["partial"])[1], "truth": batch["complete"]}
+        columns = [(name, x.float().cpu().numpy()) for name, x in clouds.items()]
+        draw_grid(columns, _draw_cloud, folder / "clouds.png", size=(3.0, 3.0), projection="3d")
+
+
+def _draw_cloud(axes: Any, cloud: Any) -> None:
+    """Draw the points [N, 3] other than zero padding; the second axis points up."""
+    x, y, z = cloud[abs(cloud).sum(axis=1) > 0].T
+    axes.scatter(x, z, y, s=1.0, c=y, cmap="viridis")
+    axes.set_aspect("equal")
+    axes.set_axis_off()
 
 
 def mirrored(points: Tensor) -> Tensor:
@@ -184,3 +192,40 @@ def mean_scores(pairs: Iterable[tuple[Tensor, Tensor]], f_score_of: str = "real"
         totals[real] += f_score(a, b).item()
         count += 1
     return {name: total / count for name, total in totals.items()}
+
+
+PAIRS = 1 << 24  # distances in memory at once
+
+
+@torch.no_grad()
+def nearest(points: Tensor, others: Tensor) -> Tensor:
+    """Return the index [B, N] into ``others`` [B, M, 3] of the point nearest to each of ``points`` [B, N, 3]."""
+    rows = max(1, PAIRS // (len(points) * others.shape[1]))
+    points, others = points.float(), others.float()
+    return torch.cat([torch.cdist(part, others).argmin(dim=2) for part in points.split(rows, dim=1)], dim=1)
+
+
+def distances(points: Tensor, others: Tensor) -> Tensor:
+    """Return the squared distance [B, N] from ``points`` to the nearest of ``others``, differentiable in both."""
+    index = nearest(points, others).unsqueeze(-1).expand(-1, -1, 3)
+    return (points - others.gather(1, index)).square().sum(dim=-1)
+
+
+def chamfer_l1(points: Tensor, truth: Tensor) -> Tensor:
+    """Return the mean distance to the nearest point, averaged over directions, [B] (Yu et al. 2021, section 4.1)."""
+    both = [distances(a, b).clamp(min=1e-12).sqrt().mean(dim=1) for a, b in ((points, truth), (truth, points))]
+    return (both[0] + both[1]) / 2
+
+
+def chamfer_l2(points: Tensor, truth: Tensor) -> Tensor:
+    """Return the mean squared distance to the nearest point, summed over both directions, [B]."""
+    return distances(points, truth).mean(dim=1) + distances(truth, points).mean(dim=1)
+
+
+def f_score(points: Tensor, truth: Tensor, threshold: float = 0.01) -> Tensor:
+    """Return the harmonic mean of the fractions of points within ``threshold`` of the other cloud, [B]."""
+    precision, recall = (
+        (distances(a, b) < threshold**2).float().mean(dim=1) for a, b in ((points, truth), (truth, points))
+    )
+    total = precision + recall
+    return torch.where(total > 0, 2 * precision * recall / total.clamp(min=1e-12), 0.0)

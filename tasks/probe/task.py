@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -13,17 +13,16 @@ from torch.nn import functional as F
 
 from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import Prober
+from cab.registry.options import Positive
 from cab.task import Batches, Metric
-from tasks.probe import algorithms, mad, mqar, recall
+from tasks.probe import algorithms, mad, recall
 from tasks.probe.batches import IGNORE_INDEX, Examples, ProbeBatch, query_logits
-from tasks.probe.pictures import write_answers
 
 IN_CONTEXT = ("recall", "noisy")
 """Data sets whose answers are values in the context."""
 PACKED = ("copying", "compression")
 ALGORITHMS = ("copy", "reverse", "addition")
 PARTS = ("train", "validation", "test", "longer")
-ALL, ANSWERS = "all", "answers"
 
 
 @register_task(
@@ -74,17 +73,17 @@ class Probe(Task):
         self,
         *,
         dataset: str,
-        vocab_size: int = 16,
-        length: int = 128,
-        longer_length: int = 400,
-        pairs: int = 16,
+        vocab_size: Positive = 16,
+        length: Positive = 128,
+        longer_length: Positive = 400,
+        pairs: Positive = 16,
         distance: int = 0,
         noise: float = 0.0,
-        num_queries: int = 16,
-        train_on: str = ANSWERS,
-        examples: int = 12800,
-        test_examples: int = 1280,
-        evaluation_batch_size: int = 128,
+        num_queries: Positive = 16,
+        train_on: Literal["answers", "all"] = "answers",
+        examples: Positive = 12800,
+        test_examples: Positive = 1280,
+        evaluation_batch_size: Positive = 128,
     ) -> None:
         self.dataset, self.vocab_size, self.length, self.longer_length = dataset, vocab_size, length, longer_length
         self.pairs, self.distance, self.noise, self.num_queries = pairs, distance, noise, num_queries
@@ -114,17 +113,13 @@ class Probe(Task):
         )
 
     def check(self) -> None:
-        least = {"vocab_size": 2, "length": 4, "longer_length": 4, "pairs": 1, "num_queries": 1}
-        least |= dict.fromkeys(("examples", "test_examples", "evaluation_batch_size"), 1)
-        for name, smallest in least.items():
+        for name, smallest in {"vocab_size": 2, "length": 4, "longer_length": 4}.items():
             if getattr(self, name) < smallest:
                 raise UserError(f"task.{name} must be at least {smallest}, got {getattr(self, name)}")
         if not 0.0 <= self.noise < 1.0:
             raise UserError(f"task.noise must be from 0 to below 1, got {self.noise}")
         if self.noise and self.dataset not in ("noisy", "mad_noisy"):
             raise UserError(f"task.noise applies to noisy and mad_noisy, not to {self.dataset}")
-        if self.train_on not in (ALL, ANSWERS):
-            raise UserError(f"task.train_on must be {ALL} or {ANSWERS}, got '{self.train_on}'")
         if problem := self._misfit():
             raise UserError(problem)
 
@@ -164,7 +159,7 @@ class Probe(Task):
         packed = {**sizes, "pairs": self.pairs, "distance": self.distance}
         asked = {**packed, "noise": self.noise, "num_queries": self.num_queries}
         fixed = {**sizes, "length": self.longer_length if part == "longer" else self.length}
-        everything = part == "train" and self.train_on == ALL
+        everything = part == "train" and self.train_on == "all"
         make = {
             "recall": partial(recall.recall, **asked),
             "noisy": partial(recall.recall, **asked),
@@ -175,7 +170,7 @@ class Probe(Task):
             "mad_fuzzy": partial(mad.fuzzy, **fixed, everything=everything, test=part != "train"),
             "mad_copying": partial(mad.selective_copying, **fixed, pairs=self.pairs),
             "mad_memorization": partial(mad.memorization, **fixed),
-            "mqar": partial(mqar.mqar, **fixed, pairs=self.pairs),
+            "mqar": partial(recall.mqar, **fixed, pairs=self.pairs),
             "copy": partial(algorithms.copy, **fixed),
             "reverse": partial(algorithms.copy, **fixed, reverse=True),
             "addition": partial(algorithms.addition, **fixed),
@@ -239,8 +234,18 @@ class Probe(Task):
         return {name: _share(guess, self.parts["test"].batch.answers) for name, guess in found.items()}
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
+        """Write examples as numbers: context, queries, and each answer as [truth|prediction]."""
         batch = next(batches(self.parts["test"], 4))
-        write_answers(batch, query_logits(backbone, batch).argmax(-1), folder / "answers.txt")
+        guesses = query_logits(backbone, batch).argmax(-1)
+        text = []
+        for context, queries, answers, guessed in zip(*(x.tolist() for x in (*batch, guesses)), strict=True):
+            results = [f"[{a}|{g}]" if a != IGNORE_INDEX else "." for a, g in zip(answers, guessed, strict=True)]
+            text.append(f"context {_symbols(context)}\nqueries {_symbols(queries)}\nanswers {' '.join(results)}\n")
+        (folder / "answers.txt").write_text("\n".join(text))
+
+
+def _symbols(positions: list[list[int]]) -> str:
+    return " ".join("+".join(str(symbol) for symbol in symbols if symbol) or "." for symbols in positions)
 
 
 def _share(guesses: Tensor, answers: Tensor) -> dict[str, float]:

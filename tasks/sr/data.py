@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from cab import UserError
-from cab.data.sources import fetch_hint
 from cab.files.cache import checksums, prepared, progress
+from tasks.files import find_data
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 
@@ -88,23 +88,18 @@ def read_pairs(name: str, data_root: Path | None, *, low: int, high: int) -> tup
     Raises:
         ValueError: there is neither folder, or an image is broken, not RGB, of the wrong size, or unpaired.
     """
-    if data_root is None:
-        raise UserError(
-            f"dataset '{name}' needs its images: {fetch_hint(name, None)}; point data_root (or CAB_DATA) at a folder "
-            f"with sr/{name}_{low}_{high} or sr/{name}, or use dataset=synthetic"
-        )
-    roots = [data_root / "sr", data_root]
-    made = next((root / f"{name}_{low}_{high}" for root in roots if (root / f"{name}_{low}_{high}").is_dir()), None)
-    if made is not None:
-        return _from_files(list_images(made / f"hr_{high}"), made, made / f"sr_{low}_{high}", low, high)
-    larger = [folder for root in roots for folder in root.glob(f"{name}_*/hr_*") if _size(folder) >= high]
-    raw = next((root / name for root in roots if (root / name).is_dir()), max(larger, key=_size, default=None))
-    if raw is None:
-        raise UserError(
-            f"no {name}_{low}_{high}/ (SR3's layout) and no {name}/ (images) under {roots[0]} or {data_root}: "
-            f"{fetch_hint(name, data_root)}; check data_root, or use dataset=synthetic"
-        )
-    return _from_files(list_images(raw), raw, None, low, high)
+    layout = f"{name}_{low}_{high}"
+    path = find_data(name, data_root, layout, name, *_larger(name, data_root, high))
+    if path.name == layout:
+        return _from_files(list_images(path / f"hr_{high}"), path, path / f"sr_{low}_{high}", low, high)
+    return _from_files(list_images(path), path, None, low, high)
+
+
+def _larger(name: str, data_root: Path | None, high: int) -> list[str]:
+    """Return the folders of SR3's layout at a larger size, the largest first."""
+    folders = [] if data_root is None else [*data_root.glob(f"{name}_*/hr_*"), *data_root.glob(f"sr/{name}_*/hr_*")]
+    large = sorted((folder for folder in folders if _size(folder) >= high), key=_size, reverse=True)
+    return [f"{folder.parent.name}/{folder.name}" for folder in large]
 
 
 def _size(folder: Path) -> int:
@@ -150,3 +145,43 @@ def make_pairs(count: int, paint: Callable[[int, int, int], np.ndarray], *, low:
     """Generate ``count`` images and their low-resolution versions."""
     truth = np.stack([paint(i, low, high) for i in range(count)])
     return ImagePairs(truth, np.stack([degrade(image, low) for image in truth]), mirror=False)
+
+
+COLORS = np.array([(red, green) for red in (50, 125, 200) for green in (50, 125, 200)], dtype=np.float64)
+"""Red and green of a cell: an image has six of these nine colors."""
+NUM_COLORS = 6
+SAID = np.array([20, 90, 160, 230], dtype=np.float64)
+"""Blue of a legend cell: horizontal stripes, vertical stripes, checkerboard, no texture."""
+UNSAID = 125.0
+CONTRAST = 50.0
+"""Avoids clipping at 0 or 255, which would reveal a texture by the mean of its cell."""
+
+
+def render(number: int, low: int, high: int) -> np.ndarray:
+    """Generate image ``number`` [high, high, 3] uint8, deterministically.
+
+    A low-resolution pixel is a cell of one color, given by its red and green. The first row of cells is the legend:
+    each color of the image at least once, in random order, with a texture encoded in blue. All other cells have the
+    texture of their color, with a period of one cell: it is invisible at low resolution in the cell, and faint in
+    neighboring cells. It follows from the legend cell of the same color, at any distance.
+
+    Without attention the best guess is one of four textures. Convolutions reach the whole image, but would have to
+    transport six colors and their textures to every cell; a window of three cells reaches the legend from the second
+    row only.
+    """
+    rng = np.random.default_rng([8, number])
+    cell = high // low
+    count = min(NUM_COLORS, low)
+    colors = COLORS[rng.permutation(len(COLORS))[:count]]
+    meant = rng.integers(len(SAID), size=count)
+    legend = rng.permutation(np.concatenate([np.arange(count), rng.integers(count, size=low - count)]))
+    which = np.concatenate([legend[None], rng.integers(count, size=(low - 1, low))])
+    blue = np.full((low, low), UNSAID)
+    blue[0] = SAID[meant[legend]]
+    y, x = np.mgrid[0:high, 0:high] // max(cell // 2, 1) % 2 * 2.0 - 1.0
+    textures = CONTRAST * np.stack([y, x, x * y, np.zeros_like(x)])
+    plain = np.concatenate([colors[which], blue[:, :, None]], axis=2).repeat(cell, axis=0).repeat(cell, axis=1)
+    kind = meant[which].repeat(cell, axis=0).repeat(cell, axis=1)
+    texture = np.take_along_axis(textures, kind[None], axis=0)[0]
+    texture[:cell] = 0.0
+    return (plain + texture[:, :, None]).clip(0, 255).round().astype(np.uint8)

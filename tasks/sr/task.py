@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -13,11 +13,11 @@ from torch.nn import functional as F
 
 from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import Denoiser
+from cab.registry.options import Positive
 from cab.task import Batches, Metric
-from tasks.sr.data import ImagePairs, make_pairs, read_pairs
+from tasks.pictures import draw_grid, draw_image
+from tasks.sr.data import ImagePairs, make_pairs, read_pairs, render
 from tasks.sr.diffusion import Diffusion
-from tasks.sr.pictures import draw_faces
-from tasks.sr.synthetic import render
 
 PUBLISHED_IMAGES = 100
 SYNTHETIC = {"train": 2000, "validation": 32, "test": 64}
@@ -49,10 +49,10 @@ class SR(Task):
         low_resolution: int = 16,
         high_resolution: int = 128,
         num_held_out: int = 0,
-        diffusion_steps: int = 2000,
-        step_of: str = "image",
-        scored_images: str = "all",
-        evaluation_batch_size: int = 25,
+        diffusion_steps: Positive = 2000,
+        step_of: Literal["image", "batch"] = "image",
+        scored_images: Literal["all", "first_100"] = "all",
+        evaluation_batch_size: Positive = 25,
     ) -> None:
         self.dataset = dataset
         self.low_resolution, self.high_resolution = low_resolution, high_resolution
@@ -71,18 +71,10 @@ class SR(Task):
         return tuple(Metric(name, unit, higher_is_better=True, primary=primary) for name, unit, primary in names)
 
     def check(self) -> None:
-        if self.step_of not in ("image", "batch"):
-            raise UserError(f"task.step_of must be image or batch, got '{self.step_of}'")
-        if self.scored_images not in ("all", "first_100"):
-            raise UserError(f"task.scored_images must be all or first_100, got '{self.scored_images}'")
         if not 4 <= self.low_resolution < self.high_resolution or self.high_resolution % self.low_resolution:
             raise UserError(
                 "task.high_resolution must be a multiple of task.low_resolution, which is at least 4, got "
                 f"{self.high_resolution} and {self.low_resolution}"
-            )
-        if self.num_held_out < 0 or min(self.diffusion_steps, self.evaluation_batch_size) < 1:
-            raise UserError(
-                "task.diffusion_steps and evaluation_batch_size must be at least 1, num_held_out at least 0"
             )
         if self.dataset == "synthetic" and self.num_held_out:
             raise UserError("task.num_held_out applies to ffhq: the synthetic images have separate parts")
@@ -153,16 +145,13 @@ class SR(Task):
         return self._means(scores)
 
     def _means(self, scores: list[tuple[float, float]]) -> dict[str, float]:
-        every = np.array(scores).mean(axis=0)
-        if self.scored_images == "all":
-            return {"psnr": float(every[0]), "ssim": float(every[1])}
-        first = np.array(scores[:PUBLISHED_IMAGES]).mean(axis=0)
-        return {
-            "psnr": float(first[0]),
-            "ssim": float(first[1]),
-            "psnr_all_images": float(every[0]),
-            "ssim_all_images": float(every[1]),
-        }
+        shown = scores if self.scored_images == "all" else scores[:PUBLISHED_IMAGES]
+        psnr, ssim = np.array(shown).mean(axis=0).tolist()
+        means = {"psnr": psnr, "ssim": ssim}
+        if self.scored_images == "first_100":
+            psnr, ssim = np.array(scores).mean(axis=0).tolist()
+            means |= {"psnr_all_images": psnr, "ssim_all_images": ssim}
+        return means
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """Return the scores of the upsampled low resolution (bicubic)."""
@@ -171,9 +160,10 @@ class SR(Task):
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
         batch = next(batches(self._test.part(0, min(6, len(self._test)), mirror=False), 6))
-        columns = [to_uint8(x) for x in (batch["blurred"], self.sample(backbone, batch), batch["truth"])]
-        names = [f"{self.low_resolution} pixels, bicubic", "sampled", "truth"]
-        draw_faces(dict(zip(names, columns, strict=True)), folder / "images.png")
+        low = f"{self.low_resolution} pixels, bicubic"
+        kinds = {low: batch["blurred"], "sampled": self.sample(backbone, batch), "truth": batch["truth"]}
+        columns = [(name, [*to_uint8(images)]) for name, images in kinds.items()]
+        draw_grid(columns, draw_image, folder / "images.png")
 
 
 def to_uint8(images: Tensor) -> np.ndarray:

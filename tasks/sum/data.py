@@ -17,6 +17,7 @@ from torch.utils.data import Dataset
 from cab import UserError
 from cab.data.sources import fetch_hint
 from cab.files.cache import checksums, prepared, progress
+from tasks.files import find_data
 from tasks.hub import stream
 from tasks.sum.synthetic import generate_pair
 
@@ -50,28 +51,27 @@ class FolderPairs(Pairs):
     """``{train,val,test}.src.cleaned`` (or ``.src``) and ``.tgt``, one example per line.
 
     Args:
-        bring: how to download the files, for error messages.
         empty: ``stop`` at an example without a document or summary, or ``skip`` it, with a warning that counts them.
 
     Raises:
         ValueError: a file is missing, files differ in length, or a line is empty, with file and line.
     """
 
-    def __init__(self, folder: Path, *, bring: str, empty: str = "stop") -> None:
+    def __init__(self, folder: Path, *, empty: str = "stop") -> None:
         self.empty = empty
-        self.files = {part: self._find(folder, part, bring) for part in PARTS}
+        self.files = {part: self._find(folder, part) for part in PARTS}
         self.key = {**checksums([path for pair in self.files.values() for path in pair]), "empty": empty}
 
     @staticmethod
-    def _find(folder: Path, part: str, bring: str) -> tuple[Path, Path]:
+    def _find(folder: Path, part: str) -> tuple[Path, Path]:
         sources = [folder / f"{part}.src.cleaned", folder / f"{part}.src"]
         source = next((path for path in sources if path.is_file()), None)
         target = folder / f"{part}.tgt"
         if source is None or not target.is_file():
             missing = sources[0] if source is None else target
             raise UserError(
-                f"no {missing.name} in {folder}: {bring}; Multi-News's layout is {{train,val,test}}.src.cleaned and "
-                ".tgt; point data_root at the parent of its folder 'sum', or use dataset=synthetic"
+                f"no {missing.name} in {folder}: Multi-News's layout is {{train,val,test}}.src.cleaned and .tgt; "
+                f"{fetch_hint('multi_news', folder.parent)}, or use dataset=synthetic"
             )
         return source, target
 
@@ -141,14 +141,7 @@ def find_pairs(dataset: str, source: str | None, data_root: Path | None, *, empt
         return SyntheticPairs()
     if source is not None:
         return HubPairs(source)
-    if data_root is None:
-        raise UserError(
-            f"dataset '{dataset}' needs its files: {fetch_hint(dataset, None)}; point data_root (or CAB_DATA) at a "
-            "folder with sum/train.src.cleaned and so on, or use dataset=synthetic"
-        )
-    folders = [data_root / name for name in ("sum", "sum/data", "multi_news", "multi_news/data")]
-    folder = next((folder for folder in folders if (folder / "train.tgt").is_file()), folders[0])
-    return FolderPairs(folder, bring=fetch_hint(dataset, data_root), empty=empty)
+    return FolderPairs(find_data(dataset, data_root, "train.tgt").parent, empty=empty)
 
 
 class EncodedPairs(Dataset[dict[str, Tensor | None]]):

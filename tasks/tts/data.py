@@ -16,12 +16,11 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
 from cab import UserError
-from cab.data.sources import fetch_hint
 from cab.files.cache import checksums, prepared, progress
+from tasks.files import find_data
 from tasks.tts.audio import HOP, NUM_MELS, RATE, features, read_wave
-from tasks.tts.phonemes import ALIGNED, END, PAD, WRITTEN, written_tokens
+from tasks.tts.phonemes import ALIGNED, END, PAD, WRITTEN, read_phones, written_tokens
 from tasks.tts.synthetic import generate_utterance, written_form
-from tasks.tts.textgrid import read_phones
 
 VERSION = 1  # of the features; increase when they change
 FRAMES_PER_STEP = 4
@@ -76,7 +75,7 @@ def read_ljspeech(data_root: Path | None, *, as_fairseq: bool = False) -> tuple[
     Raises:
         ValueError: see :func:`read_metadata`; a broken wave; alignments of some clips only.
     """
-    folder = _find_folder(data_root)
+    folder = find_data("ljspeech", data_root, "metadata.csv").parent
     metadata = read_metadata(folder)
     waves = [folder / "wavs" / f"{clip}.wav" for clip, _ in metadata]
     grids = [_find_grid(folder, clip) for clip, _ in metadata]
@@ -96,22 +95,6 @@ def read_ljspeech(data_root: Path | None, *, as_fairseq: bool = False) -> tuple[
 
     about = {"clips": len(metadata), "alignments": len(aligned), **made}
     return _cached(key, utterances()), about
-
-
-def _find_folder(data_root: Path | None) -> Path:
-    if data_root is None:
-        raise UserError(
-            f"dataset 'ljspeech' needs its files: {fetch_hint('ljspeech', None)}; point data_root (or CAB_DATA) at a "
-            "folder with tts/metadata.csv and tts/wavs, or use dataset=synthetic"
-        )
-    folders = [data_root / name for name in ("tts", "LJSpeech-1.1", "tts/LJSpeech-1.1", ".")]
-    folder = next((folder for folder in folders if (folder / "metadata.csv").is_file()), None)
-    if folder is None:
-        raise UserError(
-            f"no metadata.csv in {folders[0]}: {fetch_hint('ljspeech', data_root)}; LJSpeech's layout is metadata.csv "
-            "and wavs/<clip>.wav; check data_root, or use dataset=synthetic"
-        )
-    return folder
 
 
 def _find_grid(folder: Path, clip: str) -> Path | None:

@@ -14,8 +14,7 @@ import torch
 from scipy.fft import dct
 from torch import Tensor
 
-from tasks.tts.audio import RATE
-from tasks.tts.compiled import compiled_librosa
+from tasks.tts.audio import RATE, compiled_librosa
 
 WINDOW, HOP = int(0.05 * RATE), int(0.0125 * RATE)
 NUM_CEPSTRA, NUM_MELS, LEAST_FREQUENCY, OFFSET = 13, 80, 20.0, 1e-6

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -14,10 +14,11 @@ from torch import Tensor
 from backbones.transformer_tts import TransformerTTS
 from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import DurationSynthesizer, StepSynthesizer
+from cab.registry.options import Positive
 from cab.registry.registries import BACKBONES
 from cab.task import Batches, Metric
-from tasks.tts.audio import griffin_lim, in_16_bits
-from tasks.tts.baselines import mean_phonemes, spoken_by_phoneme
+from tasks.pictures import draw_grid
+from tasks.tts.audio import griffin_lim, in_16_bits, write_wave
 from tasks.tts.data import (
     FRAMES_PER_STEP,
     Scale,
@@ -31,7 +32,6 @@ from tasks.tts.data import (
 from tasks.tts.distortion import distortions
 from tasks.tts.durations import aligned_tokens, attended_durations, fingerprint, focus, load_teacher
 from tasks.tts.objectives import Batch, Durations, Objective, Steps
-from tasks.tts.pictures import draw_spectrograms, write_waves
 
 
 @register_task(
@@ -70,16 +70,16 @@ class TTS(Task):
         dataset: str,
         num_held_out: int = 0,
         generated: int = 240,
-        generated_held_out: int = 32,
+        generated_held_out: Positive = 32,
         teacher: str | None = None,
-        chosen_by: str = "loss",
+        chosen_by: Literal["loss", "mcd"] = "loss",
         as_fairseq: bool = False,
-        validation_iterations: int = 8,
-        iterations: int = 32,
-        max_steps: int = 1200,
+        validation_iterations: Positive = 8,
+        iterations: Positive = 32,
+        max_steps: Positive = 1200,
         threshold: float = 0.5,
         num_prompt_steps: int = 0,
-        evaluation_batch_size: int = 8,
+        evaluation_batch_size: Positive = 8,
     ) -> None:
         self.dataset, self.num_held_out, self.chosen_by = dataset, num_held_out, chosen_by
         self.generated, self.generated_held_out = generated, generated_held_out
@@ -102,26 +102,17 @@ class TTS(Task):
         return tuple(Metric(name, "a frame", higher_is_better=False) for name in ("mcd", "msd"))
 
     def check(self) -> None:
-        if self.chosen_by not in ("loss", "mcd"):
-            raise UserError(f"task.chosen_by must be loss or mcd, got '{self.chosen_by}'")
-        if min(self.iterations, self.validation_iterations, self.max_steps, self.evaluation_batch_size) < 1:
-            raise UserError(
-                "task.iterations, validation_iterations, max_steps and evaluation_batch_size must be at least 1"
-            )
-        if self.generated_held_out < 1:
-            raise UserError(f"task.generated_held_out must be at least 1, got {self.generated_held_out}")
         if self.generated < 3 * self.generated_held_out:
             raise UserError(
                 f"task.generated must be at least {3 * self.generated_held_out}, three times "
                 f"task.generated_held_out, got {self.generated}"
             )
-        if not 0 <= self.num_prompt_steps < self.max_steps:
+        if self.num_prompt_steps >= self.max_steps:
             raise UserError(
-                f"task.num_prompt_steps must be at least 0 and less than max_steps={self.max_steps}, "
-                f"got {self.num_prompt_steps}"
+                f"task.num_prompt_steps must be less than max_steps={self.max_steps}, got {self.num_prompt_steps}"
             )
-        if self.num_held_out < 0 or (self.num_held_out and self.dataset == "synthetic"):
-            raise UserError(f"task.num_held_out is for ljspeech and at least 0, got {self.num_held_out}")
+        if self.num_held_out and self.dataset == "synthetic":
+            raise UserError(f"task.num_held_out applies to ljspeech, got {self.num_held_out}")
 
     def setup(self, data_root: Path | None) -> None:
         if self.dataset == "synthetic":
@@ -234,14 +225,53 @@ class TTS(Task):
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
         test = self.parts["test"]
         batch = next(batches(torch.utils.data.Subset(test, range(min(3, len(test)))), 3))
-        spoken = self.synthesize(backbone, batch)
-        chosen = [test.utterances[i] for i in batch["index"].tolist()]
-        targets = [self.target(utterance, backbone) for utterance in chosen]
-        names = [utterance.name for utterance in chosen]
-        draw_spectrograms(names, spoken, targets, folder / "spectrograms.png")
-        write_waves(names, [griffin_lim(mel, iterations=self.iterations) for mel in spoken], folder)
+        utterances = [test.utterances[i] for i in batch["index"].tolist()]
+        spoken, targets = self.synthesize(backbone, batch), [self.target(u, backbone) for u in utterances]
+        columns = [("predicted", spoken), ("target", targets)]
+        draw_grid(columns, _draw_spectrogram, folder / "spectrograms.png", size=(5.0, 2.4))
+        for utterance, mel in zip(utterances, spoken, strict=True):
+            write_wave(griffin_lim(mel, iterations=self.iterations), folder / f"{utterance.name}.wav")
+
+
+def _draw_spectrogram(axes: Any, mel: np.ndarray) -> None:
+    axes.imshow(mel.T, origin="lower", aspect="auto", cmap="magma")
+    axes.set_xlabel("frame")
+    axes.set_ylabel("mel bin")
 
 
 def _class(backbone: Backbone) -> type:
     """Return the backbone's class, also if torch.compile has wrapped it."""
     return type(getattr(backbone, "_orig_mod", backbone))
+
+
+PARTS = 4  # per phoneme duration
+
+
+def phoneme_parts(utterance: Utterance) -> Iterator[tuple[int, tuple[int, int]]]:
+    """Yield (frame, (token, quarter of its duration)) for each aligned frame."""
+    frame = utterance.start
+    for token, duration in zip(utterance.aligned, utterance.durations, strict=True):
+        for i in range(duration):
+            yield frame + i, (token, PARTS * i // duration)
+        frame += duration
+
+
+def mean_phonemes(utterances: Iterable[Utterance]) -> dict[tuple[int, int], np.ndarray]:
+    """Return the mean log-mel frame [80] of each quarter of each phoneme."""
+    sums: dict[tuple[int, int], list[np.ndarray]] = {}
+    for utterance in utterances:
+        for frame, part in phoneme_parts(utterance):
+            total = sums.setdefault(part, [np.zeros(utterance.mel.shape[1]), np.zeros(1)])
+            total[0] += utterance.mel[frame]
+            total[1] += 1
+    return {part: total / count for part, (total, count) in sums.items()}
+
+
+def spoken_by_phoneme(
+    utterance: Utterance, means: dict[tuple[int, int], np.ndarray], mean_frame: np.ndarray
+) -> np.ndarray:
+    """Return log-mel frames [F, 80]: the mean sound of each phoneme, and the mean frame elsewhere."""
+    frames = np.repeat(mean_frame[None], len(utterance.mel), axis=0)
+    for frame, part in phoneme_parts(utterance):
+        frames[frame] = means.get(part, mean_frame)
+    return frames

@@ -9,7 +9,7 @@ import torch
 from backbones.layers.points import farthest_points
 from tasks.pcc.task import mean_scores
 from tasks.sr.task import similarity
-from tasks.sum.rouge import rouge
+from tasks.sum.task import rouge
 from tasks.tts.audio import RATE
 from tasks.tts.distortion import distortions
 from tests.cab.test_paper_presets import composed

@@ -15,9 +15,9 @@ from cab.config.compose import compose
 from cab.runner.weights import WHILE_LEARNING
 from tasks.corpus.synthetic import NAMES
 from tasks.corpus.tokens import BEGIN, END, PAD
-from tasks.glue import synthetic
-from tasks.glue.scores import f1, pearson, scores_of, spearman
-from tasks.glue.task import GLUE, Batch
+from tasks.glue import tables
+from tasks.glue.tables import generate_pairs
+from tasks.glue.task import GLUE, Batch, f1, pearson, scores_of, spearman
 from tests.tasks.glue.test_tables import MNLI, table
 from tests.tasks.in_order import in_order
 
@@ -35,7 +35,7 @@ def ready(dataset: str = "synthetic", folder: Path | None = None, **options: Any
 def generated(tmp_path_factory: pytest.TempPathFactory) -> GLUE:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CAB_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr(synthetic, "COUNTS", {"train": 200, "dev": 50})
+        patch.setattr(tables, "SYNTHETIC_COUNTS", {"train": 200, "dev": 50})
         return ready(vocab_size=800)
 
 
@@ -78,8 +78,8 @@ def test_long_rows_lose_the_end_of_their_longer_sentence(generated: GLUE) -> Non
 
 
 def test_generated_pairs_list_the_same_names_or_the_others() -> None:
-    examples = synthetic.generate_pairs("dev")
-    assert examples == synthetic.generate_pairs("dev")
+    examples = generate_pairs("dev")
+    assert examples == generate_pairs("dev")
     assert sum(examples.labels) == len(examples) / 2
     for (facts, listed), label in zip(examples.texts, examples.labels, strict=True):
         names = listed.split()[1:]

@@ -17,8 +17,8 @@ from cab import UserError, build_backbone
 from cab.runner.batches import Shares, StepBatches
 from tasks.corpus.books import SyntheticBooks
 from tasks.corpus.facts import Facts
-from tasks.corpus.streams import BatchedBooks, BookChunks
 from tasks.corpus.tokens import END, PAD
+from tasks.lm.recurrence import BatchedBooks, BookChunks
 from tasks.lm.task import LM
 from tests.tasks.in_order import in_order
 from tests.tasks.lm.test_lm import TEXT, write_books

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tasks.corpus.blocks import Blocks
-from tasks.corpus.repeats import RepeatScores, ends_repeated_bigram
+from tasks.corpus.losses import RepeatScores, ends_repeated_bigram
 from tests.tasks.in_order import in_order
 from tests.tasks.lm.test_wikitext import Bigram, ready, write
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from cab import Backbone, UserError
 from tasks.corpus.blocks import OverlappingBlocks
+from tasks.corpus.books import WikiText
 from tasks.corpus.tokens import END, NUM_SPECIAL
-from tasks.corpus.wikitext import WikiText
 from tasks.lm.task import LM
 from tasks.mlm.task import MLM
 from tests.tasks.in_order import in_order

@@ -13,11 +13,10 @@ import pytest
 from scipy import ndimage
 
 from cab import UserError
-from tasks.lra.contours import Boards, pen
+from tasks.lra.contours import Boards, dash, pen
 from tasks.lra.images import GeneratedShapes
 from tasks.lra.listops import GeneratedTrees, Shape
 from tasks.lra.pathfinder import PATHFINDER, PATHX, GeneratedPaths, paint, targets
-from tasks.lra.raster import dash
 from tasks.lra.retrieval import GeneratedPairs
 from tasks.lra.rows import Source
 from tasks.lra.task import LongRangeArena

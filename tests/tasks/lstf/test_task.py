@@ -17,8 +17,7 @@ from torch.utils.data import Dataset
 from cab import UserError
 from cab.backbone import Backbone
 from tasks.lstf.data import Series, calendar_features
-from tasks.lstf.ridge import RidgeForecast
-from tasks.lstf.task import LSTF
+from tasks.lstf.task import LSTF, RidgeForecast
 
 PAST, KNOWN, AHEAD = 41, 9, 31  # more than a day ahead: the last day is repeated in part
 

@@ -14,10 +14,9 @@ from torch import Tensor, nn
 
 from cab import UserError
 from cab.verification.growth import peak_bytes
-from tasks.pcc.chamfer import chamfer_l1, chamfer_l2, distances, f_score
-from tasks.pcc.pcd import read_pcd
+from tasks.pcc.data import read_pcd
 from tasks.pcc.synthetic import generate_shape
-from tasks.pcc.task import PCC, mean_scores, mirrored
+from tasks.pcc.task import PCC, chamfer_l1, chamfer_l2, distances, f_score, mean_scores, mirrored
 from tests.tasks.in_order import in_order
 
 

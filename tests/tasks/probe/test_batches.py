@@ -12,7 +12,7 @@ import torch
 
 from cab import UserError
 from cab.registry.registries import TASKS
-from tasks.probe import algorithms, mad, mqar, recall
+from tasks.probe import algorithms, mad, recall
 from tasks.probe.batches import IGNORE_INDEX, ProbeBatch
 from tasks.probe.task import Probe
 from tests.cab.cli.command import ROOT
@@ -127,7 +127,7 @@ def test_mads_memorization_has_one_map() -> None:
 
 
 def test_mqar_asks_for_every_key_once_and_soon() -> None:
-    made = mqar.mqar(rng(), 500, vocab_size=64, length=64, pairs=6)
+    made = recall.mqar(rng(), 500, vocab_size=64, length=64, pairs=6)
     for row in range(500):
         keys, values = made.context[row, ::2, 0].tolist(), made.context[row, 1::2, 0].tolist()
         assert len(set(keys)) == len(set(values)) == 6

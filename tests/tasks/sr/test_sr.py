@@ -14,9 +14,8 @@ from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
 from cab import UserError
-from tasks.sr.data import center_crop, degrade, read_pairs
+from tasks.sr.data import NUM_COLORS, SAID, UNSAID, center_crop, degrade, read_pairs, render
 from tasks.sr.diffusion import BETAS, Diffusion
-from tasks.sr.synthetic import NUM_COLORS, SAID, UNSAID, render
 from tasks.sr.task import SR, similarity, to_uint8
 from tests.tasks.in_order import in_order
 

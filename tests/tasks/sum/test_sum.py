@@ -13,9 +13,8 @@ import torch
 from cab import UserError, build_backbone
 from tasks.corpus.synthetic import NAMES
 from tasks.sum.data import PARTS, clean, find_pairs
-from tasks.sum.rouge import rouge, split_sentences
 from tasks.sum.synthetic import COLORS, FOLLOWED, LEVELS, SUMMARY_WORDS, generate_pair
-from tasks.sum.task import Sum, lead, right_words
+from tasks.sum.task import Sum, lead, right_words, rouge, split_sentences
 from tests.tasks.in_order import in_order
 
 SOURCE = "First one. It goes on. NEWLINE_CHAR More here. ||||| Second one. It ends."

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tasks.tts.baselines import mean_phonemes, spoken_by_phoneme
 from tasks.tts.data import Utterance
+from tasks.tts.task import mean_phonemes, spoken_by_phoneme
 
 
 def test_the_mean_sound_of_a_phoneme_by_hand() -> None:

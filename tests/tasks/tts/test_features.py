@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from filelock import FileLock, Timeout
 
-from tasks.tts.audio import HOP, N_FFT, RATE, features, griffin_lim, mel_filters
-from tasks.tts.compiled import compiled_librosa
+from tasks.tts.audio import HOP, N_FFT, RATE, compiled_librosa, features, griffin_lim, mel_filters
 from tasks.tts.distortion import cepstra, distortions, log_mel_power, warped_distance
 from tasks.tts.phonemes import ALIGNED, ARPABET, WRITTEN, pronounce, written_tokens
 

@@ -18,9 +18,8 @@ from tasks.tts.audio import HOP, RATE, features, griffin_lim, read_wave
 from tasks.tts.data import Scale, read_ljspeech, split_at_end, split_by_chapter
 from tasks.tts.distortion import distortions, log_mel_power
 from tasks.tts.durations import aligned_tokens, attended_durations
-from tasks.tts.phonemes import ALIGNED, PUNCTUATION, WRITTEN, written_tokens
+from tasks.tts.phonemes import ALIGNED, PUNCTUATION, WRITTEN, read_phones, written_tokens
 from tasks.tts.task import TTS
-from tasks.tts.textgrid import read_phones
 from tests.tasks.in_order import in_order
 from tests.tasks.tts.test_features import tone
 
