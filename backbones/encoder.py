@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from backbones.layers.stacks import StackOptions
+from backbones.layers.stacks import Halting, StackOptions, StepEmbedding, WeightSharing
 from backbones.layers.tokens import LearnedPositions, TokenEmbedding, check_tokens
+from backbones.layers.transformer import ResidualKind
 from cab import Backbone, Pattern, UserError, register_backbone
 from cab.backbone import AttentionFactory
-
-POOLINGS = ("mean", "padded_mean")
 
 
 @register_backbone("encoder", paper="Chen et al. 2021")
@@ -38,17 +38,8 @@ class Encoder(Backbone):
             ``max_length``, so that the norm of the vector depends on the sequence length.
         init_std: standard deviation of the embedding tables; small networks with short training need more than the
             published 0.02.
-        residual: ``plain`` sums, or ``gtrxl`` gates (:class:`backbones.layers.gates.GRUGate`).
-        gate_bias: initial bias of the gates; the larger, the closer a layer starts to the identity.
-        reversible: use two-stream layers, whose activation memory barely grows with depth
-            (:mod:`backbones.layers.reversible`).
-        weight_sharing: ``stacked`` layers, or ``universal``, one layer applied ``num_layers`` times
-            (:mod:`backbones.layers.universal`).
-        halting: with weight_sharing universal, ``fixed`` steps, or ``act``: per token, at most ``num_layers``.
-        ponder_weight: with halting act, weight of the ponder cost in the loss.
-        step_embedding: with weight_sharing universal, ``coordinates`` adds position and step vectors before each step;
-            ``none`` adds positions once.
-        checkpoint_activations: recompute layers in the backward pass instead of storing their activations.
+        residual, gate_bias, reversible, weight_sharing, halting, ponder_weight, step_embedding, checkpoint_activations:
+            as for ``gpt2``.
     """
 
     def __init__(
@@ -65,20 +56,18 @@ class Encoder(Backbone):
         num_layers: int = 2,
         dropout: float = 0.1,
         attention_dropout: float = 0.1,
-        pooling: str = "mean",
+        pooling: Literal["mean", "padded_mean"] = "mean",
         init_std: float = 0.02,
-        residual: str = "plain",
+        residual: ResidualKind = "plain",
         gate_bias: float = 2.0,
         reversible: bool = False,
-        weight_sharing: str = "stacked",
-        halting: str = "fixed",
+        weight_sharing: WeightSharing = "stacked",
+        halting: Halting = "fixed",
         ponder_weight: float = 0.01,
-        step_embedding: str = "coordinates",
+        step_embedding: StepEmbedding = "coordinates",
         checkpoint_activations: bool = False,
     ) -> None:
         super().__init__()
-        if pooling not in POOLINGS:
-            raise UserError(f"unknown pooling '{pooling}': choose one of {', '.join(POOLINGS)}")
         self.checkpoint_activations = checkpoint_activations
         options = StackOptions(
             residual=residual,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 from torch import Tensor
 from torch.nn import functional as F
 
 from backbones.layers.decoder import DecodingState, TokenDecoder
-from backbones.layers.norms import make_norm
-from backbones.layers.stacks import StackOptions
+from backbones.layers.norms import NormKind, make_norm
+from backbones.layers.stacks import Halting, StackOptions, StepEmbedding, WeightSharing
 from backbones.layers.token_losses import token_losses
 from backbones.layers.tokens import (
     LearnedPositions,
@@ -21,7 +22,8 @@ from backbones.layers.tokens import (
     check_tokens,
     number_positions,
 )
-from cab import Pattern, UserError, register_backbone
+from backbones.layers.transformer import Activation, FeedForwardKind, ResidualKind
+from cab import Pattern, register_backbone
 from cab.attention import DecodeState
 from cab.backbone import AttentionFactory
 
@@ -83,24 +85,22 @@ class GPT2(TokenDecoder):
         num_layers: int = 12,
         dropout: float = 0.0,
         attention_dropout: float = 0.1,
-        positions: str = "sinusoidal",
+        positions: Literal["sinusoidal", "learned", "none"] = "sinusoidal",
         max_length: int = 1024,
         scale_embedding: bool = True,
-        activation: str = "gelu",
-        norm: str = "layer",
-        feed_forward: str = "plain",
-        residual: str = "plain",
+        activation: Activation = "gelu",
+        norm: NormKind = "layer",
+        feed_forward: FeedForwardKind = "plain",
+        residual: ResidualKind = "plain",
         gate_bias: float = 2.0,
         reversible: bool = False,
-        weight_sharing: str = "stacked",
-        halting: str = "fixed",
+        weight_sharing: WeightSharing = "stacked",
+        halting: Halting = "fixed",
         ponder_weight: float = 0.01,
-        step_embedding: str = "coordinates",
+        step_embedding: StepEmbedding = "coordinates",
         checkpoint_activations: bool = False,
     ) -> None:
         super().__init__()
-        if positions not in POSITIONS:
-            raise UserError(f"unknown positions '{positions}': choose one of {', '.join(POSITIONS)}")
         self.checkpoint_activations = checkpoint_activations
         options = StackOptions(
             residual=residual,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -46,13 +47,11 @@ class Informer(Backbone):
         encoder_layers: int = 2,
         decoder_layers: int = 1,
         dropout: float = 0.05,
-        normalization: str = "none",
+        normalization: Literal["none", "window", "seasonal"] = "none",
         season: int = 24,
         checkpoint_activations: bool = False,
     ) -> None:
         super().__init__()
-        if normalization not in ("none", "window", "seasonal"):
-            raise UserError(f"unknown normalization '{normalization}': choose none, window or seasonal")
         self.channels = channels
         self.normalization = normalization
         self.season = season

@@ -6,6 +6,7 @@ MAD (Poli et al. 2024) has a SwiGLU after every mixer; MQAR (Arora et al. 2024) 
 from __future__ import annotations
 
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -58,7 +59,7 @@ class Mixer(Backbone):
         num_heads: int = 16,
         num_layers: int = 2,
         ffn_dim: int = 352,
-        positions: str = "none",
+        positions: Literal["none", "learned", "sinusoidal"] = "none",
         max_length: int = 1280,
         convolution: int = 0,
         tied: bool = False,
@@ -145,11 +146,7 @@ def _positions(kind: str, max_length: int, embed_dim: int, std: float) -> Learne
         learned = LearnedPositions(max_length, embed_dim)
         nn.init.normal_(learned.table.weight, std=std)
         return learned
-    if kind == "sinusoidal":
-        return SinusoidalPositions(embed_dim, offset=0)
-    if kind != "none":
-        raise UserError(f"unknown positions '{kind}': choose none, learned or sinusoidal")
-    return None
+    return SinusoidalPositions(embed_dim, offset=0) if kind == "sinusoidal" else None
 
 
 class MixerLayer(nn.Module):

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from backbones.layers.norms import NormKind
 from backbones.layers.token_losses import token_losses
 from backbones.layers.tokens import LearnedPositions, TokenEmbedding, check_tokens, number_positions
-from backbones.layers.transformer import TransformerLayer, stack
+from backbones.layers.transformer import Activation, FeedForwardKind, TransformerLayer, stack
 from cab import Attention, Backbone, Pattern, register_backbone
 from cab.backbone import AttentionFactory
 
@@ -32,17 +33,13 @@ class RoBERTaEncoder(Backbone):
         vocab_size: int,
         max_length: int,
         embed_dim: int,
-        num_heads: int,
-        ffn_dim: int,
         num_layers: int,
         dropout: float,
-        attention_dropout: float,
-        activation: str,
-        norm: str,
-        feed_forward: str,
+        norm: NormKind,
         funnel_blocks: Sequence[int] | None,
         funnel_decoder_layers: int | None,
         checkpoint_activations: bool,
+        **options: Any,
     ) -> None:
         super().__init__()
         self.checkpoint_activations = checkpoint_activations
@@ -54,17 +51,7 @@ class RoBERTaEncoder(Backbone):
             dropout=dropout,
         )
 
-        options: dict[str, Any] = {
-            "embed_dim": embed_dim,
-            "num_heads": num_heads,
-            "ffn_dim": ffn_dim,
-            "norm": "post",
-            "norm_kind": norm,
-            "feed_forward": feed_forward,
-            "activation": activation,
-            "dropout": dropout,
-            "attention_dropout": attention_dropout,
-        }
+        options |= {"embed_dim": embed_dim, "dropout": dropout, "norm": "post", "norm_kind": norm}
         if funnel_blocks is None:
             self.layers = stack(num_layers, partial(TransformerLayer, make_attention, Pattern.NS, **options))
         else:
@@ -134,9 +121,9 @@ class RoBERTa(RoBERTaEncoder):
         num_layers: int = 12,
         dropout: float = 0.1,
         attention_dropout: float = 0.1,
-        activation: str = "gelu",
-        norm: str = "layer",
-        feed_forward: str = "plain",
+        activation: Activation = "gelu",
+        norm: NormKind = "layer",
+        feed_forward: FeedForwardKind = "plain",
         init_std: float | None = None,
         funnel_blocks: Sequence[int] | None = None,
         funnel_decoder_layers: int = 2,

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from backbones.layers.norms import NormKind
+from backbones.layers.transformer import Activation, FeedForwardKind
 from backbones.roberta import RoBERTaEncoder, initialize_as_bert
 from cab import UserError, register_backbone
 from cab.backbone import AttentionFactory
@@ -53,9 +55,9 @@ class RoBERTaClassifier(RoBERTaEncoder):
         num_layers: int = 12,
         dropout: float = 0.1,
         attention_dropout: float = 0.1,
-        activation: str = "gelu",
-        norm: str = "layer",
-        feed_forward: str = "plain",
+        activation: Activation = "gelu",
+        norm: NormKind = "layer",
+        feed_forward: FeedForwardKind = "plain",
         init_std: float | None = None,
         funnel_blocks: Sequence[int] | None = None,
         checkpoint_activations: bool = False,
@@ -96,10 +98,10 @@ class RoBERTaClassifier(RoBERTaEncoder):
         Raises:
             ValueError: a weight is missing or has a wrong shape.
         """
-        shared = {name: own for name, own in self.state_dict().items() if not name.startswith("classifier.")}
-        for name, own in shared.items():
-            found = weights[name].shape if name in weights else None
-            if found != own.shape:
-                problem = "missing" if found is None else f"of {list(found)}"
-                raise UserError(f"{name} is {problem}, but this network needs {list(own.shape)}")
+        shared = {name: x.shape for name, x in self.state_dict().items() if not name.startswith("classifier.")}
+        for name, shape in shared.items():
+            pretrained = weights[name].shape if name in weights else None
+            if pretrained != shape:
+                problem = "missing" if pretrained is None else f"of {list(pretrained)}"
+                raise UserError(f"{name} is {problem}, but this network needs {list(shape)}")
         self.load_state_dict({name: weights[name] for name in shared}, strict=False)

@@ -36,9 +36,7 @@ class PoolingLayer(TransformerLayer):
         self,
         x: Tensor,
         padding_mask: Tensor | None = None,
-        memory: Tensor | None = None,  # noqa: ARG002
-        memory_padding_mask: Tensor | None = None,  # noqa: ARG002
-        mems: Tensor | None = None,  # noqa: ARG002
+        *_: Any,
     ) -> Tensor:
         """Map [B, N, D] to [B, P, D], P = 1 + ceil((N - 1) / 2); ``memory`` and ``mems`` are not supported."""
         pooled, read = pool(x, padding_mask), self.self_residual.enter(x)

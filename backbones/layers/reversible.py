@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,10 +33,7 @@ class ReversibleLayer(TransformerLayer):
         self,
         x: Tensor,
         padding_mask: Tensor | None = None,
-        memory: Tensor | None = None,  # noqa: ARG002
-        memory_padding_mask: Tensor | None = None,  # noqa: ARG002
-        mems: Tensor | None = None,  # noqa: ARG002
-        *,
+        *_: Any,
         branch: str = "attention",
     ) -> Tensor:
         """Return the output of ``branch`` [B, N, D] for its input stream; ``memory`` and ``mems`` are not supported."""

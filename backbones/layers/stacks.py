@@ -4,31 +4,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
 from backbones.layers.tokens import LearnedPositions, SinusoidalPositions
-from backbones.layers.transformer import LayerStack, TransformerLayer, stack
+from backbones.layers.transformer import LayerStack, ResidualKind, TransformerLayer, stack
 from cab import UserError
 
-CHOICES = {
-    "weight_sharing": ("stacked", "universal"),
-    "halting": ("fixed", "act"),
-    "step_embedding": ("coordinates", "none"),
-}
+WeightSharing = Literal["stacked", "universal"]
+Halting = Literal["fixed", "act"]
+StepEmbedding = Literal["coordinates", "none"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class StackOptions:
     """Options shared by the backbones, whose docstrings describe them."""
 
-    residual: str
+    residual: ResidualKind
     reversible: bool
-    weight_sharing: str
-    halting: str
+    weight_sharing: WeightSharing
+    halting: Halting
     ponder_weight: float
-    step_embedding: str
+    step_embedding: StepEmbedding
     checkpoint_activations: bool
 
     def make_steps(self, num_layers: int, embed_dim: int, *, learned: bool) -> nn.Module | None:
@@ -37,7 +35,7 @@ class StackOptions:
         Step embeddings are ``learned`` or sinusoidal, like the positions.
 
         Raises:
-            ValueError: an unknown or incompatible option.
+            ValueError: incompatible options.
         """
         self._check()
         if self.weight_sharing == "stacked":
@@ -68,9 +66,6 @@ class StackOptions:
         return stack(1, layer, partial(UniversalStack, steps=steps))
 
     def _check(self) -> None:
-        for name, choices in CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise UserError(f"unknown {name} '{getattr(self, name)}': choose one of {', '.join(choices)}")
         if not self.ponder_weight >= 0:
             raise UserError(f"ponder_weight must be 0 or more, got {self.ponder_weight}")
         if self.halting == "act" and self.weight_sharing == "stacked":

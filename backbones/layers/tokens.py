@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from backbones.layers.norms import make_norm
+from backbones.layers.norms import NormKind, make_norm
 from cab import UserError
 
 
@@ -29,7 +29,7 @@ class TokenEmbedding(nn.Module):
         *,
         positions: SinusoidalPositions | LearnedPositions | NoPositions,
         scale: float = 1.0,
-        norm: str | None = None,
+        norm: NormKind | None = None,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from backbones.layers.norms import make_norm
-from cab import Attention, LayerPosition, Pattern, UserError
+from backbones.layers.norms import NormKind, make_norm
+from cab import Attention, LayerPosition, Pattern
 from cab.attention import DecodeState
 from cab.backbone import AttentionFactory
 from cab.training import recompute
@@ -23,8 +23,9 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "swish": F.silu,
     "identity": lambda x: x,
 }
-FEED_FORWARDS = ("plain", "glu")
-RESIDUALS = ("plain", "gtrxl")
+Activation = Literal["relu", "gelu", "gelu_tanh", "swish", "identity"]
+FeedForwardKind = Literal["plain", "glu"]
+ResidualKind = Literal["plain", "gtrxl"]
 
 States = tuple[Mapping[str, DecodeState], ...]
 """Per layer of a stack, the states of its attention layers."""
@@ -45,19 +46,14 @@ class Residual(nn.Module):
         self,
         embed_dim: int,
         *,
-        norm: str,
+        norm: Literal["pre", "post"],
         dropout: float,
-        norm_kind: str = "layer",
-        kind: str = "plain",
+        norm_kind: NormKind = "layer",
+        kind: ResidualKind = "plain",
         gate_bias: float = 2.0,
     ) -> None:
         super().__init__()
-        if norm not in ("pre", "post"):
-            raise UserError(f"norm must be 'pre' or 'post', got '{norm}'")
-        if kind not in RESIDUALS:
-            raise UserError(f"unknown residual '{kind}': choose one of {', '.join(RESIDUALS)}")
-        if kind == "gtrxl" and norm != "pre":
-            raise UserError("residual=gtrxl needs its norm before each branch: build the layer with norm=pre")
+        assert norm == "pre" or kind == "plain"
         self.is_pre = norm == "pre"
         self.gate: nn.Module | None = None
         if kind == "gtrxl":
@@ -89,16 +85,12 @@ class FeedForward(nn.Module):
         embed_dim: int,
         ffn_dim: int,
         *,
-        activation: str,
-        kind: str = "plain",
+        activation: Activation,
+        kind: FeedForwardKind = "plain",
         dropout: float = 0.0,
         is_xavier: bool = True,
     ) -> None:
         super().__init__()
-        if kind not in FEED_FORWARDS:
-            raise UserError(f"unknown feed_forward '{kind}': choose one of {', '.join(FEED_FORWARDS)}")
-        if activation not in ACTIVATIONS:
-            raise UserError(f"unknown activation '{activation}': choose one of {', '.join(ACTIVATIONS)}")
         self.expand = nn.Linear(embed_dim, ffn_dim)
         self.reduce = nn.Linear(ffn_dim, embed_dim)
         self.gate = nn.Linear(embed_dim, ffn_dim) if kind == "glu" else None
@@ -140,15 +132,15 @@ class TransformerLayer(nn.Module):
         embed_dim: int,
         num_heads: int,
         ffn_dim: int,
-        norm: str,
-        activation: str,
+        norm: Literal["pre", "post"],
+        activation: Activation,
         dropout: float,
         attention_dropout: float,
         activation_dropout: float = 0.0,
         is_xavier: bool = True,
-        norm_kind: str = "layer",
-        feed_forward: str = "plain",
-        residual: str = "plain",
+        norm_kind: NormKind = "layer",
+        feed_forward: FeedForwardKind = "plain",
+        residual: ResidualKind = "plain",
         gate_bias: float = 2.0,
         layer_position: LayerPosition,
     ) -> None:

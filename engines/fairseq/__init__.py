@@ -7,6 +7,7 @@ loop differs. fairseq runs as a program in its own environment, which `make fair
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 from typing import cast
 
@@ -19,13 +20,15 @@ from cab.runner.processes import Processes
 from engines.fairseq import environment
 from engines.fairseq.command import check_trainer, task_arguments, training_arguments
 from engines.fairseq.data import fairseq_data
-from engines.fairseq.evaluate import fairseq_perplexity
-from engines.fairseq.progress import Progress, read_history
+from engines.fairseq.progress import Progress, history
 from engines.fairseq.weights import load_weights, read_checkpoint, write_checkpoint
 from tasks.lm.task import LM
 from tasks.mlm.task import MLM
 
 log = logging.getLogger(__name__)
+
+LOSS = re.compile(r'Loss \(base 2\): ([^,]+),|"test_loss": "([^"]+)"')
+"""In bits, as printed by `fairseq-eval-lm` and `fairseq-validate`."""
 
 
 def check(cell: Cell, processes: Processes) -> None:
@@ -61,19 +64,20 @@ def train(run: Run, backbone: Backbone) -> Training:
         start = home / "initial.pt"
         if not start.exists():
             write_checkpoint(backbone, start, arguments)
-        peak = _train(cell, [*arguments, "--finetune-from-model", str(start)], home / "train.log")
+        peak = _train([*arguments, "--finetune-from-model", str(start)], home / "train.log")
         (home / "trained").touch()
     for checkpoint in set(home.glob("*.pt")) - {kept}:
         checkpoint.unlink()
     load_weights(backbone, read_checkpoint(kept))
     backbone.to(device).eval()
-    history = read_history(home / "train.log")
+    with (home / "train.log").open() as lines:
+        entries = history(lines)
     perplexity = fairseq_perplexity(cell, common, kept, home / "evaluate.log")
     log.info("fairseq's own perplexity on the test part: %.4f", perplexity)
     return Training(
-        history,
-        steps=int(history[-1]["step"] or 0),
-        best_step=_best_step(history) if config.checkpoint_selection == "best" else 0,
+        entries,
+        steps=int(entries[-1]["step"] or 0),
+        best_step=_best_step(entries) if config.checkpoint_selection == "best" else 0,
         cost={
             "peak_memory_bytes": peak if device.type == "cpu" else None,
             "peak_memory_kind": "resident set of fairseq-train",
@@ -82,18 +86,32 @@ def train(run: Run, backbone: Backbone) -> Training:
     )
 
 
-def _train(cell: Cell, arguments: list[str], log_file: Path) -> int:
-    progress = Progress(cell.title, cell.config.trainer.max_steps)
+def _train(arguments: list[str], log_file: Path) -> int:
+    progress = Progress()
     try:
         return environment.run("fairseq-train", arguments, log=log_file, watch=progress)
     except RuntimeError as error:
         if "FloatingPointError" in str(error):
             raise DivergedError(progress.step + 1) from error
         raise
-    finally:
-        progress.close()
 
 
-def _best_step(history: list[dict[str, float | None]]) -> int:
-    validated = [(entry["validation"], entry["step"]) for entry in history if entry["validation"] is not None]
+def _best_step(entries: list[dict[str, float | None]]) -> int:
+    validated = [(entry["validation"], entry["step"]) for entry in entries if entry["validation"] is not None]
     return int(min(validated)[1] or 0) if validated else 0
+
+
+def fairseq_perplexity(cell: Cell, data: list[str], checkpoint: Path, log_file: Path) -> float:
+    """Return the test perplexity of all tokens (`fairseq-eval-lm`) or of masked ones (`fairseq-validate`)."""
+    task = cast(LM | MLM, cell.task)
+    program, subset = ("eval-lm", "--gen-subset") if isinstance(task, LM) else ("validate", "--valid-subset")
+    arguments = [*data, "--path", str(checkpoint), "--batch-size", str(task.evaluation_batch_size)]
+    arguments += [*task_arguments(cell), subset, "test", "--log-format", "json"]
+    losses: list[str] = []
+    environment.run(
+        f"fairseq-{program}",
+        arguments,
+        log=log_file,
+        watch=lambda line: losses.extend(match[1] or match[2] for match in LOSS.finditer(line)),
+    )
+    return 2 ** float(losses[-1])

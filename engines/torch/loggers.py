@@ -17,7 +17,6 @@ from cab.runner.engine import Run
 
 log = logging.getLogger(__name__)
 
-LOGGERS = ("csv", "tensorboard", "wandb")
 COLUMNS = ("step", "loss", "validation", "auxiliary_loss")
 
 
@@ -27,19 +26,6 @@ def check_logger(name: str) -> None:
         raise UserError(f"unknown logger '{name}': choose {', '.join(LOGGERS)}")
     if name != "csv" and importlib.util.find_spec(name) is None:
         raise UserError(f"logger={name} is not installed. Run: `pip install 'cab-benchmark[{name}]'`")
-
-
-class Logger:
-    """A destination for the numbers of a run; by default it ignores them."""
-
-    def write(self, step: int, numbers: Mapping[str, float]) -> None:
-        """Write the numbers of an entry of the history."""
-
-    def write_scores(self, scores: Mapping[str, float]) -> None:
-        """Write the metrics of the evaluation."""
-
-    def close(self) -> None:
-        """Write everything to disk."""
 
 
 @contextlib.contextmanager
@@ -57,10 +43,8 @@ class Loggers:
 
     def __init__(self, run: Run) -> None:
         self._is_first, self._title = run.processes.is_first, run.cell.title
-        self._loggers: list[Logger] = []
-        chosen: dict[str, Callable[[Cell, Path], Logger]] = {"tensorboard": Tensorboard, "wandb": Wandb}
-        name = run.cell.config.logger.name
-        kinds = [MetricsFile, chosen[name]] if name in chosen else [MetricsFile]
+        self._loggers: list[Any] = []
+        kinds: list[Callable[[Cell, Path], Any]] = [MetricsFile, *LOGGERS[run.cell.config.logger.name]]
         for kind in kinds if self._is_first else []:
             try:
                 self._loggers.append(kind(run.cell, run.folder))
@@ -81,10 +65,11 @@ class Loggers:
         self.call("write_scores", scores)
 
     def call(self, method: str, *arguments: Any) -> None:
-        """Call a method of all loggers; one that fails is reported once and removed."""
+        """Call a method of the loggers that have it; one that fails is reported once and removed."""
         for logger in [*self._loggers]:
             try:
-                getattr(logger, method)(*arguments)
+                if hasattr(logger, method):
+                    getattr(logger, method)(*arguments)
             except Exception as error:
                 _warn(error)
                 self._loggers.remove(logger)
@@ -94,7 +79,7 @@ def _warn(error: Exception) -> None:
     log.warning("logger disabled after an error: %s: %s", type(error).__name__, error)
 
 
-class MetricsFile(Logger):
+class MetricsFile:
     """A CSV file with one row per entry. A resumed run appends, so entries after its checkpoint occur twice."""
 
     def __init__(self, cell: Cell, folder: Path) -> None:  # noqa: ARG002
@@ -113,7 +98,7 @@ class MetricsFile(Logger):
         self._file.close()
 
 
-class Tensorboard(Logger):
+class Tensorboard:
     """Event files in the folder ``tensorboard`` of the run."""
 
     def __init__(self, cell: Cell, folder: Path) -> None:  # noqa: ARG002
@@ -129,7 +114,7 @@ class Tensorboard(Logger):
         self._writer.close()
 
 
-class Wandb(Logger):
+class Wandb:
     """Weights & Biases, offline unless WANDB_MODE is ``online``; a resumed run continues the same W&B run.
 
     Its config is the resolved configuration, its summary contains the metrics of the evaluation.
@@ -158,3 +143,7 @@ class Wandb(Logger):
 
     def close(self) -> None:
         self._run.finish()
+
+
+LOGGERS: dict[str, list[type[Tensorboard | Wandb]]] = {"csv": [], "tensorboard": [Tensorboard], "wandb": [Wandb]}
+"""Choices of ``logger=`` and the loggers that each adds to ``metrics.csv``."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from cab import Backbone, Task, UserError, register_task
+from cab import Backbone, Task, register_task
 from cab.backbone_protocols import PointCompleter
+from cab.registry.options import Positive
 from cab.task import Batches, Metric
 from tasks.pcc.data import TRAINING_VIEWS, Clouds, Shapes, read_pcn
 from tasks.pcc.synthetic import generate_shape
@@ -45,13 +46,13 @@ class PCC(Task):
         *,
         dataset: str,
         list_file: str = "PCN.json",
-        sample_part: str | None = None,
-        partial_points: int = 2048,
-        complete_points: int = 16384,
-        f_score_of: str = "real",
-        validation_split: str = "val",
-        batch_norm: str = "constant",
-        evaluation_batch_size: int = 8,
+        sample_part: Literal["train", "val", "test"] | None = None,
+        partial_points: Positive = 2048,
+        complete_points: Positive = 16384,
+        f_score_of: Literal["real", "all"] = "real",
+        validation_split: Literal["val", "test"] = "val",
+        batch_norm: Literal["constant", "decaying"] = "constant",
+        evaluation_batch_size: Positive = 8,
     ) -> None:
         self.dataset, self.list_file, self.sample_part = dataset, list_file, sample_part
         self.partial_points, self.complete_points = partial_points, complete_points
@@ -71,18 +72,6 @@ class PCC(Task):
             return tuple(scored)
         beside = [Metric(f"{m.name}_unseen", m.unit, m.higher_is_better, primary=False) for m in scored]
         return (*scored, *beside)
-
-    def check(self) -> None:
-        for name, value, known in (
-            ("f_score_of", self.f_score_of, ("real", "all")),
-            ("validation_split", self.validation_split, ("val", "test")),
-            ("batch_norm", self.batch_norm, ("constant", "decaying")),
-            ("sample_part", self.sample_part, (None, "train", "val", "test")),
-        ):
-            if value not in known:
-                raise UserError(f"task.{name} must be one of {', '.join(map(str, known))}, got '{value}'")
-        if min(self.partial_points, self.complete_points, self.evaluation_batch_size) < 1:
-            raise UserError("task.partial_points, complete_points and evaluation_batch_size must be at least 1")
 
     def setup(self, data_root: Path | None) -> None:
         self._about: dict[str, Any] = {}

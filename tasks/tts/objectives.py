@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -17,22 +17,6 @@ from tasks.tts.data import FRAMES_PER_STEP, Utterance, Utterances
 
 Batch = Mapping[str, Tensor]
 STOP_WEIGHT = 5.0  # weight of the single stop step against the many others
-
-
-class Objective(Protocol):
-    """Behavior that depends on the kind of network."""
-
-    def backbone_options(self, parts: Mapping[str, Utterances]) -> dict[str, Any]:
-        """Return the backbone options that follow from the data."""
-
-    def loss(self, backbone: Backbone, batch: Batch) -> Tensor:
-        """Return the training loss of a batch."""
-
-    def synthesize(self, backbone: Backbone, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return frames [B, F, bins] in the network's scale, and the number of frames per utterance [B]."""
-
-    def target(self, utterances: Utterances, utterance: Utterance) -> np.ndarray:
-        """Return the target log-mel frames."""
 
 
 class Durations:

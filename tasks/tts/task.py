@@ -31,7 +31,7 @@ from tasks.tts.data import (
 )
 from tasks.tts.distortion import distortions
 from tasks.tts.durations import aligned_tokens, attended_durations, fingerprint, focus, load_teacher
-from tasks.tts.objectives import Batch, Durations, Objective, Steps
+from tasks.tts.objectives import Batch, Durations, Steps
 
 
 @register_task(
@@ -150,7 +150,7 @@ class TTS(Task):
     def fingerprint(self) -> dict[str, Any]:
         return {**self._about, "parts": {name: len(part) for name, part in self.parts.items()}}
 
-    def objective(self, backbone: type) -> Objective:
+    def objective(self, backbone: type) -> Durations | Steps:
         """Return the objective for a class of networks."""
         if self.protocol_of(backbone) is DurationSynthesizer:
             return Durations()

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.fx import GraphModule
 from torch.nn import functional as F
 
 from backbones.fastspeech2 import FastSpeech2, most_frames, predicted_durations, regulate_length
@@ -176,21 +175,6 @@ def test_without_targets_it_speaks_what_it_predicts() -> None:
     assert backbone(tokens, mask).mel.shape == (3, 40, 7)
 
 
-@pytest.mark.parametrize("name", ["dropout", "attention_dropout", "predictor_dropout"])
-def test_each_dropout_drops_its_own(name: str) -> None:
-    off = {"dropout": 0.0, "attention_dropout": 0.0, "predictor_dropout": 0.0}
-    inputs = batch()
-    still = fastspeech2("vanilla", **off)
-    first = still(**inputs)
-    assert torch.equal(first.mel, still(**inputs).mel)
-    moving = fastspeech2("vanilla", **{**off, name: 0.5})
-    one, two = moving(**inputs), moving(**inputs)
-    assert not torch.equal(one.pitch, two.pitch)
-    assert torch.equal(one.mel, two.mel) == (name == "predictor_dropout")
-    moving.eval()
-    assert torch.equal(moving(**inputs).mel, moving(**inputs).mel)
-
-
 def test_weights_begin_as_in_fairseq() -> None:
     backbone = fastspeech2(embed_dim=64, ffn_dim=96, num_tokens=400)
     for conv in (m for m in backbone.modules() if isinstance(m, nn.Conv1d)):
@@ -208,86 +192,17 @@ def test_slots_are_those_of_the_encoder_then_of_the_decoder() -> None:
     assert slots == [(f"{part}.{i}.attention", Pattern.NS) for part in ("encoder", "decoder") for i in range(4)]
 
 
-def loss(backbone: Any) -> Tensor:
-    inputs = batch()
-    output = backbone(**inputs)
-    real = ~inputs["padding_mask"]
-    target = torch.linspace(-1, 1, 7).expand_as(output.mel)
-    errors = F.l1_loss(output.mel[~output.mel_padding], target[~output.mel_padding])
-    errors = errors + F.mse_loss(output.log_duration[real], inputs["durations"][real].add(1).log())
-    return errors + F.mse_loss(output.pitch[real], inputs["pitch"][real]) + 0 * output.energy.sum()
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("targets", ["given", "predicted"])
-def test_mixed_precision(dtype: torch.dtype, targets: str) -> None:
-    backbone, inputs = fastspeech2(), batch()
-    if targets == "predicted":
-        inputs = {name: inputs[name] for name in ("tokens", "padding_mask")}
-        backbone.adaptor.duration.output.bias.data.fill_(1.0)
-    backbone.eval()
-    exact = backbone(**inputs)
-    with torch.autocast("cpu", dtype):
-        output = backbone(**inputs)
-    for name in PREDICTED:
-        torch.testing.assert_close(getattr(output, name).float(), getattr(exact, name), atol=0.1, rtol=0.1)
-    if targets == "given":
-        torch.testing.assert_close(output.mel.float(), exact.mel, atol=0.1, rtol=0.1)
-        backbone.train()
-        with torch.autocast("cpu", dtype):
-            value = loss(backbone)
-        value.backward()
-        assert all(p.grad is not None and p.grad.isfinite().all() for p in backbone.parameters())
-
-
-@pytest.mark.parametrize("checkpoint_activations", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("targets", ["given", "predicted"])
-def test_compiles_to_graphs_before_the_lengths_of_them_and_after(targets: str, checkpoint_activations: bool) -> None:
-    torch.compiler.reset()
-    backbone = fastspeech2(checkpoint_activations=checkpoint_activations, dropout=0.0, attention_dropout=0.0)
-    backbone.adaptor.duration.output.bias.data.fill_(1.0)
-    backbone.train(targets == "given")
-    backbone.adaptor.eval()
-    graphs: list[GraphModule] = []
-
-    def count(graph: GraphModule, _inputs: list[Tensor]) -> Any:
-        graphs.append(graph)
-        return graph
-
-    compiled = torch.compile(backbone, backend=count)
-    for _ in range(3):  # three batches, each of other lengths of frames
-        inputs = batch()
-        if targets == "predicted":
-            inputs = {name: inputs[name] for name in ("tokens", "padding_mask")}
-        found, expected = compiled(**inputs), backbone(**inputs)
-        torch.testing.assert_close(found.mel, expected.mel, atol=1e-5, rtol=1e-4)
-        assert torch.equal(found.mel_padding, expected.mel_padding)
-        wanted = [torch.autograd.grad(o.mel.sin().sum(), backbone.output.weight)[0] for o in (found, expected)]
-        torch.testing.assert_close(*wanted, atol=1e-4, rtol=1e-4)
-    # what follows the lengths once for the first number of frames, once more for any number
-    assert len(graphs) <= 4, len(graphs)
-    with pytest.raises(UserError, match="max_frames"):
-        compiled(**{**batch(), "durations": torch.full((3, 9), 500)})
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"tokens": torch.full((3, 9), 19)}, "ids from 19 to 19, the vocabulary has 0 to 18"),
-        ({"tokens": torch.zeros(0, 9, dtype=torch.long)}, r"\(0, 9\)"),
         ({"padding_mask": torch.ones(3, 9, dtype=torch.bool)}, "length zero"),
-        ({"padding_mask": torch.zeros(3, 9)}, "must be bool"),
-        ({"padding_mask": torch.zeros(3, 8, dtype=torch.bool)}, r"\[3, 8\]"),
-        ({"tokens": torch.randint(-1, 0, (3, 9))}, "ids from -1 to -1"),
-        ({"tokens": torch.zeros(3, 9)}, "int64 or int32"),
-        ({"tokens": torch.zeros(9, dtype=torch.long)}, r"\(9,\)"),
         ({"durations": torch.tensor([[1] * 9, [0] * 4 + [5] * 5, [1] * 9])}, r"\[3, 9\].* a frame.* \[9, 0, 7\]"),
         ({"durations": torch.tensor([[9] * 3 + [-1] + [9] * 5] * 3)}, "negative.* a least of -1"),
         ({"durations": torch.ones(3, 9)}, "whole numbers.*float32"),
         ({"durations": torch.full((3, 9), 134)}, r"\[3, 9\] make 1206 frames, more than the 1200 of max_frames"),
         ({"durations": torch.ones(3, 8, dtype=torch.long)}, r"durations must be \[3, 9\] like tokens, got \[3, 8\]"),
         ({"pitch": torch.zeros(3, 8)}, r"pitch must be \[3, 9\]"),
-        ({"energy": torch.zeros(3, 9, 1)}, r"energy must be \[3, 9\] like tokens, got \[3, 9, 1\]"),
     ],
 )
 def test_mistakes_are_named(change: dict[str, Tensor], message: str) -> None:
@@ -295,22 +210,11 @@ def test_mistakes_are_named(change: dict[str, Tensor], message: str) -> None:
         fastspeech2()(**{**batch(), **change})
 
 
-def test_as_many_frames_as_fit_are_spoken() -> None:
-    inputs = batch()
-    totals = inputs["durations"].masked_fill(inputs["padding_mask"], 0).sum(dim=1)
-    assert fastspeech2(max_frames=int(totals.max()))(**inputs).mel.shape[1] == totals.max()
-    with pytest.raises(UserError, match="max_frames"):
-        fastspeech2(max_frames=int(totals.max()) - 1)(**inputs)
-
-
 @pytest.mark.parametrize(
     ("option", "value"),
     [
         ("pitch_range", (1.0, 1.0)),
         ("energy_range", (2.0, -1.0)),
-        ("pitch_range", (0.0, 1.0, 2.0)),
-        ("energy_range", (-math.inf, 1.0)),
-        ("pitch_range", (math.nan, 1.0)),
         ("kernel_size", 4),
     ],
 )

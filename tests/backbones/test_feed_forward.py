@@ -42,5 +42,5 @@ def test_networks_have_them_as_options(name: str, pattern: str) -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() for p in network.parameters())
     assert sum("norm" in key for key in network.state_dict()) == (0 if name == "gpt2" else 4)  # embedding and head
     for option, value in (("norm", "batch"), ("feed_forward", "maxout"), ("activation", "sine")):
-        with pytest.raises(UserError, match=f"unknown {option}"):
+        with pytest.raises(UserError, match=f"backbone.{option} must be one of"):
             build_backbone(name, attention="none", pattern=pattern, **options, **{option: value})

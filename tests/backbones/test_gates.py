@@ -10,7 +10,6 @@ import torch
 from torch.nn import functional as F
 
 from backbones.layers.gates import GRUGate
-from backbones.layers.transformer import Residual
 from cab import UserError
 from tests.backbones.language_models import padding, small, tokens
 
@@ -70,9 +69,7 @@ def test_decoding_is_training() -> None:
 
 
 def test_mistakes() -> None:
-    with pytest.raises(UserError, match="unknown residual 'gru': choose one of plain, gtrxl"):
+    with pytest.raises(UserError, match=r"backbone\.residual must be one of plain, gtrxl"):
         small("gpt2", "CS", residual="gru")
     with pytest.raises(UserError, match=r"reversible=true cannot invert a gate: set residual=plain"):
         small("gpt2", "CS", residual="gtrxl", reversible=True)
-    with pytest.raises(UserError, match="build the layer with norm=pre"):
-        Residual(8, norm="post", dropout=0.0, kind="gtrxl")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from backbones.generation import Limits, beam_search, greedy, sample
 from backbones.gpt2 import GPT2
@@ -210,35 +208,6 @@ def test_beam_search_is_the_slow_one(
             assert output[row].tolist() == said + [end] * (output.shape[1] - len(said))
 
 
-def test_one_beam_is_greedy_and_all_beams_find_the_best() -> None:
-    backbone, source = transformer(), tokens(2, 19)
-    start = torch.zeros(2, 1, dtype=torch.long)
-    state = backbone.init_state(source)
-    one = beam_search(backbone, state, start, Limits(8), num_beams=1)
-    assert torch.equal(one, greedy(backbone, state, start, Limits(8)))
-    best = beam_search(backbone, state, start, Limits(3), num_beams=VOCABULARY**2)
-    every = torch.tensor(list(itertools.product(range(VOCABULARY), repeat=3)))
-    with torch.no_grad():
-        for row in range(2):
-            scores = []
-            for said in every.split(2000):
-                target = torch.cat([torch.zeros(len(said), 1, dtype=torch.long), said[:, :2]], dim=1)
-                logits = backbone(source[row : row + 1].expand(len(said), -1), target)
-                scores.append(logits.log_softmax(dim=-1).gather(2, said.unsqueeze(2)).sum(dim=(1, 2)))
-            assert torch.equal(best[row], every[torch.cat(scores).argmax()])
-
-
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_blocked_ngrams(n: int) -> None:
-    """Exactly the tokens that would repeat an n-gram, in rows of few kinds of tokens."""
-    said = torch.randint(4, (6, 17))
-    blocked = Limits(20, blocked_ngram=n).block(torch.zeros(6, 5), said).isinf()
-    for row, before in zip(blocked.tolist(), said.tolist(), strict=True):
-        grams = {tuple(before[i : i + n]) for i in range(len(before) - n + 1)}
-        assert row == [tuple([*before, token][-n:]) in grams for token in range(5)]
-    assert not Limits(20, blocked_ngram=n).block(torch.zeros(6, 5), said[:, : n - 1]).isinf().any()
-
-
 # --- samples -------------------------------------------------------------------------------------------------------
 
 
@@ -266,20 +235,6 @@ def test_samples_have_the_nucleus_distribution(temperature: float, top_p: float)
     freedom = int(kept.sum()) - 1
     assert statistic < freedom + 5 * math.sqrt(2 * freedom) + 5
     assert 1 < len(nucleus) <= VOCABULARY
-
-
-def test_samples_follow_the_generator_and_a_thin_nucleus_is_greedy() -> None:
-    backbone, prompt = gpt2("abc"), tokens(3, 5)
-    limits = Limits(11, end=3)
-
-    def draw(seed: int, **options: float) -> Tensor:
-        generator = torch.Generator().manual_seed(seed)
-        return sample(backbone, backbone.init_state(3), prompt, limits, generator=generator, **options)
-
-    assert torch.equal(draw(1), draw(1))
-    assert not torch.equal(draw(1)[:, :2], draw(2)[:, :2])
-    assert torch.equal(draw(1, top_p=1e-6), greedy(backbone, backbone.init_state(3), prompt, limits))
-    assert torch.equal(draw(1, temperature=1e-4), greedy(backbone, backbone.init_state(3), prompt, limits))
 
 
 # --- what is refused -----------------------------------------------------------------------------------------------
@@ -315,14 +270,3 @@ def test_mistakes() -> None:
         backbone.init_state(0)
     with pytest.raises(UserError, match=r"vocabulary has 0 to 22"):
         backbone.prefill(prompt + VOCABULARY, state)
-
-
-def test_loss_of_a_generated_row_is_what_the_steps_said() -> None:
-    """Log probabilities along a greedy row, by steps and by one forward pass."""
-    backbone, source = transformer("CS", "longshort"), tokens(2, 13)
-    start = torch.zeros(2, 1, dtype=torch.long)
-    said = greedy(backbone, backbone.init_state(source), start, Limits(15))
-    with torch.no_grad():
-        logits = backbone(source, torch.cat([start, said[:, :-1]], dim=1))
-    assert torch.equal(logits.argmax(dim=-1), said)
-    assert F.cross_entropy(logits.flatten(0, 1), said.flatten()) < math.log(VOCABULARY)

@@ -68,18 +68,6 @@ def test_slots() -> None:
     assert slots[0][0] == "encoder.0.self_attention"
 
 
-def test_the_attention_under_test_is_in_its_slots_alone() -> None:
-    backbone = informer("abc", "NC", other_attention={"NS": "probsparse", "CS": {"name": "probsparse", "mix": True}})
-    names = {path: type(backbone.get_submodule(path)).__name__ for path, _ in backbone.attention_layers()}
-    assert names == {
-        "encoder.0.self_attention": "ProbSparseAttention",
-        "encoder.1.self_attention": "ProbSparseAttention",
-        "decoder.0.self_attention": "ProbSparseAttention",
-        "decoder.0.cross_attention": "ABCAttention",
-    }
-    assert backbone(*inputs()).isfinite().all()
-
-
 @pytest.mark.parametrize(
     ("layers", "past", "memory"), [(1, 51, 51), (2, 50, 25), (2, 51, 26), (3, 51, 13), (4, 51, 7), (3, 1, 1)]
 )
@@ -119,13 +107,6 @@ def test_normalized_forecasts_follow_level_and_scale_of_each_channel(normalizati
     torch.testing.assert_close((moved - level) / scale, plain, rtol=1e-3, atol=1e-3)
 
 
-def test_without_normalization_the_level_matters() -> None:
-    backbone = informer().eval()
-    past, past_time, known, decoder_time = inputs()
-    moved = backbone(past + 9, past_time, known + 9, decoder_time)
-    assert (moved - 9 - backbone(past, past_time, known, decoder_time)).abs().max() > 1
-
-
 def test_a_constant_window_is_forecast_as_a_number() -> None:
     past, past_time, known, decoder_time = inputs()
     output = informer(normalization="window").eval()(
@@ -149,14 +130,10 @@ def test_seasonal_form_starts_from_the_last_season(season: int, horizon: int) ->
         (lambda x: [x[0], x[1][..., :3], *x[2:]], "past_time"),
         (lambda x: [*x[:3], x[3][:, :9]], "longer than known"),
         (lambda x: [x[0][:0], *x[1:]], "not empty"),
-        (lambda x: [x[0][0], *x[1:]], r"past must be \[batch, length, 3\] and not empty, got \(50, 3\)"),
         (lambda x: [*x[:2], x[2][..., :1], x[3]], r"known must be \[batch, length, 3\]"),
         (lambda x: [*x[:3], x[3][..., :1]], r"decoder_time must be \[batch, length, 4\]"),
         (lambda x: [x[0], x[1][:, :49], *x[2:]], r"agree in batch and length.*\(4, 49, 4\)"),
-        (lambda x: [x[0], x[1][:, :1], *x[2:]], "agree in batch and length"),
-        (lambda x: [x[0], x[1][:1], *x[2:]], "agree in batch and length"),
         (lambda x: [*x[:2], x[2][:1], x[3]], "agree in batch"),
-        (lambda x: [*x[:3], x[3][:1]], "agree in batch"),
     ],
 )
 def test_shapes_that_do_not_fit(change: Any, message: str) -> None:
@@ -165,7 +142,7 @@ def test_shapes_that_do_not_fit(change: Any, message: str) -> None:
 
 
 def test_options_that_cannot_be() -> None:
-    with pytest.raises(UserError, match="none, window or seasonal"):
+    with pytest.raises(UserError, match="none, window, seasonal"):
         informer(normalization="batch")
     past, past_time, known, decoder_time = inputs()
     with pytest.raises(UserError, match="steps of past"):

@@ -239,9 +239,9 @@ def test_masks_that_do_not_fit(name: str, pattern: str) -> None:
 
 
 def test_unknown_choices() -> None:
-    with pytest.raises(UserError, match="unknown positions 'sinusoid': choose one of sinusoidal, learned, none"):
+    with pytest.raises(UserError, match=r"backbone\.positions must be one of sinusoidal, learned, none"):
         small("gpt2", "CS", positions="sinusoid")
-    with pytest.raises(UserError, match="unknown activation 'tanh': choose one of relu, gelu, gelu_tanh"):
+    with pytest.raises(UserError, match=r"backbone\.activation must be one of relu, gelu, gelu_tanh"):
         small("gpt2", "CS", activation="tanh")
     with pytest.raises(UserError, match="max_length of at least 1"):
         small("roberta", "NS", max_length=0)

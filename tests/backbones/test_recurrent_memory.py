@@ -69,14 +69,6 @@ def _layer(layer: Any, memory: list[Tensor], xs: list[Tensor]) -> Tensor:
     return layer.feed_forward_residual.leave(x, layer.feed_forward(layer.feed_forward_residual.enter(x)))
 
 
-@pytest.mark.parametrize("attention", ["vanilla", "local", "longshort", "gla", "cosformer"])
-def test_a_memory_of_everything_is_one_long_forward(attention: str) -> None:
-    backbone, ids = network(attention), tokens(3, 19)
-    found, mems = in_blocks(backbone, ids, 7, 21)
-    torch.testing.assert_close(found, backbone(ids), rtol=1e-9, atol=1e-9)
-    assert mems[COUNT].tolist() == [19] * 3
-
-
 @pytest.mark.parametrize("attention", ["vanilla", XL], ids=["vanilla", "transformer_xl"])
 @pytest.mark.parametrize("remembered", [4, 8])
 @pytest.mark.parametrize("positions", ["none", "sinusoidal"])
@@ -93,12 +85,6 @@ def test_logits_and_gradients_are_those_of_layers_that_see_the_same_memory(
     gradients = [torch.autograd.grad((x * weight).sum(), list(backbone.parameters())) for x in (found, expected)]
     for ours, theirs in zip(*gradients, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-9)
-
-
-def test_a_memory_need_be_no_multiple_of_a_block() -> None:
-    backbone, ids = network("vanilla"), tokens(1, 17)
-    found, _ = in_blocks(backbone, ids, 3, 5)
-    torch.testing.assert_close(found[0], one_by_one(backbone, ids[0], 3, 5), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("attention", ["vanilla", XL, "gla"], ids=["vanilla", "transformer_xl", "gla"])
@@ -143,22 +129,6 @@ def test_padding_is_not_remembered() -> None:
         for block in expected:
             logits, mems = backbone(block[None], mems=mems)
         torch.testing.assert_close(own, logits[0], rtol=1e-9, atol=1e-9)
-
-
-def test_losses_and_layers_that_are_formed_anew_are_the_same() -> None:
-    backbone, ids, targets = network(XL), tokens(2, 8), tokens(2, 8)
-    logits, _ = in_blocks(backbone, ids, 4, 4)
-    _, mems = backbone(ids[:, :4], mems=backbone.init_mems(2, 4))
-    losses, _ = backbone(ids[:, 4:], mems=mems, targets=targets[:, 4:])
-    expected = F.cross_entropy(logits[:, 4:].mT, targets[:, 4:], reduction="none")
-    torch.testing.assert_close(losses, expected, rtol=1e-9, atol=1e-9)
-    gradients = []
-    for anew in (False, True):
-        backbone.train().checkpoint_activations = anew
-        found, _ = backbone(ids[:, 4:], mems=mems)
-        gradients.append(torch.autograd.grad(found.square().sum(), list(backbone.parameters())))
-    for ours, theirs in zip(*gradients, strict=True):
-        torch.testing.assert_close(ours, theirs)
 
 
 @pytest.mark.parametrize("option", [{"reversible": True}, {"weight_sharing": "universal"}])

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from backbones.layers import reversible
 from cab import Backbone, UserError, build_backbone
-from cab.training import after_optimizer_step, auxiliary_loss, recompute
+from cab.training import after_optimizer_step, auxiliary_loss
 from cab.verification.growth import peak_bytes
 from tests.backbones.language_models import VOCABULARY, padding, small, tokens
 
@@ -75,44 +75,19 @@ def test_gradients_are_those_of_the_plain_network(name: str, num_layers: int, mo
     assert (found[0][2] - found[1][2]).norm() <= 1e-5 * found[1][2].norm()
 
 
-def test_a_network_is_repeated_inside_another() -> None:
-    backbone, ids = network("gpt2").train(), tokens(2, 11)
-    parameters = list(backbone.parameters())
-    once = torch.autograd.grad(objective(backbone, ids), parameters)
-    nested = recompute(objective, backbone, ids)
-    torch.testing.assert_close(torch.autograd.grad(nested, parameters), once)
-
-
-def test_weights_that_are_frozen_need_nothing() -> None:
-    backbone, ids = network("gpt2", num_layers=3).train(), tokens(2, 11)
-    objective(backbone, ids).backward()
-    everything = {name: parameter.grad for name, parameter in backbone.named_parameters()}
-    for name, parameter in backbone.named_parameters():
-        parameter.requires_grad_(name.startswith(("decoder_layers.1.", "decoder_layers.2.feed_forward.")))
-        parameter.grad = None
-    objective(backbone, ids).backward()
-    for name, parameter in backbone.named_parameters():
-        expected = everything[name] if parameter.requires_grad else None
-        torch.testing.assert_close(parameter.grad, expected)
-
-
-@pytest.mark.parametrize("name", ["gpt2", "encoder"])
-def test_memory_hardly_grows_with_depth(name: str) -> None:
+def test_memory_hardly_grows_with_depth() -> None:
     """Peak of a forward and a backward pass; what is left of the growth is 5 kB of random state a branch."""
 
     def peak(num_layers: int, **options: Any) -> int:
-        pattern = "CS" if name == "gpt2" else "NS"
-        sizes = {**ENCODER, "num_layers": num_layers, "max_length": 1024, "attention_dropout": 0.0, **options}
-        if name == "gpt2":
-            del sizes["num_classes"], sizes["init_std"]
-        backbone = build_backbone(name, attention="linear", pattern=pattern, **sizes).train()
-        ids = tokens(1, 1024)
+        sizes = {**ENCODER, "num_layers": num_layers, "max_length": 512, "attention_dropout": 0.0, **options}
+        backbone = build_backbone("encoder", attention="linear", pattern="NS", **sizes).train()
+        ids = tokens(1, 512)
         for parameter in backbone.parameters():
             parameter.grad = torch.zeros_like(parameter)
         return peak_bytes(lambda: backbone(ids).sum().backward())
 
-    assert peak(12, reversible=True) <= 1.1 * peak(3, reversible=True)
-    assert peak(12) > 2 * peak(3)
+    assert peak(8, reversible=True) <= 1.15 * peak(2, reversible=True)
+    assert peak(8) > 2 * peak(2)
 
 
 @pytest.mark.parametrize("attention", ["routing", "compressive"])
@@ -148,19 +123,6 @@ def test_decoding_is_training() -> None:
     logits, _ = backbone.prefill(ids, backbone.init_state(5), padding_mask=mask)
     last = mask.shape[1] - 1 - (~mask).flip(1).int().argmax(dim=1)
     torch.testing.assert_close(logits, expected[torch.arange(5), last])
-
-
-def test_autocast_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Values stay in float32, and what branches add is found again in the type that it had."""
-    backbone, ids = network("gpt2", num_layers=6).float().train(), tokens(3, 17)
-    found = []
-    for _ in range(2):
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            loss = objective(backbone, ids)
-        found.append(torch.autograd.grad(loss, list(backbone.parameters())))
-        plainly(monkeypatch)
-    for again, plain in zip(*found, strict=True):
-        assert (again - plain).norm() <= 1e-2 * plain.norm()
 
 
 def test_what_does_not_go_together() -> None:

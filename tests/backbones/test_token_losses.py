@@ -83,18 +83,3 @@ def test_networks_give_the_losses_of_their_logits(name: str) -> None:
         places = torch.tensor([1, 4, 8])
         losses = backbone(tokens, padding, selected=places, targets=targets.flatten()[places])
         torch.testing.assert_close(losses, expected.flatten()[places])
-
-
-@pytest.mark.slow
-def test_they_compile_without_a_break() -> None:
-    backbone = network("gpt2")
-    tokens, targets = torch.randint(WORDS, (2, 7)), torch.randint(WORDS, (2, 7))
-    torch._dynamo.reset()
-    compiled = torch.compile(backbone, fullgraph=True, backend="aot_eager")
-    assert compiled.gives_losses  # a task is given the compiled network
-    results = []
-    for call in (backbone, compiled):
-        losses = call(tokens, targets=targets)
-        results.append([losses, *torch.autograd.grad(losses.square().sum(), list(backbone.parameters()))])
-    for a, b in zip(*results, strict=True):
-        torch.testing.assert_close(a, b)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from cab.cli.main import main
 from engines.fairseq import environment
-from tests.cab.cli.command import ROOT, fresh_cab
 from tests.cab.runner.processes import records, run_cab
 
 LM = ["task=lm", "dataset=synthetic", "pattern=CS", "preset=smoke", "engine=fairseq", "device=cpu", "attention=vanilla"]
@@ -56,27 +53,6 @@ def test_a_cut_run_goes_on_and_ends_where_it_would_have(tmp_path: Path) -> None:
     assert second["cost"]["steps"] == 40
     for one, other in zip(first["metrics"], second["metrics"], strict=True):
         assert one["value"] == pytest.approx(other["value"], rel=1e-4), one["name"]
-
-
-def test_an_attention_of_another_package(tmp_path: Path) -> None:
-    """Unknown to fairseq's environment it is refused; where both find its entry point it runs."""
-    packages = tmp_path / "packages"
-    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target"]
-    subprocess.run([*install, str(packages), str(ROOT / "tests" / "plugin")], check=True, capture_output=True)
-    cell = [word for word in MLM if not word.startswith("attention")]
-    done = fresh_cab(
-        "run",
-        *cell,
-        "attention=mean",
-        "attention.gain=0.5",
-        f"results_dir={tmp_path / 'results'}",
-        cwd=ROOT,
-        PYTHONPATH=str(packages),
-    )
-    assert done.returncode == 0, done.stderr
-    (record,) = records(tmp_path / "results")
-    assert record["cell"]["attention"] == "mean(gain=0.5)"
-    assert "gain=0.5" in record["engine_facts"]["arguments"]
 
 
 @pytest.mark.parametrize(

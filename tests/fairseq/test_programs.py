@@ -57,18 +57,6 @@ def test_training_learns_and_is_evaluated(folder: Path, gpt2: Path) -> None:
     assert float(perplexity[1]) < 6  # of 11 words
 
 
-def test_training_goes_on_from_its_checkpoint(folder: Path, gpt2: Path) -> None:  # noqa: ARG001
-    printed = fairseq(
-        "train",
-        "data --user-dir CAB --task language_modeling --arch cab_gpt2 --attention abc "
-        f"--attention-options num_landmarks=8 {NETWORK} --tokens-per-sample 64 "
-        f"{TRAINING.replace('20', '24')} gpt2 --restore-file gpt2/checkpoint_last.pt",
-        folder,
-    )
-    assert "@ 20 updates" in printed
-    assert "num_updates: 24" in printed
-
-
 def test_generation_and_interactive(folder: Path, gpt2: Path) -> None:
     options = f"--user-dir CAB --task language_modeling --path {gpt2} --beam 3 --max-len-b 12 --cpu"
     printed = fairseq("generate", f"data {options} --sample-break-mode eos --batch-size 8 --prefix-size 3", folder)

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+
+from tasks.corpus.books import SyntheticBooks
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _few_books() -> Iterator[None]:
+    """So that their tokenizer is trained in seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SyntheticBooks, "COUNTS", {"train": 16, "validation": 2, "test": 4})
+        yield
 
 
 @pytest.fixture(autouse=True)

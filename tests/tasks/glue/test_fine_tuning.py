@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from cab.cli.main import main
-from tasks.glue import synthetic
-from tests.cab.cli.command import cab
+from tasks.glue import tables
 from tests.tasks.glue.test_tables import table
 
 SMOKE = ["preset=smoke", "device=cpu", "pattern=NS", "attention=vanilla"]
@@ -40,7 +39,7 @@ def fine_tune(place: Path, folder: Path, *options: str) -> int:
 
 @pytest.fixture
 def _few_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(synthetic, "COUNTS", {"train": 64, "dev": 16})
+    monkeypatch.setattr(tables, "SYNTHETIC_COUNTS", {"train": 64, "dev": 16})
 
 
 @pytest.mark.usefixtures("_few_pairs")
@@ -112,32 +111,17 @@ def test_another_network_is_refused_in_one_line(
 def test_a_network_in_blocks_is_fine_tuned_without_its_decoder(
     results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of a run that is cut, the same as of one that is not, and its record says which blocks."""
-    cell, blocks = ["task=mlm", "dataset=synthetic", *SMOKE], "backbone.funnel_blocks=[1,1]"
-    found = []
-    for name in ("whole", "cut"):
-        arguments = ["run", *cell, blocks, f"results_dir={tmp_path / name}"]
-        if name == "cut":
-            killed = cab(*arguments, cwd=tmp_path, stop=f"kill step-00000006.ckpt {tmp_path / 'killed'}")
-            assert killed.returncode == -9
-        process = cab(*arguments, cwd=tmp_path)
-        assert process.returncode == 0, process.stderr
-        assert ("resuming from step 4" in process.stderr) == (name == "cut")
-        [path] = (tmp_path / name).glob("*.json")
-        found.append(json.loads(path.read_text()))
-    whole, cut = found
-    assert (cut["metrics"], cut["history"], cut["hash"]) == (whole["metrics"], whole["history"], whole["hash"])
-    assert whole["status"] == "finished"
-    assert whole["config"]["backbone"]["funnel_blocks"] == [1, 1]
-    assert whole["hash"] != next(results.glob("*.json")).stem
-    assert fine_tune(tmp_path / "cut", tmp_path / "own", "trainer.max_steps=1") == 2
+    """The record says which blocks."""
+    pretraining, blocks = tmp_path / "pretrained", "backbone.funnel_blocks=[1,1]"
+    assert main(["run", "task=mlm", "dataset=synthetic", *SMOKE, blocks, f"results_dir={pretraining}"]) == 0
+    [record] = pretraining.glob("*.json")
+    assert json.loads(record.read_text())["config"]["backbone"]["funnel_blocks"] == [1, 1]
+    assert record.stem != next(results.glob("*.json")).stem
+    assert fine_tune(pretraining, tmp_path / "own", "trainer.max_steps=1") == 2
     assert f"was trained with other options: add {blocks}" in capsys.readouterr().err
-    assert fine_tune(tmp_path / "cut", tmp_path / "own", "trainer.max_steps=0", blocks) == 0
+    assert fine_tune(pretraining, tmp_path / "own", "trainer.max_steps=0", blocks) == 0
     [path] = (tmp_path / "own").glob("*.json")
-    given, own = (
-        torch.load(each.with_suffix("") / "weights.pt", weights_only=True)
-        for each in (next((tmp_path / "cut").glob("*.json")), path)
-    )
+    given, own = (torch.load(each.with_suffix("") / "weights.pt", weights_only=True) for each in (record, path))
     assert {name.split(".")[1] for name in own if name.startswith("layers.")} == {"0", "1"}
     assert {name.split(".")[1] for name in given if name.startswith("layers.")} == {"0", "1", "2", "3"}
     for name in own.keys() & given.keys():
@@ -162,47 +146,6 @@ def test_a_record_that_is_none_or_has_no_weights(
         "do not match the network: embedding.tokens.weight is missing, but this network needs ["
         in capsys.readouterr().err
     )
-
-
-@pytest.mark.usefixtures("_few_pairs")
-def test_a_sweep_finds_the_run_of_each_attention_and_seed(
-    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The one that is not there is named, and the others run."""
-    sweep = [
-        "run",
-        "-m",
-        "task=glue",
-        "dataset=synthetic",
-        "preset=smoke",
-        "device=cpu",
-        "attention=vanilla",
-        "seed=1,2",
-    ]
-    assert main([*sweep, f"task.pretrained={results}", f"results_dir={tmp_path}", "trainer.max_steps=1"]) != 0
-    assert "has no finished run of task=mlm attention=vanilla pattern=NS seed=2" in capsys.readouterr().err
-    assert len(list(tmp_path.glob("*.json"))) == 1
-
-
-@pytest.mark.slow
-def test_a_run_that_is_killed_goes_on_to_the_same_weights(results: Path, tmp_path: Path) -> None:
-    """Not from the pretrained weights again; the head was drawn once."""
-    cell = ["task=glue", "dataset=rte", *SMOKE, f"task.pretrained={results}", "trainer.checkpoint_every=2"]
-    lines = [f"{i}\tanna keeps a lamp\tanna\t{label}" for i, label in enumerate(["entailment", "not_entailment"] * 9)]
-    cell += [f"data_root={rte(tmp_path, lines)}"]
-    found = []
-    for name in ("whole", "cut"):
-        arguments = ["run", *cell, f"results_dir={tmp_path / name}"]
-        if name == "cut":
-            killed = cab(*arguments, cwd=tmp_path, stop=f"kill step-00000006.ckpt {tmp_path / 'killed'}")
-            assert killed.returncode == -9
-        process = cab(*arguments, cwd=tmp_path)
-        assert process.returncode == 0, process.stderr
-        assert ("resuming from step 4" in process.stderr) == (name == "cut")
-        [path] = (tmp_path / name).glob("*.json")
-        found.append(torch.load(path.with_suffix("") / "weights.pt", weights_only=True))
-    for name, weight in found[0].items():
-        torch.testing.assert_close(found[1][name], weight, atol=0, rtol=0)
 
 
 def test_an_official_layout_is_fine_tuned(results: Path, tmp_path: Path) -> None:

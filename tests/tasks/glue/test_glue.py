@@ -10,13 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from cab import Backbone, UserError, build_backbone
+from cab import Backbone
 from cab.config.compose import compose
 from cab.runner.weights import WHILE_LEARNING
 from tasks.corpus.synthetic import NAMES
 from tasks.corpus.tokens import BEGIN, END, PAD
 from tasks.glue import tables
-from tasks.glue.tables import generate_pairs
 from tasks.glue.task import GLUE, Batch, f1, pearson, scores_of, spearman
 from tests.tasks.glue.test_tables import MNLI, table
 from tests.tasks.in_order import in_order
@@ -75,18 +74,6 @@ def test_long_rows_lose_the_end_of_their_longer_sentence(generated: GLUE) -> Non
     assert [len(row) for row in cut] == [12, 12, 12]
     assert cut[0].tolist() == [*whole[:7], END, END, *whole[-3:]]
     assert [i for i, entry in enumerate(cut[2]) if entry == END] == [5, 6, 11]
-
-
-def test_generated_pairs_list_the_same_names_or_the_others() -> None:
-    examples = generate_pairs("dev")
-    assert examples == generate_pairs("dev")
-    assert sum(examples.labels) == len(examples) / 2
-    for (facts, listed), label in zip(examples.texts, examples.labels, strict=True):
-        names = listed.split()[1:]
-        told = [name for name in NAMES if any(fact.startswith(name) for fact in facts.split()[1:])]
-        assert len(names) == len(told) == 8
-        assert (set(names) == set(told)) == bool(label)
-        assert set(names).isdisjoint(told) != bool(label)
 
 
 def test_what_is_held_out_is_not_trained_on(generated: GLUE) -> None:
@@ -158,20 +145,6 @@ def test_the_loss_is_the_likelihood_of_the_class() -> None:
     assert loss.item() == pytest.approx(-(np.log(0.25) + np.log(0.75)) / 2)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"validation_fraction": 1.0}, "validation_fraction"),
-        ({"max_length": 4}, "max_length"),
-        ({"evaluation_batch_size": 0}, "evaluation_batch_size"),
-        ({"pretrained": "a", "tokenizer": "b"}, "task.tokenizer is for fresh weights"),
-    ],
-)
-def test_options_that_cannot_be(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        ready(**options)
-
-
 # --- from a run of MLM ----------------------------------------------------------------------------------------------
 
 
@@ -193,24 +166,3 @@ def test_presets_continue_the_pretrainings_networks(preset: str, pretraining: st
         assert (trainer["batch_size"], trainer["max_epochs"], trainer["warmup_steps"]) == (16, 3, 37)
         assert after["task"]["validation_fraction"] == 0.0
         assert (after["backbone"]["norm"] == "simplerms") == (attention == "transnormer_t1")
-
-
-def test_gradients_reach_all_of_a_classifier() -> None:
-    backbone = build_backbone(
-        "roberta_classifier",
-        attention="vanilla",
-        pattern="NS",
-        vocab_size=20,
-        max_length=8,
-        embed_dim=16,
-        num_heads=2,
-        ffn_dim=32,
-        num_layers=1,
-        num_classes=3,
-    )
-    tokens = torch.tensor([[BEGIN, 5, 6, END], [BEGIN, 7, END, PAD]])
-    logits = backbone(tokens, tokens == PAD)
-    assert logits.shape == (2, 3)
-    logits.square().sum().backward()
-    assert all(parameter.grad is not None for parameter in backbone.parameters())
-    torch.testing.assert_close(backbone.eval()(tokens, tokens == PAD)[1:], backbone(tokens[1:, :3]))

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +20,6 @@ from tasks.corpus.synthetic import THINGS
 from tasks.corpus.tokens import END, NUM_SPECIAL, PAD, UNKNOWN, Corpus, read_corpus
 from tasks.lm.synthetic import generate_book
 from tasks.lm.task import LM
-from tests.cab.cli.command import ROOT
 from tests.tasks.in_order import in_order
 
 TEXT = "It was a cold bright day, and the clocks struck thirteen.\n\nNobody looked up; nobody ever did here.\n"
@@ -157,7 +153,7 @@ def test_a_context_past_the_positions_is_not_possible(tmp_path: Path, caplog: py
 
 
 BROKEN = {
-    "no part": (lambda f: [p.unlink() for p in (f / "test").glob("*")], "no books at .*test"),
+    "no part": (lambda f: [p.unlink() for p in (f / "test").glob("*")], r"no books at .*test.*cab data download pg19"),
     "not utf-8": (
         lambda f: (f / "train" / "1.txt").write_bytes(b"caf\xe9 is not utf-8"),
         r"1\.txt is not UTF-8.*byte 3",
@@ -230,13 +226,11 @@ def test_the_loss_is_that_of_the_answers(generated: LM) -> None:
 
 def test_a_chapter_with_32_names_is_a_block_of_144_tokens() -> None:
     task = ready(None, dataset="synthetic", vocab_size=1000, names=32, block_len=144, loss_on="answers")
-    blocks = task.training_set.__getitems__([0, 7, 4095])
+    blocks = task.training_set.__getitems__([0, 7, 511])
     assert all(task.corpus.text(block[1:].tolist()).startswith("Kept") for block in blocks)
     assert (task._is_scored(blocks[:, 1:]).sum(dim=1) == 48).all()
     assert task.config_variant == "names 32"
     assert task.baselines()["look_up_144"]["ppl"] == pytest.approx(1.0)
-    with pytest.raises(UserError, match=r"task\.names must be from 1 to 32, got 33"):
-        ready(None, dataset="synthetic", names=33)
 
 
 def test_losses_at_scored_positions_are_those_of_the_whole_block(generated: LM) -> None:
@@ -269,53 +263,11 @@ def test_answers_alone_are_of_generated_books_with_their_words(tmp_path: Path) -
     books = ready(write_books(tmp_path), loss_on="answers")
     assert "word_ppl" in {metric.name for metric in books.metrics}
     assert "unigram" in books.baselines()
-    with pytest.raises(UserError, match=r"task\.loss_on must be all or answers"):
-        ready(None, dataset="synthetic", loss_on="some")
     with pytest.raises(UserError, match="vocab_size to 800"):
         ready(None, dataset="synthetic", vocab_size=300, loss_on="answers")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [({"block_len": 0}, "at least 1"), ({"context_lengths": (0,)}, "at least 1"), ({"vocab_size": 100}, "256 bytes")],
-)
-def test_options_that_cannot_be(options: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=message):
-        ready(write_books(tmp_path), **options)
-
-
-MEASURE = """
-import json, resource, sys
-from pathlib import Path
-from tasks.corpus.books import FolderBooks
-from tasks.corpus.tokens import read_corpus
-from tasks.corpus.blocks import Blocks
-corpus = read_corpus(FolderBooks(Path(sys.argv[1])), tokenizer=sys.argv[2], vocab_size=0)
-blocks = Blocks(corpus, "train", 512, whole=True)
-blocks.__getitems__([0, len(blocks) // 2, len(blocks) - 1])
-print(json.dumps([resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, len(corpus.files["train"])]))
-"""
-
-
 @pytest.mark.slow
-def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
-    """Ten times the books, the same resident memory but for a few MB."""
-    small = write_books(tmp_path / "books")
-    tokenizer = read_corpus(FolderBooks(small), tokenizer=None, vocab_size=300).tokenizer
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    found = []
-    for books in (2, 20):
-        folder = write_books(tmp_path / str(books))
-        for number in range(books):
-            (folder / "train" / f"1{number}.txt").write_text(f"Book {number}.\n" + TEXT * 4000)
-        arguments = [sys.executable, "-c", MEASURE, str(folder), str(tmp_path / "tokenizer.json")]
-        done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=True)
-        found.append(json.loads(done.stdout))
-    (before, few), (after, many) = found
-    assert many > 8 * few
-    assert after - before < 30_000, f"{before} to {after} KiB"
-
-
 def test_real_books(samples: Path) -> None:
     task = ready(samples, vocab_size=400, block_len=256)
     entries = task.corpus.read("validation", 0, 400).tolist()

@@ -92,20 +92,6 @@ def test_the_official_distribution() -> None:
     assert folder.is_dir()
 
 
-def test_choices_are_uniform() -> None:
-    """Of nodes above the largest depth a quarter are operators; digits, operators and arguments are uniform."""
-    wide = Shape(max_depth=3, max_arguments=4, min_length=0, max_length=1000)
-    made = [tree.texts[0] for tree in itertools.islice(trees(np.random.default_rng(1), wide), 20_000) if tree]
-    assert sum(tree[0] >= 10 for tree in made) / len(made) == pytest.approx(0.25, abs=0.01)
-    digits = np.bincount(np.frombuffer(b"".join(made), dtype=np.uint8), minlength=15)
-    assert digits[:10] / digits[:10].sum() == pytest.approx([0.1] * 10, abs=0.01)
-    assert digits[10:14] / digits[10:14].sum() == pytest.approx([0.25] * 4, abs=0.015)
-    assert digits[14] == digits[10:14].sum()
-    flat = Shape(max_depth=2, max_arguments=4, min_length=2, max_length=1000)
-    sizes = [len(tree.texts[0]) - 2 for tree in itertools.islice(trees(np.random.default_rng(1), flat), 20_000) if tree]
-    assert np.bincount(sizes)[2:] / len(sizes) == pytest.approx([1 / 3] * 3, abs=0.03)
-
-
 def test_parts_share_no_tree() -> None:
     task = small_task()
     texts = {

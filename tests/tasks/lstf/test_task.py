@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from cab import UserError
 from cab.backbone import Backbone
 from tasks.lstf.data import Series, calendar_features
 from tasks.lstf.task import LSTF, RidgeForecast
@@ -186,43 +185,6 @@ def test_what_the_backbone_is_told(features: str, channels: int) -> None:
     assert task.config_variant == features
     assert task.training_set[3]["past"].shape == (PAST, channels)
     assert task.fingerprint()["rows"] == 8_000
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"features": "MS"}, "M"),
-        ({"label_len": 42}, "label_len"),
-        ({"pred_len": 0}, "at least 1"),
-        ({"test_windows": "some"}, "whole_batches"),
-        ({"seq_len": 5_700, "label_len": 3}, "shorter than one window"),
-    ],
-)
-def test_options_that_cannot_be(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        ready(**options)
-
-
-LENGTHS = {"etth1": (336, 336, 720), "etth2": (336, 336, 720), "ettm1": (672, 384, 672), "weather": (720, 336, 720)}
-"""Of past, decoder's past and forecast, in preset paper."""
-
-
-@pytest.mark.parametrize(
-    ("dataset", "features", "channels", "season", "windows"),
-    [  # windows of configs/paper/lstf.csv
-        ("etth1", "M", 7, 24, (7_585, 2_161, 2_161)),
-        ("etth2", "S", 1, 24, (7_585, 2_161, 2_161)),
-        ("ettm1", "M", 7, 96, (33_217, 10_849, 10_849)),
-        ("weather", "M", 12, 24, (23_105, 2_789, 6_293)),
-    ],
-)
-def test_the_windows_of_the_paper(
-    dataset: str, features: str, channels: int, season: int, windows: tuple[int, ...], official_layout: Path
-) -> None:
-    seq_len, label_len, pred_len = LENGTHS[dataset]
-    task = ready(dataset, official_layout, features=features, seq_len=seq_len, label_len=label_len, pred_len=pred_len)
-    assert task.backbone_options("informer") == {"channels": channels, "season": season}
-    assert (len(task._training), len(task._validation), len(task._test)) == windows
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cab import Backbone, UserError
+from cab import Backbone
 from tasks.corpus.synthetic import THINGS
 from tasks.corpus.tokens import NUM_SPECIAL, PAD
 from tasks.mlm.synthetic import generate_book
@@ -130,17 +130,3 @@ def test_bounds_of_generated_pages(generated: MLM) -> None:
     with torch.no_grad():
         scores = generated.evaluate(backbone, in_order)
     assert set(scores) == {metric.name for metric in generated.metrics} == {"ppl", "ppl_near", "ppl_far"}
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"scored_part": "train"}, "scored_part"),
-        ({"mask_share": 0.0}, "mask_share"),
-        ({"block_len": 0}, "at least 1"),
-        ({"names": 33}, "from 1 to 32"),
-    ],
-)
-def test_options_that_cannot_be(options: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=message):
-        ready(write_books(tmp_path), **options)

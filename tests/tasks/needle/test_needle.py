@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cab import UserError, build_backbone
+from cab import build_backbone
 from tasks.corpus.synthetic import NAMES, THINGS
-from tasks.needle.haystacks import FIRST_FACT, FIRST_NAME, FIRST_THING, HAY, VOCABULARY, Haystacks, words
+from tasks.needle.haystacks import FIRST_FACT, FIRST_NAME, FIRST_THING, HAY, VOCABULARY, Haystacks
 from tasks.needle.task import Needle
 from tests.tasks.in_order import in_order
 
@@ -62,23 +60,6 @@ def test_every_question_has_its_fact_once(length: int, num_needles: int) -> None
             assert (round(depth * hay), thing - FIRST_THING) == told[name - FIRST_NAME]
 
 
-def test_facts_stand_anywhere_and_parts_differ() -> None:
-    made = Haystacks("train", 2000, 40, 4).__getitems__(list(range(2000)))
-    counts = torch.histc(made.depths.float(), bins=4, min=0, max=1) / made.depths.numel()
-    assert counts.tolist() == pytest.approx([0.25] * 4, abs=0.02)
-    parts = {part: Haystacks(part, 8, 40, 4).digest for part in ("train", "validation", "test")}
-    assert len(set(parts.values())) == 3
-    assert (
-        words([0, 1, FIRST_NAME, FIRST_THING, VOCABULARY - 1]) == f". . {NAMES[0]} {THINGS[0]} {NAMES[-1]}{THINGS[-1]}"
-    )
-
-
-def test_another_process_makes_the_same() -> None:
-    code = "from tasks.needle.haystacks import Haystacks; print(Haystacks('test', 64, 64, 8).digest)"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert told.strip() == Haystacks("test", 64, 64, 8).digest
-
-
 def test_scores_are_by_depth_and_length() -> None:
     """One who sees the second half of a text alone, and of the longest nothing."""
     task = small()
@@ -112,22 +93,6 @@ def test_a_length_that_is_not_possible_leaves_the_others() -> None:
     assert math.isnan(scores["accuracy_128"])
     assert math.isnan(scores["accuracy_128_depth_12"])
     assert 0.0 <= scores["accuracy_64"] <= 1.0
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_needles": 17}, "at most 16"),
-        ({"length": 11}, "task.length must be at least 12"),
-        ({"multiples": (2, 4)}, "must start with 1 and increase"),
-        ({"multiples": (1, 4, 2)}, "must start with 1 and increase"),
-        ({"depths": 0}, "task.depths must be from 1"),
-        ({"examples": 0}, "task.examples must be at least 1"),
-    ],
-)
-def test_bad_options_are_named(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        small(**options)
 
 
 def test_pictures_to_look_at(tmp_path: Path) -> None:

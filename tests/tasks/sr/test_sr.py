@@ -14,7 +14,7 @@ from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
 from cab import UserError
-from tasks.sr.data import NUM_COLORS, SAID, UNSAID, center_crop, degrade, read_pairs, render
+from tasks.sr.data import center_crop, degrade, read_pairs, render
 from tasks.sr.diffusion import BETAS, Diffusion
 from tasks.sr.task import SR, similarity, to_uint8
 from tests.tasks.in_order import in_order
@@ -89,24 +89,6 @@ def test_psnr_and_ssim_against_their_definitions() -> None:
 def test_bytes_are_rounded() -> None:
     x = torch.tensor([-1.2, -1.0, 0.0, 0.5, 1.0]).view(1, 1, 1, 5).expand(1, 3, 1, 5)
     assert to_uint8(x)[0, 0, :, 0].tolist() == [0, 0, 128, 191, 255]
-
-
-@pytest.mark.parametrize(("low", "high"), [(6, 12), (4, 16), (8, 16)])
-def test_textures_follow_from_the_legend(low: int, high: int) -> None:
-    for number in range(6):
-        image = render(number, low, high)
-        assert np.array_equal(image, render(number, low, high))
-        cells = image.reshape(low, high // low, low, high // low, 3).swapaxes(1, 2).astype(float)
-        means, deviations = cells.mean(axis=(2, 3)), np.abs(cells - cells.mean(axis=(2, 3), keepdims=True))
-        legend = {tuple(color): int(np.abs(SAID - blue).argmin()) for *color, blue in means[0]}
-        assert len(legend) == min(NUM_COLORS, low)
-        assert deviations[0].max() == 0.0  # the legend is plain
-        assert set(means[1:, :, 2].flat) == {UNSAID}  # and nothing else says a texture by its mean
-        for row, column in np.ndindex(low - 1, low):
-            cell = cells[row + 1, column, :, :, 0]
-            changes = bool(np.ptp(cell, axis=0).max()), bool(np.ptp(cell, axis=1).max())
-            expected = [(True, False), (False, True), (True, True), (False, False)]
-            assert changes == expected[legend[tuple(means[row + 1, column, :2])]]
 
 
 def write_images(folder: Path, count: int = 5) -> Path:
@@ -206,22 +188,6 @@ def test_bad_images_are_named(name: str, message: str, tmp_path: Path) -> None:
     damage(write_images(tmp_path), name)
     with pytest.raises(UserError, match=message):
         ready(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"scored_images": "some"}, "first_100"),
-        ({"high_resolution": 20}, "multiple"),
-        ({"num_held_out": 5}, "leaves none"),
-        ({"num_held_out": 0}, "celebahq"),
-        ({"diffusion_steps": 0}, "at least 1"),
-        ({"dataset": "synthetic"}, "held_out applies to ffhq"),
-    ],
-)
-def test_options_that_cannot_be(options: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=message):
-        ready(write_images(tmp_path), **options)
 
 
 def test_without_images_the_way_out_is_named(tmp_path: Path) -> None:

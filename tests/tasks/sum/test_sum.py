@@ -234,21 +234,6 @@ def test_empty_examples_can_be_left_out(tmp_path: Path, caplog: pytest.LogCaptur
     assert "skipped 3 examples of train" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"empty": "keep"}, "stop or skip"),
-        ({"search": "random"}, "greedy or beam"),
-        ({"target_len": 1}, "at least 2"),
-        ({"min_length": 9}, "min_length"),
-        ({"tokenizer": "/nowhere"}, "no tokenizer at"),
-    ],
-)
-def test_options_that_cannot_be(options: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=message):
-        ready(write_pairs(tmp_path), **options)
-
-
 def test_real_pairs(samples: Path) -> None:
     pairs = {part: list(find_pairs("multi_news", None, samples).read(part)) for part in PARTS}
     assert {part: len(found) for part, found in pairs.items()} == {"train": 24, "val": 8, "test": 8}

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
-from filelock import FileLock, Timeout
 
-from tasks.tts.audio import HOP, N_FFT, RATE, compiled_librosa, features, griffin_lim, mel_filters
+from tasks.tts.audio import HOP, N_FFT, RATE, features, griffin_lim, mel_filters
 from tasks.tts.distortion import cepstra, distortions, log_mel_power, warped_distance
 from tasks.tts.phonemes import ALIGNED, ARPABET, WRITTEN, pronounce, written_tokens
 
@@ -101,20 +99,3 @@ def test_text_becomes_phonemes() -> None:
         assert pronounce(word)
         assert set(pronounce(word)) <= set(ARPABET)
     assert pronounce("blorptastique's")[-1] == "Z"
-
-
-def test_librosa_is_compiled_under_a_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two processes that fill numba's cache at once can crash."""
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    locked = []
-
-    def first_call(*_: object, **__: object) -> None:
-        with pytest.raises(Timeout):
-            FileLock(tmp_path / "librosa.lock").acquire(timeout=0)
-        locked.append(True)
-
-    monkeypatch.setattr("librosa.yin", first_call)
-    compiled_librosa.__wrapped__()
-    assert locked
-    with FileLock(tmp_path / "librosa.lock", timeout=0):
-        pass

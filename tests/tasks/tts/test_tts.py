@@ -293,27 +293,6 @@ def test_bad_data_is_named(name: str, message: str, tmp_path: Path) -> None:
         ready(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"chosen_by": "ear"}, "loss or mcd"),
-        ({"num_held_out": 0}, "num_held_out=N"),
-        ({"iterations": 0}, "at least 1"),
-        ({"num_prompt_steps": 3}, "less than max_steps=3"),
-        (
-            {"num_prompt_steps": 20, "max_steps": 30},
-            r"LJ00\d-\d{4} has 2\d frames, all of which are in the prompt of task.num_prompt_steps=20",
-        ),
-        ({"generated": 50}, "generated must be at least 96"),
-        ({"generated_held_out": 0}, "generated_held_out must be at least 1"),
-        ({"dataset": "synthetic"}, "held_out is for ljspeech"),
-    ],
-)
-def test_options_that_cannot_be(options: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=message):
-        ready(write_ljspeech(tmp_path), **options)
-
-
 def test_real_clips(samples: Path) -> None:
     wave = read_wave(samples / "tts" / "wavs" / "LJ001-0002.wav")
     mel, pitch, _ = features(wave)
