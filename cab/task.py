@@ -74,9 +74,10 @@ class Task(ABC):
     def metrics(self) -> tuple[Metric, ...]:
         """Metrics that :meth:`evaluate` reports, without values."""
 
-    @abstractmethod
-    def check(self) -> None:
+    def check(self) -> None:  # noqa: B027
         """Check the options for contradictions; called before any data is read.
+
+        Values that contradict the annotations of the constructor have been refused before.
 
         Raises:
             UserError: the options contradict each other.

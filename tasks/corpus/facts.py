@@ -9,14 +9,14 @@ from typing import Annotated
 
 import numpy as np
 import torch
+from annotated_types import Interval
 from torch import Tensor
 
 from cab import UserError
-from cab.registry.options import Limit
 from tasks.corpus.synthetic import ALL_NAMES, NAMES, THINGS
 from tasks.corpus.tokens import NUM_SPECIAL, Corpus, perplexity
 
-Names = Annotated[int, Limit(f"from 1 to {len(ALL_NAMES)}", lambda value: 1 <= value <= len(ALL_NAMES))]
+Names = Annotated[int, Interval(ge=1, le=len(ALL_NAMES))]
 """Number of names in generated books."""
 NEVER = 10**6
 """Distance in tokens if the fact does not occur before."""

@@ -35,7 +35,7 @@ def test_ends_are_paragens(room: int, tmp_path: Path, monkeypatch: pytest.Monkey
     ends = composed("sum", "multi_news", "transformer", "paper")["task"]["ends"]
     folder = write_pairs(tmp_path)
     whole = ready_sum(folder, source_len=500, target_len=500)
-    pairs = FolderPairs(folder / "sum", bring="")
+    pairs = FolderPairs(folder / "sum")
     texts = next(iter(pairs.read("train")))
     source, target = (whole.tokenizer.encode(text, add_special_tokens=False).ids for text in texts)
     lengths = {"source_len": len(source) + room, "target_len": len(target) + room}

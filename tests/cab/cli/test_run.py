@@ -35,7 +35,7 @@ def overrides(**changes: str) -> list[str]:
         ({"attention": "abc", "attention.num_landmarks": "0"}, ["num_landmarks must be at least 1"]),
         ({"backbone.depth": "3"}, ["backbone 'informer' has no option 'depth'", "encoder_layers"]),
         ({"task.horizon": "3"}, ["task 'lstf' has no option 'horizon'", "pred_len"]),
-        ({"task.features": "X"}, ["features must be M", "S"]),
+        ({"task.features": "X"}, ["task.features must be one of M, S"]),
         ({"task.seq_len": "900000"}, ["shorter than one window", "seq_len"]),
         ({"trainer.optimizer": "sgd"}, ["trainer.optimizer must be one of adam, adamw"]),
         ({"trainer.speed": "9"}, ["trainer.speed"]),

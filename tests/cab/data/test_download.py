@@ -22,11 +22,11 @@ from cab.data.download import download, fetch, unpack
 from cab.data.sources import DataSet, data_sets
 from cab.errors import UserError
 from tasks.corpus.books import FolderBooks
-from tasks.lstf.data import find_file
+from tasks.files import find_data
 from tasks.pcc.data import read_pcn
 from tasks.sr.data import read_pairs
 from tasks.sum.data import find_pairs
-from tasks.tts.data import _find_folder, _find_grid, read_metadata
+from tasks.tts.data import _find_grid, read_metadata
 from tests.cab.data.hosts import Host
 from tests.cab.data.stand_ins import BOOK, GRID, PUBLISHED, stand_ins, tar_of, zip_of
 
@@ -171,13 +171,13 @@ def test_every_data_set_arrives_where_its_task_reads_it(hosts: dict[str, DataSet
     for name in FROM_HOSTS:
         assert download(hosts[name], tmp_path)[0].state is State.READY
     assert host.requests == [], "existing files are not downloaded again"
-    table = find_file("ECL.csv", tmp_path, "ecl").read_text().splitlines()
+    table = find_data("ecl", tmp_path, "ECL.csv").read_text().splitlines()
     assert table[0].startswith("date,MT_000,MT_001,")
     assert table[0].endswith(",MT_320")
     assert [line[:23] for line in table[1:]] == [f"2012-01-01 0{hour}:00:00,0,1" for hour in range(3)]
     assert list(FolderBooks(tmp_path / "lm").read("train")) == [BOOK.decode()] * 2
     assert next(find_pairs("multi_news", None, tmp_path).read("val")) == ("text", "text")
-    folder = _find_folder(tmp_path)
+    folder = find_data("ljspeech", tmp_path, "metadata.csv").parent
     assert [clip for clip, _ in read_metadata(folder)] == ["LJ001-0001", "LJ002-0001"]
     assert _find_grid(folder, "LJ001-0001") is not None
 

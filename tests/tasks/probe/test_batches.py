@@ -85,8 +85,6 @@ def small(dataset: str) -> Probe:
         ({"dataset": "mad_noisy"}, "task.vocab_size must be at least 20"),
         ({"dataset": "mad_recall", "length": 33}, "must be even"),
         ({"dataset": "mad_copying", "length": 32}, "task.length must be at least 34"),
-        ({"dataset": "recall", "num_queries": 0}, "task.num_queries must be at least 1"),
-        ({"dataset": "recall", "train_on": "some"}, "task.train_on must be all or answers"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(options: dict[str, Any], reason: str) -> None:
