@@ -7,6 +7,7 @@ import csv
 import sys
 
 from cab.cli.terminal import print_note
+from cab.files.text_table import text_table
 from cab.records.results import PAPER_DIR
 
 
@@ -24,14 +25,14 @@ def run(args: argparse.Namespace) -> int:
         writer.writerow(["pattern", "backbone", "attention", "params"])
         writer.writerows([*cell, count] for cell, count in counts.items())
         return 0
-    print(f"{'pattern':<8} {'backbone':<18} {'attention':<14} {'params':>12}  {'published':>9}")
-    for (pattern, backbone, attention), count in counts.items():
-        printed = published[pattern, backbone, attention]
-        agrees = "" if f"{count / 1e6:.2f}" == f"{printed:.2f}" else "  differs"
-        print(f"{pattern:<8} {backbone:<18} {attention:<14} {count:>12,}  {printed:>7.2f} M{agrees}")
-    left = len(published) - len(counts)
-    if left:
-        print_note(f"{left} published counts omitted: backbone or attention not registered")
+    rows = []
+    for cell, count in counts.items():
+        agrees = f"{count / 1e6:.2f}" == f"{published[cell]:.2f}"
+        rows.append([*cell, f"{count:,}", f"{published[cell]:.2f} M", "" if agrees else "differs"])
+    print(text_table(["pattern", "backbone", "attention", "params", "published", ""], rows, align="lllrrl"))
+    omitted = len(published) - len(counts)
+    if omitted:
+        print_note(f"{omitted} published counts omitted: backbone or attention not registered")
     return 0
 
 

@@ -26,7 +26,6 @@ CONSTANT = [
     for pattern in (Pattern.CS, Pattern.CC)
     if pattern in entry.patterns and getattr(entry.cls, "has_constant_size_state", False)
 ]
-SEEN_AT_ONCE = [("linear", Pattern.CS), ("s4d", Pattern.CS)]
 SMALL = Setting(batch_size=2, embed_dim=16, num_heads=2, repeats=2)
 
 
@@ -69,10 +68,8 @@ def test_a_state_that_stands_is_the_one_that_is_handed_on(name: str, pattern: Pa
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(
-    ("name", "pattern"),
-    [pytest.param(*case, marks=() if case in SEEN_AT_ONCE else pytest.mark.slow) for case in CONSTANT],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "pattern"), CONSTANT)
 def test_a_step_is_one_graph(name: str, pattern: Pattern) -> None:
     """The compiler finds no number that Python would have to wait for."""
     module, (token, *_), state = after_a_prefix(name, pattern)

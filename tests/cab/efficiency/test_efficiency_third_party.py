@@ -106,7 +106,12 @@ OPTIONS = {
 
 MEDIUM = Setting(batch_size=2, embed_dim=128, num_heads=2)
 CASES = [
-    pytest.param(row, Pattern.parse(pattern), id=f"{row['attention']}-{row['name']}-{pattern}")
+    pytest.param(
+        row,
+        Pattern.parse(pattern),
+        id=f"{row['attention']}-{row['name']}-{pattern}",
+        marks=() if row["module"] == "torch" else pytest.mark.slow,
+    )
     for row in ROWS
     if not row["needs_cuda"] and find_spec(row["module"]) is not None
     for pattern in row["patterns"].split()
