@@ -28,8 +28,7 @@ class ABCAttention(Attention):
     up to t: the mean runs along. (The code released with CAB keeps only the last term of that running sum.)
 
     The state of CS is of constant size: for keys and for values, r means and the logarithms of their total
-    weights. That of CC is the memory of the source, formed once. There are no attention weights over tokens
-    to drop, so ``dropout`` is not used (as released).
+    weights. That of CC is the memory of the source, formed once. ``dropout`` is not used (as released).
 
     Args:
         num_landmarks: memory slots r of each head.

@@ -77,9 +77,8 @@ class GatedDeltaNetAttention(DeltaRule):
     Gated DeltaNet, Eq. 10. As `deltanet`, with b = sigmoid(x W + c), a_t = exp(-A softplus(x W_a + b_a)) and a gate
     after the norm, silu(x W_g) * norm(o). A and b_a have one number per head.
 
-    The initialization is that of NVlabs/GatedDeltaNet, which trained the paper's models: all maps as ``nn.Linear``, c
-    zero, A uniform in 0 to 16, and softplus(b_a) log-uniform in 0.001 to 0.1. A and b_a have no weight decay.
-    flash-linear-attention has no c.
+    The initialization is that of NVlabs/GatedDeltaNet, which trained the paper's models (attentions/defaults.csv). A
+    and b_a have no weight decay.
 
     Args:
         key_expansion: width of queries and keys relative to ``embed_dim``; 3/4 in the paper.

@@ -23,8 +23,7 @@ class EfficientAttention(Attention):
 
     A feature of the keys is a slot that holds the mean of all values, weighted by e^k. In pattern CS, which the paper
     does not have, the mean runs along: that of target t is over the positions up to t. The state is of constant size:
-    E means a head and, in CS, the logarithms of their total weights. There are no weights over tokens to drop, so
-    ``dropout`` is not used (as released).
+    E means a head and, in CS, the logarithms of their total weights. ``dropout`` is not used (as released).
     """
 
     has_constant_size_state = True

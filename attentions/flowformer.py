@@ -32,9 +32,7 @@ class FlowAttention(Attention):
     so that this is another function than NS of the prefix. Its state is of constant size.
 
     In NC the sums are over all targets, which have to be given together. That is why there is no CC: the published one
-    is this function, in which every target changes every other (and no exact one is linear).
-
-    ``dropout`` is not used: there are no weights over tokens.
+    is this function, in which every target changes every other (and no exact one is linear). ``dropout`` is not used.
 
     Args:
         competition_clamp: O' is held between minus this and this, as released; None for none. O' is 1 in the mean

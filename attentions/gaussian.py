@@ -53,8 +53,7 @@ class SkyformerAttention(Attention):
     A landmark is drawn from its own stretch of the sequence, once, at construction, and kept in the state_dict as a
     part of the length, so that a row has the same alone and in a batch. The system is solved by Cholesky's
     factorization. (The released code redraws in every call, in evaluation too, and takes six steps of an iteration
-    that starts from the largest sum of the whole batch.) There are no weights over tokens to drop, so ``dropout`` is
-    not used (as released).
+    that starts from the largest sum of the whole batch.) ``dropout`` is not used (as released).
 
     Args:
         num_landmarks: r.
@@ -131,8 +130,7 @@ class SoftAttention(Attention):
 
     Keys are the queries. Landmarks L = GELU(LN(W q)) of the means q of r segments, with W and the norm shared by all
     heads; queries come divided by E^(1/4). The released code has a strided convolution of an image in the place of
-    the means, and inverts by 20 steps of Newton's iteration; here the system is solved. There are no weights over
-    tokens to drop, so ``dropout`` is not used (as released).
+    the means, and inverts by 20 steps of Newton's iteration; here the system is solved. ``dropout`` is not used.
 
     Args:
         num_landmarks: segments r.

@@ -22,8 +22,7 @@ class LARAAttention(Attention):
     Proposal c is a Gaussian round mu_c = the mean query plus the mean key of segment c. A sample w_c gives a
     weighted mean of the values, with weights phi(k; w_c); a target mixes these means by the importance weights of
     the samples. log phi(x; w) = (w . x - |x|^2 / 2) / sqrt(E). Samples are drawn in training; evaluation takes the
-    means themselves. Segments are of the row's real tokens. There are no weights over tokens to drop, so
-    ``dropout`` is not used (as released).
+    means themselves. Segments are of the row's real tokens. ``dropout`` is not used (as released).
 
     Args:
         num_landmarks: proposals r.

@@ -25,8 +25,7 @@ class NystromAttention(Attention):
 
     The pseudo-inverse takes 6 iterations of Razavi et al. 2014, started from each matrix's own largest column sum
     (the released code takes the largest of the whole batch, so that rows change each other). A row with no more
-    tokens than landmarks gets softmax attention itself. There are no weights over tokens to drop, so ``dropout``
-    is not used (as released).
+    tokens than landmarks gets softmax attention itself. ``dropout`` is not used (as released).
 
     Args:
         num_landmarks: segments r.

@@ -23,9 +23,8 @@ class RetentionAttention(Recurrent):
     of the sum of its decays, gamma_h^0 to gamma_h^t. An RMS norm per head without weights and a gate follow, silu(x
     W_g) * norm(o), and then ``out_proj``.
 
-    The initialization is torchscale's: Xavier uniform with gain 2^-2.5 for q, k, v and the gate, and 2^-1 for
-    ``out_proj``. torchscale's parallel form also divides each score by the sum of the absolute scores of its row, at
-    least 1. The norm cancels this factor up to its epsilon; the recurrent form of torchscale does not have it.
+    The initialization is torchscale's. Its parallel form also divides each score by the sum of the absolute scores of
+    its row, at least 1: the norm cancels this factor up to its epsilon, and its recurrent form does not have it.
 
     Args:
         value_expansion: width of the values relative to the keys. The paper uses 2 and narrows the feed-forward

@@ -34,10 +34,8 @@ class RWKV6Attention(TokenShift):
     tanh(y W_1) W_2) with y = x_t + (x_{t-1} - x_t) mu_x. The decay is w = exp(-exp(w_0 + tanh(x W_3) W_4)). A layer
     norm per head, the factor silu(g) and ``out_proj`` follow. Scores are not divided by sqrt(K).
 
-    The initialization is that of RWKV-LM (RWKV-v5/src/model.py, ``RWKV_Tmix_x060`` and ``generate_init_weight``): mu,
-    w_0, u and the norm's weight depend on the position of the layer, W_1 and W_3 are zero, r and v orthogonal, k and
-    the gate orthogonal with gain 0.1, and ``out_proj`` is zero. Channel mixing, the feed-forward layer of RWKV, is part
-    of the backbone.
+    The initialization is that of RWKV-LM (RWKV-v5/src/model.py, ``RWKV_Tmix_x060`` and ``generate_init_weight``).
+    Channel mixing, the feed-forward layer of RWKV, is part of the backbone.
 
     Args:
         mix_rank: width between W_1 and W_2 per input; 32 in the released models.
@@ -142,10 +140,7 @@ class RWKV7Attention(TokenShift):
     divided by sqrt(K).
 
     The initialization is that of RWKV-LM (RWKV-v7/train_temp/src/model.py, ``RWKV_Tmix_x070`` and
-    ``generate_init_weight``): mu, xi, alpha, rho, w_0, a_0 and the norm's weight depend on the position of the layer,
-    W_1, A_1 and G_1 are zero, r and v orthogonal, k orthogonal with gain 0.1, and ``out_proj`` is zero. A single layer
-    cannot mix its values with those of the network's first layer. Channel mixing, the feed-forward layer of RWKV, is
-    part of the backbone.
+    ``generate_init_weight``). A single layer cannot mix its values with those of the network's first layer.
 
     Args:
         decay_rank: width between W_1 and W_2. The default is RWKV-LM's, 2.5 sqrt(``embed_dim``) rounded to a multiple

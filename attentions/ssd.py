@@ -26,9 +26,7 @@ class SSDAttention(Recurrent):
     A and b have one number per head. A gate and an RMS norm over all heads follow, norm(y * silu(u W_z)), and then
     ``out_proj``. q, k and v pass short convolutions with a bias before the silu.
 
-    The initialization is that of state-spaces/mamba: all maps as ``nn.Linear``, A uniform in 1 to 16, and the step
-    softplus(b) log-uniform in 0.001 to 0.1. A, D and b have no weight decay. Published heads are 64 wide, of twice the
-    model's width; here there are ``num_heads`` heads.
+    The initialization is that of state-spaces/mamba (attentions/defaults.csv). A, D and b have no weight decay.
 
     Args:
         state_size: width of B and C, the state size per feature; 128 in the released models.

@@ -39,8 +39,7 @@ class NormAttention(Attention):
 
     Nothing divides by a sum of weights, so weights may be negative and gradients stay bounded (their Eq. 15). Of the
     first token of CS only the direction of v remains. Sums are formed in float32 at least; a padded key has no
-    features. There are no weights to drop, so ``dropout`` is not used. The state of decoding is of constant size: the
-    sums phi(k)^T v, and how many tokens were read.
+    features. ``dropout`` is not used. The state of decoding is the sums phi(k)^T v and the number of tokens.
 
     Args:
         kernel: phi: elu1 (1 + elu, the paper's T2 and its ablations), elu (T1), relu or identity.

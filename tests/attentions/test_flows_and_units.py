@@ -12,13 +12,6 @@ from tests.attentions.agreement import (
 )
 
 
-def test_flowformer_of_one_token_gives_a_part_of_its_value() -> None:
-    module = make("flowformer", "NS")
-    query, key, value = torch.randn(3, 3, 1, 8, dtype=torch.float64)
-    expected = torch.tensor(1.0).sigmoid().item() * value
-    torch.testing.assert_close(module.reference(query, key, value), expected, rtol=1e-5, atol=1e-5)
-
-
 def test_flowformers_published_causal_cross_form_sees_later_targets() -> None:
     """It is the noncausal class, here pattern NC: the last target moves the first output. So no CC is registered."""
     module = make("flowformer", "NC")
@@ -28,13 +21,6 @@ def test_flowformers_published_causal_cross_form_sees_later_targets() -> None:
     assert gradient[0, -1].abs().max() > 1e-6
     with pytest.raises(UserError):
         build_attention("flowformer", pattern="CC", embed_dim=24, num_heads=3)
-
-
-def test_channels_without_temperature_are_averaged() -> None:
-    module = make("xcit", "NS")
-    torch.nn.init.zeros_(module.temperature)  # type: ignore[arg-type]
-    query, key, value = torch.randn(3, 3, 7, 8, dtype=torch.float64)
-    torch.testing.assert_close(module.reference(query, key, value), value.mean(dim=-1, keepdim=True).expand_as(value))
 
 
 def test_one_group_without_the_linear_part_is_the_quadratic_unit() -> None:

@@ -15,18 +15,6 @@ from cab import LayerPosition, build_attention
 from cab.training import parameter_groups
 
 
-def test_retention_begins_as_released() -> None:
-    """torchscale 4d1e0e8, ``MultiScaleRetention.reset_parameters``: uniform with these bounds, no norm weights."""
-    module = build_attention("retention", pattern="CS", embed_dim=96, num_heads=3)
-    assert {name for name, _ in module.named_parameters()} == {
-        f"{name}_proj.weight" for name in ("q", "k", "v", "gate", "out")
-    }
-    for name, gain in (("q", 2**-2.5), ("k", 2**-2.5), ("v", 2**-2.5), ("gate", 2**-2.5), ("out", 0.5)):
-        weight = module.get_parameter(f"{name}_proj.weight")
-        bound = gain * (6 / sum(weight.shape)) ** 0.5
-        assert 0.99 * bound < weight.abs().max() <= bound
-
-
 def lightning_decays(**options: Any) -> Tensor:
     module = build_attention("lightning", pattern="CS", embed_dim=48, **options)
     x = torch.ones(1, module.num_heads, 2, 48 // module.num_heads, dtype=torch.float64)

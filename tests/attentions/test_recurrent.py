@@ -10,8 +10,6 @@ import torch
 from torch import Tensor
 
 from attentions.bases.token_shift import TokenShift
-from attentions.kernels.recurrence import recurrence
-from attentions.rwkv import RWKV7Attention
 from cab import Attention, LayerPosition, PaddingMasks, UserError, build_attention
 from tests.attentions.agreement import (
     assert_forms_agree,
@@ -84,21 +82,6 @@ def shared_with(module: Attention, other: Attention) -> None:
     module.load_state_dict(wanted)
 
 
-def test_a_gated_delta_rule_that_forgets_nothing_is_the_delta_rule() -> None:
-    plain = make("deltanet", "CS")
-    gated = make("gated_deltanet", "CS", key_expansion=1.0, value_expansion=1.0)
-    shared_with(gated, plain)
-    with torch.no_grad():
-        gated.log_rate.fill_(-100.0)
-        gated.strength_proj.bias.zero_()
-    x = torch.randn(1, 30, 24, dtype=torch.float64)
-    extras = {**gated.query_side_inputs(x), **gated.key_side_inputs(x)}
-    extras["gate"] = torch.full_like(extras["gate"], 40.0)  # silu is the identity there
-    heads = plain.project(x, x, x)
-    expected = 40.0 * plain.attend(*heads, PaddingMasks(), **plain.key_side_inputs(x))
-    torch.testing.assert_close(gated.attend(*heads, PaddingMasks(), **extras), expected)
-
-
 def test_gates_that_forget_nothing_leave_a_sum() -> None:
     module = make("gla", "CS", key_expansion=1.0)
     with torch.no_grad():
@@ -110,23 +93,6 @@ def test_gates_that_forget_nothing_leave_a_sum() -> None:
     gate = module.query_side_inputs(x)
     output = module.finish(expected, value, gate)
     torch.testing.assert_close(module(x), module.out_proj(module.merge_heads(output)))
-
-
-def test_retention_forgets_and_turns_with_the_distance() -> None:
-    """Scores q_i k_j gamma^(i - j), at each i divided by the root of the sum of the decays, depend on the distance."""
-    module = make("retention", "CS")
-    query, key = torch.randn(2, 1, 3, 1, 8, dtype=torch.float64)
-    value = torch.ones(1, 3, 9, 16, dtype=torch.float64)
-    position = torch.arange(9)[None]
-    terms = module.recurrence_inputs(query.expand(-1, -1, 9, -1), key.expand(-1, -1, 9, -1), value, {}, position)
-    decays = 1 - 2.0 ** -torch.arange(5, 8, dtype=torch.float64)
-    total = (decays[:, None] ** torch.arange(9)).cumsum(dim=-1)  # [H, N]
-    weights = terms.query @ terms.key.mT * total.sqrt().unsqueeze(-1)
-    for distance in range(9):
-        diagonal = weights.diagonal(-distance, -2, -1)
-        torch.testing.assert_close(diagonal, diagonal[..., :1].expand_as(diagonal))
-    assert terms.log_decay is not None
-    torch.testing.assert_close(terms.log_decay[0, :, 0].exp(), decays)
 
 
 def test_only_the_first_layer_of_lightning_encodes_positions() -> None:
@@ -158,22 +124,6 @@ def test_rwkv7_has_gradients_in_a_backward_pass_under_autocast() -> None:
         gradients = torch.autograd.grad(module(x).sum(), [x, *module.parameters()])
     assert all(gradient.isfinite().all() for gradient in gradients)
     assert gradients[0].any()
-
-
-def test_rwkv7_without_learning_rates_forgets_and_adds() -> None:
-    """It removes nothing, and writes k (1 - alpha): sums that forget by feature."""
-    module = make("rwkv7", "CS")
-    assert isinstance(module, RWKV7Attention)
-    x = torch.randn(1, 40, 24, dtype=torch.float64)
-    heads, extras = module.inputs(x, x.roll(1, dims=1))
-    extras["rate"] = torch.full_like(extras["rate"], -1e3)
-    terms = module.recurrence_inputs(*heads, extras, torch.zeros(1, 1))
-    with torch.no_grad():
-        module.bonus.zero_()
-    memory = torch.zeros(1, 3, 8, 8, dtype=torch.float64)
-    key = terms.key * (1 - module.replaced)
-    expected, last = recurrence(terms.query, key, terms.value, terms.log_decay, memory)
-    torch.testing.assert_close(module.update(terms, memory, module.forms[0]), (module.normalize(expected), last))
 
 
 def test_retention_needs_pairs_of_features() -> None:

@@ -32,12 +32,6 @@ class TestForms:
     def test_convolution_is_the_recurrence(self, pattern: str, length: int) -> None:
         agreement.assert_forms_agree(make(pattern), length, length, masked=length > 1)
 
-    def test_padding_is_nothing(self, pattern: str) -> None:
-        agreement.assert_padding_is_nothing(make(pattern), 23, 23)
-
-    def test_dropout_in_both_passes(self, pattern: str) -> None:
-        agreement.assert_dropout(make(pattern, dropout=0.4), 31)
-
     def test_in_many_pieces(self, pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
         module, x = make(pattern), torch.randn(2, 60, agreement.WIDTH, dtype=torch.float64, requires_grad=True)
         whole = output_and_gradients(module, x)
@@ -87,33 +81,8 @@ def test_state_matrix_is_hippo_legs() -> None:
         seen, expected = matrix @ seen, hippo @ expected
 
 
-def test_causal() -> None:
-    """Up to what a Fourier transform rounds: nothing of later tokens comes through."""
-    module, x = make("CS"), torch.randn(1, 40, agreement.WIDTH, dtype=torch.float64, requires_grad=True)
-    output = module(x)
-    for i in range(40):
-        (gradient,) = torch.autograd.grad(output[0, i].sum(), x, retain_graph=True)
-        assert gradient[0, i + 1 :].abs().sum() < 1e-10 * gradient.abs().max()
-        assert gradient[0, : i + 1].abs().sum(dim=1).gt(1e-6).all()
-
-
 def test_decodes() -> None:
     agreement.assert_decodes(make("CS"), 41, 41, (5, 1, 17, 1))
-
-
-def test_two_directions_are_a_run_each_way() -> None:
-    """Before the GELU, what comes after a token is a causal run over the reversed sequence, one token late."""
-    both, x = make("NS"), torch.randn(2, 30, agreement.WIDTH, dtype=torch.float64)
-    past, future = both.kernel(30, *both.modes()).unbind(1)
-    later = torch.cat([torch.zeros_like(x[:, :1]), x.flip(1)[:, :-1]], dim=1)
-    expected = causal(past, x) + causal(future, later).flip(1) + both.skip * x
-    torch.testing.assert_close(both(x), both.out_proj(torch.nn.functional.gelu(expected)))
-
-
-def causal(kernel: Tensor, x: Tensor) -> Tensor:
-    """sum_{j <= i} kernel_{i - j} x_j, [D, L] and [B, L, D], pair by pair."""
-    lag = torch.arange(x.shape[1])[:, None] - torch.arange(x.shape[1])
-    return torch.einsum("dij,bjd->bid", kernel[:, lag.clamp(min=0)] * (lag >= 0), x)
 
 
 def test_without_low_rank_every_mode_is_alone() -> None:

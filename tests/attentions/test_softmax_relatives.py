@@ -9,7 +9,6 @@ import torch
 
 from attentions.differential import DifferentialAttention
 from attentions.forgetting import ForgettingAttention
-from attentions.kernels.layers import rotate
 from attentions.mla import LatentKeyValueAttention
 from attentions.nsa import NativeSparseAttention
 from cab import Attention, UserError, build_attention
@@ -37,18 +36,6 @@ def test_differential_heads_are_half_of_an_even_number(heads: int) -> None:
     assert_forms_agree(module, 9, 0)
 
 
-def test_differential_attention_without_its_second_part_is_softmax_attention() -> None:
-    module = build_attention("differential", pattern="CS", embed_dim=12, num_heads=1).double()
-    vanilla = build_attention("vanilla", pattern="CS", embed_dim=12, num_heads=1).double()
-    assert isinstance(module, DifferentialAttention)
-    module.factor = lambda: torch.zeros((), dtype=torch.float64)  # type: ignore[method-assign]
-    query, key, value = torch.randn(3, 1, 1, 7, 12, dtype=torch.float64)
-    halves = [torch.cat([x[..., :6] * 2**0.25, torch.zeros_like(x[..., :6])], dim=-1) for x in (query, key)]
-    expected = vanilla.softmax_attention(*halves, value, is_causal=True)  # type: ignore[operator]
-    expected = expected / (expected.square().mean(dim=-1, keepdim=True) + 1e-5).sqrt() * (1 - module.initial)
-    torch.testing.assert_close(module.softmax_attention(query, key, value, is_causal=True), expected)
-
-
 def test_forgetting_nothing_is_softmax_attention() -> None:
     module, vanilla = make("forgetting", "CS"), make("vanilla", "CS")
     assert isinstance(module, ForgettingAttention)
@@ -67,21 +54,6 @@ def test_what_was_forgotten_over_thousands_of_tokens_does_not_round_the_near_one
     torch.nn.init.constant_(module.forget.bias, -5.0)
     x = torch.randn(1, 4000, 8)
     torch.testing.assert_close(module(x)[:, -1], module(x[:, -10:])[:, -1], rtol=1e-5, atol=1e-6)
-
-
-def test_sigmoid_attention_of_zero_queries() -> None:
-    query, key = torch.zeros(2, 1, 7, 24, dtype=torch.float64)
-    module = make("sigmoid", "NS")
-    value = torch.randn(3, 7, 8, dtype=torch.float64)
-    query, key = (x.view(1, 7, 3, 8).transpose(1, 2)[0] for x in (query, key))
-    expected = (7 / 8) * value.mean(dim=1, keepdim=True).expand_as(value)
-    torch.testing.assert_close(module.reference(query, key, value), expected)
-
-
-def test_rotary_products_depend_on_the_distance() -> None:
-    query, key = torch.randn(2, 1, 1, 1, 6, dtype=torch.float64)
-    products = [rotate(query, torch.tensor([[i]])) @ rotate(key, torch.tensor([[i + 5]])).mT for i in (0, 4000)]
-    torch.testing.assert_close(*products)
 
 
 def _nsa_of_every_block() -> Attention:

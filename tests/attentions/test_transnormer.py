@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from attentions.kernels.layers import SimpleRMSNorm
 from attentions.transnormer import DiagAttention
 from cab import LayerPosition, PaddingMasks, build_attention, build_backbone
 from tests.attentions.agreement import (
@@ -61,38 +60,6 @@ def test_steps_of_decoding_do_not_overflow(form: str) -> None:
             step, state = module.step(token, state)
             steps.append(step)
         torch.testing.assert_close(torch.stack(steps, dim=1), module(x), atol=0.01, rtol=0.01)
-
-
-def test_one_head_is_the_norm_of_linear_attention() -> None:
-    """The denominator is one number a row and head: a norm over the head takes it out."""
-    options: dict[str, Any] = {"embed_dim": 8, "num_heads": 1, "pattern": "CS"}
-    norm, linear = (build_attention(name, **options).double() for name in ("norm_attention", "linear"))
-    linear.load_state_dict(norm.state_dict())
-    for module in (norm, linear):
-        module.out_proj = torch.nn.Identity()
-    x = torch.randn(2, 9, 8, dtype=torch.float64)
-    torch.testing.assert_close(norm(x), SimpleRMSNorm()(linear(x)), rtol=1e-6, atol=1e-7)
-
-
-def test_without_kernel_and_norm_it_is_a_memory_that_forgets_nothing() -> None:
-    """A cumulative sum of outer products, read by the query."""
-    module = make("norm_attention", "CS", kernel="identity", norm="none")
-    q, k, v = torch.randn(3, 2, 3, 9, 8, dtype=torch.float64)
-    state = (k.unsqueeze(-1) * v.unsqueeze(-2)).cumsum(dim=2)
-    expected = (q.unsqueeze(-1) * state).sum(dim=-2)
-    torch.testing.assert_close(module.attend(q, k, v, PaddingMasks()), expected)
-
-
-def test_with_lrpe_weights_depend_on_distances_alone() -> None:
-    module = make("norm_attention", "NC", positions="lrpe")
-    q, k = torch.randn(2, 1, 1, 1, 8, dtype=torch.float64).expand(2, 1, 1, 9, 8)
-    assert module.rotary is not None
-    phi_q, phi_k = (module.rotary(module.kernel(x), torch.arange(9)[None]) for x in (q, k))  # type: ignore[operator]
-    weights = (phi_q @ phi_k.mT)[0, 0]
-    for distance_ in range(-8, 9):
-        diagonal = weights.diagonal(distance_)
-        torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal))
-    assert weights[0].std() > 1e-3
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 6])
