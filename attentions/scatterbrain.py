@@ -18,7 +18,7 @@ from attentions.kernels.chunks import dropout_factor, dropout_seed
 from attentions.kernels.exponential_features import KeyMeans
 from attentions.kernels.numerics import neg_inf, recompute, upcast
 from attentions.kernels.token_cache import gather_tokens
-from attentions.performer import orthogonal_gaussians
+from attentions.random_features import orthogonal_gaussians
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit
 from cab.padding import lengths

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attentions.dpfp import DPFPAttention
+from attentions.deltanet import DPFPAttention
 from attentions.kernels.linear_attention import (
     KERNELS,
     Elementwise,
@@ -19,7 +19,7 @@ from attentions.kernels.linear_attention import (
     away_from_zero,
     unit,
 )
-from attentions.rfa import RandomFeatureAttention
+from attentions.random_features import RandomFeatureAttention
 from cab import PaddingMasks, Pattern, build_attention
 from cab.attention import DecodeState
 from tests.attentions.agreement import (

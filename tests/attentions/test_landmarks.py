@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from attentions.kernels.key_summaries import segment_means, segments
-from attentions.nystromformer import pseudo_inverse
+from attentions.landmarks import pseudo_inverse
 from cab import build_attention
 from tests.attentions.agreement import make
 

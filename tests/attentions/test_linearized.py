@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attentions.performer import PerformerAttention, ReleasedExponential
+from attentions.random_features import PerformerAttention, ReleasedExponential
 from cab import build_attention
 from tests.attentions.agreement import make
 
