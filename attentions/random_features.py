@@ -87,13 +87,7 @@ class PerformerAttention(LinearizedAttention):
         """Return the mean value of each feature, ``means`` [B, H, r, E], and the log of its sum, ``log_mass``."""
         if self.denominator_floor:
             return super().reduce_source(self.released_logarithms(key, padding, dim=(-2, -1)), value, padding, where)
-        hidden = None
-        if padding is not None:
-            hidden = torch.zeros_like(padding, dtype=key.dtype).masked_fill_(padding, neg_inf())
-            hidden = hidden[:, None, None].expand(-1, self.num_heads, -1, -1).flatten(0, 1)
-        heads = ((key * self.head_dim**-0.25).flatten(0, 1), value.flatten(0, 1))
-        means, log_mass = KeyMeans.apply(*heads, self._weights_of_rows(key), hidden)
-        means, log_mass = (x.unflatten(0, key.shape[:2]) for x in (means, log_mass))
+        means, log_mass = feature_means(key * self.head_dim**-0.25, value, self.weights, padding)
         if padding is not None:
             means = means.masked_fill(padding.all(dim=1)[:, None, None, None], 0.0)
         return {"means": means, "log_mass": log_mass}
@@ -103,11 +97,7 @@ class PerformerAttention(LinearizedAttention):
             return super().read(self.released_logarithms(query, None, dim=(-1,)), summary, where)
         memory = [summary[name].flatten(0, 1) for name in ("means", "log_mass")]
         heads = (query * self.head_dim**-0.25).flatten(0, 1)
-        return read_features(heads, self._weights_of_rows(query), *memory).unflatten(0, query.shape[:2])
-
-    def _weights_of_rows(self, x: Tensor) -> Tensor:
-        """[B H, r, E]."""
-        return self.weights.to(x.dtype).expand(x.shape[0], -1, -1, -1).flatten(0, 1)
+        return read_features(heads, _per_sequence(self.weights, query), *memory).unflatten(0, query.shape[:2])
 
     def features(self, x: Tensor, _where: PositionInfo) -> Tensor:
         logs = self.logarithms(x)
@@ -144,6 +134,22 @@ class PerformerAttention(LinearizedAttention):
         if self.pattern is Pattern.CS:
             logs = logs.masked_fill(torch.ones_like(logs, dtype=torch.bool).triu(1), -torch.inf)
         return logs.softmax(dim=-1) @ value
+
+
+def feature_means(key: Tensor, value: Tensor, weights: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the mean value of each feature of keys [B, H, M, E], [B, H, r, E], and the logarithm of its sum."""
+    hidden = None
+    if padding is not None:
+        hidden = torch.zeros_like(padding, dtype=key.dtype).masked_fill_(padding, neg_inf(key.dtype))
+        hidden = hidden[:, None, None].expand(-1, key.shape[1], -1, -1).flatten(0, 1)
+    rows = key.flatten(0, 1), value.flatten(0, 1), _per_sequence(weights, key)
+    means, log_mass = (x.unflatten(0, key.shape[:2]) for x in KeyMeans.apply(*rows, hidden))
+    return means, log_mass
+
+
+def _per_sequence(weights: Tensor, x: Tensor) -> Tensor:
+    """Expand [H, r, E] to [B H, r, E]."""
+    return weights.to(x.dtype).expand(x.shape[0], -1, -1, -1).flatten(0, 1)
 
 
 def orthogonal_gaussians(num_heads: int, num_features: int, head_dim: int) -> Tensor:

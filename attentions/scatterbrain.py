@@ -15,10 +15,9 @@ from torch.nn import functional as F
 
 from attentions.bases.options import check_at_least, check_even
 from attentions.kernels.chunks import dropout_factor, dropout_seed
-from attentions.kernels.exponential_features import KeyMeans
 from attentions.kernels.numerics import neg_inf, recompute, upcast
 from attentions.kernels.token_cache import gather_tokens
-from attentions.random_features import orthogonal_gaussians
+from attentions.random_features import feature_means, orthogonal_gaussians
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit
 from cab.padding import lengths
@@ -155,13 +154,7 @@ class ScatterbrainAttention(Attention):
 
     def summary(self, k: Tensor, v: Tensor, hidden: Tensor | None) -> Far:
         """Return the mean value of each feature and the logarithm of its sum over keys [B, H, m, E]."""
-        added = None
-        if hidden is not None:
-            added = torch.zeros_like(hidden, dtype=k.dtype).masked_fill_(hidden, neg_inf(k.dtype))
-            added = added[:, None, None].expand(-1, self.num_heads, -1, -1).flatten(0, 1)
-        weights = self.weights.to(k.dtype).expand(len(k), -1, -1, -1).flatten(0, 1)
-        means, log_mass = KeyMeans.apply(k.flatten(0, 1), v.flatten(0, 1), weights, added)
-        means, log_mass = (x.unflatten(0, k.shape[:2]) for x in (means, log_mass))
+        means, log_mass = feature_means(k, v, self.weights, hidden)
         return means, log_mass - math.log(self.num_features) / 2
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
