@@ -96,13 +96,3 @@ def fresh_cab(*arguments: str | Path, cwd: Path, **environment: str) -> subproce
         timeout=300,
         check=False,
     )
-
-
-def refused(process: subprocess.CompletedProcess[str], *words: str) -> None:
-    """It ended with one line for the user, which has all the words, and wrote no table."""
-    assert process.returncode == 2, process.stderr
-    assert process.stdout == ""
-    lines = process.stderr.strip().splitlines()
-    assert len(lines) == 1, process.stderr
-    for word in words:
-        assert word in lines[0]

@@ -64,15 +64,15 @@ def test_a_job_of_slurm_imports_ours(hostile: Path, monkeypatch: pytest.MonkeyPa
 
     given: dict[str, Any] = {}
 
-    def executor(**options: Any) -> Any:
+    def executor(_folder: Path, **options: Any) -> Any:
         given.update(options)
         raise RuntimeError("no Slurm here")
 
-    monkeypatch.setattr(submitit, "AutoExecutor", executor)
+    monkeypatch.setattr(submitit, "SlurmExecutor", executor)
     cells: list[tuple[Cell, Job]] = []
     with pytest.raises(UserError, match="no Slurm here"):
         _submit(cells, SlurmConfig(), hostile)
-    imported = start([*shlex.split(given["slurm_python"]), "-u", "-c", f"import {', '.join(OURS)}"], hostile)
+    imported = start([*shlex.split(given["python"]), "-u", "-c", f"import {', '.join(OURS)}"], hostile)
     assert imported.returncode == 0
     replaced = start([sys.executable, "-u", "-c", "import tasks"], hostile)
     assert replaced.returncode == 77, "the files are harmless: nothing was shown"
