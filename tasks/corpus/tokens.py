@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from cab.files.cache import prepared, progress
 from tasks.bpe import WORDS, read_bpe, trained_bpe, words_of
@@ -76,6 +79,11 @@ class Corpus:
         """Yield all entries of a part in chunks."""
         for start in range(0, len(self.files[part]), CHUNK):
             yield self.read(part, start, start + CHUNK)
+
+    def books(self, part: str) -> Iterator[Tensor]:
+        """Yield the entries [n] of each book of a part."""
+        for begin, end in itertools.pairwise([0, *self.ends[part].tolist()]):
+            yield torch.from_numpy(self.read(part, begin, end))
 
     def text(self, entries: list[int]) -> str:
         """Decode dictionary entries to text; END becomes a line break, masks and padding are dropped."""

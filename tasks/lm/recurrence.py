@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from typing import Any, NamedTuple, cast
 
@@ -29,12 +28,6 @@ class Segment(NamedTuple):
 
     tokens: Tensor
     begins: Tensor
-
-
-def books(corpus: Corpus, part: str) -> Iterator[Tensor]:
-    """Yield the tokens [n] of each book of a part."""
-    for begin, end in itertools.pairwise([0, *corpus.ends[part].tolist()]):
-        yield torch.from_numpy(corpus.read(part, begin, end))
 
 
 class BookChunks(Dataset[Segment]):

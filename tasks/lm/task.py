@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor
@@ -24,9 +24,11 @@ from tasks.corpus.books import WIKITEXTS, SyntheticBooks, find_books
 from tasks.corpus.facts import Facts, FactScores, Names, names_variant
 from tasks.corpus.losses import RepeatScores, token_losses
 from tasks.corpus.tokens import PAD, perplexity, read_corpus, unigram_loss
-from tasks.lm.recurrence import BookChunks, Segment, books, read_books, stretch_losses
 from tasks.lm.synthetic import LEVELS, generate_book
 from tasks.pictures import draw_grid
+
+if TYPE_CHECKING:
+    from tasks.lm.recurrence import BookChunks, Segment
 
 log = logging.getLogger(__name__)
 
@@ -146,6 +148,8 @@ class LM(Task):
         self._facts = Facts.of(self.corpus) if self._asks else None
         self._training: Blocks | BookChunks
         if self.memory_length:
+            from tasks.lm.recurrence import BookChunks
+
             self._training = BookChunks(self.corpus, "train", self.block_len)
         else:
             self._training = Blocks(self.corpus, "train", self.block_len, whole=True)
@@ -167,13 +171,15 @@ class LM(Task):
 
     def loss(self, backbone: Backbone, batch: Tensor | Segment) -> Tensor:
         """Return the mean negative log-likelihood in nats per scored token."""
-        if isinstance(batch, Segment):
-            return self.recurrent_loss(backbone, batch, None)[0]
-        return self.scored_losses(backbone, batch).mean()
+        if self.memory_length:
+            return self.recurrent_loss(backbone, cast("Segment", batch), None)[0]
+        return self.scored_losses(backbone, cast(Tensor, batch)).mean()
 
     def recurrent_loss(
         self, backbone: Backbone, batch: Segment, mems: DecodeState | None
     ) -> tuple[Tensor, DecodeState]:
+        from tasks.lm.recurrence import stretch_losses
+
         losses, mems = stretch_losses(backbone, self.corpus.size, batch, mems, self.memory_length)
         scored = self._is_scored(batch.tokens[:, 1:])
         return losses[scored].sum() / scored.sum().clamp(min=1), mems
@@ -218,6 +224,8 @@ class LM(Task):
         self, backbone: Backbone, batches: Batches, part: str, length: int, limit: int | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield tokens and losses of books; ``length`` includes the block and its memory."""
+        from tasks.lm.recurrence import BookChunks, read_books
+
         blocks = BookChunks(self.corpus, part, min(length, self.block_len), limit=limit)
         rows, remembered = self.evaluation_batch_size, max(0, length - self.block_len)
         return read_books(backbone, batches, self.corpus, blocks, rows=rows, remembered=remembered)
@@ -288,7 +296,7 @@ class LM(Task):
     def _looked_up(self, facts: Facts, window: int) -> dict[str, float]:
         scores = FactScores(facts, LEVELS)
         blocks = Blocks(self.corpus, "test", self.block_len, whole=True)
-        rows = books(self.corpus, "test") if self.memory_length else (blocks[i] for i in range(len(blocks)))
+        rows = self.corpus.books("test") if self.memory_length else (blocks[i] for i in range(len(blocks)))
         for tokens in rows:
             scores.add_look_up(tokens, window)
         return {"ppl": perplexity(scores.mean), **scores.perplexities()}

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from backbones.layers import reversible
 from cab import Backbone, UserError, build_backbone
-from cab.training import after_optimizer_step, auxiliary_loss
+from cab.training import auxiliary_loss
 from cab.verification.growth import peak_bytes
 from tests.backbones.language_models import VOCABULARY, padding, small, tokens
 
@@ -88,27 +88,6 @@ def test_memory_hardly_grows_with_depth() -> None:
 
     assert peak(8, reversible=True) <= 1.15 * peak(2, reversible=True)
     assert peak(8) > 2 * peak(2)
-
-
-@pytest.mark.parametrize("attention", ["routing", "compressive"])
-def test_what_attentions_gather_is_counted_once(attention: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Losses of their own with their gradients, and buffers that learn at the end of a step."""
-    options = {"routing": {"num_clusters": 2, "window": 6}, "compressive": {"segment": 4, "memory": 4, "compressed": 3}}
-    spec = {"name": attention, **options[attention]}
-    found = []
-    for _ in range(2):
-        torch.manual_seed(0)
-        backbone = network("gpt2", spec, num_layers=3).train()
-        loss = objective(backbone, tokens(3, 21))
-        loss.backward()
-        assert auxiliary_loss(backbone) is None
-        before = {name: x.clone() for name, x in backbone.named_buffers()}
-        after_optimizer_step(backbone)
-        learned = {name: x for name, x in backbone.named_buffers() if not torch.equal(x, before[name])}
-        found.append({"loss": loss, **learned, **{n: p.grad for n, p in backbone.named_parameters()}})
-        plainly(monkeypatch)
-    assert any("centroids" in name or "mean" in name for name in found[0]) or attention != "routing"
-    torch.testing.assert_close(*found)
 
 
 def test_decoding_is_training() -> None:

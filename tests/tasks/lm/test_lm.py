@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -181,17 +180,6 @@ def test_without_books_the_way_out_is_named() -> None:
         find_books("pg19", None, None, synthetic=SyntheticBooks(generate_book))
 
 
-@pytest.mark.parametrize("names", [16, 32])
-def test_generated_books_are_always_the_same_and_answer_what_they_told(names: int) -> None:
-    assert generate_book(3, names=names) == generate_book(3, names=names) != generate_book(4, names=names)
-    for told, asked in zip(*[iter(generate_book(5, names=names).splitlines())] * 2, strict=True):
-        facts, words = told.split()[1:], asked.split()[1:]
-        assert len(facts) == names
-        questions = [(a, b) for a, b in itertools.pairwise(words) if b in THINGS]
-        assert len(questions) == 48
-        assert all(name in facts if name.endswith(thing) else name + thing in facts for name, thing in questions)
-
-
 @pytest.fixture(scope="module")
 def generated() -> LM:
     return ready(None, dataset="synthetic", vocab_size=800, block_len=128, loss_on="answers")
@@ -265,13 +253,3 @@ def test_answers_alone_are_of_generated_books_with_their_words(tmp_path: Path) -
     assert "unigram" in books.baselines()
     with pytest.raises(UserError, match="vocab_size to 800"):
         ready(None, dataset="synthetic", vocab_size=300, loss_on="answers")
-
-
-@pytest.mark.slow
-def test_real_books(samples: Path) -> None:
-    task = ready(samples, vocab_size=400, block_len=256)
-    entries = task.corpus.read("validation", 0, 400).tolist()
-    book = (samples / "lm" / "validation" / "120.txt").read_text()
-    assert book.startswith(task.corpus.text(entries)[:200])
-    assert task.corpus.words["test"] == sum(len(p.read_text().split()) for p in (samples / "lm" / "test").glob("*.txt"))
-    assert 50 < task.baselines()["unigram"]["ppl"] < 400

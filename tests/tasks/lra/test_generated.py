@@ -53,24 +53,6 @@ def test_images_are_as_the_originals() -> None:
     assert 14 <= labels.sum() <= 34
 
 
-def test_texts_are_told_by_their_markers() -> None:
-    task = LongRangeArena(dataset="text_synthetic", length=256, examples=800, test_examples=100)
-    task.check()
-    task.setup(None)
-    rows = task.parts["test"]
-    assert {len(rows.text(row)) for row in range(100)} == {256}
-    for row in range(100):
-        words = rows.text(row).tobytes().split()
-        votes = [
-            1 if word in (b"jizul", b"zujal", b"lajiz", b"uzlij") else -1
-            for word in words
-            if b"q" in word or b"z" in word
-        ]
-        assert len(votes) == 9
-        assert (sum(votes) > 0) == bool(rows.labels[row])
-    assert task.baselines()["bag_of_words"]["accuracy"] > 90
-
-
 def test_black_as_padding_is_not_attended_to() -> None:
     task = LongRangeArena(
         dataset="pathfinder_synthetic", side=16, segments=4, examples=8, test_examples=4, zero_pixel_is_padding=True

@@ -37,7 +37,7 @@ def network(task: LongRangeArena, attention: str = "vanilla", **options: Any) ->
     )
 
 
-@pytest.mark.parametrize("preset", ["paper", "mini", "smoke"])
+@pytest.mark.parametrize("preset", ["paper", "mini"])
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_every_preset_composes_a_whole_cell(dataset: str, preset: str) -> None:
     cell = Cell.from_config(composed(dataset, preset))

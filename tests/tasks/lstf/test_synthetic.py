@@ -69,11 +69,3 @@ def test_a_window_is_an_episode() -> None:
     assert torch.equal(task._test[0]["past"], task._test.values[:PAST])
     names = [metric.name for metric in task.metrics]
     assert names == ["mse", "mae", "mse_direct", "mse_lookup", "mse_long_lookup"]
-
-
-def test_the_target_is_a_channel_of_values_and_a_user_needs_no_files() -> None:
-    many, one = LSTF(dataset="synthetic"), LSTF(dataset="synthetic", features="S", seq_len=19, pred_len=5, label_len=3)
-    many.seq_len, many.label_len, many.pred_len = 19, 3, 5
-    for task in (many, one):
-        task.setup(None)
-    assert torch.equal(one.training_set.values[:, 0], many.training_set.values[:, 6])

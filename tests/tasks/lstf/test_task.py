@@ -196,6 +196,7 @@ def test_what_the_backbone_is_told(features: str, channels: int) -> None:
         ("weather", 35_064, 12, 1.4067),
     ],
 )
+@pytest.mark.slow
 def test_the_official_files(dataset: str, rows: int, channels: int, mean: float, samples: Path) -> None:
     task = ready(dataset, samples)
     assert task.series.values.shape == (rows, channels)

@@ -115,7 +115,7 @@ def composed(dataset: str, preset: str, *overrides: str, pattern: str = "CS") ->
     return compose([*(f"{key}={value}" for key, value in {**chosen, "preset": preset}.items()), *overrides])
 
 
-@pytest.mark.parametrize("preset", ["paper", "mini", "smoke"])
+@pytest.mark.parametrize("preset", ["paper", "mini"])
 @pytest.mark.parametrize("dataset", TASKS.get("probe").datasets)
 def test_every_preset_composes_a_whole_cell(dataset: str, preset: str) -> None:
     cell = Cell.from_config(composed(dataset, preset, *(["device=cpu"])))
@@ -168,7 +168,9 @@ def test_examples_to_look_at(tmp_path: Path) -> None:
     assert [text.count(label) for label in ("context", "queries", "answers")] == [4, 4, 4]
 
 
-@pytest.mark.parametrize("pattern", [str(pattern) for pattern in Pattern])
+@pytest.mark.parametrize(
+    "pattern", ["CS", *(pytest.param(each, marks=pytest.mark.slow) for each in ("NS", "NC", "CC"))]
+)
 def test_sixty_steps_teach_vanilla_to_recall_and_none_nothing(pattern: str) -> None:
     task = Probe(dataset="recall", vocab_size=8, pairs=4, num_queries=8, examples=1920, test_examples=200)
     task.setup(None)

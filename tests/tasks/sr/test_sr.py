@@ -194,9 +194,3 @@ def test_without_images_the_way_out_is_named(tmp_path: Path) -> None:
     for root in (None, tmp_path):
         with pytest.raises(UserError, match="dataset=synthetic"):
             read_pairs("ffhq", root, low=8, high=16)
-
-
-def test_real_faces(samples: Path) -> None:
-    task = ready(samples, low_resolution=16, high_resolution=128, num_held_out=3)
-    assert len(task.training_set) == 10
-    assert 15 < task.baselines()["bicubic"]["psnr"] < 30
