@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, get_type_hints
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -84,23 +84,3 @@ def differentiable_operator(
             return differentiate(backward, ctx, *output_gradients)
 
     return lambda *inputs: call(*inputs) if torch.compiler.is_compiling() else Plain.apply(*inputs)
-
-
-def of_flat_arguments(function: Callable[..., Any], inputs: Any, *gradients: str) -> Callable[..., Any]:
-    """Return ``function(*gradients, inputs(...))`` as a function of the gradients and the fields of ``inputs``.
-
-    Args:
-        function: takes the gradients of the outputs, and one named tuple.
-        inputs: class of the named tuple; its annotations become those of the arguments.
-        gradients: names of the gradients.
-    """
-    kind, count = inspect.Parameter.POSITIONAL_OR_KEYWORD, len(gradients)
-    types = dict.fromkeys(gradients, Tensor) | get_type_hints(inputs)
-
-    def call(*arguments: Any) -> Any:
-        return function(*arguments[:count], inputs(*arguments[count:]))
-
-    parameters = [inspect.Parameter(name, kind, annotation=annotation) for name, annotation in types.items()]
-    returned = get_type_hints(function)["return"]
-    call.__signature__ = inspect.Signature(parameters, return_annotation=returned)  # type: ignore[attr-defined]
-    return call

@@ -2,9 +2,8 @@
 
 A block of queries reads only the keys from the window of its first query to the window of its last one, so neither an
 N x N mask nor a gathered window per query is formed. Logits by distance are one product of queries with embeddings of
-distances, skewed to line up with the keys. The hand-written backward pass recomputes the weights: only the inputs are
-stored (results/efficiency/kernel_gains.csv lists what that gains). On CUDA, windows without relative positions run as
-FlexAttention where it works.
+distances, skewed to line up with the keys. Weights are recomputed in the backward pass: only the inputs are stored. On
+CUDA, windows without relative positions run as FlexAttention where it compiles.
 
 Shapes: B batch, H heads, G batch times heads, N queries, M keys, n queries of a block, E width of a head, S slots, W
 distances in the window.
@@ -19,11 +18,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from attentions.kernels.chunks import BlockSum, dropout_factor, dropout_seed, of_block
-from attentions.kernels.numerics import accumulation_dtype, neg_inf, softmax_gradient
-from attentions.kernels.operator import differentiable_operator, of_flat_arguments
+from attentions.kernels.numerics import accumulation_dtype, neg_inf, upcast
+from attentions.kernels.over_blocks import Biases, BlockLogits, over_blocks
 
 if TYPE_CHECKING:  # importing it loads the compiler, which takes longer than torch itself
     from torch.nn.attention.flex_attention import BlockMask
@@ -103,7 +102,7 @@ class Block(NamedTuple):
     keys: slice
     columns: slice
     """Of the left + n + right columns around the block, those of ``keys``."""
-    num_slots: int
+    slots: slice
     mask: Tensor
     """[queries, keys], zero or hidden."""
     slot_mask: Tensor | None = None
@@ -136,7 +135,9 @@ def blocks(query: Tensor, num_keys: int, num_slots: int, window: Window, chunks:
         if chunks:
             high = min(num_keys, end + offset)
         columns = slice(low - start, high - start)
-        block = Block(number, slice(begin, end), slice(low, high), columns, num_slots, around[: end - begin, columns])
+        block = Block(
+            number, slice(begin, end), slice(low, high), columns, slice(num_slots), around[: end - begin, columns]
+        )
         yield _in_chunks(block, chunks, offset, num_slots) if chunks else block
 
 
@@ -150,10 +151,10 @@ def _in_chunks(block: Block, chunks: Chunks, offset: int, num_slots: int) -> Blo
         mask = block.mask + _hidden((i - j >= window) & (j < i // size * size), block.mask.dtype)
         block = block._replace(mask=mask)
     if block.queries.start // size == (block.queries.stop - 1) // size:
-        return block._replace(num_slots=seen)
+        return block._replace(slots=slice(seen))
     finished, slot = before + i // size * rank, torch.arange(seen, device=device)
     slot_mask, columns = _hidden(slot >= finished, block.mask.dtype), (slot - finished) % num_slots
-    return block._replace(num_slots=seen, slot_mask=slot_mask, slot_columns=columns)
+    return block._replace(slots=slice(seen), slot_mask=slot_mask, slot_columns=columns)
 
 
 def _hidden(where: Tensor, dtype: torch.dtype) -> Tensor:
@@ -167,13 +168,21 @@ def by_key(logits: Tensor) -> Tensor:
     return padded[..., : n * (n + num_distances - 1)].unflatten(-1, (n, -1))
 
 
-def by_distance(logits: Tensor, columns: slice, num_distances: int) -> Tensor:
-    """Invert :func:`by_key`: from the ``columns`` of a block's keys [G, n, columns] to [G, n, W]."""
-    num_groups, n, _ = logits.shape
-    padded = logits.new_zeros(num_groups, n * (n + num_distances))
-    skewed = padded[:, : n * (n + num_distances - 1)].unflatten(1, (n, -1))
-    skewed[..., columns] = logits
-    return padded.unflatten(1, (n, -1))[..., :num_distances]
+class _ByKey(torch.autograd.Function):
+    """The ``columns`` of :func:`by_key`; its gradient is one copy into the skewed layout."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, columns: slice) -> Tensor:
+        ctx.num_distances, ctx.columns = logits.shape[-1], columns
+        return by_key(logits)[..., columns]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (num_groups, n, _), num_distances = grad.shape, ctx.num_distances
+        padded = grad.new_zeros(num_groups, n * (n + num_distances))
+        padded[:, : n * (n + num_distances - 1)].unflatten(1, (n, -1))[..., ctx.columns] = grad
+        return padded.unflatten(1, (n, -1))[..., :num_distances], None
 
 
 def window_attention(
@@ -219,205 +228,64 @@ def by_blocks(
     distances: Distances | None = None,
 ) -> Tensor:
     """Compute :func:`window_attention` on any device."""
-    dtype, batch = query.dtype, len(query)
+    (batch, num_heads), dtype, scale = query.shape[:2], query.dtype, query.shape[3] ** -0.5
+    slot_key = slot_value = slot_biases = slot_embeddings = chunks = slot_padding = None
+    if slots is not None:
+        slot_key, slot_value, slot_biases, chunks, slot_embeddings, slot_padding = slots
+        slot_key, slot_value = slot_key.to(dtype), slot_value.to(dtype)
 
-    def masked(mask: Tensor | None) -> Tensor | None:
-        return None if mask is None else mask.to(accumulation_dtype(dtype)) * neg_inf(accumulation_dtype(dtype))
-
-    def repeated(x: Tensor | None) -> Tensor | None:
+    def of_groups(x: Tensor | None) -> Tensor | None:
         """Expand [H, ...] to [G, ...]."""
         return None if x is None else x.to(dtype).repeat(batch, *[1] * (x.dim() - 1))
 
-    shared = [repeated(x) for x in distances or (None, None, None)]
-    slot_key = slot_value = slot_biases = slot_embeddings = slot_mask = None
-    chunks: list[int] = []
-    if slots is not None:
-        slot_key, slot_value = slots.key.to(dtype).flatten(0, 1), slots.value.to(dtype).flatten(0, 1)
-        slot_biases, slot_embeddings = repeated(slots.biases), repeated(slots.embeddings)
-        slot_mask, chunks = masked(slots.padding_mask), list(slots.chunks or ())
-    of_slots = (slot_key, slot_value, slot_biases, slot_embeddings)
-    key, value, masks = key.to(dtype), value.to(dtype), (masked(key_padding_mask), slot_mask)
-    return _attend(query, key, value, *of_slots, *shared, *masks, list(window), chunks, dropout, dropout_seed(dropout))
+    embeddings, biases, content = (of_groups(x) for x in distances or (None, None, None))
+
+    def bias(block: Block, q: Tensor, *shared: Tensor | None) -> Biases:
+        slot_biases, slot_embeddings, embeddings, biases, content = (None if x is None else upcast(x) for x in shared)
+        of_keys = block.mask
+        if embeddings is not None:
+            assert biases is not None
+            # (q + u) p / sqrt(E) + s
+            qu = q if content is None else q + content.unsqueeze(1)
+            of_distance = torch.baddbmm(biases.unsqueeze(1), qu, embeddings, alpha=scale)
+            of_keys = _ByKey.apply(of_distance, block.columns)
+            if chunks and chunks.size > chunks.window:
+                of_keys = of_keys + block.mask
+        if slot_embeddings is not None and block.slot_columns is None:  # all queries are at one distance from a slot
+            shift = slot_embeddings[:, slot_embeddings.shape[1] - block.slots.stop :]
+            return Biases(of_keys, _slot_bias(block, q, slot_biases, None, scale), shift)
+        return Biases(of_keys, _slot_bias(block, q, slot_biases, slot_embeddings, scale))
+
+    hidden = [None if x is None else _hidden(x, accumulation_dtype(dtype)) for x in (key_padding_mask, slot_padding)]
+
+    def mask(block: Block, logits: Tensor) -> None:
+        num_keys, logits = block.mask.shape[1], logits.unflatten(0, (batch, num_heads))
+        if hidden[0] is not None:
+            logits[..., :num_keys] += hidden[0][:, None, None, block.keys]
+        if hidden[1] is not None:
+            logits[..., num_keys:] += hidden[1][:, None, None, block.slots]
+
+    parts = functools.partial(blocks, query, key.shape[2], 0 if slot_key is None else slot_key.shape[2], window, chunks)
+    embeddings = None if embeddings is None else embeddings.mT.contiguous()
+    shared = (of_groups(slot_biases), of_groups(slot_embeddings), embeddings, biases, content)
+    logits = BlockLogits(parts, bias, mask, dropout)
+    return over_blocks(logits, query, key, value, slot_key, slot_value, content, *shared)
 
 
-class _Inputs(NamedTuple):
-    """The inputs as the kernel takes them: [G, ...] but for the first three and the masks [B, ...]."""
-
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    slot_key: Tensor | None
-    slot_value: Tensor | None
-    slot_biases: Tensor | None
-    slot_embeddings: Tensor | None
-    embeddings: Tensor | None
-    biases: Tensor | None
-    content: Tensor | None
-    # without a gradient:
-    key_mask: Tensor | None
-    slot_mask: Tensor | None
-    window: list[int]
-    chunks: list[int]
-    dropout: float
-    seed: Tensor | None
-
-    def blocks(self) -> Iterator[Block]:
-        num_slots = 0 if self.slot_key is None else self.slot_key.shape[1]
-        chunks = Chunks(*self.chunks) if self.chunks else None
-        return blocks(self.query, self.key.shape[2], num_slots, Window(*self.window), chunks)
-
-
-class _Parts(NamedTuple):
-    """Queries and keys of a block: q, q + u, the keys of the window, and the slots' with their positions."""
-
-    query: Tensor
-    content_query: Tensor
-    key: Tensor
-    slot_key: Tensor | None
-
-
-def _parts(x: _Inputs, block: Block) -> _Parts:
-    query, slot_key = of_block(x.query, block.queries), None
-    if x.slot_key is not None:
-        slot_key = x.slot_key[:, : block.num_slots]
-        if x.slot_embeddings is not None and block.slot_columns is None:
-            slot_key = slot_key + x.slot_embeddings[:, x.slot_embeddings.shape[1] - block.num_slots :]
-    content = query if x.content is None else query + x.content.unsqueeze(1)
-    return _Parts(query, content, of_block(x.key, block.keys), slot_key)
-
-
-def _weights(x: _Inputs, block: Block, parts: _Parts) -> Tensor:
-    """Return the softmax over [keys of the block | its slots], [G, n, keys + slots], in float32 or wider."""
-    dtype, scale = block.mask.dtype, x.query.shape[-1] ** -0.5
-    content = parts.content_query.to(dtype)
-    if x.embeddings is None:
-        logits = block.mask.expand(len(content), -1, -1)
-    else:
-        assert x.biases is not None
-        biases = x.biases.to(dtype).unsqueeze(1)
-        of_distance = torch.baddbmm(biases, content, x.embeddings.to(dtype).transpose(1, 2), alpha=scale)
-        logits = by_key(of_distance)[..., block.columns]
-        if x.chunks and x.chunks[1] > x.chunks[0]:
-            logits = logits + block.mask
-    # Out of place and joined afterwards: products into a part of a tensor run once per head.
-    logits = torch.baddbmm(logits, content, parts.key.to(dtype).transpose(1, 2), alpha=scale)
-    if x.key_mask is not None:
-        logits.unflatten(0, (len(x.key_mask), -1)).add_(x.key_mask[:, None, None, block.keys])
-    if parts.slot_key is not None and block.num_slots:
-        logits = torch.cat([logits, _slot_logits(x, block, parts.query.to(dtype), parts.slot_key.to(dtype))], dim=-1)
-    return logits.softmax(dim=-1)
-
-
-def _slot_logits(x: _Inputs, block: Block, query: Tensor, slot_key: Tensor) -> Tensor:
-    scale = x.query.shape[-1] ** -0.5
-    logits = query @ slot_key.transpose(1, 2) * scale
-    if block.slot_mask is not None:
-        logits += block.slot_mask
-    if x.slot_embeddings is not None and block.slot_columns is not None:
-        of_distance = query @ x.slot_embeddings.to(query.dtype).transpose(1, 2) * scale
-        logits += of_distance.gather(2, block.slot_columns.expand(len(query), -1, -1))
-    if x.slot_biases is not None:
-        logits += x.slot_biases[:, None, : block.num_slots]
-    if x.slot_mask is not None:
-        logits.unflatten(0, (len(x.slot_mask), -1)).add_(x.slot_mask[:, None, None, : block.num_slots])
-    return logits
-
-
-def _forward(x: _Inputs) -> Tensor:
-    output = torch.empty_like(x.query)
-    with torch.autocast(x.query.device.type, enabled=False):
-        for block in x.blocks():
-            weights = _weights(x, block, _parts(x, block))
-            factor = dropout_factor(weights, x.dropout, x.seed, block.number)
-            weights = weights if factor is None else weights * factor
-            weights, num_keys = weights.to(x.value.dtype), block.mask.shape[1]
-            mean = torch.bmm(weights[..., :num_keys], of_block(x.value, block.keys))
-            if x.slot_value is not None:
-                mean.baddbmm_(weights[..., num_keys:], x.slot_value[:, : block.num_slots])
-            output[:, :, block.queries] = mean.unflatten(0, output.shape[:2])
-    return output
-
-
-def _backward(grad: Tensor, x: _Inputs) -> list[Tensor]:
-    """Return the gradients of the inputs that are given, summed in float32 or wider where blocks meet."""
-    shared = (x.slot_key, x.slot_value, x.slot_biases, x.slot_embeddings, x.embeddings, x.biases, x.content)
-    sums = [None if y is None else torch.zeros_like(y, dtype=accumulation_dtype(y.dtype)) for y in shared]
-    d_query, d_key, d_value = torch.empty_like(x.query), BlockSum(x.key), BlockSum(x.value)
-    with torch.autocast(x.query.device.type, enabled=False):
-        for block in x.blocks():
-            parts, num_keys = _parts(x, block), block.mask.shape[1]
-            g, weights = of_block(grad, block.queries), _weights(x, block, parts)
-            d_weights = torch.bmm(g, of_block(x.value, block.keys).transpose(1, 2))
-            if x.slot_value is not None:
-                d_slots = torch.bmm(g, x.slot_value[:, : block.num_slots].transpose(1, 2))
-                d_weights = torch.cat([d_weights, d_slots], dim=-1)
-            d_weights = d_weights.to(weights.dtype)
-            factor = dropout_factor(weights, x.dropout, x.seed, block.number)
-            used = weights
-            if factor is not None:
-                used, d_weights = weights * factor, d_weights * factor
-            d_logits = softmax_gradient(weights, d_weights).mul_(x.query.shape[-1] ** -0.5).to(g.dtype)
-            used = used.to(g.dtype)
-            d_value.add(block.keys, torch.bmm(used[..., :num_keys].transpose(1, 2), g))
-            if sums[1] is not None:
-                sums[1][:, : block.num_slots] += torch.bmm(used[..., num_keys:].transpose(1, 2), g)
-            d_block = _window_gradient(x, block, parts, d_logits[..., :num_keys], d_key, sums[4:])
-            if x.slot_key is not None:
-                d_block += _slot_gradient(x, block, parts, d_logits[..., num_keys:], sums)
-            d_query[:, :, block.queries] = d_block.unflatten(0, x.query.shape[:2])
-    dtype = x.query.dtype
-    return [d_query, d_key.result(dtype), d_value.result(dtype), *(y.to(dtype) for y in sums if y is not None)]
-
-
-def _window_gradient(
-    x: _Inputs, block: Block, parts: _Parts, d_logits: Tensor, d_key: BlockSum, sums: list[Tensor | None]
-) -> Tensor:
-    """Add to the gradients of keys, embeddings, biases and content bias, and return that of the queries.
-
-    ``d_logits`` is the gradient of the logits divided by sqrt(E).
-    """
-    d_query = torch.bmm(d_logits, parts.key)
-    d_key.add(block.keys, torch.bmm(d_logits.transpose(1, 2), parts.content_query))
-    d_embeddings, d_biases, d_content = sums
-    if x.embeddings is not None:
-        assert d_embeddings is not None
-        assert d_biases is not None
-        of_distance = by_distance(d_logits, block.columns, x.embeddings.shape[1])
-        d_biases.add_(of_distance.sum(dim=1), alpha=x.query.shape[-1] ** 0.5)
-        d_embeddings += torch.bmm(of_distance.transpose(1, 2), parts.content_query)
-        d_query.baddbmm_(of_distance, x.embeddings)
-    if d_content is not None:
-        d_content += d_query.sum(dim=1)
-    return d_query
-
-
-def _slot_gradient(x: _Inputs, block: Block, parts: _Parts, d_logits: Tensor, sums: list[Tensor | None]) -> Tensor:
-    """Add to the gradients of the slots' keys, biases and embeddings, and return that of the queries."""
-    d_slot_key, _, d_biases, d_embeddings, *_ = sums
-    assert parts.slot_key is not None
-    assert d_slot_key is not None
-    d_query, d_slot = torch.bmm(d_logits, parts.slot_key), torch.bmm(d_logits.transpose(1, 2), parts.query)
-    d_slot_key[:, : block.num_slots] += d_slot
-    if d_biases is not None:
-        d_biases[:, : block.num_slots].add_(d_logits.sum(dim=1), alpha=x.query.shape[-1] ** 0.5)
-    if d_embeddings is not None and block.slot_columns is None:
-        d_embeddings[:, d_embeddings.shape[1] - block.num_slots :] += d_slot
-    elif d_embeddings is not None:
-        assert x.slot_embeddings is not None
+def _slot_bias(
+    block: Block, q: Tensor, biases: Tensor | None, embeddings: Tensor | None, scale: float
+) -> Tensor | None:
+    """Return q p / sqrt(E) + s of the slots that the block sees, hidden where a query does not see them."""
+    bias = block.slot_mask
+    if embeddings is not None:
+        assert bias is not None
         assert block.slot_columns is not None
-        of_distance = d_logits.new_zeros(*d_logits.shape[:2], d_embeddings.shape[1])
-        of_distance.scatter_(2, block.slot_columns.expand_as(d_logits), d_logits)
-        d_query.baddbmm_(of_distance, x.slot_embeddings)
-        d_embeddings += torch.bmm(of_distance.transpose(1, 2), parts.query)
-    return d_query
-
-
-_attend = differentiable_operator(
-    "window_attention",
-    of_flat_arguments(_forward, _Inputs),
-    of_flat_arguments(_backward, _Inputs, "grad"),
-    gradients=_Inputs._fields[:10],
-)
+        of_distance = (q @ embeddings.mT * scale).gather(2, block.slot_columns.expand(len(q), -1, -1))
+        bias = of_distance + bias
+    if biases is not None:
+        biases = biases[:, None, block.slots]
+        bias = biases if bias is None else bias + biases
+    return bias
 
 
 # --- FlexAttention on CUDA ------------------------------------------------------------
@@ -497,7 +365,7 @@ def flex_works(device: torch.device, dtype: torch.dtype, width: int) -> bool:
         try:
             with torch.enable_grad():
                 x = torch.ones(1, 1, FLEX_BLOCK, width, device=device, dtype=dtype, requires_grad=True)
-                by_flex(x, x, x, Window(20, 3)).sum().backward()  # type: ignore[no-untyped-call]
+                by_flex(x, x, x, Window(20, 3)).sum().backward()
             _flex_works[case] = True
         except Exception as reason:  # whatever fails in the compiler, the block form still works
             log.warning("FlexAttention is not used for %s on %s: %s", dtype, device, reason)
