@@ -13,6 +13,7 @@ from cab.errors import UserError
 from cab.files.disk import check_writable, sanitize_text
 from cab.files.text_table import text_table
 from cab.metric import Metric
+from cab.records.origin import Origin
 from cab.records.record import Record, Status
 
 
@@ -84,10 +85,9 @@ def differences(record: Record, again: Record) -> list[str]:
     """Return one line per difference between the runs that could explain different scores."""
     lines = []
     if record.hash != again.hash:
-        lines.append("the definition of the cell has changed since: the version of the task, or an option")
-    if record.attention_code and record.attention_code != again.attention_code:
-        lines.append(f"hash of the attention's code: {record.attention_code} then, {again.attention_code} now")
-    for part in ("revision", "versions", "hardware", "data"):
+        lines.append("the definition of the cell has changed since: the version of the task, an option, or a file")
+    lines += Origin.of_record(record).changes(Origin.of_record(again)).values()
+    for part in ("revision", "versions", "hardware"):
         before, after = getattr(record, part), getattr(again, part)
         for key in sorted({*before, *after}):
             if before.get(key) != after.get(key):

@@ -47,7 +47,7 @@ def prepared(kind: str, key: Mapping[str, Any], build: Callable[[Path], None]) -
 
     Args:
         kind: first part of the folder's name, such as ``tts-features``.
-        key: everything that the content depends on, as plain values: options, versions, checksums of the files read.
+        key: everything that the content depends on, as plain values: options, versions, :func:`checksums` of files.
         build: writes the content into the empty folder that it gets. Other processes that need the folder wait. If it
             fails, the folder is deleted.
     """
@@ -76,16 +76,19 @@ def checksum(path: Path) -> str:
 
 
 def checksums(paths: Sequence[Path]) -> dict[str, str]:
-    """Return checksums by file name; a file is only read again if its path, size or modification time changes."""
+    """Return the checksums of files, by their paths from the innermost folder that contains all of them.
+
+    A file is only read again if its path, size or modification time changes.
+    """
     stats = [[str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
 
     def build(folder: Path) -> None:
-        found = [checksum(path) for path in progress(paths, "reading")]
-        (folder / "checksums.json").write_text(json.dumps(found))
+        sums = [checksum(path) for path in progress(paths, "reading")]
+        (folder / "checksums.json").write_text(json.dumps(sums))
 
-    folder = prepared("checksums", {"files": stats}, build)
-    known = json.loads((folder / "checksums.json").read_text())
-    return {path.name: value for path, value in zip(paths, known, strict=True)}
+    sums = json.loads((prepared("checksums", {"files": stats}, build) / "checksums.json").read_text())
+    root = os.path.commonpath([path.parent for path in paths]) if paths else ""
+    return {os.path.relpath(path, root): value for path, value in zip(paths, sums, strict=True)}
 
 
 def progress(items: Iterable[T], title: str) -> Iterable[T]:

@@ -25,6 +25,7 @@ from annotated_types import Ge, Le
 from cab.errors import UserError, first_line
 from cab.files.disk import replacing
 from cab.metric import STRICT, Metric
+from cab.registry.registries import is_file
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -35,6 +36,8 @@ ADDED = ("initial_weights", "unpublished_files")
 LARGEST_SEED = 2**31 - 1
 REFERENCE_DIRS = tuple(Path(__file__).resolve().parents[2] / "results" / name for name in ("core", "mini"))
 """Bundled reference results of the suite: its core cells, and all cells."""
+COMMITTED_DIRS = (*REFERENCE_DIRS, *(REFERENCE_DIRS[0].with_name(name) for name in ("cosformer_kernels", "reproduced")))
+"""All folders of records in this repository."""
 CELL = ("task", "dataset", "config_variant", "backbone", "pattern", "attention", "preset", "seed")
 """Keys of a cell; ``config_variant`` distinguishes variants of a data set, such as univariate and multivariate."""
 COMPARISON_KEY = CELL[:4]
@@ -42,24 +45,43 @@ COMPARISON_KEY = CELL[:4]
 RUN_KEYS = ("results_dir", "data_root", "data", "device", "force", "retry", "logger", "cluster", "engine", "profile")
 """Keys that specify where and how a cell runs; all other keys identify it and determine its hash."""
 MACHINE_KEYS = ("checkpoint_every", "micro_batch_size", "num_workers", "strategy")
-"""Settings of the trainer that depend on the machine and do not change the result."""
+"""Settings of the trainer that are adapted to the machine.
+
+Of these, ``micro_batch_size`` can change the result (:class:`cab.records.origin.Origin`).
+"""
 DEFAULT_ENGINE = "torch"
 
 Count = Annotated[int, Ge(0), Le(2**63)]
 Amount = Annotated[float, Ge(0)]
 
 
-def identity_of(config: Mapping[str, Any], *, task_version: int, initial_weights: Mapping[str, Any]) -> dict[str, Any]:
+def identity_of(
+    config: Mapping[str, Any],
+    *,
+    task_version: int,
+    initial_weights: Mapping[str, Any],
+    programs: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
     """Return what :func:`cell_hash` hashes.
 
     Args:
         config: resolved configuration.
         task_version: version of the task's evaluation protocol.
         initial_weights: identification of the weights that training starts from; empty for random ones.
+        programs: hashes of the code of :func:`attention_files`: files of one name can be different programs.
     """
     keys = {key: value for key, value in config.items() if key not in RUN_KEYS}
     keys["trainer"] = measured(keys["trainer"])
+    keys |= {"programs": dict(programs)} if programs else {}
     return {**keys, **other_engine(config), **initial_weights, "task_version": task_version}
+
+
+def attention_files(config: Mapping[str, Any]) -> list[str]:
+    """Return the names of the attentions of a configuration that are classes in files."""
+    others = config.get("other_attention") or ()
+    specs = [config["attention"], *(others.values() if isinstance(others, Mapping) else [others])]
+    names = [spec["name"] if isinstance(spec, Mapping) else spec for spec in specs]
+    return sorted({name for name in names if name and is_file(name)})
 
 
 def measured(trainer: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,7 +162,7 @@ class RunMetadata:
         config: complete resolved configuration.
         engine: name of the training engine.
         command: command line that runs this cell alone.
-        versions: versions of Python and packages.
+        versions: versions of Python and packages, and hashes of the code of other attentions that are in files.
         revision: ``commit``, and whether the working tree was ``dirty``.
         hardware: description of the machine; empty if unknown.
         data: fingerprint of the data; empty if the data were not read.
@@ -155,7 +177,7 @@ class RunMetadata:
     __pydantic_config__ = STRICT | {"extra": "ignore"}
 
     hash: str
-    cell: Mapping[str, str | int]
+    cell: Mapping[str, Any]
     task_version: Count
     config: Mapping[str, Any]
     engine: str
@@ -335,24 +357,31 @@ def _check_identity(record: Record) -> None:
     for name, value in expected.items():
         if (type(cell[name]), cell[name]) != (type(value), value):
             raise ValueError(f"its cell has {name} {cell[name]!r:.40}, its configuration {value!r:.40}")
-    if not _is_label(str(cell["attention"]), config["attention"], is_tuned=config.get("tuning") is not None):
+    if not _is_label(cell["attention"], config["attention"], is_tuned=config.get("tuning") is not None):
         raise ValueError(
             f"its cell has attention {cell['attention']!r:.40}, its configuration {config['attention']!r:.60}"
         )
     engine = other_engine(config).get("engine", "")
-    if record.engine != config["engine"] or not str(cell["config_variant"]).endswith(engine):
+    if record.engine != config["engine"] or not cell["config_variant"].endswith(engine):
         raise ValueError(f"its engine is {record.engine!r:.40}, that of its configuration {config['engine']!r:.40}")
-    digest = cell_hash(identity_of(config, task_version=record.task_version, initial_weights=record.initial_weights))
+    codes = {**record.versions, config["attention"]["name"]: record.attention_code}
+    programs = {name: codes[name] for name in attention_files(config)}
+    weights = record.initial_weights
+    digest = cell_hash(
+        identity_of(config, task_version=record.task_version, initial_weights=weights, programs=programs)
+    )
     if record.hash != digest:
         raise ValueError(f"its hash is {record.hash}, that of its configuration {digest}")
 
 
-def _is_label(label: str, attention: Mapping[str, Any], *, is_tuned: bool) -> bool:
+def _is_label(label: Any, attention: Mapping[str, Any], *, is_tuned: bool) -> bool:
     """Return whether ``label`` is the name of an attention, with any of its options, such as ``abc(num_landmarks=8)``.
 
     A tuned run has ``tuned`` as its last option. A class of a file can have the file and the class as its name, or the
     class alone.
     """
+    if not isinstance(label, str):
+        return False
     settings = [f"{name}={value}" for name, value in sorted(attention.items()) if name != "name"]
     shown = [text for text in settings if re.search(rf"[( ]{re.escape(text)}[,)]", label)]
     shown += ["tuned"] if is_tuned else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import gc
 import logging
 import math
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from cab.errors import UserError
 from cab.files.config_folders import run_defaults
 from cab.files.disk import listed
-from cab.records.record import CELL, REFERENCE_DIRS, Record, Status, record_path
+from cab.records.origin import installed_code, separate_programs
+from cab.records.record import CELL, COMMITTED_DIRS, REFERENCE_DIRS, Record, Status, record_path
 from cab.records.verified import verdict, verified_codes
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ def is_generated(dataset: str) -> bool:
 def load_results(sources: Iterable[str | Path] | str | Path = DEFAULT_DIR) -> pd.DataFrame:
     """Load results as one table with one row per metric and the columns :data:`COLUMNS`.
 
-    Invalid records are skipped with a warning.
+    Invalid records are skipped with a warning. Results of different code under one name have different names.
 
     Args:
         sources: folders of records, single records, or CSV files with the columns of ``results/paper/results.csv``
@@ -61,14 +63,24 @@ def load_results(sources: Iterable[str | Path] | str | Path = DEFAULT_DIR) -> pd
 
 def read_results(sources: Iterable[str | Path] | str | Path) -> tuple[pd.DataFrame, list[str]]:
     """Return the table of :func:`load_results`, and one message per skipped record."""
-    import pandas as pd
-
+    records: list[tuple[Path, Record]] = []
+    published: list[tuple[Any, ...]] = []
+    skipped: list[str] = []
     gc.disable()  # collection would take a quarter of the time for thousands of records
     try:
-        rows, skipped = _rows([sources] if isinstance(sources, (str, Path)) else sources)
+        for source in map(Path, [sources] if isinstance(sources, (str, Path)) else sources):
+            if not source.exists():
+                raise UserError(f"{source} does not exist: name a folder of records, a record or a CSV file")
+            if source.is_dir():
+                records += whole_records(source, skipped)
+            elif source.suffix != ".csv":
+                records.append((source, Record.read(source)))
+            table = source / "results.csv" if source.is_dir() else source
+            if table.suffix == ".csv" and table.exists():
+                published += _published_rows(table)
+        return _with_names_of_programs(_table(records, published)), skipped
     finally:
         gc.enable()
-    return pd.DataFrame(rows, columns=list(COLUMNS)), skipped
 
 
 def with_reference_results(results: pd.DataFrame) -> pd.DataFrame:
@@ -80,12 +92,12 @@ def with_reference_results(results: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     place = [name for name in CELL if name not in ("attention", "seed")]
-    reference = pd.DataFrame(columns=list(COLUMNS))
+    reference = _table([])
     for folder in filter(Path.is_dir, REFERENCE_DIRS):
         others = _without(read_results(folder)[0], reference, place)
         reference = pd.concat([reference, others], ignore_index=True) if len(reference) else others
     others = _without(reference, results, list(CELL))
-    return pd.concat([results, others], ignore_index=True) if len(results) else others
+    return _with_names_of_programs(pd.concat([results, others], ignore_index=True)) if len(results) else others
 
 
 def _without(table: pd.DataFrame, other: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
@@ -95,44 +107,46 @@ def _without(table: pd.DataFrame, other: pd.DataFrame, columns: list[str]) -> pd
     return table[~pd.MultiIndex.from_frame(table[columns]).isin(pd.MultiIndex.from_frame(other[columns]))]
 
 
+def _with_names_of_programs(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the table with one name per program, see :func:`cab.records.origin.separate_programs`."""
+    records = [record for record in table["record"] if record is not None]
+    names = separate_programs(records)
+    if not names:
+        return table
+    keys = [record and (record.cell["attention"], record.attention_code) for record in table["record"]]
+    return table.assign(attention=[names.get(key, name) for key, name in zip(keys, table["attention"], strict=True)])
+
+
 def table_of(records: Iterable[Record]) -> pd.DataFrame:
     """Return the table of :func:`load_results` for ``records``; ``file`` is the file name of each."""
+    return _with_names_of_programs(_table([(record_path(Path(), record.hash), record) for record in records]))
+
+
+def _table(records: Iterable[tuple[Path, Record]], published: Iterable[tuple[Any, ...]] = ()) -> pd.DataFrame:
     import pandas as pd
 
     verified = verified_codes()
-    rows = [row for record in records for row in _record_rows(record_path(Path(), record.hash), record, verified)]
-    return pd.DataFrame(rows, columns=list(COLUMNS))
-
-
-def _rows(sources: Iterable[str | Path]) -> tuple[list[tuple[Any, ...]], list[str]]:
-    rows: list[tuple[Any, ...]] = []
-    skipped: list[str] = []
-    verified = verified_codes()
-    for source in map(Path, sources):
-        if not source.exists():
-            raise UserError(f"{source} does not exist: name a folder of records, a record or a CSV file")
-        if source.suffix != ".csv" and not source.is_dir():
-            rows += _record_rows(source, Record.read(source), verified)
-            continue
-        if source.is_dir():
-            for path, record in whole_records(source, skipped):
-                rows += _record_rows(path, record, verified)
-        published = source / "results.csv" if source.is_dir() else source
-        if published.exists():
-            rows += _published_rows(published)
-    return rows, skipped
+    rows = [row for path, record in records for row in _record_rows(path, record, verified)]
+    return pd.DataFrame([*rows, *published], columns=list(COLUMNS))
 
 
 def whole_records(folder: Path, skipped: list[str]) -> list[tuple[Path, Record]]:
-    """Return the records in ``folder``, sorted by cell; log each broken one and add a line to ``skipped``."""
-    found = []
+    """Return the records in ``folder``, sorted by cell; log each broken one and add a line to ``skipped``.
+
+    Records of this repository count as results of the installed code, which gives the same scores.
+    """
+    records = []
+    is_committed = folder.resolve() in COMMITTED_DIRS
     for path in sorted(folder.glob("*.json")):
         try:
-            found.append((path, Record.read(path)))
+            record = Record.read(path)
         except UserError as error:
             skipped.append(f"skipped: {error}")
             log.warning("%s", skipped[-1])
-    return sorted(found, key=lambda each: ([each[1].cell[name] for name in CELL], each[1].started))
+            continue
+        code = installed_code(record.config["attention"]["name"]) if is_committed else ""
+        records.append((path, dataclasses.replace(record, attention_code=code or record.attention_code)))
+    return sorted(records, key=lambda pair: ([pair[1].cell[name] for name in CELL], pair[1].started))
 
 
 def _record_rows(path: Path, record: Record, verified: Container[tuple[str, str]]) -> list[tuple[Any, ...]]:
@@ -186,11 +200,12 @@ _VERDICTS = ("no", "unknown", "yes")
 
 def verdicts(results: pd.DataFrame) -> dict[tuple[str, str], str]:
     """Return the worst verdict of the runs of each (pattern, attention): ``no``, ``unknown`` or ``yes``."""
-    found: dict[tuple[str, str], str] = {}
+    worst: dict[tuple[str, str], str] = {}
     rows = results[["pattern", "attention", "verified"]].itertuples(index=False, name=None)
-    for pattern, attention, own in dict.fromkeys(rows):
-        found[pattern, attention] = min(own, found.get((pattern, attention), own), key=_VERDICTS.index)
-    return found
+    for pattern, attention, verdict_of_row in dict.fromkeys(rows):
+        key = (pattern, attention)
+        worst[key] = min(verdict_of_row, worst.get(key, verdict_of_row), key=_VERDICTS.index)
+    return worst
 
 
 def legend(results: pd.DataFrame) -> list[str]:

@@ -60,13 +60,24 @@ def attention_hash(qualname: str, file: Path, module: str | None) -> str:
         OSError: a file cannot be read.
         SyntaxError: a file is not valid Python.
     """
-    packages = _attention_packages() | ({module.partition(".")[0]} if module else set())
-    folder = None if module else file.parent
+    packages, folder = _scope(file, module)
+    digest, *others = (_digest(path, packages, folder) for path in source_files(file, module))
+    return _joined([qualname, digest, *sorted(others)])
+
+
+def source_files(file: Path, module: str | None) -> list[Path]:
+    """Return the files whose code is hashed, see :func:`attention_hash`; each is read now, if it was not before."""
+    packages, folder = _scope(file, module)
     files = [file, *filter(None, [_file_of(BASE_CLASS, packages, None)])]
     for path in files:  # grows
         files += [p for item in read(path).imports for p in _targets(item, packages, folder) if p not in files]
-    digest, *others = (_digest(path, packages, folder) for path in dict.fromkeys(files))
-    return _joined([qualname, digest, *sorted(others)])
+    return list(dict.fromkeys(files))
+
+
+def _scope(file: Path, module: str | None) -> tuple[frozenset[str], Path | None]:
+    """Return the packages, and the folder, whose modules are included."""
+    packages = _attention_packages()
+    return (packages | {module.partition(".")[0]}, None) if module else (packages, file.parent)
 
 
 @functools.cache

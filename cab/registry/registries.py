@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from cab.errors import UnsupportedError, UserError, exits_as_errors, first_line, unknown_name
 from cab.patterns import Pattern
+from cab.registry.code_hash import read, source_files
 from cab.registry.index import Place, decorator_calls, module_specs
 from cab.registry.options import annotations_of, checked_options
 
@@ -369,8 +370,11 @@ def _import(path: Path, shown: str) -> ModuleType:
     sys.modules[name] = module  # required by dataclasses and pickle
     STANDALONE[name] = path
     try:
+        files = source_files(path, None)  # read before they are executed: their hash is that of the executed code
         with exits_as_errors():
             spec.loader.exec_module(module)
+        if any(read.__wrapped__(file) != read(file) for file in files if file.is_relative_to(path.parent)):
+            raise RuntimeError("it was changed at the same time; repeat the command")
     except Exception as error:
         del sys.modules[name], STANDALONE[name]
         raise UserError(f"cannot import {shown}: {type(error).__name__}: {error}") from error
@@ -380,12 +384,22 @@ def _import(path: Path, shown: str) -> ModuleType:
 class AttentionRegistry(Registry[AttentionEntry]):
     """Registry of attentions, which also resolves names of the form ``FILE.py:Class``."""
 
+    def __init__(self, kind: str) -> None:
+        super().__init__(kind)
+        self._of_files: dict[tuple[str, str], AttentionEntry] = {}
+
     def get(self, name: str) -> AttentionEntry:
-        if is_file(name):
-            name = name_of_file(name)
-            if name not in self:
-                self._entries[name] = entry_of_file(name)
-        return super().get(name)
+        if not is_file(name):
+            return super().get(name)
+        name = name_of_file(name)
+        key = (name, os.path.abspath(name))  # noqa: PTH100  # the name is another file in another working folder
+        if key not in self._of_files:
+            self._of_files[key] = entry_of_file(name)
+        return self._of_files[key]
+
+    def __iter__(self) -> Iterator[AttentionEntry]:
+        yield from super().__iter__()
+        yield from (entry for (name, path), entry in self._of_files.items() if os.path.abspath(name) == path)  # noqa: PTH100
 
 
 ATTENTIONS = AttentionRegistry("attention")

@@ -12,7 +12,8 @@ from cab.backbone_protocols import missing_call
 from cab.config.run_config import RunConfig
 from cab.errors import UnsupportedError, UserError
 from cab.patterns import Pattern
-from cab.records.record import cell_hash, identity_of, with_engine
+from cab.records.record import attention_files, cell_hash, identity_of, with_engine
+from cab.records.verified import code_of
 from cab.registry.build import backbone_patterns, check_pattern, check_slot
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.registry.tables import attention_label, read_rows
@@ -26,10 +27,11 @@ GPU = "GPU"
 
 @dataclass(frozen=True)
 class Cell:
-    """A checked configuration and its task."""
+    """A checked configuration, its task, and the hashes of the code of its attentions that are classes in files."""
 
     config: RunConfig
     task: Task
+    programs: Mapping[str, str]
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Cell:
@@ -48,13 +50,17 @@ class Cell:
         built.check()
         built.bind_config(checked.resolved)
         check_memory_length(checked.trainer.memory_length, task, backbone)
-        return cls(checked, built)
+        programs = {name: code_of(ATTENTIONS.get(name).cls) for name in attention_files(checked.resolved)}
+        return cls(checked, built, programs)
 
     @property
     def identity(self) -> dict[str, Any]:
         """The configuration that identifies the cell, without where and how it runs."""
         return identity_of(
-            self.config.resolved, task_version=self.task.version, initial_weights=self.task.initial_weights_id
+            self.config.resolved,
+            task_version=self.task.version,
+            initial_weights=self.task.initial_weights_id,
+            programs=self.programs,
         )
 
     @functools.cached_property

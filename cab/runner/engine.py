@@ -22,12 +22,14 @@ from torch import Tensor
 
 from cab.backbone import Backbone
 from cab.errors import UserError, exits_as_errors, first_line, unknown_name
+from cab.records.origin import Origin
 from cab.registry.build import build_backbone, without_memory
 from cab.registry.registries import BACKBONES
 from cab.runner.cell import Cell
 from cab.runner.failures import StopSignals
 from cab.runner.processes import Processes, find_processes, limit_gpu_memory
 from cab.runner.progress import report_waiting
+from cab.runner.provenance import origin_of
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,11 @@ class Run:
     signals: StopSignals = field(default_factory=StopSignals)
     observer: StepObserver | None = None
     open_files: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+
+    @functools.cached_property
+    def origin(self) -> Origin:
+        """Program and data of the run."""
+        return origin_of(self.cell)
 
     @property
     def folder(self) -> Path:

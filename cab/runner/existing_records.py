@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cab.errors import UserError
+from cab.records.origin import Origin
 from cab.records.record import Record, Status, record_path
 from cab.runner.cell import Cell
 from cab.runner.provenance import attention_code
@@ -49,29 +50,27 @@ class ExistingRecords:
             return None
         if record.status in cell.config.retry:
             return None
+        if record.hash != cell.hash:
+            raise UserError(f"{path} contains the record of cell {record.hash}: rename it, or use force=true")
         check_names(cell, record, path)
-        if self.reads_data and record.status is Status.FINISHED:
-            self._check_data(cell, record, path)
-        if record.attention_code and record.attention_code != attention_code(cell):
-            name = cell.config.attention.name
-            log.warning("the code of %s has changed since its record was written; use force=true to rerun it", name)
+        reads_data = self.reads_data and record.status is Status.FINISHED
+        changes = Origin.of_record(record).changes(self._origin(cell, reads_data=reads_data))
+        if "data" in changes:
+            raise UserError(
+                f"{path} was measured on {changes['data']}: use force=true to run the cell again and replace it"
+            )
+        for change in changes.values():
+            log.warning("%s, cached: %s since; use force=true to rerun it", cell.title, change)
         return record
 
     def is_current(self, cell: Cell, record: Record) -> bool:
         """Return whether a record was measured with the code and on the data that ``cell`` uses."""
-        return record.attention_code == attention_code(cell) and self._fingerprint(cell) == record.data
+        is_known = bool(record.attention_code) and self._fingerprint(cell) is not None
+        return is_known and not Origin.of_record(record).changes(self._origin(cell, reads_data=True))
 
-    def _check_data(self, cell: Cell, record: Record, path: Path) -> None:
-        fingerprint = self._fingerprint(cell)
-        if fingerprint is None or fingerprint == record.data:
-            return
-        differing = [name for name in {**record.data, **fingerprint} if record.data.get(name) != fingerprint.get(name)]
-        shown = ", ".join(
-            f"{name} was {record.data.get(name)!s:.40}, is {fingerprint.get(name)!s:.40}" for name in differing
-        )
-        raise UserError(
-            f"{path} was measured on different data ({shown}): use force=true to run the cell again and replace it"
-        )
+    def _origin(self, cell: Cell, *, reads_data: bool) -> Origin:
+        fingerprint = (self._fingerprint(cell) if reads_data else None) or {}
+        return Origin.of(attention_code(cell), fingerprint, cell.config.resolved["trainer"])
 
     def _fingerprint(self, cell: Cell) -> Mapping[str, Any] | None:
         """Return the fingerprint of the data on disk; None if they cannot be read."""
@@ -87,9 +86,7 @@ class ExistingRecords:
 
 
 def check_names(cell: Cell, record: Record, path: Path) -> None:
-    """Raise UserError if a record is not of ``cell``, or has other names than its code gives."""
-    if record.hash != cell.hash:
-        raise UserError(f"{path} contains the record of cell {record.hash}: rename it, or use force=true")
+    """Raise UserError if a record has other names than the code of ``cell`` gives."""
     for name, value in cell.key.items():
         if record.cell[name] != value:
             raise UserError(

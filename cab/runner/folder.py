@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,11 +16,14 @@ from filelock import FileLock, Timeout
 
 from cab.errors import UserError
 from cab.files.disk import disk_errors, remove_leftovers, replacing
+from cab.records.origin import Origin
 from cab.records.record import CELL, Record, Status, record_path, weights_path
+
+log = logging.getLogger(__name__)
 
 LOCK = "lock"
 ABOUT = "cell.json"
-"""File with the cell, its configuration and its command, and the checksum of the record that the run replaces.
+"""File with the cell, its configuration, command and origin, and the checksum of the record that the run replaces.
 
 The old record is kept until the run has a new one.
 """
@@ -67,22 +71,37 @@ def is_held(folder: Path) -> bool:
         return True
 
 
-def start_run(folder: Path, about: Mapping[str, Any], *, afresh: bool) -> None:
+def start_run(folder: Path, about: Mapping[str, Any], origin: Origin, *, afresh: bool) -> None:
     """Write what runs in ``folder``, and which record it replaces.
+
+    An interrupted run of other code or data is not resumed: its files are deleted, with a warning.
 
     Args:
         folder: locked folder of the run.
         about: the cell, its configuration and its command.
+        origin: program and data of the run.
         afresh: delete the files of the earlier run if it has a record, except its weights, which are replaced as the
             record is. Links are deleted, not followed. A run that an interrupted process started afresh is resumed.
     """
     replaced = _record_digest(folder)
-    if replaced and afresh and not is_replacing(folder):
+    changes = _origin_in(folder).changes(origin)
+    if changes and any(folder.glob("step-*.ckpt")):
+        outcome = "starts anew" if changes.other_run else "is resumed with a change"
+        log.warning("the interrupted run in %s %s: %s", folder, outcome, "; ".join(changes.values()))
+    if changes.other_run or (replaced and afresh and not is_replacing(folder)):
         for child in folder.iterdir():
             if child.name not in (LOCK, weights_path(folder.parent, folder.name).name) or child.is_symlink():
                 shutil.rmtree(child) if child.is_dir() and not child.is_symlink() else child.unlink()
     with replacing(folder / ABOUT) as temporary:
-        temporary.write_text(json.dumps({**about, "replaces": replaced}, indent=1))
+        temporary.write_text(json.dumps({**about, "origin": vars(origin), "replaces": replaced}, indent=1))
+
+
+def _origin_in(folder: Path) -> Origin:
+    """Return the origin of the run that was started in ``folder``, or an unknown one."""
+    try:
+        return Origin(**json.loads((folder / ABOUT).read_text())["origin"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return Origin()
 
 
 def is_replacing(folder: Path) -> bool:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from cab.records.origin import Origin
 from cab.records.record import RunMetadata, now
 from cab.records.results import is_generated
 from cab.records.verified import code_of, is_verified
@@ -31,6 +32,7 @@ PACKAGES = ("cab-benchmark", "torch", "fla-core", "hydra-core", "numpy", "pandas
 def about_run(cell: Cell, command: str, device: torch.device | None) -> RunMetadata:
     """Return the metadata of a run before it trains; without a device, hardware and data are left empty."""
     code = attention_code(cell)
+    others = {name: program for name, program in cell.programs.items() if name != cell.config.attention.name}
     return RunMetadata(
         hash=cell.hash,
         cell=cell.key,
@@ -38,7 +40,7 @@ def about_run(cell: Cell, command: str, device: torch.device | None) -> RunMetad
         config=dict(cell.config.resolved),
         engine=cell.config.engine,
         command=command,
-        versions=versions(),
+        versions=versions() | others,
         revision=revision(),
         hardware=hardware(device) if device else {},
         data=cell.task.fingerprint() if device else {},
@@ -64,6 +66,11 @@ def unpublished_files_of(cell: Cell) -> list[str]:
 def attention_code(cell: Cell) -> str:
     """Return the hash of the code of the attention under test."""
     return code_of(ATTENTIONS.get(cell.config.attention.name).cls)
+
+
+def origin_of(cell: Cell) -> Origin:
+    """Return the program and the data of a cell whose data are loaded."""
+    return Origin.of(attention_code(cell), cell.task.fingerprint(), cell.config.resolved["trainer"])
 
 
 @functools.cache

@@ -78,7 +78,7 @@ def _trained(run: Run) -> Record:
     config = run.cell.config
     with disk_errors(config.results_dir):
         about = {"cell": run.cell.key, "command": run.command, "config": dict(config.resolved)}
-        start_run(run.folder, about, afresh=config.force)
+        start_run(run.folder, about, run.origin, afresh=config.force)
         record = _record(run)
         assert record is not None
         record.write(config.results_dir)

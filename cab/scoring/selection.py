@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cab.errors import EXAMPLE_COMMAND, UserError
+from cab.records.origin import Origin
 from cab.records.record import CELL, COMPARISON_KEY, Record, Status, measured
 from cab.records.results import SYNTHETIC, is_generated
 from cab.registry.registries import TASKS
@@ -115,7 +116,8 @@ def _settings(record: Record) -> str:
         name: record.config.get(name) for name in ("task", "backbone", "trainer", "other_attention")
     }
     if isinstance(shared["trainer"], Mapping):
-        shared["trainer"] = measured(shared["trainer"])
+        size = Origin.of_record(record).micro_batch_size
+        shared["trainer"] = measured(shared["trainer"]) | {"micro_batch_size": size}
     return json.dumps(shared, sort_keys=True)
 
 

@@ -8,6 +8,7 @@ score does not change when results are added.
 from __future__ import annotations
 
 import csv
+import dataclasses
 import functools
 import hashlib
 import json
@@ -21,6 +22,7 @@ import yaml
 
 from cab.errors import UserError
 from cab.files.config_folders import CONFIGS
+from cab.records.origin import separate_programs
 from cab.records.record import REFERENCE_DIRS, Record, Status
 from cab.records.results import whole_records
 
@@ -267,7 +269,12 @@ def collect(records: Iterable[Record]) -> list[CellResults]:
     """Return the results of each cell of the suite in ``records``."""
     anchors = read_anchors()
     cells: dict[Key, CellResults] = {cell.key: CellResults(cell, anchors.get(cell.key)) for cell in suite_cells()}
+    records = list(records)
+    names = separate_programs(records)
     for record in records:
+        name = names.get((record.cell["attention"], record.attention_code))
+        if name is not None:
+            record = dataclasses.replace(record, cell={**record.cell, "attention": name})
         results = cells.get(record_key(record))
         if results and results.cell.includes(record):
             results.add(record)

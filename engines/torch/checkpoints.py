@@ -13,6 +13,7 @@ from torch import Tensor
 from cab.backbone import Backbone
 from cab.config.run_config import TrainerConfig
 from cab.errors import UserError, first_line
+from cab.records.origin import Origin
 from cab.runner.batches import StepBatches
 from cab.runner.engine import Run
 from cab.runner.failures import is_out_of_memory
@@ -49,12 +50,13 @@ class TrainingState:
             from engines.torch.recurrent_memory import RecurrentMemory
 
             self.memory = RecurrentMemory(order.shares.accumulate)
-        self._num_steps, self._device = order.num_steps, run.device
+        self._num_steps, self._device, self._origin = order.num_steps, run.device, run.origin
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that a resumed run needs; every process must call this."""
         return {
             "step": self.step,
+            "origin": vars(self._origin),
             "network": whole_state_dict(self.network),
             "optimizer": optimizer_state(self.optimizer),
             "scaler": self.scaler.state_dict(),
@@ -67,6 +69,8 @@ class TrainingState:
 
         A state that does not fit raises any error, and may have been loaded in part.
         """
+        if other := Origin(**saved.get("origin", {})).changes(self._origin).other_run:
+            raise ValueError(other)
         load_network_state(self.network, saved["network"])
         self.history.load_state_dict(saved["history"])
         if self.memory is not None:

@@ -78,7 +78,7 @@ def test_a_measured_value_is_finite_or_none(value: float | None) -> None:
         ({"cell": {"task": "lstf"}}, "has no field dataset"),
         ({"hash": "../outside"}, "its hash is ../outside"),
         ({"status": "done"}, "status: Input should be 'finished', .* got 'done'"),
-        ({"cell": CELL | {"seed": True}}, "cell.seed.str: Input should be a valid string, got True"),
+        ({"cell": CELL | {"seed": True}}, "its cell has seed True, its configuration 0"),
         ({"cell": CELL | {"pattern": "XX"}}, "its cell has pattern 'XX', its configuration 'NC'"),
         ({"cell": CELL | {"attention": ""}}, "its cell has attention ''"),
         ({"cell": CELL | {"task": 3}}, "its cell has task 3, its configuration 'lstf'"),
