@@ -38,8 +38,8 @@ attention with the bundled reference results. With tune=true, the learning rate 
   --retry STATUSES              rerun runs with these comma-separated statuses: failed, oom, diverged, interrupted;
                                 with results_dir= alone, all such runs in that folder
   --dry-run                     print the runs, their expected time and commands, without running them
-  --explain                     print every setting, its default and its source (command line, file and line, or row
-                                of a table of the paper), without running anything
+  --explain                     print every setting, its default and its source (command line, file or module),
+                                without running anything
   --cfg job                     print the composed configuration as YAML, without running anything
 
 Use attention=FILE.py:Class for your own subclass of cab.Attention. An attention that has not passed `cab verify` in

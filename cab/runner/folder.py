@@ -50,7 +50,8 @@ def lock_run_dir(folder: Path) -> Iterator[bool]:
             ) from error
     lock = FileLock(folder / LOCK)
     try:
-        lock.acquire(blocking=False)
+        with disk_errors(folder.parent):
+            lock.acquire(blocking=False)
     except Timeout:
         yield False
         return

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterable
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from tqdm import tqdm
 
@@ -96,7 +96,7 @@ class Pool:
             for process in multiprocessing.active_children():
                 process.terminate()
 
-    def _run_slot(self, environment: dict[str, str], bar: tqdm[None]) -> None:
+    def _run_slot(self, environment: dict[str, str], bar: tqdm[NoReturn]) -> None:
         """Run waiting cells one after another, in a new worker after one dies."""
         executor = new_worker(environment)
         with contextlib.suppress(queue.Empty):

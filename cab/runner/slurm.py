@@ -98,9 +98,8 @@ def job_script(options: SlurmConfig, folder: Path, count: int) -> str:
     except ImportError:
         raise UserError(MISSING_PACKAGE) from None
     command = f"{PYTHON} -u -m submitit.core._submit {shlex.quote(str(folder / '%j'))}"
-    array = {"map_count": min(count, ARRAY)} if count > 1 else {}
-    script: str = _make_sbatch_string(command=command, folder=folder / "%j", **slurm_parameters(options), **array)
-    return script
+    array: dict[str, Any] = {"map_count": min(count, ARRAY)} if count > 1 else {}
+    return _make_sbatch_string(command=command, folder=folder / "%j", **slurm_parameters(options), **array)
 
 
 def run_on_slurm(jobs: Iterable[Job], report: Report, options: SlurmConfig) -> None:

@@ -155,23 +155,13 @@ class Pretrained:
         """Return why the cell cannot start from this run; empty if it can."""
         record = self.record
         if record.cell["task"] != task or record.status is not Status.FINISHED:
-            return (
-                f"is a run of task {record.cell['task']} that {_OUTCOMES[record.status]}; name a finished run of {task}"
-            )
+            return f"is a run of task {record.cell['task']} with status {record.status}; name a finished run of {task}"
         if record.cell["pattern"] != cell["pattern"]:
             return f"has pattern {record.cell['pattern']}, not {cell['pattern']}"
         if record.config["attention"]["name"] != cell["attention"]["name"]:
             return f"has attention {record.cell['attention']}, not {cell['attention']['name']}"
         differing = [*_differences("attention", record, cell), *_differences("backbone", record, cell)]
         return f"was trained with other options: add {' '.join(differing)}" if differing else ""
-
-
-_OUTCOMES = {
-    Status.FINISHED: "finished",
-    Status.OOM: "ran out of memory",
-    Status.DIVERGED: "diverged",
-    Status.FAILED: "failed",
-}
 
 
 def _is_chosen(record: Record, cell: Mapping[str, Any], task: str) -> bool:

@@ -33,14 +33,19 @@ def _registered() -> Iterator[None]:
     del ATTENTIONS._entries["learning"]
 
 
+def troubled_config(*overrides: str) -> dict[str, Any]:
+    """Compose a cell of the troubled task with eight short steps."""
+    cell = ["task=troubled", "dataset=synthetic", "backbone=gpt2", "attention=vanilla", "pattern=CS"]
+    cell += ["preset=smoke", "device=cpu", "trainer.batch_size=4", "trainer.max_steps=8"]
+    return compose([*cell, *overrides])
+
+
 @pytest.fixture
 def troubled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
     """The configuration of a cell; ``trouble`` is what happens in it."""
 
     def cell(*overrides: str, trouble: str = "") -> dict[str, Any]:
         monkeypatch.setattr(Troubled, "trouble_now", trouble)
-        chosen = ["task=troubled", "dataset=synthetic", "backbone=gpt2", "attention=vanilla", "pattern=CS"]
-        chosen += ["preset=smoke", "device=cpu", f"results_dir={tmp_path}", "trainer.batch_size=4"]
-        return compose([*chosen, "trainer.max_steps=8", *overrides])
+        return troubled_config(f"results_dir={tmp_path}", *overrides)
 
     return cell

@@ -247,7 +247,7 @@ def test_a_checkpoint_with_code_in_it_runs_nothing(troubled: Cell, tmp_path: Pat
     assert not (tmp_path / "owned").exists()
 
 
-@pytest.mark.parametrize("kind", ["shape", "missing", "optimizer", "history", "step", "list"])
+@pytest.mark.parametrize("kind", ["flipped", "shape", "missing", "optimizer", "history", "step", "list"])
 def test_a_checkpoint_of_another_run_is_passed_over(
     kind: str, troubled: Cell, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -259,9 +259,11 @@ def test_a_checkpoint_of_another_run_is_passed_over(
             run_cell(troubled("trainer.checkpoint_every=2", trouble="full"))
         folder = tmp_path / uncut.hash
         [good] = sorted(folder.glob("step-*.ckpt"))
-        state = torch.load(good, weights_only=True)
-        if kind == "shape":
-            name = max(state["network"], key=lambda name: state["network"][name].numel())
+        state: Any = torch.load(good, weights_only=True)
+        name = max(state["network"], key=lambda name: state["network"][name].numel())
+        if kind == "flipped":
+            state = flipped(good, state["network"][name])
+        elif kind == "shape":
             state["network"][name] = state["network"][name][:1]
         elif kind == "missing":
             state = {"step": state["step"]}
@@ -273,19 +275,27 @@ def test_a_checkpoint_of_another_run_is_passed_over(
             state["step"] = 10_000
         else:
             state = [state]
-        torch.save(state, good if is_first else folder / "step-00000007.ckpt")
+        path = good if is_first else folder / "step-00000007.ckpt"
+        path.write_bytes(state) if isinstance(state, bytes) else torch.save(state, path)
         caplog.clear()
         with caplog.at_level("INFO"):
             record = run_cell(troubled("trainer.checkpoint_every=2")).record
         assert record is not None
         assert record.metrics == uncut.metrics
-        assert "which is not of this run" in caplog.text
+        assert ("unreadable" if kind == "flipped" else "which is not of this run") in caplog.text
         assert ("resuming from step 2" in caplog.text) == (not is_first)
         shutil.rmtree(folder)
         (tmp_path / f"{uncut.hash}.json").unlink()
 
 
-@pytest.mark.parametrize("kind", ["pickle", "text", "empty", "shape", "list", "missing"])
+def flipped(path: Path, tensor: torch.Tensor) -> bytes:
+    """The content of a file with one wrong bit in the data of a tensor, which torch does not notice."""
+    content = bytearray(path.read_bytes())
+    content[content.index(tensor.numpy().tobytes())] ^= 1
+    return bytes(content)
+
+
+@pytest.mark.parametrize("kind", ["pickle", "text", "empty", "flipped", "shape", "list", "missing"])
 def test_weights_that_cannot_be_loaded_are_a_user_error(
     kind: str, troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -298,6 +308,7 @@ def test_weights_that_cannot_be_loaded_are_a_user_error(
         "pickle": pickle.dumps(Hostile(tmp_path / "owned")),
         "text": b"hello",
         "empty": b"",
+        "flipped": flipped(path, state[name]),
         "shape": state | {name: state[name][:1]},
         "list": [state],
         "missing": {key: value for key, value in state.items() if key != name},

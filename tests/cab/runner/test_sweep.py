@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import csv
-import itertools
 import os
-import random
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,19 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
 
 from cab.cli.main import main
 from cab.config.run_config import SlurmConfig
 from cab.errors import UserError
 from cab.files.config_folders import CONFIGS
-from cab.records.record import Record
 from cab.registry.registries import TASKS
 from cab.runner.cell import runnable_cells
-from cab.runner.folder import cell_statuses
 from cab.runner.launch import expand
-from cab.runner.run import run_cell
 from cab.runner.slurm import job_facts, job_name
 from tests.cab.cli.command import ROOT
 
@@ -156,52 +149,6 @@ def test_a_dry_run_decides_as_the_run_does(troubled: Cell, tmp_path: Path, capsy
     next(tmp_path.glob("*.json")).write_text("{")
     statuses, count = planned()
     assert (sorted(statuses), count) == (["-", "finished"], "1")
-
-
-def child_killed_at(change: int, run: Callable[[], None]) -> bool:
-    """Run in a process of its own that is killed just before its change of a file number ``change``; whether it was."""
-    child = os.fork()
-    if child == 0:
-        torch.set_num_threads(1)  # threads do not live on in a fork
-        changes = itertools.count(1)
-
-        def hook(event: str, arguments: tuple[Any, ...]) -> None:
-            writes = event == "open" and isinstance(arguments[1], str) and set(arguments[1]) & set("wax")
-            if (writes or event in ("os.rename", "os.remove", "os.mkdir")) and next(changes) == change:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        sys.addaudithook(hook)
-        run()
-        os._exit(0)
-    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
-
-
-@pytest.mark.parametrize("kills", [8, pytest.param(50, marks=pytest.mark.slow)])
-def test_kills_lose_nothing(kills: int, troubled: Cell, tmp_path: Path) -> None:
-    """A process that is killed at any write leaves whole records or none, and the next goes on."""
-    configs = [troubled(f"seed={seed}", "trainer.max_steps=20", "trainer.checkpoint_every=5") for seed in range(1, 5)]
-    chance = random.Random(4)
-    finished: dict[str, bytes] = {}
-    killed = ended = 0
-
-    def run_all() -> None:
-        for config in configs if killed % 2 else reversed(configs):
-            run_cell(config)
-
-    while killed < kills or not ended:
-        killed += child_killed_at(chance.randint(1, 60), run_all)
-        now = {path.name: path.read_bytes() for path in tmp_path.glob("*.json")}
-        assert finished.items() <= now.items()
-        for path in tmp_path.glob("*.json"):
-            assert Record.read(path).status == "finished"
-        if len(now) == len(configs):  # all done: kill on, over fresh ones
-            for path in tmp_path.glob("*.json"):
-                path.unlink()
-            now, ended = {}, ended + 1
-        finished = now
-    for config in configs:
-        run_cell(config)
-    assert [found.status for found in cell_statuses(tmp_path)] == ["finished"] * len(configs)
 
 
 def test_attention_names_are_checked_before_a_sweep(capsys: pytest.CaptureFixture[str]) -> None:
