@@ -76,5 +76,5 @@ class LocalAttention(Attention):
         output = self.attend_window(query, key, value, self.window._replace(offset=past), hidden)
         # Each row keeps the window that ends with its last real token.
         index = count + torch.arange(past, device=key.device)
-        new = {"key": gather_tokens(key, index), "value": gather_tokens(value, index)}
-        return output, {**new, "hidden": hidden.gather(1, index)}
+        cache = {"key": gather_tokens(key, index), "value": gather_tokens(value, index)}
+        return output, {**cache, "hidden": hidden.gather(1, index)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from cab import UserError
 
@@ -42,7 +42,7 @@ def check_even(**options: int) -> None:
             raise UserError(f"{name} must be even and at least 2, got {value}")
 
 
-def check_choice(choices: Sequence[str], **options: str) -> None:
+def check_choice(choices: Iterable[str], **options: str) -> None:
     """Raise UserError for an option that is not one of ``choices``."""
     for name, value in options.items():
         if value not in choices:
