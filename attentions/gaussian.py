@@ -160,7 +160,7 @@ class SoftAttention(Attention):
         self.conv = value_convolution(self.num_heads, conv_kernel_size)
 
     def landmarks(self, means: Tensor) -> Tensor:
-        """[..., r, E] of segments to the same."""
+        """Map means of segments [..., r, E] to landmarks."""
         return F.gelu(self.landmark_norm(self.landmark_map(means.to(self.landmark_map.weight.dtype))))
 
     def attend(self, query: Tensor, _key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:

@@ -92,7 +92,7 @@ class LongformerAttention(SparseAttention):
         return torch.cat([(q @ k.mT * self.scale).softmax(dim=-1) @ v, output[:, len(projected["global_q"]) :]], dim=1)
 
     def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor, *projected: Tensor) -> Tensor:
-        """Rows without padding; ``own`` are key, query and value of the global tokens, of their own projections."""
+        """Compute sequences without padding; ``projected`` are those of the global tokens."""
         count, is_causal = min(self.num_globals, query.shape[2]), self.pattern is Pattern.CS
         output = self.in_windows(query, key, value)
         if not count:

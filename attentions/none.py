@@ -18,7 +18,7 @@ class NoAttention(Attention):
     selects_tokens = True
 
     def make_projections(self) -> None:
-        """Return no state."""
+        """Create no projections."""
         self.out_proj = nn.Identity()  # type: ignore[assignment]
 
     def compute(self, query: Tensor, *_: Any) -> Tensor:

@@ -26,7 +26,7 @@ CPU_BLOCK, DEVICE_BLOCK = 64, 512
 """Queries of one block on a CPU; elsewhere a launch costs more than keys that are computed in vain."""
 
 Far = tuple[Tensor, Tensor]
-"""Of keys that are far from a block, by features: mean values [B, H, r, E] and logarithms of the sums [B, H, r]."""
+"""Summary of keys far from a block by features: mean values [B, H, r, E] and logarithms of the sums [B, H, r]."""
 
 
 @register_attention("scatterbrain", patterns="NS CS", complexity="n", paper="Chen et al. 2021a")
@@ -77,7 +77,7 @@ class ScatterbrainAttention(Attention):
         return self.read(query, key, value, padding.key, self.empty_far(len(query), upcast(query)), 0)
 
     def read(self, query: Tensor, key: Tensor, value: Tensor, hidden: Tensor | None, past: Far, lead: int) -> Tensor:
-        """Block by block: the first query stands at key number ``lead``, and before all keys is the ``past``."""
+        """Attend block by block; the first query is key number ``lead``, and ``past`` summarizes earlier keys."""
         with torch.autocast(query.device.type, enabled=False):
             q, k, v = upcast(query) * self.head_dim**-0.25, upcast(key) * self.head_dim**-0.25, upcast(value)
             count, num_keys = q.shape[2], k.shape[2]
@@ -107,7 +107,7 @@ class ScatterbrainAttention(Attention):
         seed: Tensor | None,
         *far: Far,
     ) -> Tensor:
-        """One softmax over keys from number ``low`` on and over features of far ones, for queries from ``first`` on."""
+        """Compute one softmax over keys from number ``low`` and features of far keys, for queries from ``begin``."""
         distance = torch.arange(begin, begin + q.shape[2], device=q.device)[:, None]
         distance = distance - torch.arange(low, low + k.shape[2], device=q.device)
         support = self.supports(distance)

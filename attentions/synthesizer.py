@@ -62,7 +62,7 @@ class SynthesizerAttention(Attention):
         check_at_least(1, max_length=max_length, rank=rank)
         self.variant, self.max_length = variant, max_length
         self.reads_positions = "random" in variant
-        # A map that nothing reads is none.
+        # Maps that the variant does not read are left out.
         if self.reads_positions and variant != "random_plus":
             self.q_proj = nn.Identity()  # type: ignore[assignment]
         if variant != "random_plus":
@@ -167,7 +167,7 @@ class SynthesizerAttention(Attention):
         return self.read(query, position, new, None), new
 
     def read(self, query: Tensor, position: Tensor, state: DecodeState, later: Tensor | None) -> Tensor:
-        """Targets at ``position`` [B, T] over the cached values, but for those ``later`` [B, T, n]."""
+        """Attend from targets at ``position`` [B, T] to the cached values, except the ``later`` ones [B, T, n]."""
         cached = state["position"]
         longest = cached.shape[1]
         if max(longest, int(position.shape[1])) > self.max_length or self.reads_positions:

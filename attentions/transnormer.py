@@ -284,9 +284,9 @@ class TransNormer(Attention):
     """
 
     weights: ClassVar[str]
-    """Of DiagAttention."""
+    """Weights of DiagAttention."""
     kernel: ClassVar[str]
-    """Of NormAttention."""
+    """Kernel of NormAttention."""
 
     requires_right_padding = True
     has_constant_size_state = True
@@ -321,7 +321,7 @@ class TransNormer(Attention):
             )
 
     def make_projections(self) -> None:
-        """Those of the form."""
+        """Create no projections: the form has its own."""
 
     def compute(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         return self.form.compute(query, key, value, padding)
