@@ -329,14 +329,6 @@ class QuadraticMemory(Method):
         return hide_padding(query @ key.mT * self.scale, padding.key).softmax(-1) @ value
 
 
-class QuadraticTime(Method):
-    """Registered as linear; the fused kernel hides the weights but not the time."""
-
-    def attend(self, query, key, value, padding):
-        visible = None if padding.key is None else ~padding.key[:, None, None]
-        return F.scaled_dot_product_attention(query, key, value, visible).nan_to_num()
-
-
 @caught("NS", "parameter_budget")
 class ManyParameters(Softmax):
     """A hidden layer of four times the width in front of the values."""
