@@ -66,7 +66,7 @@ def _layers(*kinds: str) -> dict[str, Any]:
 
 WINDOWED = ("mistral", "qwen2", "phi3", "starcoder2")
 """Model types in which every layer has a sliding window."""
-LEFT_PROMPTS = (*WINDOWED, "gemma2", "gemma3_text", "gpt_oss", "recurrent_gemma")
+LEFT_PROMPTS = (*WINDOWED, "gemma2", "gemma3_text", "gpt_oss", "llama4_text", "recurrent_gemma")
 """Model types whose windows count padding, so that prompts can be padded on the left only."""
 
 SPECIFIC: dict[str, dict[str, Any]] = {
@@ -89,5 +89,20 @@ SPECIFIC: dict[str, dict[str, Any]] = {
         "block_types": ["recurrent", "attention"],
     },
     "rwkv": {"num_hidden_layers": 2},
+    "jamba": {
+        "num_hidden_layers": 2,
+        "attn_layer_period": 2,
+        "attn_layer_offset": 1,
+        "num_experts": 1,
+        "num_experts_per_tok": 1,
+        "use_mamba_kernels": False,
+    },
+    "llama4_text": {
+        "attention_chunk_size": 8,
+        "num_experts_per_tok": 1,
+        "no_rope_layers": [1],
+        "moe_layers": [],
+        "use_qk_norm": False,
+    },
 }
 """Values of single model types."""
