@@ -1,0 +1,211 @@
+"""Correlations between patterns, tasks, benchmarks, sets of results and probes, and the benefit of attention."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from cab.cli.main import main
+from cab.records.results import MINI_DIR, PAPER_DIR, load_results
+from cab.scoring import (
+    benchmark_correlation,
+    benefit_of_attention,
+    pattern_correlation,
+    probe_agreement,
+    rank_agreement,
+    read_probes,
+    score_table,
+    task_correlation,
+)
+from cab.scoring.correlation import SETTING
+from tests.cab.made_records import make_record
+from tests.cab.scoring.made_results import result, table
+
+NAMES = ["vanilla", "abc", "local", "linear", "performer", "s4d", "longshort", "cosformer"]
+PROBES = MINI_DIR.parent / "probes" / "probes.csv"
+
+
+def scores(indices: dict[tuple[str, str], dict[str, float]]) -> pd.DataFrame:
+    rows = [
+        (pattern, task, name, ci, math.nan, math.nan, 1)
+        for (pattern, task), values in indices.items()
+        for name, ci in values.items()
+    ]
+    return pd.DataFrame(rows, columns=["pattern", "task", "attention", "index", "low", "high", "seeds"])
+
+
+def of_task(values: list[float], task: str = "lm") -> pd.DataFrame:
+    return scores({("CS", task): dict(zip(NAMES, values, strict=False))})
+
+
+@pytest.fixture(scope="module")
+def published() -> pd.DataFrame:
+    return score_table(load_results(PAPER_DIR), normalization="official")
+
+
+@pytest.mark.parametrize("size", [4, 5, 6])
+def test_correlation_of_patterns_is_pearson_with_fisher_interval(size: int) -> None:
+    x, y = np.random.default_rng(size).normal(size=(2, size))
+    one, other = (dict(zip(NAMES, values, strict=False)) for values in (x, y))
+    one |= {"only_here": 3.0, "none": -50.0}
+    other |= {"only_there": 9.0, "none": -70.0, "failed": math.nan}
+    [row] = pattern_correlation(scores({("NS", "all"): one, ("CS", "all"): other})).to_dict("records")
+    expected = stats.pearsonr(x, y)
+    interval = expected.confidence_interval()
+    numbers = [row["pearson"], row["p_value"], row["low"], row["high"]]
+    np.testing.assert_allclose(numbers, [expected.statistic, expected.pvalue, interval.low, interval.high], rtol=1e-9)
+    assert (row["a"], row["b"], row["shared"], row["kind"]) == ("NS", "CS", size, "pattern")
+    assert row["note"] == ("" if size >= 5 else "inconclusive: only 4 shared attentions")
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "note"),
+    [
+        ([1.0, 2.0, 4.0], [1.0, 3.0, 4.0], "inconclusive: only 3 shared attentions"),
+        ([1.0, 2.0], [1.0, 2.0], "2 shared attentions, at least 3 required"),
+        ([], [], "0 shared attentions, at least 3 required"),
+        ([0.5] * 6, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], "undefined: all attentions have the same score"),
+    ],
+)
+def test_few_or_equal_attentions(x: list[float], y: list[float], note: str) -> None:
+    one, other = (dict(zip(NAMES, values, strict=False)) for values in (x, y))
+    values = {("NS", "all"): {**one, "x": 1.0}, ("NC", "all"): {**other, "y": 1.0}}
+    [row] = pattern_correlation(scores(values)).to_dict("records")
+    assert (row["shared"], row["note"]) == (len(x), note)
+    assert math.isnan(row["low"])
+    assert math.isnan(row["pearson"]) == (len(x) != 3)
+
+
+def test_tasks_correlate_within_their_pattern() -> None:
+    ranks = dict(zip(NAMES, map(float, range(6)), strict=False))
+    back = {name: 5 - rank for name, rank in ranks.items()}
+    values = {("NS", "a"): ranks, ("NS", "b"): back, ("NS", "all"): ranks, ("CC", "a"): ranks, ("CC", "c"): ranks}
+    pairs = task_correlation(scores(values))
+    assert pairs[["kind", "pattern", "a", "b"]].to_numpy().tolist() == [
+        ["task", "NS", "a", "b"],
+        ["task", "CC", "a", "c"],
+    ]
+    assert pairs["pearson"].tolist() == pytest.approx([-1, 1])
+    assert pairs["p_value"].tolist() == pytest.approx([0, 0])
+    alone = scores({("NS", "all"): {"abc": 1.0}, ("NS", "a"): {"abc": 1.0}})
+    assert pattern_correlation(alone).empty
+    assert task_correlation(alone).empty
+
+
+def test_published_correlations_share_the_attentions_of_the_paper(published: pd.DataFrame) -> None:
+    """FlashAttention is left out, as in the paper's own order of attentions."""
+    pairs = pattern_correlation(published)
+    assert list(pairs["a"] + pairs["b"]) == ["NSCS", "NSNC", "NSCC", "CSNC", "CSCC", "NCCC"]
+    assert pairs["shared"].tolist() == [3, 4, 3, 1, 1, 3]
+    tasks = task_correlation(published)
+    assert tasks[tasks["pattern"] == "NS"]["shared"].tolist() == [9, 10, 10, 9, 9, 10]
+    assert tasks[tasks["pattern"] == "CC"]["pearson"].item() > 0.9  # "except the causal cross pattern" (appendix I)
+
+
+def test_patterns_correlate_with_long_range_arena(published: pd.DataFrame) -> None:
+    """Figure 3a's fifth column, over the attentions that both have (Flash and S4D are not among LRA's)."""
+    pairs = benchmark_correlation(published)
+    assert pairs[["kind", "a", "b"]].to_numpy().tolist() == [
+        ["benchmark", pattern, "LRA"] for pattern in ("NS", "CS", "NC", "CC")
+    ]
+    assert pairs["shared"].tolist() == [6, 1, 3, 2]
+    by_hand = scores({("NS", "all"): {"vanilla": 57.368, "performer": 57.996, "cosformer": 62.108}})
+    assert benchmark_correlation(by_hand)["pearson"].item() == pytest.approx(1.0)
+
+
+def test_benefit_picks_the_best_efficient_attention() -> None:
+    values = {"vanilla": 0.4, "flash": 0.9, "abc": 0.5, "local": 0.7, "none": -2.0}
+    benefit = benefit_of_attention(
+        scores({("NS", "a"): values, ("NS", "all"): values, ("NS", "b"): {"eager": 0.1, "abc": math.nan}})
+    )
+    assert benefit["task"].tolist() == ["a", "b"]
+    assert benefit.iloc[0].tolist() == ["NS", "a", "local", 0.7, 0.4, -2.0]
+    assert (benefit["best"][1], benefit["vanilla"][1]) == ("", 0.1)
+    assert benefit.loc[1, ["efficient", "without"]].isna().all()
+    rows = [result(value, name) for name, value in (("vanilla", 2.0), ("abc", 1.0), ("local", 3.0), ("none", 9.0))]
+    row = benefit_of_attention(score_table(table(*rows))).iloc[0]
+    assert row[["best", "efficient", "vanilla", "without"]].tolist() == pytest.approx(["abc", 1, 0, -7])
+
+
+def test_published_benefit_is_that_of_table_12_but_for_summarisation(published: pd.DataFrame) -> None:
+    benefit = benefit_of_attention(published[published["pattern"] == "NS"]).set_index("task")
+    assert benefit["best"].to_dict() == {"TTS": "s4d", "Sum": "local", "SR": "cosformer", "MLM": "longshort"}
+    assert benefit.loc["SR", "efficient"] == pytest.approx(1.041, abs=0.001)
+    assert benefit.loc["MLM", "vanilla"] == pytest.approx(0.527, abs=0.001)
+
+
+@pytest.mark.parametrize("values", [[3.0, 1.0, 2.0, 5.0], [1.0, 2.0, 4.0, 3.0, 7.0, 5.0, 6.0, 8.0]])
+def test_agreement_is_spearmans_rho(values: list[float]) -> None:
+    other = sorted(values)
+    [row] = rank_agreement(of_task(values), of_task(other, task="LM")).to_dict("records")
+    assert row["spearman"] == pytest.approx(stats.spearmanr(values, other).statistic)
+    assert row["shared"] == len(values)
+    reach = 1.959964 * math.sqrt((1 + row["spearman"] ** 2 / 2) / (len(values) - 3))
+    assert math.atanh(row["high"]) - math.atanh(row["spearman"]) == pytest.approx(reach)
+    assert row["note"] == ("" if len(values) >= 5 else "inconclusive: only 4 shared attentions")
+
+
+def test_small_sets_have_an_exact_p_value_and_name_who_disagrees() -> None:
+    """Of 24 orders of four, two are as far from none as the same order: it and its reverse."""
+    [row] = rank_agreement(of_task([1.0, 2.0, 3.0, 4.0]), of_task([2.0, 3.0, 5.0, 9.0])).to_dict("records")
+    assert (row["spearman"], row["p_value"]) == (1.0, pytest.approx(2 / 24))
+    assert (row["disagree"], math.isnan(row["low"])) == ("", True)
+    [row] = rank_agreement(of_task([4.0, 3.0, 2.0, 1.0]), of_task([1.0, 4.0, 3.0, 2.0])).to_dict("records")
+    assert row["disagree"] == "vanilla: 1 and 4"
+    [row] = rank_agreement(of_task([4.0, 3.0, math.nan, 1.0]), of_task([1.0, 4.0, 3.0])).to_dict("records")
+    assert (row["shared"], math.isnan(row["spearman"])) == (2, True)
+    assert rank_agreement(of_task([1.0, 2.0]), of_task([1.0, 2.0], task="sum")).empty
+
+
+def test_the_command_compares_two_folders_of_different_presets(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = {"task": "lm", "dataset": "synthetic", "config_variant": "", "backbone": "gpt2", "pattern": "CS"}
+    for place, name in enumerate(["local", "s4d", "abc", "longshort", "performer"]):
+        make_record({"ppl": 2.0 + place}, attention=name, **names).write(tmp_path)
+    assert main(["correlation", str(tmp_path), str(PAPER_DIR), "--csv"]) == 0
+    [row] = [r for r in csv.DictReader(io.StringIO(capsys.readouterr().out)) if r["task"] == "lm"]
+    assert (row["pattern"], row["shared"]) == ("CS", "4")
+    assert main(["correlation", str(tmp_path), str(PAPER_DIR)]) == 0
+    assert "spearman" in capsys.readouterr().out
+
+
+def asked(accuracies: list[float], *, pattern: str = "CS", pairs: int = 16) -> pd.DataFrame:
+    place = dict(zip(SETTING, ["mini", pattern, "recall", pairs, 8, 0.0, 64], strict=True))
+    return pd.DataFrame({**place, "attention": NAMES[: len(accuracies)], "accuracy": accuracies})
+
+
+def test_probes_agree_in_the_setting_of_most_attentions_and_then_the_hardest() -> None:
+    index = of_task([3.0, 1.0, 0.0, 2.0])
+    probes = pd.concat([asked([0.9, 0.5, 0.1, 0.7]), asked([0.1, 0.5, 0.9, 0.7], pattern="NC")])
+    [row] = probe_agreement(probes, index).to_dict("records")
+    assert (row["pattern"], row["probe"], row["task"]) == ("CS", "recall, pairs 16, width 64", "lm")
+    assert (row["spearman"], row["shared"]) == (1.0, 4)
+    fewer, easy, hard = asked([0.3, 0.2, 0.1], pairs=64), asked([1.0] * 4, pairs=8), asked([0.9, 0.5, 0.1, 0.7])
+    [row] = probe_agreement(pd.concat([fewer, easy, hard]), index).to_dict("records")
+    assert (row["probe"], row["shared"]) == ("recall, pairs 16, width 64", 4)
+    [row] = probe_agreement(pd.concat([fewer, hard]), of_task([3.0, 1.0, 0.0])).to_dict("records")
+    assert (row["probe"], row["shared"]) == ("recall, pairs 64, width 64", 3)
+    assert probe_agreement(asked([0.3, 0.2]), of_task([2.0, 1.0])).empty
+
+
+def test_the_command_compares_the_committed_probes_with_the_suite(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["correlation", str(MINI_DIR), "--probes", str(PROBES), "--csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert {"NS", "CS"} <= {row["pattern"] for row in rows} <= {"NS", "CS", "NC", "CC"}  # as records come and go
+    assert all(int(row["shared"]) >= 3 for row in rows)
+
+
+def test_what_is_no_table_of_probes_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no table of probes at"):
+        read_probes(tmp_path / "probes.csv")
+    (tmp_path / "probes.csv").write_text("pattern,attention\nCS,abc\n")
+    with pytest.raises(ValueError, match="missing columns: accuracy"):
+        read_probes(tmp_path / "probes.csv")
