@@ -11,7 +11,7 @@ import math
 import warnings
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -43,7 +43,7 @@ WIDTH = 3.75
 LONGEST_LABEL = 22
 OFFSETS = {(0, 7): "center", (5, 0): "left", (0, -8): "center", (-5, 0): "right"}
 """Offsets of a name from its point in points, with the alignment of the text."""
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.size": 8.5,
     "font.family": "sans-serif",
     "text.parse_math": False,  # names may contain dollar signs

@@ -30,7 +30,8 @@ def record_facts(results: pd.DataFrame, page_dir: Path) -> dict[str, Any]:
 
     keys = ["file", "hash", *CELL]
     records = []
-    for (file, _, *cell), rows in results.groupby(keys, sort=False, dropna=False):
+    for key, rows in results.groupby(keys, sort=False, dropna=False):
+        file, _, *cell = map(str, key)
         record = rows["record"].iloc[0]
         facts = _facts(record) if record else {"source": Path(file).name}
         records.append(

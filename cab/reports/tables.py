@@ -270,20 +270,21 @@ def benefit_table(benefit: pd.DataFrame, *, table_id: str, caption: str) -> Tabl
 
 def efficiency_table(lengths: pd.DataFrame, *, table_id: str, caption: str) -> Table:
     """Return efficiency lengths; ``lengths`` has the columns attention, resource, length, low, high, r2."""
-    wide = {
-        name: dict(rows.set_index("resource").iterrows()) for name, rows in lengths.groupby("attention", sort=False)
-    }
-    rows = [{"attention": name, **resources} for name, resources in wide.items()]
-    columns: list[Column] = []
+    fits = {(row["attention"], row["resource"]): row for row in lengths.to_dict("records")}
+
+    def of_fit(show: Callable[[Any], Cell], resource: str) -> Callable[[Mapping[str, Any]], Cell]:
+        return lambda row: show(fits.get((row["attention"], resource)))
+
+    columns = []
     for resource in dict.fromkeys(lengths["resource"]):
         columns += [
-            Column(f"efficiency length ({resource})", lambda row, r=resource: _length_cell(row.get(r)), "lower"),
-            Column("R²", lambda row, r=resource: _r2_cell(row.get(r)), hint="of the fitted curve"),
+            Column(f"efficiency length ({resource})", of_fit(_length_cell, resource), "lower"),
+            Column("R²", of_fit(_r2_cell, resource), hint="of the fitted curve"),
         ]
-    return frame_table(rows, columns, table_id=table_id, caption=caption)
+    return frame_table(lengths[["attention"]].drop_duplicates(), columns, table_id=table_id, caption=caption)
 
 
-def _length_cell(fit: pd.Series | None) -> Cell:
+def _length_cell(fit: Mapping[str, Any] | None) -> Cell:
     if fit is None:
         return Cell(MISSING, reason="not measured")
     if fit["length"] in (0, math.inf):
@@ -292,5 +293,5 @@ def _length_cell(fit: pd.Series | None) -> Cell:
     return number_cell(fit["length"], 0, "the curves could not be fitted", detail)
 
 
-def _r2_cell(fit: pd.Series | None) -> Cell:
+def _r2_cell(fit: Mapping[str, Any] | None) -> Cell:
     return Cell(MISSING, reason="not measured") if fit is None else number_cell(fit["r2"], 3, "no fit")

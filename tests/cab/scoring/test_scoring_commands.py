@@ -74,79 +74,50 @@ def test_score_says_where_official_is_corrected(capsys: pytest.CaptureFixture[st
 
 
 def test_score_shows_orders_and_benefit(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = csv_of(capsys, "score", str(records), "--show", "pairwise")
-    assert list(found.columns) == ["pattern", "task", "better", "worse", "difference", "low", "high", "verdict"]
-    assert found["verdict"].tolist() == ["undecided", "better", "better"] * 2
-    found = csv_of(capsys, "score", str(records), "--show", "ablation")
-    assert found[["task", "best"]].to_numpy().tolist() == [["lstf", "abc"]]
+    orders = csv_of(capsys, "score", str(records), "--show", "pairwise")
+    assert list(orders.columns) == ["pattern", "task", "better", "worse", "difference", "low", "high", "verdict"]
+    assert orders["verdict"].tolist() == ["undecided", "better", "better"] * 2
+    benefit = csv_of(capsys, "score", str(records), "--show", "ablation")
+    assert benefit[["task", "best"]].to_numpy().tolist() == [["lstf", "abc"]]
     assert main(["score", str(records), "--show", "ablation"]) == 0
-    assert capsys.readouterr().out.splitlines()[0].split() == [
-        "pattern",
-        "task",
-        "best",
-        "efficient",
-        "vanilla",
-        "without",
-    ]
+    assert capsys.readouterr().out.split()[:6] == list(benefit.columns)
 
 
 def test_correlation(capsys: pytest.CaptureFixture[str]) -> None:
-    found = csv_of(capsys, "correlation", RAW, "--normalization", "official")
-    assert list(found.columns) == ["kind", "pattern", "a", "b", "pearson", "shared", "p_value", "low", "high", "note"]
-    assert found["kind"].value_counts().to_dict() == {"task": 11, "pattern": 6, "benchmark": 4}
+    pairs = csv_of(capsys, "correlation", RAW, "--normalization", "official")
+    assert list(pairs.columns) == ["kind", "pattern", "a", "b", "pearson", "shared", "p_value", "low", "high", "note"]
+    assert pairs["kind"].value_counts().to_dict() == {"task": 11, "pattern": 6, "benchmark": 4}
     assert main(["correlation", RAW]) == 0
     assert "1 shared attentions, at least 3 required" in capsys.readouterr().out
-    assert main(["correlation", RAW, "--pattern", "NC", "--task", "PCC"]) == 0
-    assert "NC - LRA" in capsys.readouterr().out
 
 
-def test_efficiency_length(capsys: pytest.CaptureFixture[str]) -> None:
-    found = csv_of(capsys, "crossover", COSTS, "--protocol", "paper")
-    assert list(found.columns) == ["attention", "pattern", "phase", "resource", "length", "r2", "low", "high"]
-    assert found[["resource", "length"]].to_numpy().tolist() == [["time", 1877], ["memory", 70]]
+def test_efficiency_length(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lengths = csv_of(capsys, "crossover", COSTS, "--protocol", "paper")
+    assert list(lengths.columns) == ["attention", "pattern", "phase", "resource", "length", "r2", "low", "high"]
+    assert lengths[["resource", "length"]].to_numpy().tolist() == [["time", 1877], ["memory", 70]]
     assert main(["crossover", COSTS]) == 0
     assert "extrapolated beyond the measured 256 to 8,192" in capsys.readouterr().out
-
-
-def test_efficiency_length_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "costs.csv"
     lines = ["attention,pattern,phase,length,seconds,bytes,complexity"]
     for n in (256, 512, 1024, 2048, 4096):
         lines += [f"vanilla,NC,forward,{n},{n * n},{n * n},n^2", f"abc,NC,forward,{n},{n / 2},{9 * n},n"]
         lines += [f"eager,NC,forward,{n},{2 * n * n},{5 * n * n},n^2"]
-    path.write_text("\n".join(lines))
-    found = csv_of(capsys, "crossover", str(path))
-    assert found.set_index(["attention", "resource"])["length"].to_dict() == {
-        ("abc", "time"): "always",
-        ("abc", "memory"): "9",
-        ("eager", "time"): "never",
-        ("eager", "memory"): "never",
-    }
-    assert main(["crossover", str(path)]) == 0
+    (tmp_path / "costs.csv").write_text("\n".join(lines))
+    lengths = csv_of(capsys, "crossover", str(tmp_path / "costs.csv")).set_index(["attention", "resource"])
+    assert lengths["length"].tolist() == ["always", "never", "9", "never"]
+    assert main(["crossover", str(tmp_path / "costs.csv")]) == 0
     out = capsys.readouterr().out
-    assert "length above which each attention is cheaper than vanilla" in out
-    assert "length above which each attention is cheaper than eager" in out
+    for baseline in ("vanilla", "eager"):
+        assert f"length above which each attention is cheaper than {baseline}" in out
 
 
 def test_audit(capsys: pytest.CaptureFixture[str]) -> None:
-    found = csv_of(capsys, "paper", "audit")
-    assert list(found.columns) == [
-        "table",
-        "pattern",
-        "task",
-        "attention",
-        "printed",
-        "recomputed",
-        "low",
-        "high",
-        "verdict",
-    ]
-    assert len(found) == 210
+    audit = csv_of(capsys, "paper", "audit")
+    names = ["table", "pattern", "task", "attention", "printed", "recomputed", "low", "high", "verdict"]
+    assert (list(audit.columns), len(audit)) == (names, 210)
     assert main(["paper", "audit"]) == 0
     out = capsys.readouterr().out
     assert "the printed index requires ppl 31.53" in out
-    for name in ("official", "paper", "results"):
-        assert name in out
+    assert all(name in out for name in ("official", "paper", "results"))
 
 
 @pytest.mark.parametrize(
@@ -187,12 +158,3 @@ def test_broken_records_are_left_out_with_a_warning(
     assert main(["score", str(records), "--csv"]) == 0
     assert "broken.json is not a valid result record" in caplog.text
     assert len(capsys.readouterr().out.splitlines()) == 7
-
-
-@pytest.mark.parametrize("tolerance", ["-1", "nan"])
-def test_a_tolerance_is_refused_before_the_cell_is_run(
-    tolerance: str, records: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = next(records.glob("*.json"))
-    assert main(["reproduce", str(path), "--tolerance", tolerance]) == 2
-    assert f"--tolerance must be at least 0, got {float(tolerance)}" in capsys.readouterr().err
