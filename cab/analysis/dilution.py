@@ -5,7 +5,9 @@ Shapes: H heads, n tokens, D embedding dimension, E head dimension.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -63,8 +65,8 @@ def layer_inputs(subject: Subject, rows: int) -> list[list[Tensor]]:
 
         def keep(_layer: object, args: tuple[Tensor, ...], kwargs: dict[str, Tensor | None], kept=kept) -> None:  # type: ignore[no-untyped-def]
             mask = kwargs.get("query_padding_mask")
-            found = [x if mask is None else x[~mask[row]] for row, x in enumerate(args[0])]
-            kept.extend(x.detach() for x in found if len(x))
+            inputs = [x if mask is None else x[~mask[row]] for row, x in enumerate(args[0])]
+            kept.extend(x.detach() for x in inputs if len(x))
 
         hooks.append(layer.register_forward_pre_hook(keep, with_kwargs=True))
     subject.network.eval()
@@ -138,3 +140,19 @@ def mass_of_neighbors(weights: Tensor, is_causal: bool) -> Tensor:
     reached = sorted_weights.cumsum(dim=-1).gather(-1, (count - 1).expand(*weights.shape[:-1], -1))
     real = total > 0
     return (reached[real] / total[real, None]).mean(dim=0) if real.any() else torch.full((POINTS,), torch.nan)
+
+
+def draw_dilution(curves: Sequence[Curve], title: str, path: Path) -> None:
+    """Plot the share of attention by share of neighbors, one line per layer."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 4.5), layout="constrained")
+    axis = figure.subplots()
+    for number, curve in enumerate(curves, start=1):
+        share = torch.arange(1, len(curve.mass) + 1) / len(curve.mass)
+        axis.plot(share, curve.mass, label=f"layer {number}: area {curve.area:.3f}")
+    axis.plot([0, 1], [0, 1], color="0.7", linestyle="--", label="uniform")
+    axis.set(xlabel="share of visible tokens, nearest first", ylabel="share of attention")
+    axis.set_title(title, fontsize="medium")
+    axis.legend(frameon=False)
+    figure.savefig(path, dpi=110)

@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import math
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -187,3 +187,25 @@ def relative_deviation(values: list[float]) -> float:
     """Return the standard deviation divided by the mean."""
     mean = sum(values) / len(values)
     return math.sqrt(sum((x - mean) ** 2 for x in values) / len(values)) / mean if mean else math.nan
+
+
+def draw_gradients(
+    layers: Sequence[Mapping[str, float | str]], norms: Sequence[Mapping[str, float]], title: str, path: Path
+) -> None:
+    """Plot quantiles of abs(dL/ds) by layer and, if recorded, the gradient norm over training steps."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10 if norms else 5.5, 4.5), layout="constrained")
+    axes = figure.subplots(1, 2 if norms else 1, squeeze=False)[0]
+    measured = {number: layer for number, layer in enumerate(layers, start=1) if "largest" in layer}
+    for name in QUANTILES:
+        axes[0].plot(list(measured), [layer[name] for layer in measured.values()], "o-", label=name)
+    axes[0].set(yscale="log", xticks=list(measured), xlabel="layer", ylabel="|dL/ds|")
+    if norms:
+        for name in (name for name in norms[0] if name not in ("step", "loss")):
+            axes[1].plot([row["step"] for row in norms], [row[name] for row in norms], label=name)
+        axes[1].set(yscale="log", xlabel="step", ylabel="gradient norm")
+    for axis in axes:
+        axis.legend(frameon=False, fontsize="small")
+    figure.suptitle(title, fontsize="medium")
+    figure.savefig(path, dpi=110)

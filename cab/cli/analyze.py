@@ -73,8 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _dilution(subject: Subject, args: argparse.Namespace) -> None:
-    from cab.analysis.dilution import dilution
-    from cab.analysis.pictures import draw_dilution
+    from cab.analysis.dilution import dilution, draw_dilution
 
     curves = dilution(subject, rows=args.rows)
     print(text_table(["layer", "area"], [[curve.path, f"{curve.area:.3f}"] for curve in curves], align="lr"))
@@ -90,8 +89,13 @@ def _dilution(subject: Subject, args: argparse.Namespace) -> None:
 
 
 def _gradients(subject: Subject, args: argparse.Namespace) -> None:
-    from cab.analysis.gradients import QUANTILES, norms_over_training, relative_deviation, score_gradients
-    from cab.analysis.pictures import draw_gradients
+    from cab.analysis.gradients import (
+        QUANTILES,
+        draw_gradients,
+        norms_over_training,
+        relative_deviation,
+        score_gradients,
+    )
 
     norms = norms_over_training(subject, args.steps) if args.steps else []
     layers = score_gradients(subject, rows=args.rows)

@@ -133,6 +133,8 @@ def test_audit(capsys: pytest.CaptureFixture[str]) -> None:
         (["crossover", COSTS, "--baseline", "eager"], "unknown baseline 'eager'"),
         (["crossover", COSTS, "--protocol", "other"], "unknown protocol 'other'"),
         (["paper", "audit", "--normalization", "none"], "unknown normalization 'none'"),
+        (["reproduce", "RECORDS", "--tolerance", "-1"], "--tolerance must be at least 0, got -1.0"),
+        (["reproduce", "RECORDS", "--tolerance", "nan"], "--tolerance must be at least 0, got nan"),
     ],
 )
 def test_mistakes_are_one_clear_line(
