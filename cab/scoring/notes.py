@@ -169,9 +169,10 @@ def _fewer_seeds(results: pd.DataFrame) -> Iterator[str]:
     with (CONFIGS / "paper" / "lstf.csv").open(newline="") as file:
         published = {(row["dataset"], row["features"]): int(row["repeats"]) for row in csv.DictReader(file)}
     seeds = runs.groupby(["dataset", "config_variant", "attention"])["seed"].nunique()
-    for (dataset, features), counts in seeds.groupby(level=[0, 1]):
+    for key, counts in seeds.groupby(level=[0, 1]):
+        dataset, features = map(str, key)
         needed = published.get((dataset, features), 0)
-        fewer = [name for (_, _, name), count in counts.items() if count < needed]
+        fewer = [str(name) for name, count in counts.droplevel([0, 1]).items() if count < needed]
         if fewer:
             yield (
                 f"lstf {dataset} {features}: the published values are means over {needed} seeds; fewer: {listed(fewer)}"

@@ -169,9 +169,9 @@ def write_anchors(records: Iterable[Record], path: Path = ANCHORS_FILE) -> int:
     runs: dict[Key, dict[tuple[int, int], Record]] = {cell.key: {} for cell in suite_cells()}
     cells = {cell.key: cell for cell in suite_cells()}
     for record in records:
-        cell, attention = cells.get(record_key(record)), record.cell["attention"]
+        cell, attention = cells.get(record_key(record)), str(record.cell["attention"])
         if cell and cell.includes(record) and attention in ANCHORS and record.status is Status.FINISHED:
-            runs[cell.key][ANCHORS.index(attention), record.cell["seed"]] = record
+            runs[cell.key][ANCHORS.index(attention), int(record.cell["seed"])] = record
     rows = []
     for key, anchors in runs.items():
         if len({attention for attention, _ in anchors}) < len(ANCHORS):
@@ -192,7 +192,7 @@ def write_anchors(records: Iterable[Record], path: Path = ANCHORS_FILE) -> int:
 
 def record_key(record: Record) -> Key:
     """Return task, backbone and pattern of a record."""
-    return record.cell["task"], record.cell["backbone"], record.cell["pattern"]
+    return str(record.cell["task"]), str(record.cell["backbone"]), str(record.cell["pattern"])
 
 
 def data_hash(record: Record) -> str:
@@ -246,7 +246,7 @@ class CellResults:
         Raises:
             ValueError: there is another result of the same attention and seed.
         """
-        attention, seed = record.cell["attention"], record.cell["seed"]
+        attention, seed = str(record.cell["attention"]), int(record.cell["seed"])
         if record.status is not Status.FINISHED:
             self.left_out[attention] = f"seed {seed} is {record.status}"
         elif self.anchors and self.anchors.data != data_hash(record):
