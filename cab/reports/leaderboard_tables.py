@@ -136,24 +136,26 @@ def _metric_columns(
 ) -> Iterator[Column]:
     """Yield the metrics of each place, then its costs; metrics at a single length are shown as curves."""
     measured = board.measured[board.measured["pattern"] == pattern]
-    measured = {key: rows.set_index("attention") for key, rows in measured.groupby(["place", "metric"])}
+    rows_of = {key: rows.set_index("attention") for key, rows in measured.groupby(["place", "metric"])}
     metrics = results[results["at_length"].isna()].drop_duplicates(["place", "metric"])
     places = results.drop_duplicates("place").sort_values([*COMPARISON_KEY])
     for place, *names in places[["place", *COMPARISON_KEY]].itertuples(index=False, name=None):
         fields = {"preset": board.suite.preset, "pattern": pattern}
         fields |= {key: name for key, name in zip(COMPARISON_KEY, names, strict=True) if name}
 
-        def column(metric: str, label: str, *header: str, place: str = place, fields: Any = fields) -> Column:
+        def column(
+            metric: str, label: str, better: str, hint: str = "", *, place: str = place, fields: Any = fields
+        ) -> Column:
             fixed = {name: value for (*of, name), value in trivial.items() if of == [place, metric]}
-            cell = _metric_cell(board, metric, measured[place, metric], fixed, fields)
-            return Column(label, cell, *header, group=place.replace("/", " / "), marks_best=True)
+            cell = _metric_cell(board, metric, rows_of[place, metric], fixed, fields)
+            return Column(label, cell, better, hint, group=place.replace("/", " / "), marks_best=True)
 
         header = ["task", "metric", "unit", "higher_is_better"]
         for task, metric, unit, higher in metrics.loc[metrics["place"] == place, header].itertuples(index=False):
             hint = metric_meanings().get((task, metric), "") if board.suite.synthetic else ""
             yield column(metric, f"{metric} ({unit})" if unit else metric, "higher" if higher else "lower", hint)
         for cost in COSTS if len(places) > 1 else ():  # the index table shows the cost of a single place
-            if measured[place, cost]["value"].notna().any():
+            if rows_of[place, cost]["value"].notna().any():
                 yield column(cost, COST_LABELS[cost], "lower")
 
 

@@ -34,7 +34,7 @@ def escape(text: str) -> str:
 
 
 def _table(table: Table) -> str:
-    header = [_header(column) for column in (Column(table.heading, Cell), *table.columns)]
+    header = [_header(column) for column in (Column(table.heading, lambda _: Cell("")), *table.columns)]
     rules = ["---", *["---:"] * len(table.columns)]
     numbers = {reason: number for number, reason in enumerate(table.notes, 1)}
     rows = (_row(row, numbers) for body in table.bodies.values() for row in body)

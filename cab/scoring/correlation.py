@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -97,7 +97,7 @@ def _pearson(x: np.ndarray, y: np.ndarray) -> tuple[float, int, float, float, fl
     return r, size, p_value, *correlation_interval(r, size, ranks=False), note
 
 
-def _note(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> str:
+def _note(x: Any, y: Any) -> str:
     """Return why the scores of shared attentions allow no correlation or no conclusion."""
     size = len(x)
     if size < 3:

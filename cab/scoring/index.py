@@ -138,7 +138,7 @@ def _table(rows: list[dict[str, Any]], tasks: list[str]) -> pd.DataFrame:
     """Return the rows sorted by pattern, average before tasks, and index."""
     order = [AVERAGE, *tasks]
 
-    def key(row: dict[str, Any]) -> tuple[Any, ...]:
+    def key(row: Any) -> Any:
         index = row["index"]
         return *pattern_rank(row["pattern"]), order.index(row["task"]), math.isnan(index), -index, row["attention"]
 

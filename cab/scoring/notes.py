@@ -168,11 +168,10 @@ def _fewer_seeds(results: pd.DataFrame) -> Iterator[str]:
         return
     with (CONFIGS / "paper" / "lstf.csv").open(newline="") as file:
         published = {(row["dataset"], row["features"]): int(row["repeats"]) for row in csv.DictReader(file)}
-    seeds = runs.groupby(["dataset", "config_variant", "attention"])["seed"].nunique()
-    for key, counts in seeds.groupby(level=[0, 1]):
-        dataset, features = map(str, key)
-        needed = published.get((dataset, features), 0)
-        fewer = [str(name) for name, count in counts.droplevel([0, 1]).items() if count < needed]
+    seeds = runs.groupby(["dataset", "config_variant", "attention"])["seed"].nunique().reset_index()
+    for (dataset, features), rows in seeds.groupby(["dataset", "config_variant"]):
+        needed = published.get((str(dataset), str(features)), 0)
+        fewer = list(rows.loc[rows["seed"] < needed, "attention"])
         if fewer:
             yield (
                 f"lstf {dataset} {features}: the published values are means over {needed} seeds; fewer: {listed(fewer)}"

@@ -180,9 +180,9 @@ def write_anchors(records: Iterable[Record], path: Path = ANCHORS_FILE) -> int:
             raise UserError(
                 f"the anchors of {cells[key]} are of different data; pass a folder with results of one version"
             )
-        for (attention, seed), record in sorted(anchors.items()):
+        for (rank, seed), record in sorted(anchors.items(), key=lambda item: item[0]):
             numbers = repr(cells[key].value(record)), _validation(record), record.cost.steps_to_solve
-            rows.append((VERSION, *key, data_hash(record), ANCHORS[attention], seed, *numbers))
+            rows.append((VERSION, *key, data_hash(record), ANCHORS[rank], seed, *numbers))
     if not rows:
         raise UserError(f"no cell of the suite has results of {' and '.join(ANCHORS)}; run them first")
     with path.open("w", newline="") as file:

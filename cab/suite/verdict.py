@@ -159,7 +159,7 @@ def judge_attention(
 
 
 def _verdict(name: str, record: Record, results: Sequence[CellResults], gains: SuiteGains) -> PatternVerdict:
-    pattern = record.cell["pattern"]
+    pattern = str(record.cell["pattern"])
     results = [result for result in results if result.cell.pattern == pattern]
     cells = [gains.cells[result.cell.key].get(name) for result in results]
     scored = [(cell, result) for cell, result in zip(cells, results, strict=True) if cell]
@@ -250,7 +250,7 @@ def _ceiling(cells: Sequence[CellGain], gains: SuiteGains) -> list[str]:
 
 
 def _cost(record: Record, runs: Sequence[Record]) -> str:
-    name, pattern = record.cell["attention"], record.cell["pattern"]
+    name, pattern = str(record.cell["attention"]), str(record.cell["pattern"])
     seconds = [run.cost.cpu_seconds for run in runs if run.cost.cpu_seconds is not None]
     parts = [f"{statistics.fmean(seconds):.0f} CPU seconds per training run"] if seconds else []
     cost = measured_costs().get((name, pattern), MeasuredCost())
