@@ -101,8 +101,8 @@ def rounding_errors(attention: Attention, *, rows: int, steps: int) -> dict[str,
             if position - WINDOW <= t < position:
                 outputs[position].append(output)
     errors: dict[str, dict[int, float]] = {each: {} for each in BITS}
-    for position, found in outputs.items():
-        exact, *others = torch.stack(found, 1).double().chunk(len(formats))
+    for position, window in outputs.items():
+        exact, *others = torch.stack(window, 1).double().chunk(len(formats))
         for each, output in zip(BITS, others, strict=True):
             errors[each][position] = float((output - exact).norm() / exact.norm())
     return errors
@@ -110,7 +110,7 @@ def rounding_errors(attention: Attention, *, rows: int, steps: int) -> dict[str,
 
 def bits_needed(errors: dict[str, dict[int, float]]) -> int:
     """Return the bits of the smallest format whose errors are at most ``LIMIT`` at all positions, otherwise 32."""
-    return min((BITS[each] for each, found in errors.items() if max(found.values()) <= LIMIT), default=32)
+    return min((BITS[name] for name, by_position in errors.items() if max(by_position.values()) <= LIMIT), default=32)
 
 
 def rounded_scores(subject: Subject) -> dict[str, dict[str, float]]:

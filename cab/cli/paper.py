@@ -83,14 +83,14 @@ def _audit(args: argparse.Namespace) -> int:
     from cab.paper.audit import COLUMNS, audit
     from cab.scoring import NORMALIZATIONS
 
-    found = audit(normalization=args.normalization)
+    table = audit(normalization=args.normalization)
     if args.csv:
-        print_csv(found[COLUMNS])
+        print_csv(table[COLUMNS])
         return 0
     others = {name: audit(normalization=name) for name in NORMALIZATIONS if name != args.normalization}
-    print(_summary({args.normalization: found, **others}))
+    print(_summary({args.normalization: table, **others}))
     print(f"\nContradictions (indices with normalization {args.normalization}):\n")
-    print(_contradictions(found))
+    print(_contradictions(table))
     return 0
 
 
@@ -98,20 +98,20 @@ def _summary(audits: dict[str, pd.DataFrame]) -> str:
     from cab.paper.rounding import VERDICTS
 
     rows = []
-    for table, title in TABLES.items():
-        for place, (name, found) in enumerate(audits.items()):
-            if place == 0 or table in OF_INDICES:
-                counts = found.loc[found["table"] == table, "verdict"].value_counts()
-                shown = [name if table in OF_INDICES else "", *(str(counts.get(verdict, 0)) for verdict in VERDICTS)]
-                rows.append([table, title, *shown])
+    chosen, *_ = audits
+    for printed, title in TABLES.items():
+        for normalization, audited in audits.items() if printed in OF_INDICES else [(chosen, audits[chosen])]:
+            counts = audited.loc[audited["table"] == printed, "verdict"].value_counts()
+            name = normalization if printed in OF_INDICES else ""
+            rows.append([printed, title, name, *(counts.get(verdict, 0) for verdict in VERDICTS)])
     return text_table(["table", "content", "normalization", *VERDICTS], rows, align="lllrrrr")
 
 
-def _contradictions(found: pd.DataFrame) -> str:
+def _contradictions(table: pd.DataFrame) -> str:
     from cab.paper.rounding import CONTRADICTS
 
     rows = []
-    for row in found[found["verdict"] == CONTRADICTS].to_dict("records"):
+    for row in table[table["verdict"] == CONTRADICTS].to_dict("records"):
         decimals = max(len(row["printed"].partition(".")[2]), 3)
         numbers = [number(row[name], decimals) for name in ("recomputed", "low", "high")]
         names = [row["table"], row["pattern"], row["task"], row["attention"]]

@@ -91,8 +91,10 @@ def _indices(normalization: str) -> Index:
     return {key: (ci, possible[key]) for key, ci in exact.items()}
 
 
-def _row(table: str, key: Key, printed: str, found: float, possible: Interval, tolerance: float) -> AuditRow:
-    return AuditRow(table, *key, printed, found, *possible, verdict(printed, found, possible, tolerance=tolerance))
+def _row(table: str, key: Key, printed: str, recomputed: float, possible: Interval, tolerance: float) -> AuditRow:
+    return AuditRow(
+        table, *key, printed, recomputed, *possible, verdict(printed, recomputed, possible, tolerance=tolerance)
+    )
 
 
 def _unknown(table: str, key: Key, printed: str, note: str) -> AuditRow:
@@ -148,21 +150,21 @@ def _constant_rows() -> Iterator[AuditRow]:
             yield row._replace(attention="")
     for line in corrections().to_dict("records"):
         term, name, reason = Term(*(str(line[name]) for name in Term._fields)), str(line["column"]), str(line["reason"])
-        found = _constant_row(term, name, str(line["published"]), raw[term]).recomputed
+        recomputed = _constant_row(term, name, str(line["published"]), raw[term]).recomputed
         key = (term.pattern, _place(term, name), "")
-        exact = Interval.around(found, SCRIPT_DIGITS)  # the script computes its constants from the printed numbers
-        yield _row("script", key, str(line["published"]), found, exact, SCRIPT_DIGITS)._replace(note=reason)
+        exact = Interval.around(recomputed, SCRIPT_DIGITS)  # the script computes its constants from the printed numbers
+        yield _row("script", key, str(line["published"]), recomputed, exact, SCRIPT_DIGITS)._replace(note=reason)
 
 
 def _constant_row(term: Term, name: str, printed: str, values: dict[str, str], *, without: str = "") -> AuditRow:
     members = published.members(values, without=without)
     numbers, intervals = [float(text) for text in members], [Interval.printed(text) for text in members]
     if name == "mean":
-        found, possible = float(np.mean(numbers)), Interval.mean(intervals)
+        recomputed, possible = float(np.mean(numbers)), Interval.mean(intervals)
     else:
-        found, possible = float(np.std(numbers, ddof=1)), deviation_of(intervals)
+        recomputed, possible = float(np.std(numbers, ddof=1)), deviation_of(intervals)
     key = (term.pattern, _place(term, name), without)
-    return _row(_TABLE_OF_PATTERN[term.pattern], key, printed, found, possible, unit(printed) / 2)
+    return _row(_TABLE_OF_PATTERN[term.pattern], key, printed, recomputed, possible, unit(printed) / 2)
 
 
 def _place(term: Term, name: str) -> str:
@@ -179,8 +181,10 @@ def _length_rows() -> Iterator[AuditRow]:
             key = ("NS", f"{resource} {quantity}", line["attention"])
             printed = line[f"{resource}_{quantity}"]
             if line["attention"] in measured:
-                found, possible = _length(costs, line["attention"], resource, columns[resource], quantity)
-                yield _row("11", key, printed, found, possible, TOLERANCE if quantity == "r2" else unit(printed) / 2)
+                recomputed, possible = _length(costs, line["attention"], resource, columns[resource], quantity)
+                yield _row(
+                    "11", key, printed, recomputed, possible, TOLERANCE if quantity == "r2" else unit(printed) / 2
+                )
             else:
                 yield _unknown("11", key, printed, "raw costs are not published")
 
@@ -205,15 +209,13 @@ def _length(
 def _benefit_rows(indices: Index) -> Iterator[AuditRow]:
     """Yield the rows of Table 12: indices of the best efficient attention, softmax attention and no attention in NS."""
     for line in published.rows("benefit_of_attention.csv"):
-        own = {
-            name: found for (pattern, task, name), found in indices.items() if (pattern, task) == ("NS", line["task"])
-        }
-        efficient = {name: found for name, found in own.items() if name not in (*SOFTMAX_VARIANTS, NO_ATTENTION)}
+        of_task = {key[2]: index for key, index in indices.items() if key[:2] == ("NS", line["task"])}
+        efficient = {name: index for name, index in of_task.items() if name not in (*SOFTMAX_VARIANTS, NO_ATTENTION)}
         best = max(efficient, key=lambda name: efficient[name][0], default="")
         for column, name in (("efficient", best), ("vanilla", "vanilla"), ("without", NO_ATTENTION)):
             key = ("NS", line["task"], column)
-            if name in own:
-                row = _row("12", key, line[column], *own[name], TOLERANCE)
+            if name in of_task:
+                row = _row("12", key, line[column], *of_task[name], TOLERANCE)
                 yield row._replace(note=f"the best in Table 3 is {name}" if row.verdict == CONTRADICTS else "")
             elif line[column]:
                 yield _unknown("12", key, line[column], "raw metrics are not published")
