@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from scripts.rank_test import rank_test, rank_test_power
+from scripts.validity import rank_test, rank_test_power
 
 
 def test_one_cell_equals_the_exact_permutation_test() -> None:
