@@ -11,15 +11,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from backbones.layers.decoder import DecodingState, TokenDecoder
-from backbones.layers.norms import NormKind, make_norm
 from backbones.layers.stacks import Halting, StackOptions, StepEmbedding, WeightSharing
 from backbones.layers.token_losses import token_losses
 from backbones.layers.tokens import (
     LearnedPositions,
     NoPositions,
+    NormKind,
     SinusoidalPositions,
     TokenEmbedding,
     check_tokens,
+    make_norm,
     number_positions,
 )
 from backbones.layers.transformer import Activation, FeedForwardKind, ResidualKind

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from backbones.layers.norms import NormKind
 from backbones.layers.token_losses import token_losses
-from backbones.layers.tokens import LearnedPositions, TokenEmbedding, check_tokens, number_positions
+from backbones.layers.tokens import LearnedPositions, NormKind, TokenEmbedding, check_tokens, number_positions
 from backbones.layers.transformer import Activation, FeedForwardKind, TransformerLayer, stack
 from cab import Attention, Backbone, Pattern, register_backbone
 from cab.backbone import AttentionFactory

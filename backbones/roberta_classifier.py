@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from backbones.layers.norms import NormKind
+from backbones.layers.tokens import NormKind
 from backbones.layers.transformer import Activation, FeedForwardKind
 from backbones.roberta import RoBERTaEncoder, initialize_as_bert
 from cab import UserError, register_backbone

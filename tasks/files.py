@@ -1,8 +1,10 @@
-"""Files of published data sets below the data root."""
+"""Published data sets: files below the data root, or a stream from the Hugging Face Hub."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from cab import UserError
 from cab.data.sources import data_set, fetch_hint
@@ -34,3 +36,24 @@ def find_data(name: str, data_root: Path | None, *files: str, instead: str = "da
         f"no {' or '.join(files)} in {', '.join(folders)} of {data_root}: {fetch_hint(name, data_root)}; "
         f"check data_root, or use {instead}"
     )
+
+
+def stream(name: str, splits: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the rows of each part, and an identifier of their content.
+
+    Args:
+        name: name of the data set, such as ``deepmind/pg19``; it must consist of files, not of a script.
+        splits: the Hub's split for each part.
+
+    Raises:
+        ValueError: the data set cannot be reached, does not exist, or has an unsupported format.
+    """
+    from datasets import load_dataset
+
+    try:
+        parts = {part: load_dataset(name, split=split, streaming=True) for part, split in splits.items()}
+    except Exception as error:  # the library raises many kinds of exceptions, mostly network errors
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"cannot read data set '{name}' from the hub: {reason}") from None
+    sums = {part: repr(rows.info.download_checksums) for part, rows in parts.items()}
+    return parts, {"hub": name, "checksums": sums}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from backbones.layers.norms import NormKind, make_norm
+from backbones.layers.tokens import NormKind, make_norm
 from cab import Attention, LayerPosition, Pattern
 from cab.attention import DecodeState
 from cab.backbone import AttentionFactory
@@ -114,7 +114,7 @@ class TransformerLayer(nn.Module):
         pattern: NS or CS, for the self attention.
         cross: NC or CC, for the cross attention; None for no cross attention.
         norm: ``pre`` or ``post``.
-        norm_kind, feed_forward: kind of norm (:mod:`backbones.layers.norms`) and of feed-forward layer.
+        norm_kind, feed_forward: kind of norm (:mod:`backbones.layers.tokens`) and of feed-forward layer.
         residual, gate_bias: kind of residual connection, see :class:`Residual`.
         dropout: applied to each branch's output.
         attention_dropout: applied to attention weights.

@@ -12,8 +12,7 @@ from typing import Any, ClassVar
 from cab import UserError
 from cab.data.sources import fetch_hint
 from cab.files.cache import checksums
-from tasks.files import find_data
-from tasks.hub import stream
+from tasks.files import find_data, stream
 
 log = logging.getLogger(__name__)
 

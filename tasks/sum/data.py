@@ -17,8 +17,7 @@ from torch.utils.data import Dataset
 from cab import UserError
 from cab.data.sources import fetch_hint
 from cab.files.cache import checksums, prepared, progress
-from tasks.files import find_data
-from tasks.hub import stream
+from tasks.files import find_data, stream
 from tasks.sum.synthetic import generate_pair
 
 if TYPE_CHECKING:

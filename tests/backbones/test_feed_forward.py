@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from backbones.layers.norms import make_norm
+from backbones.layers.tokens import make_norm
 from backbones.layers.transformer import FeedForward
 from cab import UserError, build_backbone
 
