@@ -152,7 +152,7 @@ def _print_verdicts(report: Report) -> None:
     from cab.cli.suite_tables import print_verdict
 
     records = [outcome.record for outcome in report.outcomes if outcome.record is not None]
-    for name in dict.fromkeys(record.cell["attention"] for record in records):
+    for name in dict.fromkeys(str(record.cell["attention"]) for record in records):
         print_verdict(name, records)
 
 
@@ -171,7 +171,7 @@ def _sweep_tables(records: Sequence[Record]) -> str:
     """Format one table per task: each has its own metrics and baselines."""
     tasks: dict[str, list[Record]] = {}
     for record in records:
-        tasks.setdefault(record.cell["task"], []).append(record)
+        tasks.setdefault(str(record.cell["task"]), []).append(record)
     return "\n\n".join(map(_task_table, tasks.values()))
 
 
@@ -205,7 +205,7 @@ def _task_table(records: Sequence[Record]) -> str:
 
 
 def _signed_name(record: Record) -> str:
-    return mark_unverified(record.cell["attention"], "no" if _is_unverified(record) else "")
+    return mark_unverified(str(record.cell["attention"]), "no" if _is_unverified(record) else "")
 
 
 def _is_unverified(record: Record) -> bool:

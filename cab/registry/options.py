@@ -30,7 +30,6 @@ _KINDS: dict[Any, str] = {
 }
 
 
-@functools.cache
 def annotations_of(constructor: Callable[..., Any]) -> dict[str, Any]:
     """Return the annotations of its keyword arguments; Any for names that exist for type checkers only."""
     function = constructor.__init__ if isinstance(constructor, type) else constructor  # type: ignore[misc]
@@ -120,7 +119,7 @@ def strict(kind: Any, *, name: str = "", default: Any = None, is_limited: bool =
     inner = functools.partial(strict, name=name, default=default, is_limited=is_limited or origin is Annotated)
     if kind is int:
         is_negative = any(value < 0 for value in _items(default) if isinstance(value, int))
-        limits = [] if is_negative or is_limited else [Ge(0)]
+        limits: list[Any] = [] if is_negative or is_limited else [Ge(0)]
         return Annotated[int, BeforeValidator(_plain_number), Strict(), *limits]
     if kind is float:
         limits = [Interval(ge=0, lt=1)] if name.endswith("dropout") and not is_limited else []
