@@ -13,7 +13,7 @@ from cab.analysis.gradients import norms_over_training
 from cab.analysis.subject import Subject, subject_of
 from cab.config.compose import compose
 from cab.runner.run import run_cell
-from tasks.glue import synthetic
+from tasks.glue import tables
 
 STEPS = 3
 SMOKE = ["preset=smoke", "device=cpu"]
@@ -95,7 +95,7 @@ def test_the_settings_matter(setting: str, tmp_path: Path) -> None:
 def test_a_fresh_network_has_the_initial_weights_of_its_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """GLUE starts from the encoder of a finished run of MLM."""
     monkeypatch.setenv("CAB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(synthetic, "COUNTS", {"train": 64, "dev": 16})
+    monkeypatch.setattr(tables, "SYNTHETIC_COUNTS", {"train": 64, "dev": 16})
     encoder = ["dataset=synthetic", "attention=vanilla", "pattern=NS", *SMOKE]
     pretrained = trained_weights(["task=mlm", *encoder], tmp_path / "mlm")
     glue = ["task=glue", *encoder, f"task.pretrained={tmp_path / 'mlm'}", *LAST]
