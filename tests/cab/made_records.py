@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from cab.metric import Metric
-from cab.records.record import Cost, Record, RunMetadata, cell_hash, identity_of
+from cab.records.record import Cost, Record, RunMetadata, attention_files, cell_hash, identity_of
 from cab.suite.cells import suite_cells
 
 MADE = ("command", "hardware", "config", "hash", "data", "attention_code", "verified")
@@ -29,8 +29,10 @@ def make_about(**changes: Any) -> RunMetadata:
     config = make_config(cell)
     for name, value in (*suite_options(cell).items(), *parts.pop("config", {}).items()):
         config[name] = {**config.get(name, {}), **value} if isinstance(value, Mapping) else value
+    files = attention_files(config) if isinstance(cell["attention"], str) else []
+    programs = dict.fromkeys(files, parts.get("attention_code", ""))
     about = {
-        "hash": cell_hash(identity_of(config, task_version=1, initial_weights={})),
+        "hash": cell_hash(identity_of(config, task_version=1, initial_weights={}, programs=programs)),
         "cell": cell,
         "task_version": 1,
         "config": config,
