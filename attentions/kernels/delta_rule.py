@@ -136,16 +136,17 @@ def delta_rule(
     size = block_size(length, BLOCK)
     q, k, v, b = (in_blocks(x, size) for x in (query, key, value, strength.unsqueeze(-1)))
     products, scores = b * (k @ k.mT), (q @ k.mT).tril()
-    read, late, whole = k, k, None
+    k_cumdecay, k_to_end, decay = k, k, None
     if log_decay is not None:
-        between, prefix, suffix, whole = head_decays(in_blocks(log_decay, size), query.dtype)
+        between, prefix, suffix, decay = head_decays(in_blocks(log_decay, size), query.dtype)
         products, scores = products * between, scores * between
-        q, read, late = q * prefix, k * prefix, k * suffix
-    sides = torch.cat([b * v, -b * read], dim=-1)
-    solved = torch.linalg.solve_triangular(products.tril(-1), sides, upper=False, unitriangular=True)
-    own, erased = solved.split([v.shape[-1], k.shape[-1]], dim=-1)
-    written, before, state = delta_rule_chunked(state, own, erased, late, whole)
-    output = scores @ written + q @ before
+        q, k_cumdecay, k_to_end = q * prefix, k * prefix, k * suffix
+    # (1 + A) [u, w] = b [v, -k d]: the WY form (Yang et al. 2024, Eq. 10)
+    right_sides = torch.cat([b * v, -b * k_cumdecay], dim=-1)
+    uw = torch.linalg.solve_triangular(products.tril(-1), right_sides, upper=False, unitriangular=True)
+    u, w = uw.split([v.shape[-1], k.shape[-1]], dim=-1)
+    u, h, state = delta_rule_chunked(state, u, w, k_to_end, decay)  # u + w h, with h the state before the block
+    output = scores @ u + q @ h
     return output.flatten(2, 3)[:, :, :length], state
 
 
@@ -174,31 +175,43 @@ def generalized_delta_rule(
     length = query.shape[2]
     size = block_size(length, GENERALIZED_BLOCK)
     q, k, v, r, e, g = (in_blocks(x, size) for x in (query, key, value, removal, erasure, log_decay))
-    after = g.cumsum(dim=-2)
-    before = F.pad(after[..., :-1, :], (0, 0, 1, 0))
-    last, middle = after[..., -1:, :], after[..., size // 2, None, :].detach()  # nothing depends on where the middle is
-    read, found, early = q * (after - middle).exp(), r * (before - middle).exp(), (middle - after).exp()
-    k_early, e_early = (k * early).mT, (e * early).mT
-    scores = torch.cat([(read @ k_early).tril(), -(read @ e_early).tril()], dim=-1)
-    sides = torch.cat([(found @ k_early).tril(-1) @ v, r * before.exp()], dim=-1)
-    solved = torch.linalg.solve_triangular((found @ e_early).tril(-1), sides, upper=False, unitriangular=True)
-    own, seen = solved.split([v.shape[-1], k.shape[-1]], dim=-1)
-    late = (last - after).exp()
-    kept = torch.cat([k * late, -e * late], dim=-2).mT
-    written, states, state = _written(state, v, own, seen, kept, last.exp().mT)
-    output = scores @ written + (q * after.exp()) @ states
+    g_cumsum = g.cumsum(dim=-2)
+    g_before = F.pad(g_cumsum[..., :-1, :], (0, 0, 1, 0))
+    g_last, g_middle = g_cumsum[..., -1:, :], g_cumsum[..., size // 2, None, :].detach()  # any reference gives the same
+    q_decayed, r_decayed = q * (g_cumsum - g_middle).exp(), r * (g_before - g_middle).exp()
+    inverse = (g_middle - g_cumsum).exp()
+    k_inverse, e_inverse = (k * inverse).mT, (e * inverse).mT
+    # Decayed products within the block: of q with k and e (outputs), of r with k and with e (what is removed)
+    a_q = torch.cat([(q_decayed @ k_inverse).tril(), -(q_decayed @ e_inverse).tril()], dim=-1)
+    a_rk, a_re = (r_decayed @ k_inverse).tril(-1), (r_decayed @ e_inverse).tril(-1)
+    # (1 + a_re) [u, w] = [a_rk v, r d]: the WY form
+    right_sides = torch.cat([a_rk @ v, r * g_before.exp()], dim=-1)
+    uw = torch.linalg.solve_triangular(a_re, right_sides, upper=False, unitriangular=True)
+    u, w = uw.split([v.shape[-1], k.shape[-1]], dim=-1)
+    to_end = (g_last - g_cumsum).exp()
+    ke_to_end = torch.cat([k * to_end, -e * to_end], dim=-2).mT
+    vu, h, state = _values_and_removals(state, v, u, w, ke_to_end, g_last.exp().mT)
+    output = a_q @ vu + (q * g_cumsum.exp()) @ h
     return output.flatten(2, 3)[:, :, :length], state
 
 
-def _written(
-    state: Tensor, value: Tensor, own: Tensor, seen: Tensor, kept: Tensor, decay: Tensor
+def _values_and_removals(
+    state: Tensor, value: Tensor, u: Tensor, w: Tensor, ke_to_end: Tensor, decay: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Values above what is found, [B, H, J, 2 C, V]; the states before blocks [B, H, J, K, V], and after the last."""
-    if uses_delta_kernel(seen):  # values are rows that find what they are, whatever the state is
-        own, seen = torch.cat([value, own], dim=-2), F.pad(seen, (0, 0, value.shape[-2], 0))
-        return delta_rule_chunked(state, own, seen, kept.mT, decay)
+    """Return v and u + w h of each block, [B, H, J, 2 C, V], the states h before the blocks, and the last state.
+
+    Args:
+        state: before the first block, [B, H, K, V].
+        value: v, [B, H, J, C, V].
+        u, w: solutions of the triangular system, [B, H, J, C, V] and [B, H, J, C, K].
+        ke_to_end: k and -e, decayed to the end of the block, [B, H, J, K, 2 C].
+        decay: over the block, [B, H, J, K, 1].
+    """
+    if uses_delta_kernel(w):  # a value is a row that reads nothing of the state
+        u, w = torch.cat([value, u], dim=-2), F.pad(w, (0, 0, value.shape[-2], 0))
+        return delta_rule_chunked(state, u, w, ke_to_end.mT, decay)
     written, states = [], [state]
-    for v, x, w, rows, factor in zip(*(y.unbind(2) for y in (value, own, seen, kept, decay)), strict=True):
-        written.append(torch.cat([v, x + w @ states[-1]], dim=-2))
+    for v_j, u_j, w_j, rows, factor in zip(*(x.unbind(2) for x in (value, u, w, ke_to_end, decay)), strict=True):
+        written.append(torch.cat([v_j, u_j + w_j @ states[-1]], dim=-2))
         states.append(factor * states[-1] + rows @ written[-1])
     return torch.stack(written, dim=2), torch.stack(states[:-1], dim=2), states[-1]

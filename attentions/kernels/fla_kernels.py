@@ -74,7 +74,7 @@ def delta_rule(
 def generalized_delta_rule(
     query: Tensor, key: Tensor, value: Tensor, removal: Tensor, erasure: Tensor, log_decay: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Theirs adds what is read along one direction, ours takes it away."""
+    """Compute the generalized delta rule with the flash-linear-attention kernel, which adds a (b S): a = -r."""
     factors = {"q": query, "k": key, "v": value, "a": -removal, "b": erasure}
     return _call("generalized_delta_rule.dplr.chunk_dplr_delta_rule", factors, {"gk": log_decay}, state)
 

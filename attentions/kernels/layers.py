@@ -143,7 +143,7 @@ class SimpleRMSNorm(nn.Module):
 NORMS: dict[str, Callable[[int], nn.Module]] = {
     "simplerms": lambda _width: SimpleRMSNorm(),
     "rms": lambda width: nn.RMSNorm(width, eps=1e-8),
-    "layer": lambda width: nn.LayerNorm(width, bias=False),  # nothing stays nothing
+    "layer": lambda width: nn.LayerNorm(width, bias=False),  # a bias would turn zero tokens into others
     "none": lambda _width: nn.Identity(),
 }
 

@@ -55,7 +55,7 @@ def scan(first: Tensor, added: Tensor, factor: Tensor | None, *, backwards: bool
     first, added = first.contiguous(), added.contiguous()
     before, last = torch.empty_like(added), torch.empty_like(first)
     num_rows, num_blocks, size = added.shape[:2].numel(), added.shape[2], first.shape[2:].numel()
-    given = added if factor is None else factor.contiguous()  # of no factor nothing is read
+    given = added if factor is None else factor.contiguous()  # never loaded without FORGETS
     with torch.cuda.device_of(added):
         recurrence_kernel[(num_rows, triton.cdiv(size, RECURRENCE_TILE))](
             first,
@@ -159,7 +159,7 @@ def walk(
             own,
             read,
             late,
-            own if factor is None else factor.contiguous(),  # of none nothing is read
+            own if factor is None else factor.contiguous(),  # never loaded if FACTORS is 0
             own if added is None else added.contiguous(),
             written,
             before,
