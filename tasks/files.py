@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+import uuid
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cab import UserError
 from cab.data.sources import data_set, fetch_hint
+from cab.files.cache import checksums
 
 
 def find_data(name: str, data_root: Path | None, *files: str, instead: str = "dataset=synthetic") -> Path:
@@ -48,12 +51,23 @@ def stream(name: str, splits: Mapping[str, str]) -> tuple[dict[str, Any], dict[s
     Raises:
         ValueError: the data set cannot be reached, does not exist, or has an unsupported format.
     """
-    from datasets import load_dataset
+    from datasets import load_dataset, load_dataset_builder
 
     try:
+        groups = load_dataset_builder(name).config.data_files or {}
         parts = {part: load_dataset(name, split=split, streaming=True) for part, split in splits.items()}
     except Exception as error:  # the library raises many kinds of exceptions, mostly network errors
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"cannot read data set '{name}' from the hub: {reason}") from None
-    sums = {part: repr(rows.info.download_checksums) for part, rows in parts.items()}
-    return parts, {"hub": name, "checksums": sums}
+    return parts, {"hub": name, "files": _contents([str(path) for paths in groups.values() for path in paths])}
+
+
+def _contents(files: Sequence[str]) -> dict[str, str]:
+    """Return what identifies the content of each file: its checksum, or its address with the commit on the Hub.
+
+    Without either, the content is unknown; the result is then different in every call, so nothing is cached.
+    """
+    remote = [path for path in files if "://" in path]
+    if not files or not all(re.match(r"hf://[^@]+@[0-9a-f]{40}/", path) for path in remote):
+        return {"unknown": uuid.uuid4().hex}
+    return {**checksums([Path(path) for path in files if path not in remote]), **dict.fromkeys(remote, "")}

@@ -51,8 +51,7 @@ def prepared(kind: str, key: Mapping[str, Any], build: Callable[[Path], None]) -
         build: writes the content into the empty folder that it gets. Other processes that need the folder wait. If it
             fails, the folder is deleted.
     """
-    text = json.dumps(key, sort_keys=True, separators=(",", ":"))
-    folder = cache_root() / f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    folder = cache_root() / f"{kind}-{digest_of(key)}"
     if folder.is_dir():
         return folder
     with disk_errors(folder.parent), FileLock(f"{folder}.lock"):
@@ -61,12 +60,18 @@ def prepared(kind: str, key: Mapping[str, Any], build: Callable[[Path], None]) -
         unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
         try:
             build(unfinished)
-            (unfinished / "key.json").write_text(text)
+            (unfinished / "key.json").write_text(json.dumps(key, sort_keys=True))
             unfinished.replace(folder)
         except BaseException:
             shutil.rmtree(unfinished, ignore_errors=True)
             raise
     return folder
+
+
+def digest_of(key: Mapping[str, Any]) -> str:
+    """Return the first 16 hexadecimal digits of the SHA-256 of a key of plain values."""
+    text = json.dumps(key, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def checksum(path: Path) -> str:

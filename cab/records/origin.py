@@ -6,6 +6,7 @@ run of other code or data is not resumed, and results of different code are diff
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import logging
@@ -94,6 +95,17 @@ def separate_programs(records: Iterable[Record]) -> dict[tuple[str, str], str]:
                 "rerun their cells with force=true", attention, len(programs), ", ".join(code[:8] for code in programs),
             )  # fmt: skip
     return names
+
+
+def with_program_names(records: Iterable[Record]) -> list[Record]:
+    """Return the records with the names of :func:`separate_programs`."""
+    records = list(records)
+    names = separate_programs(records)
+    keys = [(record.cell["attention"], record.attention_code) for record in records]
+    return [
+        dataclasses.replace(record, cell={**record.cell, "attention": names[key]}) if key in names else record
+        for record, key in zip(records, keys, strict=True)
+    ]
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -14,9 +15,14 @@ from torch import Tensor, nn
 
 from cab.backbone import Backbone
 from cab.errors import UserError, first_line
+from cab.records.origin import Origin
 from cab.records.record import Record, Status, weights_path
 from cab.records.results import whole_records
+from cab.records.verified import code_of
+from cab.registry.registries import ATTENTIONS
 from cab.runner.failures import is_out_of_memory
+
+log = logging.getLogger(__name__)
 
 WHILE_LEARNING = ("name", "dropout", "attention_dropout", "checkpoint_activations", "init_std")
 """Options of a backbone that can differ between the two trainings."""
@@ -149,6 +155,9 @@ class Pretrained:
             raise UserError(
                 f"task.pretrained: {self.path} has no weights at {self.weights}; run it again with force=true"
             )
+        code = code_of(ATTENTIONS.get(self.record.config["attention"]["name"]).cls)
+        for change in Origin(self.record.attention_code).changes(Origin(code)).values():
+            log.warning("task.pretrained: %s: %s", self.path, change)
         return self
 
     def _misfit(self, cell: Mapping[str, Any], task: str) -> str:

@@ -8,7 +8,6 @@ score does not change when results are added.
 from __future__ import annotations
 
 import csv
-import dataclasses
 import functools
 import hashlib
 import json
@@ -22,7 +21,7 @@ import yaml
 
 from cab.errors import UserError
 from cab.files.config_folders import CONFIGS
-from cab.records.origin import separate_programs
+from cab.records.origin import with_program_names
 from cab.records.record import REFERENCE_DIRS, Record, Status
 from cab.records.results import whole_records
 
@@ -168,7 +167,7 @@ def write_anchors(records: Iterable[Record], path: Path = ANCHORS_FILE) -> int:
     """
     runs: dict[Key, dict[tuple[int, int], Record]] = {cell.key: {} for cell in suite_cells()}
     cells = {cell.key: cell for cell in suite_cells()}
-    for record in records:
+    for record in with_program_names(records):
         cell, attention = cells.get(record_key(record)), str(record.cell["attention"])
         if cell and cell.includes(record) and attention in ANCHORS and record.status is Status.FINISHED:
             runs[cell.key][ANCHORS.index(attention), int(record.cell["seed"])] = record
@@ -269,12 +268,7 @@ def collect(records: Iterable[Record]) -> list[CellResults]:
     """Return the results of each cell of the suite in ``records``."""
     anchors = read_anchors()
     cells: dict[Key, CellResults] = {cell.key: CellResults(cell, anchors.get(cell.key)) for cell in suite_cells()}
-    records = list(records)
-    names = separate_programs(records)
-    for record in records:
-        name = names.get((record.cell["attention"], record.attention_code))
-        if name is not None:
-            record = dataclasses.replace(record, cell={**record.cell, "attention": name})
+    for record in with_program_names(records):
         results = cells.get(record_key(record))
         if results and results.cell.includes(record):
             results.add(record)

@@ -124,7 +124,7 @@ def read_pcn(
         Clouds(np.load(ready / f"{kind}.npy", mmap_mode="r"), np.load(ready / f"{kind}-bounds.npy"))
         for kind in ("partial", "complete")
     ]
-    about = {"list": checksum(folder / list_file), "part": part, "shapes": len(names)}
+    about = {"list": checksum(folder / list_file), "part": part, "shapes": len(names), "clouds": ready.name}
     return found[0], found[1], about
 
 

@@ -138,6 +138,7 @@ def _from_files(
     ready = prepared("sr", key, build)
     truth, blurred_images = (np.load(ready / f"{kind}.npy", mmap_mode="r") for kind in ("truth", "blurred"))
     about = {"folder": folder.name, "images": len(files), "low": low, "high": high, "checksums": key["truth"]}
+    about |= {"blurred": key["blurred"]} if partners else {}
     return ImagePairs(truth, blurred_images, mirror=False), about
 
 

@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
 from cab import UserError
-from cab.files.cache import checksums, prepared, progress
+from cab.files.cache import checksums, digest_of, prepared, progress
 from tasks.files import find_data
 from tasks.tts.audio import HOP, NUM_MELS, RATE, features, read_wave
 from tasks.tts.phonemes import ALIGNED, END, PAD, WRITTEN, read_phones, written_tokens
@@ -93,7 +93,7 @@ def read_ljspeech(data_root: Path | None, *, as_fairseq: bool = False) -> tuple[
             written = [WRITTEN[token] for token in written_tokens(text)] + [END]
             yield Utterance(clip, written, tokens, durations, start, mel, pitch, energy)
 
-    about = {"clips": len(metadata), "alignments": len(aligned), **made}
+    about = {"clips": len(metadata), "alignments": len(aligned), "content": digest_of(key), **made}
     return _cached(key, utterances()), about
 
 

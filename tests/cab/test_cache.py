@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cab import UserError
-from cab.files.cache import cache_root, checksum, prepared
+from cab.files.cache import cache_root, checksum, checksums, prepared
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +64,20 @@ def test_checksums_are_of_the_content(tmp_path: Path) -> None:
     assert checksum(tmp_path / "a") == checksum(tmp_path / "b")
     (tmp_path / "b").write_bytes(b"x" * 9_999 + b"y")
     assert checksum(tmp_path / "a") != checksum(tmp_path / "b")
+
+
+def test_checksums_distinguish_files_of_one_name(tmp_path: Path) -> None:
+    """As in PCN, where the view 00.pcd of every cloud is a file of its own folder."""
+    paths = [tmp_path / folder / "00.pcd" for folder in ("a", "b")]
+    for path in paths:
+        path.parent.mkdir()
+        path.write_text("1 2 3")
+    before = checksums(paths)
+    assert list(before) == ["a/00.pcd", "b/00.pcd"]
+    paths[0].write_text("9 9 9 9")
+    assert checksums(paths) == {**before, "a/00.pcd": checksum(paths[0])}
+    assert list(checksums(paths[:1])) == ["00.pcd"]
+    assert checksums([]) == {}
 
 
 def test_a_home_that_cannot_be_written_is_replaced(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

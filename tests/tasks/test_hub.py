@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import datasets
@@ -21,6 +23,7 @@ def test_books_and_pairs_are_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
         return datasets.Dataset.from_list(rows).to_iterable_dataset()
 
     monkeypatch.setattr(datasets, "load_dataset", load)
+    monkeypatch.setattr(datasets, "load_dataset_builder", lambda name: builder([f"hf://datasets/{name}@main/a"]))
     assert list(HubBooks("me/books").read("validation")) == ["validation book"]
     pairs = HubPairs("me/news")
     assert list(pairs.read("val")) == [("validation \n news", "– validation")]
@@ -28,10 +31,33 @@ def test_books_and_pairs_are_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pairs.key["hub"] == "me/news"
 
 
+def builder(files: list[str]) -> Any:
+    return SimpleNamespace(config=SimpleNamespace(data_files={"train": files}))
+
+
+def test_the_key_contains_what_the_content_depends_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checksums of local files, the commit on the Hub; without either, no two calls have the same key."""
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: [])
+    file = tmp_path / "train.parquet"
+
+    def key(*files: str) -> Any:
+        monkeypatch.setattr(datasets, "load_dataset_builder", lambda _: builder(list(files)))
+        return HubBooks("me/books").key
+
+    file.write_text("old")
+    assert key(str(file)) == (before := key(str(file)))
+    file.write_text("other")
+    assert key(str(file)) != before
+    commits = [f"hf://datasets/me/books@{digit * 40}/train.parquet" for digit in "ab"]
+    assert key(commits[0]) == key(commits[0]) != key(commits[1])
+    for files in ((), ("https://host/train.parquet",), ("hf://datasets/me/books@main/train.parquet",)):
+        assert key(*files) != key(*files)
+
+
 def test_what_cannot_be_read_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(*_: Any, **__: Any) -> Any:
         raise ConnectionError("no network\nat all")
 
-    monkeypatch.setattr(datasets, "load_dataset", load)
+    monkeypatch.setattr(datasets, "load_dataset_builder", load)
     with pytest.raises(UserError, match=r"cannot read data set 'me/books' from the hub: no network$"):
         HubBooks("me/books")
