@@ -145,10 +145,10 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(tmp_path)
     point = EntryPoint("own", "plugin_with_configs.configs", "cab.configs")
     monkeypatch.setattr("cab.files.config_folders.entry_points", lambda group: [point] if group == point.group else [])
-    for cached in (config_folders, read_table):
+    for cached in (config_folders, read_rows):
         cached.cache_clear()
     yield folder
-    for cached in (config_folders, read_table):
+    for cached in (config_folders, read_rows):
         cached.cache_clear()
     del BACKBONES._entries["own_net"], TASKS._entries["own_task"]
 

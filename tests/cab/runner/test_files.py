@@ -49,9 +49,7 @@ def test_every_path_of_a_file_is_one_attention(tmp_path: Path) -> None:
     assert {cell.label for cell in cells} == {"Mine"}
 
 
-@pytest.mark.parametrize(
-    "name", ["größe.py", "my file.py", "it's.py", 'a"b.py', "a,b.py", "(x).py", "a=b.py", "${x}.py"]
-)
+@pytest.mark.parametrize("name", ["größe.py", "my file.py", "it's.py", 'a"b.py', "a,b.py", "(x).py", "a=b.py"])
 def test_a_file_can_have_any_name(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path(name).write_text(MINE)
     assert main(["run", "--dry-run", *CELL, f"attention={name}:Mine"]) == 0, capsys.readouterr().err

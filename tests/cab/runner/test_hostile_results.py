@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cab.cli.main import main
-from cab.records.record import Record, cell_hash, identity_of, with_checksum
+from cab.records.record import Record, attention_files, cell_hash, identity_of, with_checksum
 from cab.runner.run import run_cell
 
 Cell = Callable[..., dict[str, Any]]
@@ -42,7 +42,9 @@ def hostile(troubled: Cell, tmp_path: Path) -> Path:
         named = {group: {"name": name} for group in ("attention", "dataset", "task")}
         record["cell"] |= dict.fromkeys(named, name)
         record["config"] |= {"results_dir": evil, **named}
-        identity = identity_of(record["config"], task_version=record["task_version"], initial_weights={})
+        programs = dict.fromkeys(attention_files(record["config"]), record["attention_code"])
+        version = record["task_version"]
+        identity = identity_of(record["config"], task_version=version, initial_weights={}, programs=programs)
         record |= {"hash": cell_hash(identity), "status": "failed", "metrics": [], "command": f"cab run; touch {mark}"}
         path = folder / f"{number:016x}.json"
         path.write_text(json.dumps(with_checksum(record)))
