@@ -9,7 +9,6 @@ from statistics import mean
 from typing import Any
 
 import torch
-import torch._dynamo
 from torch import Tensor
 
 from cab.attention import Attention, LayerPosition
@@ -341,6 +340,8 @@ COMPILED_LENGTH = 600
 @check("compile", "graph breaks", is_quick=False)
 def compile_graph_breaks(subject: Subject) -> Measurements:
     """torch.compile captures the call in a single graph, in evaluation and in training mode."""
+    import torch._dynamo  # takes seconds
+
     for training in (False, True):
         module = subject.build().train(training)
         inputs = subject.draw(module, COMPILED_LENGTH).requiring_grad()

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
-from scipy import stats
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import Dataset
@@ -295,11 +294,15 @@ def f1(guesses: np.ndarray, truth: np.ndarray) -> float:
 
 def pearson(guesses: np.ndarray, truth: np.ndarray) -> float:
     """Return Pearson's correlation; 0 if either input is constant, as scikit-learn defines Matthews' correlation."""
+    from scipy import stats
+
     return _correlation(stats.pearsonr, guesses, truth)
 
 
 def spearman(guesses: np.ndarray, truth: np.ndarray) -> float:
     """Return Spearman's correlation; 0 if either input is constant."""
+    from scipy import stats
+
     return _correlation(stats.spearmanr, guesses, truth)
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from transformers import FunnelConfig
-from transformers.models.funnel import modeling_funnel
 
 from backbones.layers.funnel import pool, repeat
 from cab import Backbone
@@ -19,7 +17,9 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def published() -> nn.ModuleDict:
     """The public code, whose attention here has no positions and no segments, for they are the slot's affair."""
-    config = FunnelConfig(
+    from transformers.models.funnel import modeling_funnel  # takes seconds to import
+
+    config = modeling_funnel.FunnelConfig(
         vocab_size=VOCABULARY,
         block_sizes=BLOCKS,
         num_decoder_layers=2,
@@ -61,6 +61,8 @@ def copy_weights(ours: Backbone, published: nn.ModuleDict) -> None:
 @pytest.mark.parametrize("length", [5, 17, 18, 19, 20])
 def test_the_public_code_computes_the_same(published: nn.ModuleDict, length: int) -> None:
     """Positions that are pooled and repeated, encoder and decoder; rows without padding, which it pools with tokens."""
+    from transformers.models.funnel import modeling_funnel
+
     structure = published["encoder"].attention_structure
     x = torch.randn(3, length, 24, dtype=torch.double)
     torch.testing.assert_close(pool(x, None), structure.pool_tensor(x))
