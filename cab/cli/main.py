@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import logging
 import os
@@ -94,8 +95,18 @@ def _discard_stdout() -> None:
 
 
 def program() -> NoReturn:
-    """Run ``cab`` as a process."""
-    sys.exit(main())
+    """Run ``cab`` as a process; one of several processes exits without finalizing the interpreter.
+
+    Threads of gloo are still alive then (torch's caches for ddp and fsdp hold their group). A thread that requests the
+    interpreter during its finalization makes the process hang or abort.
+    """
+    status = main()
+    with contextlib.suppress(UserError):  # main has reported it
+        if "cab.runner.processes" in sys.modules and sys.modules["cab.runner.processes"].find_processes().count > 1:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+    sys.exit(status)
 
 
 def _dispatch(argv: list[str]) -> int:
