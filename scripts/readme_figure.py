@@ -64,7 +64,7 @@ def gain_table(board: SuiteBoard, rows: pd.DataFrame) -> str:
     header = ["Attention", *(each.label[0].upper() + each.label[1:] for each in columns)]
     lines = [f"| {' | '.join(header)} |", "|" + " --- |" * len(header)]
     for row in rows.to_dict("records"):
-        cells = [column.cell(row) for column in columns]
+        cells = [column.cell({str(name): value for name, value in row.items()}) for column in columns]
         texts = [f"**{cell.text}**" if cell.best else cell.text for cell in cells]
         texts = [text + (f" ({cell.detail})" if cell.detail else "") for text, cell in zip(texts, cells, strict=True)]
         lines.append(f"| `{row['attention']}` | {' | '.join(texts)} |")

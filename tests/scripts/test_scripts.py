@@ -17,6 +17,7 @@ SCRIPTS = ROOT / "scripts"
 SHELL_SCRIPTS = sorted(path.name for path in SCRIPTS.glob("*.sh"))
 PROGRAMS = (
     "autograd_forms",
+    "decode_states",
     "docs_pages",
     "fuzz",
     "kernel_gains",
@@ -28,9 +29,9 @@ PROGRAMS = (
     "validity",
     "window_kernels",
 )
-"""Each has a test in this module, except docs_pages, notebook, readme_figure, simulate_statistics and validity, whose
-results tests/test_site.py, tests/test_readme.py, tests/cab/suite/test_gain.py and tests/scripts/test_validity.py
-compare."""
+"""Each has a test in this module, except decode_states, docs_pages, notebook, readme_figure, simulate_statistics and
+validity, whose results tests/cab/cli/test_start_up.py, tests/test_site.py, tests/test_readme.py,
+tests/cab/suite/test_gain.py and tests/scripts/test_validity.py compare."""
 
 
 def program(name: str, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> ModuleType:

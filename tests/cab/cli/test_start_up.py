@@ -29,7 +29,7 @@ LIGHT = (
     "data list",
     "completion bash",
 )
-HEAVY = ("torch", "scipy.stats", "scipy.optimize", "matplotlib", "hydra")
+HEAVY = ("torch", "scipy.stats", "matplotlib", "hydra")
 
 
 def test_commands_that_need_no_model_load_neither_torch_nor_plotting() -> None:
