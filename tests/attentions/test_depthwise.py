@@ -32,6 +32,7 @@ def test_half_precision_sums_wide() -> None:
     torch.testing.assert_close(half.float(), exact, atol=0.1, rtol=0.05)
 
 
+@pytest.mark.slow
 def test_operators_are_well_formed() -> None:
     x = torch.randn(2, 2, 70, 3, requires_grad=True)
     taps = torch.randn(4, 5, requires_grad=True)

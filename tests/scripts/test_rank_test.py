@@ -24,6 +24,7 @@ def test_missing_scores_are_left_out() -> None:
     assert rank_test({"CS": (one, other.assign(b=[1.0, 2.0, 3.0]))}, draws=9)[0] == pytest.approx(0.5)
 
 
+@pytest.mark.slow
 def test_false_positives_with_dependent_cells() -> None:
     """Two cells that rank attentions alike must not count as independent evidence."""
     random = np.random.default_rng(2)

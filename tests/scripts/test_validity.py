@@ -11,6 +11,7 @@ import pytest
 from scripts import validity
 
 
+@pytest.mark.slow
 def test_the_page_has_the_answers_of_the_committed_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If this fails, run ``python scripts/validity.py``."""
     committed = validity.PAGE.read_text()

@@ -68,7 +68,11 @@ def test_the_cells_are_those_of_table_1() -> None:
 
 def is_long(task: str, dataset: str) -> bool:
     """Data sets in files; and the probes and the arena but one each, whose generators have tests of their own."""
-    return dataset in (*REAL, *LAYOUTS) or (task in ("probe", "lra") and dataset not in ("recall", "listops_synthetic"))
+    return (
+        task == "tts"
+        or dataset in (*REAL, *LAYOUTS)
+        or (task in ("probe", "lra") and dataset not in ("recall", "listops_synthetic"))
+    )
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
+import pytest
 
 from cab.cli.main import main
 from cab.records.results import PAPER_DIR
 from cab.reports.figures import efficiency_length_figure
 
 
+@pytest.mark.slow
 def test_the_published_figures_are_drawn(tmp_path: Path) -> None:
     costs = tmp_path / "costs.csv"
     rows = ["attention,pattern,phase,length,seconds,bytes"]

@@ -22,6 +22,7 @@ from tests.cab.runner.full_disk import FULL, FullDisk
 Cell = Callable[..., dict[str, Any]]
 MOMENTS = ("cell.json", "step-00000002.ckpt", "best-00000003.pt", "weights.pt", "RECORD")
 """Files whose replacement is interrupted; RECORD is the record itself."""
+QUICK = {(signal.SIGTERM, True), (signal.SIGKILL, False)}
 SETTINGS = ("trainer.validate_every=3", "trainer.checkpoint_every=2")
 
 
@@ -48,8 +49,14 @@ def interrupted(config: dict[str, Any], number: signal.Signals, name: str) -> in
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-@pytest.mark.parametrize("is_replaced", [False, True])
+@pytest.mark.parametrize(
+    ("number", "is_replaced"),
+    [
+        pytest.param(number, is_replaced, marks=() if (number, is_replaced) in QUICK else pytest.mark.slow)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
+        for is_replaced in (False, True)
+    ],
+)
 def test_an_interrupted_run_ends_as_one_that_is_not(
     moment: str, number: signal.Signals, is_replaced: bool, calm: Record, troubled: Cell, tmp_path: Path
 ) -> None:
