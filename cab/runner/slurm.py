@@ -121,7 +121,7 @@ def run_on_slurm(jobs: Iterable[Job], report: Report, options: SlurmConfig) -> N
     states = job_states(arrays)
     for (cell, job), number in zip(cells, submitted, strict=True):
         state = states.get(number, "ended")
-        if state == "OUT_OF_MEMORY":
+        if state == "OUT_OF_MEMORY" or (state == "FAILED" and _had_no_memory(folder / number)):
             reason = f"Slurm killed job {number} because it ran out of memory; increase cluster.memory"
             record_lost_run(cell, job.command, MemoryError(reason))
         why = f"no record; its job {number} is {state}; repeat the command to resume from the last checkpoint"
@@ -188,3 +188,8 @@ def job_facts(line: str) -> dict[str, str]:
 
 def _slurm(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def _had_no_memory(logs: Path) -> bool:
+    """Return whether the log shows that the process ran out of memory; Slurm reports only FAILED."""
+    return any("oom-kill event" in path.read_text(errors="replace") for path in logs.glob("*_log.err"))
