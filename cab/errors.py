@@ -14,8 +14,12 @@ EXAMPLE_COMMAND = "cab run task=lstf dataset=synthetic backbone=informer attenti
 class UserError(ValueError):
     """A mistake in a command, configuration, option or data file; the message says how to fix it.
 
-    The command line exits with status 2.
+    The command line exits with status 2. Control characters of the message, which can quote a file, are escaped.
     """
+
+    def __init__(self, message: object) -> None:
+        text = " ".join(str(message).split("\n"))
+        super().__init__("".join(char if char.isprintable() else repr(char)[1:-1] for char in text))
 
 
 class UnsupportedError(UserError):

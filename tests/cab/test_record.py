@@ -99,7 +99,7 @@ def test_a_measured_value_is_finite_or_none(value: float | None) -> None:
         ({"cost": {"train_seconds": -0.5}}, "cost.train_seconds: Input should be greater than or equal to 0, got -0.5"),
         ({"cost": {"cpu_seconds": math.inf}}, "cost.cpu_seconds: Input should be a finite number, got inf"),
         ({"cost": {"params": 10**400}}, "cost.params: Input should be less than or equal to"),
-        ({"cost": {"euros": 1}}, "euros"),
+        ({"cost": {"euros\n\x1e": 1}}, r"euros \\x1e"),
         ({"baselines": {"naive": {"mse": []}}}, "baselines.naive.mse: Input should be a valid number"),
         (
             {"history": [{"step": 1, "loss": math.nan}]},
