@@ -16,7 +16,7 @@ from attentions.bases.options import check_at_least, check_odd
 from attentions.bases.sparse import SparseAttention
 from attentions.kernels.chunks import each_length, in_chunks
 from attentions.kernels.numerics import attention_weights
-from attentions.kernels.tiles import Tile, tiled_attention
+from attentions.kernels.over_blocks import Block, tiled_attention
 from attentions.kernels.window_attention import Distances, Slots, Window, window_attention
 from cab import Attention, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit
@@ -83,7 +83,7 @@ class BigBirdAttention(SparseAttention):
         tiles = self.tiles(query.shape[2], query.device)
         return tiled_attention(query, key, value, tiles, dropout=self.weight_dropout)
 
-    def tiles(self, length: int, device: torch.device) -> list[Tile]:
+    def tiles(self, length: int, device: torch.device) -> list[Block]:
         """Lay out the blocks and the tokens that each may attend to."""
         size = self.block_size
         num_blocks = -(-length // size)
@@ -92,14 +92,14 @@ class BigBirdAttention(SparseAttention):
         for block in range(num_blocks):
             queries = slice(block * size, min((block + 1) * size, length))
             if block in (0, num_blocks - 1):
-                tiles.append(Tile(queries, slice(0, length)))
+                tiles.append(Block(queries, slice(0, length)))
                 continue
             blocks = fixed_blocks[block].nonzero()[:, 0].expand(self.num_heads, -1)
             blocks = torch.cat([blocks, drawn[:, block]], dim=1)
             keys = (blocks[..., None] * size + within).flatten(1)
             hidden = ((keys < 0) | (keys >= length))[:, None]
             keys = keys.clamp(0, length - 1)
-            tiles.append(Tile(queries, keys.to(device), hidden.to(device) if hidden.any() else None))
+            tiles.append(Block(queries, keys.to(device), hidden.to(device) if hidden.any() else None))
         return tiles
 
 

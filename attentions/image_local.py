@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attentions.bases.options import check_at_least
 from attentions.bases.sparse import SparseAttention
-from attentions.kernels.tiles import Tile, tiled_attention
+from attentions.kernels.over_blocks import Block, tiled_attention
 from cab import Pattern, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit
 
@@ -80,7 +80,7 @@ class ImageLocalAttention(SparseAttention):
     def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return tiled_attention(query, key, value, self.tiles(query), dropout=self.weight_dropout)
 
-    def tiles(self, query: Tensor) -> list[Tile]:
+    def tiles(self, query: Tensor) -> list[Block]:
         length, causal = query.shape[2], self.pattern is Pattern.CS
         num_rows = -(-length // self.width)
         cells = torch.arange(num_rows * self.width, device=query.device).view(num_rows, self.width)
@@ -96,5 +96,5 @@ class ImageLocalAttention(SparseAttention):
                 rows = slice(max(0, top - self.margin_above), bottom if causal else bottom + self.margin_above)
                 keys = cells[rows, max(0, left - self.margin_side) : right + self.margin_side].flatten()
                 keys = keys[keys <= queries[-1]] if causal else keys[keys < length]
-                tiles.append(Tile(queries, keys, keys > queries[:, None] if causal else None))
+                tiles.append(Block(queries, keys, keys > queries[:, None] if causal else None))
         return tiles

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from attentions.bases.options import check_at_least, check_choice, check_odd
 from attentions.kernels.chunks import each_length
 from attentions.kernels.numerics import neg_inf
-from attentions.kernels.tiles import Tile, tiled_attention
+from attentions.kernels.over_blocks import Block, tiled_attention
 from attentions.kernels.window_attention import Window, window_attention
 from cab import Attention, PaddingMasks, Pattern, UserError, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit
@@ -121,7 +121,7 @@ class PoolingformerAttention(Attention):
         taps = (filled[:, :, i : i + length : self.stride] * weights[..., i, None] for i in range(self.kernel_size))
         return torch.stack(list(taps)).sum(dim=0)
 
-    def tiles(self, length: int, num_pooled: int, device: torch.device) -> list[Tile]:
+    def tiles(self, length: int, num_pooled: int, device: torch.device) -> list[Block]:
         """Return blocks of queries and the pooled tokens around them."""
         tiles = []
         for begin in range(0, length, BLOCK):
@@ -130,5 +130,5 @@ class PoolingformerAttention(Attention):
             stop = min(num_pooled, (end - 1 + self.pooled_window) // self.stride + 1)
             query = torch.arange(begin, end, device=device)[:, None]
             pooled = torch.arange(start, stop, device=device) * self.stride
-            tiles.append(Tile(slice(begin, end), slice(start, stop), (query - pooled).abs() > self.pooled_window))
+            tiles.append(Block(slice(begin, end), slice(start, stop), (query - pooled).abs() > self.pooled_window))
         return tiles

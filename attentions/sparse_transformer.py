@@ -15,7 +15,7 @@ from torch import Tensor
 from attentions.bases.options import check_choice
 from attentions.bases.sparse import SparseAttention, Spread, by_halves, check_stride, first_heads
 from attentions.kernels.grid2d import along_both, along_columns, along_rows
-from attentions.kernels.tiles import Tile, tiled_attention
+from attentions.kernels.over_blocks import Block, tiled_attention
 from attentions.kernels.window_attention import Window, window_attention
 from cab import Pattern, UserError, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit
@@ -105,7 +105,7 @@ class SparseTransformerAttention(SparseAttention):
         width, causal = self.width(query.shape[2]), self.pattern is Pattern.CS
         return along_both(query, key, value, width, is_causal=causal, is_sliding=True, dropout=self.weight_dropout)
 
-    def tiles(self, query: Tensor, *, is_own: bool) -> list[Tile]:
+    def tiles(self, query: Tensor, *, is_own: bool) -> list[Block]:
         """Lay out blocks of the fixed pattern, which attend to block summaries and (``is_own``) to their own tokens."""
         length, causal = query.shape[2], self.pattern is Pattern.CS
         position = torch.arange(length, device=query.device)
@@ -118,7 +118,7 @@ class SparseTransformerAttention(SparseAttention):
             if is_own:
                 keys = torch.cat([keys[keys // width != begin // width], block])
             hidden = keys > block[:, None] if causal else None
-            tiles.append(Tile(slice(begin, begin + len(block)), keys, hidden))
+            tiles.append(Block(slice(begin, begin + len(block)), keys, hidden))
         return tiles
 
 

@@ -13,10 +13,11 @@ from torch.nn import functional as F
 
 from attentions import logsparse
 from attentions.bases.sparse import SparseAttention
-from attentions.kernels import buckets, layers, tiles, window_attention
+from attentions.kernels import buckets, layers, over_blocks, window_attention
 from attentions.kernels.chunks import in_chunks
 from attentions.kernels.numerics import attention_weights, neg_inf, recompute
-from attentions.kernels.window_attention import Chunks, Distances, Slots, Window, by_key
+from attentions.kernels.over_blocks import by_key
+from attentions.kernels.window_attention import Chunks, Distances, Slots, Window
 from cab import build_attention
 
 # --- windows ---------------------------------------------------------------------------------------------------------
@@ -167,7 +168,7 @@ def offset_forms(length: int) -> Forms:
 def tile_forms(name: str, pattern: str) -> Callable[[int], Forms]:
     """Return the tiles of an attention pattern."""
 
-    def gathered(listed: list[tiles.Tile], query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def gathered(listed: list[over_blocks.Block], query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         places = [
             tile.keys if isinstance(tile.keys, Tensor) else torch.arange(len(key[0]))[tile.keys] for tile in listed
         ]
@@ -215,7 +216,7 @@ def tile_forms(name: str, pattern: str) -> Callable[[int], Forms]:
                 outputs.append(recompute(gathered, own, *(part[0, head : head + 1] for part in x)))
             return torch.cat(outputs).unsqueeze(0)
 
-        return compared(inputs, lambda q, k, v: tiles.tiled_attention(q, k, v, listed), whole, checkpointed)
+        return compared(inputs, lambda q, k, v: over_blocks.tiled_attention(q, k, v, listed), whole, checkpointed)
 
     return forms
 

@@ -3,14 +3,14 @@
 The gradients of a block are added to those of the sequence in place, where autograd would allocate a tensor of the
 whole sequence per block (results/efficiency/kernel_gains.csv lists what that gains).
 
-Shapes: B batch, H heads, G batch times heads, N queries, M keys, S slots, E width of a head, n queries, m keys and s
-slots of a block.
+Shapes: B batch, H heads, G batch times heads, N queries, M keys, S slots, W distances, E width of a head, n queries,
+m keys and s slots of a block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,184 +18,257 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from attentions.kernels.chunks import dropout_factor, dropout_seed
-from attentions.kernels.numerics import accumulation_dtype, softmax_gradient, upcast
+from attentions.kernels.numerics import accumulation_dtype, neg_inf, softmax_gradient, upcast
 
 Tokens = slice | Tensor
 """A slice of the sequence, indices [n], or indices [H, n] where heads see different tokens."""
 
 
-class Block(Protocol):
-    """Queries that are in no other block, and the keys and the slots that they see."""
+class Block(NamedTuple):
+    """Queries that are in no other block, and the keys and slots that they see."""
 
-    @property
-    def queries(self) -> Tokens: ...
-    @property
-    def keys(self) -> Tokens: ...
-    @property
-    def slots(self) -> slice: ...
+    queries: Tokens
+    keys: Tokens
+    hidden: Tensor | None = None
+    """True = hidden key, [n or 1, m] or [H, n or 1, m]."""
+    mask: Tensor | None = None
+    """Zero or minus infinity for each key, [n, m]."""
+    columns: slice = slice(None)
+    """The columns of ``keys`` among the n + W - 1 keys at any distance from the queries."""
+    slots: slice = slice(0)
+    slot_mask: Tensor | None = None
+    """Zero or minus infinity for each slot, [n, s]; None if all queries of the block see the same slots."""
+    slot_columns: Tensor | None = None
+    """The distance of each slot as an index of the slot embeddings, [n, s]; None with ``slot_mask``."""
 
 
-class Biases(NamedTuple):
-    """Differentiable terms of the logits of a block, in addition to the products of queries and keys."""
+class Inputs(NamedTuple):
+    """The differentiable inputs."""
 
-    keys: Tensor | None = None
-    """Added to the logits of keys, [G or 1, n or 1, m]."""
-    slots: Tensor | None = None
-    """Added to the logits of slots, [G or 1, n or 1, s]."""
+    query: Tensor
+    """q, [B, H, N, E]."""
+    key: Tensor
+    """k, [B, H, M, E]."""
+    value: Tensor
+    """v, [B, H, M, E]."""
     slot_key: Tensor | None = None
-    """Added to the keys of slots, [G, s, E]."""
+    """k', [B, H, S, E]."""
+    slot_value: Tensor | None = None
+    """v', [B, H, S, E]."""
+    slot_biases: Tensor | None = None
+    """s', [G, S]."""
+    slot_embeddings: Tensor | None = None
+    """p', [G, S, E], from the furthest slot to the last visible one."""
+    embeddings: Tensor | None = None
+    """p, [G, W, E]."""
+    biases: Tensor | None = None
+    """s, [G, W]."""
+    content: Tensor | None = None
+    """u, [G, E]."""
 
 
-class BlockLogits(NamedTuple):
-    """The blocks, and the terms of their logits in addition to the products of queries and keys."""
+class Plan(NamedTuple):
+    """The blocks, the masks of keys [B, M] and slots [B, S] (zero or minus infinity), and the dropout of weights."""
 
-    blocks: Callable[[], Iterable[Any]]
-    """Yields the blocks, the same ones in both passes."""
-    bias: Callable[..., Biases]
-    """From a block, its queries [G, n, E] and the shared inputs to differentiable terms."""
-    mask: Callable[[Any, Tensor], None]
-    """Add very negative numbers to the logits [G, n, m + s] of hidden keys, in place."""
+    blocks: Callable[[], Iterable[Block]]
+    key_mask: Tensor | None = None
+    slot_mask: Tensor | None = None
     dropout: float = 0.0
 
 
-def over_blocks(
-    of: BlockLogits,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    slot_key: Tensor | None = None,
-    slot_value: Tensor | None = None,
-    content: Tensor | None = None,
-    *shared: Tensor | None,
-) -> Tensor:
-    """Return softmax([(q + u) k^T; q s^T] / sqrt(E) + bias) [v; slot values], [B, H, N, E]; zero outside of the blocks.
+def over_blocks(plan: Plan, x: Inputs) -> Tensor:
+    """Return softmax([(q + u) (k + p)^T / sqrt(E) + s; q (k' + p')^T / sqrt(E) + s']) [v; v'], [B, H, N, E].
 
-    Args:
-        of: blocks, biases and masks.
-        query: q, [B, H, N, E].
-        key, value: k and v, [B, H, M, E].
-        slot_key, slot_value: s and its values, [B, H, S, E].
-        content: u, [G, E].
-        shared: inputs of the biases.
+    Queries in no block get zero.
     """
-    inputs = (query, key.to(query.dtype), value.to(query.dtype), slot_key, slot_value, content, *shared)
+    dtype = x.query.dtype
+    x = Inputs(*(None if y is None else y.to(dtype) for y in x))  # type: ignore[arg-type]
     if torch.compiler.is_compiling():  # the compiler decides what is recomputed
-        return _outputs(of, None, *inputs)  # type: ignore[arg-type]
-    return _OverBlocks.apply(of, dropout_seed(of.dropout), *inputs)
+        return _outputs(plan, None, x)
+    return _OverBlocks.apply(plan, dropout_seed(plan.dropout), *x)
 
 
-def _weights(
-    of: BlockLogits, block: Block, q: Tensor, k: Tensor, s: Tensor | None, u: Tensor | None, bias: Biases
+def tiled_attention(
+    query: Tensor, key: Tensor, value: Tensor, tiles: Sequence[Block], *, dropout: float = 0.0
 ) -> Tensor:
+    """Return softmax(q K^T / sqrt(E)) V of each tile, [B, H, N, E]; zero for queries without a key or a tile."""
+    output = over_blocks(Plan(lambda: tiles, dropout=dropout), Inputs(query, key, value))
+    empty = torch.zeros(1, query.shape[1], query.shape[2], 1, dtype=torch.bool, device=query.device)
+    for tile in tiles:
+        if tile.hidden is not None:
+            empty[:, :, tile.queries] = tile.hidden.all(dim=-1, keepdim=True)
+    return output.masked_fill(empty, 0.0)
+
+
+def by_key(logits: Tensor) -> Tensor:
+    """Skew logits by distance [..., n, W] to logits by key [..., n, n + W - 1], hidden where no distance applies."""
+    n, num_distances = logits.shape[-2:]
+    padded = F.pad(logits, (0, n), value=neg_inf(logits.dtype)).flatten(-2)
+    return padded[..., : n * (n + num_distances - 1)].unflatten(-1, (n, -1))
+
+
+def by_distance(logits: Tensor, columns: slice, num_distances: int) -> Tensor:
+    """Invert :func:`by_key`: from the ``columns`` of a block's keys [G, n, m] to [G, n, W]."""
+    num_groups, n, _ = logits.shape
+    padded = logits.new_zeros(num_groups, n * (n + num_distances))
+    padded[:, : n * (n + num_distances - 1)].unflatten(1, (n, -1))[..., columns] = logits
+    return padded.unflatten(1, (n, -1))[..., :num_distances]
+
+
+class _Operands(NamedTuple):
+    """Inputs of a block: q, q + u, k and v, and k' + p' and v' of its slots; all [G, n or m or s, E]."""
+
+    q: Tensor
+    qu: Tensor
+    k: Tensor
+    v: Tensor
+    slot_k: Tensor | None
+    slot_v: Tensor | None
+
+
+def _operands(x: Inputs, block: Block) -> _Operands:
+    q, slot_k = take(x.query, block.queries), None
+    if x.slot_key is not None:
+        slot_k = take(x.slot_key, block.slots)
+        if x.slot_embeddings is not None and block.slot_columns is None:  # the queries are at one distance from a slot
+            slot_k = slot_k + x.slot_embeddings[:, x.slot_embeddings.shape[1] - block.slots.stop :]
+    return _Operands(
+        q,
+        q if x.content is None else q + x.content.unsqueeze(1),
+        take(x.key, block.keys),
+        take(x.value, block.keys),
+        slot_k,
+        None if x.slot_value is None else take(x.slot_value, block.slots),
+    )
+
+
+def _weights(plan: Plan, x: Inputs, block: Block, of: _Operands) -> Tensor:
     """Return the softmax over keys and slots, [G, n, m + s], in float32 or wider."""
-    scale, q, k = q.shape[-1] ** -0.5, upcast(q), upcast(k)
-    qu = q if u is None else q + upcast(u).unsqueeze(1)
-    logits = torch.bmm(qu * scale, k.mT) if bias.keys is None else torch.baddbmm(bias.keys, qu, k.mT, alpha=scale)
-    if s is not None:
-        s = upcast(s) if bias.slot_key is None else upcast(s) + bias.slot_key
-        of_slots = torch.bmm(q, s.mT) * scale
-        logits = torch.cat([logits, of_slots if bias.slots is None else of_slots + bias.slots], dim=-1)
-    of.mask(block, logits)
+    scale, qu, k, batch = x.query.shape[-1] ** -0.5, upcast(of.qu), upcast(of.k), len(x.query)
+    bias = block.mask
+    if x.embeddings is not None:
+        assert x.biases is not None
+        # (q + u) p / sqrt(E) + s
+        of_distance = torch.baddbmm(upcast(x.biases).unsqueeze(1), qu, upcast(x.embeddings).mT, alpha=scale)
+        bias = by_key(of_distance)[..., block.columns]
+        bias = bias if block.mask is None else bias + block.mask
+    # Out of place and joined afterwards: products into a slice of a tensor run once per head.
+    logits = torch.bmm(qu * scale, k.mT) if bias is None else torch.baddbmm(bias, qu, k.mT, alpha=scale)
+    if block.hidden is not None:
+        hidden = torch.zeros_like(block.hidden, dtype=logits.dtype).masked_fill_(block.hidden, neg_inf(logits.dtype))
+        logits.unflatten(0, (batch, -1)).add_(hidden)
+    if plan.key_mask is not None:
+        logits.unflatten(0, (batch, -1)).add_(plan.key_mask[:, None, None, block.keys])
+    if of.slot_k is not None and block.slots.stop:
+        logits = torch.cat([logits, _slot_logits(plan, x, block, upcast(of.q), upcast(of.slot_k))], dim=-1)
     return logits.softmax(dim=-1)
 
 
-def _outputs(
-    of: BlockLogits,
-    seed: Tensor | None,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    slot_key: Tensor | None,
-    slot_value: Tensor | None,
-    content: Tensor | None,
-    *shared: Tensor | None,
-) -> Tensor:
-    output = torch.zeros_like(query)
-    with torch.autocast(query.device.type, enabled=False):
-        for number, block in enumerate(of.blocks()):
-            q, k, v = take(query, block.queries), take(key, block.keys), take(value, block.keys)
-            s = None if slot_key is None else take(slot_key, block.slots)
-            weights = _weights(of, block, q, k, s, content, of.bias(block, upcast(q), *shared))
+def _slot_logits(plan: Plan, x: Inputs, block: Block, q: Tensor, slot_k: Tensor) -> Tensor:
+    scale = q.shape[-1] ** -0.5
+    logits = q @ slot_k.mT * scale
+    if block.slot_mask is not None:
+        logits += block.slot_mask
+    if x.slot_embeddings is not None and block.slot_columns is not None:
+        of_distance = q @ upcast(x.slot_embeddings).mT * scale
+        logits += of_distance.gather(2, block.slot_columns.expand(len(q), -1, -1))
+    if x.slot_biases is not None:
+        logits += x.slot_biases[:, None, block.slots]
+    if plan.slot_mask is not None:
+        logits.unflatten(0, (len(plan.slot_mask), -1)).add_(plan.slot_mask[:, None, None, block.slots])
+    return logits
+
+
+def _outputs(plan: Plan, seed: Tensor | None, x: Inputs) -> Tensor:
+    output = torch.zeros_like(x.query)
+    with torch.autocast(x.query.device.type, enabled=False):
+        for number, block in enumerate(plan.blocks()):
+            of = _operands(x, block)
+            weights = _weights(plan, x, block, of)
             if torch.compiler.is_compiling():
-                weights = F.dropout(weights, of.dropout)
-            elif (factor := dropout_factor(weights, of.dropout, seed, number)) is not None:
+                weights = F.dropout(weights, plan.dropout)
+            elif (factor := dropout_factor(weights, plan.dropout, seed, number)) is not None:
                 weights = weights * factor
-            weights = weights.to(v.dtype)
-            mean = torch.bmm(weights[..., : k.shape[1]], v)
-            if slot_value is not None:
-                mean = torch.baddbmm(mean, weights[..., k.shape[1] :], take(slot_value, block.slots))
-            output[:, :, block.queries] = mean.unflatten(0, query.shape[:2])
+            weights, num_keys = weights.to(of.v.dtype), of.k.shape[1]
+            mean = torch.bmm(weights[..., :num_keys], of.v)
+            if of.slot_v is not None:
+                mean = torch.baddbmm(mean, weights[..., num_keys:], of.slot_v)
+            output[:, :, block.queries] = mean.unflatten(0, x.query.shape[:2])
     return output
 
 
 class _OverBlocks(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, of: BlockLogits, seed: Tensor | None, *inputs: Tensor | None) -> Tensor:
-        ctx.of, ctx.seed = of, seed
+    def forward(ctx: Any, plan: Plan, seed: Tensor | None, *inputs: Any) -> Tensor:
+        ctx.plan, ctx.seed = plan, seed
         ctx.save_for_backward(*inputs)
-        return _outputs(of, seed, *inputs)  # type: ignore[arg-type]
+        return _outputs(plan, seed, Inputs(*inputs))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        of, inputs = ctx.of, ctx.saved_tensors
-        query, key, value, slot_key, slot_value, content, *shared = inputs
-        totals: list[Any] = [
-            None if x is None else torch.zeros_like(x, dtype=accumulation_dtype(x.dtype)) for x in inputs
-        ]
-        d_query, d_key, d_value, d_slot_key, d_slot_value, d_content, *d_shared = totals
-        shared = [None if x is None else x.detach().requires_grad_() for x in shared]
+        plan, x = ctx.plan, Inputs(*ctx.saved_tensors)
+        # Summed in float32 or wider where blocks meet.
+        sums = [None if y is None else torch.zeros_like(y, dtype=accumulation_dtype(y.dtype)) for y in x]
+        d = Inputs(*sums)  # type: ignore[arg-type]
         with torch.autocast(grad.device.type, enabled=False):
-            for number, block in enumerate(of.blocks()):
-                q, k, v = take(query, block.queries), take(key, block.keys), take(value, block.keys)
-                g, num_keys = take(grad, block.queries), k.shape[1]
-                s = None if slot_key is None else take(slot_key, block.slots)
-                leaf = upcast(q).detach().requires_grad_()
-                with torch.enable_grad():
-                    bias = of.bias(block, leaf, *shared)
-                constant = Biases(*(None if x is None else x.detach() for x in bias))
-                weights = _weights(of, block, q, k, s, content, constant)
-                # output = dropout(weights) [v; slot values]
-                factor = dropout_factor(weights, of.dropout, ctx.seed, number)
-                used = (weights if factor is None else weights * factor).to(g.dtype)
-                _add(d_value, block.keys, torch.bmm(used[..., :num_keys].mT, g))
-                d_weights = torch.bmm(g, v.mT)
-                if s is not None:
-                    _add(d_slot_value, block.slots, torch.bmm(used[..., num_keys:].mT, g))
-                    d_weights = torch.cat([d_weights, torch.bmm(g, take(slot_value, block.slots).mT)], dim=-1)
-                d_weights = d_weights.to(weights.dtype)
-                # weights = softmax(scale [(q + u) k^T; q (s + slot_key)^T] + [keys; slots])
-                d_bias = softmax_gradient(weights, d_weights if factor is None else d_weights * factor)
-                d_logits = (d_bias * q.shape[-1] ** -0.5).to(g.dtype)
-                d_q = torch.bmm(d_logits[..., :num_keys], k)
-                if d_content is not None:
-                    d_content += d_q.sum(dim=1)
-                qu, d_s = q if content is None else q + content.unsqueeze(1), None
-                _add(d_key, block.keys, torch.bmm(d_logits[..., :num_keys].mT, qu))
-                if s is not None:
-                    s = s if constant.slot_key is None else s + constant.slot_key.to(s.dtype)
-                    d_q += torch.bmm(d_logits[..., num_keys:], s)
-                    d_s = torch.bmm(d_logits[..., num_keys:].mT, q)
-                    _add(d_slot_key, block.slots, d_s)
-                d_biases = d_bias[..., :num_keys], d_bias[..., num_keys:], d_s
-                parts = _bias_gradients(bias, d_biases, [leaf, *shared])
-                for total, part in zip((d_q, *d_shared), parts, strict=True):
-                    if part is not None:
-                        total += part
-                d_query[:, :, block.queries] = d_q.unflatten(0, query.shape[:2]).to(d_query.dtype)
-        return None, None, *(None if d is None else d.to(x.dtype) for d, x in zip(totals, inputs, strict=True))
+            for number, block in enumerate(plan.blocks()):
+                of, g = _operands(x, block), take(grad, block.queries)
+                weights, num_keys = _weights(plan, x, block, of), of.k.shape[1]
+                # output = dropout(weights) [v; v']
+                d_weights = torch.bmm(g, of.v.mT)
+                if of.slot_v is not None:
+                    d_weights = torch.cat([d_weights, torch.bmm(g, of.slot_v.mT)], dim=-1)
+                d_weights, used = d_weights.to(weights.dtype), weights
+                factor = dropout_factor(weights, plan.dropout, ctx.seed, number)
+                if factor is not None:
+                    used, d_weights = weights * factor, d_weights * factor
+                used = used.to(g.dtype)
+                _add(d.value, block.keys, torch.bmm(used[..., :num_keys].mT, g))
+                if d.slot_value is not None:
+                    _add(d.slot_value, block.slots, torch.bmm(used[..., num_keys:].mT, g))
+                d_logits = softmax_gradient(weights, d_weights).mul_(g.shape[-1] ** -0.5).to(g.dtype)
+                d_q = _key_gradient(x, block, of, d_logits[..., :num_keys], d)
+                if of.slot_k is not None:
+                    d_q += _slot_gradient(x, block, of, d_logits[..., num_keys:], d)
+                d.query[:, :, block.queries] = d_q.unflatten(0, grad.shape[:2]).to(d.query.dtype)
+        return None, None, *(None if y is None else y.to(grad.dtype) for y in d)
 
 
-def _bias_gradients(
-    bias: Biases, d_biases: tuple[Tensor | None, ...], inputs: list[Tensor | None]
-) -> list[Tensor | None]:
-    """Return the gradients of ``inputs`` through the differentiable terms, by autograd; None for those without one."""
-    terms = [(x, d) for x, d in zip(bias, d_biases, strict=True) if x is not None and d is not None and x.requires_grad]
-    if not terms:
-        return [None] * len(inputs)
-    outputs, gradients = [x for x, _ in terms], [d.sum_to_size(x.shape) for x, d in terms]
-    parts = iter(torch.autograd.grad(outputs, [x for x in inputs if x is not None], gradients, allow_unused=True))
-    return [None if x is None else next(parts) for x in inputs]
+def _key_gradient(x: Inputs, block: Block, of: _Operands, d_logits: Tensor, d: Inputs) -> Tensor:
+    """Add to the gradients of k, p, s and u, and return that of q; ``d_logits`` is divided by sqrt(E)."""
+    d_q = torch.bmm(d_logits, of.k)
+    _add(d.key, block.keys, torch.bmm(d_logits.mT, of.qu))
+    if x.embeddings is not None:
+        assert d.embeddings is not None
+        assert d.biases is not None
+        of_distance = by_distance(d_logits, block.columns, x.embeddings.shape[1])
+        d.biases.add_(of_distance.sum(dim=1), alpha=of.q.shape[-1] ** 0.5)
+        d.embeddings.add_(torch.bmm(of_distance.mT, of.qu))
+        d_q.baddbmm_(of_distance, x.embeddings)
+    if d.content is not None:
+        d.content.add_(d_q.sum(dim=1))
+    return d_q
+
+
+def _slot_gradient(x: Inputs, block: Block, of: _Operands, d_logits: Tensor, d: Inputs) -> Tensor:
+    """Add to the gradients of k', p' and s', and return that of q; ``d_logits`` is divided by sqrt(E)."""
+    assert of.slot_k is not None
+    assert d.slot_key is not None
+    d_q, d_slot = torch.bmm(d_logits, of.slot_k), torch.bmm(d_logits.mT, of.q)
+    _add(d.slot_key, block.slots, d_slot)
+    if d.slot_biases is not None:
+        d.slot_biases[:, block.slots].add_(d_logits.sum(dim=1), alpha=of.q.shape[-1] ** 0.5)
+    if d.slot_embeddings is not None and block.slot_columns is None:
+        d.slot_embeddings[:, d.slot_embeddings.shape[1] - block.slots.stop :] += d_slot
+    elif d.slot_embeddings is not None:
+        assert x.slot_embeddings is not None
+        assert block.slot_columns is not None
+        of_distance = d_logits.new_zeros(*d_logits.shape[:2], d.slot_embeddings.shape[1])
+        of_distance.scatter_(2, block.slot_columns.expand_as(d_logits), d_logits)
+        d_q.baddbmm_(of_distance, x.slot_embeddings)
+        d.slot_embeddings.add_(torch.bmm(of_distance.mT, of.q))
+    return d_q
 
 
 def take(x: Tensor, tokens: Tokens) -> Tensor:

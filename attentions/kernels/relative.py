@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from attentions.kernels.chunks import chunk_size, in_chunks
 from attentions.kernels.numerics import attention_weights, recompute_upcast
-from attentions.kernels.window_attention import by_key
+from attentions.kernels.over_blocks import by_key
 
 
 def _in_blocks(x: Tensor, size: int, count: int) -> Tensor:

@@ -18,11 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
-from torch.nn import functional as F
 
-from attentions.kernels.numerics import accumulation_dtype, neg_inf, upcast
-from attentions.kernels.over_blocks import Biases, BlockLogits, over_blocks
+from attentions.kernels.numerics import accumulation_dtype, neg_inf
+from attentions.kernels.over_blocks import Block, Inputs, Plan, over_blocks
 
 if TYPE_CHECKING:  # importing it loads the compiler, which takes longer than torch itself
     from torch.nn.attention.flex_attention import BlockMask
@@ -94,23 +92,6 @@ class Slots(NamedTuple):
     """bool [B, S], True = hidden."""
 
 
-class Block(NamedTuple):
-    """A block of queries and the keys that they see."""
-
-    number: int
-    queries: slice
-    keys: slice
-    columns: slice
-    """Of the left + n + right columns around the block, those of ``keys``."""
-    slots: slice
-    mask: Tensor
-    """[queries, keys], zero or hidden."""
-    slot_mask: Tensor | None = None
-    """[queries, slots], zero or hidden; None if all queries of the block see the same slots."""
-    slot_columns: Tensor | None = None
-    """[queries, slots], the distance of each slot as an index of the embeddings; None with ``slot_mask``."""
-
-
 def _extents(query: Tensor, window: Window, chunks: Chunks | None) -> tuple[int, int]:
     """Return the largest number of queries per block, and the length of the stretches that blocks must not cross."""
     is_cpu = query.device.type == "cpu"
@@ -121,68 +102,46 @@ def _extents(query: Tensor, window: Window, chunks: Chunks | None) -> tuple[int,
     return size, chunks.size if chunks and is_cpu else max(query.shape[2], 1)
 
 
-def blocks(query: Tensor, num_keys: int, num_slots: int, window: Window, chunks: Chunks | None) -> Iterator[Block]:
-    """Cut the queries [B, H, N, E] into blocks."""
+def blocks(
+    query: Tensor, num_keys: int, num_slots: int, window: Window, chunks: Chunks | None, is_relative: bool
+) -> Iterator[Block]:
+    """Cut the queries [B, H, N, E] into blocks; the skew of relative logits hides what is outside of the window."""
     (left, right, segment, offset), (size, stretch) = window, _extents(query, window, chunks)
     length, device = query.shape[2], query.device
-    first = torch.arange(size, device=device).unsqueeze(1) // segment * segment - left
+    start = torch.arange(size, device=device).unsqueeze(1) // segment * segment - left
     position = torch.arange(-left, size + right, device=device)
-    around = _hidden((position < first) | (position >= first + left + segment + right), accumulation_dtype(query.dtype))
-    begins = (i for start in range(0, length, stretch) for i in range(start, min(start + stretch, length), size))
-    for number, begin in enumerate(begins):
-        start, end = begin + offset - left, min(begin + size, begin // stretch * stretch + stretch, length)
-        low, high = max(0, start), min(num_keys, start + left + size + right)
+    around = _hidden((position < start) | (position >= start + left + segment + right), accumulation_dtype(query.dtype))
+    for begin in (i for start in range(0, length, stretch) for i in range(start, min(start + stretch, length), size)):
+        first, end = begin + offset - left, min(begin + size, begin // stretch * stretch + stretch, length)
+        low, high = max(0, first), min(num_keys, first + left + size + right)
         if chunks:
             high = min(num_keys, end + offset)
-        columns = slice(low - start, high - start)
-        block = Block(
-            number, slice(begin, end), slice(low, high), columns, slice(num_slots), around[: end - begin, columns]
-        )
-        yield _in_chunks(block, chunks, offset, num_slots) if chunks else block
+        keys, columns = slice(low, high), slice(low - first, high - first)
+        mask = None if is_relative else around[: end - begin, columns]
+        block = Block(slice(begin, end), keys, mask=mask, columns=columns, slots=slice(num_slots))
+        yield _in_chunks(block, chunks, offset, num_slots, around) if chunks else block
 
 
-def _in_chunks(block: Block, chunks: Chunks, offset: int, num_slots: int) -> Block:
+def _in_chunks(block: Block, chunks: Chunks, offset: int, num_slots: int, like: Tensor) -> Block:
     """Restrict a block to the keys and slots that its chunks see."""
-    (window, size, rank, before), device = chunks, block.mask.device
+    assert isinstance(block.queries, slice)
+    assert isinstance(block.keys, slice)
+    (window, size, rank, before), device = chunks, like.device
     i = torch.arange(block.queries.start, block.queries.stop, device=device).unsqueeze(1)
     seen = before + (block.queries.stop - 1) // size * rank
     if size > window:
         j = torch.arange(block.keys.start, block.keys.stop, device=device) - offset
-        mask = block.mask + _hidden((i - j >= window) & (j < i // size * size), block.mask.dtype)
-        block = block._replace(mask=mask)
+        mask = _hidden((i - j >= window) & (j < i // size * size), like.dtype)
+        block = block._replace(mask=mask if block.mask is None else block.mask + mask)
     if block.queries.start // size == (block.queries.stop - 1) // size:
         return block._replace(slots=slice(seen))
     finished, slot = before + i // size * rank, torch.arange(seen, device=device)
-    slot_mask, columns = _hidden(slot >= finished, block.mask.dtype), (slot - finished) % num_slots
-    return block._replace(slots=slice(seen), slot_mask=slot_mask, slot_columns=columns)
+    slot_mask, slot_columns = _hidden(slot >= finished, like.dtype), (slot - finished) % num_slots
+    return block._replace(slots=slice(seen), slot_mask=slot_mask, slot_columns=slot_columns)
 
 
 def _hidden(where: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros_like(where, dtype=dtype).masked_fill_(where, neg_inf(dtype))
-
-
-def by_key(logits: Tensor) -> Tensor:
-    """Skew logits by distance [..., n, W] to logits by key [..., n, n + W - 1], hidden where no distance applies."""
-    n, num_distances = logits.shape[-2:]
-    padded = F.pad(logits, (0, n), value=neg_inf(logits.dtype)).flatten(-2)
-    return padded[..., : n * (n + num_distances - 1)].unflatten(-1, (n, -1))
-
-
-class _ByKey(torch.autograd.Function):
-    """The ``columns`` of :func:`by_key`; its gradient is one copy into the skewed layout."""
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, columns: slice) -> Tensor:
-        ctx.num_distances, ctx.columns = logits.shape[-1], columns
-        return by_key(logits)[..., columns]
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (num_groups, n, _), num_distances = grad.shape, ctx.num_distances
-        padded = grad.new_zeros(num_groups, n * (n + num_distances))
-        padded[:, : n * (n + num_distances - 1)].unflatten(1, (n, -1))[..., ctx.columns] = grad
-        return padded.unflatten(1, (n, -1))[..., :num_distances], None
 
 
 def window_attention(
@@ -228,64 +187,16 @@ def by_blocks(
     distances: Distances | None = None,
 ) -> Tensor:
     """Compute :func:`window_attention` on any device."""
-    (batch, num_heads), dtype, scale = query.shape[:2], query.dtype, query.shape[3] ** -0.5
+    batch, dtype = len(query), accumulation_dtype(query.dtype)
     slot_key = slot_value = slot_biases = slot_embeddings = chunks = slot_padding = None
     if slots is not None:
         slot_key, slot_value, slot_biases, chunks, slot_embeddings, slot_padding = slots
-        slot_key, slot_value = slot_key.to(dtype), slot_value.to(dtype)
-
-    def of_groups(x: Tensor | None) -> Tensor | None:
-        """Expand [H, ...] to [G, ...]."""
-        return None if x is None else x.to(dtype).repeat(batch, *[1] * (x.dim() - 1))
-
-    embeddings, biases, content = (of_groups(x) for x in distances or (None, None, None))
-
-    def bias(block: Block, q: Tensor, *shared: Tensor | None) -> Biases:
-        slot_biases, slot_embeddings, embeddings, biases, content = (None if x is None else upcast(x) for x in shared)
-        of_keys = block.mask
-        if embeddings is not None:
-            assert biases is not None
-            # (q + u) p / sqrt(E) + s
-            qu = q if content is None else q + content.unsqueeze(1)
-            of_distance = torch.baddbmm(biases.unsqueeze(1), qu, embeddings, alpha=scale)
-            of_keys = _ByKey.apply(of_distance, block.columns)
-            if chunks and chunks.size > chunks.window:
-                of_keys = of_keys + block.mask
-        if slot_embeddings is not None and block.slot_columns is None:  # all queries are at one distance from a slot
-            shift = slot_embeddings[:, slot_embeddings.shape[1] - block.slots.stop :]
-            return Biases(of_keys, _slot_bias(block, q, slot_biases, None, scale), shift)
-        return Biases(of_keys, _slot_bias(block, q, slot_biases, slot_embeddings, scale))
-
-    hidden = [None if x is None else _hidden(x, accumulation_dtype(dtype)) for x in (key_padding_mask, slot_padding)]
-
-    def mask(block: Block, logits: Tensor) -> None:
-        num_keys, logits = block.mask.shape[1], logits.unflatten(0, (batch, num_heads))
-        if hidden[0] is not None:
-            logits[..., :num_keys] += hidden[0][:, None, None, block.keys]
-        if hidden[1] is not None:
-            logits[..., num_keys:] += hidden[1][:, None, None, block.slots]
-
-    parts = functools.partial(blocks, query, key.shape[2], 0 if slot_key is None else slot_key.shape[2], window, chunks)
-    embeddings = None if embeddings is None else embeddings.mT.contiguous()
-    shared = (of_groups(slot_biases), of_groups(slot_embeddings), embeddings, biases, content)
-    logits = BlockLogits(parts, bias, mask, dropout)
-    return over_blocks(logits, query, key, value, slot_key, slot_value, content, *shared)
-
-
-def _slot_bias(
-    block: Block, q: Tensor, biases: Tensor | None, embeddings: Tensor | None, scale: float
-) -> Tensor | None:
-    """Return q p / sqrt(E) + s of the slots that the block sees, hidden where a query does not see them."""
-    bias = block.slot_mask
-    if embeddings is not None:
-        assert bias is not None
-        assert block.slot_columns is not None
-        of_distance = (q @ embeddings.mT * scale).gather(2, block.slot_columns.expand(len(q), -1, -1))
-        bias = of_distance + bias
-    if biases is not None:
-        biases = biases[:, None, block.slots]
-        bias = biases if bias is None else bias + biases
-    return bias
+    per_head = slot_biases, slot_embeddings, *(distances or (None, None, None))
+    per_group = (None if x is None else x.to(query.dtype).repeat(batch, *[1] * (x.dim() - 1)) for x in per_head)
+    num_slots = 0 if slot_key is None else slot_key.shape[2]
+    masks = (None if x is None else _hidden(x, dtype) for x in (key_padding_mask, slot_padding))
+    of_blocks = functools.partial(blocks, query, key.shape[2], num_slots, window, chunks, distances is not None)
+    return over_blocks(Plan(of_blocks, *masks, dropout), Inputs(query, key, value, slot_key, slot_value, *per_group))
 
 
 # --- FlexAttention on CUDA ------------------------------------------------------------
