@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from backbones.layers.stacks import Halting, StackOptions, StepEmbedding, WeightSharing
-from backbones.layers.tokens import LearnedPositions, TokenEmbedding, check_tokens
+from backbones.layers.tokens import LearnedPositions, TokenEmbedding
 from backbones.layers.transformer import ResidualKind
 from cab import Backbone, Pattern, UserError, register_backbone
 from cab.backbone import AttentionFactory
@@ -112,10 +112,6 @@ class Encoder(Backbone):
         Args:
             tokens: [B, N] ids; padding counts in the position numbers.
             padding_mask: [B, N], True = padding.
-
-        Raises:
-            ValueError: the head is for pairs; tokens or mask have a wrong shape, a sequence has no token, or there are
-                more tokens than positions.
         """
         if self.pairs:
             raise UserError("this encoder reads pairs: build it with backbone.pairs=false")
@@ -136,11 +132,11 @@ class Encoder(Backbone):
 
     def _vector(self, tokens: Tensor, padding_mask: Tensor | None) -> Tensor:
         """Encode tokens [B, N] as one vector [B, D] per sequence."""
-        vocab_size = self.embedding.vocab_size
-        check_tokens("tokens", tokens, padding_mask, vocab_size=vocab_size, max_length=self.max_length)
+        self.embedding.check("tokens", tokens, padding_mask)
         index = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
         x, positions = self.embedding(tokens, index), partial(self.embedding.positions, index)
-        x = self.final_norm(self.layers(x, padding_mask, positions, checkpointed=self.checkpoint_activations))
+        x = self.layers(x, padding_mask, positions=positions, checkpointed=self.checkpoint_activations)
+        x = self.final_norm(x)
         count: float | Tensor = float(x.shape[1])
         if padding_mask is not None:
             x = x.masked_fill(padding_mask.unsqueeze(-1), 0.0)

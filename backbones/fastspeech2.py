@@ -112,10 +112,6 @@ class FastSpeech2(Backbone):
             padding_mask: [B, T], True = padding.
             durations: [B, T] integer frames per token; values at padding are ignored.
             pitch, energy: [B, T] per token, in the units of ``pitch_range`` and ``energy_range``.
-
-        Raises:
-            ValueError: tokens, masks or targets have a wrong shape, a sequence has no token or no frame, or there are
-                more frames than ``max_frames``.
         """
         check_tokens("tokens", tokens, padding_mask, vocab_size=self.num_tokens, max_length=None)
         for name, x in (("durations", durations), ("pitch", pitch), ("energy", energy)):
@@ -126,21 +122,16 @@ class FastSpeech2(Backbone):
         x = self.encoder_positions(
             self.embedding_scale * self.embedding(tokens), number_positions(tokens, padding_mask)
         )
-        x = self._run(self.encoder, self.dropout(x), padding_mask)
+        x = self.encoder(self.dropout(x), padding_mask, checkpointed=self.checkpoint_activations)
         x, durations, predicted = self.adaptor(x, padding_mask, durations, pitch, energy)
         frames, mel_padding = regulate_length(x, durations, most_frames(durations, self.adaptor.max_frames))
         index = torch.arange(frames.shape[1], device=frames.device).unsqueeze(0)
-        frames = self._run(self.decoder, self.decoder_positions(frames, index), mel_padding)
+        frames = self.decoder_positions(frames, index)
+        frames = self.decoder(frames, mel_padding, checkpointed=self.checkpoint_activations)
         mel = self.output(frames)
-        log_duration, pitch, energy = predicted
         if self.postnet is None:
-            return SpokenTokens(mel, mel_padding, log_duration, pitch, energy, None)
-        return SpokenTokens(self.postnet(mel, mel_padding), mel_padding, log_duration, pitch, energy, mel)
-
-    def _run(self, blocks: nn.ModuleList, x: Tensor, padding_mask: Tensor | None) -> Tensor:
-        for block in blocks:
-            x = self.run_layer(block, x, padding_mask)
-        return x
+            return SpokenTokens(mel, mel_padding, *predicted, None)
+        return SpokenTokens(self.postnet(mel, mel_padding), mel_padding, *predicted, mel)
 
 
 class Block(nn.Module):
@@ -264,11 +255,7 @@ def predicted_durations(log_duration: Tensor, padding_mask: Tensor | None, max_f
 
 
 def most_frames(durations: Tensor, max_frames: int) -> int:
-    """Return the number of frames of the longest sequence of ``durations`` [B, T], on which output shapes depend.
-
-    Raises:
-        ValueError: a negative duration, a sequence without a frame, or more frames than ``max_frames``.
-    """
+    """Return the number of frames of the longest sequence of ``durations`` [B, T], on which output shapes depend."""
     totals = durations.sum(dim=1)
     least, fewest, most = torch.stack([durations.min().long(), totals.min(), totals.max()]).tolist()
     if least < 0 or fewest < 1:

@@ -19,7 +19,6 @@ from backbones.layers.tokens import (
     NormKind,
     SinusoidalPositions,
     TokenEmbedding,
-    check_tokens,
     make_norm,
     number_positions,
 )
@@ -150,31 +149,24 @@ class GPT2(TokenDecoder):
     ) -> Tensor | tuple[Tensor, DecodeState]:
         """Return the logits of each next token, or the losses of ``targets`` without materializing all logits.
 
-        With ``mems``, the attentions also read the stored inputs of their layers at earlier tokens, without gradient.
-        Positions count from the first of ``tokens``.
-
         Args:
             tokens: [B, N] ids.
             padding_mask: [B, N], True = padding, anywhere; positions count real tokens only.
-            selected: [K] indices into the flattened tokens; only these logits are computed, which saves time and
-                memory.
+            selected: [K] indices into the flattened tokens, whose logits alone are computed.
             targets: [B, N] ids of the next tokens, or [K] with ``selected``.
-            mems: from :meth:`init_mems`, or after earlier tokens.
+            mems: stored inputs of the layers at earlier tokens, which the attentions also read, without gradient;
+                from :meth:`init_mems` or an earlier call. Positions count from the first of ``tokens``.
 
         Returns:
             [B, N, V], or [K, V] with ``selected``; with ``targets`` their negative log-likelihoods; and the new memory
             if one was given.
-
-        Raises:
-            ValueError: tokens or mask have a wrong shape, a sequence has no token, or there are more tokens than
-                learned positions.
         """
         embedding = self.decoder_embedding
-        check_tokens("tokens", tokens, padding_mask, vocab_size=embedding.vocab_size, max_length=self.max_target_length)
+        embedding.check("tokens", tokens, padding_mask)
         index = number_positions(tokens, padding_mask)
         x, positions = embedding(tokens, index), partial(embedding.positions, index)
         if mems is None:
-            x = self.decoder_layers(x, padding_mask, positions, checkpointed=self.checkpoint_activations)
+            x = self.decoder_layers(x, padding_mask, positions=positions, checkpointed=self.checkpoint_activations)
         else:
             from backbones.layers.recurrent_memory import read_after
 
@@ -186,11 +178,7 @@ class GPT2(TokenDecoder):
         return output if mems is None else (output, mems)
 
     def init_mems(self, batch_size: int, num_tokens: int) -> DecodeState:
-        """Return an empty recurrent memory for at most ``num_tokens`` tokens.
-
-        Raises:
-            ValueError: the layers are reversible, so that their inputs are not stored, or repeated.
-        """
+        """Return an empty recurrent memory for at most ``num_tokens`` tokens."""
         from backbones.layers.recurrent_memory import init_mems
 
         return init_mems(self.decoder_layers, batch_size, num_tokens, self.decoder_embedding.tokens.weight.detach())

@@ -92,9 +92,6 @@ class Informer(Backbone):
 
         Returns:
             [B, T, C].
-
-        Raises:
-            ValueError: inconsistent shapes.
         """
         self._check(past, past_time, known, decoder_time)
         if self.normalization != "none":
@@ -149,9 +146,7 @@ class Informer(Backbone):
     def decode(self, known: Tensor, decoder_time: Tensor, memory: Tensor) -> Tensor:
         """Decode the known values and the placeholders after them, [B, K + T, D]."""
         x = self.decoder_embedding(known, decoder_time)
-        for layer in self.decoder:
-            x = self.run_layer(layer, x, None, memory)
-        return self.decoder_norm(x)
+        return self.decoder_norm(self.decoder(x, None, memory, checkpointed=self.checkpoint_activations))
 
 
 class SeriesEmbedding(nn.Module):

@@ -107,9 +107,6 @@ class Mixer(Backbone):
         Args:
             symbols: [B, N, S] ids; the vectors of the S symbols of a position are summed.
             source: [B, M, S] ids, in the cross patterns.
-
-        Raises:
-            ValueError: a source in a self pattern or none in a cross pattern, or more positions than learned ones.
         """
         return self.output(self.final_norm(self._mixed(symbols, source)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -81,7 +82,8 @@ class PoinTr(Backbone):
         self.proxies = PointProxies(num_proxies, num_proxy_neighbors)
         self.position = Pointwise(3, 128, embed_dim)
         self.input = Pointwise(PointProxies.channels, embed_dim, embed_dim)
-        self.encoder = stack(encoder_layers, partial(EncoderBlock, make_attention, embed_dim, num_heads, ffn_dim))
+        attention = partial(make_attention, embed_dim=embed_dim, num_heads=num_heads)
+        self.encoder = stack(encoder_layers, partial(EncoderBlock, attention, embed_dim, ffn_dim))
         self.shape = Pointwise(embed_dim, num_global, num_global)
         self.coarse = nn.Sequential(
             nn.Linear(num_global, num_global), nn.ReLU(), nn.Linear(num_global, 3 * num_queries)
@@ -93,7 +95,7 @@ class PoinTr(Backbone):
             nn.LeakyReLU(0.2),
             nn.Linear(num_global, embed_dim),
         )
-        self.decoder = stack(decoder_layers, partial(DecoderBlock, make_attention, embed_dim, num_heads, ffn_dim))
+        self.decoder = stack(decoder_layers, partial(DecoderBlock, attention, embed_dim, ffn_dim))
         self.fine_shape = Pointwise(embed_dim, num_global, num_global)
         self.reduce = nn.Linear(num_global + embed_dim + 3, embed_dim)
         self.fold = Folding(embed_dim, side)
@@ -106,13 +108,12 @@ class PoinTr(Backbone):
         Point-wise layers are Xavier uniform, all others truncated normal with zero biases; layers that unfold the
         queries retain PyTorch's default.
         """
-        of_points: list[nn.Module] = [self.proxies.input, self.position, self.input, self.shape, self.query]
-        for part in of_points:
-            for module in part.modules():
+        for pointwise in (self.proxies.input, self.position, self.input, self.shape, self.query):
+            for module in pointwise.modules():
                 if isinstance(module, nn.Linear):  # a convolution of width 1 in the public code
                     nn.init.xavier_normal_(module.weight)
-        for part in self.encoder, self.coarse, self.decoder:
-            for module in part.modules():
+        for transformer in self.encoder, self.coarse, self.decoder:
+            for module in transformer.modules():
                 if isinstance(module, nn.Conv1d):
                     nn.init.xavier_normal_(module.weight)
                 if isinstance(module, nn.Linear):
@@ -121,11 +122,7 @@ class PoinTr(Backbone):
                         nn.init.zeros_(module.bias)
 
     def forward(self, partial: Tensor) -> PoinTrOutput:
-        """Complete ``partial`` [B, P, 3].
-
-        Raises:
-            ValueError: a wrong shape, fewer points than the first sampling retains, or NaN or infinite points.
-        """
+        """Complete ``partial`` [B, P, 3]."""
         self._check(partial)
         order = farthest_points(partial, max(self.first_samples, self.num_queries))
         positions, features = self.proxies(partial, order[:, : self.first_samples])
@@ -197,19 +194,11 @@ class EncoderBlock(nn.Module):
     """Self attention (NS) with a neighborhood branch, and feed-forward layer; pre-norm."""
 
     def __init__(
-        self,
-        make_attention: AttentionFactory,
-        embed_dim: int,
-        num_heads: int,
-        ffn_dim: int,
-        *,
-        layer_position: LayerPosition,
+        self, attention: Callable[..., Attention], embed_dim: int, ffn_dim: int, *, layer_position: LayerPosition
     ) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(embed_dim)
-        self.attention = make_attention(
-            Pattern.NS, embed_dim=embed_dim, num_heads=num_heads, layer_position=layer_position
-        )
+        self.attention = attention(Pattern.NS, layer_position=layer_position)
         self.neighborhood = Neighborhood(embed_dim)
         self.mlp_norm = nn.LayerNorm(embed_dim)
         self.mlp = FeedForward(embed_dim, ffn_dim, activation="gelu")
@@ -224,25 +213,15 @@ class DecoderBlock(nn.Module):
     """Self attention (NS) and cross attention (NC), both with a neighborhood branch, and feed-forward layer."""
 
     def __init__(
-        self,
-        make_attention: AttentionFactory,
-        embed_dim: int,
-        num_heads: int,
-        ffn_dim: int,
-        *,
-        layer_position: LayerPosition,
+        self, attention: Callable[..., Attention], embed_dim: int, ffn_dim: int, *, layer_position: LayerPosition
     ) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(embed_dim)
-        self.self_attention = make_attention(
-            Pattern.NS, embed_dim=embed_dim, num_heads=num_heads, layer_position=layer_position
-        )
+        self.self_attention = attention(Pattern.NS, layer_position=layer_position)
         self.self_neighborhood = Neighborhood(embed_dim)
         self.query_norm = nn.LayerNorm(embed_dim)
         self.memory_norm = nn.LayerNorm(embed_dim)
-        self.cross_attention: Attention = make_attention(
-            Pattern.NC, embed_dim=embed_dim, num_heads=num_heads, layer_position=layer_position
-        )
+        self.cross_attention = attention(Pattern.NC, layer_position=layer_position)
         self.cross_neighborhood = Neighborhood(embed_dim)
         self.mlp_norm = nn.LayerNorm(embed_dim)
         self.mlp = FeedForward(embed_dim, ffn_dim, activation="gelu")

@@ -30,13 +30,17 @@ HUGGINGFACE_GPT2 = (
     (r"lm_head\.weight", ""),  # a copy of the embedding table
 )
 
-FAIRSEQ_LAYER = (
+FAIRSEQ_LAYER = {
+    "self_attn.": "self_attention.",
+    "self_attn_layer_norm.": "self_residual.norm.",
+    "fc1.": "feed_forward.expand.",
+    "fc2.": "feed_forward.reduce.",
+    "final_layer_norm.": "feed_forward_residual.norm.",
+}
+"""Modules of a layer: fairseq's names, and ours."""
+FAIRSEQ_LAYERS = (
     (r"(layers\.\d+)\.self_attn\.in_proj_(weight|bias)", r"\1.self_attention.qkv.\2"),
-    (r"(layers\.\d+)\.self_attn\.", r"\1.self_attention."),
-    (r"(layers\.\d+)\.self_attn_layer_norm\.", r"\1.self_residual.norm."),
-    (r"(layers\.\d+)\.fc1\.", r"\1.feed_forward.expand."),
-    (r"(layers\.\d+)\.fc2\.", r"\1.feed_forward.reduce."),
-    (r"(layers\.\d+)\.final_layer_norm\.", r"\1.feed_forward_residual.norm."),
+    *((rf"(layers\.\d+)\.{re.escape(theirs)}", rf"\1.{ours}") for theirs, ours in FAIRSEQ_LAYER.items()),
 )
 FAIRSEQ_OFFSET = 2
 """Unused rows at the start of fairseq's learned position tables."""
@@ -44,7 +48,7 @@ FAIRSEQ_OFFSET = 2
 FAIRSEQ_GPT2 = (
     (r"embed_tokens\.weight", "decoder_embedding.tokens.weight"),
     (r"embed_positions\.weight", "decoder_embedding.positions.table.weight"),
-    *((old, f"decoder_{new}") for old, new in FAIRSEQ_LAYER),
+    *((old, f"decoder_{new}") for old, new in FAIRSEQ_LAYERS),
     (r"layer_norm\.", "final_norm."),
     (r"output_projection\.weight|version|embed_positions\._float_tensor", ""),
 )
@@ -53,7 +57,7 @@ FAIRSEQ_ROBERTA = (
     (r"embed_tokens\.weight", "embedding.tokens.weight"),
     (r"embed_positions\.weight", "embedding.positions.table.weight"),
     (r"(?:emb_layer_norm|layernorm_embedding)\.", "embedding.norm."),
-    *FAIRSEQ_LAYER,
+    *FAIRSEQ_LAYERS,
     (r"lm_head\.dense\.", "head."),
     (r"lm_head\.layer_norm\.", "head_norm."),
     (r"lm_head\.bias", "output_bias"),
@@ -87,9 +91,6 @@ def load_huggingface_gpt2(backbone: GPT2, weights: Mapping[str, Tensor]) -> list
 
     Returns:
         Names of the parameters that are not in the release.
-
-    Raises:
-        ValueError: an unknown name, a wrong shape, or a missing weight.
     """
     renamed = rename(weights, HUGGINGFACE_GPT2, prefix=r"(?:transformer\.)?")
     maps = re.compile(r"self_attention\.\w+\.weight|feed_forward\.\w+\.weight")

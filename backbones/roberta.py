@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from backbones.layers.token_losses import token_losses
-from backbones.layers.tokens import LearnedPositions, NormKind, TokenEmbedding, check_tokens, number_positions
+from backbones.layers.tokens import LearnedPositions, NormKind, TokenEmbedding, number_positions
 from backbones.layers.transformer import Activation, FeedForwardKind, TransformerLayer, stack
 from cab import Attention, Backbone, Pattern, register_backbone
 from cab.backbone import AttentionFactory
@@ -20,10 +20,7 @@ BERT_STD = 0.02
 
 
 class RoBERTaEncoder(Backbone):
-    """Embeddings and bidirectional layers without a head, shared by :class:`RoBERTa` and the classifier.
-
-    The arguments are those of :class:`RoBERTa`.
-    """
+    """Embeddings and bidirectional layers of :class:`RoBERTa`, with its arguments, and without a head."""
 
     def __init__(
         self,
@@ -60,19 +57,9 @@ class RoBERTaEncoder(Backbone):
             self.layers = funnel_layers(make_attention, funnel_blocks, funnel_decoder_layers, **options)
 
     def encode(self, tokens: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """Encode tokens [B, N] as [B, N, D]; after funnel blocks without a decoder, as pooled vectors [B, P, D].
-
-        See :meth:`RoBERTa.forward` for the errors.
-        """
-        embedding = self.embedding
-        check_tokens(
-            "tokens",
-            tokens,
-            padding_mask,
-            vocab_size=embedding.vocab_size,
-            max_length=embedding.positions.max_length,
-        )
-        x = embedding(tokens, number_positions(tokens, padding_mask))
+        """Encode tokens [B, N] as [B, N, D]; after funnel blocks without a decoder, as pooled vectors [B, P, D]."""
+        self.embedding.check("tokens", tokens, padding_mask)
+        x = self.embedding(tokens, number_positions(tokens, padding_mask))
         return self.layers(x, padding_mask, checkpointed=self.checkpoint_activations)
 
 
@@ -163,16 +150,11 @@ class RoBERTa(RoBERTaEncoder):
         Args:
             tokens: [B, N] ids.
             padding_mask: [B, N], True = padding, anywhere; positions count real tokens only.
-            selected: [K] indices into the flattened tokens, ``mask.flatten().nonzero().squeeze(1)``; only these logits
-                are computed, which saves memory.
+            selected: [K] indices into the flattened tokens, whose logits alone are computed.
             targets: [B, N] or [K] ids of the tokens to predict.
 
         Returns:
             [B, N, V], or [K, V] with ``selected``; with ``targets`` their negative log-likelihoods.
-
-        Raises:
-            ValueError: tokens or mask have a wrong shape, a sequence has no token, or there are more tokens than
-                positions.
         """
         x = self.encode(tokens, padding_mask)
         if selected is not None:

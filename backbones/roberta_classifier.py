@@ -85,19 +85,11 @@ class RoBERTaClassifier(RoBERTaEncoder):
         initialize_as_bert(self, init_std)
 
     def forward(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        """Return the logits [B, C] of right-padded token sequences [B, N].
-
-        Raises:
-            ValueError: as for ``roberta``.
-        """
+        """Return the logits [B, C] of right-padded token sequences [B, N]."""
         return self.classifier(self.encode(tokens, padding_mask)[:, 0])
 
     def take_pretrained(self, weights: Mapping[str, Tensor]) -> None:
-        """Load embeddings and layers from the state dict of a ``roberta``; the head is left unchanged.
-
-        Raises:
-            ValueError: a weight is missing or has a wrong shape.
-        """
+        """Load embeddings and layers from the state dict of a ``roberta``; the head is left unchanged."""
         shared = {name: x.shape for name, x in self.state_dict().items() if not name.startswith("classifier.")}
         for name, shape in shared.items():
             pretrained = weights[name].shape if name in weights else None

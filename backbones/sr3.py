@@ -113,9 +113,6 @@ class SR3(Backbone):
 
         Returns:
             [B, 3, H, W].
-
-        Raises:
-            ValueError: inconsistent shapes.
         """
         size = self.image_size
         if image.dim() != 4 or tuple(image.shape[1:]) != (6, size, size) or len(image) < 1:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from backbones.layers.decoder import DecodingState, TokenDecoder
-from backbones.layers.tokens import LearnedPositions, TokenEmbedding, check_tokens, number_positions
+from backbones.layers.tokens import LearnedPositions, TokenEmbedding, number_positions
 from backbones.layers.transformer import TransformerLayer, stack
 from cab import Pattern, register_backbone
 from cab.backbone import AttentionFactory
@@ -110,35 +110,22 @@ class Transformer(TokenDecoder):
 
         Returns:
             [B, N, V].
-
-        Raises:
-            ValueError: tokens or masks have a wrong shape, a sequence has no token, or there are more tokens than
-                positions.
         """
         memory = self.encode(source, source_padding_mask)
         embedding = self.decoder_embedding
-        check_tokens(
-            "target", target, target_padding_mask, vocab_size=embedding.vocab_size, max_length=self.max_target_length
-        )
+        embedding.check("target", target, target_padding_mask)
         x = embedding(target, number_positions(target, target_padding_mask))
-        for layer in self.decoder_layers:
-            x = self.run_layer(layer, x, target_padding_mask, memory, source_padding_mask)
+        x = self.decoder_layers(
+            x, target_padding_mask, memory, source_padding_mask, checkpointed=self.checkpoint_activations
+        )
         return self.predict(x)
 
     def encode(self, source: Tensor, source_padding_mask: Tensor | None = None) -> Tensor:
         """Encode source ids [B, M] as the decoder's memory [B, M, D]."""
         embedding = self.encoder_embedding
-        check_tokens(
-            "source",
-            source,
-            source_padding_mask,
-            vocab_size=embedding.vocab_size,
-            max_length=embedding.positions.max_length,
-        )
+        embedding.check("source", source, source_padding_mask)
         x = embedding(source, number_positions(source, source_padding_mask))
-        for layer in self.encoder_layers:
-            x = self.run_layer(layer, x, source_padding_mask)
-        return x
+        return self.encoder_layers(x, source_padding_mask, checkpointed=self.checkpoint_activations)
 
     def predict(self, x: Tensor) -> Tensor:
         return F.linear(x, self.output.weight)

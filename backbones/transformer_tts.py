@@ -114,17 +114,13 @@ class TransformerTTS(Decoder):
             padding_mask: [B, T], True = padding.
             frames: [B, S, r * bins] target groups of frames; the decoder sees them shifted by one step.
             frame_padding: [B, S], True = padding, on either side.
-
-        Raises:
-            ValueError: tokens, frames or masks have a wrong shape, or a sequence has no token or no frame.
         """
         memory = self.encode(tokens, padding_mask)
         self._check_frames(len(tokens), frames, frame_padding)
         before = F.pad(hide(frames, frame_padding)[:, :-1], (0, 0, 1, 0))
         index = number_positions(frames, frame_padding)
         x = self.dropout(self.decoder_positions(self.prenet(before), index))
-        for layer in self.decoder_layers:
-            x = self.run_layer(layer, x, frame_padding, memory, padding_mask)
+        x = self.decoder_layers(x, frame_padding, memory, padding_mask, checkpointed=self.checkpoint_activations)
         x = self.decoder_norm(x)
         predicted = self.output(x)
         return SpokenSteps(predicted, self.postnet(predicted, frame_padding), self.stop(x).squeeze(-1))
@@ -146,9 +142,7 @@ class TransformerTTS(Decoder):
         for conv in self.encoder_convs:
             x = conv(x, padding_mask)
         x = self.encoder_positions(self.encoder_projection(x), number_positions(tokens, padding_mask))
-        x = self.dropout(x)
-        for layer in self.encoder_layers:
-            x = self.run_layer(layer, x, padding_mask)
+        x = self.encoder_layers(self.dropout(x), padding_mask, checkpointed=self.checkpoint_activations)
         return self.encoder_norm(x)
 
     def init_state(self, tokens: Tensor, padding_mask: Tensor | None = None) -> DecodingState:
@@ -186,9 +180,6 @@ class TransformerTTS(Decoder):
 
         Returns:
             Frames [B, S * r, bins], zero after the end, and the number of frames per sequence [B].
-
-        Raises:
-            ValueError: tokens, mask or prompt have a wrong shape, no steps, or a threshold outside [0, 1].
         """
         if max_steps < 1 or not 0.0 <= threshold <= 1.0:
             raise UserError(

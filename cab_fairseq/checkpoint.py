@@ -2,7 +2,7 @@
 
     .venv-fairseq/bin/python -m cab_fairseq.checkpoint WEIGHTS OUT DATA --user-dir cab_fairseq --arch cab_gpt2 ...
 
-WEIGHTS is a state dict with fairseq's names (:mod:`backbones.fairseq_weights`), saved by torch; the arguments after OUT
+WEIGHTS is a state dict with fairseq's names (:mod:`engines.fairseq.weights`), saved by torch; the arguments after OUT
 are those of `fairseq-train`.
 """
 

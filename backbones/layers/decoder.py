@@ -110,9 +110,6 @@ class TokenDecoder(Decoder):
 
         Returns:
             Logits [B, V] of the token after each sequence's last, and the new state.
-
-        Raises:
-            ValueError: tokens have a wrong shape, or there are more of them than learned positions.
         """
         check_tokens("tokens", tokens, padding_mask, vocab_size=self.decoder_embedding.vocab_size, max_length=None)
         self._check_room(tokens, state)

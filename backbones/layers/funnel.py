@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from backbones.layers.transformer import LayerStack, Positions, TransformerLayer, run_layer, stack
+from backbones.layers.transformer import LayerStack, TransformerLayer, run_layer, stack
 from cab import LayerPosition, Pattern, UserError
 from cab.backbone import AttentionFactory
 from cab.padding import clean_rows, restore_rows
@@ -32,12 +32,7 @@ class PoolingLayer(TransformerLayer):
     differ in length, so ``self_attention`` has pattern NC.
     """
 
-    def forward(
-        self,
-        x: Tensor,
-        padding_mask: Tensor | None = None,
-        *_: Any,
-    ) -> Tensor:
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None, *_: Any) -> Tensor:
         """Map [B, N, D] to [B, P, D], P = 1 + ceil((N - 1) / 2); ``memory`` and ``mems`` are not supported."""
         pooled, read = pool(x, padding_mask), self.self_residual.enter(x)
         y = self.self_attention(
@@ -69,12 +64,7 @@ class FunnelStack(LayerStack):
         self.blocks, self.has_decoder = blocks, has_decoder
 
     def forward(
-        self,
-        x: Tensor,
-        padding_mask: Tensor | None = None,
-        positions: Positions | None = None,  # noqa: ARG002
-        *,
-        checkpointed: bool = False,
+        self, x: Tensor, padding_mask: Tensor | None = None, *_: Any, checkpointed: bool = False, **__: Any
     ) -> Tensor:
         """Map [B, N, D] to [B, N, D], or without a decoder to P pooled vectors [B, P, D]."""
         x, padding_mask, order = clean_rows(x, padding_mask, compacts=True)
@@ -106,17 +96,8 @@ def funnel_layers(
 ) -> LayerStack:
     """Build the layers of ``blocks`` and the decoder, or a plain stack if there is a single block.
 
-    Args:
-        make_attention: builds the attention layers: NC in a pooling layer, the first of each block after the first,
-            else NS.
-        blocks: number of layers per block.
-        decoder_layers: number of decoder layers; None leaves the sequence at the last block's length.
-        num_layers: sum of ``blocks``.
-        max_length: length of the longest sequence.
-        options: further arguments of :class:`TransformerLayer`.
-
-    Raises:
-        ValueError: the blocks do not sum to ``num_layers``, or pool more tokens than a sequence has.
+    Attentions are NC in a pooling layer, the first of each block after the first, else NS. ``decoder_layers`` None
+    leaves the sequence at the last block's length.
     """
     check_blocks(blocks, num_layers, max_length)
     pooling = set(accumulate(blocks[:-1]))

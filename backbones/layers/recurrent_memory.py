@@ -17,11 +17,7 @@ INPUTS, COUNT = "inputs", "count"
 
 
 def init_mems(layers: LayerStack, batch_size: int, num_tokens: int, like: Tensor) -> DecodeState:
-    """Return an empty memory; ``like`` [..., D] has the device and dtype of the layers' inputs.
-
-    Raises:
-        ValueError: the layers are reversible, so that their inputs are not stored, or repeated.
-    """
+    """Return an empty memory; ``like`` [..., D] has the device and dtype of the layers' inputs."""
     if type(layers) is not LayerStack:
         raise UserError(
             "layers that are reversible or repeated remember no tokens: set backbone.reversible=false and "

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import set_checkpoint_early_stop
 
-from backbones.layers.transformer import LayerStack, Positions, States, TransformerLayer, read_attention
+from backbones.layers.transformer import LayerStack, States, TransformerLayer, read_attention
 from cab.attention import DecodeState
 from cab.training import recompute
 
@@ -29,13 +29,7 @@ Branch = Callable[[Tensor], Tensor]
 class ReversibleLayer(TransformerLayer):
     """Self attention and feed-forward layer; each call runs one of them, with pre-norm and dropout."""
 
-    def forward(
-        self,
-        x: Tensor,
-        padding_mask: Tensor | None = None,
-        *_: Any,
-        branch: str = "attention",
-    ) -> Tensor:
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None, *_: Any, branch: str = "attention") -> Tensor:
         """Return the output of ``branch`` [B, N, D] for its input stream; ``memory`` and ``mems`` are not supported."""
         if branch == "attention":
             y = self.self_attention(self.self_residual.enter(x), query_padding_mask=padding_mask)
@@ -57,27 +51,14 @@ class ReversibleStack(LayerStack):
     :func:`couple`, up to rounding in the reconstruction.
     """
 
-    def forward(
-        self,
-        x: Tensor,
-        padding_mask: Tensor | None = None,
-        positions: Positions | None = None,  # noqa: ARG002
-        *,
-        checkpointed: bool = False,  # noqa: ARG002
-    ) -> Tensor:
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None, *_: Any, **__: Any) -> Tensor:
         branches: list[Branch] = []
         for layer in self:
             branches += [partial(layer, padding_mask=padding_mask), partial(layer, branch="feed_forward")]
         reconstructs = torch.is_grad_enabled() and not torch.compiler.is_compiling()
         return (couple_reversibly if reconstructs else couple)(branches, x)
 
-    def read(
-        self,
-        x: Tensor,
-        states: States,
-        padding_mask: Tensor | None,
-        positions: Positions | None = None,  # noqa: ARG002
-    ) -> tuple[Tensor, States]:
+    def read(self, x: Tensor, states: States, padding_mask: Tensor | None, *_: Any) -> tuple[Tensor, States]:
         after: list[Mapping[str, DecodeState]] = []
 
         def attend(layer: TransformerLayer, state: Mapping[str, DecodeState], x: Tensor) -> Tensor:

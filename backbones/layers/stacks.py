@@ -33,9 +33,6 @@ class StackOptions:
         """Check the options; return the step control of a universal network, or None for other networks.
 
         Step embeddings are ``learned`` or sinusoidal, like the positions.
-
-        Raises:
-            ValueError: incompatible options.
         """
         self._check()
         if self.weight_sharing == "stacked":

@@ -58,6 +58,10 @@ class TokenEmbedding(nn.Module):
     def vocab_size(self) -> int:
         return self.tokens.num_embeddings
 
+    def check(self, name: str, tokens: Tensor, padding_mask: Tensor | None) -> None:
+        """Raise UserError for tokens that have no embedding or no position; ``name`` is theirs."""
+        check_tokens(name, tokens, padding_mask, vocab_size=self.vocab_size, max_length=self.positions.max_length)
+
     def forward(self, tokens: Tensor, index: Tensor) -> Tensor:
         """Embed tokens [B, N] at positions ``index`` [1 or B, N] as [B, N, D]."""
         x = self.tokens(tokens) * self.scale

@@ -110,17 +110,11 @@ class TransformerLayer(nn.Module):
     """Self attention, cross attention if ``cross`` is given, and feed-forward layer.
 
     Args:
-        make_attention: builds the attention layers.
-        pattern: NS or CS, for the self attention.
-        cross: NC or CC, for the cross attention; None for no cross attention.
-        norm: ``pre`` or ``post``.
-        norm_kind, feed_forward: kind of norm (:mod:`backbones.layers.tokens`) and of feed-forward layer.
-        residual, gate_bias: kind of residual connection, see :class:`Residual`.
-        dropout: applied to each branch's output.
-        attention_dropout: applied to attention weights.
-        activation_dropout: applied inside the feed-forward layer.
-        is_xavier: initialization of the feed-forward layer.
-        layer_position: index of the layer in its stack.
+        pattern, cross: patterns of the self attention and of the cross attention.
+        norm_kind, residual, gate_bias: as in :class:`Residual`.
+        dropout, attention_dropout, activation_dropout: applied to each branch's output, to attention weights, and
+            inside the feed-forward layer.
+        feed_forward, is_xavier: kind and initialization of the :class:`FeedForward`.
     """
 
     def __init__(
@@ -247,8 +241,8 @@ class LayerStack(nn.ModuleList):
         self,
         x: Tensor,
         padding_mask: Tensor | None = None,
+        *inputs: Any,
         positions: Positions | None = None,  # noqa: ARG002
-        *,
         checkpointed: bool = False,
     ) -> Tensor:
         """Map [B, N, D] to [B, N, D].
@@ -256,11 +250,12 @@ class LayerStack(nn.ModuleList):
         Args:
             x: inputs of the first layer.
             padding_mask: [B, N], True = padding.
+            inputs: further inputs of every layer.
             positions: returns the position vectors, for stacks that add them more than once.
             checkpointed: recompute the layers' activations in the backward pass.
         """
         for layer in self:
-            x = run_layer(layer, x, padding_mask, checkpointed=checkpointed)
+            x = run_layer(layer, x, padding_mask, *inputs, checkpointed=checkpointed)
         return x
 
     def executions(self) -> list[TransformerLayer]:
@@ -273,13 +268,7 @@ class LayerStack(nn.ModuleList):
         """Return the states before the first token; see :meth:`TransformerLayer.init_state`."""
         return tuple(layer.init_state(batch_size, like, memory, memory_padding_mask) for layer in self.executions())
 
-    def read(
-        self,
-        x: Tensor,
-        states: States,
-        padding_mask: Tensor | None,
-        positions: Positions | None = None,  # noqa: ARG002
-    ) -> tuple[Tensor, States]:
+    def read(self, x: Tensor, states: States, padding_mask: Tensor | None, *_: Any) -> tuple[Tensor, States]:
         """Apply the layers to the next tokens [B, T, D]; return the outputs and the new states."""
         after = []
         for layer, state in zip(self.executions(), states, strict=True):

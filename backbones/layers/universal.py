@@ -12,6 +12,7 @@ tokens. Halting depends on a token's own state only, so a causal network stays c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -124,8 +125,8 @@ class UniversalStack(LayerStack):
         self,
         x: Tensor,
         padding_mask: Tensor | None = None,
+        *_: Any,
         positions: Positions | None = None,
-        *,
         checkpointed: bool = False,
     ) -> Tensor:
         def step(_: int, x: Tensor) -> Tensor:

@@ -6,8 +6,11 @@ loop differs. fairseq runs as a program in its own environment, which `make fair
 
 from __future__ import annotations
 
+import json
 import logging
+import math
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import cast
 
@@ -20,7 +23,6 @@ from cab.runner.processes import Processes
 from engines.fairseq import environment
 from engines.fairseq.command import check_trainer, task_arguments, training_arguments
 from engines.fairseq.data import fairseq_data
-from engines.fairseq.progress import Progress, history
 from engines.fairseq.weights import load_weights, read_checkpoint, write_checkpoint
 from tasks.lm.task import LM
 from tasks.mlm.task import MLM
@@ -29,6 +31,7 @@ log = logging.getLogger(__name__)
 
 LOSS = re.compile(r'Loss \(base 2\): ([^,]+),|"test_loss": "([^"]+)"')
 """In bits, as printed by `fairseq-eval-lm` and `fairseq-validate`."""
+STATISTICS = re.compile(r"\| (train_inner|valid|test) \| (\{.*\})$")
 
 
 def check(cell: Cell, processes: Processes) -> None:
@@ -87,13 +90,35 @@ def train(run: Run, backbone: Backbone) -> Training:
 
 
 def _train(arguments: list[str], log_file: Path) -> int:
-    progress = Progress()
+    step = 0
+
+    def report(line: str) -> None:
+        nonlocal step
+        for entry in history([line]):
+            step = int(entry["step"] or 0)
+            if entry["validation"] is not None:
+                log.info("fairseq: step %d, validation %.4f", step, entry["validation"])
+
     try:
-        return environment.run("fairseq-train", arguments, log=log_file, watch=progress)
+        return environment.run("fairseq-train", arguments, log=log_file, watch=report)
     except RuntimeError as error:
         if "FloatingPointError" in str(error):
-            raise DivergedError(progress.step + 1) from error
+            raise DivergedError(step + 1) from error
         raise
+
+
+def history(lines: Iterable[str]) -> list[dict[str, float | None]]:
+    """Return losses in nats by step, from fairseq's log. After an interruption, later entries replace earlier ones."""
+    entries: dict[int, dict[str, float | None]] = {}
+    for match in filter(None, (STATISTICS.search(line.rstrip()) for line in lines)):
+        kind, numbers = match[1], json.loads(match[2])
+        prefix, name = ("", "loss") if kind == "train_inner" else (f"{kind}_", "validation")
+        step = int(numbers[f"{prefix}num_updates"])
+        entry = entries.setdefault(step, {"step": step, "loss": None, "validation": None})
+        entry[name] = float(numbers[f"{prefix}loss"]) * math.log(2)
+        if kind == "train_inner" and "auxiliary_loss" in numbers:
+            entry["auxiliary_loss"] = float(numbers["auxiliary_loss"])
+    return [entries[step] for step in sorted(entries)]
 
 
 def _best_step(entries: list[dict[str, float | None]]) -> int:

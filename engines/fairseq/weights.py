@@ -3,18 +3,43 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from backbones.fairseq_weights import fairseq_gpt2_weights, fairseq_roberta_weights
 from backbones.gpt2 import GPT2
-from backbones.pretrained import load_fairseq_gpt2, load_fairseq_roberta
+from backbones.layers.tokens import LearnedPositions
+from backbones.pretrained import FAIRSEQ_LAYER, FAIRSEQ_OFFSET, load_fairseq_gpt2, load_fairseq_roberta, rename
 from backbones.roberta import RoBERTa
 from cab import Backbone
 from engines.fairseq import environment
+
+GPT2_NAMES = (
+    (r"decoder_embedding\.tokens\.", "decoder.embed_tokens."),
+    (r"decoder_embedding\.positions\.table\.", "decoder.embed_positions."),
+    (r"final_norm\.", "decoder.layer_norm."),
+    *(
+        (rf"decoder_layers\.(\d+)\.{re.escape(ours)}", rf"decoder.layers.\1.{theirs}")
+        for theirs, ours in FAIRSEQ_LAYER.items()
+    ),
+)
+
+ROBERTA_NAMES = (
+    (r"embedding\.tokens\.", "encoder.sentence_encoder.embed_tokens."),
+    (r"embedding\.positions\.table\.", "encoder.sentence_encoder.embed_positions."),
+    (r"embedding\.norm\.", "encoder.sentence_encoder.layernorm_embedding."),
+    (r"head\.", "encoder.lm_head.dense."),
+    (r"head_norm\.", "encoder.lm_head.layer_norm."),
+    (r"output_bias", "encoder.lm_head.bias"),
+    *(
+        (rf"layers\.(\d+)\.{re.escape(ours)}", rf"encoder.sentence_encoder.layers.\1.{theirs}")
+        for theirs, ours in FAIRSEQ_LAYER.items()
+    ),
+)
 
 
 def write_checkpoint(backbone: Backbone, path: Path, arguments: Sequence[str]) -> None:
@@ -30,9 +55,18 @@ def write_checkpoint(backbone: Backbone, path: Path, arguments: Sequence[str]) -
 def fairseq_weights(backbone: Backbone) -> dict[str, Tensor]:
     """Return the backbone's weights with fairseq's names."""
     if isinstance(backbone, GPT2):
-        return fairseq_gpt2_weights(backbone)
+        weights = rename(backbone.state_dict(), GPT2_NAMES)
+        weights["decoder.version"] = torch.tensor([3.0])
+        weights["decoder.output_projection.weight"] = weights["decoder.embed_tokens.weight"]
+        if isinstance(backbone.decoder_embedding.positions, LearnedPositions):
+            name = "decoder.embed_positions.weight"
+            weights[name] = F.pad(weights[name], (0, 0, FAIRSEQ_OFFSET, 0))
+        return weights
     assert isinstance(backbone, RoBERTa)
-    return fairseq_roberta_weights(backbone)
+    weights = rename(backbone.state_dict(), ROBERTA_NAMES)
+    weights["encoder.sentence_encoder.version"] = torch.tensor([3.0])
+    weights["encoder.lm_head.weight"] = weights["encoder.sentence_encoder.embed_tokens.weight"]
+    return weights
 
 
 def load_weights(backbone: Backbone, weights: Mapping[str, Tensor]) -> None:
