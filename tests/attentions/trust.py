@@ -15,7 +15,7 @@ from cab.records.verified import COMMITTED, code_of, read_rows
 from cab.registry.registries import ATTENTIONS
 
 SEED = os.environ["CAB_CONFORMANCE_SEED"]
-SHARE = {"quick": 10, "whole": 30}
+SHARE = {"quick": 30, "whole": 60}
 """One in so many of the trusted is repeated."""
 
 Pair = tuple[str, str]

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, RobertaConfig, RobertaForMaskedLM
 
 from backbones.gpt2 import GPT2
 from backbones.pretrained import load_fairseq_roberta, load_huggingface_gpt2, load_huggingface_roberta
 from backbones.roberta import RoBERTa
 from cab import UserError
 from tests.backbones.language_models import padding, small
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel  # takes seconds to import
 
 pytestmark = pytest.mark.slow
 
@@ -31,6 +34,8 @@ def randomize(model: PreTrainedModel) -> dict[str, Tensor]:
 
 @pytest.fixture
 def released_gpt2() -> PreTrainedModel:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
     config = GPT2Config(vocab_size=23, n_positions=31, n_embd=24, n_layer=2, n_head=3, n_inner=40)
     return GPT2LMHeadModel(config)
 
@@ -38,6 +43,8 @@ def released_gpt2() -> PreTrainedModel:
 @pytest.fixture
 def released_roberta() -> PreTrainedModel:
     """As the public RoBERTa-base: norms with 1e-5, one token type, a table with two rows more than positions."""
+    from transformers import RobertaConfig, RobertaForMaskedLM
+
     config = RobertaConfig(
         vocab_size=23,
         hidden_size=24,

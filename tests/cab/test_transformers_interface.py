@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from cab import UserError, use_in_transformers
+
+if TYPE_CHECKING:
+    from transformers import LlamaForCausalLM  # takes seconds to import
 
 LENGTH, PADDING = 9, 4
 
 
 def model(attention: str) -> LlamaForCausalLM:
     """A tiny Llama with grouped keys; its weights do not depend on the attention."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     config = LlamaConfig(
         vocab_size=50,
         hidden_size=64,

@@ -6,7 +6,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import datasets
 import pytest
 
 from cab import UserError
@@ -20,10 +19,12 @@ def test_books_and_pairs_are_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(name: str, *, split: str, streaming: bool) -> Any:
         asked.append((name, split, streaming))
         rows = [{"text": f"{split} book", "document": f"{split} NEWLINE_CHAR news", "summary": f"– {split}"}]
-        return datasets.Dataset.from_list(rows).to_iterable_dataset()
+        from datasets import Dataset
 
-    monkeypatch.setattr(datasets, "load_dataset", load)
-    monkeypatch.setattr(datasets, "load_dataset_builder", lambda name: builder([f"hf://datasets/{name}@main/a"]))
+        return Dataset.from_list(rows).to_iterable_dataset()
+
+    monkeypatch.setattr("datasets.load_dataset", load)
+    monkeypatch.setattr("datasets.load_dataset_builder", lambda name: builder([f"hf://datasets/{name}@main/a"]))
     assert list(HubBooks("me/books").read("validation")) == ["validation book"]
     pairs = HubPairs("me/news")
     assert list(pairs.read("val")) == [("validation \n news", "– validation")]
@@ -37,11 +38,11 @@ def builder(files: list[str]) -> Any:
 
 def test_the_key_contains_what_the_content_depends_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Checksums of local files, the commit on the Hub; without either, no two calls have the same key."""
-    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: [])
+    monkeypatch.setattr("datasets.load_dataset", lambda *_, **__: [])
     file = tmp_path / "train.parquet"
 
     def key(*files: str) -> Any:
-        monkeypatch.setattr(datasets, "load_dataset_builder", lambda _: builder(list(files)))
+        monkeypatch.setattr("datasets.load_dataset_builder", lambda _: builder(list(files)))
         return HubBooks("me/books").key
 
     file.write_text("old")
@@ -58,6 +59,6 @@ def test_what_cannot_be_read_is_one_line(monkeypatch: pytest.MonkeyPatch) -> Non
     def load(*_: Any, **__: Any) -> Any:
         raise ConnectionError("no network\nat all")
 
-    monkeypatch.setattr(datasets, "load_dataset_builder", load)
+    monkeypatch.setattr("datasets.load_dataset_builder", load)
     with pytest.raises(UserError, match=r"cannot read data set 'me/books' from the hub: no network$"):
         HubBooks("me/books")
