@@ -71,7 +71,6 @@ def train(run: Run, backbone: Backbone) -> Training:
     history = state.history
     best_step = history.best_step if config.checkpoint_selection == "best" else 0
     last_weights = whole_state_dict(network)
-    processes.close()
     backbone.to(run.device).eval()
     if run.processes.is_first:
         selected = checkpoints.selected_weights(config, steps=state.step, best_step=best_step)

@@ -33,6 +33,8 @@ class Distributed(SingleProcess):
         self._processes = processes
         self._device = device
         self._is_sharded = strategy == "fsdp"
+        if dist.is_initialized():  # by an earlier cell; a group that is destroyed can deadlock with its threads
+            return
         if "MASTER_ADDR" not in os.environ:
             _init_slurm_rendezvous()
         backend = "nccl" if device.type == "cuda" else "gloo"
@@ -70,9 +72,6 @@ class Distributed(SingleProcess):
         shared = torch.tensor(value, dtype=torch.float64, device=self._device)
         dist.all_reduce(shared, operation)
         return float(shared)
-
-    def close(self) -> None:
-        dist.destroy_process_group()
 
 
 def shard(network: nn.Module, mesh: Any) -> None:

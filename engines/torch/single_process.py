@@ -38,6 +38,3 @@ class SingleProcess:
     def broadcast(self, value: float) -> float:
         """Return the value of the first process."""
         return value
-
-    def close(self) -> None:
-        """End the communication."""

@@ -22,14 +22,14 @@ def run_module(*module: str | Path, processes: int = 1, stop: str = "") -> subpr
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes)] if processes > 1 else []
     command = [sys.executable, *launcher, "-m", *map(str, module)]
     env = environment(**({"CAB_TEST_STOP": stop} if stop else {}))
-    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=900, check=False)
+    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300, check=False)
 
 
 def run_cab(*arguments: str | Path, processes: int = 1, stop: str = "") -> subprocess.CompletedProcess[str]:
     """``cab run ARGUMENTS``; :func:`run_module`."""
     if processes > 1:
         return run_module("cab.cli.main", "run", *arguments, processes=processes, stop=stop)
-    return cab("run", *arguments, cwd=ROOT, stop=stop, timeout=900)
+    return cab("run", *arguments, cwd=ROOT, stop=stop, timeout=300)
 
 
 def records(folder: Path) -> list[dict[str, Any]]:

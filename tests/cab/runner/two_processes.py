@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -10,8 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from cab.runner.processes import find_processes
-from engines.torch.parallel import convert_batch_norms
+from cab.runner.processes import Processes, find_processes
+from engines.torch.parallel import Distributed, convert_batch_norms
 
 
 def main(path: Path) -> None:
@@ -47,9 +48,17 @@ def main(path: Path) -> None:
     for a, b in zip(alone.state_dict().values(), shared.state_dict().values(), strict=True):
         note("state", a, b)
     note("evaluation", alone.eval()(whole[0]), shared.eval()(whole[0]))
+    run_cells(processes)
     if processes.is_first:
         path.write_text(json.dumps(worst))
-    dist.destroy_process_group()
+    os._exit(0)  # as `cab run` does
+
+
+def run_cells(processes: Processes) -> None:
+    """Train steps of several cells, one after the other, in these processes."""
+    for _ in range(30):
+        model = Distributed(processes, "ddp", torch.device("cpu")).prepare_objective(nn.Linear(2, 2))
+        model(torch.ones(1, 2)).sum().backward()
 
 
 if __name__ == "__main__":
