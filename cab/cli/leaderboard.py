@@ -33,23 +33,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from cab.reports.leaderboard import score_boards, write_csv
-    from cab.reports.suite_board import suite_board, write_suite_csv
+    import pandas as pd
+
+    from cab.reports.leaderboard import score_boards
+    from cab.reports.suite_board import suite_board
+    from cab.reports.tables import write_csv
     from cab.scoring import load_costs
     from cab.scoring.selection import rows_in_index
 
     is_page = args.format == "page"
     if args.figures or is_page:
         check_writable(args.out, "--out")
-    is_alone = args.with_reference and args.results == [DEFAULT_DIR] and not DEFAULT_DIR.exists()  # no results yet
-    if is_alone:
+    if args.with_reference and args.results == [DEFAULT_DIR] and not DEFAULT_DIR.exists():
         args.results = [folder for folder in REFERENCE_DIRS if folder.is_dir()][:1]
     results, skipped = given_results(args)
     if args.with_reference:
         results = with_reference_results(results)
-    scored = rows_in_index(results)
-    unscored = results.drop(scored.index)
-    boards = [] if scored.empty and not unscored.empty else score_boards(scored, normalization=args.normalization)
+    unscored = results.drop(rows_in_index(results).index)
+    boards = [] if len(unscored) == len(results) else score_boards(results, normalization=args.normalization)
     suite = suite_board(results)
     costs = load_costs(args.costs) if args.costs else None
     if not is_page:
@@ -58,19 +59,23 @@ def run(args: argparse.Namespace) -> int:
         print(markdown(boards, suite))
         if not args.figures:
             return 0
-    from cab.reports.page import write_page  # imports matplotlib
-    from cab.reports.sections import efficiency_section, suite_section, task_sections, write_figures
+    from cab.reports.efficiency import efficiency_section  # imports matplotlib
+    from cab.reports.page import write_page
+    from cab.reports.sections import board_section, task_sections, write_figures
 
     of_tasks = task_sections(unscored)
-    sections = [suite_section(board) for board in boards] + [section.section(rows) for section, rows in of_tasks]
+    sections = [board_section(board) for board in boards] + [section.section(rows) for section, rows in of_tasks]
     sections += [] if costs is None else [efficiency_section(costs)]
     written: list[Path] = []
     if is_page:
-        written += [write_suite_csv(suite, args.out)] if suite else []
-        written += [write_csv(boards, args.out)] if boards else []
+        if suite:
+            written.append(write_csv(suite.csv, args.out / "suite.csv"))
+        if boards:
+            tables = pd.concat([board.table for board in boards], ignore_index=True)
+            written.append(write_csv(tables, args.out / "leaderboard.csv"))
         written += [section.write(rows, args.out) for section, rows in of_tasks]
         options = {"normalization": args.normalization, "sections": sections, "suite": suite, "skipped": skipped}
-        written.append(write_page(boards, args.out, unscored=None if unscored.empty else unscored, **options))
+        written.append(write_page(boards, args.out, unscored=unscored, **options))
     written += write_figures(sections, args.out) if args.figures else []
     for path in written:
         print_note(f"wrote {path}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from cab.reports.tables import (
     SORTED,
     Cell,
     Column,
+    Fields,
     Table,
     decimals_for,
     element_id,
@@ -29,7 +30,7 @@ from cab.reports.tables import (
     text_column,
 )
 from cab.scoring.costs import LENGTH
-from cab.scoring.statistics import MARGIN, ONE_SEED_LEGEND, ONE_SEED_MARK
+from cab.scoring.statistics import MARGIN, ONE_SEED_LEGEND, ONE_SEED_MARK, Estimate
 from cab.suite.cells import ANCHORS, PRESET, CellResults, cell_descriptions, metric_meanings
 from cab.suite.check import invalid_cells
 from cab.suite.gain import SOLVED, CellGain
@@ -46,18 +47,16 @@ BOARD_LEGEND = (
     "cells with results replaces K. Costs are those of a layer of width 256 with default options, K that of small "
     f"networks with the options of the suite. {MISSING}: no result or measurement."
 )
-Fields = Mapping[str, Any]
 
 
 def board_table(board: SuiteBoard) -> Table:
     """Return the table of the page: one row per attention, in the order of the board; own rows are pinned."""
-    tags: Any = [_tags(row, board.patterns) for row in board.table.to_dict("records")]
     rows = board.table.assign(
         sign=board.table["verified"].map({"no": UNVERIFIED_MARK}).fillna(""),
         href=board.table["attention"].str.removesuffix(TUNED).map(card_link),
         detail=board.table["own"].map({True: "yours", False: ""}),
         body=board.table["own"].map({True: PINNED, False: SORTED}),
-        tags=tags,
+        tags=[_tags(row, board.patterns) for row in board.table.to_dict("records")],  # type: ignore[arg-type]
     )
     caption = "K: share of softmax attention's gain over no attention that is retained, in percent"
     legend = [BOARD_LEGEND, ONE_SEED_LEGEND, *([LEGEND] if rows["sign"].any() else [])]
@@ -68,19 +67,7 @@ def board_table(board: SuiteBoard) -> Table:
 
 def board_columns(patterns: list[str]) -> list[Column]:
     """Return the columns of the board after the name of the attention."""
-    cost_hint = f"forward pass in pattern {{}} at {LENGTH:,} tokens relative to softmax"
-    costs = [
-        number_column(
-            f"{name} {pattern}",
-            f"{pattern}.{name}_{LENGTH}_vs_softmax",
-            2,
-            better="lower",
-            hint=cost_hint.format(pattern),
-        )
-        for name in ("time", "memory")
-        for pattern in COST_PATTERNS
-    ]
-    return [
+    columns = [
         *map(_gain_column, patterns),
         Column("worst cell", _worst_cell, "higher", "smallest K of any core cell"),
         Column(
@@ -90,21 +77,19 @@ def board_columns(patterns: list[str]) -> list[Column]:
             f"runs that retain at least {SOLVED:g}% of softmax's gain. Second line: learning rates of tune=true that "
             f"retain at least {USABLE:.0%} of what the best retains, in the worst core cell",
         ),
-        Column(
-            "verified",
-            lambda row: Cell(row["verified"], float(row["verified"] == "yes")),
-            hint="whether the code passed cab verify",
-        ),
-        *costs,
-        number_column("decode ms", "decode_ms_per_token", 2, better="lower", hint="milliseconds per decoded token"),
+        Column("verified", _verified, hint="whether the code passed cab verify"),
+    ]
+    for resource in ("time", "memory"):
+        for pattern in COST_PATTERNS:
+            name = f"{pattern}.{resource}_{LENGTH}_vs_softmax"
+            hint = f"forward pass in pattern {pattern} at {LENGTH:,} tokens relative to softmax"
+            columns.append(number_column(f"{resource} {pattern}", name, 2, better="lower", hint=hint))
+    decoding, params = "milliseconds per decoded token", "parameters relative to the network with softmax"
+    return [
+        *columns,
+        number_column("decode ms", "decode_ms_per_token", 2, better="lower", hint=decoding),
         Column("state", _state, "lower", f"size of the decode state at {LENGTH:,} tokens"),
-        number_column(
-            "params",
-            "parameters_vs_softmax",
-            2,
-            better="lower",
-            hint="parameters relative to the network with softmax",
-        ),
+        number_column("params", "parameters_vs_softmax", 2, better="lower", hint=params),
         text_column("complexity", "complexity", hint="declared growth with the length"),
     ]
 
@@ -123,20 +108,27 @@ def _gain_column(pattern: str) -> Column:
         )
         if not cells > 0:
             return Cell(MISSING)
-        mark = ONE_SEED_MARK if seeds == 1 else ""
         link = records_link(preset=PRESET, pattern=pattern, attention=row["attention"])
         if math.isnan(share):
-            return Cell(f"{cells:.0f} of {core:.0f} cells{mark}", href=link)
+            return Cell(_marked(f"{cells:.0f} of {core:.0f} cells", seeds), href=link)
         detail = "" if math.isnan(low) else f"{low:.1f} to {high:.1f}"
-        return Cell(f"{share:.1f}{mark}", share, detail, link, best=is_best)
+        return Cell(_marked(f"{share:.1f}", seeds), share, detail, link, best=is_best)
 
     return Column(f"K {pattern}", cell, "higher", "share of softmax's gain retained, %")
 
 
+def _marked(text: str, seeds: int) -> str:
+    return f"{text}{ONE_SEED_MARK}" if seeds == 1 else text
+
+
 def _worst_cell(row: Fields) -> Cell:
     task, _, pattern = row["worst_cell"].split()  # core cells of a task and pattern have the same backbone
-    mark = ONE_SEED_MARK if row["worst_cell_seeds"] == 1 else ""
-    return Cell(f"{round(row['worst_cell_K'], 1) + 0.0:.1f}{mark}", row["worst_cell_K"], f"{task} {pattern}")
+    share = round(row["worst_cell_K"], 1) + 0.0
+    return Cell(_marked(f"{share:.1f}", row["worst_cell_seeds"]), row["worst_cell_K"], f"{task} {pattern}")
+
+
+def _verified(row: Fields) -> Cell:
+    return Cell(row["verified"], float(row["verified"] == "yes"))
 
 
 def _solved(row: Fields) -> Cell:
@@ -175,42 +167,47 @@ def cell_blocks(board: SuiteBoard) -> Iterator[CellBlock]:
         yield CellBlock(str(cell), cell_descriptions()[cell.key], remark, _cell_table(results, gains))
 
 
-def _cell_table(results: CellResults, gains: dict[str, CellGain]) -> Table:
+def _cell_table(results: CellResults, gains: Mapping[str, CellGain]) -> Table:
+    """Return the results of a cell; trivial baselines have the metric only."""
     cell = results.cell
     ranked = sorted(gains.values(), key=lambda gain: (-gain.estimate.value, gain.attention))
     decimals = decimals_for(gain.mean for gain in ranked)
-    fields = {"preset": PRESET, "task": cell.task, "backbone": cell.backbone, "pattern": cell.pattern}
-
-    def metric(row: Fields) -> Cell:
-        if row["body"] == FIXED:
-            return number_cell(row["value"], decimals)
-        values = results.values(row["attention"])
-        spread = f"± {plain(statistics.stdev(values), decimals)}" if len(values) > 1 else ""
-        text = plain(row["gain"].mean, decimals) + ("" if len(values) > 1 else ONE_SEED_MARK)
-        return Cell(text, row["gain"].mean, spread, records_link(**fields, attention=row["attention"]))
-
-    def share(gain: CellGain) -> Cell:
-        has_interval = gain.attention not in ANCHORS and gain.total.is_known
-        return Cell(cell_text(gain), gain.estimate.value, interval_text(*gain.total.interval()) if has_interval else "")
-
-    def solved(gain: CellGain) -> Cell:
-        return Cell(f"{gain.solved} of {len(gain.points)}", gain.solved / len(gain.points))
-
-    def steps(gain: CellGain) -> Cell:
-        return Cell(steps_text(gain.steps), gain.steps.value) if gain.steps else Cell(MISSING)
-
-    def of_gain(show: Any) -> Any:
-        return lambda row: Cell(MISSING) if row["body"] == FIXED else show(row["gain"])
-
     is_higher = gains[ANCHORS[0]].mean > gains[ANCHORS[1]].mean
     columns = [
-        Column(cell.metric, metric, "higher" if is_higher else "lower"),
-        Column("K", of_gain(share), "higher", "share of softmax's gain retained, %", sort="descending"),
-        Column("solved", of_gain(solved), "higher", f"seeds that retain at least {SOLVED:g}%"),
-        Column("steps to solve", of_gain(steps), "lower", "mean number of steps, if every seed solved the cell"),
+        Column(cell.metric, lambda row: row["metric"], "higher" if is_higher else "lower"),
+        Column("K", _of_gain("K"), "higher", "share of softmax's gain retained, %", sort="descending"),
+        Column("solved", _of_gain("solved"), "higher", f"seeds that retain at least {SOLVED:g}%"),
+        Column("steps to solve", _of_gain("steps"), "lower", "mean number of steps, if every seed solved the cell"),
     ]
-    rows = [{"attention": gain.attention, "body": SORTED, "gain": gain} for gain in ranked]
-    fixed = [{"attention": name, "body": FIXED, "value": value} for name, value in results.baselines.items()]
+    rows = [
+        {
+            "attention": gain.attention,
+            "body": SORTED,
+            "metric": _metric_cell(results, gain, decimals),
+            "K": Cell(cell_text(gain), gain.estimate.value, "" if gain.attention in ANCHORS else _interval(gain.total)),
+            "solved": Cell(f"{gain.solved} of {len(gain.points)}", gain.solved / len(gain.points)),
+            "steps": Cell(steps_text(gain.steps), gain.steps.value) if gain.steps else Cell(MISSING),
+        }
+        for gain in ranked
+    ]
+    for name, value in results.baselines.items():
+        rows.append({"attention": name, "body": FIXED, "metric": number_cell(value, decimals)})
     caption = f"{cell.metric}: {metric_meanings()[cell.task, cell.metric]}"
     legend = [ONE_SEED_LEGEND] if any(len(gain.points) == 1 for gain in ranked) else []
-    return frame_table([*rows, *fixed], columns, table_id=element_id("cell", *cell.key), caption=caption, legend=legend)
+    return frame_table(rows, columns, table_id=element_id("cell", *cell.key), caption=caption, legend=legend)
+
+
+def _of_gain(name: str) -> Callable[[Fields], Cell]:
+    return lambda row: row.get(name) or Cell(MISSING)
+
+
+def _interval(total: Estimate) -> str:
+    return interval_text(*total.interval()) if total.is_known else ""
+
+
+def _metric_cell(results: CellResults, gain: CellGain, decimals: int) -> Cell:
+    cell, values = results.cell, results.values(gain.attention)
+    spread = f"± {plain(statistics.stdev(values), decimals)}" if len(values) > 1 else ""
+    fields = {"task": cell.task, "backbone": cell.backbone, "pattern": cell.pattern, "attention": gain.attention}
+    text = _marked(plain(gain.mean, decimals), len(gain.points))
+    return Cell(text, gain.mean, spread, records_link(preset=PRESET, **fields))

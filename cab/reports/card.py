@@ -1,7 +1,7 @@
 """The card of an attention: its source, its defaults compared with the published ones, and what was measured.
 
-A :class:`Card` is read from the registry and the committed tables. ``cab show``, the documentation and the leaderboard
-page print it.
+A card is read from the registry and the committed tables. ``cab show``, the documentation and the leaderboard page
+print it.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import functools
 import inspect
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from cab.paper.published import read_csv
-from cab.paper.taxonomy import taxonomy
+from cab.paper.taxonomy import TaxonomyRow, taxonomy
 from cab.records.record import REFERENCE_DIRS
 from cab.records.verified import code_of, is_verified
 from cab.registry.code_hash import attention_hash
 from cab.registry.options import argument_texts
-from cab.registry.registries import ATTENTIONS, AttentionEntry, is_file
+from cab.registry.registries import ATTENTIONS, is_file
 from cab.registry.tables import decode_state_size
 from cab.suite.cells import read_suite
 from cab.suite.gain import SuiteGains, suite_gains
@@ -30,28 +30,18 @@ ROOT = Path(__file__).resolve().parents[2]
 DEFAULTS = ROOT / "attentions" / "defaults.csv"
 COSTS = ROOT / "results" / "efficiency" / "costs.csv"
 COST_LENGTH = 8192
-NO_DIFFERENCES = "as published: no difference is recorded in attentions/defaults.csv"
-NOT_PUBLISHED = "no published defaults are recorded for a class in a file"
-NO_STATE = "no causal pattern, so no decode state"
-NOT_MEASURED = f"no measurement of forward and backward passes at {COST_LENGTH:,} tokens"
-NO_SCORES = "no reference results"
 _table = functools.cache(read_csv)
 
 
 @dataclass(frozen=True)
 class CardTable:
-    """A titled table of a card with its footnotes; without rows, ``otherwise`` replaces it."""
+    """A titled table of a card with its footnotes; without rows, ``text`` replaces it."""
 
     title: str
     header: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
-    otherwise: str = "none"
-    footnotes: Iterable[str] = ()
-
-    @property
-    def text(self) -> str:
-        """The text that replaces a table without rows."""
-        return "" if self.rows else self.otherwise
+    text: str = "none"
+    footnotes: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -73,9 +63,8 @@ class Summary:
 class Card:
     """Everything that is known about an attention: facts as labels and values, and tables."""
 
-    summary: Summary
+    name: str
     description: str
-    state: str
     facts: list[tuple[str, str]]
     sections: list[CardTable]
 
@@ -107,74 +96,37 @@ def card(name: str) -> Card:
     """
     head, entry = summary(name), ATTENTIONS.get(name)
     documentation = inspect.getdoc(entry.cls) or ""
-    state = decode_state_size(entry)
+    state, texts = decode_state_size(entry), argument_texts(documentation)
     facts = [
         ("Class", f"{entry.cls.__qualname__} ({entry.origin})"),
         ("Source", head.paper),
         ("Patterns", head.patterns),
         ("Complexity", head.complexity),
-        ("Decode state", f"{state} per layer, 8 heads of 64, float32" if state else NO_STATE),
+        (
+            "Decode state",
+            f"{state} per layer, 8 heads of 64, float32" if state else "no causal pattern, so no decode state",
+        ),
     ]
+    options = [
+        (option, default if isinstance(default, str) else json.dumps(default, default=str), texts.get(option, ""))
+        for option, default in entry.options.items()
+    ]
+    notes = [(row.pattern, row.reason) for row in _taxonomy() if row.attention == name and row.reason]
     sections = [
         _defaults(name),
-        CardTable("Notes on the published patterns", ("Pattern", "Note"), _notes(name), ""),
-        CardTable("Options", ("Option", "Default", "Description"), _options(entry, documentation)),
+        *([CardTable("Notes on the published patterns", ("Pattern", "Note"), notes)] if notes else []),
+        CardTable("Options", ("Option", "Default", "Description"), options),
         CardTable("Verification", ("Pattern", "Status"), head.verified),
         _costs(name),
         _scores(name),
     ]
     description = re.split(r"\n(?=\w+:\n)", documentation)[0].strip().replace("``", "`")
-    return Card(head, description, state, facts, [section for section in sections if section.rows or section.text])
-
-
-def _defaults(name: str) -> CardTable:
-    """Compare the defaults with the published ones; sources that several rows share are footnotes."""
-    differences = [row for row in _table(DEFAULTS) if row["attention"] == name]
-    numbers = {source: i for i, source in enumerate(dict.fromkeys(row["source"] for row in differences), 1)}
-    rows = []
-    for row in differences:
-        published = "as published" if row["published"] == row["default"] else row["published"]
-        rows.append((row["part"], row["default"], published, f"[{numbers[row['source']]}]", row["note"]))
-    return CardTable(
-        "Default compared with published",
-        ("Part", "Default", "Published", "Source", "Note"),
-        rows,
-        NOT_PUBLISHED if is_file(name) else NO_DIFFERENCES,
-        [f"[{number}] {source}" for source, number in numbers.items()],
-    )
+    return Card(name, description, facts, sections)
 
 
 @functools.cache
-def _reasons() -> list[tuple[str, str, str]]:
-    return [(row.attention, row.pattern, row.reason) for row in taxonomy() if row.reason]
-
-
-def _notes(name: str) -> list[tuple[str, ...]]:
-    return [(pattern, reason) for attention, pattern, reason in _reasons() if attention == name]
-
-
-def _options(entry: AttentionEntry, documentation: str) -> list[tuple[str, ...]]:
-    texts = argument_texts(documentation)
-    values = {
-        option: default if isinstance(default, str) else json.dumps(default, default=str)
-        for option, default in entry.options.items()
-    }
-    return [(option, value, texts.get(option, "")) for option, value in values.items()]
-
-
-def _costs(name: str) -> CardTable:
-    """Return every run that measured the attention at this length; runs have no date, so none is the newest."""
-    wanted = {"kind": "attention", "phase": "forward+backward", "status": "ok", "length": str(COST_LENGTH)}
-    rows = [
-        (
-            *(row["attention"], row["pattern"], f"{float(row['relative_to_softmax']):.2f}", row["run"]),
-            f"{row['hardware']}, {row['threads']} threads, {row['dtype']}",
-        )
-        for row in _table(COSTS)
-        if wanted.items() <= row.items() and row["attention"].partition(":")[0] == name and row["relative_to_softmax"]
-    ]
-    header = ("Attention", "Pattern", "Time relative to softmax", "Run", "Hardware")
-    return CardTable(f"Cost at {COST_LENGTH:,} tokens, forward+backward", header, rows, NOT_MEASURED)
+def _taxonomy() -> list[TaxonomyRow]:
+    return list(taxonomy())
 
 
 @functools.cache
@@ -182,8 +134,40 @@ def _gains() -> SuiteGains:
     return suite_gains(read_suite(REFERENCE_DIRS))
 
 
+def _defaults(name: str) -> CardTable:
+    """Compare the defaults with the published ones; sources that several rows share are footnotes."""
+    sources: dict[str, int] = {}
+    rows = []
+    for row in _table(DEFAULTS):
+        if row["attention"] == name:
+            source = sources.setdefault(row["source"], len(sources) + 1)
+            published = "as published" if row["published"] == row["default"] else row["published"]
+            rows.append((row["part"], row["default"], published, f"[{source}]", row["note"]))
+    text = "as published: no difference is recorded in attentions/defaults.csv"
+    if is_file(name):
+        text = "no published defaults are recorded for a class in a file"
+    header = ("Part", "Default", "Published", "Source", "Note")
+    footnotes = [f"[{number}] {source}" for source, number in sources.items()]
+    return CardTable("Default compared with published", header, rows, text, footnotes)
+
+
+def _costs(name: str) -> CardTable:
+    """Return every run that measured the attention at this length; runs have no date, so none is the newest."""
+    setting = {"kind": "attention", "phase": "forward+backward", "status": "ok", "length": str(COST_LENGTH)}
+    rows = []
+    for row in _table(COSTS):
+        relative = row["relative_to_softmax"]
+        if setting.items() <= row.items() and row["attention"].partition(":")[0] == name and relative:
+            hardware = f"{row['hardware']}, {row['threads']} threads, {row['dtype']}"
+            rows.append((row["attention"], row["pattern"], f"{float(relative):.2f}", row["run"], hardware))
+    header = ("Attention", "Pattern", "Time relative to softmax", "Run", "Hardware")
+    text = f"no measurement of forward and backward passes at {COST_LENGTH:,} tokens"
+    return CardTable(f"Cost at {COST_LENGTH:,} tokens, forward+backward", header, rows, text)
+
+
 def _scores(name: str) -> CardTable:
     """Return K, the share of softmax's gain over no attention that the attention retains, per cell."""
     gains = [cells[name] for cells in _gains().cells.values() if name in cells]
     rows = [(str(gain.cell), cell_text(gain), f"{gain.solved} of {len(gain.points)}") for gain in gains]
-    return CardTable("Scores", ("Cell", "Share of vanilla's gain, %", "Solved in seeds"), rows, NO_SCORES)
+    header = ("Cell", "Share of vanilla's gain, %", "Solved in seeds")
+    return CardTable("Scores", header, rows, "no reference results")

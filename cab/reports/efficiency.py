@@ -2,91 +2,91 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+import pandas as pd
+
+from cab.efficiency.cost import DECODING
+from cab.reports import figures
+from cab.reports.sections import Block, Picture, Section
+from cab.reports.tables import efficiency_table, element_id
+from cab.scoring import efficiency_length
+
 if TYPE_CHECKING:
-    import pandas as pd
+    from matplotlib.figure import Figure
 
     from cab.efficiency.cost import Cost
 
-UNITS = {"time": ("seconds", 1e3, "milliseconds"), "memory": ("bytes", 2.0**-20, "MiB")}
-"""Column of the costs, factor and unit for plotting."""
+COLUMNS = ["attention", "pattern", "phase", "length", "seconds", "bytes"]
+RESOURCES = {"time": ("seconds", 1e3), "memory": ("bytes", 2.0**-20)}
+"""Column of the costs, and factor to milliseconds or MiB."""
 
 
-class Curves(NamedTuple):
-    """The cost curves of one resource, pattern and phase.
-
-    Attributes: curves: columns attention, length, value. crossings: (attention, length, value) of the efficiency
-        lengths within the measured range, on the attention's curve.
-    """
+class CostFigure(NamedTuple):
+    """The cost of every attention by length, in one pattern and phase."""
 
     pattern: str
     phase: str
     resource: str
     unit: str
-    curves: pd.DataFrame
-    crossings: list[tuple[str, float, float]]
+    figure: Figure
 
 
-def cost_curves(costs: pd.DataFrame, lengths: pd.DataFrame) -> Iterator[Curves]:
-    """Yield the curves of all patterns and phases in ``costs``, time before memory.
-
-    Args:
-        costs: columns attention, pattern, phase, length, seconds, bytes; NaN if not measured.
-        lengths: columns attention, pattern, phase, resource, length.
-    """
-    for (pattern, phase), part in costs.groupby(["pattern", "phase"], sort=False):
-        for resource, (column, factor, unit) in UNITS.items():
-            curves = part[["attention", "length"]].assign(value=part[column] * factor)
-            own = lengths[
-                (lengths["pattern"] == pattern) & (lengths["phase"] == phase) & (lengths["resource"] == resource)
-            ]
-            crossings = [
-                (name, length, _value_at(curves[curves["attention"] == name], length))
-                for name, length in own[["attention", "length"]].itertuples(index=False, name=None)
-            ]
-            inside = [crossing for crossing in crossings if math.isfinite(crossing[2])]
-            yield Curves(str(pattern), str(phase), resource, unit, curves, inside)
+def cost_figures(costs: pd.DataFrame, lengths: pd.DataFrame | None = None) -> Iterator[CostFigure]:
+    """Yield the figures of all patterns and phases, time before memory; efficiency ``lengths`` are drawn as rings."""
+    looks = figures.looks(costs["attention"])
+    for (pattern, phase), rows in costs.groupby(["pattern", "phase"], sort=False):
+        units = ("ms per token", "MiB of state") if phase in DECODING else ("ms per call", "MiB")
+        for (resource, (column, factor)), unit in zip(RESOURCES.items(), units, strict=True):
+            curves = rows[["attention", "length"]].assign(value=rows[column] * factor)
+            rings = []
+            if lengths is not None:
+                of_phase = (lengths["pattern"] == pattern) & (lengths["phase"] == phase)
+                rings = list(_crossings(curves, lengths[of_phase & (lengths["resource"] == resource)]))
+            title = f"{pattern} {phase}: {resource}"
+            figure = figures.length_figure(curves, title=title, ylabel=unit, looks=looks, crossings=rings)
+            yield CostFigure(str(pattern), str(phase), resource, unit, figure)
 
 
-def _value_at(curve: pd.DataFrame, length: float) -> float:
-    """Interpolate ``curve`` at ``length`` linearly on logarithmic axes; NaN outside the measured range."""
-    import numpy as np
+def _crossings(curves: pd.DataFrame, lengths: pd.DataFrame) -> Iterator[tuple[str, float, float]]:
+    """Yield attention, efficiency length and interpolated cost of each length within the measured range."""
+    for name, length in lengths[["attention", "length"]].itertuples(index=False, name=None):
+        curve = curves[(curves["attention"] == name) & (curves["value"] > 0)].sort_values("length")
+        if len(curve) and curve["length"].iloc[0] <= length <= curve["length"].iloc[-1]:
+            value = np.exp(np.interp(np.log(length), np.log(curve["length"]), np.log(curve["value"])))
+            yield name, length, float(value)
 
-    known = curve[curve["value"] > 0].sort_values("length")
-    if not math.isfinite(length) or known.empty or not known["length"].min() <= length <= known["length"].max():
-        return math.nan
-    return float(np.exp(np.interp(np.log(length), np.log(known["length"]), np.log(known["value"]))))
+
+def efficiency_section(costs: pd.DataFrame) -> Section:
+    """Return the section of costs: one block per pattern and phase, with the efficiency lengths."""
+    lengths = efficiency_length(costs)
+    pictures: dict[tuple[str, str], list[Picture]] = {}
+    for pattern, phase, resource, unit, figure in cost_figures(costs, lengths):
+        title = f"Pattern {pattern}, {phase}: {resource} by length, {unit}"
+        file = f"figure2{'a' if resource == 'time' else 'b'}-{pattern}-{phase}-{resource}"
+        pictures.setdefault((pattern, phase), []).append(Picture(figure, title, file))
+    blocks = []
+    for (pattern, phase), shown in pictures.items():
+        rows = lengths[(lengths["pattern"] == pattern) & (lengths["phase"] == phase)]
+        figure = figures.efficiency_length_figure(rows, title="Efficiency length")
+        caption = f"Pattern {pattern}, {phase}: efficiency length relative to softmax attention"
+        shown.append(Picture(figure, caption, f"figure2c-{pattern}-{phase}"))
+        table = efficiency_table(rows, table_id=element_id("efficiency", pattern, phase), caption=caption)
+        text = "Rings mark the efficiency length, above which the attention is cheaper than softmax attention."
+        blocks.append(Block(f"{pattern}, {phase}", text, shown, [table]))
+    return Section("efficiency", "Efficiency", blocks=blocks)
 
 
 def plot(costs: Iterable[Cost], folder: Path) -> list[Path]:
     """Plot time and memory against length: one PNG per pattern, phase and resource."""
-    import pandas as pd
-
-    from cab.efficiency.cost import DECODING
-    from cab.efficiency.report import by_phase
-    from cab.reports.figures import length_figure, looks, style
-
     folder.mkdir(parents=True, exist_ok=True)
+    measured = [[getattr(cost, name) for name in COLUMNS] for cost in costs if cost.status == "ok"]
     paths = []
-    for group in by_phase(costs):
-        pattern, phase = group[0].pattern, group[0].phase
-        decodes = phase in DECODING
-        resources = {
-            "time": ("ms per token" if decodes else "ms per call", lambda cost: cost.seconds * 1e3),
-            "memory": ("MiB of state" if decodes else "MiB", lambda cost: cost.bytes / 2**20),
-        }
-        for resource, (ylabel, value) in resources.items():
-            rows = [(cost.attention, cost.length, value(cost)) for cost in group if cost.status == "ok"]
-            curves = pd.DataFrame(rows, columns=["attention", "length", "value"])
-            if curves.empty:
-                continue
-            title = f"{pattern} {phase}: {resource}"
-            figure = length_figure(curves, title=title, ylabel=ylabel, looks=looks(curves["attention"]))
-            paths.append(folder / f"{pattern}-{phase}-{resource}.png".lower())
-            with style():
-                figure.savefig(paths[-1], dpi=200)
+    for pattern, phase, resource, _, figure in cost_figures(pd.DataFrame(measured, columns=COLUMNS)):
+        paths.append(folder / f"{pattern}-{phase}-{resource}.png".lower())
+        with figures.style():
+            figure.savefig(paths[-1], dpi=200)
     return paths

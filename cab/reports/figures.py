@@ -11,14 +11,15 @@ import math
 import warnings
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import matplotlib
 import numpy as np
 from markupsafe import Markup
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from matplotlib.transforms import Bbox
 
 from cab.reports.tables import MISSING, plain
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-INK, MUTED, GRID = "#1f2328", "#59636e", "#d1d9e0"
+INK, MUTED = "#1f2328", "#59636e"
 POSITIVE, NEGATIVE = "#0a5ec2", "#b84a05"
 SERIES = (
     "#0969da", "#bc4c00", "#1a7f37", "#8250df", "#cf222e",
@@ -43,40 +44,13 @@ WIDTH = 3.75
 LONGEST_LABEL = 22
 OFFSETS = {(0, 7): "center", (5, 0): "left", (0, -8): "center", (-5, 0): "right"}
 """Offsets of a name from its point in points, with the alignment of the text."""
-STYLE: dict[Any, Any] = {
-    "font.size": 8.5,
-    "font.family": "sans-serif",
-    "text.parse_math": False,  # names may contain dollar signs
-    "text.color": INK,
-    "axes.labelcolor": MUTED,
-    "axes.labelsize": 8,
-    "axes.edgecolor": GRID,
-    "axes.titlesize": 9.5,
-    "axes.titlelocation": "left",
-    "axes.titleweight": "bold",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "figure.constrained_layout.use": True,
-    "grid.color": GRID,
-    "grid.linewidth": 0.6,
-    "xtick.color": GRID,
-    "ytick.color": GRID,
-    "xtick.labelcolor": MUTED,
-    "ytick.labelcolor": INK,
-    "legend.frameon": False,
-    "legend.fontsize": 8,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "cab",  # reproducible output
-    "pdf.fonttype": 42,
-}
+STYLE = Path(__file__).with_suffix(".mplstyle")
 
 
 @contextmanager
 def style() -> Iterator[None]:
     """Apply the style for drawing and writing figures, as a context manager or decorator."""
-    with warnings.catch_warnings(), matplotlib.rc_context(STYLE):
+    with warnings.catch_warnings(), matplotlib.rc_context(fname=STYLE):
         # the page uses the reader's fonts, which have more glyphs than matplotlib's default font
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         yield
@@ -97,21 +71,13 @@ def short(name: str) -> str:
     return name if len(name) <= LONGEST_LABEL else name[: LONGEST_LABEL - 1] + "…"
 
 
-class SeriesStyle(NamedTuple):
-    """Color, marker, line style and line width of an attention."""
-
-    color: str
-    marker: str
-    linestyle: str
-    linewidth: float
-
-
-def looks(attentions: Iterable[str]) -> dict[str, SeriesStyle]:
-    """Return the style of each attention, consistent across figures; the baseline is a thick black line."""
-    styles = {REFERENCE: SeriesStyle(INK, "o", "-", 2.2)}
+def looks(attentions: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return color, marker and line of each attention, equal in all figures; the baseline is a thick black line."""
+    styles = {REFERENCE: {"color": INK, "marker": "o", "linewidth": 2.2}}
     for rank, name in enumerate(sorted(set(attentions) - {REFERENCE})):
         line = ("-", "--", ":", "-.")[rank // len(SERIES) % 4]
-        styles[name] = SeriesStyle(SERIES[rank % len(SERIES)], MARKERS[rank % len(MARKERS)], line, 1.3)
+        color, marker = SERIES[rank % len(SERIES)], MARKERS[rank % len(MARKERS)]
+        styles[name] = {"color": color, "marker": marker, "linestyle": line, "linewidth": 1.3}
     return styles
 
 
@@ -145,18 +111,15 @@ def _legend_below(figure: Figure) -> None:
 def index_figure(scores: pd.DataFrame, *, title: str) -> Figure:
     """Draw the compositional index of each attention with its confidence interval, best first.
 
-    Args:
-        scores: columns attention, index, low, high; rows without an index are omitted.
-        title: title of the figure.
+    ``scores`` has the columns attention, index, low and high.
     """
-    shown = scores.dropna(subset=["index"]).sort_values(["index", "attention"], ascending=[True, False])
+    shown = scores.sort_values(["index", "attention"], ascending=[True, False])
     figure, axes = _axes(0.68 + 0.205 * max(len(shown), 2), title)
     _label_rows(axes, [short(name) for name in shown["attention"]])
     axes.xaxis.set_major_locator(MaxNLocator(6))
     axes.set_xlabel("compositional index, higher is better")
-    for row, (name, index, low, high) in enumerate(
-        shown[["attention", "index", "low", "high"]].itertuples(index=False)
-    ):
+    rows = shown[["attention", "index", "low", "high"]].itertuples(index=False)
+    for row, (name, index, low, high) in enumerate(rows):
         color = INK if name == REFERENCE else POSITIVE
         axes.plot([low, high], [row, row], color=color, linewidth=1.6, solid_capstyle="round")
         axes.plot([index], [row], "o", color=color, markersize=5)
@@ -181,12 +144,9 @@ def heat_map(axes: Axes, values: np.ndarray, *, rows: Sequence[str], columns: Se
 
 @style()
 def correlation_figure(pairs: pd.DataFrame, *, order: Sequence[str], title: str) -> Figure:
-    """Draw Pearson correlations as a heat map: blue for positive, orange for negative values.
+    """Draw Pearson correlations as a heat map of the names in ``order``: blue positive, orange negative.
 
-    Args:
-        pairs: columns a, b, pearson, in either order of a and b; NaN is drawn as an en dash.
-        order: names of the rows and columns.
-        title: title of the figure.
+    ``pairs`` has the columns a, b and pearson, in either order of a and b.
     """
     figure, axes = _axes(0.55 + 0.5 * max(len(order), 2), title)
     values = np.eye(len(order))
@@ -202,9 +162,7 @@ def correlation_figure(pairs: pd.DataFrame, *, order: Sequence[str], title: str)
 def benefit_figure(benefit: pd.DataFrame, *, title: str) -> Figure:
     """Draw the index of the best efficient attention, softmax attention and no attention, per task (Figure 3b).
 
-    Args:
-        benefit: columns task, efficient, vanilla, without.
-        title: title of the figure.
+    ``benefit`` has the columns task, efficient, vanilla and without.
     """
     shown = [
         ("efficient", "best efficient attention", MUTED),
@@ -228,7 +186,7 @@ def length_figure(
     *,
     title: str,
     ylabel: str,
-    looks: Mapping[str, SeriesStyle],
+    looks: Mapping[str, Mapping[str, Any]],
     log: bool = True,
     crossings: Sequence[tuple[str, float, float]] = (),
 ) -> Figure:
@@ -240,23 +198,23 @@ def length_figure(
         ylabel: label of the vertical axis.
         looks: style of each attention.
         log: whether the vertical axis is logarithmic.
-        crossings: (attention, length, value) of each efficiency length, drawn as a ring.
+        crossings: attention, length and value of each efficiency length, drawn as a ring.
     """
     names = reference_first(curves["attention"])
     figure, axes = _axes(2.85 + 0.17 * math.ceil(len(names) / 3), title)
     for name in names:
         curve = curves[curves["attention"] == name].sort_values("length")
-        axes.plot(curve["length"], curve["value"], **looks[name]._asdict(), markersize=3.6, label=short(name))
+        axes.plot(curve["length"], curve["value"], **looks[name], markersize=3.6, label=short(name))
     for name, length, value in crossings:
-        axes.plot(length, value, "o", markersize=9, mfc="none", mew=1.4, mec=looks[name].color)
+        axes.plot(length, value, "o", markersize=9, mfc="none", mew=1.4, mec=looks[name]["color"])
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(LogLocator(base=2, numticks=8))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda length, _: f"{length:,.0f}"))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.xaxis.set_minor_locator(NullLocator())
     if log:
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=7))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+        axes.yaxis.set_major_formatter("{x:,g}")
         axes.yaxis.set_minor_locator(NullLocator())
     axes.set_xlabel("sequence length")
     axes.set_ylabel(ylabel)
@@ -268,10 +226,8 @@ def length_figure(
 def efficiency_length_figure(lengths: pd.DataFrame, *, title: str) -> Figure:
     """Draw the efficiency lengths of each attention for time and memory (Figure 2c).
 
-    Args:
-        lengths: columns attention, resource, length. Length 0 (always cheaper) is drawn as a word, infinity (never
-            cheaper) as a hatched bar across the figure, and NaN not at all.
-        title: title of the figure.
+    ``lengths`` has the columns attention, resource and length. Length 0 (always cheaper) is drawn as a word, infinity
+    (never cheaper) as a hatched bar across the figure, and NaN not at all.
     """
     memory = lengths[lengths["resource"] == "memory"].sort_values("length", ascending=False, na_position="first")
     order = list(dict.fromkeys([*memory["attention"], *lengths["attention"]]))
@@ -287,8 +243,7 @@ def efficiency_length_figure(lengths: pd.DataFrame, *, title: str) -> Figure:
         for bar, row, length in zip(bars, rows, values, strict=True):
             if length == math.inf:
                 bar.set(facecolor="none", edgecolor=color, hatch="////", linewidth=0)
-            text = {0.0: "always", math.inf: "never"}.get(length, "")
-            axes.text(0.01 * end, row, text, color=color if length == 0 else INK, size=6.5, va="center")
+            axes.text(0.01 * end, row, {0.0: "always", math.inf: "never"}.get(length, ""), size=6.5, va="center")
     axes.set_xlabel("efficiency length, lower is better")
     _legend_below(figure)
     return figure
@@ -316,22 +271,15 @@ def frontier_figure(
 ) -> Figure:
     """Draw K against a cost on a logarithmic axis; a line joins the attentions that no other beats in both.
 
-    Names are shown where they do not overlap: those of ``own`` and of the frontier first.
-
-    Args:
-        points: cost and K of each attention.
-        title: title of the figure.
-        label: label of the cost axis.
-        own: attentions that are drawn as diamonds.
-        single: attentions with a single seed, which are hollow.
-        size: width and height in inches.
+    Names are written where they do not overlap, first those of ``own`` (diamonds) and of the frontier. Attentions of
+    ``single``, with a single seed, are hollow. ``points`` has cost and K, ``size`` is in inches.
     """
     figure = Figure(figsize=size)
     axes = figure.subplots()
     axes.set(title=title, xlabel=label, ylabel="K, %", xscale="log", ylim=(-5, 108))
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if max(points.values())[0] > 100 else (1.0, 2.0, 5.0)))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}"))
+    axes.xaxis.set_major_formatter("{x:,g}")
     best = frontier(points)
     axes.plot(*zip(*(points[name] for name in best), strict=True), color=POSITIVE, linewidth=1, drawstyle="steps-post")
     for name, point in points.items():

@@ -9,44 +9,38 @@ from typing import TYPE_CHECKING
 from cab.reports.board_tables import board_table
 from cab.reports.leaderboard_tables import index_table, metrics_table
 from cab.reports.suite_board import SuiteBoard, main_finding
-from cab.reports.tables import FIXED, Cell, Column, Row, Table
+from cab.reports.tables import FIXED, Cell, Row, Table
 
 if TYPE_CHECKING:
     from cab.reports.leaderboard import Board
-
-_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~&!$])")
 
 
 def markdown(boards: Iterable[Board], suite: SuiteBoard | None = None) -> str:
     """Return K in the suite, and one heading per preset with index table and raw metrics table per pattern."""
     parts = [escape(main_finding(suite)), _table(board_table(suite))] if suite else []
     for board in boards:
-        parts += [f"### {escape(board.suite.heading)}", f"Data sets: {escape(', '.join(board.suite.datasets))}."]
-        parts += [escape(f"{line}.") for line in board.suite.uncounted]
-        for pattern in board.suite.patterns:
+        parts += [f"### {escape(board.heading)}", f"Data sets: {escape(', '.join(board.datasets))}."]
+        parts += [escape(f"{line}.") for line in board.excluded]
+        for pattern in board.patterns:
             parts += [_table(index_table(board, pattern)), _table(metrics_table(board, pattern))]
     return "\n\n".join(parts)
 
 
 def escape(text: str) -> str:
     """Escape the special characters of Markdown."""
-    return _SPECIAL.sub(r"\\\1", text)
+    return re.sub(r"([\\`*_{}\[\]<>#|~&!$])", r"\\\1", text)
 
 
 def _table(table: Table) -> str:
-    header = [_header(column) for column in (Column(table.heading, lambda _: Cell("")), *table.columns)]
+    labels = [f"{column.group}: {column.label}" if column.group else column.label for column in table.columns]
+    arrows = [column.arrow for column in table.columns]
+    header = [escape(table.heading), *(f"{escape(x)} {y}".rstrip() for x, y in zip(labels, arrows, strict=True))]
     rules = ["---", *["---:"] * len(table.columns)]
     numbers = {reason: number for number, reason in enumerate(table.notes, 1)}
     rows = (_row(row, numbers) for body in table.bodies.values() for row in body)
     grid = "\n".join(f"| {' | '.join(line)} |" for line in (header, rules, *rows))
     notes = "\n".join(f"{number}. {escape(note)}" for note, number in numbers.items())
-    parts = [f"**{escape(table.caption)}**", grid, notes, *map(escape, table.legend)]
-    return "\n\n".join(filter(None, parts))
-
-
-def _header(column: Column) -> str:
-    label = f"{column.group}: {column.label}" if column.group else column.label
-    return f"{escape(label)} {column.arrow}".rstrip()
+    return "\n\n".join(filter(None, [f"**{escape(table.caption)}**", grid, notes, *map(escape, table.legend)]))
 
 
 def _row(row: Row, numbers: dict[str, int]) -> list[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,23 +49,24 @@ def write_page(
     *,
     normalization: str,
     sections: Sequence[Section],
-    suite: SuiteBoard | None = None,
-    unscored: pd.DataFrame | None = None,
-    skipped: Sequence[str] = (),
+    suite: SuiteBoard | None,
+    unscored: pd.DataFrame,
+    skipped: Sequence[str],
 ) -> Path:
     """Write ``index.html`` into ``out``.
 
     Args:
-        boards: scored suites.
+        boards: scored results.
         out: output folder.
         normalization: as in :func:`cab.scoring.score_table`; stated on the page.
-        sections: sections of the suites, of tasks outside the index and of costs.
+        sections: sections of the boards, of tasks outside the index and of costs.
         suite: K of the attentions in the suite.
         unscored: results of tasks outside the index, as returned by :func:`cab.load_results`.
         skipped: messages about skipped files.
     """
-    others = [] if unscored is None else [printable_results(unscored)]
-    results = pd.concat([*(board.suite.results for board in boards), *others])
+    results = pd.concat(
+        [*(board.results for board in boards), *([printable_results(unscored)] if len(unscored) else [])]
+    )
     script = _source("page.js")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     html = environment.from_string(_source("page.html")).render(
@@ -75,7 +76,8 @@ def write_page(
         sections=sections,
         records=record_facts(results, out),
         cards=[summary(name) for name in sorted(set(results["attention"]).intersection(ATTENTIONS.names()))],
-        method=_method(normalization),
+        normalization=f"{normalization}: {NORMALIZATIONS[normalization]}",
+        unverified=LEGEND,
         skipped=[sanitize_text(line) for line in skipped],
         css=Markup(_source("page.css")),
         script=Markup(script),
@@ -87,8 +89,13 @@ def write_page(
     return path
 
 
+def _source(name: str) -> str:
+    return resources.files("cab.reports").joinpath(name).read_text(encoding="utf-8")
+
+
 def _board(suite: SuiteBoard) -> dict[str, Any]:
     tasks = {results.cell.task for results in suite.results if results.runs}
+    meanings = metric_meanings().items()
     return {
         "finding": main_finding(suite),
         "facts": list(board_facts(suite)),
@@ -97,13 +104,11 @@ def _board(suite: SuiteBoard) -> dict[str, Any]:
         "table": board_table(suite),
         "images": list(_frontiers(suite)),
         "cells": list(cell_blocks(suite)),
-        "metrics": [
-            (f"{task} {name}", meaning) for (task, name), meaning in metric_meanings().items() if task in tasks
-        ],
+        "metrics": [(f"{task} {name}", meaning) for (task, name), meaning in meanings if task in tasks],
     }
 
 
-def _frontiers(board: SuiteBoard) -> Iterable[Markup]:
+def _frontiers(board: SuiteBoard) -> Iterator[Markup]:
     """Yield one figure of K per pattern and cost, with the attentions that have both."""
     own = set(map(sanitize_text, board.table.loc[board.table["own"], "attention"]))
     for pattern in board.patterns:
@@ -116,45 +121,8 @@ def _frontiers(board: SuiteBoard) -> Iterable[Markup]:
                 yield figures.image(figure, f"{title}, {label}")
 
 
-def _source(name: str) -> str:
-    return resources.files("cab.reports").joinpath(name).read_text(encoding="utf-8")
-
-
 def _counts(results: pd.DataFrame) -> list[str]:
     key = ["file", "task", "dataset", "config_variant", "backbone", "pattern", "attention", "seed"]
-    names = {"attention": results["attention"].nunique(), "task": results["task"].nunique()}
+    counts = {name: results[name].nunique() for name in ("attention", "task")}
     runs = len(results.drop_duplicates(key))
-    return [f"{runs:,} results", *(f"{count} {name}{'s' * (count != 1)}" for name, count in names.items())]
-
-
-def _method(normalization: str) -> list[tuple[str, str]]:
-    return [
-        (
-            "K",
-            "Score of the suite: the share of softmax's gain over no attention that an attention retains, in percent, "
-            "against frozen results of both. Each core cell is clipped to 0 to 100, then averaged over cells and "
-            "tasks. No attention is significantly better than those in bold (Holm over all pairs, 95%, 2 points).",
-        ),
-        (
-            "Compositional index",
-            "Normalized score in standard deviations. Each metric of a task is normalized, with the sign changed if "
-            "lower is better, then averaged over the task. The average column is the mean over tasks. 0 is the average "
-            "attention. An attention without a result in any task has no average.",
-        ),
-        ("Normalization", f"{normalization}: {NORMALIZATIONS[normalization]}."),
-        (
-            "Intervals",
-            "95% confidence intervals over the seeds of each attention (Student); omitted for a single seed. ± on raw "
-            "metrics is the standard deviation over seeds. The dashed line in a figure is softmax attention.",
-        ),
-        (
-            "Unverified attentions",
-            f"{LEGEND}. Future tokens or padding may affect its score.",
-        ),
-        (
-            "Comparability",
-            "Scores are compared within one preset, and for real and synthetic data separately. The best value of each "
-            "column is bold.",
-        ),
-        ("\N{EN DASH}", "Missing value, explained in a note below the table."),
-    ]
+    return [f"{runs:,} results", *(f"{count} {name}{'s' * (count != 1)}" for name, count in counts.items())]

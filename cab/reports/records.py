@@ -28,27 +28,19 @@ def record_facts(results: pd.DataFrame, page_dir: Path) -> dict[str, Any]:
     def number(text: object) -> int:
         return numbers.setdefault(sanitize_text(text), len(numbers))
 
-    keys = ["file", "hash", *CELL]
     records = []
-    for key, rows in results.groupby(keys, sort=False, dropna=False):
+    for key, rows in results.groupby(["file", "hash", *CELL], sort=False, dropna=False):
         file, _, *cell = map(str, key)
         record = rows["record"].iloc[0]
         facts = _facts(record) if record else {"source": Path(file).name}
-        records.append(
-            [
-                [number(name) for name in cell],
-                [
-                    [number(name), _json_number(value)]
-                    for name, value in zip(rows["metric"], rows["value"], strict=True)
-                ],
-                quote(Path(os.path.relpath(file, page_dir)).as_posix()),
-                [[number(name), number(text)] for name, text in facts.items()],
-            ]
-        )
+        link = quote(Path(os.path.relpath(file, page_dir)).as_posix())
+        metrics = [[number(name), _rounded(value)] for name, value in zip(rows["metric"], rows["value"], strict=True)]
+        texts = [[number(name), number(text)] for name, text in facts.items()]
+        records.append([list(map(number, cell)), metrics, link, texts])
     return {"keys": list(CELL), "strings": list(numbers), "records": records}
 
 
-def _json_number(value: float) -> float | None:
+def _rounded(value: float) -> float | None:
     """Round to six digits; None for NaN and infinity, which JSON does not support."""
     return float(f"{value:.6g}") if math.isfinite(value) else None
 
@@ -66,7 +58,7 @@ def _facts(record: Record) -> dict[str, str]:
         "hardware": _joined(record.hardware),
         "versions": _joined(record.versions),
         "data": _joined(record.data),
-        "cost": _joined({name: value for name, value in vars(record.cost).items() if value is not None}),
+        "cost": _joined(vars(record.cost)),
         "started": record.started,
         "ended": record.ended,
         "task version": str(record.task_version),
@@ -74,7 +66,6 @@ def _facts(record: Record) -> dict[str, str]:
     return {name: text for name, text in facts.items() if text}
 
 
-def _joined(mapping: Mapping[str, Any]) -> str:
-    return ", ".join(
-        f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}" for name, value in mapping.items()
-    )
+def _joined(values: Mapping[str, Any]) -> str:
+    texts = {name: f"{value:,}" if isinstance(value, int) else value for name, value in values.items()}
+    return ", ".join(f"{name} {text}" for name, text in texts.items() if text is not None)

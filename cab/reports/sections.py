@@ -1,4 +1,4 @@
-"""Sections of the page: blocks of figures and tables, in one tab per pattern for a suite of results.
+"""Sections of the page: blocks of figures and tables, in one tab per pattern for a board.
 
 A task outside the index names its section in ``register_task(..., report="package.module:NAME")``; it is imported if
 there are results.
@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
 
-from cab.files.disk import sanitize_table, sanitize_text
+from cab.files.disk import sanitize_text
 from cab.records.record import Status
 from cab.registry.registries import TASKS
 from cab.reports import figures
-from cab.reports.efficiency import cost_curves
 from cab.reports.leaderboard import extrapolation_curves
 from cab.reports.leaderboard_tables import index_table, metrics_table
-from cab.reports.tables import Table, benefit_table, correlation_table, curve_table, efficiency_table, element_id
-from cab.scoring import benchmark_correlation, efficiency_length, pattern_correlation, task_correlation
+from cab.reports.tables import Table, benefit_table, correlation_table, curve_table, element_id, write_csv
+from cab.scoring import benchmark_correlation, pattern_correlation, task_correlation
 from cab.scoring.correlation import LRA
 from cab.scoring.index import AVERAGE
 
@@ -33,13 +32,13 @@ if TYPE_CHECKING:
 
     from cab.reports.leaderboard import Board
 
-PATTERN_NAMES = {"NS": "noncausal self", "CS": "causal self", "NC": "noncausal cross", "CC": "causal cross"}
-PATTERN_MEANINGS = {
-    "NS": "every position attends to the whole sequence",
-    "CS": "a position attends to itself and earlier positions",
-    "NC": "the target attends to the whole source",
-    "CC": "the target attends to the source; later target positions are masked",
+PATTERNS = {
+    "NS": ("noncausal self", "every position attends to the whole sequence"),
+    "CS": ("causal self", "a position attends to itself and earlier positions"),
+    "NC": ("noncausal cross", "the target attends to the whole source"),
+    "CC": ("causal cross", "the target attends to the source; later target positions are masked"),
 }
+"""Name and meaning of each pattern."""
 GENERATED = {
     "mini": (
         "generated",
@@ -105,33 +104,34 @@ class Section:
         return [*self.blocks, *(block for tab in self.tabs for block in tab.blocks)]
 
 
-def suite_section(board: Board) -> Section:
-    """Return the section of a suite: one tab per pattern, and one for comparisons across patterns."""
-    suite = board.suite
-    data = "Data set" + "s" * (len(suite.datasets) != 1) + ": " + ", ".join(suite.datasets) + "."
-    badge, about = ("", "") if not suite.synthetic else GENERATED.get(suite.preset, OTHER_GENERATED)
-    tabs = [_pattern_tab(board, pattern) for pattern in suite.patterns]
+def board_section(board: Board) -> Section:
+    """Return the section of a board: one tab per pattern, and one for comparisons across patterns."""
+    badge, about = GENERATED.get(board.preset, OTHER_GENERATED) if board.synthetic else ("", "")
+    tabs = [_pattern_tab(board, pattern) for pattern in board.patterns]
     blocks = [*_pattern_correlation(board), *_benefit(board)]
     if blocks:
-        tabs.append(Tab(element_id(suite.key, "patterns"), "Compare", "across patterns", blocks))
-    text = " ".join([data + about, *(f"{line}." for line in suite.uncounted)])
-    return Section(element_id("preset", suite.key), suite.heading, text, badge, tabs)
+        tabs.append(Tab(element_id(board.key, "patterns"), "Compare", "across patterns", blocks))
+    data = f"Data set{'s' * (len(board.datasets) != 1)}: {', '.join(board.datasets)}.{about}"
+    text = " ".join([data, *(f"{line}." for line in board.excluded)])
+    return Section(element_id("preset", board.key), board.heading, text, badge, tabs)
 
 
 def _pattern_tab(board: Board, pattern: str) -> Tab:
-    tab = element_id(board.suite.key, pattern)
+    tab = element_id(board.key, pattern)
+    name, meaning = PATTERNS.get(pattern, ("", "unknown pattern"))
+    heading = f"Compositional index, {pattern}: {meaning}"
     blocks = [
-        _index_block(board, pattern),
+        Block(heading, "", _index_pictures(board, pattern), [index_table(board, pattern)]),
         Block("Raw metrics", tables=[metrics_table(board, pattern)]),
         *_task_correlation(board, pattern, tab),
         *_extrapolation(board, pattern, tab),
     ]
-    return Tab(tab, pattern, PATTERN_NAMES.get(pattern, ""), blocks)
+    return Tab(tab, pattern, name, blocks)
 
 
-def _index_block(board: Board, pattern: str) -> Block:
-    tasks = board.tasks(pattern)
-    scores = board.scores[(board.scores["pattern"] == pattern) & board.scores["index"].notna()]
+def _index_pictures(board: Board, pattern: str) -> list[Picture]:
+    tasks, scores = board.tasks(pattern), board.scores.table
+    scores = scores[(scores["pattern"] == pattern) & scores["index"].notna()]
     pictures = []
     for task in [AVERAGE, *tasks] if len(tasks) > 1 else tasks:
         rows = scores[scores["task"] == task]
@@ -139,83 +139,52 @@ def _index_block(board: Board, pattern: str) -> Block:
             title = "Average over tasks" if task == AVERAGE else task
             figure = figures.index_figure(rows, title=title)
             pictures.append(Picture(figure, f"{title}: compositional index of each attention"))
-    heading = f"Compositional index, {pattern}: {PATTERN_MEANINGS.get(pattern, 'unknown pattern')}"
-    return Block(heading, "", pictures, [index_table(board, pattern)])
+    return pictures
 
 
 def _extrapolation(board: Board, pattern: str, tab: str) -> Iterator[Block]:
-    suite, measured = board.suite, board.measured[board.measured["pattern"] == pattern]
-    look = figures.looks(board.measured["attention"])
+    measured = board.measured[board.measured["pattern"] == pattern]
+    looks = figures.looks(board.measured["attention"])
     for number, ((place, metric), curve) in enumerate(extrapolation_curves(measured).items()):
         title = f"{metric} by length, {place.replace('/', ' / ')}"
-        figure = figures.length_figure(curve, title=metric, ylabel=metric, looks=look, log=False)
-        table = curve_table(curve, table_id=f"{tab}-curve-{number}", caption=f"{suite.heading}, {pattern}: {title}")
-        yield Block(title, "", [Picture(figure, title, f"figure3c-{suite.key}-{place}-{metric}")], [table])
+        figure = figures.length_figure(curve, title=metric, ylabel=metric, looks=looks, log=False)
+        table = curve_table(curve, table_id=f"{tab}-curve-{number}", caption=f"{board.heading}, {pattern}: {title}")
+        yield Block(title, "", [Picture(figure, title, f"figure3c-{board.key}-{place}-{metric}")], [table])
 
 
 def _task_correlation(board: Board, pattern: str, tab: str) -> Iterator[Block]:
     tasks = board.tasks(pattern)
-    if len(tasks) < 2:
-        return
-    pairs = task_correlation(board.scores)
-    pairs = pairs[pairs["pattern"] == pattern]
-    title = "Correlation between tasks"
-    figure = figures.correlation_figure(pairs, order=tasks, title=title)
-    caption = f"{board.suite.heading}, pattern {pattern}: Pearson correlation of the index between tasks"
-    table = correlation_table(pairs, table_id=f"{tab}-tasks", caption=caption)
-    text = "Agreement of scores between tasks. Few shared attentions give wide intervals."
-    yield Block(title, text, [Picture(figure, caption, f"figure4-{board.suite.key}-{pattern}")], [table])
+    if len(tasks) > 1:
+        pairs = task_correlation(board.scores.table)
+        pairs = pairs[pairs["pattern"] == pattern]
+        caption = f"{board.heading}, pattern {pattern}: Pearson correlation of the index between tasks"
+        figure = figures.correlation_figure(pairs, order=tasks, title="Correlation between tasks")
+        table = correlation_table(pairs, table_id=f"{tab}-tasks", caption=caption)
+        text = "Agreement of scores between tasks. Few shared attentions give wide intervals."
+        picture = Picture(figure, caption, f"figure4-{board.key}-{pattern}")
+        yield Block("Correlation between tasks", text, [picture], [table])
 
 
 def _pattern_correlation(board: Board) -> Iterator[Block]:
-    suite = board.suite
-    if len(suite.patterns) < 2:
-        return
-    pairs = pd.concat([pattern_correlation(board.scores), benchmark_correlation(board.scores)], ignore_index=True)
-    title = "Correlation between patterns"
-    figure = figures.correlation_figure(pairs, order=[*suite.patterns, LRA], title=title)
-    caption = f"{suite.heading}: Pearson correlation of the average index between patterns, and with accuracy on LRA"
-    table = correlation_table(pairs, table_id=element_id(suite.key, "pattern-correlation"), caption=caption)
-    text = "Agreement of scores between patterns, and with published accuracies on Long Range Arena."
-    yield Block(title, text, [Picture(figure, caption, f"figure3a-{suite.key}")], [table])
+    if len(board.patterns) > 1:
+        scores, order = board.scores.table, [*board.patterns, LRA]
+        pairs = pd.concat([pattern_correlation(scores), benchmark_correlation(scores)], ignore_index=True)
+        caption = f"{board.heading}: Pearson correlation of the average index between patterns, and with LRA accuracy"
+        figure = figures.correlation_figure(pairs, order=order, title="Correlation between patterns")
+        table = correlation_table(pairs, table_id=element_id(board.key, "pattern-correlation"), caption=caption)
+        text = "Agreement of scores between patterns, and with published accuracies on Long Range Arena."
+        picture = Picture(figure, caption, f"figure3a-{board.key}")
+        yield Block("Correlation between patterns", text, [picture], [table])
 
 
 def _benefit(board: Board) -> Iterator[Block]:
     benefit = board.benefit()
-    if benefit.empty:
-        return
-    caption = f"{board.suite.heading}, pattern NS: compositional index with and without attention"
-    figure = figures.benefit_figure(benefit, title="Benefit of attention")
-    table = benefit_table(benefit, table_id=element_id(board.suite.key, "benefit"), caption=caption)
-    text = "Index with the attention under test, and without any attention in its layers."
-    yield Block("Benefit of attention", text, [Picture(figure, caption, f"figure3b-{board.suite.key}")], [table])
-
-
-def efficiency_section(costs: pd.DataFrame) -> Section:
-    """Return the section of costs: one block per pattern and phase, with the efficiency lengths."""
-    lengths = efficiency_length(costs)
-    look = figures.looks(costs["attention"])
-    pictures: dict[tuple[str, str], list[Picture]] = {}
-    for pattern, phase, resource, unit, curves, crossings in cost_curves(costs, lengths):
-        figure = figures.length_figure(
-            curves, title=resource.capitalize(), ylabel=unit, looks=look, crossings=crossings
-        )
-        title = f"Pattern {pattern}, {phase}: {resource} in {unit} by length"
-        letter = {"time": "a", "memory": "b"}[resource]
-        pictures.setdefault((pattern, phase), []).append(
-            Picture(figure, title, f"figure2{letter}-{pattern}-{phase}-{resource}")
-        )
-    blocks = []
-    for (pattern, phase), shown in pictures.items():
-        rows = lengths[(lengths["pattern"] == pattern) & (lengths["phase"] == phase)]
-        figure = figures.efficiency_length_figure(rows, title="Efficiency length")
-        title = f"Pattern {pattern}, {phase}: efficiency length of each attention"
-        caption = f"Pattern {pattern}, {phase}: efficiency length relative to softmax attention"
-        table = efficiency_table(rows, table_id=element_id("efficiency", pattern, phase), caption=caption)
-        text = "Rings mark the efficiency length, above which the attention is cheaper than softmax attention."
-        shown.append(Picture(figure, title, f"figure2c-{pattern}-{phase}"))
-        blocks.append(Block(f"{pattern}, {phase}", text, shown, [table]))
-    return Section("efficiency", "Efficiency", blocks=blocks)
+    if len(benefit):
+        caption = f"{board.heading}, pattern NS: compositional index with and without attention"
+        figure = figures.benefit_figure(benefit, title="Benefit of attention")
+        table = benefit_table(benefit, table_id=element_id(board.key, "benefit"), caption=caption)
+        text = "Index with the attention under test, and without any attention in its layers."
+        yield Block("Benefit of attention", text, [Picture(figure, caption, f"figure3b-{board.key}")], [table])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,10 +213,7 @@ class TaskSection:
 
     def write(self, rows: pd.DataFrame, out: Path) -> Path:
         """Write the rows to ``NAME.csv`` in ``out``."""
-        out.mkdir(parents=True, exist_ok=True)
-        path = out / f"{self.name}.csv"
-        sanitize_table(rows.drop(columns=list(self.hidden))).to_csv(path, index=False)
-        return path
+        return write_csv(rows.drop(columns=list(self.hidden)), out / f"{self.name}.csv")
 
 
 def task_sections(results: pd.DataFrame) -> list[tuple[TaskSection, pd.DataFrame]]:
@@ -257,8 +223,9 @@ def task_sections(results: pd.DataFrame) -> list[tuple[TaskSection, pd.DataFrame
         if name in TASKS and TASKS.get(name).report:
             module, _, attribute = TASKS.get(name).report.partition(":")
             section: TaskSection = getattr(importlib.import_module(module), attribute)
-            filled.append((section, section.table(finished_runs(results, name))))
-    return [(section, rows) for section, rows in filled if not rows.empty]
+            rows = section.table(finished_runs(results, name))
+            filled += [] if rows.empty else [(section, rows)]
+    return filled
 
 
 def finished_runs(results: pd.DataFrame, task: str) -> pd.DataFrame:

@@ -7,10 +7,11 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from cab.files.disk import sanitize_text
+from cab.files.disk import sanitize_table, sanitize_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,17 +22,16 @@ NEVER = 1e18
 """Sort key of `never`, larger than every length."""
 SORTED, PINNED, FIXED = "sorted", "pinned", "fixed"
 """Bodies of a table: rows that the reader can sort, and rows that stay first or last."""
+Fields = Mapping[str, Any]
+"""A row of a data frame."""
 
 
 @dataclass
 class Cell:
-    """A cell of a table.
+    """A cell of a table: its text, a second line such as a confidence interval, and a link.
 
     Attributes:
-        text: displayed text.
         value: sort key; None for a missing value, which is sorted last.
-        detail: second line, such as a confidence interval.
-        href: link target.
         reason: why the value is missing; displayed as a numbered note.
         best: whether the value is displayed in bold.
     """
@@ -46,11 +46,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its header, and the cell of each row.
+    """A column: its header, and the function that returns the cell of a row.
 
     Attributes:
-        label: header.
-        cell: returns the cell of a row of the data frame.
         better: ``higher`` or ``lower`` if one direction is better.
         hint: explanation of the header.
         sort: initial sort order, ``ascending`` or ``descending``.
@@ -59,7 +57,7 @@ class Column:
     """
 
     label: str
-    cell: Callable[[Mapping[str, Any]], Cell]
+    cell: Callable[[Fields], Cell]
     better: str = ""
     hint: str = ""
     sort: str = ""
@@ -103,10 +101,8 @@ class Table:
 
     @property
     def bodies(self) -> dict[str, list[Row]]:
-        """The rows of each body; pinned rows first and fixed rows last."""
-        names = dict.fromkeys((PINNED, SORTED, *(row.body for row in self.rows)))
-        names = {**{name: None for name in names if name != FIXED}, FIXED: None}
-        bodies = {name: [row for row in self.rows if row.body == name] for name in names}
+        """The rows of each body that has any, in the order of the page."""
+        bodies = {name: [row for row in self.rows if row.body == name] for name in (PINNED, SORTED, FIXED)}
         return {name: rows for name, rows in bodies.items() if rows}
 
     @property
@@ -125,7 +121,7 @@ class Table:
 
 
 def frame_table(
-    rows: pd.DataFrame | Iterable[Mapping[str, Any]],
+    rows: pd.DataFrame | Iterable[Fields],
     columns: Iterable[Column],
     *,
     table_id: str,
@@ -144,24 +140,23 @@ def frame_table(
         legend: explanations of signs.
     """
     records: Iterable[Any] = rows.to_dict("records") if hasattr(rows, "to_dict") else rows
-    columns = list(columns)
-    options = ("sign", "detail", "href", "tags", "body")
-    table = Table(table_id, caption, columns, [], label, list(legend))
+    table = Table(table_id, caption, list(columns), [], label, list(legend))
     for record in records:
-        cells = [column.cell(record) for column in columns]
-        given = {name: record[name] for name in options if name in record}
-        table.rows.append(Row(sanitize_text(record[label]), cells, **given))
-    for number, column in enumerate(columns):
+        options = {name: record[name] for name in ("sign", "detail", "href", "tags", "body") if name in record}
+        cells = [column.cell(record) for column in table.columns]
+        table.rows.append(Row(sanitize_text(record[label]), cells, **options))
+    for number, column in enumerate(table.columns):
         if column.marks_best:
             _mark_best([row.cells[number] for row in table.rows if row.body == SORTED], column.better)
     return table
 
 
-def _mark_best(cells: Iterable[Cell], better: str) -> None:
-    known = [cell for cell in cells if cell.value is not None]
-    best = (max if better == "higher" else min)((cell.value for cell in known), default=None)  # type: ignore[type-var]
-    for cell in known if len(known) > 1 else ():
-        cell.best = cell.value == best
+def _mark_best(cells: Sequence[Cell], better: str) -> None:
+    values = [cell.value for cell in cells if cell.value is not None]
+    if len(values) > 1:
+        best = max(values) if better == "higher" else min(values)
+        for cell in cells:
+            cell.best = cell.value == best
 
 
 def number_column(
@@ -169,25 +164,16 @@ def number_column(
     name: Any,
     decimals: int = 3,
     *,
-    detail: Callable[[Mapping[str, Any]], str] = lambda _: "",
+    detail: Callable[[Fields], str] = lambda _: "",
     reason: str = "",
     **header: Any,
 ) -> Column:
     """Return a column of the numbers in field ``name``.
 
-    Args:
-        label: header.
-        name: field of the rows.
-        decimals: number of decimals.
-        detail: returns the second line of a cell.
-        reason: note on missing values.
-        header: further attributes of :class:`Column`.
+    ``detail`` returns the second line of a cell, ``reason`` explains missing values, and ``header`` has further
+    attributes of :class:`Column`.
     """
-
-    def cell(row: Mapping[str, Any]) -> Cell:
-        return number_cell(row[name], decimals, reason, detail(row))
-
-    return Column(label, cell, **header)
+    return Column(label, lambda row: number_cell(row[name], decimals, reason, detail(row)), **header)
 
 
 def number_cell(value: float | None, decimals: int = 3, reason: str = "", detail: str = "", href: str = "") -> Cell:
@@ -210,8 +196,8 @@ def deviation_text(deviation: float, decimals: int) -> str:
 def element_id(*names: str) -> str:
     """Return a valid HTML identifier; names that differ only in special characters get different identifiers."""
     name = "-".join(names)
-    plain_name = re.sub(r"[^A-Za-z0-9_-]", "", name)
-    return plain_name if plain_name == name else f"{plain_name}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    valid = re.sub(r"[^A-Za-z0-9_-]", "", name)
+    return valid if valid == name else f"{valid}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def records_link(**fields: str) -> str:
@@ -232,9 +218,14 @@ def interval_text(low: float, high: float, decimals: int) -> str:
 def decimals_for(values: Iterable[float]) -> int:
     """Return the number of decimals that shows four digits of the largest value."""
     largest = max((abs(value) for value in values if math.isfinite(value)), default=0)
-    if largest == 0:
-        return 3
-    return min(max(3 - math.floor(math.log10(largest)), 0), 6)
+    return min(max(3 - math.floor(math.log10(largest)), 0), 6) if largest else 3
+
+
+def write_csv(table: pd.DataFrame, path: Path) -> Path:
+    """Write a table as CSV without control characters, and return its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sanitize_table(table).to_csv(path, index=False)
+    return path
 
 
 # --- the values of figures, for sorting and for screen readers ------------------------------------------------
@@ -270,28 +261,20 @@ def benefit_table(benefit: pd.DataFrame, *, table_id: str, caption: str) -> Tabl
 
 def efficiency_table(lengths: pd.DataFrame, *, table_id: str, caption: str) -> Table:
     """Return efficiency lengths; ``lengths`` has the columns attention, resource, length, low, high, r2."""
-    fits = {(row["attention"], row["resource"]): row for row in lengths.to_dict("records")}
-
-    def of_fit(show: Callable[[Any], Cell], resource: str) -> Callable[[Mapping[str, Any]], Cell]:
-        return lambda row: show(fits.get((row["attention"], resource)))
-
+    wide = lengths.pivot(index="attention", columns="resource", values=["length", "low", "high", "r2"])
+    wide = wide.reindex(lengths["attention"].unique())
+    wide.columns = [" ".join(names) for names in wide.columns]
     columns = []
-    for resource in dict.fromkeys(lengths["resource"]):
+    for resource in lengths["resource"].unique():
         columns += [
-            Column(f"efficiency length ({resource})", of_fit(_length_cell, resource), "lower"),
-            Column("R²", of_fit(_r2_cell, resource), hint="of the fitted curve"),
+            Column(f"efficiency length ({resource})", lambda row, of=resource: _length_cell(row, of), "lower"),
+            number_column("R²", f"r2 {resource}", reason="no fit", hint="of the fitted curve"),
         ]
-    return frame_table(lengths[["attention"]].drop_duplicates(), columns, table_id=table_id, caption=caption)
+    return frame_table(wide.reset_index(), columns, table_id=table_id, caption=caption)
 
 
-def _length_cell(fit: Mapping[str, Any] | None) -> Cell:
-    if fit is None:
-        return Cell(MISSING, reason="not measured")
-    if fit["length"] in (0, math.inf):
-        return Cell("never", NEVER) if fit["length"] else Cell("always", 0)
-    detail = interval_text(fit["low"], fit["high"], 0)
-    return number_cell(fit["length"], 0, "the curves could not be fitted", detail)
-
-
-def _r2_cell(fit: Mapping[str, Any] | None) -> Cell:
-    return Cell(MISSING, reason="not measured") if fit is None else number_cell(fit["r2"], 3, "no fit")
+def _length_cell(row: Fields, resource: str) -> Cell:
+    length, low, high = (row[f"{name} {resource}"] for name in ("length", "low", "high"))
+    if length in (0, math.inf):
+        return Cell("never", NEVER) if length else Cell("always", 0)
+    return number_cell(length, 0, "the curves could not be fitted", interval_text(low, high, 0))

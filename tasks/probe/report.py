@@ -98,7 +98,7 @@ def curve_figure(curve: Curve) -> Figure:
     wide = curve.points.pivot(index=curve.knob, columns="attention", values="accuracy").reindex(values)
     for name in names:
         known = wide[name].reset_index(drop=True).dropna()
-        axes.plot(known, markersize=3.6, label=figures.short(name), **look[name]._asdict())
+        axes.plot(known, markersize=3.6, label=figures.short(name), **look[name])
     axes.axhline(curve.points["commonest"].mean(), color=figures.MUTED, linewidth=0.9, linestyle=":")
     axes.set_ylim(0.0, 1.03)
     axes.set_xticks(range(len(values)), [f"{value:g}" for value in values])

@@ -50,12 +50,3 @@ def write_suite(folder: Path) -> Path:
 def suite_folder(tmp_path: Path) -> Path:
     """The folder of :func:`write_suite`."""
     return write_suite(tmp_path / "results")
-
-
-@pytest.fixture
-def broken_record(suite_folder: Path) -> Path:
-    """A record of the suite, cut in half."""
-    path = make_record({"mse": 1.0}, hash="f" * 16).write(suite_folder)
-    whole = path.read_text()
-    path.write_text(whole[: len(whole) // 2])
-    return path

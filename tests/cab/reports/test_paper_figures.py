@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -31,14 +30,6 @@ def test_the_published_figures_are_drawn(tmp_path: Path) -> None:
     for path in (tmp_path / "figures").iterdir():
         assert path.read_bytes().startswith(b"%PDF" if path.suffix == ".pdf" else b"\x89PNG")
         assert path.stat().st_size > 5_000
-
-
-def test_figures_of_the_ablation_and_of_lengths(suite_folder: Path, tmp_path: Path, add: Callable[..., Path]) -> None:
-    for name, value in (("vanilla", 1.0), ("abc", 2.0), ("none", 3.0)):
-        add({"mse": value}, attention=name, pattern="NS")
-    assert main(["leaderboard", str(suite_folder), "--figures", "--out", str(tmp_path)]) == 0
-    found = {path.stem for path in (tmp_path / "figures").glob("figure3*.png")}
-    assert found == {"figure3a-mini", "figure3b-mini", "figure3c-mini-lm-pg19-gpt2-ppl"}
 
 
 def test_always_and_never_differ_and_long_names_are_whole() -> None:
