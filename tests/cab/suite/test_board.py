@@ -21,7 +21,6 @@ from cab.scoring.costs import measured_costs
 from cab.suite.cells import cell_descriptions, metric_meanings, suite_cells
 from tests.cab.suite.suite_records import CELLS, made_suite as made_suite, seeds, suite_record
 
-
 COSTS = [(pattern, name) for pattern in ("NS", "CS") for name in ("time", "memory")]
 
 
