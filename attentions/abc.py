@@ -16,7 +16,7 @@ from attentions.bases.options import check_at_least
 from attentions.kernels.causal_abc import causal_abc
 from attentions.kernels.numerics import neg_inf, upcast
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
-from cab.attention import CommonArguments
+from cab.attention import CommonArguments, Decoded
 
 
 @register_attention("abc", patterns="NS CS NC CC", complexity="n", paper="Peng et al. 2022")
@@ -70,7 +70,7 @@ class ABCAttention(Attention):
             values = WeightedMeans.apply(upcast(value), upcast(self.compress_v), padding.key)
         return {"keys": keys.to(key.dtype), "values": values.to(value.dtype)}
 
-    def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
+    def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> Decoded:
         return F.scaled_dot_product_attention(query, state["keys"], state["values"]), state
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
@@ -79,9 +79,7 @@ class ABCAttention(Attention):
         mass = like.new_full(shape, neg_inf(), dtype=torch.float64)
         return {"mass": mass, "mean": upcast(like.new_zeros(*shape, self.head_dim))}
 
-    def decode(
-        self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks
-    ) -> tuple[Tensor, DecodeState]:
+    def decode(self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks) -> Decoded:
         memory = (state[name].transpose(0, 1) for name in ("mass", "mean"))
         compress = torch.stack([self.compress_k, self.compress_v])
         output, mass, mean = causal_abc(query, key, value, compress, padding.key, *memory)

@@ -19,7 +19,7 @@ from attentions.kernels.relative import segment_attention
 from attentions.kernels.token_cache import packed
 from attentions.transformer_xl import RelativeAttention
 from cab import DecodeState, PaddingMasks, Pattern, register_attention
-from cab.attention import CommonArguments, SoftmaxLimit
+from cab.attention import CommonArguments, Decoded, SoftmaxLimit
 from cab.padding import take_rows
 
 
@@ -177,7 +177,7 @@ class CompressiveAttention(RelativeAttention, SparseDecoding):
 
     def decode_piece(
         self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, count: Tensor, **more: Tensor
-    ) -> tuple[Tensor, DecodeState]:
+    ) -> Decoded:
         past = more["past"]
         c, length, new = self.factor, state["length"], torch.arange(key.shape[2], device=key.device)
         total, query_position = length + count, length[:, None] + new

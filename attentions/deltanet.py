@@ -18,7 +18,7 @@ from attentions.kernels.fla_kernels import Form
 from attentions.kernels.linear_attention import kernel_of, unit
 from attentions.ssd import step_map
 from cab import DecodeState, ParamGroupOverride, Pattern, UnsupportedError, UserError, register_attention
-from cab.attention import CommonArguments
+from cab.attention import CommonArguments, Decoded
 from cab.padding import lengths
 
 GAIN = 2**-2.5
@@ -187,7 +187,7 @@ class DPFPAttention(LinearizedAttention):
         padding: Tensor | None,
         state: DecodeState,
         extras: Mapping[str, Tensor],
-    ) -> tuple[Tensor, DecodeState]:
+    ) -> Decoded:
         if self.update == "sum":
             return super().decode_chunk(query, key, value, padding, state, extras)
         queries, keys = (self.features(x, PositionInfo()) for x in (query, key))

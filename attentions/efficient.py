@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from attentions.kernels.numerics import neg_inf, recompute, upcast
 from attentions.kernels.recurrence import gated_linear_recurrence, in_blocks
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
-from cab.attention import CommonArguments
+from cab.attention import CommonArguments, Decoded
 
 
 @register_attention("efficient", patterns="NS CS NC CC", complexity="n", paper="Shen et al. 2021")
@@ -52,7 +52,7 @@ class EfficientAttention(Attention):
             logits, values = _shown(key, value, padding.key)
             return {"mean": logits.softmax(dim=2).mT @ values}
 
-    def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
+    def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> Decoded:
         with torch.autocast(query.device.type, enabled=False):
             return (upcast(query).softmax(dim=-1) @ state["mean"]).to(query.dtype), state
 
@@ -62,9 +62,7 @@ class EfficientAttention(Attention):
         mass = like.new_full(shape, neg_inf(), dtype=torch.float64)
         return {"mass": mass, "mean": upcast(like.new_zeros(*shape, self.head_dim))}
 
-    def decode(
-        self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks
-    ) -> tuple[Tensor, DecodeState]:
+    def decode(self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks) -> Decoded:
         with torch.autocast(query.device.type, enabled=False):
             logits, values = _shown(key, value, padding.key)
             read = upcast(query).softmax(dim=-1)

@@ -15,7 +15,7 @@ from attentions.bases.options import check_positive
 from attentions.kernels.numerics import neg_inf, upcast
 from attentions.kernels.recurrence import recurrence
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
-from cab.attention import CommonArguments
+from cab.attention import CommonArguments, Decoded
 from cab.padding import lengths
 
 EPSILON = 1e-6
@@ -107,9 +107,7 @@ class FlowAttention(Attention):
         length = zeros.new_zeros(batch_size, dtype=torch.long)
         return {**state, "mass": zeros[..., :1], "values": sums, "length": length}
 
-    def decode(
-        self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks
-    ) -> tuple[Tensor, DecodeState]:
+    def decode(self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks) -> Decoded:
         with torch.autocast(query.device.type, enabled=False):
             q, k = (mask_fill(upcast(x).sigmoid(), padding.key) for x in (query, key))
             position = torch.arange(1, q.shape[2] + 1, device=q.device)

@@ -15,7 +15,7 @@ from attentions.kernels.chunks import masked, sums_by_targets
 from attentions.kernels.numerics import masked_softmax, upcast
 from attentions.kernels.token_cache import masked_tokens, no_tokens, with_tokens
 from cab import Attention, DecodeState, PaddingMasks, register_attention
-from cab.attention import CommonArguments
+from cab.attention import CommonArguments, Decoded
 
 
 @register_attention("forgetting", patterns="CS", complexity="n^2", paper="Lin et al. 2025")
@@ -65,7 +65,7 @@ class ForgettingAttention(Attention):
 
     def decode(
         self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks, kept: Tensor
-    ) -> tuple[Tensor, DecodeState]:
+    ) -> Decoded:
         if padding.key is not None:
             kept = kept.masked_fill(padding.key.unsqueeze(1), 0.0)
         total = state["last"].unsqueeze(-1) + kept.double().cumsum(dim=-1)

@@ -18,7 +18,7 @@ from attentions.kernels.layers import rotate
 from attentions.kernels.numerics import upcast
 from attentions.kernels.token_cache import in_order, no_tokens, with_tokens
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
-from cab.attention import CommonArguments
+from cab.attention import CommonArguments, Decoded
 from cab.padding import lengths
 
 BUCKETS, FARTHEST = 32, 128
@@ -140,7 +140,7 @@ class QuadraticUnit(GatedAttentionUnit):
         state = no_tokens(batch_size, upcast(like), key=(1, self.query_key_dim), value=(1, 2 * self.embed_dim))
         return {**state, "length": like.new_zeros(batch_size, dtype=torch.long)}
 
-    def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> tuple[Tensor, DecodeState]:
+    def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> Decoded:
         q, k = (x.unsqueeze(1) for x in self.maps(tokens))
         position = state["length"].unsqueeze(1) + torch.arange(tokens.shape[1], device=tokens.device)
         new = in_order(with_tokens(state, mask, key=k, value=self.values(tokens).unsqueeze(1)), "key", "value")
@@ -227,7 +227,7 @@ class GroupedUnit(GatedAttentionUnit):
         state |= {name: like.new_zeros(batch_size, self.group_size, s) for name in ("key", "far_key")}
         return {**state, "length": like.new_zeros(batch_size, dtype=torch.long)}
 
-    def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> tuple[Tensor, DecodeState]:
+    def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> Decoded:
         """Read token by token, since sequences can be at different positions of their groups."""
         position = state["length"].unsqueeze(1) + torch.arange(tokens.shape[1], device=tokens.device)
         maps, v = self.rotated_maps(tokens, position), self.values(tokens)
@@ -239,7 +239,7 @@ class GroupedUnit(GatedAttentionUnit):
                 outputs.append(output)
         return self.finish(tokens, torch.cat(outputs, dim=1)), state
 
-    def read_token(self, token: list[Tensor], state: DecodeState, real: Tensor | None) -> tuple[Tensor, DecodeState]:
+    def read_token(self, token: list[Tensor], state: DecodeState, real: Tensor | None) -> Decoded:
         """Return weighted sums [B, 1, e] of one token per sequence (some not ``real``, [B]), and the new state."""
         q, k, far_q, far_k, v = token
         slot = state["length"] % self.group_size

@@ -20,7 +20,7 @@ from attentions.kernels.layers import depthwise_conv, value_convolution
 from attentions.kernels.numerics import upcast
 from attentions.kernels.token_cache import gather_tokens
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
-from cab.attention import CommonArguments
+from cab.attention import CommonArguments, Decoded
 from cab.padding import lengths
 
 
@@ -119,7 +119,7 @@ class SkyformerAttention(Attention):
             landmarks = self.landmarks(k, k, padding)
             return {"landmarks": landmarks, "values": self.reduce_source(landmarks, k, upcast(value), padding.key)}
 
-    def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
+    def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> Decoded:
         with torch.autocast(query.device.type, enabled=False):
             return gaussian_sums(upcast(query), state["landmarks"], state["values"]).to(query.dtype), state
 

@@ -18,7 +18,7 @@ from attentions.kernels.key_summaries import latent_attention, zero_empty_source
 from attentions.kernels.numerics import upcast
 from attentions.kernels.recurrence import recurrence
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
-from cab.attention import CommonArguments
+from cab.attention import CommonArguments, Decoded
 from cab.padding import lengths
 
 
@@ -94,7 +94,7 @@ class LunaAttention(Attention):
         keys, values = self.split_heads(self.slots_k(slots)), self.split_heads(self.slots_v(slots))
         return {"keys": keys, "values": zero_empty_sources(values, padding.key)}
 
-    def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
+    def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> Decoded:
         return F.scaled_dot_product_attention(query, state["keys"], state["values"]), state
 
     def key_side_inputs(self, x: Tensor) -> dict[str, Tensor]:
@@ -112,7 +112,7 @@ class LunaAttention(Attention):
 
     def decode(
         self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks, packing: Tensor
-    ) -> tuple[Tensor, DecodeState]:
+    ) -> Decoded:
         with torch.autocast(query.device.type, enabled=False):
             q, k, v = upcast(query) * self.scale, upcast(key), upcast(value)
             packing = mask_fill(packing, padding.key)
@@ -186,5 +186,5 @@ class SetTransformerAttention(Attention):
         keys, values = self.split_heads(self.slot_k(slots)), self.split_heads(self.slot_v(slots))
         return {"keys": keys, "values": zero_empty_sources(values, padding.key)}
 
-    def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
+    def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> Decoded:
         return F.scaled_dot_product_attention(query, state["keys"], state["values"]), state

@@ -15,7 +15,7 @@ from attentions.bases.linearized import mask_fill
 from attentions.bases.options import check_at_least, check_choice
 from attentions.kernels.numerics import upcast
 from cab import Attention, DecodeState, PaddingMasks, UserError, register_attention
-from cab.attention import CommonArguments
+from cab.attention import CommonArguments, Decoded
 
 
 @register_attention("linformer", patterns="NS NC CC", complexity="n", paper="Wang et al. 2020")
@@ -78,7 +78,7 @@ class LinformerAttention(Attention):
             key, value = mask_fill(upcast(key), padding.key), mask_fill(upcast(value), padding.key)
             return {"keys": upcast(self.mix_k[:, :length]) @ key, "values": upcast(self.mix_v[:, :length]) @ value}
 
-    def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
+    def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> Decoded:
         keys, values = state["keys"], state["values"]
         with torch.autocast(query.device.type, enabled=False):
             output = F.scaled_dot_product_attention(upcast(query), keys, values, dropout_p=self.weight_dropout)

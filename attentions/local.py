@@ -11,7 +11,7 @@ from attentions.bases.options import check_at_least, check_choice
 from attentions.kernels.token_cache import gather_tokens
 from attentions.kernels.window_attention import Window, window_attention
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
-from cab.attention import CommonArguments, SoftmaxLimit
+from cab.attention import CommonArguments, Decoded, SoftmaxLimit
 from cab.padding import lengths
 
 
@@ -66,9 +66,7 @@ class LocalAttention(Attention):
         past = like.new_zeros(batch_size, self.num_heads, self.window.left, self.head_dim)
         return {"key": past, "value": past, "hidden": past.new_ones(batch_size, self.window.left, dtype=torch.bool)}
 
-    def decode(
-        self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks
-    ) -> tuple[Tensor, DecodeState]:
+    def decode(self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks) -> Decoded:
         past, count = self.window.left, lengths(key, padding.key).unsqueeze(1)
         new = torch.arange(key.shape[2], device=key.device) >= count
         key, value = torch.cat([state["key"], key], dim=2), torch.cat([state["value"], value], dim=2)

@@ -18,7 +18,7 @@ from attentions.kernels.chunks import dropout_factor, dropout_seed, groups_at_on
 from attentions.kernels.numerics import accumulation_dtype, neg_inf, softmax_gradient
 from attentions.kernels.operator import differentiable_operator
 from cab import DecodeState, PaddingMasks, Pattern, UserError, register_attention
-from cab.attention import CommonArguments, SoftmaxLimit
+from cab.attention import CommonArguments, Decoded, SoftmaxLimit
 from cab.padding import lengths, take_rows
 
 
@@ -85,7 +85,7 @@ class LogSparseAttention(SparseAttention):
         inputs = like.new_zeros(batch_size, self.kernel_size - 1, self.embed_dim)
         return super().init_decode_state(batch_size, like) | {"inputs": inputs}
 
-    def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> tuple[Tensor, DecodeState]:
+    def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> Decoded:
         past = self.kernel_size - 1
         x = torch.cat([state["inputs"].to(tokens.dtype), tokens], dim=1)
         query, key = (self.split_heads(projection(x)[:, past:]) for projection in (self.q_proj, self.k_proj))

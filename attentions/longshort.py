@@ -16,7 +16,7 @@ from attentions.kernels.numerics import neg_inf, upcast
 from attentions.kernels.token_cache import gather_tokens
 from attentions.kernels.window_attention import Chunks, Distances, Slots, Window, window_attention
 from cab import Attention, DecodeState, PaddingMasks, Pattern, UserError, register_attention
-from cab.attention import CommonArguments
+from cab.attention import CommonArguments, Decoded
 from cab.padding import lengths, take_rows
 
 
@@ -257,7 +257,7 @@ class ChunkedLongShort(LongShort):
 
     def decode(
         self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks, score: Tensor
-    ) -> tuple[Tensor, DecodeState]:
+    ) -> Decoded:
         num_tokens, size, read, count = query.shape[2], self.chunks.size, state["length"], lengths(query, padding.query)
         new = {"key": self.merge_heads(key), "value": self.merge_heads(value), "score": score}
         source = {name: torch.cat([state[name], x], dim=1) for name, x in new.items()}

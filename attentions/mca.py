@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from attentions.bases.options import check_at_least, check_choice
 from attentions.kernels.token_cache import packed, take_tokens
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
-from cab.attention import CommonArguments, SoftmaxLimit
+from cab.attention import CommonArguments, Decoded, SoftmaxLimit
 from cab.padding import lengths
 
 
@@ -99,7 +99,7 @@ class MemoryCompressedAttention(Attention):
         state = {"key": self.compress("compress_k", key, count), "value": self.compress("compress_v", value, count)}
         return state | {"groups": -(-count // self.factor)}
 
-    def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
+    def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> Decoded:
         groups, total = state["groups"], state["key"].shape[2]
         seen = torch.arange(total, device=query.device) < groups[:, None]
         none = (groups == 0)[:, None]
@@ -145,9 +145,7 @@ class MemoryCompressedAttention(Attention):
             "length": torch.zeros(batch_size, dtype=torch.long, device=like.device),
         }
 
-    def decode(
-        self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks
-    ) -> tuple[Tensor, DecodeState]:
+    def decode(self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks) -> Decoded:
         c, read, count = self.factor, state["length"], lengths(key, padding.key)
         total = read + count
         first_value = torch.where((read > 0)[:, None, None, None], state["first"].to(value.dtype), value[:, :, :1])

@@ -17,7 +17,7 @@ from attentions.kernels.layers import rotate
 from attentions.kernels.numerics import masked_softmax, upcast
 from attentions.kernels.token_cache import masked_tokens, no_tokens, with_tokens
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
-from cab.attention import CommonArguments
+from cab.attention import CommonArguments, Decoded
 from cab.padding import lengths
 
 
@@ -117,7 +117,7 @@ class LatentKeyValueAttention(Attention):
 
     encode_source = encode_source_inputs
 
-    def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> tuple[Tensor, DecodeState]:
+    def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> Decoded:
         position = state["length"].unsqueeze(1) + torch.arange(tokens.shape[1], device=tokens.device)
         query = self.queries(tokens, position)
         new = {**state, "length": state["length"] + lengths(tokens, mask)}

@@ -16,7 +16,7 @@ from attentions.kernels.key_summaries import block_means, expand_blocks, largest
 from attentions.kernels.numerics import masked_softmax
 from attentions.kernels.token_cache import in_order, with_tokens
 from cab import DecodeState, PaddingMasks, Pattern, register_attention
-from cab.attention import CommonArguments, SoftmaxLimit
+from cab.attention import CommonArguments, Decoded, SoftmaxLimit
 from cab.padding import lengths
 
 
@@ -74,9 +74,7 @@ class BlockMixtureAttention(PairwiseAttention):
             outputs.append(logits.softmax(dim=-1) @ value[:, : t + 1])
         return torch.cat(outputs, dim=1)
 
-    def decode(
-        self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks
-    ) -> tuple[Tensor, DecodeState]:
+    def decode(self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks) -> Decoded:
         position = torch.arange(1, query.shape[2] + 1, device=query.device)
         count = (state["length"].unsqueeze(1) + position)[:, None, :, None]
         new = in_order(with_tokens(state, padding.key, key=key, value=value), "key", "value")

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from cab import Attention, DecodeState, register_attention
+from cab.attention import Decoded
 
 
 @register_attention("none", patterns="NS CS NC CC", complexity="1", paper="Zhang et al. 2023 (CAB)")
@@ -34,5 +35,5 @@ class NoAttention(Attention):
     encode_source = init_decode_state
     encode_source_inputs = init_decode_state  # type: ignore[assignment]
 
-    def decode_inputs(self, tokens: Tensor, _mask: Tensor | None, state: DecodeState) -> tuple[Tensor, DecodeState]:
+    def decode_inputs(self, tokens: Tensor, _mask: Tensor | None, state: DecodeState) -> Decoded:
         return self.compute(tokens), state

@@ -18,7 +18,7 @@ from attentions.kernels.numerics import masked_softmax, upcast
 from attentions.kernels.token_cache import packed, take_tokens
 from attentions.kernels.window_attention import Window, window_attention
 from cab import Attention, DecodeState, PaddingMasks, UserError, register_attention
-from cab.attention import CommonArguments
+from cab.attention import CommonArguments, Decoded
 from cab.padding import lengths
 
 BRANCHES = 3
@@ -226,7 +226,7 @@ class NativeSparseAttention(Attention):
 
     def decode(
         self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks, gates: Tensor
-    ) -> tuple[Tensor, DecodeState]:
+    ) -> Decoded:
         length, count = state["length"], lengths(key, padding.key)
         total, position = length + count, length[:, None] + torch.arange(query.shape[2], device=query.device)
         compressed, compressed_after = self.count_compressed(length), self.count_compressed(total)

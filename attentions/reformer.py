@@ -10,12 +10,11 @@ from typing import NamedTuple, Unpack
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from attentions.bases.bucketed import BucketedAttention
 from attentions.bases.options import check_at_least, check_choice, check_even
 from attentions.kernels.buckets import Reach
-from attentions.kernels.numerics import neg_inf, upcast
+from attentions.kernels.numerics import neg_inf, recompute, upcast
 from cab import PaddingMasks, Pattern, UserError, register_attention
 from cab.attention import CommonArguments
 from cab.padding import lengths
@@ -140,14 +139,9 @@ def chunk_attention(
     q, k, v = (upcast(x).flatten(0, 1) for x in (query * query.shape[-1] ** -0.5, key, value))
     outputs, sums = [], []
     for number in range(len(buckets)):
-        if torch.is_grad_enabled():
-            found = checkpoint(
-                _round, q, k, v, chunks, number, dropout, use_reentrant=False, preserve_rng_state=dropout > 0.0
-            )
-        else:
-            found = _round(q, k, v, chunks, number, dropout)
-        outputs.append(found[0])
-        sums.append(found[1])
+        means, mass = recompute(_round, q, k, v, chunks, number, dropout, draws=dropout > 0.0)
+        outputs.append(means)
+        sums.append(mass)
     shares = torch.stack(sums).softmax(dim=0)
     output = sum(share.unsqueeze(-1) * x for share, x in zip(shares, outputs, strict=True))
     output = torch.where((count.repeat_interleave(query.shape[1]) == 1)[:, None, None], v, output)

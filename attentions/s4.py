@@ -16,7 +16,7 @@ from attentions.bases.options import check_even
 from attentions.kernels.chunks import chunk_size
 from attentions.kernels.numerics import accumulation_dtype, recompute_upcast, upcast
 from cab import Attention, DecodeState, PaddingMasks, ParamGroupOverride, Pattern, register_attention
-from cab.attention import CommonArguments
+from cab.attention import CommonArguments, Decoded
 
 DT_MIN, DT_MAX = 1e-3, 1e-1
 """Range of the initial step sizes."""
@@ -170,7 +170,7 @@ class S4Attention(Attention):
         shape = (batch_size, self.embed_dim, self.state_size // 2, 2)
         return {"modes": like.new_zeros(shape, dtype=accumulation_dtype(like.dtype))}
 
-    def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> tuple[Tensor, DecodeState]:
+    def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> Decoded:
         """Read token by token, with Abar as two diagonal plus low-rank factors and the Woodbury identity."""
         with torch.autocast(tokens.device.type, enabled=False):
             u = upcast(tokens)

@@ -6,7 +6,7 @@ Shapes: B batch, L length, D width, c channels, M = state_size / 2 complex modes
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any, Unpack
 
 import torch
@@ -15,10 +15,9 @@ from torch.nn import functional as F
 
 from attentions.bases.options import check_at_least, check_even
 from attentions.kernels.chunks import dropout_factor, dropout_seed
-from attentions.kernels.numerics import accumulation_dtype
-from attentions.kernels.operator import differentiable_operator
+from attentions.kernels.numerics import accumulation_dtype, recompute
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
-from cab.attention import CommonArguments
+from cab.attention import CommonArguments, Decoded
 from cab.padding import compact_rows, lengths
 
 MIN_BLOCK = 16
@@ -122,22 +121,16 @@ class S4DAttention(Attention):
             tokens = self.blocks(x, block)
             initial = within.new_zeros(*tokens.shape[:2], within.shape[1]) if state is None else state.transpose(0, 1)
             before = diagonal_scan(self.summaries(tokens, within.flip(-1)), factor, initial)
-            after = None
+            sources = [tokens.flatten(1, 2), _as_pairs(before)]
             if self.bidirectional:
-                after = _as_pairs(diagonal_scan(self.summaries(tokens, within), factor, initial, reverse=True))
+                after = diagonal_scan(self.summaries(tokens, within), factor, initial, reverse=True)
+                sources.append(_as_pairs(after))
             matrix = self.block_matrix(powers, readout)
-        weight, bias = self.out_proj.weight.unflatten(1, (self.channels, self.embed_dim)), self.out_proj.bias
+        weight = self.out_proj.weight.unflatten(1, (self.channels, -1)).transpose(1, 2).flatten(1)
         device = x.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
-        output = read_blocks(
-            tokens.flatten(1, 2),
-            _as_pairs(before),
-            after,
-            matrix,
-            weight.transpose(1, 2).flatten(1).to(dtype),
-            bias.to(dtype),
-            dropout=self.dropout if self.training else 0.0,
-        )
+        dropout = self.dropout if self.training else 0.0
+        output = read_blocks(sources, matrix, weight, self.out_proj.bias, dropout=dropout, dtype=dtype)
         return output.reshape(batch, -1, self.embed_dim)[:, :length]
 
     def block_size(self, length: int) -> int:
@@ -178,7 +171,7 @@ class S4DAttention(Attention):
         shape = (batch_size, self.embed_dim, self.state_size // 2, 2)
         return {"modes": like.new_zeros(shape, dtype=accumulation_dtype(like.dtype))}
 
-    def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> tuple[Tensor, DecodeState]:
+    def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> Decoded:
         modes = torch.view_as_complex(state["modes"].to(accumulation_dtype(tokens.dtype)))
         if tokens.shape[1] == 1:
             output, modes = self.recur(tokens, modes, mask)
@@ -226,7 +219,7 @@ def diagonal_scan(inputs: Tensor, factor: Tensor, initial: Tensor, *, reverse: b
     Args:
         inputs: complex [D, B, J, M].
         factor: complex [D, M].
-        first: the state before the first input that is read, complex [D, B, M].
+        initial: the state before the first input that is read, complex [D, B, M].
         reverse: read the inputs from the last to the first.
     """
     if reverse:
@@ -261,121 +254,30 @@ CPU_LIMIT, DEVICE_LIMIT = 2**20, 2**26
 
 
 def read_blocks(
-    tokens: Tensor,
-    before: Tensor,
-    after: Tensor | None,
-    matrix: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    *,
-    dropout: float = 0.0,
+    sources: Sequence[Tensor], matrix: Tensor, weight: Tensor, bias: Tensor, *, dropout: float, dtype: torch.dtype
 ) -> Tensor:
-    """Return W dropout(GELU(matrix [tokens; before; after])) + b for every token, [G, T, outputs].
+    """Return W dropout(GELU(matrix [tokens; states])) + b for every token, [G, T, outputs]; activations are recomputed.
 
     Args:
-        tokens: [D, G, T].
-        before, after: states before and after each block, [D, G, S]; ``after`` is None for a causal readout.
+        sources: the tokens of each block [D, G, T], and the states before it and perhaps after it, [D, G, S].
         matrix: [D, c T, K], from the tokens and states of a block to its outputs before GELU.
-        weight: W, [outputs, D c], in the dtype of the result.
+        weight: W, [outputs, D c].
         bias: b [outputs].
         dropout: probability of dropping an activation.
+        dtype: of the result.
     """
-    seed = dropout_seed(dropout)
-    return _s4d_read(tokens, before, after, matrix, weight, bias, dropout, seed)
-
-
-def _chunks(tokens: Tensor, matrix: Tensor) -> Iterator[tuple[int, slice]]:
-    num_features, num_blocks, _ = tokens.shape
+    tokens, seed = sources[0], dropout_seed(dropout)
+    block = tokens.shape[2]
     limit = CPU_LIMIT if tokens.device.type == "cpu" else DEVICE_LIMIT
-    size = max(1, limit // (num_features * max(matrix.shape[1:])))
-    for number, begin in enumerate(range(0, num_blocks, size)):
-        yield number, slice(begin, min(begin + size, num_blocks))
+    size = max(1, limit // (len(tokens) * max(matrix.shape[1:])))
 
+    def read(number: int, matrix: Tensor, weight: Tensor, *columns: Tensor) -> Tensor:
+        active = F.gelu(matrix @ torch.cat(columns, dim=-1).mT)  # [D, c T, blocks]
+        factor = dropout_factor(active, dropout, seed, number)
+        active = active if factor is None else active * factor
+        by_token = active.unflatten(1, (-1, block)).flatten(2).flatten(0, 1).T.to(dtype)  # [T blocks, D c]
+        return F.linear(by_token, weight.to(dtype), bias.to(dtype)).unflatten(0, (block, -1)).transpose(0, 1)
 
-def _columns(piece: slice, *sources: Tensor | None) -> Tensor:
-    """Concatenate the tokens and states of a chunk of blocks, [D, K, blocks]."""
-    return torch.cat([x[:, piece] for x in sources if x is not None], dim=-1).transpose(1, 2)
-
-
-def _by_token(x: Tensor, num_tokens: int) -> Tensor:
-    """[D, c T, blocks] to [D c, T blocks]."""
-    return x.unflatten(1, (-1, num_tokens)).flatten(2).flatten(0, 1)
-
-
-def _read(
-    tokens: Tensor,
-    before: Tensor,
-    after: Tensor | None,
-    matrix: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    dropout: float,
-    seed: Tensor | None,
-) -> Tensor:
-    _, num_blocks, block = tokens.shape
-    output = weight.new_empty(num_blocks, block, len(weight))
+    chunks = zip(*(x.split(size, dim=1) for x in sources), strict=True)
     with torch.autocast(tokens.device.type, enabled=False):
-        for number, piece in _chunks(tokens, matrix):
-            active = F.gelu(matrix @ _columns(piece, tokens, before, after))
-            factor = dropout_factor(active, dropout, seed, number)
-            active = active if factor is None else active.mul_(factor)
-            read = F.linear(_by_token(active, block).T.to(weight.dtype), weight, bias)
-            output[piece] = read.unflatten(0, (block, -1)).transpose(0, 1)
-    return output
-
-
-def _read_backward(
-    grad: Tensor,
-    tokens: Tensor,
-    before: Tensor,
-    after: Tensor | None,
-    matrix: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    dropout: float,
-    seed: Tensor | None,
-) -> list[Tensor]:
-    """Gradients of tokens, states, matrix, weight and bias; those of the last three summed in float32 at least."""
-    sources = [x for x in (tokens, before, after) if x is not None]
-    d_sources = [torch.empty_like(x) for x in sources]
-    d_matrix, d_weight, d_bias = (
-        torch.zeros_like(x, dtype=accumulation_dtype(x.dtype)) for x in (matrix, weight, bias)
-    )
-    widths = [x.shape[2] for x in sources]
-    with torch.autocast(tokens.device.type, enabled=False):
-        for number, piece in _chunks(tokens, matrix):
-            columns = _columns(piece, *sources)
-            mixed = matrix @ columns
-            active = F.gelu(mixed)
-            factor = dropout_factor(active, dropout, seed, number)
-            active = active if factor is None else active.mul_(factor)
-            g = grad[piece].transpose(0, 1).flatten(0, 1)  # [T blocks, outputs]
-            d_bias += g.sum(dim=0, dtype=d_bias.dtype)
-            tokenwise = _by_token(active, tokens.shape[2]).T
-            if g.dtype is d_weight.dtype:
-                d_weight.addmm_(g.T, tokenwise)
-            else:
-                d_weight += g.T @ tokenwise.to(g.dtype)
-            del active, tokenwise  # the largest tensors: no more than two of them at once
-            d_mixed = (weight.T @ g.T).to(mixed.dtype).view(mixed.shape)
-            d_mixed = d_mixed if factor is None else d_mixed.mul_(factor)
-            torch.ops.aten.gelu_backward.grad_input(d_mixed, mixed, grad_input=d_mixed)
-            d_matrix.baddbmm_(d_mixed, columns.transpose(1, 2))
-            d_columns = (d_mixed.transpose(1, 2) @ matrix).split(widths, dim=-1)
-            for total, d_source in zip(d_sources, d_columns, strict=True):
-                total[:, piece] = d_source
-            del mixed, d_mixed
-    return [*d_sources, d_matrix.to(matrix.dtype), d_weight.to(weight.dtype), d_bias.to(bias.dtype)]
-
-
-def _shapes(tokens: Tensor, _before: Tensor, _after: Tensor | None, _matrix: Tensor, weight: Tensor, *_: Any) -> Tensor:
-    return weight.new_empty(*tokens.shape[1:], len(weight))
-
-
-_s4d_read = differentiable_operator(
-    "s4d_read",
-    _read,
-    _read_backward,
-    shapes=_shapes,
-    gradients=("tokens", "before", "after", "matrix", "weight", "bias"),
-)
+        return torch.cat([recompute(read, number, matrix, weight, *columns) for number, columns in enumerate(chunks)])

@@ -19,7 +19,7 @@ from attentions.kernels.numerics import neg_inf, recompute, upcast
 from attentions.kernels.token_cache import gather_tokens
 from attentions.random_features import feature_means, orthogonal_gaussians
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
-from cab.attention import CommonArguments, SoftmaxLimit
+from cab.attention import CommonArguments, Decoded, SoftmaxLimit
 from cab.padding import lengths
 
 CPU_BLOCK, DEVICE_BLOCK = 64, 512
@@ -163,9 +163,7 @@ class ScatterbrainAttention(Attention):
         hidden = torch.ones(batch_size, self.window, dtype=torch.bool, device=like.device)
         return {"means": means, "log_mass": log_mass, "key": window, "value": window, "hidden": hidden}
 
-    def decode(
-        self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks
-    ) -> tuple[Tensor, DecodeState]:
+    def decode(self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks) -> Decoded:
         far = state["means"], state["log_mass"]
         new = torch.zeros(len(query), query.shape[2], dtype=torch.bool, device=query.device)
         hidden = torch.cat([state["hidden"], new if padding.key is None else padding.key], dim=1)

@@ -17,7 +17,7 @@ from attentions.kernels.key_summaries import block_means
 from attentions.kernels.numerics import neg_inf, upcast
 from attentions.kernels.token_cache import in_order, no_tokens, with_tokens
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
-from cab.attention import CommonArguments, SoftmaxLimit
+from cab.attention import CommonArguments, Decoded, SoftmaxLimit
 from cab.padding import lengths
 
 QUERIES_AT_ONCE = 64
@@ -137,9 +137,7 @@ class SinkhornAttention(Attention):
         state = no_tokens(batch_size, like, query=shape, key=shape, value=shape)
         return {**state, "length": like.new_zeros(batch_size, dtype=torch.long)}
 
-    def decode(
-        self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks
-    ) -> tuple[Tensor, DecodeState]:
+    def decode(self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks) -> Decoded:
         position = state["length"].unsqueeze(1) + torch.arange(query.shape[2], device=query.device)
         new = in_order(with_tokens(state, padding.key, query=query, key=key, value=value), "query", "key", "value")
         new["length"] = state["length"] + lengths(key, padding.key)

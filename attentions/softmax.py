@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from attentions.bases.options import check_choice
 from attentions.kernels.numerics import neg_inf
 from cab import Attention, DecodeState, PaddingMasks, Pattern, UserError, register_attention
-from cab.attention import CommonArguments, SoftmaxLimit
+from cab.attention import CommonArguments, Decoded, SoftmaxLimit
 
 SINKS = ("none", "one", "learned")
 
@@ -147,13 +147,11 @@ class VanillaAttention(Attention):
         state = {"key": key, "value": value}
         return state if padding.key is None else {**state, "key_padding": padding.key}
 
-    def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
+    def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> Decoded:
         visible = _visible(state.get("key_padding"))
         return self.softmax_attention(query, state["key"], state["value"], visible=visible), state
 
-    def decode(
-        self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks
-    ) -> tuple[Tensor, DecodeState]:
+    def decode(self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks) -> Decoded:
         state = self._appended(state, key, value, padding.key)
         return self._attend_to_cache(query, state), state
 

@@ -15,7 +15,7 @@ from attentions.bases.options import check_at_least, check_choice
 from attentions.kernels.chunks import masked, sums_by_targets
 from attentions.kernels.numerics import masked_softmax, upcast
 from cab import Attention, DecodeState, PaddingMasks, Pattern, UserError, register_attention
-from cab.attention import CommonArguments
+from cab.attention import CommonArguments, Decoded
 from cab.padding import lengths
 
 VARIANTS = ("dense", "random", "factorized_dense", "factorized_random", "random_plus")
@@ -138,9 +138,7 @@ class SynthesizerAttention(Attention):
         state["length"] = empty.new_zeros(batch_size, dtype=torch.long)
         return {**state, "key": empty} if self.variant == "random_plus" else state
 
-    def decode(
-        self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks
-    ) -> tuple[Tensor, DecodeState]:
+    def decode(self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks) -> Decoded:
         position = state["length"].unsqueeze(1) + torch.arange(query.shape[2], device=query.device)
         cached = position if padding.key is None else position.masked_fill(padding.key, -1)
         new = {
@@ -161,7 +159,7 @@ class SynthesizerAttention(Attention):
         state = {"value": value, "position": position, "length": position.new_zeros(len(key))}
         return {**state, "key": key} if self.variant == "random_plus" else state
 
-    def decode_cross(self, query: Tensor, state: DecodeState, padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
+    def decode_cross(self, query: Tensor, state: DecodeState, padding: PaddingMasks) -> Decoded:
         position = state["length"].unsqueeze(1) + torch.arange(query.shape[2], device=query.device)
         new = {**state, "length": state["length"] + lengths(query, padding.query)}
         return self.read(query, position, new, None), new

@@ -21,7 +21,7 @@ from attentions.kernels.layers import MergedNorm
 from attentions.kernels.numerics import upcast
 from attentions.kernels.recurrence import recurrence
 from cab import Attention, DecodeState, LayerPosition, PaddingMasks, Pattern, register_attention
-from cab.attention import SINGLE_LAYER, CommonArguments, SoftmaxLimit
+from cab.attention import SINGLE_LAYER, CommonArguments, Decoded, SoftmaxLimit
 from cab.padding import lengths
 
 KERNELS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -89,9 +89,7 @@ class NormAttention(Attention):
         sums = upcast(like.new_zeros(batch_size, self.num_heads, self.head_dim, self.head_dim))
         return {"sums": sums, "length": torch.zeros(batch_size, dtype=torch.long, device=like.device)}
 
-    def decode(
-        self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks
-    ) -> tuple[Tensor, DecodeState]:
+    def decode(self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks) -> Decoded:
         with torch.autocast(query.device.type, enabled=False):
             heads = [upcast(x) for x in (query, key, value)]
             output, state = over_chunks(self.decode_chunk, heads, padding.key, state, {})
@@ -105,7 +103,7 @@ class NormAttention(Attention):
         padding: Tensor | None,
         state: DecodeState,
         _extras: Mapping[str, Tensor],
-    ) -> tuple[Tensor, DecodeState]:
+    ) -> Decoded:
         start = state["length"]
         keys = mask_fill(self.features(key, start), padding)
         output, sums = recurrence(self.features(query, start), keys, value, None, state["sums"])
@@ -116,7 +114,7 @@ class NormAttention(Attention):
             sums = mask_fill(self.features(upcast(key)), padding.key).mT @ upcast(value)
         return {"sums": sums, "length": torch.zeros(len(key), dtype=torch.long, device=key.device)}
 
-    def decode_cross(self, query: Tensor, state: DecodeState, padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
+    def decode_cross(self, query: Tensor, state: DecodeState, padding: PaddingMasks) -> Decoded:
         with torch.autocast(query.device.type, enabled=False):
             output = self.norm(self.features(upcast(query), state["length"]) @ state["sums"])
         return output.to(query.dtype), {**state, "length": state["length"] + lengths(query, padding.query)}
@@ -258,7 +256,7 @@ class DiagAttention(SparseAttention):
 
     def decode(
         self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks, **_: Tensor
-    ) -> tuple[Tensor, DecodeState]:
+    ) -> Decoded:
         query, key = (rotated(self.rotary, x, state["length"], self.block_size) for x in (query, key))
         output, state = super().decode(query, key, value, state, padding)
         return self.normalize(output, query.dtype), state
@@ -333,7 +331,7 @@ class TransNormer(Attention):
         assert self.form.init_decode_state is not None
         return self.form.init_decode_state(batch_size, like)
 
-    def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> tuple[Tensor, DecodeState]:
+    def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> Decoded:
         return self.form.decode_inputs(tokens, mask, state)
 
 

@@ -17,7 +17,7 @@ from attentions.bases.pairwise import PairwiseAttention
 from attentions.kernels.collisions import collision_counts, collision_sums
 from attentions.kernels.numerics import upcast
 from cab import Attention, DecodeState, PaddingMasks, UserError, register_attention
-from cab.attention import CommonArguments
+from cab.attention import CommonArguments, Decoded
 from cab.padding import lengths
 
 EDGE = 1e-6
@@ -165,7 +165,7 @@ class YosoAttention(HashedAttention):
         codes = self.codes(unit(upcast(key)), self.hyperplanes[None], tau, padding.key)
         return {"value": value, "codes": codes.permute(1, 2, 3, 0), "tau": tau}
 
-    def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
+    def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> Decoded:
         with torch.autocast(query.device.type, enabled=False):
             codes = self.codes(unit(upcast(query)), self.hyperplanes[None], state["tau"], None)
             size = 2 ** int(state["tau"].max())

@@ -30,6 +30,9 @@ from cab.training import TrainableModule, auxiliary_loss
 DecodeState = dict[str, Tensor]
 """What decoding has read so far: named tensors, each with the batch as its first dimension."""
 
+Decoded = tuple[Tensor, DecodeState]
+"""The outputs of some tokens, and the state after them."""
+
 
 @dataclass(frozen=True)
 class LayerPosition:
@@ -128,9 +131,9 @@ class Attention(TrainableModule):
     attend: Callable[..., Tensor]
     reference: Callable[..., Tensor] | None = None
     init_decode_state: Callable[..., DecodeState] | None = None
-    decode: Callable[..., tuple[Tensor, DecodeState]]
+    decode: Callable[..., Decoded]
     encode_source: Callable[..., DecodeState] | None = None
-    decode_cross: Callable[..., tuple[Tensor, DecodeState]]
+    decode_cross: Callable[..., Decoded]
 
     requires_right_padding: bool = False
     has_constant_size_state: ClassVar[bool] = False
@@ -333,9 +336,7 @@ class Attention(TrainableModule):
             return {**prefix, "key": key, "value": value, "key_padding": mask}
         return self.encode_source_inputs(*self.clean_source(key, value, key_padding_mask))
 
-    def prefill(
-        self, query: Tensor, state: DecodeState, *, query_padding_mask: Tensor | None = None
-    ) -> tuple[Tensor, DecodeState]:
+    def prefill(self, query: Tensor, state: DecodeState, *, query_padding_mask: Tensor | None = None) -> Decoded:
         """Read several tokens at once: outputs [B, T, D] of the tokens ``query`` [B, T, D], and the new state.
 
         The state may already hold a prefix, so a long prompt can be read in chunks. Padded tokens
@@ -354,7 +355,7 @@ class Attention(TrainableModule):
         heads = self.split_heads(self.k_proj(key)), self.split_heads(self.v_proj(value))
         return self.encode_source(*heads, PaddingMasks(key=mask), **self.key_side_inputs(key))
 
-    def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> tuple[Tensor, DecodeState]:
+    def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> Decoded:
         """:meth:`prefill` tokens [B, T, D] whose padding is zero and at the right end of each sequence.
 
         A method without heads overrides this instead of ``decode``.
@@ -368,9 +369,7 @@ class Attention(TrainableModule):
             heads, state = self.decode(*self.project(tokens, tokens, tokens), state, PaddingMasks(mask, mask), **extras)
         return self.out_proj(self.merge_heads(heads)), state
 
-    def step(
-        self, query_t: Tensor, state: DecodeState, *, query_padding_mask: Tensor | None = None
-    ) -> tuple[Tensor, DecodeState]:
+    def step(self, query_t: Tensor, state: DecodeState, *, query_padding_mask: Tensor | None = None) -> Decoded:
         """Read one token: output of ``query_t`` ([B, D] or [B, 1, D], same shape returned), and the new state.
 
         ``query_padding_mask`` [B] or [B, 1] marks sequences whose token is padding.
@@ -383,7 +382,7 @@ class Attention(TrainableModule):
         output, state = self.prefill(query, state, query_padding_mask=query_padding_mask)
         return (output.squeeze(1) if flat else output), state
 
-    def _recompute_prefix(self, query: Tensor, state: DecodeState, mask: Tensor | None) -> tuple[Tensor, DecodeState]:
+    def _recompute_prefix(self, query: Tensor, state: DecodeState, mask: Tensor | None) -> Decoded:
         """Decode with a method that has no ``decode``: the state is the prefix."""
         if mask is None:
             mask = query.new_zeros(query.shape[:2], dtype=torch.bool)
@@ -447,9 +446,7 @@ class Attention(TrainableModule):
             return torch.zeros_like(query)
         return torch.cat(found)[torch.cat(places).argsort()]
 
-    def prefill_packed(
-        self, query: Tensor, state: DecodeState, *, query_cu_seqlens: Tensor
-    ) -> tuple[Tensor, DecodeState]:
+    def prefill_packed(self, query: Tensor, state: DecodeState, *, query_cu_seqlens: Tensor) -> Decoded:
         """Read one packed prompt per sequence of ``state``: outputs [T, D] and the new state of S sequences.
 
         An empty prompt leaves the state of its sequence unchanged.

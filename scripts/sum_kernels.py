@@ -1,4 +1,4 @@
-"""Implementations of kernels for sums over keys and recurrences: feature maps, exponential features, S4D and ABC."""
+"""Implementations of kernels for sums over keys and recurrences: feature maps, exponential features and ABC."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from autograd_forms import HEADS, SLOTS, WIDTH, Forms, by_pieces, compared, unif
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions import s4d
 from attentions.abc import WeightedMeans
 from attentions.kernels import causal_abc as abc_kernel, chunks, exponential_features
 from attentions.kernels.linear_attention import KERNELS as KERNELS_OF_FEATURES, MeanOfQueries, SumOfKeys
@@ -78,26 +77,6 @@ def weighted_means(length: int) -> Forms:
 # --- recurrences -----------------------------------------------------------------------------------------------------
 
 
-def readout(length: int) -> Forms:
-    features, block, state = HEADS * WIDTH, 16, 16
-    num_blocks, outputs = length // block, HEADS * block
-
-    def plain(tokens: Tensor, before: Tensor, matrix: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        active = F.gelu(matrix @ torch.cat([tokens, before], dim=-1).mT)
-        output = F.linear(s4d._by_token(active, block).T, weight, bias)
-        return output.unflatten(0, (block, -1)).transpose(0, 1)
-
-    def checkpointed(tokens: Tensor, before: Tensor, *rest: Tensor) -> Tensor:
-        chunks = [chunk for _, chunk in s4d._chunks(tokens, rest[0])]
-        size = chunks[0].stop
-        parts = zip(tokens.split(size, 1), before.split(size, 1), strict=True)
-        return torch.cat([recompute(plain, t, b, *rest) for t, b in parts])
-
-    shapes = [(features, num_blocks, block), (features, num_blocks, state), (features, outputs, block + state)]
-    inputs = uniform(*shapes, (features, features * HEADS), (features,))
-    return compared(inputs, lambda t, s, *rest: s4d.read_blocks(t, s, None, *rest), plain, checkpointed)
-
-
 def causal_abc(length: int) -> Forms:
     mass = torch.full((2, 1, HEADS, SLOTS), neg_inf(), dtype=torch.float64)
     mean = torch.zeros(2, 1, HEADS, SLOTS, WIDTH)
@@ -145,6 +124,5 @@ KERNELS: dict[str, Callable[[int], Forms]] = {
     "MeanOfQueries": mean_of_queries,
     "KeyMeans": key_means,
     "WeightedMeans": weighted_means,
-    "s4d_read": readout,
     "causal_abc": causal_abc,
 }

@@ -1,4 +1,4 @@
-"""Implementations of kernels for windows, listed keys and buckets, and of the depthwise convolution."""
+"""Implementations of kernels for windows, listed keys and buckets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from attentions import logsparse
 from attentions.bases.sparse import SparseAttention
-from attentions.kernels import buckets, layers, over_blocks, window_attention
+from attentions.kernels import buckets, over_blocks, window_attention
 from attentions.kernels.chunks import in_chunks
 from attentions.kernels.numerics import attention_weights, neg_inf, recompute
 from attentions.kernels.over_blocks import by_key
@@ -263,29 +263,6 @@ def bucket_forms(length: int) -> Forms:
     )
 
 
-# --- the depthwise convolution ---------------------------------------------------------------------------------------
-
-
-def depthwise_conv(length: int) -> Forms:
-    inputs = normal((1, HEADS, length, WIDTH), (8, 1, 5, 1))
-
-    def plain(x: Tensor, weight: Tensor) -> Tensor:
-        return F.conv2d(x, weight, padding=(2, 0), groups=HEADS)
-
-    def shifts(x: Tensor, weight: Tensor) -> Tensor:
-        filled, n = F.pad(x, (0, 0, 2, 2)), x.shape[2]
-        output = filled[:, :, :n] * weight[:, :, 0]
-        for tap in range(1, 5):
-            output = output.addcmul(filled[:, :, tap : tap + n], weight[:, :, tap])
-        return output
-
-    def checkpointed(x: Tensor, weight: Tensor) -> Tensor:
-        heads = zip(x.split(1, dim=1), weight.split(1), strict=True)
-        return torch.cat([recompute(shifts, part, taps) for part, taps in heads], dim=1)
-
-    return compared(inputs, layers.depthwise_conv, plain, checkpointed)
-
-
 KERNELS: dict[str, Callable[[int], Forms]] = {
     "window_attention (local)": local,
     "window_attention (longshort NS)": window_and_slots,
@@ -295,5 +272,4 @@ KERNELS: dict[str, Callable[[int], Forms]] = {
     "tiles (image_local CS)": tile_forms("image_local", "CS"),
     "tiles (sparse_transformer CS)": tile_forms("sparse_transformer", "CS"),
     "buckets (two rounds)": bucket_forms,
-    "depthwise": depthwise_conv,
 }

@@ -15,7 +15,7 @@ from attentions.kernels.buckets import Reach, bucket_attention, meetings, places
 from attentions.kernels.numerics import neg_inf
 from attentions.kernels.token_cache import no_tokens, with_tokens
 from cab import Attention
-from cab.attention import DecodeState, PaddingMasks
+from cab.attention import Decoded, DecodeState, PaddingMasks
 
 QUERIES_AT_ONCE = 256
 """Tokens that are read at once in decoding."""
@@ -86,9 +86,7 @@ class BucketedAttention(Attention):
         buckets = self.assign(like.new_zeros(batch_size, self.num_heads, 0, self.head_dim))
         return {**state, "bucket": buckets.movedim(0, 3)}
 
-    def decode(
-        self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks
-    ) -> tuple[Tensor, DecodeState]:
+    def decode(self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks) -> Decoded:
         bucket = self.assign(query).movedim(0, 3)
         state = with_tokens(state, padding.key, key=key, value=value, bucket=bucket)
         hidden, count = state["hidden"][:, None], query.shape[2]

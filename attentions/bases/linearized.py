@@ -17,7 +17,7 @@ from attentions.kernels.linear_attention import FeatureMap, MeanOfQueries, SumOf
 from attentions.kernels.numerics import upcast
 from attentions.kernels.recurrence import recurrence
 from cab import Attention, Pattern
-from cab.attention import DecodeState, PaddingMasks
+from cab.attention import Decoded, DecodeState, PaddingMasks
 from cab.padding import lengths
 
 
@@ -100,7 +100,7 @@ class LinearizedAttention(Attention):
 
     def decode(
         self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks, **extras: Tensor
-    ) -> tuple[Tensor, DecodeState]:
+    ) -> Decoded:
         """Return outputs [B, H, N, E] and the new state; an empty ``state`` is that before the first token."""
         with torch.autocast(query.device.type, enabled=False):
             extras = {name: upcast(x) for name, x in extras.items()}
@@ -117,7 +117,7 @@ class LinearizedAttention(Attention):
         padding: Tensor | None,
         state: DecodeState,
         extras: Mapping[str, Tensor],
-    ) -> tuple[Tensor, DecodeState]:
+    ) -> Decoded:
         """Decode a chunk of tokens, whose features are in memory at once."""
         where = PositionInfo(start=state.get("length"))
         queries = self.features(query, where)
@@ -147,7 +147,7 @@ class LinearizedAttention(Attention):
             summary = self.reduce_source(upcast(key), upcast(value), padding.key, PositionInfo())
         return {**summary, "length": torch.zeros(len(key), dtype=torch.long, device=key.device)}
 
-    def decode_cross(self, query: Tensor, state: DecodeState, padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
+    def decode_cross(self, query: Tensor, state: DecodeState, padding: PaddingMasks) -> Decoded:
         with torch.autocast(query.device.type, enabled=False):
             output = self.read(upcast(query), state, PositionInfo(start=state["length"])).to(query.dtype)
         return output, {**state, "length": state["length"] + lengths(query, padding.query)}

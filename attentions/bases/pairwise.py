@@ -14,7 +14,7 @@ from attentions.kernels.chunks import masked, sums_by_targets
 from attentions.kernels.numerics import upcast
 from attentions.kernels.token_cache import masked_tokens, no_tokens, with_tokens
 from cab import Attention, Pattern
-from cab.attention import CommonArguments, DecodeState, PaddingMasks
+from cab.attention import CommonArguments, Decoded, DecodeState, PaddingMasks
 from cab.padding import lengths
 
 
@@ -65,9 +65,7 @@ class PairwiseAttention(Attention):
         state = no_tokens(batch_size, like, key=shape, value=shape)
         return {**state, "length": like.new_zeros(batch_size, dtype=torch.long)}
 
-    def decode(
-        self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks
-    ) -> tuple[Tensor, DecodeState]:
+    def decode(self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks) -> Decoded:
         position = torch.arange(1, query.shape[2] + 1, device=query.device)
         count = (state["length"].unsqueeze(1) + position)[:, None, :, None]
         new = with_tokens(state, padding.key, key=key, value=value)
@@ -79,7 +77,7 @@ class PairwiseAttention(Attention):
         state = {"key": key, "value": value, "length": lengths(key, padding.key)}
         return state if padding.key is None else {**state, "hidden": padding.key}
 
-    def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
+    def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> Decoded:
         hidden = state.get("hidden")
         mask = None if hidden is None else hidden[:, None, None]
         return self.read(query, state, mask, state["length"][:, None, None, None]), state

@@ -20,7 +20,7 @@ from attentions.kernels.layers import ShortConvolution
 from attentions.kernels.numerics import upcast
 from attentions.kernels.recurrence import recurrence
 from cab import Attention, UserError
-from cab.attention import CommonArguments, DecodeState, PaddingMasks
+from cab.attention import CommonArguments, Decoded, DecodeState, PaddingMasks
 from cab.padding import lengths
 
 Extras = Mapping[str, Tensor]
@@ -186,7 +186,7 @@ class Recurrent(Attention):
 
     def decode(
         self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks, **extras: Tensor
-    ) -> tuple[Tensor, DecodeState]:
+    ) -> Decoded:
         """Compute the outputs of these tokens and the state after them."""
         with torch.autocast(query.device.type, enabled=False):
             extras = {name: upcast(x) for name, x in extras.items()}
@@ -195,7 +195,7 @@ class Recurrent(Attention):
 
     def decode_chunk(
         self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None, state: DecodeState, extras: Extras
-    ) -> tuple[Tensor, DecodeState]:
+    ) -> Decoded:
         """Run :meth:`decode` for one chunk of tokens, whose terms are held in memory together."""
         given, after = query.dtype, {}
         heads = {"query": upcast(query), "key": upcast(key), "value": upcast(value)}

@@ -15,7 +15,7 @@ from attentions.kernels.chunks import each_length
 from attentions.kernels.numerics import neg_inf
 from attentions.kernels.token_cache import gather_tokens
 from cab import Attention, Pattern
-from cab.attention import DecodeState, PaddingMasks
+from cab.attention import Decoded, DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -75,7 +75,7 @@ class SparseDecoding(Attention):
 
     def decode(
         self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks, **more: Tensor
-    ) -> tuple[Tensor, DecodeState]:
+    ) -> Decoded:
         """Decode the tokens in chunks, each from the state after the previous chunk."""
         outputs = []
         for begin in range(0, max(query.shape[2], 1), QUERIES_AT_ONCE):
@@ -89,7 +89,7 @@ class SparseDecoding(Attention):
 
     def decode_piece(
         self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, count: Tensor, **_: Tensor
-    ) -> tuple[Tensor, DecodeState]:
+    ) -> Decoded:
         """Decode T tokens, the first ``count`` [B] of which are real."""
         length, new = state["length"], torch.arange(key.shape[2], device=key.device)
         query_position = length[:, None] + new

@@ -12,7 +12,7 @@ from attentions.bases.recurrent import Recurrent
 from attentions.kernels.chunks import tokens_at_once
 from attentions.kernels.numerics import recompute
 from cab import PaddingMasks
-from cab.attention import DecodeState
+from cab.attention import Decoded, DecodeState
 from cab.padding import lengths
 
 
@@ -53,7 +53,7 @@ class TokenShift(Recurrent):
         """Compute the outputs [B, N, D] of all tokens."""
         return self.decode_inputs(query, padding.query, self.init_decode_state(len(query), query))[0]
 
-    def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> tuple[Tensor, DecodeState]:
+    def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> Decoded:
         """Compute the outputs of these tokens and the state after them."""
         seen = torch.cat([state["token"].to(tokens.dtype), tokens], dim=1)
         (query, key, value), extras = self.inputs(tokens, seen[:, :-1])

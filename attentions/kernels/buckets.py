@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from attentions.kernels.chunks import BlockSum, dropout_seed
+from attentions.kernels.chunks import dropout_seed
 from attentions.kernels.numerics import accumulation_dtype, neg_inf, upcast
 
 CPU_BLOCK, DEVICE_BLOCK = 64, 512
@@ -187,10 +187,10 @@ class _Bucketed(torch.autograd.Function):
                     weights = weights if factor is None else weights * factor
                     means[:, queries] = torch.bmm(weights, upcast(v[:, keys]))
                 del q, k, v
-                found = rows.unsort(sums, total)
-                joined = torch.logaddexp(total, found)
+                of_round = rows.unsort(sums, total)
+                joined = torch.logaddexp(total, of_round)
                 output *= (total - joined).exp_().unsqueeze(-1)
-                output += rows.unsort(means, output).mul_((found - joined).exp_().unsqueeze(-1))
+                output += rows.unsort(means, output).mul_((of_round - joined).exp_().unsqueeze(-1))
                 total = joined
         none = total < 0.5 * neg_inf(dtype)
         output = output.masked_fill_(none.unsqueeze(-1), 0.0).to(query.dtype)
@@ -203,15 +203,14 @@ class _Bucketed(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, output, total, buckets, order, seed = ctx.saved_tensors
         scale = query.shape[-1] ** -0.5
-        found = [torch.zeros_like(x, dtype=accumulation_dtype(x.dtype)) for x in (query, key, value)]
+        gradients = [torch.zeros_like(x, dtype=accumulation_dtype(x.dtype)) for x in (query, key, value)]
         with torch.autocast(query.device.type, enabled=False):
-            own = (upcast(grad) * output).sum(dim=-1)
+            mean = (upcast(grad) * output).sum(dim=-1)
             for number in range(len(buckets)):
                 rows = _Round(number, buckets, order, ctx.reach)
                 q, k, v, g = (rows.sort(x) for x in (query, key, value, grad))
-                q, sums, means = q.mul_(scale), rows.sort(total).unsqueeze(2), rows.sort(own).unsqueeze(2)
-                d_query = torch.empty_like(q, dtype=total.dtype)
-                d_key, d_value = BlockSum(k.unsqueeze(0)), BlockSum(v.unsqueeze(0))
+                q, sums, means = q.mul_(scale), rows.sort(total).unsqueeze(2), rows.sort(mean).unsqueeze(2)
+                d_query, d_key, d_value = (torch.zeros_like(x, dtype=total.dtype) for x in (q, k, v))
                 for queries, keys in rows.blocks():
                     some_q, some_g = upcast(q[:, queries]), upcast(g[:, queries])
                     weights = rows.logits(some_q, k[:, keys], queries, keys).sub_(sums[:, queries]).exp_()
@@ -219,13 +218,11 @@ class _Bucketed(torch.autograd.Function):
                     factor = rows.dropout_factor(queries, keys, ctx.dropout, seed)
                     used = weights if factor is None else weights * factor
                     d_weights = d_weights if factor is None else d_weights * factor
-                    d_value.add(keys, torch.bmm(used.mT, some_g))
+                    d_value[:, keys] += torch.bmm(used.mT, some_g)
                     d_logits = d_weights.sub_(means[:, queries]).mul_(weights)
                     d_query[:, queries] = torch.bmm(d_logits, upcast(k[:, keys]))
-                    d_key.add(keys, torch.bmm(d_logits.mT, some_q))
+                    d_key[:, keys] += torch.bmm(d_logits.mT, some_q)
                 del q, k, v, g
-                parts = d_query.mul_(scale), *(x.result(total.dtype)[0] for x in (d_key, d_value))
-                for so_far, part in zip(found, parts, strict=True):
-                    so_far += rows.unsort(part, so_far)
-        of_query, of_key, of_value = (x.to(query.dtype) for x in found)
-        return of_query, of_key, of_value, None, None, None, None, None
+                for gradient, part in zip(gradients, (d_query.mul_(scale), d_key, d_value), strict=True):
+                    gradient += rows.unsort(part, gradient)
+        return *(x.to(query.dtype) for x in gradients), None, None, None, None, None

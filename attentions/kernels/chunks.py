@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.kernels.numerics import accumulation_dtype, recompute, recompute_upcast
-from cab.attention import DecodeState
+from attentions.kernels.numerics import recompute, recompute_upcast
+from cab.attention import Decoded, DecodeState
 from cab.padding import lengths
 
 CPU_TOKENS, DEVICE_TOKENS = 2**12, 2**18
@@ -37,34 +37,6 @@ def chunk_slices(x: Tensor) -> Iterator[slice]:
     return (slice(start, start + size) for start in range(0, x.shape[-2], size))
 
 
-def of_block(x: Tensor, block: slice) -> Tensor:
-    """Return the tokens ``block`` of ``x`` [B, H, N, E] as [G, tokens, E]."""
-    return x[:, :, block].flatten(0, 1)
-
-
-class BlockSum:
-    """A sum over overlapping blocks in increasing order, in float32 or wider, in memory that is not cleared first."""
-
-    def __init__(self, like: Tensor) -> None:
-        self.total = torch.empty_like(like, dtype=accumulation_dtype(like.dtype))
-        self.end = 0
-        """Start of the memory that is not initialized yet."""
-
-    def add(self, where: slice, part: Tensor) -> None:
-        """Add ``part`` [G, tokens, E] to the tokens ``where`` of [B, H, N, E]."""
-        part = part.unflatten(0, self.total.shape[:2])
-        seen = max(min(self.end, where.stop) - where.start, 0)
-        self.total[:, :, self.end : where.start] = 0
-        self.total[:, :, where.start : where.start + seen] += part[:, :, :seen]
-        self.total[:, :, where.start + seen : where.stop] = part[:, :, seen:]
-        self.end = max(self.end, where.stop)
-
-    def result(self, dtype: torch.dtype) -> Tensor:
-        """Return the sum in ``dtype``, zero where nothing was added."""
-        self.total[:, :, self.end :] = 0
-        return self.total.to(dtype)
-
-
 def dropout_seed(dropout: float) -> Tensor | None:
     """Draw the seed that both passes share; None without dropout."""
     return torch.randint(2**62, ()) if dropout else None
@@ -78,7 +50,7 @@ def dropout_factor(weights: Tensor, dropout: float, seed: Tensor | None, number:
     return torch.empty_like(weights).bernoulli_(1.0 - dropout, generator=generator).div_(1.0 - dropout)
 
 
-ChunkFunction = Callable[..., tuple[Tensor, DecodeState]]
+ChunkFunction = Callable[..., Decoded]
 """Maps ``(*heads, padding, state, extras)`` to the outputs and the state after them."""
 
 
@@ -88,7 +60,7 @@ def over_chunks(
     padding: Tensor | None,
     state: DecodeState,
     extras: Mapping[str, Tensor],
-) -> tuple[Tensor, DecodeState]:
+) -> Decoded:
     """Apply ``function`` to chunks of tokens that fit in the processor cache, and recompute each in the backward pass.
 
     Only heads, extras, outputs and one state per chunk are stored.

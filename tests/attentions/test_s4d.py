@@ -119,17 +119,3 @@ def test_initial_modes_are_s4d_inv_and_outputs_are_of_size_one() -> None:
     # the response to a constant input, C B / A times two: of variance one over channels and features
     gain = torch.view_as_complex(attention.readout[0]) / torch.complex(-attention.log_decay.exp(), attention.frequency)
     assert 0.8 < (2 * gain.sum(dim=-1).real).square().mean() < 1.25
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("after", [True, False])
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_operators_of_the_readout_are_well_formed(after: bool, dropout: float) -> None:
-    torch.manual_seed(0)
-    d, blocks, block, state = 3, 5, 4, 6
-    width = block + (2 if after else 1) * state
-    shapes = [(d, blocks, block), (d, blocks, state), (d, blocks, state), (d, 2 * block, width), (7, 2 * d), (7,)]
-    inputs: list[Tensor | None] = [torch.randn(shape, requires_grad=True) for shape in shapes]
-    inputs[2] = inputs[2] if after else None
-    seed = torch.tensor(5) if dropout else None
-    torch.library.opcheck(torch.ops.cab.s4d_read.default, (*inputs, dropout, seed))
