@@ -8,8 +8,8 @@ Generalized (RWKV-7), with a transition that is diagonal plus rank one:
 
     S_t = exp(g_t) S_{t-1} - e_t (x) (r_t S_{t-1}) + k_t (x) v_t,    o_t = q_t S_t
 
-The recurrence over blocks, u_j = x_j + r_j S_j and S_(j+1) = f_j S_j + l_j^T u_j, is one kernel on a GPU with Triton,
-otherwise one step per block. Its gradient is the same recurrence in reverse with r and l exchanged, so the kernel is
+The recurrence over blocks, u_j = x_j + w_j S_j and S_(j+1) = f_j S_j + k_j^T u_j, is one kernel on a GPU with Triton,
+otherwise one step per block. Its gradient is the same recurrence in reverse with w and k exchanged, so the kernel is
 also its own backward pass.
 
 Shapes: B batch, H heads, N tokens, K and V widths of a key and a value; J blocks of C tokens.
@@ -31,73 +31,68 @@ WIDEST = 512
 
 
 def delta_rule_chunked(
-    first: Tensor, own: Tensor, read: Tensor, late: Tensor, factor: Tensor | None
+    initial: Tensor, x: Tensor, w: Tensor, k: Tensor, decay: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return u of every block [B, H, J, C, V], the states before them [B, H, J, K, V], and the last state.
 
     Args:
-        first: S before the first block, [B, H, K, V].
-        own: x [B, H, J, C, V].
-        read, late: r and l [B, H, J, C, K].
-        factor: f of each row of a state [B or 1, H, J, K, 1], of the whole state [B or 1, H, J, 1, 1], or None for 1.
+        initial: S before the first block, [B, H, K, V].
+        x: [B, H, J, C, V].
+        w, k: [B, H, J, C, K].
+        decay: f of each row of a state [B or 1, H, J, K, 1], of the whole state [B or 1, H, J, 1, 1], or None for 1.
     """
-    if uses_delta_kernel(read):
-        if factor is not None:
-            factor = factor.expand(*own.shape[:3], -1, -1).contiguous()
-        return _fused(*(x.contiguous() for x in (first, own, read, late)), factor)
-    written, states = [], [first]
-    factors = [None] * own.shape[2] if factor is None else factor.unbind(dim=2)
-    for x, r, rows, decay in zip(own.unbind(2), read.unbind(2), late.unbind(2), factors, strict=True):
-        before = states[-1]
-        written.append(x + r @ before)
-        states.append((before if decay is None else decay * before) + rows.mT @ written[-1])
-    return torch.stack(written, dim=2), torch.stack(states[:-1], dim=2), states[-1]
+    if uses_delta_kernel(w):
+        if decay is not None:
+            decay = decay.expand(*x.shape[:3], -1, -1).contiguous()
+        return _fused(*(y.contiguous() for y in (initial, x, w, k)), decay)
+    u, states = [], [initial]
+    decays = [None] * x.shape[2] if decay is None else decay.unbind(dim=2)
+    for x_j, w_j, k_j, f_j in zip(x.unbind(2), w.unbind(2), k.unbind(2), decays, strict=True):
+        u.append(x_j + w_j @ states[-1])
+        states.append((states[-1] if f_j is None else f_j * states[-1]) + k_j.mT @ u[-1])
+    return torch.stack(u, dim=2), torch.stack(states[:-1], dim=2), states[-1]
 
 
-def uses_delta_kernel(read: Tensor) -> bool:
-    """Return whether the Triton kernel computes the states that ``read`` [B, H, J, C, K] reads.
+def uses_delta_kernel(w: Tensor) -> bool:
+    """Return whether the Triton kernel computes the states that ``w`` [B, H, J, C, K] reads.
 
     It does not under a dispatch mode, such as an operation counter, which does not see the products in a kernel.
     """
-    return uses_triton(read) and read.shape[-1] <= WIDEST and not is_in_torch_dispatch_mode(False)
+    return uses_triton(w) and w.shape[-1] <= WIDEST and not is_in_torch_dispatch_mode(False)
 
 
-def _states(
-    first: Tensor, own: Tensor, read: Tensor, late: Tensor, factor: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    from attentions.kernels.triton_kernels import walk
+def _states(initial: Tensor, x: Tensor, w: Tensor, k: Tensor, decay: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    from attentions.kernels.triton_kernels import delta_rule_states
 
-    return walk(first, own, read, late, factor)
+    return delta_rule_states(initial, x, w, k, decay)
 
 
 def _states_backward(
-    d_written: Tensor,
-    d_before: Tensor,
+    d_u: Tensor,
+    d_states: Tensor,
     d_last: Tensor,
-    first: Tensor,
-    own: Tensor,
-    read: Tensor,
-    late: Tensor,
-    factor: Tensor | None,
-    written: Tensor,
-    before: Tensor,
+    initial: Tensor,
+    x: Tensor,
+    w: Tensor,
+    k: Tensor,
+    decay: Tensor | None,
+    u: Tensor,
+    states: Tensor,
 ) -> list[Tensor]:
     """Return the gradients, from the reverse recurrence over the gradients of x and of the state after each block."""
-    from attentions.kernels.triton_kernels import walk
+    from attentions.kernels.triton_kernels import delta_rule_states
 
-    d_own, d_after, d_first = walk(d_last, d_written, late, read, factor, added=d_before, backwards=True)
-    gradients = [d_first.to(first.dtype), d_own.to(own.dtype), d_own @ before.mT, written @ d_after.mT]
-    if factor is not None:
-        kept = [dim for dim in (-2, -1) if factor.shape[dim] == 1]
-        products = d_after.to(accumulation_dtype(d_after.dtype)) * before
-        gradients.append(products.sum(dim=kept, keepdim=True).to(factor.dtype))
+    d_x, d_after, d_initial = delta_rule_states(d_last, d_u, k, w, decay, added=d_states, backwards=True)
+    gradients = [d_initial.to(initial.dtype), d_x.to(x.dtype), d_x @ states.mT, u @ d_after.mT]
+    if decay is not None:
+        kept = [dim for dim in (-2, -1) if decay.shape[dim] == 1]
+        products = d_after.to(accumulation_dtype(d_after.dtype)) * states
+        gradients.append(products.sum(dim=kept, keepdim=True).to(decay.dtype))
     return gradients
 
 
-def _shapes(
-    first: Tensor, own: Tensor, read: Tensor, _late: Tensor, _factor: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.empty_like(own), first.new_empty(*read.shape[:3], *first.shape[2:]), torch.empty_like(first)
+def _shapes(initial: Tensor, x: Tensor, w: Tensor, _k: Tensor, _decay: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(x), initial.new_empty(*w.shape[:3], *initial.shape[2:]), torch.empty_like(initial)
 
 
 _fused = differentiable_operator(
@@ -105,7 +100,7 @@ _fused = differentiable_operator(
     _states,
     _states_backward,
     shapes=_shapes,
-    gradients=("first", "own", "read", "late", "factor"),
+    gradients=("initial", "x", "w", "k", "decay"),
     keeps=(0, 1),
 )
 

@@ -15,10 +15,10 @@ RECURRENCE_TILE, RECURRENCE_WARPS = 256, 2
 
 @triton.jit
 def recurrence_kernel(
-    first: tl.tensor,
+    initial: tl.tensor,
     added: tl.tensor,
     factor: tl.tensor,
-    before: tl.tensor,
+    states: tl.tensor,
     last: tl.tensor,
     num_blocks: tl.tensor,
     size: tl.tensor,
@@ -30,38 +30,38 @@ def recurrence_kernel(
 ) -> None:
     """Of one row and head, some of the ``size`` numbers of a state; ``num_factors`` divides ``size``."""
     row = tl.program_id(0).to(tl.int64)
-    place = tl.program_id(1) * TILE + tl.arange(0, TILE)
-    inside = place < size
-    which = place // (size // num_factors)
-    total = tl.load(first + row * size + place, mask=inside, other=0.0).to(TYPE)
+    index = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    inside = index < size
+    of_factor = index // (size // num_factors)
+    total = tl.load(initial + row * size + index, mask=inside, other=0.0).to(TYPE)
     for step in tl.range(0, num_blocks, num_stages=4):
         block = row * num_blocks + (num_blocks - 1 - step if BACKWARDS else step)
-        one = tl.load(added + block * size + place, mask=inside, other=0.0).to(TYPE)
-        tl.store(before + block * size + place, total, mask=inside)
+        block_sum = tl.load(added + block * size + index, mask=inside, other=0.0).to(TYPE)
+        tl.store(states + block * size + index, total, mask=inside)
         if FORGETS:
-            total *= tl.load(factor + block * num_factors + which, mask=inside, other=0.0).to(TYPE)
-        total += one
-    tl.store(last + row * size + place, total, mask=inside)
+            total *= tl.load(factor + block * num_factors + of_factor, mask=inside, other=0.0).to(TYPE)
+        total += block_sum
+    tl.store(last + row * size + index, total, mask=inside)
 
 
-def scan(first: Tensor, added: Tensor, factor: Tensor | None, *, backwards: bool) -> tuple[Tensor, Tensor]:
+def recurrence_sums(initial: Tensor, added: Tensor, factor: Tensor | None, *, backwards: bool) -> tuple[Tensor, Tensor]:
     """Compute the sums before each block and after the last, at least in float32; ``backwards`` from the last block.
 
     Args:
-        first: [B, H, K, V].
+        initial: [B, H, K, V].
         added: [B, H, J, K, V].
         factor: [B, H, J, K, 1], [B, H, J, 1, 1] or None.
     """
-    first, added = first.contiguous(), added.contiguous()
-    before, last = torch.empty_like(added), torch.empty_like(first)
-    num_rows, num_blocks, size = added.shape[:2].numel(), added.shape[2], first.shape[2:].numel()
-    given = added if factor is None else factor.contiguous()  # never loaded without FORGETS
+    initial, added = initial.contiguous(), added.contiguous()
+    states, last = torch.empty_like(added), torch.empty_like(initial)
+    num_rows, num_blocks, size = added.shape[:2].numel(), added.shape[2], initial.shape[2:].numel()
+    factors = added if factor is None else factor.contiguous()  # never loaded without FORGETS
     with torch.cuda.device_of(added):
         recurrence_kernel[(num_rows, triton.cdiv(size, RECURRENCE_TILE))](
-            first,
+            initial,
             added,
-            given,
-            before,
+            factors,
+            states,
             last,
             num_blocks,
             size,
@@ -72,7 +72,7 @@ def scan(first: Tensor, added: Tensor, factor: Tensor | None, *, backwards: bool
             TILE=RECURRENCE_TILE,
             num_warps=RECURRENCE_WARPS,
         )
-    return before, last
+    return states, last
 
 
 DELTA_TILE, SMALLEST = 16, 16
@@ -81,14 +81,14 @@ DELTA_TILE, SMALLEST = 16, 16
 
 @triton.jit
 def delta_rule_kernel(
-    first: tl.tensor,
-    own: tl.tensor,
-    read: tl.tensor,
-    late: tl.tensor,
-    factor: tl.tensor,
+    initial: tl.tensor,
+    x: tl.tensor,
+    w: tl.tensor,
+    k: tl.tensor,
+    decay: tl.tensor,
     added: tl.tensor,
-    written: tl.tensor,
-    before: tl.tensor,
+    u: tl.tensor,
+    states: tl.tensor,
     last: tl.tensor,
     num_blocks: tl.tensor,
     ROWS: tl.constexpr,
@@ -105,77 +105,77 @@ def delta_rule_kernel(
 ) -> None:
     """Of one batch row and head, ``TILE`` columns of the state; FACTORS is 0 for none, 1 or KEYS."""
     row = tl.program_id(0).to(tl.int64)
-    c, k = tl.arange(0, ROW_TILE)[:, None], tl.arange(0, KEY_TILE)
+    c, key = tl.arange(0, ROW_TILE)[:, None], tl.arange(0, KEY_TILE)
     v = tl.program_id(1) * TILE + tl.arange(0, TILE)[None, :]
-    of_own, in_own = c * VALUES + v, (c < ROWS) & (v < VALUES)
-    of_keys, in_keys = c * KEYS + k[None, :], (c < ROWS) & (k < KEYS)[None, :]
-    of_state, in_state = k[:, None] * VALUES + v, (k < KEYS)[:, None] & (v < VALUES)
-    state = tl.load(first + row * KEYS * VALUES + of_state, mask=in_state, other=0.0).to(TYPE)
+    of_x, in_x = c * VALUES + v, (c < ROWS) & (v < VALUES)
+    of_keys, in_keys = c * KEYS + key[None, :], (c < ROWS) & (key < KEYS)[None, :]
+    of_state, in_state = key[:, None] * VALUES + v, (key < KEYS)[:, None] & (v < VALUES)
+    state = tl.load(initial + row * KEYS * VALUES + of_state, mask=in_state, other=0.0).to(TYPE)
     for step in tl.range(0, num_blocks, num_stages=STAGES):
         block = row * num_blocks + (num_blocks - 1 - step if BACKWARDS else step)
-        u = tl.load(own + block * ROWS * VALUES + of_own, mask=in_own, other=0.0).to(TYPE)
-        r = tl.load(read + block * ROWS * KEYS + of_keys, mask=in_keys, other=0.0).to(TYPE)
-        rows = tl.load(late + block * ROWS * KEYS + of_keys, mask=in_keys, other=0.0).to(TYPE)
-        tl.store(before + block * KEYS * VALUES + of_state, state, mask=in_state)
-        u = tl.dot(r, state, acc=u, input_precision="tf32x3", out_dtype=TYPE)
-        tl.store(written + block * ROWS * VALUES + of_own, u, mask=in_own)
+        u_j = tl.load(x + block * ROWS * VALUES + of_x, mask=in_x, other=0.0).to(TYPE)
+        w_j = tl.load(w + block * ROWS * KEYS + of_keys, mask=in_keys, other=0.0).to(TYPE)
+        k_j = tl.load(k + block * ROWS * KEYS + of_keys, mask=in_keys, other=0.0).to(TYPE)
+        tl.store(states + block * KEYS * VALUES + of_state, state, mask=in_state)
+        u_j = tl.dot(w_j, state, acc=u_j, input_precision="tf32x3", out_dtype=TYPE)
+        tl.store(u + block * ROWS * VALUES + of_x, u_j, mask=in_x)
         if FACTORS == 1:
-            state *= tl.load(factor + block).to(TYPE)
+            state *= tl.load(decay + block).to(TYPE)
         if FACTORS > 1:
-            state *= tl.load(factor + block * KEYS + k, mask=k < KEYS, other=0.0).to(TYPE)[:, None]
+            state *= tl.load(decay + block * KEYS + key, mask=key < KEYS, other=0.0).to(TYPE)[:, None]
         if ADDS:
             state += tl.load(added + block * KEYS * VALUES + of_state, mask=in_state, other=0.0).to(TYPE)
-        state = tl.dot(tl.trans(rows), u, acc=state, input_precision="tf32x3", out_dtype=TYPE)
+        state = tl.dot(tl.trans(k_j), u_j, acc=state, input_precision="tf32x3", out_dtype=TYPE)
     tl.store(last + row * KEYS * VALUES + of_state, state, mask=in_state)
 
 
-def walk(
-    first: Tensor,
-    own: Tensor,
-    read: Tensor,
-    late: Tensor,
-    factor: Tensor | None,
+def delta_rule_states(
+    initial: Tensor,
+    x: Tensor,
+    w: Tensor,
+    k: Tensor,
+    decay: Tensor | None,
     *,
     added: Tensor | None = None,
     backwards: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return written rows and the states before each block and after the last, summed in float32 or wider.
+    """Return u and the states before each block and after the last, summed in float32 or wider.
 
     Args:
-        first: [B, H, K, V].
-        own: [B, H, J, C, V].
-        read, late: [B, H, J, C, K].
-        factor: [B, H, J, K, 1], [B, H, J, 1, 1] or None.
+        initial: [B, H, K, V].
+        x: [B, H, J, C, V].
+        w, k: [B, H, J, C, K].
+        decay: [B, H, J, K, 1], [B, H, J, 1, 1] or None.
         added: to the state after each block, [B, H, J, K, V], or None.
         backwards: from the last block on.
     """
-    first, own, read, late = (x.contiguous() for x in (first, own, read, late))
-    (num_blocks, num_rows, num_keys), num_values = read.shape[2:], first.shape[3]
-    written, last = torch.empty_like(own), torch.empty_like(first)
-    before = first.new_empty(*read.shape[:3], num_keys, num_values)
-    with torch.cuda.device_of(own):
-        delta_rule_kernel[(read.shape[:2].numel(), triton.cdiv(num_values, DELTA_TILE))](
-            first,
-            own,
-            read,
-            late,
-            own if factor is None else factor.contiguous(),  # never loaded if FACTORS is 0
-            own if added is None else added.contiguous(),
-            written,
-            before,
+    initial, x, w, k = (x.contiguous() for x in (initial, x, w, k))
+    (num_blocks, num_rows, num_keys), num_values = w.shape[2:], initial.shape[3]
+    u, last = torch.empty_like(x), torch.empty_like(initial)
+    states = initial.new_empty(*w.shape[:3], num_keys, num_values)
+    with torch.cuda.device_of(x):
+        delta_rule_kernel[(w.shape[:2].numel(), triton.cdiv(num_values, DELTA_TILE))](
+            initial,
+            x,
+            w,
+            k,
+            x if decay is None else decay.contiguous(),  # never loaded if FACTORS is 0
+            x if added is None else added.contiguous(),
+            u,
+            states,
             last,
             num_blocks,
             ROWS=num_rows,
             KEYS=num_keys,
             VALUES=num_values,
-            FACTORS=0 if factor is None else factor.shape[3],
+            FACTORS=0 if decay is None else decay.shape[3],
             ADDS=added is not None,
             BACKWARDS=backwards,
-            TYPE=tl.float64 if accumulation_dtype(own.dtype) is torch.float64 else tl.float32,
+            TYPE=tl.float64 if accumulation_dtype(x.dtype) is torch.float64 else tl.float32,
             **tiles(num_rows, num_keys),
             num_warps=num_warps(num_keys),
         )
-    return written, before, last
+    return u, states, last
 
 
 def tiles(num_rows: int, num_keys: int) -> dict[str, int]:

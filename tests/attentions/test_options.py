@@ -44,7 +44,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"segment": 6, "memory": 5, "compressed": 4, "factor": 3},
         {"segment": 4, "memory": 3, "compressed": 9, "factor": 2, "position": "none"},
     ],
-    "cosformer": [{"kernel": "leaky_relu"}, {"reweight": False}, {"reweighting_length": 9, "kernel": "elu1"}],
+    "cosformer": [{}, {"kernel": "leaky_relu"}, {"reweight": False}, {"reweighting_length": 9, "kernel": "elu1"}],
     "deltanet": [{"conv_size": 0}, {"conv_size": 3, "negative_eigenvalues": True}],
     "diag_attention": [
         {"block_size": 4},
@@ -68,7 +68,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "image_local": [{"block": 8, "memory": 5}, {"block": 1, "memory": 3}, IMAGE],
     "lara": [{"num_landmarks": 4}],
     "lightning": [{"conv_size": 3}, LATE, {"variant": "released"}, {"variant": "repository"} | MIDDLE],
-    "linear": [{"kernel": "relu"}, {"kernel": "leaky_relu"}, {"kernel": "identity"}],
+    "linear": [{}, {"kernel": "relu"}, {"kernel": "leaky_relu"}, {"kernel": "identity"}],
     "linformer": [{"num_landmarks": 5, "max_length": 80}, {"max_length": 80, "share": "key_value"}],
     "local": [{}, {"window_size": 1}, {"window_size": 5, "extent": "per_side"}, {"window_size": 90}],
     "logsparse": [{"local": 3, "kernel_size": 2}, {"local": 4, "restart": 9, "kernel_size": 3}, {"restart": 1}],
@@ -97,7 +97,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         NSA | {"block_size": 4, "compression": "mean", "separate_kv": False},
     ],
     "nystromformer": [{"num_landmarks": 4}, {"num_landmarks": 5, "conv_kernel_size": 3, "logit_scale": "linear"}],
-    "performer": [{"denominator_floor": 0.1}],
+    "performer": [{"num_features": 5}, {"denominator_floor": 0.1}],
     "poolingformer": [
         {"window": 3, "pooled_window": 9},
         {"window": 0, "pooled_window": 4, "kernel_size": 3, "pooling": "mean"},
@@ -163,6 +163,8 @@ DROPOUT = {"axial", "bigbird", "etc", "funnel", "local", "longformer", "longshor
 
 @pytest.fixture(autouse=True)
 def _in_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunks, "CPU_TOKENS", 1)
+    monkeypatch.setattr(chunks, "MULTIPLE", 8)  # tokens at once
     monkeypatch.setattr(chunks, "CPU_WEIGHTS", 1)  # several blocks of targets
     monkeypatch.setattr(chunks, "CPU_ELEMENTS", 2**13)  # a few queries at a time
     monkeypatch.setattr(scatterbrain, "CPU_BLOCK", 4)

@@ -137,3 +137,15 @@ def test_half_precision_forms_its_logits_in_float32() -> None:
     exact = by_blocks(query.float(), key.float(), value.float(), Window(20, 3))
     error = (by_blocks(query, key, value, Window(20, 3)).float() - exact).norm() / exact.norm()
     assert error < 3e-3
+
+
+@pytest.mark.parametrize("offset", [0, 40])
+def test_keys_that_no_window_reaches_have_no_gradient(offset: int) -> None:
+    """Before the first window, and after the last one."""
+    query = torch.randn(1, 2, 100, 4)
+    key, value = (torch.randn(1, 2, 100 + offset + 200, 4, requires_grad=True) for _ in range(2))
+    output = window_attention(query, key, value, Window(5, 2, offset=offset))
+    for gradient in torch.autograd.grad(output.sin().sum(), [key, value]):
+        assert not gradient[:, :, : max(offset - 5, 0)].any()
+        assert not gradient[:, :, 100 + offset + 2 :].any()
+        assert gradient[:, :, offset : offset + 100].ne(0).all()
