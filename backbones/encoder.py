@@ -99,8 +99,8 @@ class Encoder(Backbone):
             is_xavier=False,
         )
         self.final_norm = nn.LayerNorm(embed_dim)
-        read = 4 * embed_dim if pairs else embed_dim
-        self.head = nn.Sequential(nn.Linear(read, ffn_dim), nn.ReLU(), nn.Linear(ffn_dim, num_classes))
+        width = 4 * embed_dim if pairs else embed_dim
+        self.head = nn.Sequential(nn.Linear(width, ffn_dim), nn.ReLU(), nn.Linear(ffn_dim, num_classes))
         step_tables = [] if self.layer_stack is None else self.layer_stack.modules()
         for table in (self.embedding.tokens, positions.table, *step_tables):
             if isinstance(table, nn.Embedding):

@@ -211,18 +211,16 @@ class VarianceAdaptor(nn.Module):
         """Return expanded tokens, durations, and the predicted log(duration + 1), pitch and energy."""
         log_duration = self.duration(x, padding_mask)
         predicted_pitch = self.pitch(x, padding_mask)
-        x = x + self.pitch_embedding(torch.bucketize(_given(pitch, predicted_pitch), self.pitch_bounds))
+        pitch = predicted_pitch.detach() if pitch is None else pitch
+        x = x + self.pitch_embedding(torch.bucketize(pitch, self.pitch_bounds))
         predicted_energy = self.energy(x, padding_mask)
-        x = x + self.energy_embedding(torch.bucketize(_given(energy, predicted_energy), self.energy_bounds))
+        energy = predicted_energy.detach() if energy is None else energy
+        x = x + self.energy_embedding(torch.bucketize(energy, self.energy_bounds))
         if durations is None:
             durations = predicted_durations(log_duration, padding_mask, self.max_frames)
         elif padding_mask is not None:
             durations = durations.masked_fill(padding_mask, 0)
         return x, durations, (log_duration, predicted_pitch, predicted_energy)
-
-
-def _given(target: Tensor | None, predicted: Tensor) -> Tensor:
-    return predicted.detach() if target is None else target
 
 
 class Predictor(nn.Module):

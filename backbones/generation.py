@@ -168,19 +168,20 @@ def beam_search(
     for length in range(limits.max_length):
         scores = limits.block(logits.float().log_softmax(dim=-1), beams.tokens.flatten(0, 1)[:, :length])
         scores = (beams.scores.unsqueeze(2) + scores.unflatten(0, (batch_size, num_beams))).flatten(1)
-        best, place = scores.topk(min(2 * num_beams, scores.shape[1]), dim=1)
-        candidates = beams.extend(place // vocab_size, place % vocab_size, length, best)
+        best, flat = scores.topk(min(2 * num_beams, scores.shape[1]), dim=1)
+        candidates = beams.extend(flat // vocab_size, flat % vocab_size, length, best)
         if limits.end is not None:
             has_ended = candidates.tokens[:, :, length] == limits.end
             is_done = endings.scores.isfinite().all(dim=1, keepdim=True)
-            ended = candidates.where(has_ended & ~is_done).take(slice(0, num_beams))
+            ended = candidates.where(has_ended & ~is_done)
+            ended = Beams(ended.tokens[:, :num_beams], ended.scores[:, :num_beams])
             endings = endings.merge(ended, (length + 1) ** length_penalty)
             candidates = candidates.where(~has_ended)
             if bool(endings.scores.isfinite().all()):
                 break
         beams, chosen = candidates.best(num_beams)
         if length + 1 < limits.max_length:
-            origin = (place // vocab_size).gather(1, chosen)
+            origin = (flat // vocab_size).gather(1, chosen)
             state = state.select((first_beam + origin).flatten(), shared=shared)
             logits, state = backbone.step(beams.tokens[:, :, length].flatten(), state)
     else:
@@ -215,14 +216,11 @@ class Beams:
     def where(self, keep: Tensor) -> Beams:
         return Beams(self.tokens, self.scores.masked_fill(~keep, float("-inf")))
 
-    def take(self, places: slice) -> Beams:
-        return Beams(self.tokens[:, places], self.scores[:, places])
-
     def best(self, number: int) -> tuple[Beams, Tensor]:
         """Return the ``number`` hypotheses with the largest scores, and their indices [B, number]."""
-        scores, places = self.scores.topk(number, dim=1)
-        tokens = self.tokens.gather(1, places.unsqueeze(2).expand(-1, -1, self.tokens.shape[2]))
-        return Beams(tokens, scores), places
+        scores, indices = self.scores.topk(number, dim=1)
+        tokens = self.tokens.gather(1, indices.unsqueeze(2).expand(-1, -1, self.tokens.shape[2]))
+        return Beams(tokens, scores), indices
 
     def merge(self, others: Beams, divisor: float) -> Beams:
         """Keep the best of these and of ``others``, whose scores are divided by ``divisor`` first."""

@@ -171,11 +171,8 @@ class MixerLayer(nn.Module):
         self.feed_forward = Branch(embed_dim, ffn_dim) if ffn_dim else nn.Identity()
         if make_attention.pattern.is_cross:
             self.source_norm = nn.LayerNorm(embed_dim)
-            self.source_feed_forward = (
-                Branch(embed_dim, ffn_dim)
-                if ffn_dim and layer_position.index + 1 < layer_position.num_layers
-                else nn.Identity()
-            )
+            is_last = layer_position.index + 1 == layer_position.num_layers
+            self.source_feed_forward = Branch(embed_dim, ffn_dim) if ffn_dim and not is_last else nn.Identity()
 
     def forward(self, x: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Map [B, N, D] to [B, N, D]; also return ``memory`` [B, M, D] for the next layer in the cross patterns."""
@@ -242,5 +239,5 @@ class Decompression(nn.Module):
 
     def forward(self, packed: Tensor) -> Tensor:
         """Map [B, D] to [B, count, D]."""
-        places = torch.arange(self.count, device=packed.device).unsqueeze(0)
-        return self.maps(packed.unsqueeze(1) + self.positions(places))
+        index = torch.arange(self.count, device=packed.device).unsqueeze(0)
+        return self.maps(packed.unsqueeze(1) + self.positions(index))

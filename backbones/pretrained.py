@@ -179,8 +179,8 @@ def _split_projections(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     split = {}
     for name, weight in weights.items():
         if ".qkv." in name:
-            for projection, part in zip("qkv", torch.chunk(weight, 3), strict=True):
-                split[name.replace(".qkv.", f".{projection}_proj.")] = part
+            for letter, projection in zip("qkv", torch.chunk(weight, 3), strict=True):
+                split[name.replace(".qkv.", f".{letter}_proj.")] = projection
         else:
             split[name] = weight
     return split

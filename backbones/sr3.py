@@ -62,11 +62,9 @@ class SR3(Backbone):
         depths = (LayerPosition(index, count) for index in range(count))
 
         def block(channels_in: int, channels: int, *, attend: bool) -> Block:
-            attention = (
-                make_attention(Pattern.NS, embed_dim=channels, num_heads=1, layer_position=next(depths))
-                if attend
-                else None
-            )
+            attention = None
+            if attend:
+                attention = make_attention(Pattern.NS, embed_dim=channels, num_heads=1, layer_position=next(depths))
             return Block(channels_in, channels, base_channels, attention, dropout=dropout, groups=norm_groups)
 
         self.noise_level = NoiseLevel(base_channels)
@@ -123,18 +121,16 @@ class SR3(Backbone):
         x = self.input(image)
         skipped = [x]
         for module in self.down:
-            x = self._run(module, x, level)
+            x = self.run_layer(module, x, level) if isinstance(module, Block) else module(x)
             skipped.append(x)
-        for module in self.middle:
-            x = self._run(module, x, level)
+        for block in self.middle:
+            x = self.run_layer(block, x, level)
         for module in self.up:
-            x = self._run(module, torch.cat([x, skipped.pop()], dim=1) if isinstance(module, Block) else x, level)
+            if isinstance(module, Block):
+                x = self.run_layer(module, torch.cat([x, skipped.pop()], dim=1), level)
+            else:
+                x = module(x)
         return self.output(x)
-
-    def _run(self, module: nn.Module, x: Tensor, level: Tensor) -> Tensor:
-        if isinstance(module, Block):
-            return self.run_layer(module, x, level)
-        return module(x)
 
 
 class NoiseLevel(nn.Module):

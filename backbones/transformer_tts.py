@@ -117,9 +117,9 @@ class TransformerTTS(Decoder):
         """
         memory = self.encode(tokens, padding_mask)
         self._check_frames(len(tokens), frames, frame_padding)
-        before = F.pad(hide(frames, frame_padding)[:, :-1], (0, 0, 1, 0))
+        shifted = F.pad(hide(frames, frame_padding)[:, :-1], (0, 0, 1, 0))
         index = number_positions(frames, frame_padding)
-        x = self.dropout(self.decoder_positions(self.prenet(before), index))
+        x = self.dropout(self.decoder_positions(self.prenet(shifted), index))
         x = self.decoder_layers(x, frame_padding, memory, padding_mask, checkpointed=self.checkpoint_activations)
         x = self.decoder_norm(x)
         predicted = self.output(x)
@@ -189,12 +189,12 @@ class TransformerTTS(Decoder):
         batch_size, width = len(tokens), self.num_mels * self.frames_per_step
         previous = self.output.weight.new_zeros(batch_size, width)
         output = previous.new_zeros(batch_size, max_steps, width)
-        given = 0 if prompt_frames is None else self._check_prompt(batch_size, prompt_frames, max_steps)
+        prompt_steps = 0 if prompt_frames is None else self._check_prompt(batch_size, prompt_frames, max_steps)
         num_steps = torch.full((batch_size,), max_steps, device=tokens.device)
         rows = torch.arange(batch_size, device=tokens.device)  # unfinished sequences; finished ones are dropped
         for step in range(max_steps):
             previous, stop, state = self.step(previous, state)
-            if prompt_frames is not None and step < given:
+            if prompt_frames is not None and step < prompt_steps:
                 previous, stop = prompt_frames[:, step].to(previous.dtype), torch.full_like(stop, -torch.inf)
             output[rows, step] = previous.to(output.dtype)
             ends = stop.float().sigmoid() > threshold

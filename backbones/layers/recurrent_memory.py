@@ -32,18 +32,12 @@ def reset_mems(mems: DecodeState, rows: Tensor) -> DecodeState:
     return {**mems, COUNT: mems[COUNT].masked_fill(rows, 0)}
 
 
-def mems_padding(mems: DecodeState) -> Tensor:
-    """Return the mask of empty entries, bool [B, P]."""
-    number = torch.arange(mems[INPUTS].shape[2], 0, -1, device=mems[COUNT].device)
-    return number > mems[COUNT].unsqueeze(1)
-
-
 def read_after(
     layers: LayerStack, mems: DecodeState, x: Tensor, padding_mask: Tensor | None, *, checkpointed: bool
 ) -> tuple[Tensor, DecodeState]:
     """Apply the layers to a block ``x`` [B, N, D] that follows ``mems``; return the outputs and the new memory."""
     padding = x.new_zeros(x.shape[:2], dtype=torch.bool) if padding_mask is None else padding_mask
-    empty = mems_padding(mems)
+    empty = torch.arange(mems[INPUTS].shape[2], 0, -1, device=x.device) > mems[COUNT].unsqueeze(1)
     hidden = torch.cat([empty, padding], dim=1)
     inputs = []
     for layer, earlier in zip(
