@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from backbones.layers.gates import GRUGate
 from cab import UserError
-from tests.backbones.language_models import padding, small, tokens
+from tests.backbones.language_models import small, tokens
 
 
 def written_out(gate: GRUGate, x: Sequence[float], y: Sequence[float]) -> list[float]:
@@ -59,13 +59,6 @@ def test_the_bias_says_how_near_a_network_starts_to_the_identity(gate_bias: floa
     x = backbone.decoder_embedding(ids, torch.arange(11)[None])
     y = backbone.decoder_layers[0](x)
     assert low <= (y - x).norm() / x.norm() <= high
-
-
-def test_decoding_is_training() -> None:
-    backbone, ids, mask = small("gpt2", "CS", "linear", residual="gtrxl"), tokens(5, 19), padding(19)
-    logits, _ = backbone.prefill(ids, backbone.init_state(5), padding_mask=mask)
-    last = mask.shape[1] - 1 - (~mask).flip(1).int().argmax(dim=1)
-    torch.testing.assert_close(logits, backbone(ids, mask)[torch.arange(5), last])
 
 
 def test_mistakes() -> None:

@@ -139,6 +139,35 @@ def test_a_padded_row_gives_what_it_gives_alone(name: str, pattern: str, attenti
     compare_gradients(backbone, together, alone)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"residual": "gtrxl"},
+        {"reversible": True},
+        {"weight_sharing": "universal"},
+        {"weight_sharing": "universal", "halting": "act"},
+    ],
+    ids=lambda options: " ".join(map(str, options.values())),
+)
+def test_layers_of_every_kind_are_padded_causal_and_decoded(options: dict[str, Any]) -> None:
+    backbone, ids, mask = small("gpt2", "CS", "linear", num_layers=3, **options), tokens(5, 13), padding(13)
+    if "halting" in options:  # some tokens early, some never
+        nn.init.normal_(backbone.layer_stack.halting.weight, std=0.3)
+        nn.init.constant_(backbone.layer_stack.halting.bias, -0.8)
+    together, expected = backbone(ids, mask), backbone(ids)
+    for row in range(5):
+        torch.testing.assert_close(together[row, ~mask[row]], backbone(ids[row : row + 1, ~mask[row]])[0])
+    torch.testing.assert_close(backbone(ids[:, :9]), expected[:, :9])
+    logits, state = backbone.prefill(ids[:, :7], backbone.init_state(5))
+    torch.testing.assert_close(logits, expected[:, 6])
+    for index in range(7, 13):
+        logits, state = backbone.step(ids[:, index], state)
+        torch.testing.assert_close(logits, expected[:, index])
+    logits, _ = backbone.prefill(ids, backbone.init_state(5), padding_mask=mask)
+    last = mask.shape[1] - 1 - (~mask).flip(1).int().argmax(dim=1)
+    torch.testing.assert_close(logits, together[torch.arange(5), last])
+
+
 @pytest.mark.parametrize(("name", "pattern"), [("gpt2", "CS"), ("transformer", "CS"), ("transformer", "CC")])
 def test_no_logit_depends_on_later_tokens(name: str, pattern: str) -> None:
     backbone = small(name, pattern)
@@ -173,17 +202,18 @@ def test_slots() -> None:
 
 
 def test_initialization() -> None:
-    gpt2 = build_backbone("gpt2", pattern="CS", vocab_size=3000, embed_dim=96, num_heads=4, ffn_dim=200)
+    sizes = {"vocab_size": 3000, "embed_dim": 96, "num_heads": 4, "ffn_dim": 200, "num_layers": 4}
+    gpt2 = build_backbone("gpt2", pattern="CS", **sizes)
     assert gpt2.decoder_embedding.tokens.weight.std().item() == pytest.approx(96**-0.5, rel=0.02)
     expand = gpt2.decoder_layers[0].feed_forward.expand
     assert expand.weight.std().item() == pytest.approx((2 / 296) ** 0.5, rel=0.05)
     assert not expand.bias.any()
-    roberta = build_backbone("roberta", pattern="NS", vocab_size=3000, embed_dim=96, num_heads=4, ffn_dim=200)
+    roberta = build_backbone("roberta", pattern="NS", **sizes)
     layer = roberta.layers[3]
     tables = [roberta.embedding.tokens, roberta.embedding.positions.table]
     for module in (*tables, layer.feed_forward.expand, layer.self_attention.q_proj, layer.self_attention.out_proj):
         assert module.weight.std().item() == pytest.approx(0.02, rel=0.05)
-    narrow = build_backbone("roberta", pattern="NS", embed_dim=96, num_heads=4, ffn_dim=200, init_std=0.125)
+    narrow = build_backbone("roberta", pattern="NS", **sizes, init_std=0.125)
     assert narrow.layers[0].feed_forward.expand.weight.std().item() == pytest.approx(0.125, rel=0.05)
     # With a number, attentions keep their own: Xavier uniform with gain 1/sqrt(2).
     assert narrow.layers[3].self_attention.q_proj.weight.std().item() == pytest.approx((1 / 192) ** 0.5, rel=0.05)
@@ -192,9 +222,6 @@ def test_initialization() -> None:
     for backbone, bound in ((gpt2.eval(), 1.5), (roberta.eval(), 0.2)):
         loss = F.cross_entropy(backbone(ids).flatten(0, 1), torch.randint(3000, (100,)))
         assert abs(loss.item() - math.log(3000)) < bound
-
-
-# --- how they compute it -------------------------------------------------------------------------------------------
 
 
 # --- what they refuse ----------------------------------------------------------------------------------------------

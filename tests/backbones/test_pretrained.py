@@ -13,12 +13,11 @@ from backbones.gpt2 import GPT2
 from backbones.pretrained import load_fairseq_roberta, load_huggingface_gpt2, load_huggingface_roberta
 from backbones.roberta import RoBERTa
 from cab import UserError
+from engines.fairseq.weights import fairseq_weights
 from tests.backbones.language_models import padding, small
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel  # takes seconds to import
-
-pytestmark = pytest.mark.slow
 
 AS_RELEASED = {"positions": "learned", "max_length": 31, "scale_embedding": False, "activation": "gelu_tanh"}
 
@@ -78,6 +77,7 @@ def right_padded() -> tuple[Tensor, Tensor]:
     return ids, mask
 
 
+@pytest.mark.slow
 def test_gpt2_in_hugging_faces_layout(released_gpt2: PreTrainedModel) -> None:
     weights = randomize(released_gpt2)
     backbone = empty_gpt2()
@@ -91,17 +91,27 @@ def test_gpt2_in_hugging_faces_layout(released_gpt2: PreTrainedModel) -> None:
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["new names", "old names"])
-def test_roberta_in_fairseqs_layout(released_roberta: PreTrainedModel, old: bool) -> None:
-    """The weights of the reference model under fairseq's names, of 2019's release and of later checkpoints."""
-    nn.init.zeros_(released_roberta.roberta.embeddings.token_type_embeddings.weight)  # fairseq has none
-    weights = randomize(released_roberta)
-    weights["roberta.embeddings.token_type_embeddings.weight"].zero_()
-    released_roberta.load_state_dict(weights)
-    backbone = empty_roberta()
-    assert load_fairseq_roberta(backbone, fairseq_layout(weights, old)) == []
-    compare_roberta(backbone, released_roberta)
+def test_roberta_in_fairseqs_layout(old: bool) -> None:
+    """Under the names of later checkpoints, and of 2019's release, which joins the projections."""
+    ours, target = empty_roberta(), empty_roberta()
+    weights = fairseq_weights(ours) | {"classification_heads.mnli.dense.weight": torch.zeros(24, 24)}
+    layer = "encoder.sentence_encoder.layers.1."
+    modules = [*(f"self_attn.{x}_proj" for x in ("q", "k", "v", "out")), "self_attn_layer_norm", "fc1", "fc2"]
+    assert {name.removeprefix(layer) for name in weights if name.startswith(layer)} == {
+        f"{module}.{kind}" for module in [*modules, "final_layer_norm"] for kind in ("weight", "bias")
+    }
+    assert {"encoder.sentence_encoder.layernorm_embedding.bias", "encoder.lm_head.layer_norm.bias"} <= weights.keys()
+    if old:
+        names = {name: name.replace("encoder.", "decoder.", 1) for name in weights}
+        weights = {names[name].replace("layernorm_embedding", "emb_layer_norm"): x for name, x in weights.items()}
+        for name in [name for name in weights if ".self_attn.q_proj." in name]:
+            parts = [weights.pop(name.replace("q_proj", f"{x}_proj")) for x in "qkv"]
+            weights[name.replace("q_proj.", "in_proj_")] = torch.cat(parts)
+    assert load_fairseq_roberta(target, weights) == []
+    assert all(torch.equal(x, target.state_dict()[name]) for name, x in ours.state_dict().items())
 
 
+@pytest.mark.slow
 def test_roberta_in_hugging_faces_layout(released_roberta: PreTrainedModel) -> None:
     weights = randomize(released_roberta)
     backbone = empty_roberta()
@@ -118,46 +128,7 @@ def compare_roberta(backbone: RoBERTa, released: PreTrainedModel) -> None:
     assert expected.abs().max() > 1.0
 
 
-def fairseq_layout(weights: dict[str, Tensor], old: bool) -> dict[str, Tensor]:
-    """A RobertaForMaskedLM state dict as a fairseq checkpoint's ``model``."""
-    side = "decoder" if old else "encoder"
-    encoder = f"{side}.sentence_encoder."
-    names = {
-        "roberta.embeddings.word_embeddings.weight": f"{encoder}embed_tokens.weight",
-        "roberta.embeddings.position_embeddings.weight": f"{encoder}embed_positions.weight",
-    }
-    norm = "emb_layer_norm" if old else "layernorm_embedding"
-    for kind in ("weight", "bias"):
-        names[f"roberta.embeddings.LayerNorm.{kind}"] = f"{encoder}{norm}.{kind}"
-        names[f"lm_head.dense.{kind}"] = f"{side}.lm_head.dense.{kind}"
-        names[f"lm_head.layer_norm.{kind}"] = f"{side}.lm_head.layer_norm.{kind}"
-        for layer in range(2):
-            theirs, ours = f"roberta.encoder.layer.{layer}.", f"{encoder}layers.{layer}."
-            for module, name in (
-                ("attention.self.query", "self_attn.q_proj"),
-                ("attention.self.key", "self_attn.k_proj"),
-                ("attention.self.value", "self_attn.v_proj"),
-                ("attention.output.dense", "self_attn.out_proj"),
-                ("attention.output.LayerNorm", "self_attn_layer_norm"),
-                ("intermediate.dense", "fc1"),
-                ("output.dense", "fc2"),
-                ("output.LayerNorm", "final_layer_norm"),
-            ):
-                names[f"{theirs}{module}.{kind}"] = f"{ours}{name}.{kind}"
-    layout = {names[name]: weights[name] for name in names}
-    layout[f"{side}.lm_head.weight"] = weights["lm_head.decoder.weight"]
-    layout[f"{side}.lm_head.bias"] = weights["lm_head.bias"]
-    if old:
-        for layer, kind in ((layer, kind) for layer in range(2) for kind in ("weight", "bias")):
-            start = f"{encoder}layers.{layer}.self_attn."
-            parts = [layout.pop(f"{start}{name}_proj.{kind}") for name in "qkv"]
-            layout[f"{start}in_proj_{kind}"] = torch.cat(parts)
-    else:
-        layout[f"{encoder}version"] = torch.tensor([3.0])
-        layout["classification_heads.mnli.dense.weight"] = torch.zeros(24, 24)
-    return layout
-
-
+@pytest.mark.slow
 def test_another_attention_takes_the_projections_and_keeps_its_own(released_gpt2: PreTrainedModel) -> None:
     weights = randomize(released_gpt2)
     backbone = empty_gpt2("abc")
@@ -169,6 +140,7 @@ def test_another_attention_takes_the_projections_and_keeps_its_own(released_gpt2
     assert torch.equal(attention.k_proj.weight, weights["transformer.h.1.attn.c_attn.weight"][:, 24:48].t())
 
 
+@pytest.mark.slow
 def test_names_and_shapes_that_do_not_fit(released_gpt2: PreTrainedModel) -> None:
     weights = randomize(released_gpt2)
     bare = {name.removeprefix("transformer."): weight for name, weight in weights.items() if name != "lm_head.weight"}

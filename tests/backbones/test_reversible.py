@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from backbones.layers import reversible
-from cab import Backbone, UserError, build_backbone
+from cab import Backbone, build_backbone
 from cab.training import auxiliary_loss
 from cab.verification.growth import peak_bytes
 from tests.backbones.language_models import VOCABULARY, padding, small, tokens
@@ -88,25 +88,6 @@ def test_memory_hardly_grows_with_depth() -> None:
 
     assert peak(8, reversible=True) <= 1.15 * peak(2, reversible=True)
     assert peak(8) > 2 * peak(2)
-
-
-def test_decoding_is_training() -> None:
-    backbone, ids, mask = network("gpt2", "linear"), tokens(5, 19), padding(19)
-    expected = backbone(ids, mask)
-    state = backbone.init_state(5)
-    logits, state = backbone.prefill(ids[:, :11], state)
-    torch.testing.assert_close(logits, backbone(ids[:, :11])[:, -1])
-    for place in range(11, 19):
-        logits, state = backbone.step(ids[:, place], state)
-    torch.testing.assert_close(logits, backbone(ids)[:, -1])
-    logits, _ = backbone.prefill(ids, backbone.init_state(5), padding_mask=mask)
-    last = mask.shape[1] - 1 - (~mask).flip(1).int().argmax(dim=1)
-    torch.testing.assert_close(logits, expected[torch.arange(5), last])
-
-
-def test_what_does_not_go_together() -> None:
-    with pytest.raises(UserError, match="reversible=true recomputes activations already: remove checkpoint_act"):
-        network("gpt2", checkpoint_activations=True)
 
 
 def test_a_gradient_that_leaves_out_the_output_is_named() -> None:

@@ -15,7 +15,7 @@ from backbones.transformer_tts import TransformerTTS
 from cab import UserError, build_backbone
 
 SMALL = {"num_tokens": 19, "num_mels": 3, "frames_per_step": 2, "embed_dim": 16, "num_heads": 2, "ffn_dim": 24}
-SMALL |= {"encoder_layers": 2, "decoder_layers": 2, "prenet_dim": 8, "encoder_convs": 2}
+SMALL |= {"encoder_layers": 2, "decoder_layers": 2, "prenet_dim": 8, "postnet_dim": 16, "encoder_convs": 2}
 OPTIONS = {"local": {"window_size": 3}, "abc": {"num_landmarks": 4}, "cosformer": {"reweighting_length": 30}}
 OPTIONS |= {"performer": {"num_features": 8}}
 SOURCE, STEPS = (8, 5, 3), (7, 9, 4)
@@ -89,7 +89,7 @@ def test_synthesis_step_by_step_is_teacher_forcing(attention: str, pattern: str)
 
 
 @pytest.mark.usefixtures("_no_dropout_in_the_prenet")
-@pytest.mark.parametrize(("attention", "pattern"), [("vanilla", "NS"), ("lara", "NS"), *CAUSAL[:3], *CROSS[:3]])
+@pytest.mark.parametrize(("attention", "pattern"), [("vanilla", "NS"), ("lara", "NS"), *CAUSAL[1:3], *CROSS[1:3]])
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_a_padded_sentence_is_read_as_alone(attention: str, pattern: str, side: str) -> None:
     """Outputs and the gradients of all parameters."""

@@ -141,23 +141,6 @@ def test_halting_is_graves() -> None:
         torch.testing.assert_close(again, plain, msg=lambda text, name=name: f"{name}: {text}")
 
 
-@pytest.mark.parametrize("kind", [universal, halting])
-def test_rows_are_padded_decoded_and_causal(kind: Any) -> None:
-    backbone, ids, mask = kind("linear"), tokens(5, 19), padding(19)
-    together = backbone(ids, mask)
-    for row in range(5):
-        alone = backbone(ids[row : row + 1, ~mask[row]])
-        torch.testing.assert_close(together[row : row + 1, ~mask[row]], alone)
-    later = ids.clone()
-    later[:, 9:] = (later[:, 9:] + 1) % 23
-    torch.testing.assert_close(backbone(later)[:, :9], backbone(ids)[:, :9])
-    logits, state = backbone.prefill(ids[:, :7], backbone.init_state(5))
-    torch.testing.assert_close(logits, backbone(ids)[:, 6])
-    for place in range(7, 19):
-        logits, state = backbone.step(ids[:, place], state)
-        torch.testing.assert_close(logits, backbone(ids)[:, place])
-
-
 def test_padding_costs_nothing_and_evaluation_neither() -> None:
     backbone, ids, mask = halting().train(), tokens(5, 19), padding(19)
     backbone(ids, mask)
