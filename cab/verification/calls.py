@@ -7,8 +7,8 @@ import itertools
 import random
 import sys
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
@@ -17,47 +17,49 @@ from torch import Tensor, nn
 
 from cab.training import TrainableModule, auxiliary_loss
 from cab.verification.check import Measurements, check
-from cab.verification.compare import LEAK, ROUNDING, difference, gradient_floor
+from cab.verification.compare import LEAK, ROUNDING, difference, differences
 from cab.verification.decoding import decode
 from cab.verification.inputs import Inputs, Module, outputs_and_gradients
 from cab.verification.subject import Subject
+
+MODES = ("training", "evaluation")
+
+CALLS, QUICK_CALLS = 200, 60
+"""Numbers of small calls of one module in training mode, in the full and in the quick suite."""
+
+THREADS = 4
+DEPTH = 4
+"""Levels of containers and objects that are searched for values that change."""
 
 
 @check("determinism", "relative error between two runs with one seed")
 def same_seed(subject: Subject) -> Measurements:
     """Two modules built and run in training mode with the same seed give bit-identical outputs."""
     for length, dropout in ((17, 0.0), (65, 0.0), (33, subject.dropout), *((n, 0.0) for n in subject.long)):
-        outputs = []
-        for _ in range(2):
-            module = subject.build_for(length, dropout=dropout, seed=5).train()
-            inputs = subject.draw(module, length)
-            torch.manual_seed(7)
-            outputs.append(inputs.run(module))
-        yield difference(outputs[0], outputs[1]), f"n={length}, dropout {dropout:g}"
+        modules = [subject.build_for(length, dropout=dropout, seed=5).train() for _ in range(2)]
+        outputs = [subject.draw(module, length).run(module, seed=7) for module in modules]
+        yield difference(*outputs), f"n={length}, dropout {dropout:g}"
 
 
 @check("determinism", "relative error between two calls in evaluation mode")
 def eval_repeatable(subject: Subject) -> Measurements:
     """In evaluation mode, repeated calls are bit-identical, whatever the state of the random number generator."""
     for length in (1, 17, 130, *subject.long):
-        module = subject.build_for(length, dropout=0.5)
-        inputs = subject.draw(module, length)
+        module, inputs = subject.case(length, dropout=0.5)
         with torch.no_grad():
             expected = inputs.run(module)
-            torch.manual_seed(11)
-            yield difference(inputs.run(module), expected), f"n={length}, dropout 0.5"
+            yield difference(inputs.run(module, seed=11), expected), f"n={length}, dropout 0.5"
 
 
 @check("determinism", "relative error after loading the state_dict into a new module")
 def state_dict_complete(subject: Subject) -> Measurements:
     """After loading the state_dict, a module built with another seed gives the same output in evaluation mode."""
     for length, seed in ((17, 1), (65, 2), *((n, 3) for n in subject.long)):
-        module = subject.build_for(length, seed=seed)
+        module, other = (subject.build_for(length, seed=seed + more) for more in (0, 100))
         inputs = subject.draw(module, length)
         with torch.no_grad():
             inputs.run(module)  # the state_dict includes what the first call creates
             expected = inputs.run(module)
-            other = subject.build_for(length, seed=seed + 100)
             other.load_state_dict(module.state_dict())
             yield difference(inputs.run(other), expected), f"n={length}"
 
@@ -66,8 +68,8 @@ def state_dict_complete(subject: Subject) -> Measurements:
 def train_then_eval(subject: Subject) -> Measurements:
     """Forward passes in training mode do not change the output in evaluation mode."""
     for length in (33, *subject.long):
-        module = subject.build_for(length, dropout=subject.dropout)
-        inputs = subject.draw(module, length, batch=1 if length in subject.long else 2)
+        batch = 1 if length in subject.long else 2
+        module, inputs = subject.case(length, batch=batch, dropout=subject.dropout)
         with torch.no_grad():
             expected = inputs.run(module)
             for _ in range(2):
@@ -78,63 +80,57 @@ def train_then_eval(subject: Subject) -> Measurements:
 @check("determinism", "relative change of an input")
 def inputs_untouched(subject: Subject) -> Measurements:
     """No call modifies its inputs or masks."""
-    for length in (33, *subject.long):
-        for training in (False, True):
-            module = subject.build_for(length).train(training)
-            for inputs in (subject.draw(module, length), subject.pad(subject.draw(module, length, batch=3), "left")):
-                originals = {name: x.clone() for name, x in inputs.given().items()}
-                with torch.no_grad():
-                    inputs.run(module)
-                for name, x in inputs.given().items():
-                    is_mask, original = x.dtype is torch.bool, originals[name]
-                    changed = (x != original).float().mean() if is_mask else difference(x, original)
-                    yield changed, f"n={length}, {name}, {'training' if training else 'evaluation'}"
+    for length, mode in itertools.product((33, *subject.long), MODES):
+        module = subject.build_for(length).train(mode == "training")
+        for inputs in (subject.draw(module, length), subject.draw(module, length, batch=3, padding="left")):
+            originals = {name: x.clone() for name, x in inputs.arguments().items()}
+            with torch.no_grad():
+                inputs.run(module)
+            for name, x in inputs.arguments().items():
+                is_mask, original = x.dtype is torch.bool, originals[name]
+                changed = (x != original).float().mean() if is_mask else difference(x, original)
+                yield changed, f"n={length}, {name}, {mode}"
 
 
 @check("state", "modified random number generators")
 def generators_untouched(subject: Subject) -> Measurements:
     """No call seeds a random number generator; only training mode draws, and only from torch's generator."""
-    for length in (17, *subject.long):
-        for training in (False, True):
-            module = subject.build_for(length, dropout=subject.dropout).train(training)
-            inputs = subject.draw(module, length, batch=1 if length in subject.long else 2)
-            where = f"n={length}, {'training' if training else 'evaluation'}"
-            torch_states = []
-            for seed in (1, 2):
-                torch.manual_seed(seed)
-                states = _generators()
-                with torch.no_grad():
-                    inputs.run(module)
-                new_states = _generators()
-                allowed = {"torch"} if training else set()
-                touched = [name for name in new_states if new_states[name] != states[name] and name not in allowed]
-                yield len(touched), f"{where} ({', '.join(touched) or 'none'})"
-                torch_states.append(new_states["torch"])
-            yield float(torch_states[0] == torch_states[1]), f"{where}, seeded by the call"
+    for length, mode in itertools.product((17, *subject.long), MODES):
+        module, inputs = subject.case(
+            length, batch=1 if length in subject.long else 2, dropout=subject.dropout, training=mode == "training"
+        )
+        after = []
+        for seed in (1, 2):
+            torch.manual_seed(seed)
+            states = _generators()
+            with torch.no_grad():
+                inputs.run(module)
+            after.append(_generators())
+            touched = [name for name, state in after[-1].items() if state != states[name]]
+            touched = [name for name in touched if name != "torch" or mode == "evaluation"]
+            yield len(touched), f"n={length}, {mode} ({', '.join(touched) or 'none'})"
+        yield float(after[0]["torch"] == after[1]["torch"]), f"n={length}, {mode}, seeded by the call"
 
 
 @check("state", "relative change after an earlier batch")
 def calls_leave_nothing(subject: Subject) -> Measurements:
     """No output depends on earlier batches, in training (forward and backward) or in evaluation."""
-    cases = [(False, 0.0, 17), (True, subject.dropout, 17), *((True, 0.0, length) for length in subject.long)]
-    for training, dropout, length in cases:
-        used, fresh = (subject.build_for(length, dropout=dropout).train(training) for _ in range(2))
+    cases = [("evaluation", 0.0, 17), ("training", subject.dropout, 17), *(("training", 0.0, n) for n in subject.long)]
+    for mode, dropout, length in cases:
+        used, fresh = (subject.build_for(length, dropout=dropout).train(mode == "training") for _ in range(2))
         batch = 1 if length in subject.long else 3
         for seed, layout in ((5, ""), (6, "left"))[:batch]:
-            earlier = subject.draw(used, length, batch=batch, scale=3.0, seed=seed)
-            earlier = subject.pad(earlier, layout) if layout else earlier
+            earlier = subject.draw(used, length, batch=batch, scale=3.0, seed=seed, padding=layout)
             earlier.requiring_grad().run(used).sum().backward()
         inputs = subject.draw(used, length, batch=batch)
         with torch.no_grad():
-            error = difference(inputs.run(used, seed=1), inputs.run(fresh, seed=1))
-        yield error, f"n={length}, {'training' if training else 'evaluation'}"
+            yield difference(inputs.run(used, seed=1), inputs.run(fresh, seed=1)), f"n={length}, {mode}"
 
 
 @check("state", "relative change caused by another module or a cache")
 def modules_apart(subject: Subject) -> Measurements:
     """Modules of one class do not affect each other, and class-level caches can be cleared."""
-    module = subject.build(seed=1)
-    inputs = subject.draw(module, 17)
+    module, inputs = subject.case(17, seed=1)
     with torch.no_grad():
         expected = inputs.run(module)
         for width in (32, 24):
@@ -144,8 +140,7 @@ def modules_apart(subject: Subject) -> Measurements:
         cleared = clear_tensor_caches(subject.cls)
         fresh = subject.build(seed=2)
         fresh.load_state_dict(module.state_dict())
-        torch.manual_seed(7)
-        error = difference(inputs.run(fresh), expected)
+        error = difference(inputs.run(fresh, seed=7), expected)
     yield error, f"n=17, with the same state_dict, after clearing caches {', '.join(cleared) or '(none)'}"
 
 
@@ -153,61 +148,16 @@ def modules_apart(subject: Subject) -> Measurements:
 def parameters_learn(subject: Subject) -> Measurements:
     """Every parameter receives a gradient in training, from the output or an auxiliary loss."""
     missing = {n for n, p in subject.build().named_parameters() if p.requires_grad}
-    lengths_tested: list[int] = []
+    tested = []
     for length, layout in ((1, ""), (17, ""), (70, "right"), (700, "")):
         if not missing:
             break
-        module = subject.build().train()
-        inputs = subject.draw(module, length, batch=3)
-        inputs = subject.pad(inputs, layout) if layout else inputs
+        module, inputs = subject.case(length, batch=3, padding=layout, training=True)
         output, loss = inputs.run(module), auxiliary_loss(module)
         ((output * torch.randn_like(output))[inputs.real].sum() + (0.0 if loss is None else loss)).backward()
         missing -= {n for n, p in module.named_parameters() if p.grad is not None and bool(p.grad.any())}
-        lengths_tested.append(length)
-    yield len(missing), f"n={', '.join(map(str, lengths_tested))} ({', '.join(sorted(missing)) or 'none'})"
-
-
-def clear_tensor_caches(cls: type[nn.Module]) -> list[str]:
-    """Clear the tensor caches of a class and its module, which can be rebuilt, and return their names."""
-    cleared = []
-    for owner in (*user_classes(cls), *{sys.modules[c.__module__] for c in user_classes(cls)}):
-        for name, kept in list(vars(owner).items()):
-            if isinstance(kept, functools._lru_cache_wrapper):
-                kept.cache_clear()
-            elif isinstance(kept, dict | list | set) and any(isinstance(x, Tensor) for x in _items(kept)):
-                kept.clear()
-                cleared.append(name)
-            elif isinstance(kept, Tensor) and isinstance(owner, type):
-                setattr(owner, name, None)
-                cleared.append(name)
-    return cleared
-
-
-def user_classes(cls: type[nn.Module]) -> list[type]:
-    """Return the class and its bases outside torch and this package."""
-    return [c for c in cls.__mro__ if c.__module__.partition(".")[0] not in ("torch", "builtins", "cab", "typing")]
-
-
-def _items(kept: Any) -> Iterator[Any]:
-    yield from kept.values() if isinstance(kept, dict) else kept
-
-
-def _generators() -> dict[str, object]:
-    """Return the states of the random number generators of the process."""
-    numbers = np.random.get_state(legacy=True)
-    return {
-        "torch": bytes(torch.get_rng_state().numpy()),
-        "numpy": (numbers[1].tobytes(), numbers[2]),  # type: ignore[index]
-        "random": random.getstate(),
-    }
-
-
-CALLS, QUICK_CALLS = 200, 60
-"""Numbers of small calls of one module in training mode, in the full and in the quick suite."""
-
-THREADS = 4
-DEPTH = 4
-"""Levels of containers and objects that are searched for values that change."""
+        tested.append(length)
+    yield len(missing), f"n={', '.join(map(str, tested))} ({', '.join(sorted(missing)) or 'none'})"
 
 
 @check("calls", "relative error after many calls")
@@ -225,14 +175,10 @@ def many_calls(subject: Subject) -> Measurements:
     with torch.no_grad():
         for _ in range(calls // 2):
             tiny.run(used.eval())
-    for training in (True, False):
-        mode = "training" if training else "evaluation"
-        direction = torch.ones_like(inputs.query)
-        actual, expected = (
-            outputs_and_gradients(module.train(training), inputs, direction, seed=1) for module in (used, fresh)
-        )
-        for name, x in expected.items():
-            yield difference(actual[name], x) if name in actual else torch.inf, f"{name}, n=33, {mode}"
+    for mode in MODES:
+        modules = [module.train(mode == "training") for module in (used, fresh)]
+        for name, error in _differences_of(*modules, inputs).items():
+            yield error, f"{name}, n=33, {mode}"
     if subject.decodes:
         with torch.no_grad():
             decode(fresh, decoded, [1] * 9)
@@ -244,28 +190,22 @@ def many_calls(subject: Subject) -> Measurements:
 @check("calls", "values that change with the number of calls")
 def no_counters(subject: Subject) -> Measurements:
     """No value outside the state_dict changes when a call is repeated: no counter, no growing list or buffer."""
-    for training in (True, False):
-        module = subject.build().train(training)
-        inputs = subject.draw(module, 9)
-
-        def call(module: Module = module, inputs: Inputs = inputs) -> None:
+    for mode in MODES:
+        module, inputs = subject.case(9, training=mode == "training")
+        snapshots = []
+        for _ in range(3):
             inputs.requiring_grad().run(module, seed=1).sum().backward()
             module.zero_grad()
             auxiliary_loss(module)
             for learner in module.modules():
                 if isinstance(learner, TrainableModule):
                     learner.pop_statistics()
-            if subject.decodes and not module.training:
+            if subject.decodes and mode == "evaluation":
                 with torch.no_grad():
                     decode(module, inputs, [1] * 9)
-
-        snapshots = []
-        for _ in range(3):
-            call()
             snapshots.append(values_of(module))
-        before, after = snapshots[1:]
-        changed = [name for name in before | after if before.get(name) != after.get(name)]
-        mode = "training" if training else "evaluation"
+        second, third = snapshots[1:]
+        changed = [name for name in second | third if second.get(name) != third.get(name)]
         yield len(changed), f"n=9, {mode} ({', '.join(changed[:4]) or 'none'})"
 
 
@@ -274,37 +214,28 @@ def inference_mode(subject: Subject) -> Measurements:
     """In ``torch.inference_mode``, outputs are those of ``torch.no_grad``; a training step afterwards is correct."""
     for length in (17, 130):
         used, fresh = subject.build(), subject.build()
-        inputs = subject.draw(used, length)
-        padded = subject.pad(subject.draw(used, length, batch=3), "left")
+        inputs, padded = subject.draw(used, length), subject.draw(used, length, batch=3, padding="left")
         with torch.inference_mode():
             outputs = [x.run(used).clone() for x in (inputs, padded)]
             if subject.decodes:
-                decode(used, inputs.prefix(5), [1] * 5)
-        direction = torch.ones_like(inputs.query)
+                decode(used, inputs.targets(0, 5), [1] * 5)
         with torch.no_grad():
             for output, case, name in zip(outputs, (inputs, padded), ("", ", padding left"), strict=True):
                 error = difference(output[case.real], case.run(fresh)[case.real])
                 yield error, f"n={length}{name}, in inference mode"
-        actual, expected = (
-            outputs_and_gradients(module.train(), inputs, direction, seed=1) for module in (used, fresh)
-        )
-        for name, x in expected.items():
-            error = difference(actual[name], x) if name in actual else torch.inf
+        for name, error in _differences_of(used.train(), fresh.train(), inputs).items():
             yield error, f"{name}, n={length}, training after inference mode"
 
 
 @check("calls", "relative error between one thread and several", limit=ROUNDING)
 def several_threads(subject: Subject) -> Measurements:
     """With several threads, outputs and gradients are those of one thread."""
-    module = subject.build().train()
-    inputs = subject.draw(module, 300, batch=3)
+    module, inputs = subject.case(300, batch=3, training=True)
     direction = torch.randn_like(inputs.query)
     alone = outputs_and_gradients(module, inputs, direction, seed=1)
     with threads(THREADS):
         together = outputs_and_gradients(module, inputs, direction, seed=1)
-    floor = gradient_floor(alone)
-    for name, x in alone.items():
-        error = difference(together[name], x, floor) if name in together else torch.inf
+    for name, error in differences(together, alone).items():
         yield error, f"{name}, n=300, {THREADS} threads"
 
 
@@ -312,19 +243,50 @@ def several_threads(subject: Subject) -> Measurements:
 def default_dtype(subject: Subject) -> Measurements:
     """With a default dtype of float64, a float32 module gives the same float32 outputs, also while decoding."""
     module = subject.build()
-    inputs = subject.draw(module, 33)
-    padded = subject.pad(subject.draw(module, 17, batch=3), "left")
+    inputs, padded = subject.draw(module, 33), subject.draw(module, 17, batch=3, padding="left")
+
+    def outputs() -> dict[str, Tensor]:
+        named = {"n=33": inputs.run(module), "n=17, padding left": padded.run(module)}
+        return named | ({"n=9, decoded": decode(module, inputs.targets(0, 9), [1] * 9)} if subject.decodes else {})
+
     with torch.no_grad():
-        expected = [x.run(module) for x in (inputs, padded)]
-        decoded = decode(module, inputs.prefix(9), [1] * 9) if subject.decodes else None
-        with default(torch.float64):
-            outputs = [x.run(module) for x in (inputs, padded)]
-            stepped = decode(module, inputs.prefix(9), [1] * 9) if subject.decodes else None
-    pairs = zip((*outputs, stepped), (*expected, decoded), ("n=33", "n=17, padding left", "n=9, decoded"), strict=True)
-    for output, reference, where in pairs:
-        if output is not None and reference is not None:
-            yield float(output.dtype != reference.dtype), f"{where} ({output.dtype})", 0.0
-            yield difference(output, reference), where
+        expected = outputs()
+        with _changed(torch.set_default_dtype, torch.get_default_dtype(), torch.float64):
+            actual = outputs()
+    for where, output in actual.items():
+        yield float(output.dtype != expected[where].dtype), f"{where} ({output.dtype})", 0.0
+        yield difference(output, expected[where]), where
+
+
+def _differences_of(used: Module, fresh: Module, inputs: Inputs) -> dict[str, float]:
+    """Return the errors of outputs and gradients of ``used``."""
+    direction = torch.ones_like(inputs.query)
+    return differences(*(outputs_and_gradients(module, inputs, direction, seed=1) for module in (used, fresh)))
+
+
+# --- state outside the state_dict ------------------------------------------------------------------------------------
+
+
+def clear_tensor_caches(cls: type[nn.Module]) -> list[str]:
+    """Clear the tensor caches of a class and its module, which can be rebuilt, and return their names."""
+    cleared = []
+    for owner in (*user_classes(cls), *{sys.modules[c.__module__] for c in user_classes(cls)}):
+        for name, value in list(vars(owner).items()):
+            items = value.values() if isinstance(value, dict) else value
+            if isinstance(value, functools._lru_cache_wrapper):
+                value.cache_clear()
+            elif isinstance(value, dict | list | set) and any(isinstance(x, Tensor) for x in items):
+                value.clear()
+                cleared.append(name)
+            elif isinstance(value, Tensor) and isinstance(owner, type):
+                setattr(owner, name, None)
+                cleared.append(name)
+    return cleared
+
+
+def user_classes(cls: type[nn.Module]) -> list[type]:
+    """Return the class and its bases outside torch and this package."""
+    return [c for c in cls.__mro__ if c.__module__.partition(".")[0] not in ("torch", "builtins", "cab", "typing")]
 
 
 def values_of(module: nn.Module) -> dict[str, object]:
@@ -351,30 +313,31 @@ def _collect(value: object, path: str, saved: set[int], depth: int, values: dict
     elif isinstance(value, dict | list | tuple | set | deque):
         values[path] = len(value)
         items = value.items() if isinstance(value, dict) else enumerate(value)
-        if depth:
-            for name, item in list(items):
-                _collect(item, f"{path}.{name}", saved, depth - 1, values)
+        for name, item in list(items) if depth else ():
+            _collect(item, f"{path}.{name}", saved, depth - 1, values)
     elif depth and type(value).__module__ not in ("builtins", "torch") and hasattr(value, "__dict__"):
         _collect(vars(value), path, saved, depth - 1, values)
 
 
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    """Run the block with ``count`` threads of torch."""
-    previous = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(previous)
+def _generators() -> dict[str, object]:
+    """Return the states of the random number generators of the process."""
+    numbers = np.random.get_state(legacy=True)
+    return {
+        "torch": bytes(torch.get_rng_state().numpy()),
+        "numpy": (numbers[1].tobytes(), numbers[2]),  # type: ignore[index]
+        "random": random.getstate(),
+    }
+
+
+def threads(count: int) -> AbstractContextManager[None]:
+    """Run a block with ``count`` threads of torch."""
+    return _changed(torch.set_num_threads, torch.get_num_threads(), count)
 
 
 @contextmanager
-def default(dtype: torch.dtype) -> Iterator[None]:
-    """Run the block with another default dtype."""
-    previous = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
+def _changed(setter: Callable[[Any], None], previous: Any, value: Any) -> Iterator[None]:
+    setter(value)
     try:
         yield
     finally:
-        torch.set_default_dtype(previous)
+        setter(previous)

@@ -12,11 +12,10 @@ from torch import Tensor
 from cab.verification.check import FLOAT32, Measurements, check
 from cab.verification.compare import LEAK, ROUNDING, error_at, largest_errors, limit_for
 from cab.verification.inputs import Inputs, Module
-from cab.verification.subject import Subject, rounding
+from cab.verification.subject import Subject
 
 LONGEST_WHOLE = 400
 """Shorter sequences are checked at every position."""
-
 
 BORDERS = (
     *(1125, 2048, 2646, 2800, 2880, 3000, 3024, 3072, 3136, 3150, 3200, 3240, 3300, 3360, 3402, 3430, 3456, 3500),
@@ -41,8 +40,9 @@ def lookahead_gradient(subject: Subject) -> Measurements:
         (130, 1, 1.0, 0.0),
         *((length, 1, 1.0, 0.0) for length in ODD_LENGTHS if subject.long),
     ):
-        module = subject.build(embed_dim=8 * num_heads, num_heads=num_heads, dropout=dropout).train()
-        inputs = subject.draw(module, length, batch=1, scale=scale)
+        module, inputs = subject.case(
+            length, batch=1, scale=scale, embed_dim=8 * num_heads, num_heads=num_heads, dropout=dropout, training=True
+        )
         leak, where = gradient_leak(module, inputs, torch.arange(length))
         yield leak, f"n={length}, heads {num_heads}, inputs x{scale:g}, dropout {dropout:g}, {where}", None, where
 
@@ -56,10 +56,9 @@ def lookahead_perturbation(subject: Subject) -> Measurements:
         (130, 1, 1.0, 5.0),
         *((length, 1, 1.0, 1.0) for length in ODD_LENGTHS if subject.long),
     ):
-        module = subject.build(embed_dim=8 * num_heads, num_heads=num_heads)
-        inputs = subject.draw(module, length, batch=1, scale=scale)
+        module, inputs = subject.case(length, batch=1, scale=scale, embed_dim=8 * num_heads, num_heads=num_heads)
         leak, where = replacement_leak(module, inputs, torch.arange(length), later)
-        limit = limit_for(rounding(module, inputs), LEAK)
+        limit = limit_for(module, inputs, LEAK)
         yield leak, f"n={length}, heads {num_heads}, inputs x{scale:g}, {where}", limit, where
 
 
@@ -67,11 +66,10 @@ def lookahead_perturbation(subject: Subject) -> Measurements:
 def lookahead_in_training(subject: Subject) -> Measurements:
     """In training mode with a fixed seed, output i does not change when all targets after i are replaced."""
     for length, dropout in ((17, 0.0), (33, subject.dropout), (75, 0.0), *((n, 0.0) for n in subject.long)):
-        module = subject.build_for(length, dropout=dropout).train()
-        inputs = subject.draw(module, length, batch=1)
+        module, inputs = subject.case(length, batch=1, dropout=dropout, training=True)
         cuts = torch.arange(length) if length < LONGEST_WHOLE else torch.tensor([length // 3, BORDERS[-1] - 1])
         leak, where = replacement_leak(module, inputs, cuts, 3.0, seed=1)
-        limit = limit_for(rounding(module, inputs), LEAK)
+        limit = limit_for(module, inputs, LEAK)
         yield leak, f"n={length}, dropout {dropout:g}, {where}", limit, where
 
 
@@ -81,7 +79,7 @@ def lookahead_long(subject: Subject) -> Measurements:
     for length in subject.long:
         module = subject.build_for(length).train()
         inputs = subject.draw(module, length, batch=1)
-        limit = limit_for(rounding(module, inputs), LEAK)
+        limit = limit_for(module, inputs, LEAK)
         leak, where = border_leak(module, inputs, BORDERS)
         yield leak, f"n={length}, gradient, {where}, {len(BORDERS)} borders"
         for border in (BORDERS[0], length // 2, BORDERS[-1]):
@@ -95,9 +93,8 @@ def lookahead_length(subject: Subject) -> Measurements:
     cases = [(33, (1, 2, 16, 17, 32), 1.0), (33, (5, 31), 4.0), (300, (1, 64, 255, 257), 1.0)]
     cases += [(length, (700, length // 2, length - 2), 1.0) for length in subject.long]
     for length, prefixes, scale in cases:
-        module = subject.build_for(length)
-        inputs = subject.draw(module, length, scale=scale)
-        limit = limit_for(rounding(module, inputs), ROUNDING)
+        module, inputs = subject.case(length, scale=scale)
+        limit = limit_for(module, inputs, ROUNDING)
         measure = partial(prefix_errors, prefixes=prefixes)
         for prefix, error in largest_errors(measure, module, inputs, limit=limit).items():
             finding = f"the first {prefix} outputs depend on the length of the sequence"
@@ -108,7 +105,7 @@ def lookahead_length(subject: Subject) -> Measurements:
 def prefix_errors(module: Module, inputs: Inputs, *, prefixes: Sequence[int]) -> dict[str, Tensor]:
     """Return the error at every target of each prefix."""
     whole = inputs.run(module)
-    return {str(n): error_at(inputs.prefix(n).run(module), whole[:, :n]) for n in prefixes}
+    return {str(n): error_at(inputs.targets(0, n).run(module), whole[:, :n]) for n in prefixes}
 
 
 def gradient_leak(module: Module, inputs: Inputs, positions: Tensor) -> tuple[float, str]:

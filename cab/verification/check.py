@@ -10,7 +10,6 @@ from typing import Any
 
 from torch import Tensor
 
-from cab.verification.inputs import LAYOUTS
 from cab.verification.subject import Subject
 
 FLOAT32 = 2.0**-23
@@ -32,9 +31,9 @@ class Check:
         group: group of related checks.
         summary: the property in one sentence.
         quantity: the measured quantity.
-        limit: its limit, unless a measurement has its own.
-        applies: whether a subject is expected to have the property.
         measurements: the measurements of a subject.
+        limit: largest value that passes, unless a measurement has its own.
+        applies: whether a subject is expected to have the property.
         is_quick: whether the quick suite includes the check.
         is_timed: whether the result depends on the speed of the machine.
         declared_in: class attribute that declares an intended deviation; empty if there is none.
@@ -45,9 +44,9 @@ class Check:
     group: str
     summary: str
     quantity: str
-    limit: Limit
-    applies: Callable[[Subject], bool]
     measurements: Callable[[Subject], Measurements]
+    limit: Limit = 0.0
+    applies: Callable[[Subject], bool] = lambda _: True
     is_quick: bool = True
     is_timed: bool = False
     declared_in: str = ""
@@ -65,63 +64,41 @@ CHECKS: dict[str, Check] = {}
 """Every check by name."""
 
 Function = Callable[..., Measurements]
-"""A function of a subject, and of a padding layout for :func:`check_layouts`."""
+"""A function of a subject, and of a padding layout for checks with ``layouts``."""
 
 
 def check(
-    group: str,
-    quantity: str,
-    *,
-    limit: Limit = 0.0,
-    applies: Callable[[Subject], bool] = lambda _: True,
-    is_quick: bool = True,
-    is_timed: bool = False,
-    declared_in: str = "",
+    group: str, quantity: str, *, layouts: tuple[str, ...] = (), **options: Any
 ) -> Callable[[Function], Function]:
-    """Register the decorated function as a check; the first paragraph of its docstring states the property."""
+    """Register the decorated function as a check; the first paragraph of its docstring states the property.
 
-    def add(measurements: Function) -> Function:
-        name, summary = measurements.__name__, _summary(measurements)
-        CHECKS[name] = Check(
-            name, group, summary, quantity, limit, applies, measurements, is_quick, is_timed, declared_in
-        )
-        return measurements
+    With ``layouts`` of padding, it becomes one check per layout, called ``<function>_<layout>``, which applies to the
+    subjects that support the layout.
 
-    return add
+    Args:
+        group: group of the check.
+        quantity: the measured quantity.
+        layouts: padding layouts.
+        options: further attributes of :class:`Check`; ``applies`` also gets the layout, if there are ``layouts``.
+    """
 
-
-def check_layouts(
-    group: str,
-    quantity: str,
-    *,
-    limit: Limit = 0.0,
-    applies: Callable[[Subject, str], bool] = lambda subject, layout: layout in subject.padding_layouts,
-) -> Callable[[Function], Function]:
-    """Register the decorated function as one check per padding layout, called ``<function>_<layout>``."""
-
-    def add(measurements: Function) -> Function:
-        for layout in LAYOUTS:
-            CHECKS[f"{measurements.__name__}_{layout}"] = Check(
-                f"{measurements.__name__}_{layout}",
+    def add(function: Function) -> Function:
+        name, summary = function.__name__, " ".join((function.__doc__ or "").split("\n\n")[0].split())
+        if not layouts:
+            CHECKS[name] = Check(name, group, summary, quantity, function, **options)
+        applies = options.get("applies", lambda subject, layout: layout in subject.padding_layouts)
+        for layout in layouts:
+            CHECKS[f"{name}_{layout}"] = Check(
+                f"{name}_{layout}",
                 group,
-                f"{_summary(measurements).removesuffix('.')} (padding {layout}).",
+                f"{summary.removesuffix('.')} (padding {layout}).",
                 quantity,
-                limit,
-                partial(_applies_to_layout, applies, layout),
-                partial(measurements, layout=layout),
-                declared_in="padding_layouts",
+                partial(function, layout=layout),
+                **{"declared_in": "padding_layouts", **options, "applies": partial(applies, layout=layout)},
             )
-        return measurements
+        return function
 
     return add
-
-
-def _applies_to_layout(applies: Callable[[Subject, str], bool], layout: str, subject: Subject) -> bool:
-    return applies(subject, layout)
-
-
-def _summary(function: Function) -> str:
-    return " ".join((function.__doc__ or "").split("\n\n")[0].split())
 
 
 class Worst:
@@ -137,10 +114,7 @@ class Worst:
     def __init__(self, quantity: str, *, limit: float) -> None:
         self.quantity = quantity
         self.usual = self.limit = limit
-        self.value = 0.0
-        self.where = ""
-        self.finding = ""
-        self.count = 0
+        self.value, self.where, self.finding, self.count = 0.0, "", "", 0
 
     def add(self, value: float | Tensor, where: str, limit: float | None = None, finding: str = "") -> None:
         """Add one measurement; NaN counts as infinite.
@@ -152,8 +126,7 @@ class Worst:
             finding: sentence that states the defect if the value exceeds the limit.
         """
         limit = self.usual if limit is None else limit
-        value = float(value)
-        value = math.inf if math.isnan(value) else value
+        value = math.inf if math.isnan(float(value)) else float(value)
         self.count += 1
         if self.count == 1 or _excess(value, limit) > _excess(self.value, self.limit):
             self.value, self.limit, self.where, self.finding = value, limit, where, finding
@@ -167,9 +140,8 @@ class Worst:
     def detail(self) -> str:
         limit = "(no limit declared)" if self.limit == math.inf else f"{'<=' if self.passed else '>'} {self.limit:.2g}"
         where = f"at {self.where}" if self.value or self.count == 1 else f"in {self.count} measurements"
-        if self.value and self.count > 1:
-            where += f" (worst of {self.count})"
-        return f"{self.quantity} {self.value:.2g} {limit} {where}"
+        number = f" (worst of {self.count})" if self.value and self.count > 1 else ""
+        return f"{self.quantity} {self.value:.2g} {limit} {where}{number}"
 
 
 def _excess(value: float, limit: float) -> float:

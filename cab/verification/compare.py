@@ -6,9 +6,12 @@ import contextlib
 import copy
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from cab.verification.inputs import Inputs, Module
 
@@ -42,22 +45,63 @@ def difference(actual: Tensor, expected: Tensor, floor: float = 0.0) -> float:
 
 def gradient_floor(named: Mapping[str, Tensor]) -> float:
     """Return 1% of the largest RMS among ``named``: the ``floor`` for gradients that are zero except for rounding."""
-    sizes = [x.double().pow(2).mean().sqrt().item() for x in named.values() if x.numel()]
-    return 0.01 * max((size for size in sizes if math.isfinite(size)), default=0.0)
+    sizes = [rms(x) for x in named.values() if x.numel()]
+    return 0.01 * max(filter(math.isfinite, sizes), default=0.0)
 
 
-def limit_for(epsilon: float, limit: float) -> float:
-    """Return ``limit``, which is for float32, or 4 ``epsilon`` if larger and ``epsilon`` is that of a coarser type."""
-    return limit if epsilon < 1e-6 else max(limit, 4.0 * epsilon)
+def differences(actual: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, float]:
+    """Return the error of each of the ``expected`` outputs and gradients; a missing gradient counts as zero."""
+    floor = gradient_floor(expected)
+    return {name: difference(actual.get(name, torch.zeros_like(x)), x, floor) for name, x in expected.items()}
+
+
+def rms(x: Tensor) -> float:
+    """Return the root mean square of all values."""
+    return x.detach().double().pow(2).mean().sqrt().item()
 
 
 def distance(actual: Tensor, expected: Tensor) -> float:
     """Return the RMS of the error over all values, relative to the RMS of ``expected``; infinite for NaN."""
-    error = (actual.detach().double() - expected.detach().double()).pow(2).mean().sqrt().item()
-    size = expected.detach().double().pow(2).mean().sqrt().item()
+    error, size = rms(actual.double() - expected.double()), rms(expected)
     if error == 0.0:
         return 0.0
     return error / size if size > 0.0 and math.isfinite(error) else math.inf
+
+
+class _Precision(TorchDispatchMode):
+    """Records the coarsest floating-point type that any operation produces."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.epsilon = 0.0
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Run compiled kernels (FlexAttention) as without this mode."""
+        return True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        for x in tree_leaves(output):
+            if isinstance(x, Tensor) and x.is_floating_point():
+                self.epsilon = max(self.epsilon, torch.finfo(x.dtype).eps)
+        return output
+
+
+def rounding(module: Module, inputs: Inputs) -> float:
+    """Return the machine epsilon of the coarsest dtype that ``module`` computes in (float32: 1.2e-7).
+
+    Only the first row is computed: the dtype does not depend on the batch size.
+    """
+    with torch.no_grad(), _Precision() as precision:
+        inputs.rows(slice(0, 1)).run(module)
+    return max(precision.epsilon, torch.finfo(torch.float32).eps)
+
+
+def limit_for(module: Module, inputs: Inputs, limit: float) -> float:
+    """Return ``limit``, which is for float32, or 4 epsilon if that is more and a coarser dtype is used inside."""
+    epsilon = rounding(module, inputs)
+    return limit if epsilon < 1e-6 else max(limit, 4.0 * epsilon)
 
 
 RARE = 0.01

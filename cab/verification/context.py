@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from cab.verification.check import Measurements, check
-from cab.verification.compare import LEAK, difference, limit_for
-from cab.verification.subject import Subject, rounding
+from cab.verification.compare import LEAK, difference, limit_for, rms
+from cab.verification.inputs import Inputs, Module
+from cab.verification.subject import Subject
 
 LENGTH, DRAWS = 258, 8
 
@@ -33,7 +34,7 @@ LEAST_LONG_CHANGE = 1e-5
 @check(
     "context",
     "share of the output's change caused by its own token",
-    limit=lambda s: getattr(s.cls, "max_self_contribution", MAX_SELF_CONTRIBUTION),
+    limit=lambda s: s.declared("max_self_contribution", MAX_SELF_CONTRIBUTION),
     applies=lambda s: s.reads_others,
     declared_in="max_self_contribution",
 )
@@ -41,20 +42,15 @@ def context_is_used(subject: Subject) -> Measurements:
     """Every output depends on other tokens: earlier ones in CS, the source in cross patterns."""
     for seed in (1, 2):
         module = subject.build(seed=seed)
-        inputs = subject.draw(module, LENGTH, batch=DRAWS, seed=seed)
-        fresh = subject.draw(module, LENGTH, batch=DRAWS, seed=seed + 100)
-        moved_self, moved_others = dict(inputs.tensors()), dict(fresh.tensors())
-        query, new = inputs.query, fresh.query
-        last = torch.arange(LENGTH, device=query.device)[:, None] == LENGTH - 1
+        inputs, fresh = (subject.draw(module, LENGTH, batch=DRAWS, seed=n) for n in (seed, seed + 100))
+        last = torch.arange(LENGTH, device=inputs.query.device)[:, None] == LENGTH - 1
+        moved_self = replace(inputs, query=torch.where(last, fresh.query, inputs.query))
         if subject.pattern.is_cross:
-            moved_self["query"], moved_others["query"] = torch.where(last, new, query), query
+            moved_others = replace(fresh, query=inputs.query)
         else:
-            moved_self["query"] = torch.where(last, new, query)
-            moved_others["query"] = torch.where(last, query, new)
+            moved_others = replace(inputs, query=torch.where(last, inputs.query, fresh.query))
         with torch.no_grad():
-            expected, *outputs = (
-                x.run(module)[:, -1] for x in (inputs, replace(inputs, **moved_self), replace(inputs, **moved_others))
-            )
+            expected, *outputs = (x.run(module)[:, -1] for x in (inputs, moved_self, moved_others))
         by_self, by_others = (_change(output, expected) for output in outputs)
         share = by_self / (by_self + by_others) if by_self + by_others > 0.0 else 1.0
         yield share, f"n={LENGTH}, position {LENGTH - 1}, seed {seed}"
@@ -76,14 +72,17 @@ def each_input_is_used(subject: Subject) -> Measurements:
     for length, least in ((33, LEAST_CHANGE), *((length, LEAST_LONG_CHANGE) for length in subject.long)):
         module = subject.build_for(length)
         inputs, fresh = (subject.draw(module, length, seed=seed) for seed in (1, 2))
-        with torch.no_grad():
-            expected = inputs.run(module)
-            typical = expected.double().pow(2).mean().sqrt().item()
-            for name, x in fresh.tensors().items():
-                if name == "key" and not getattr(subject.cls, "uses_key", True):
-                    continue
-                change = _change(replace(inputs, **{name: x}).run(module), expected) / max(typical, 1e-30)
-                yield least / change if change else torch.inf, f"n={length}, {name}"
+        for name, x in fresh.tensors().items():
+            if name != "key" or subject.declared("uses_key", True):
+                yield _needed(module, inputs, replace(inputs, **{name: x}), least), f"n={length}, {name}"
+
+
+def _needed(module: Module, inputs: Inputs, changed: Inputs, least: float) -> float:
+    """Return the change of the output that is needed, relative to the one that ``changed`` inputs cause."""
+    with torch.no_grad():
+        expected = inputs.run(module)
+        change = _change(changed.run(module), expected) / max(rms(expected), 1e-30)
+    return least / change if change else torch.inf
 
 
 BEYOND = 40
@@ -119,7 +118,7 @@ def token_distance(subject: Subject) -> Measurements:
     with torch.no_grad():
         changed = torch.where((away > farthest)[..., None], fresh.query, rows.query)
         moved = replace(inputs, query=changed).run(module)[torch.arange(len(outputs)), outputs]
-        limit = limit_for(rounding(module, inputs), LEAK)
+        limit = limit_for(module, inputs, LEAK)
         yield difference(moved, output), f"n={length}, tokens beyond {farthest} replaced", limit
     unread = float(not bool(gradient[away == farthest].any()))
     yield unread, f"n={length}, no output depends on a token at distance {farthest}", 0.0
@@ -139,44 +138,24 @@ def reads_all(subject: Subject) -> bool:
     """Return whether the outputs of a self pattern are expected to read all tokens that they may attend to."""
     if subject.pattern.is_cross or not subject.reads_others or subject.max_token_distance is not None:
         return False
-    return not getattr(subject.cls, "selects_tokens", False)
-
-
-@dataclass(frozen=True)
-class MiddleProfile:
-    """How the gradient of outputs at 600 tokens depends on the distance of the token.
-
-    Attributes:
-        sizes: gradients of the outputs, as returned by :func:`_gradient_sizes`.
-        decays: whether distant tokens have much smaller gradients than near ones.
-        reaches_start: whether the first tokens still have gradients, so that outputs at 4,133 tokens should read them.
-    """
-
-    sizes: Tensor
-    decays: bool
-    reaches_start: bool
-
-
-def middle_profile(subject: Subject) -> MiddleProfile:
-    """Return the profile of ``subject``."""
-    sizes = _gradient_sizes(subject, MIDDLE)
-    near, far = (sizes[:, MIDDLE - last : MIDDLE - first].mean() for first, last in ((8, 16), (31, 39)))
-    decays = 0.0 < float(far) < DECAYED * float(near)
-    return MiddleProfile(sizes, decays, bool(sizes[:, :32].mean() > NOT_DECAYED * near))
+    return not subject.declared("selects_tokens")
 
 
 @check("context", "share of tokens not read", applies=reads_all, declared_in="selects_tokens")
 def context_map(subject: Subject) -> Measurements:
     """At 600 and 4,133 tokens, outputs read the predecessor, the token 512 before, the first token and most others."""
     usual = _gradient_sizes(subject, SHORT).gt(0.0).double().sum() / _visible(subject, SHORT)
-    profile = middle_profile(subject)
+    sizes = _gradient_sizes(subject, MIDDLE)
+    near, far = (sizes[:, MIDDLE - last : MIDDLE - first].mean() for first, last in ((8, 16), (31, 39)))
+    decays = 0.0 < float(far) < DECAYED * float(near)  # with the distance of the token
+    reaches_start = bool(sizes[:, :32].mean() > NOT_DECAYED * near)
     for length in (MIDDLE, *subject.long):
-        sizes = profile.sizes if length == MIDDLE else _gradient_sizes(subject, length)
+        sizes = sizes if length == MIDDLE else _gradient_sizes(subject, length)
         outputs = _outputs(length)
         targets = {"predecessor": outputs - 1}
-        if not profile.decays:
+        if not decays:
             targets["token 512 before"] = outputs - 512
-        if not profile.decays and (length == MIDDLE or profile.reaches_start):
+        if not decays and (length == MIDDLE or reaches_start):
             targets["first token"] = torch.zeros_like(outputs)
             share = float(sizes.gt(0.0).double().sum() / _visible(subject, length) / usual)
             finding = f"outputs read {share:.0%} of the share of tokens that they read at n={SHORT}"
@@ -190,7 +169,7 @@ def context_map(subject: Subject) -> Measurements:
     "context",
     "required change of the output, relative to the measured change,",
     limit=1.0,
-    applies=lambda s: s.reads_source and not getattr(s.cls, "selects_tokens", False),
+    applies=lambda s: s.reads_source and not s.declared("selects_tokens"),
     declared_in="selects_tokens",
 )
 def source_map(subject: Subject) -> Measurements:
@@ -198,20 +177,13 @@ def source_map(subject: Subject) -> Measurements:
     for count in (MANY_KEYS, *subject.long):
         module = subject.build_for(count)
         inputs, fresh = (subject.draw(module, FEW_QUERIES, count, batch=1, seed=seed) for seed in (1, 2))
-        assert inputs.key is not None
-        assert inputs.value is not None
         others = fresh.tensors()
-        with torch.no_grad():
-            expected = inputs.run(module)
-            size = max(expected.double().pow(2).mean().sqrt().item(), 1e-30)
-            for quarter in range(4):
-                tokens = slice(count * quarter // 4, count * (quarter + 1) // 4)
-                key, value = inputs.key.clone(), inputs.value.clone()
-                key[:, tokens], value[:, tokens] = others["key"][:, tokens], others["value"][:, tokens]
-                change = _change(replace(inputs, key=key, value=value).run(module), expected) / size
-                finding = f"outputs do not depend on quarter {quarter + 1} of {count} source tokens"
-                needed = LEAST_LONG_CHANGE / change if change else torch.inf
-                yield needed, f"n={FEW_QUERIES}, m={count}, quarter {quarter + 1}", None, finding
+        for quarter in range(4):
+            at = (torch.arange(count, device=subject.device) * 4 // count == quarter)[:, None]
+            source = {name: torch.where(at, others[name], inputs.tensors()[name]) for name in ("key", "value")}
+            needed = _needed(module, inputs, replace(inputs, **source), LEAST_LONG_CHANGE)
+            finding = f"outputs do not depend on quarter {quarter + 1} of {count} source tokens"
+            yield needed, f"n={FEW_QUERIES}, m={count}, quarter {quarter + 1}", None, finding
 
 
 def _outputs(length: int) -> Tensor:
@@ -235,11 +207,11 @@ def _gradient_sizes(subject: Subject, length: int) -> Tensor:
     batch = len(outputs) if length <= MIDDLE else 1
     inputs = subject.draw(module, length, batch=1).repeated(batch)
     try:
-        module, rows = module.double(), inputs.double().requiring_grad()
-        output = rows.run(module)
+        rows = inputs.double().requiring_grad()
+        output = rows.run(module.double())
     except Exception:  # float64 is optional
-        module, rows = module.float(), inputs.float().requiring_grad()
-        output = rows.run(module)
+        rows = inputs.float().requiring_grad()
+        output = rows.run(module.float())
     direction = torch.linspace(0.5, 1.5, output.shape[-1]).to(output)
     if batch > 1:
         chosen = (output[torch.arange(batch), outputs] * direction).sum()
@@ -253,4 +225,4 @@ def _gradient_sizes(subject: Subject, length: int) -> Tensor:
 
 
 def _change(a: Tensor, b: Tensor) -> float:
-    return (a.double() - b.double()).pow(2).mean().sqrt().item()
+    return rms(a.double() - b.double())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from statistics import mean
 from typing import Any
 
@@ -18,9 +19,9 @@ from cab.verification.causality import gradient_leak, replacement_leak
 from cab.verification.check import CHECKS, Measurements, check
 from cab.verification.compare import LEAK, ROUNDING, difference, distance, limit_for
 from cab.verification.decoding import decode, initial_state
-from cab.verification.inputs import LAYOUTS, Inputs, Module, row_alone
-from cab.verification.numerics import SLOPE, SLOPE_FLOAT32, slope_error
-from cab.verification.subject import Subject, names_argument, rounding, takes
+from cab.verification.inputs import LAYOUTS, Inputs, Module, rows_alone
+from cab.verification.numerics import SLOPE, derivative_error
+from cab.verification.subject import Subject, takes
 
 refusal_check = partial(
     check, "contract", "invalid calls without a ValueError", applies=lambda s: s.keeps_whole_contract
@@ -31,11 +32,10 @@ refusal_check = partial(
 def wrong_inputs(subject: Subject) -> Measurements:
     """Invalid calls raise ValueError: key in a self pattern, no key in a cross pattern, wrong masks or widths."""
     module = subject.build()
-    x, source = torch.randn(2, 5, module.embed_dim), torch.randn(2, 7, module.embed_dim)
-    x, source = x.to(subject.device), source.to(subject.device)
+    x, source = (torch.randn(2, n, module.embed_dim, device=subject.device) for n in (5, 7))
     mask = torch.zeros(2, 5, dtype=torch.bool, device=subject.device)
     both = {"key": source, "value": source} if subject.pattern.is_cross else {}
-    calls: dict[str, Callable[[], object]] = {
+    calls = {
         "a wrong width": lambda: module(x[..., :-1], **both),
         "a query without a batch dimension": lambda: module(x[0], **both),
         "an empty query": lambda: module(x[:, :0], **both),
@@ -62,25 +62,36 @@ def wrong_options(subject: Subject) -> Measurements:
     """Invalid options raise ValueError: embed_dim not divisible by the heads, 0 heads, dropout 1, unknown pattern."""
     cls, options = subject.cls, dict(subject.options)
     valid = {"pattern": subject.pattern, "embed_dim": 32, "num_heads": 4}
-    calls: dict[str, Callable[[], object]] = {
-        "embed_dim 32 with 5 heads": lambda: cls(**{**valid, "num_heads": 5}, **options),
-        "0 heads": lambda: cls(**{**valid, "num_heads": 0}, **options),
-        "dropout 1": lambda: cls(**valid, dropout=1.0, **options),
-        "pattern XS": lambda: cls(**{**valid, "pattern": "XS"}, **options),
+    wrong = {
+        "embed_dim 32 with 5 heads": {"num_heads": 5},
+        "0 heads": {"num_heads": 0},
+        "dropout 1": {"dropout": 1.0},
+        "pattern XS": {"pattern": "XS"},
     }
-    return refusals(calls)
+    return refusals({name: partial(cls, **{**valid, **values}, **options) for name, values in wrong.items()})
 
 
 @refusal_check()
 def decoding_refused(subject: Subject) -> Measurements:
     """init_state raises ValueError in noncausal patterns, without a source in CC, and with a source in CS."""
-    module = subject.build()
-    source = torch.randn(2, 7, module.embed_dim, device=subject.device)
-    if not subject.pattern.is_causal:
-        return refusals({"init_state in a noncausal pattern": lambda: module.init_state(2)})
-    if subject.pattern.is_cross:
-        return refusals({"init_state without a source in CC": lambda: module.init_state(2)})
-    return refusals({"init_state with a source in CS": lambda: module.init_state(2, key=source, value=source)})
+    module, source = subject.build(), {}
+    if subject.pattern is Pattern.CS:
+        source = dict.fromkeys(("key", "value"), torch.randn(2, 7, module.embed_dim, device=subject.device))
+    mistake = {Pattern.CS: "with a source", Pattern.CC: "without a source"}.get(subject.pattern, "without causality")
+    return refusals({f"init_state {mistake}": lambda: module.init_state(2, **source)})
+
+
+def refusals(calls: Mapping[str, Callable[[], object]]) -> Measurements:
+    """Yield 1 for every call, named by what is wrong with it, that does not raise ValueError."""
+    for name, call in calls.items():
+        try:
+            call()
+            result = 1.0, f"{name} (accepted)"
+        except ValueError:
+            result = 0.0, name
+        except Exception as error:
+            result = 1.0, f"{name} ({type(error).__name__})"
+        yield result
 
 
 @check(
@@ -88,8 +99,7 @@ def decoding_refused(subject: Subject) -> Measurements:
 )
 def same_source(subject: Subject) -> Measurements:
     """One tensor passed as both key and value gives the same output as two equal tensors."""
-    module = subject.build()
-    inputs = subject.draw(module, 17)
+    module, inputs = subject.case(17)
     assert inputs.key is not None
     with torch.no_grad():
         once = module(inputs.query, inputs.key, inputs.key)
@@ -100,13 +110,12 @@ def same_source(subject: Subject) -> Measurements:
 def output_type(subject: Subject) -> Measurements:
     """Every output has the shape, dtype and device of the query, in training, evaluation and decoding."""
     for length, batch in ((1, 1), (17, 3), (130, 7)):
-        for training in (False, True):
-            module = subject.build().train(training)
-            inputs = subject.draw(module, length, batch=batch)
+        for mode in ("evaluation", "training"):
+            module, inputs = subject.case(length, batch=batch, training=mode == "training")
             with torch.no_grad():
                 output = inputs.run(module)
-            where = f"n={length}, {batch} rows, {'training' if training else 'evaluation'}"
-            yield float(_kind(output) != _kind(inputs.query)), f"{where} ({', '.join(map(str, _kind(output)))})"
+            kind = ", ".join(map(str, _kind(output)))
+            yield float(_kind(output) != _kind(inputs.query)), f"n={length}, {batch} rows, {mode} ({kind})"
         if subject.decodes:
             with torch.no_grad():
                 output, _ = module.step(inputs.query[:, :1], initial_state(module.eval(), inputs))
@@ -121,24 +130,10 @@ def _kind(x: Tensor) -> tuple[object, ...]:
 def strided_inputs(subject: Subject) -> Measurements:
     """Non-contiguous inputs, such as transposed tensors, give the same output as contiguous ones."""
     for length in (1, 17):
-        module = subject.build()
-        inputs = subject.draw(module, length, batch=3)
-        strided = {name: x.transpose(0, 1).contiguous().transpose(0, 1) for name, x in inputs.tensors().items()}
+        module, inputs = subject.case(length, batch=3)
+        strided = inputs.map(lambda x: x.transpose(0, 1).contiguous().transpose(0, 1))
         with torch.no_grad():
-            yield difference(replace(inputs, **strided).run(module), inputs.run(module)), f"n={length}"
-
-
-def refusals(calls: dict[str, Callable[[], object]]) -> Measurements:
-    """Yield 1 for every call that does not raise ValueError."""
-    for name, call in calls.items():
-        try:
-            call()
-            result = 1.0, f"{name} (accepted)"
-        except ValueError:
-            result = 0.0, name
-        except Exception as error:
-            result = 1.0, f"{name} ({type(error).__name__})"
-        yield result
+            yield difference(strided.run(module), inputs.run(module)), f"n={length}"
 
 
 SIZES = ((768, 12), (128, 1), (64, 16), (21, 3))
@@ -153,19 +148,17 @@ CUTS = (0, 15, 34, 63, 68)
 def model_sizes(subject: Subject) -> Measurements:
     """At widths of 21 to 768 with 1 to 16 heads, batches, padding, causality, decoding and training mode are right."""
     for module, size in _modules(subject):
-        inputs = subject.pad(subject.draw(module, LENGTH, batch=3), "inside")
-        limit = limit_for(rounding(module, inputs), ROUNDING)
+        inputs = subject.draw(module, LENGTH, batch=3, padding="inside")
+        limit = limit_for(module, inputs, ROUNDING)
         with torch.no_grad():
             together = inputs.run(module)
-            for row, real in enumerate(inputs.real):
-                alone = row_alone(inputs, row)
-                assert alone is not None, "this layout leaves tokens in every row"
-                error = difference(together[row, real], alone.run(module)[0])
+            for row, alone in rows_alone(inputs):
+                error = difference(together[row, inputs.real[row]], alone.run(module)[0])
                 yield error, f"{size}, padded row {row} in a batch", limit
-        unpadded = row_alone(inputs, 0)
-        assert unpadded is not None
-        yield from _add_causality(subject, module, unpadded, size, limit)
-        if not subject.is_random_in_training and not getattr(subject.cls, "differs_in_training", False):
+        _, unpadded = next(rows_alone(inputs))
+        if subject.pattern.is_causal:
+            yield from _causality(subject, module, unpadded, size, limit)
+        if not subject.is_random_in_training and not subject.declared("differs_in_training"):
             with torch.no_grad():
                 error = difference(unpadded.run(module.train())[0], together[0])
             yield error, f"{size}, training mode", limit
@@ -183,30 +176,20 @@ def model_sizes_gradient(subject: Subject) -> Measurements:
     """At widths of 21 to 768 with 1 to 16 heads, gradients agree with central differences."""
     for module, size in _modules(subject, SIZES if subject.long else SIZES[1:]):
         inputs = subject.draw(module, LENGTH, batch=1)
-        try:
-            module, inputs = module.double(), inputs.double()
-            errors, limit = [slope_error(module, inputs, 1e-6)], SLOPE
-            if errors[0] > SLOPE:  # parts may compute in float32, which a larger step resolves
-                errors.append(slope_error(module, inputs, 1e-3))
-        except Exception:  # float64 is optional
-            module, inputs = module.float(), inputs.float()
-            errors, limit = [slope_error(module, inputs, step) for step in (1e-2, 1e-3)], SLOPE_FLOAT32
-        noise = rounding(module, inputs)
-        yield min(errors), size, limit if noise < 1e-6 else 1e3 * noise
+        error, limit = derivative_error(module, inputs)
+        yield error, size, limit
 
 
-def _add_causality(subject: Subject, module: Module, inputs: Inputs, size: str, limit: float) -> Measurements:
-    """Compare one row in a causal pattern with replaced tokens, with its decoding, and look at its gradients."""
-    if not subject.pattern.is_causal:
-        return
+def _causality(subject: Subject, module: Module, inputs: Inputs, size: str, limit: float) -> Measurements:
+    """Compare one row with replaced tokens and with its decoding, and look at its gradients."""
     leak, where = replacement_leak(module, inputs, torch.tensor(CUTS), 1.0)
-    yield leak, f"{size}, {where}", limit_for(limit if limit > ROUNDING else 0.0, LEAK), where
+    yield leak, f"{size}, {where}", limit_for(module, inputs, LEAK), where
     leak, where = gradient_leak(module, inputs, torch.tensor(CUTS[:3]))
     yield leak, f"{size}, gradient, {where}", LEAK, where
     if not subject.decodes:
         return
     prompt = LENGTH - 8 if subject.prefills else 0
-    start = inputs if prompt else inputs.prefix(20)
+    start = inputs if prompt else inputs.targets(0, 20)
     chunks = ([prompt] if prompt else []) + [1] * (start.query.shape[1] - prompt)
     with torch.no_grad():
         error = difference(decode(module, start, chunks), start.run(module))
@@ -238,7 +221,7 @@ LAYER_CHECKS = (
     "layer_position",
     "error relative to its limit",
     limit=1.0,
-    applies=lambda s: names_argument(s.cls, "layer_position"),
+    applies=lambda s: takes(s.cls, "layer_position"),
     is_quick=False,
 )
 def every_layer_position(subject: Subject) -> Measurements:
@@ -264,16 +247,13 @@ LIMIT_LENGTH, SEEDS = 24, range(1, 9)
 )
 def softmax_limit(subject: Subject) -> Measurements:
     """Under the options of its limit, the method equals softmax attention; the error decreases at every step."""
-    previous, steps = None, _softmax_limit(subject).options
-    for options in steps:
-        error = mean(_distance(subject, seed, options) for seed in SEEDS)
-        chosen = ", ".join(f"{name}={value}" for name, value in options.items()) or "default options"
-        if options is steps[-1]:
-            yield error, f"n={LIMIT_LENGTH}, {chosen}"
-        if previous is not None:
-            ratio = error / previous if previous else error
-            yield ratio, f"n={LIMIT_LENGTH}, {chosen}, relative to the previous step", 1.0
-        previous = error
+    steps = _softmax_limit(subject).options
+    names = [", ".join(f"{name}={value}" for name, value in options.items()) or "default options" for options in steps]
+    errors = [mean(_distance(subject, seed, options) for seed in SEEDS) for options in steps]
+    yield errors[-1], f"n={LIMIT_LENGTH}, {names[-1]}"
+    for (previous, error), name in zip(pairwise(errors), names[1:], strict=True):
+        ratio = error / previous if previous else error
+        yield ratio, f"n={LIMIT_LENGTH}, {name}, relative to the previous step", 1.0
 
 
 def _softmax_limit(subject: Subject) -> Any:
@@ -282,21 +262,16 @@ def _softmax_limit(subject: Subject) -> Any:
     return cls.softmax_limit(subject.pattern, LIMIT_LENGTH) if issubclass(cls, Attention) else None
 
 
+@torch.no_grad()
 def _distance(subject: Subject, seed: int, options: Mapping[str, Any]) -> float:
     module = subject.build(seed=seed, **options)
     inputs = subject.draw(module, LIMIT_LENGTH, LIMIT_LENGTH, seed=seed)
-    with torch.no_grad():
-        return distance(inputs.run(module), softmax_attention(module, inputs, subject.pattern))
+    return distance(inputs.run(module), softmax_attention(module, inputs, subject.pattern))
 
 
 def softmax_attention(module: Module, inputs: Inputs, pattern: Pattern) -> Tensor:
     """Return softmax(q k^T / sqrt(E)) v with the projections of ``module``."""
-    source = inputs.query if inputs.key is None else inputs.key
-    values = source if inputs.value is None else inputs.value
-    q, k, v = (
-        module.split_heads(projection(x))
-        for projection, x in ((module.q_proj, inputs.query), (module.k_proj, source), (module.v_proj, values))
-    )
+    q, k, v = Attention.project(module, *(inputs.tensors().values() if pattern.is_cross else [inputs.query] * 3))
     logits = q @ k.transpose(-2, -1) / module.head_dim**0.5
     if pattern is Pattern.CS:
         logits = logits.masked_fill(torch.ones_like(logits, dtype=torch.bool).triu(1), -torch.inf)
@@ -313,7 +288,7 @@ BUDGET = 0.1
 @check(
     "parameters",
     "share of GPT-2's parameters added",
-    limit=lambda s: getattr(s.cls, "parameter_budget", BUDGET),
+    limit=lambda s: s.declared("parameter_budget", BUDGET),
     applies=lambda s: takes(s.cls, "embed_dim") and not s.is_foreign,
     declared_in="parameter_budget",
 )
@@ -324,10 +299,8 @@ def parameter_budget(subject: Subject) -> Measurements:
     ``parameter_budget``; ``cab params`` reports the share for other backbones.
     """
     module = subject.build(embed_dim=WIDTH, num_heads=HEADS)
-    budget = getattr(subject.cls, "parameter_budget", BUDGET)
-    width = module.embed_dim
-    assert isinstance(width, int)
-    count = sum(parameter.numel() for parameter in module.parameters())
+    budget = subject.declared("parameter_budget", BUDGET)
+    width, count = module.embed_dim, sum(parameter.numel() for parameter in module.parameters())
     added = LAYERS * (count - 4 * width * (width + 1)) / BACKBONE
     declared = f", {budget:.0%} declared by the class, {BUDGET:.0%} in the paper" if budget != BUDGET else ""
     yield max(added, 0.0), f"width {width}, {count:,} parameters per layer{declared}"
@@ -343,8 +316,7 @@ def compile_graph_breaks(subject: Subject) -> Measurements:
     import torch._dynamo  # takes seconds
 
     for training in (False, True):
-        module = subject.build().train(training)
-        inputs = subject.draw(module, COMPILED_LENGTH).requiring_grad()
+        module, inputs = subject.case(COMPILED_LENGTH, training=training, requires_grad=True)
         torch._dynamo.reset()
         explained = torch._dynamo.explain(lambda *tensors, module=module: module(*tensors))(*inputs.tensors().values())
         reasons = "; ".join(str(reason.reason).splitlines()[0] for reason in explained.break_reasons)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from cab.attention import reorder_state
-from cab.verification.check import Measurements, check, check_layouts
+from cab.verification.check import Measurements, check
 from cab.verification.compare import difference, error_at, largest_errors, limit_for
-from cab.verification.inputs import Inputs, Module, padding_masks, row_alone
-from cab.verification.subject import LONG, Subject, rounding
+from cab.verification.inputs import LAYOUTS, Inputs, Module, padding_masks, rows_alone
+from cab.verification.subject import LONG, Subject
 
 STEPS = 700
 """Number of tokens in the longest step-by-step run: more than a few cache blocks."""
@@ -32,7 +32,7 @@ def decode_steps(subject: Subject) -> Measurements:
     """Step-by-step decoding from an empty state reproduces the parallel forward pass, for inputs of scale 1 and 4."""
     cases = [(1, 4, 1.0), (2, 1, 1.0), (17, 4, 4.0), (37, 4, 1.0), (140, 1, 1.0)]
     if subject.long:
-        is_constant = getattr(subject.cls, "has_constant_size_state", not subject.keeps_whole_contract)
+        is_constant = subject.declared("has_constant_size_state", not subject.keeps_whole_contract)
         cases.append((LONGEST_STEPS if is_constant else STEPS, 2, 1.0))
     for length, num_heads, scale in cases:
         module = subject.build(num_heads=num_heads) if length < STEPS else subject.build_for(LONG)
@@ -46,16 +46,16 @@ def decode_after_prefill(subject: Subject) -> Measurements:
     plans = [[16, 1, 1, 1], [1, 7, 2, 1, 23, 1, 1], [33], [290, 1, 1, 1, 1], [64, 65, 1, 129, 1]]
     plans += [[n - 1500, 1, 1, 1495, 1, 1, 1] for n in subject.long] + [[n - 3, 1, 1, 1] for n in subject.long]
     for chunks in plans:
-        module = subject.build_for(sum(chunks))
-        inputs = subject.draw(module, sum(chunks), batch=1 if sum(chunks) in subject.long else 2)
+        module, inputs = subject.case(sum(chunks), batch=1 if sum(chunks) in subject.long else 2)
         yield from _compare(subject, module, inputs, chunks, f"chunks {chunks}")
 
 
-@check_layouts(
+@check(
     "decoding",
     "relative error of decoding padded input",
+    layouts=LAYOUTS,
     limit=lambda s: s.decode_tolerance,
-    applies=lambda s, layout: s.decodes_padding(layout),
+    applies=Subject.decodes_padding,
 )
 def decode_padded(subject: Subject, layout: str) -> Measurements:
     """With padded targets and sources, decoding reproduces the parallel forward pass."""
@@ -65,11 +65,7 @@ def decode_padded(subject: Subject, layout: str) -> Measurements:
     plans = {"step by step": [1] * 19}
     if subject.prefills:
         plans |= {"in chunks": [12, 1, 1, 1, 3, 1], "in chunks with padding in each": [5, 4, 4, 6]}
-    module = subject.build()
-    inputs = subject.draw(module, 19, batch=4)
-    inputs = replace(inputs, query_padding=padding_masks(layout, inputs.query))
-    if inputs.key is not None:
-        inputs = replace(inputs, key_padding=padding_masks(layout, inputs.key).roll(1, 0))
+    module, inputs = subject.case(19, batch=4, padding=layout)
     for plan, chunks in plans.items():
         yield from _compare(subject, module, inputs, chunks, f"n=19, {plan}")
 
@@ -78,36 +74,39 @@ def decode_padded(subject: Subject, layout: str) -> Measurements:
 def decode_keeps_state(subject: Subject) -> Measurements:
     """No step modifies the state, the source or the token it receives, so decoding can branch from any state."""
     for length in (1, 5, 70):
-        module = subject.build()
-        inputs = subject.draw(module, length + 1)
+        module, inputs = subject.case(length + 1)
         with torch.no_grad():
-            state = initial_state(module, inputs)
-            for t in range(length):
-                _, state = module.step(inputs.query[:, t], state)
-            names, originals = set(state), {name: x.clone() for name, x in (state | inputs.given()).items()}
+            _, state = read_chunks(module, inputs, [1] * length, initial_state(module, inputs))
+            arguments = copied(state | inputs.arguments())
             output, _ = module.step(inputs.query[:, length], state)
-            yield len(set(state) ^ names), f"token {length}, keys of the state"
-            for name, x in (state | inputs.given()).items():
-                is_same = name in originals and x.shape == originals[name].shape and torch.equal(x, originals[name])
-                yield float(not is_same), f"token {length}, {name}"
+            yield from _modified(state | inputs.arguments(), arguments, f"token {length}")
             repeated, _ = module.step(inputs.query[:, length], state)
             yield difference(repeated, output), f"token {length}, repeated step"
+
+
+def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return copies of the tensors."""
+    return {name: x.clone() for name, x in tensors.items()}
+
+
+def _modified(actual: Mapping[str, Tensor], originals: Mapping[str, Tensor], where: str) -> Measurements:
+    """Yield 1 for every tensor that was added, removed or modified."""
+    for name in actual | originals:
+        same = name in actual and name in originals and actual[name].shape == originals[name].shape
+        yield float(not (same and torch.equal(actual[name], originals[name]))), f"{where}, {name}"
 
 
 @error_check("decoding", "relative error between tokens of shape [B, D] and [B, 1, D]")
 def decode_shapes(subject: Subject) -> Measurements:
     """Tokens of shape [B, D] and [B, 1, D] give the same values, each in the shape of its token."""
-    module = subject.build()
-    inputs = subject.draw(module, 3, batch=2)
+    module, inputs = subject.case(3, batch=2)
     with torch.no_grad():
         flat_state, state = initial_state(module, inputs), initial_state(module, inputs)
         for t in range(3):
             flat, flat_state = module.step(inputs.query[:, t], flat_state)
             output, state = module.step(inputs.query[:, t : t + 1], state)
-            shapes = (tuple(flat.shape), tuple(output.shape))
-            expected = (tuple(inputs.query[:, t].shape), tuple(inputs.query[:, t : t + 1].shape))
-            if shapes != expected:
-                raise ValueError(f"step returned shapes {shapes} for tokens of shapes {expected}")
+            if flat.shape != inputs.query[:, t].shape or output.shape != inputs.query[:, t : t + 1].shape:
+                raise ValueError(f"step returned shapes {[*flat.shape]} and {[*output.shape]} for these tokens")
             yield difference(output[:, 0], flat), f"token {t}"
 
 
@@ -130,19 +129,17 @@ def read_chunks(
     """Return the outputs [B, N, D] of reading the first targets in chunks from ``state``, and the new state."""
     start, outputs = 0, [inputs.query[:, :0]]
     for size in chunks:
-        tokens = inputs.query[:, start : start + size]
-        mask = {}
-        if inputs.query_padding is not None:
-            mask = {"query_padding_mask": inputs.query_padding[:, start : start + size]}
+        tokens = inputs.targets(start, start + size)
+        mask = {} if tokens.query_padding is None else {"query_padding_mask": tokens.query_padding}
         read = module.step if size == 1 else module.prefill
-        output, state = read(tokens, state, **mask)
+        output, state = read(tokens.query, state, **mask)
         outputs.append(output)
         start += size
     return torch.cat(outputs, dim=1), state
 
 
 def _compare(subject: Subject, module: Module, inputs: Inputs, chunks: Sequence[int], where: str) -> Measurements:
-    limit = limit_for(rounding(module, inputs), subject.decode_tolerance)
+    limit = limit_for(module, inputs, subject.decode_tolerance)
     measure = partial(decoding_errors, chunks=chunks, where=where)
     for name, error in largest_errors(measure, module, inputs, limit=limit).items():
         yield error, name, limit
@@ -165,20 +162,16 @@ PROMPTS = ([17], [6, 5, 6])
 
 def _compare_padded_prompt(subject: Subject, layout: str) -> Measurements:
     """Compare decoding after a padded prompt with every row without padding."""
-    module = subject.build()
-    inputs = subject.draw(module, PROMPT + 3, batch=4)
+    module, inputs = subject.case(PROMPT + 3, batch=4)
     mask = padding_masks(layout, inputs.query[:, :PROMPT])
     inputs = replace(inputs, query_padding=torch.cat([mask, mask.new_zeros(len(mask), 3)], 1))
-    limit = limit_for(rounding(module, inputs), subject.decode_tolerance)
+    limit = limit_for(module, inputs, subject.decode_tolerance)
     with torch.no_grad():
         for prompt in PROMPTS if subject.prefills else ([1] * PROMPT,):
             decoded = decode(module, inputs, [*prompt, 1, 1, 1])
-            for row, real in enumerate(inputs.real):
-                alone = row_alone(inputs, row)
-                assert alone is not None, "the last tokens are real"
-                error = difference(decoded[row, real], alone.run(module)[0])
-                where = f"prompt in {len(prompt)} chunks of {max(prompt)}, 3 steps, row {row}"
-                yield error, where, limit
+            for row, alone in rows_alone(inputs):
+                error = difference(decoded[row, inputs.real[row]], alone.run(module)[0])
+                yield error, f"prompt in {len(prompt)} chunks of {max(prompt)}, 3 steps, row {row}", limit
 
 
 ROWS = 5
@@ -194,8 +187,7 @@ ORDER = (2, 0, 0, 1)
 @check("branching", "state tensors without the batch as first dimension", applies=lambda s: s.decodes)
 def state_has_rows(subject: Subject) -> Measurements:
     """Every tensor of the decoding state has the batch as its first dimension, so that its rows can be reordered."""
-    module = subject.build()
-    inputs = subject.draw(module, 9, batch=ROWS)
+    module, inputs = subject.case(9, batch=ROWS)
     with torch.no_grad():
         state = initial_state(module, inputs)
         for t in range(10):
@@ -212,18 +204,14 @@ def prefill_keeps_state(subject: Subject) -> Measurements:
     for prefix in ([], [7], [64], [1] * 7):
         for layout in ("", *(layout for layout in ("left", "right") if subject.decodes_padding(layout))):
             inputs = _padded(subject.draw(module, sum(prefix) + 6, batch=3), layout, sum(prefix))
+            where = f"after {sum(prefix)} tokens{f', padding {layout}' if layout else ''}"
             with torch.no_grad():
-                state = initial_state(module, inputs)
-                _, state = read_chunks(module, inputs, prefix, state)
-                tokens = _after(inputs, sum(prefix))
-                arguments = state | tokens.given()
-                originals = {name: x.clone() for name, x in arguments.items()}
+                _, state = read_chunks(module, inputs, prefix, initial_state(module, inputs))
+                tokens = inputs.targets(sum(prefix))
+                originals = copied(state | tokens.arguments())
                 output, _ = read_chunks(module, tokens, [6], state)
                 repeated, _ = read_chunks(module, tokens, [6], state)
-            where = f"after {sum(prefix)} tokens{f', padding {layout}' if layout else ''}"
-            for name, x in (state | tokens.given()).items():
-                is_same = name in originals and x.shape == originals[name].shape and torch.equal(x, originals[name])
-                yield float(not is_same), f"{name}, {where}"
+            yield from _modified(state | tokens.arguments(), originals, where)
             yield difference(repeated, output), f"repeated prefill, {where}"
 
 
@@ -232,14 +220,13 @@ def decode_branches(subject: Subject) -> Measurements:
     """Two branches that continue one state in turn, reusing the memory of tokens and outputs, are both correct."""
     for length in PREFIXES:
         by_prompt = subject.prefills and length % 2 == 0
-        module = subject.build()
-        inputs = subject.draw(module, length + BRANCH, seed=1)
+        module, inputs = subject.case(length + BRANCH)
         other = replace(inputs, query=subject.draw(module, length + BRANCH, seed=2).query.clone())
         other.query[:, :length] = inputs.query[:, :length]
-        limit = limit_for(rounding(module, inputs), subject.decode_tolerance)
+        limit = limit_for(module, inputs, subject.decode_tolerance)
         with torch.no_grad():
-            state = initial_state(module, inputs)
-            _, state = read_chunks(module, inputs, [length] if by_prompt else [1] * length, state)
+            chunks = [length] if by_prompt else [1] * length
+            _, state = read_chunks(module, inputs, chunks, initial_state(module, inputs))
             states = [state, state]
             outputs: tuple[list[Tensor], list[Tensor]] = [], []
             for t in range(length, length + BRANCH):  # one token of each branch in turn
@@ -267,13 +254,11 @@ def decode_reordered(subject: Subject) -> Measurements:
     for how, (chunks, layout) in plans.items():
         inputs = _padded(subject.draw(module, 19, batch=3), layout, 0, 11)
         moved = inputs.rows(order)
-        limit = limit_for(rounding(module, inputs), subject.decode_tolerance)
+        limit = limit_for(module, inputs, subject.decode_tolerance)
         with torch.no_grad():
             _, state = read_chunks(module, inputs, chunks, initial_state(module, inputs))
-            outputs, _ = read_chunks(module, _after(moved, 11), [1] * 8, reorder_state(state, order))
-            for row in range(len(ORDER)):
-                alone = row_alone(moved, row)
-                assert alone is not None, "the last tokens are real"
+            outputs, _ = read_chunks(module, moved.targets(11), [1] * 8, reorder_state(state, order))
+            for row, alone in rows_alone(moved):
                 error = difference(outputs[row], alone.run(module)[0, -8:])
                 yield error, f"n=19, rows {' '.join(map(str, ORDER))} after {how}, row {row}", limit
 
@@ -285,9 +270,3 @@ def _padded(inputs: Inputs, layout: str, start: int, stop: int | None = None) ->
     mask = torch.zeros_like(inputs.query[..., 0], dtype=torch.bool)
     mask[:, start:stop] = padding_masks(layout, inputs.query[:, start:stop])
     return replace(inputs, query_padding=mask)
-
-
-def _after(inputs: Inputs, start: int) -> Inputs:
-    """Return the targets from ``start`` on, with the whole source."""
-    mask = inputs.query_padding
-    return replace(inputs, query=inputs.query[:, start:], query_padding=None if mask is None else mask[:, start:])

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from cab.verification.check import Measurements, check
 from cab.verification.decoding import initial_state, read_chunks
-from cab.verification.inputs import Inputs, Module
+from cab.verification.inputs import Module
 from cab.verification.subject import Subject
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # otherwise torch's profiler writes to stderr
@@ -72,7 +72,7 @@ def memory_growth(subject: Subject) -> Measurements:
     """Peak memory in training and in evaluation grows with length no faster than the declared complexity."""
     phases = PHASES | (PADDED if subject.padding_layouts else {})
     for mode, phase in phases.items():
-        module, longest = _module(subject), lengths(subject)[-3:]
+        module, longest = subject.build(num_heads=1).train(), lengths(subject)[-3:]
         costs = {n: float(peak_bytes(partial(phase, subject, module, n), subject.device)) for n in longest}
         power, where = _power(costs, "MiB", 2**-20)
         yield power, f"{where}, {mode}"
@@ -88,26 +88,22 @@ def memory_growth(subject: Subject) -> Measurements:
 def step_growth(subject: Subject) -> Measurements:
     """State, memory and work of a decoding step grow linearly at most; with a declared constant state, not at all."""
     module = subject.build(embed_dim=16, num_heads=2)
-    states, costs, work = {}, {}, {}
+    amounts: dict[str, dict[int, float]] = {"state": {}, "peak memory": {}, "values read and written": {}}
     for length in STEP_LENGTHS if subject.long else STEP_LENGTHS[:-1]:
         inputs = subject.draw(module, length + 2, 16, batch=1)
         with torch.no_grad():
             _, state = read_chunks(module, inputs, [length, 1], initial_state(module, inputs))
-            token = inputs.query[:, -1]
-            states[length] = float(max(1, sum(x.nbytes for x in state.values())))
-            costs[length] = float(max(1, peak_bytes(partial(module.step, token, state), subject.device)))
+            step = partial(module.step, inputs.query[:, -1], state)
             with _Work() as counted:
-                module.step(token, state)
-            work[length] = float(max(1, counted.elements))
-    if getattr(subject.cls, "has_constant_size_state", False):
-        growth = states[1024] / states[64] - 1.0
+                step()
+            numbers = sum(x.nbytes for x in state.values()), peak_bytes(step, subject.device), counted.elements
+        for quantity, number in zip(amounts, numbers, strict=True):
+            amounts[quantity][length] = float(max(1, number))
+    if subject.declared("has_constant_size_state"):
+        growth = amounts["state"][1024] / amounts["state"][64] - 1.0
         yield growth, "state at n=64 and n=1024", 0.0, "the decoding state is not of constant size"
-    for quantity, amounts, unit, factor in (
-        ("state", states, "KiB", 2**-10),
-        ("peak memory", costs, "KiB", 2**-10),
-        ("values read and written", work, "", 1.0),
-    ):
-        power, where = _power(amounts, unit, factor)
+    for quantity, measured in amounts.items():
+        power, where = _power(measured, *(("", 1.0) if "values" in quantity else ("KiB", 2**-10)))
         yield power, f"{quantity}, {where}", None, f"the {quantity} of a decoding step grows with the position"
 
 
@@ -138,9 +134,9 @@ def allowed(subject: Subject, slack: float) -> float:
 
 def allowed_in_steps(subject: Subject) -> float:
     """Return the largest exponent of a decoding step; a step that reads the whole prefix again has that of a call."""
-    if getattr(subject.cls, "has_constant_size_state", False):
+    if subject.declared("has_constant_size_state"):
         return 0.1
-    stores_prefix = subject.keeps_whole_contract and getattr(subject.cls, "init_decode_state", None) is None
+    stores_prefix = subject.keeps_whole_contract and subject.declared("init_decode_state", None) is None
     return allowed(subject, MEMORY_SLACK) if stores_prefix and not subject.pattern.is_cross else MEMORY_SLACK
 
 
@@ -152,31 +148,23 @@ def lengths(subject: Subject) -> list[int]:
 
 
 def _call(subject: Subject, module: Module, length: int, *, training: bool, padded: bool = False) -> None:
+    inputs = subject.draw(module, length, length, batch=1 + padded, padding="left" if padded else "")
+    inputs = inputs.rows(slice(-1, None))  # a row with padding, if there are two
     if training:
-        _inputs(subject, module, length, padded).requiring_grad().run(module.train()).sum().backward()
+        inputs.requiring_grad().run(module.train()).sum().backward()
         module.zero_grad()
     else:
         with torch.no_grad():
-            _inputs(subject, module, length, padded).run(module.eval())
-
-
-def _inputs(subject: Subject, module: Module, length: int, padded: bool) -> Inputs:
-    if not padded:
-        return subject.draw(module, length, length, batch=1)
-    return subject.pad(subject.draw(module, length, length, batch=2), "left").rows(slice(1, 2))
+            inputs.run(module.eval())
 
 
 PHASES = {"in training": partial(_call, training=True), "in evaluation": partial(_call, training=False)}
 PADDED = {f"{mode} with padding": partial(phase, padded=True) for mode, phase in PHASES.items()}
 
 
-def _module(subject: Subject) -> Module:
-    return subject.build(num_heads=1).train()
-
-
 def _time_power(subject: Subject, phase: Phase) -> tuple[float, str]:
     """Return the growth exponent of time and the measured times; each is the fastest of up to three calls."""
-    module = _module(subject)
+    module = subject.build(num_heads=1).train()
     costs: dict[int, float] = {}
     phase(subject, module, SHORTEST)
     for length in lengths(subject):
@@ -190,15 +178,13 @@ def _time_power(subject: Subject, phase: Phase) -> tuple[float, str]:
 
 def _seconds(call: Callable[[], object], device: str) -> float:
     """Return the CPU time of a call in seconds; on a GPU, the wall time until its kernels finish."""
-    if device != "cpu":
-        torch.cuda.synchronize(device)
-        start = perf_counter()
-        call()
-        torch.cuda.synchronize(device)
-        return perf_counter() - start
-    start = process_time()
+    is_cpu = device == "cpu"
+    clock, wait = (process_time, lambda: None) if is_cpu else (perf_counter, partial(torch.cuda.synchronize, device))
+    wait()
+    start = clock()
     call()
-    return process_time() - start
+    wait()
+    return clock() - start
 
 
 def _power(costs: dict[int, float], unit: str, factor: float) -> tuple[float, str]:
@@ -209,9 +195,9 @@ def _power(costs: dict[int, float], unit: str, factor: float) -> tuple[float, st
 
 
 def peak_bytes(call: Callable[[], object], device: torch.device | str = "cpu") -> int:
-    """Return the peak number of bytes allocated for tensors during ``call``, above the amount allocated it.
+    """Return the peak number of bytes allocated for tensors during ``call``, above the amount allocated before it.
 
-    Includes outputs, saved activations and temporaries. Excludes inputs and weights allocated allocated the call, and
+    Includes outputs, saved activations and temporaries. Excludes inputs and weights that exist before the call, and
     scratch space inside BLAS and FFT libraries.
     """
     device = torch.device(device)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 LAYOUTS = ("right", "left", "inside", "row")
 """Layouts of padding; see :func:`padding_masks`."""
+
+INPUTS = ("query", "key", "value")
 
 Module = Any
 """A ``torch.nn.Module`` with the methods and attributes of the contract, which no torch type declares."""
@@ -33,50 +36,59 @@ class Inputs:
         """
         if seed is not None:
             torch.manual_seed(seed)
-        masks = {}
-        if self.query_padding is not None:
-            masks["query_padding_mask"] = self.query_padding
         key_padding = self.query_padding if self.key is None else self.key_padding
-        if key_padding is not None:
-            masks["key_padding_mask"] = key_padding
-        if self.key is None:
-            return module(self.query, **masks)
-        return module(self.query, self.key, self.value, **masks)
+        masks = {"query_padding_mask": self.query_padding, "key_padding_mask": key_padding}
+        masks = {name: mask for name, mask in masks.items() if mask is not None}
+        return module(*self.tensors().values(), **masks)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the query and, if present, key and value by name."""
-        named = {"query": self.query, "key": self.key, "value": self.value}
-        return {name: x for name, x in named.items() if x is not None}
+        return {name: x for name in INPUTS if (x := getattr(self, name)) is not None}
 
-    def requiring_grad(self) -> Inputs:
-        """Return copies of the inputs that accumulate gradients."""
-        return replace(self, **{name: x.detach().clone().requires_grad_() for name, x in self.tensors().items()})
-
-    def double(self) -> Inputs:
-        """Return the inputs in float64."""
-        return replace(self, **{name: x.double() for name, x in self.tensors().items()})
-
-    def float(self) -> Inputs:
-        """Return the inputs in float32."""
-        return replace(self, **{name: x.float() for name, x in self.tensors().items()})
-
-    def given(self) -> dict[str, Tensor]:
+    def arguments(self) -> dict[str, Tensor]:
         """Return :meth:`tensors` and the masks that are present."""
         masks = {"query_padding": self.query_padding, "key_padding": self.key_padding}
         return self.tensors() | {name: mask for name, mask in masks.items() if mask is not None}
 
+    def map(self, function: Callable[[Tensor], Tensor]) -> Inputs:
+        """Return the inputs with ``function`` applied to query, key and value."""
+        return replace(self, **{name: function(x) for name, x in self.tensors().items()})
+
+    def requiring_grad(self) -> Inputs:
+        """Return copies of the inputs that accumulate gradients."""
+        return self.map(lambda x: x.detach().clone().requires_grad_())
+
+    def double(self) -> Inputs:
+        """Return the inputs in float64."""
+        return self.map(Tensor.double)
+
+    def float(self) -> Inputs:
+        """Return the inputs in float32."""
+        return self.map(Tensor.float)
+
+    def filled(self, values: Callable[[Tensor], Tensor]) -> Inputs:
+        """Return the inputs with ``values(x)`` in the padding of each x."""
+        padded = masked_inputs(self)
+        return replace(self, **{name: torch.where(mask[..., None], values(x), x) for name, x, mask in padded})
+
+    def with_row(self, row: int, other: Inputs) -> Inputs:
+        """Return the inputs with one row replaced by that of ``other``."""
+        rows = torch.arange(len(self.query), device=self.query.device)[:, None, None]
+        tensors = other.tensors()
+        return replace(self, **{name: torch.where(rows == row, tensors[name], x) for name, x in self.tensors().items()})
+
     def rows(self, index: Any) -> Inputs:
         """Return the rows ``index`` of every tensor."""
-        return replace(self, **{name: x[index] for name, x in self.given().items()})
+        return replace(self, **{name: x[index] for name, x in self.arguments().items()})
 
     def repeated(self, count: int) -> Inputs:
         """Return the inputs, of batch size one, repeated ``count`` times."""
-        return replace(self, **{name: x.expand(count, -1, -1) for name, x in self.tensors().items()})
+        return self.map(lambda x: x.expand(count, -1, -1))
 
-    def prefix(self, length: int) -> Inputs:
-        """Return the first ``length`` targets with the whole source."""
-        mask = self.query_padding
-        return replace(self, query=self.query[:, :length], query_padding=None if mask is None else mask[:, :length])
+    def targets(self, start: int, stop: int | None = None) -> Inputs:
+        """Return the targets from ``start`` to ``stop`` with the whole source."""
+        mask = None if self.query_padding is None else self.query_padding[:, start:stop]
+        return replace(self, query=self.query[:, start:stop], query_padding=mask)
 
     @property
     def real(self) -> Tensor:
@@ -125,29 +137,35 @@ def masked_inputs(inputs: Inputs) -> list[tuple[str, Tensor, Tensor]]:
     return masked
 
 
-def row_alone(inputs: Inputs, row: int) -> Inputs | None:
-    """Return one row without its padding, or None if no real token remains."""
-    cut = {}
-    for name, x, mask in masked_inputs(inputs):
-        cut[name] = x[row : row + 1, ~mask[row]]
-        if cut[name].shape[1] == 0:
-            return None
-    return Inputs(**cut)
+def rows_alone(inputs: Inputs) -> Iterator[tuple[int, Inputs]]:
+    """Yield the number and the real tokens of each row that has targets and source tokens."""
+    for row in range(len(inputs.query)):
+        tokens = {name: x[row : row + 1, ~mask[row]] for name, x, mask in masked_inputs(inputs)}
+        if all(x.shape[1] for x in tokens.values()):
+            yield row, Inputs(**tokens)
+
+
+def leaves_of(module: Module, inputs: Inputs) -> dict[str, Tensor]:
+    """Return the inputs and the trainable parameters by name."""
+    return inputs.tensors() | {name: x for name, x in module.named_parameters() if x.requires_grad}
+
+
+def gradients_of(
+    output: Tensor, leaves: Mapping[str, Tensor], direction: Tensor | None = None, *, retain_graph: bool = False
+) -> dict[str, Tensor]:
+    """Return the gradients of ``output`` in ``direction`` that exist; a parameter's is one row, as it is one thing."""
+    tensors = list(leaves.values())
+    gradients = torch.autograd.grad(output, tensors, direction, retain_graph=retain_graph, allow_unused=True)
+    named = {name: x for name, x in zip(leaves, gradients, strict=True) if x is not None}
+    return {name: x.reshape(1, -1) if isinstance(leaves[name], nn.Parameter) else x for name, x in named.items()}
 
 
 def outputs_and_gradients(
     module: Module, inputs: Inputs, direction: Tensor, *, seed: int | None = None
 ) -> dict[str, Tensor]:
     """Return outputs at real tokens, and their gradients in ``direction`` to real inputs and to parameters."""
-    module.zero_grad()
     inputs = inputs.requiring_grad()
     output = inputs.run(module, seed=seed)
-    (output * direction)[inputs.real].sum().backward()
-    named = {"outputs": output.detach()[inputs.real]}
-    for name, x, mask in masked_inputs(inputs):
-        if x.grad is not None:
-            named[f"gradient of {name}"] = x.grad[~mask]
-    for name, parameter in module.named_parameters():
-        if parameter.grad is not None:
-            named[f"gradient of {name}"] = parameter.grad.reshape(1, -1).clone()
-    return named
+    gradients = gradients_of((output * direction)[inputs.real].sum(), leaves_of(module, inputs))
+    gradients |= {name: gradients[name][~mask] for name, _, mask in masked_inputs(inputs) if name in gradients}
+    return {"outputs": output.detach()[inputs.real]} | {f"gradient of {name}": x for name, x in gradients.items()}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,16 +14,25 @@ from torch import Tensor
 from cab.padding import PaddingMasks
 from cab.training import TrainableModule, after_optimizer_step, auxiliary_loss, parameter_groups, recompute
 from cab.verification.check import Measurements, check
-from cab.verification.compare import LEAK, ROUNDING, difference, gradient_floor
-from cab.verification.inputs import Inputs, Module, masked_inputs, row_alone, with_padding
+from cab.verification.compare import LEAK, ROUNDING, difference, differences
+from cab.verification.inputs import LAYOUTS, Inputs, Module, rows_alone, with_padding
 from cab.verification.subject import Subject
 
-LAYOUTS = ("right", "left", "inside")
 SEED = 5
+POISON = 100.0
+"""Value of the padding."""
 
-
-@check(
+loss_check = partial(check, "learning", applies=lambda s: s.adds_loss)
+statistics_check = partial(
+    check,
     "learning",
+    "relative error of the updated buffers",
+    limit=ROUNDING,
+    applies=lambda s: s.accumulates_statistics,
+)
+
+
+@loss_check(
     "relative dependence of a target's loss on later tokens",
     limit=LEAK,
     applies=lambda s: s.pattern.is_causal and s.adds_loss,
@@ -30,14 +40,11 @@ SEED = 5
 def loss_lookahead(subject: Subject) -> Measurements:
     """No auxiliary loss of a target depends on tokens its output may not attend to (gradient and replacement)."""
     for length, dropout in ((2, 0.0), (9, 0.0), (45, subject.dropout)):
-        module = subject.build(dropout=dropout).train()
-        inputs = subject.draw(module, length, batch=1)
+        module, inputs = subject.case(length, batch=1, dropout=dropout, training=True)
         rows = inputs.repeated(length).requiring_grad()
-        cuts = torch.arange(length, device=rows.query.device)
-        later = torch.arange(length, device=rows.query.device) > cuts[:, None]
-        losses = losses_of_targets(module, rows)
-        noise = torch.randn_like(rows.query)
-        moved_losses = losses_of_targets(module, replace(rows, query=torch.where(later[..., None], noise, rows.query)))
+        later = torch.ones(length, length, dtype=torch.bool, device=rows.query.device).triu(1)
+        changed = torch.where(later[..., None], torch.randn_like(rows.query), rows.query)
+        losses, moved_losses = (losses_of_targets(module, x) for x in (rows, replace(rows, query=changed)))
         for loss, other in zip(losses, moved_losses, strict=True):
             (gradient,) = torch.autograd.grad(
                 loss.diagonal().sum(), rows.query, retain_graph=True, materialize_grads=True
@@ -50,11 +57,10 @@ def loss_lookahead(subject: Subject) -> Measurements:
         yield 0.0, f"n={length}, {len(losses)} losses of targets"
 
 
-@check("learning", "relative dependence of a scalar loss on the inputs", limit=LEAK, applies=lambda s: s.adds_loss)
+@loss_check("relative dependence of a scalar loss on the inputs", limit=LEAK)
 def loss_number(subject: Subject) -> Measurements:
     """Every auxiliary loss has one value per target, or is a scalar that depends only on parameters."""
-    module = subject.build().train()
-    inputs = subject.draw(module, 17, batch=3).requiring_grad()
+    module, inputs = subject.case(17, batch=3, training=True, requires_grad=True)
     other = subject.draw(module, 17, batch=3, seed=2, scale=2.0)
     scalars = []
     for x in (inputs, other):
@@ -72,54 +78,46 @@ def loss_number(subject: Subject) -> Measurements:
     yield 0.0, f"n=17, {len(scalars[0])} scalar losses"
 
 
-@check(
-    "learning",
-    "relative error between the loss of a padded batch and of its rows",
-    limit=ROUNDING,
-    applies=lambda s: s.adds_loss,
-)
+@loss_check("relative error between the loss of a padded batch and of its rows", limit=ROUNDING)
 def loss_padding(subject: Subject) -> Measurements:
     """In a padded batch, the auxiliary loss is the mean over real targets; padding does not contribute."""
-    for layout in LAYOUTS:
-        module = subject.build().train()
-        inputs = with_padding(subject.draw(module, 17, batch=5), layout)
-        total = added_loss(module, inputs)
-        filled = replace(inputs, **{name: x.clone() for name, x in inputs.tensors().items()})
-        for _, x, mask in masked_inputs(filled):
-            x[mask] = 100.0
-        yield relative(added_loss(module, filled), total), f"n=17, padding {layout} with value 100"
+    for layout in LAYOUTS[:3]:
+        module, inputs = subject.case(17, batch=5, padding=layout, training=True)
+        total, poisoned = added_loss(module, inputs), added_loss(module, inputs.filled(_poison))
+        yield relative(poisoned, total), f"n=17, padding {layout} with value {POISON:g}"
         with recorded_losses(module, whole=False) as unmasked:
             inputs.run(module, seed=SEED)
         auxiliary_loss(module)
         yield len(unmasked), f"n=17, padding {layout}, per-target losses added without their padding mask", 0.0
-        if subject.is_random_in_training:
-            continue
-        rows = [row_alone(inputs, row) for row in range(len(inputs.query))]
-        counts = inputs.real.sum(1).tolist()
-        alone = [added_loss(module, row) * n for row, n in zip(rows, counts, strict=True) if row is not None]
-        yield relative(total, sum(alone) / sum(counts)), f"n=17, padding {layout}, rows alone"
+        if not subject.is_random_in_training:
+            alone = sum(added_loss(module, row) * row.query.shape[1] for _, row in rows_alone(inputs))
+            yield relative(total, alone / float(inputs.real.sum())), f"n=17, padding {layout}, rows alone"
 
 
 @check("learning", "unexpected or missing losses", applies=lambda s: s.learns)
 def loss_once(subject: Subject) -> Measurements:
     """In training only, the auxiliary loss is returned once; recomputation neither drops nor doubles it."""
-    module = subject.build()
-    inputs = subject.draw(module, 17)
+    module, inputs = subject.case(17)
     inputs.run(module)
     yield float(auxiliary_loss(module) is not None), "n=17, in evaluation"
-    module.train()
-    inputs.run(module)
+    inputs.run(module.train())
     auxiliary_loss(module)
     yield float(auxiliary_loss(module) is not None), "n=17, queried twice"
-    plain, again = (training_step(subject, recomputes=recomputes) for recomputes in (False, True))
-    yield float(again.is_left), "n=17, left after recomputation"
-    if math.isnan(plain.loss) or math.isnan(again.loss):
-        yield float(math.isnan(plain.loss) != math.isnan(again.loss)), "n=17, under recomputation"
+    losses, gradients = [], []
+    for recomputes in (False, True):
+        module, inputs = subject.case(17, batch=3, padding="right", training=True, requires_grad=True)
+        direction = torch.linspace(-1.0, 1.0, inputs.query.numel()).view_as(inputs.query).to(inputs.query.device)
+        output = _run(module, inputs, recomputes=recomputes, seed=SEED)
+        loss = auxiliary_loss(module)
+        losses.append(math.nan if loss is None else loss.item())
+        ((output * direction).sum() + (0.0 if loss is None else loss)).backward()
+        gradients.append({n: p.grad.reshape(1, -1) for n, p in module.named_parameters() if p.grad is not None})
+    yield float(auxiliary_loss(module) is not None), "n=17, left after recomputation"
+    if any(map(math.isnan, losses)):
+        yield float(not all(map(math.isnan, losses))), "n=17, under recomputation"
     else:
-        yield relative(again.loss, plain.loss), "n=17, value under recomputation", ROUNDING
-    floor = gradient_floor(plain.gradients)
-    for name, gradient in plain.gradients.items():
-        error = difference(again.gradients.get(name, torch.zeros_like(gradient)), gradient, floor)
+        yield relative(losses[1], losses[0]), "n=17, value under recomputation", ROUNDING
+    for name, error in differences(gradients[1], gradients[0]).items():
         yield error, f"n=17, gradient of {name} under recomputation", ROUNDING
 
 
@@ -131,16 +129,14 @@ def forward_keeps_state(subject: Subject) -> Measurements:
             module = subject.build(dropout=subject.dropout).train(training)
             original = state_of(module)
             inputs = with_padding(subject.draw(module, 17, batch=3), "right").requiring_grad()
-            output = recompute(lambda *_, x=inputs, m=module: x.run(m), inputs.query) if recomputes else None
-            output = inputs.run(module) if output is None else output
-            output.sum().backward()
+            _run(module, inputs, recomputes=recomputes).sum().backward()
             auxiliary_loss(module)
             changed = [name for name, x in state_of(module).items() if not _same(x, original.get(name))]
             mode = f"{'training' if training else 'evaluation'}{', recomputed' if recomputes else ''}"
             yield len(changed), f"n=17, {mode} ({', '.join(changed) or 'none'})"
 
 
-@check("learning", "relative error of the updated buffers", limit=ROUNDING, applies=lambda s: s.accumulates_statistics)
+@statistics_check()
 def statistics_once(subject: Subject) -> Measurements:
     """Buffers are updated once per training pass, also under recomputation, not by evaluation, and are saved."""
     (plain, expected), again, evaluated = (
@@ -158,10 +154,8 @@ def statistics_once(subject: Subject) -> Measurements:
 
 def updated(subject: Subject, *, recomputes: bool, evaluates: bool) -> tuple[Module, dict[str, Tensor]]:
     """Return a module after one training step, and its state_dict together with the accumulated statistics."""
-    module = subject.build().train()
-    inputs = subject.draw(module, 33, batch=3).requiring_grad()
-    output = recompute(lambda *_: inputs.run(module), inputs.query) if recomputes else inputs.run(module)
-    output.sum().backward()
+    module, inputs = subject.case(33, batch=3, training=True, requires_grad=True)
+    _run(module, inputs, recomputes=recomputes).sum().backward()
     if evaluates:
         subject.draw(module, 19, seed=9).run(module.eval())
     gathered: dict[str, Tensor] = {}
@@ -174,25 +168,20 @@ def updated(subject: Subject, *, recomputes: bool, evaluates: bool) -> tuple[Mod
     return module.eval(), state_of(module) | gathered
 
 
-@check("learning", "relative error of the updated buffers", limit=ROUNDING, applies=lambda s: s.accumulates_statistics)
+@statistics_check()
 def statistics_padding(subject: Subject) -> Measurements:
     """Buffers updated from a padded batch equal those updated from its rows, one pass per row without padding."""
-    for layout in LAYOUTS:
+    for layout in LAYOUTS[:3]:
         together, apart, filled = (subject.build().train() for _ in range(3))
         inputs = with_padding(subject.draw(together, 17, batch=5), layout)
-        poisoned = replace(inputs, **{name: x.clone() for name, x in inputs.tensors().items()})
-        for _, x, mask in masked_inputs(poisoned):
-            x[mask] = 100.0
         inputs.run(together, seed=SEED)
-        poisoned.run(filled, seed=SEED)
-        for row in range(len(inputs.query)):
-            alone = row_alone(inputs, row)
-            if alone is not None:
-                alone.run(apart, seed=SEED)
+        inputs.filled(_poison).run(filled, seed=SEED)
+        for _, alone in rows_alone(inputs):
+            alone.run(apart, seed=SEED)
         for module in (together, apart, filled):
             after_optimizer_step(module)
         buffers = state_of(together)
-        yield worst_entry(state_of(filled), buffers, f"n=17, padding {layout} with value 100")
+        yield worst_entry(state_of(filled), buffers, f"n=17, padding {layout} with value {POISON:g}")
         if not subject.is_random_in_training:
             yield worst_entry(state_of(apart), buffers, f"n=17, padding {layout}, row by row")
 
@@ -282,25 +271,12 @@ def _same(x: Tensor, original: Tensor | None) -> bool:
     return original is not None and x.shape == original.shape and bool(((x == original) | (x != x)).all())
 
 
-@dataclass(frozen=True)
-class Step:
-    """The result of one forward and backward pass in training mode."""
-
-    loss: float
-    """The auxiliary loss; NaN without one."""
-    is_left: bool
-    """Whether a loss remains after the backward pass."""
-    gradients: dict[str, Tensor]
+def _poison(x: Tensor) -> Tensor:
+    return torch.full_like(x, POISON)
 
 
-def training_step(subject: Subject, *, recomputes: bool) -> Step:
-    """Return loss and gradients of one training step, with or without recomputation of the activations."""
-    module = subject.build().train()
-    inputs = with_padding(subject.draw(module, 17, batch=3), "right").requiring_grad()
-    direction = torch.linspace(-1.0, 1.0, inputs.query.numel()).view_as(inputs.query).to(inputs.query.device)
-    torch.manual_seed(SEED)
-    output = recompute(lambda *_: inputs.run(module), inputs.query) if recomputes else inputs.run(module)
-    extra = auxiliary_loss(module)
-    ((output * direction).sum() + (0.0 if extra is None else extra)).backward()
-    gradients = {name: p.grad.reshape(1, -1) for name, p in module.named_parameters() if p.grad is not None}
-    return Step(math.nan if extra is None else extra.item(), auxiliary_loss(module) is not None, gradients)
+def _run(module: Module, inputs: Inputs, *, recomputes: bool, seed: int | None = None) -> Tensor:
+    """Return the output, with recomputation of the activations in the backward pass if ``recomputes``."""
+    if recomputes:
+        return recompute(lambda *_: inputs.run(module, seed=seed), inputs.query)
+    return inputs.run(module, seed=seed)

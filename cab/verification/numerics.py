@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -12,10 +10,10 @@ from torch import Tensor
 
 from cab.verification.causality import gradient_leak, replacement_leak
 from cab.verification.check import Measurements, check
-from cab.verification.compare import LEAK, difference, distance, gradient_floor
+from cab.verification.compare import LEAK, difference, differences, distance, gradient_floor, rms, rounding
 from cab.verification.decoding import STEPS, decode
-from cab.verification.inputs import Inputs, Module, outputs_and_gradients, row_alone, with_padding
-from cab.verification.subject import LONG, Subject, rounding
+from cab.verification.inputs import Inputs, Module, outputs_and_gradients, rows_alone
+from cab.verification.subject import LONG, Subject
 
 ANY = (2, 3, 4, 5, 7, 8, 11, 15, 16, 17, 24, 31, 32, 33, 47, 63, 64, 65, 96, 100, 127, 128, 129, 192, 255, 257)
 BEYOND = (385, 700, 1025, 2049, 3001)
@@ -47,8 +45,7 @@ def lengths_in_turn(subject: Subject) -> Measurements:
         used = subject.build().train(training)
         for turn, (length, batch) in enumerate(TURNS):
             fresh = subject.build().train(training)
-            inputs = subject.draw(fresh, length, batch=batch, seed=10 + turn)
-            inputs = subject.pad(inputs, "left") if turn % 2 else inputs
+            inputs = subject.draw(fresh, length, batch=batch, seed=10 + turn, padding="left" if turn % 2 else "")
             with torch.no_grad():
                 actual, expected = (inputs.run(module, seed=1)[inputs.real] for module in (used, fresh))
             earlier = ", ".join(str(n) for n, _ in TURNS[:turn]) or "no call"
@@ -91,7 +88,7 @@ def finite_gradients(subject: Subject) -> Measurements:
             module = subject.build_for(length).train()
             inputs = subject.draw(module, length, scale=scale)
             if equal:
-                inputs = replace(inputs, **{name: x[:, :1].expand_as(x) for name, x in inputs.tensors().items()})
+                inputs = inputs.map(lambda x: x[:, :1].expand_as(x))
             named = outputs_and_gradients(module, inputs, torch.randn_like(inputs.query))
             for name, x in named.items():
                 where = f"{name}, n={length}, inputs x{scale:g}{', all tokens equal' if equal else ''}"
@@ -117,22 +114,24 @@ def gradient_is_derivative(subject: Subject) -> Measurements:
         *((n, 7, "", None) for n in (530, *subject.long) if subject.long),
     ):
         module = subject.build_for(length, seed=seed, dropout=dropout or 0.0).train(dropout is not None)
-        inputs = subject.draw(module, length, batch=3 if layout else 1, seed=seed)
-        inputs = subject.pad(inputs, layout) if layout else inputs
-        try:
-            module, inputs = module.double(), inputs.double()
-            errors = [
-                slope_error(module, inputs, step) for step in (1e-3, 1e-6)
-            ]  # the smaller step rarely crosses a kink
-            limit = SLOPE
-        except Exception:  # float64 is optional: use steps that float32 can resolve
-            module, inputs = module.float(), inputs.float()
-            errors = [slope_error(module, inputs, step) for step in (1e-2, 3e-3, 1e-3)]
-            limit = SLOPE_FLOAT32
-        noise = rounding(module, inputs)
-        limit = limit if noise < 1e-6 else 1e3 * noise  # rounding error of the quotient in a coarser dtype
+        inputs = subject.draw(module, length, batch=3 if layout else 1, seed=seed, padding=layout)
+        error, limit = derivative_error(module, inputs)
         mode = "" if dropout is None else f", in training with dropout {dropout:g}"
-        yield min(errors), f"n={length}, seed {seed}{f', padding {layout}' if layout else ''}{mode}", limit
+        yield error, f"n={length}, seed {seed}{f', padding {layout}' if layout else ''}{mode}", limit
+
+
+def derivative_error(module: Module, inputs: Inputs) -> tuple[float, float]:
+    """Return the smallest error of the gradient over some steps of the difference quotient, and its limit."""
+    try:
+        module, inputs, limit = module.double(), inputs.double(), SLOPE
+        error = slope_error(module, inputs, 1e-6)  # rarely crosses a kink
+        if error > SLOPE:  # parts may compute in float32, which a larger step resolves
+            error = min(error, slope_error(module, inputs, 1e-3))
+    except Exception:  # float64 is optional: use steps that float32 can resolve
+        module, inputs, limit = module.float(), inputs.float(), SLOPE_FLOAT32
+        error = min(slope_error(module, inputs, step) for step in (1e-2, 3e-3, 1e-3))
+    noise = rounding(module, inputs)
+    return error, limit if noise < 1e-6 else 1e3 * noise  # rounding error of the quotient in a coarser dtype
 
 
 def slope_error(module: Module, inputs: Inputs, step: float) -> float:
@@ -140,15 +139,13 @@ def slope_error(module: Module, inputs: Inputs, step: float) -> float:
     inputs = inputs.requiring_grad()
     output = inputs.run(module, seed=1)
     cotangent = torch.randn_like(output) * inputs.real.unsqueeze(-1)
-    leaves = [
-        *inputs.tensors().values(),
-        *(p for p in module.parameters() if p.requires_grad and p.is_floating_point()),
-    ]
+    parameters = [p for p in module.parameters() if p.requires_grad and p.is_floating_point()]
+    leaves = [*inputs.tensors().values(), *parameters]
     gradients = torch.autograd.grad((output * cotangent).sum(), leaves, allow_unused=True)
-    directions = [torch.randn_like(x) for x in leaves]
-    directions = [d * x.detach().abs().mean().clamp_min(1e-3) for d, x in zip(directions, leaves, strict=True)]
-    slope = sum((_dot(g, d) for g, d in zip(gradients, directions, strict=True) if g is not None), start=0.0)
-    size = sum((_dot(g * d, g * d) for g, d in zip(gradients, directions, strict=True) if g is not None), start=0.0)
+    directions = [torch.randn_like(x) * x.detach().abs().mean().clamp_min(1e-3) for x in leaves]
+    products = [(g, d) for g, d in zip(gradients, directions, strict=True) if g is not None]
+    slope = sum((_dot(g, d) for g, d in products), start=0.0)
+    size = sum((_dot(g * d, g * d) for g, d in products), start=0.0) ** 0.5
 
     def moved(amount: float) -> Tensor:
         for x, d in zip(leaves, directions, strict=True):
@@ -159,8 +156,8 @@ def slope_error(module: Module, inputs: Inputs, step: float) -> float:
         above, below = moved(step), moved(-2.0 * step)
         moved(step)
         quotient = _dot(above - below, cotangent) / (2.0 * step)
-    difference = abs(slope - quotient)
-    return difference / size**0.5 if difference else 0.0
+    error = abs(slope - quotient)
+    return error / size if error else 0.0
 
 
 def _dot(a: Tensor, b: Tensor) -> float:
@@ -185,30 +182,20 @@ def fast_is_reference(subject: Subject) -> Measurements:
         (40, 32, 4, "right", 1.0, True),
     ):
         module = subject.build(embed_dim=embed_dim, num_heads=num_heads).train(training)
-        inputs = subject.draw(module, length, scale=scale)
-        if layout:
-            inputs = with_padding(subject.draw(module, length, batch=5, scale=scale), layout)
+        inputs = subject.draw(module, length, batch=5 if layout else 2, scale=scale, padding=layout)
         direction = torch.randn_like(inputs.query)
         fast = outputs_and_gradients(module, inputs, direction, seed=1)
         module.use_reference = True
         slow = outputs_and_gradients(module, inputs, direction, seed=1)
-        floor = gradient_floor(slow)
         how = f"{f', padding {layout}' if layout else ''}{', in training' if training else ''}"
-        for name, expected in slow.items():
-            where = f"{name}, n={length}, heads {num_heads}, inputs x{scale:g}{how}"
-            yield difference(fast[name], expected, floor), where
+        for name, error in differences(fast, slow).items():
+            yield error, f"{name}, n={length}, heads {num_heads}, inputs x{scale:g}{how}"
 
 
-precision_check = partial(check, "precision", applies=lambda s: s.autocasts, declared_in="autocast_dtypes")
+precision_check = partial(check, "precision", applies=lambda s: bool(s.autocast_dtypes), declared_in="autocast_dtypes")
 
 SPACINGS = 8.0
 """Limit for two computations in a low-precision dtype, in units of its machine epsilon."""
-
-
-def precisions(subject: Subject) -> tuple[torch.dtype, ...]:
-    """Return the low-precision dtypes that the class declares (default: bfloat16 and float16)."""
-    return getattr(subject.cls, "autocast_dtypes", (torch.bfloat16, torch.float16))
-
 
 CUTS = (0, 15, 63, 127, 150, 191, 255, 298)
 """Positions after which all tokens are replaced."""
@@ -217,11 +204,9 @@ GRADIENT, MARGIN = 0.14, 4.0
 """Largest relative distance of a gradient (a cosine of 0.99), and factor on the change that rounded inputs cause."""
 
 
-@contextmanager
-def autocast(subject: Subject, dtype: torch.dtype) -> Iterator[None]:
-    """Run the block under autocast to ``dtype`` on the subject's device."""
-    with torch.autocast(subject.device.partition(":")[0], dtype=dtype):
-        yield
+def autocast(subject: Subject, dtype: torch.dtype) -> torch.autocast:
+    """Return the autocast to ``dtype`` on the subject's device."""
+    return torch.autocast(subject.device.partition(":")[0], dtype=dtype)
 
 
 def near(dtype: torch.dtype) -> float:
@@ -239,8 +224,7 @@ def autocast_output(subject: Subject) -> Measurements:
             (1030, 1, 8.0),
             *((n, 2, s) for n in subject.long for s in (1.0, 4.0)),  # sums of x8 inputs leave float16 by their size
         ):
-            module = subject.build_for(length, num_heads=num_heads)
-            inputs = subject.draw(module, length, batch=1, scale=scale).requiring_grad()
+            module, inputs = subject.case(length, batch=1, scale=scale, num_heads=num_heads, requires_grad=True)
             with autocast(subject, dtype):
                 output = inputs.run(module)
             output.float().sum().backward()
@@ -252,29 +236,30 @@ def autocast_output(subject: Subject) -> Measurements:
                     yield distance(output, inputs.run(module)), where, near(dtype)
 
 
-@precision_check("dependence on a later token", limit=LEAK, applies=lambda s: s.autocasts and s.pattern.is_causal)
+@precision_check("dependence on a later token", limit=LEAK, applies=lambda s: s.autocast_dtypes and s.pattern.is_causal)
 def autocast_lookahead(subject: Subject) -> Measurements:
     """Under autocast, no output has a gradient to a later target or changes when later targets are replaced."""
     for dtype in subject.autocast_dtypes:
-        module = subject.build().train()
-        inputs = subject.draw(module, 37, batch=1)
+        module, inputs = subject.case(37, batch=1, training=True)
         with autocast(subject, dtype):
             leak, where = gradient_leak(module, inputs, torch.arange(37))
         yield leak, f"{_name(dtype)}, n=37, gradient, {where}", None, where
-        module = subject.build(embed_dim=16, num_heads=2)
-        inputs = subject.draw(module, 300, batch=1)
+        module, inputs = subject.case(300, batch=1, embed_dim=16, num_heads=2)
         with autocast(subject, dtype):
             leak, where = replacement_leak(module, inputs, torch.tensor(CUTS), 1.0)
         yield leak, f"{_name(dtype)}, n=300, {where}", near(dtype), where
 
 
-@precision_check("deviation of a gradient", limit=GRADIENT, applies=lambda s: s.autocasts and s.has_exact_gradient)
+@precision_check(
+    "deviation of a gradient", limit=GRADIENT, applies=lambda s: s.autocast_dtypes and s.has_exact_gradient
+)
 def autocast_gradient(subject: Subject) -> Measurements:
     """Under autocast, every gradient has the direction (cosine) and the size of the float32 gradient."""
     for dtype in subject.autocast_dtypes:
         for length in (33, 300):
-            module = subject.build(embed_dim=16, num_heads=2).train(not subject.is_random_in_training)
-            inputs = subject.draw(module, length, batch=1)
+            module, inputs = subject.case(
+                length, batch=1, embed_dim=16, num_heads=2, training=not subject.is_random_in_training
+            )
             direction = torch.randn_like(inputs.query)
             expected = outputs_and_gradients(module, inputs, direction)
             with autocast(subject, dtype):
@@ -287,7 +272,7 @@ def autocast_gradient(subject: Subject) -> Measurements:
 
 
 @precision_check(
-    "relative distance between decoding and the parallel forward", applies=lambda s: s.autocasts and s.decodes
+    "relative distance between decoding and the parallel forward", applies=lambda s: s.autocast_dtypes and s.decodes
 )
 def autocast_decoding(subject: Subject) -> Measurements:
     """Under autocast, step-by-step decoding reproduces the parallel forward pass."""
@@ -314,8 +299,7 @@ def module_in_bfloat16(subject: Subject) -> Measurements:
         coarse = subject.build(embed_dim=16, num_heads=2).bfloat16()
         exact = subject.build(embed_dim=16, num_heads=2)
         exact.load_state_dict(coarse.state_dict())
-        inputs = subject.draw(exact, length, batch=1)
-        inputs = replace(inputs, **{name: x.bfloat16() for name, x in inputs.tensors().items()})
+        inputs = subject.draw(exact, length, batch=1).map(Tensor.bfloat16)
         with torch.no_grad():
             try:
                 output = inputs.run(coarse)
@@ -333,18 +317,17 @@ def module_in_bfloat16(subject: Subject) -> Measurements:
             yield distance(output[:, block], expected[:, block]), f"n={length}, tokens from {start}", limit
 
 
-@precision_check("relative distance of a padded row", applies=lambda s: s.autocasts and "left" in s.padding_layouts)
+@precision_check(
+    "relative distance of a padded row", applies=lambda s: s.autocast_dtypes and "left" in s.padding_layouts
+)
 def autocast_padding(subject: Subject) -> Measurements:
     """Under autocast, a padded row gives the same output as without padding."""
     for dtype in subject.autocast_dtypes:
-        module = subject.build()
-        inputs = with_padding(subject.draw(module, 17, batch=5), "left")
+        module, inputs = subject.case(17, batch=5, padding="left")
         with torch.no_grad(), autocast(subject, dtype):
             together = inputs.run(module)
-            for row, real in enumerate(inputs.real):
-                alone = row_alone(inputs, row)
-                assert alone is not None, "left padding leaves at least one token per row"
-                error = distance(together[row, real], alone.run(module)[0])
+            for row, alone in rows_alone(inputs):
+                error = distance(together[row, inputs.real[row]], alone.run(module)[0])
                 yield error, f"{_name(dtype)}, n=17, row {row}", near(dtype)
 
 
@@ -354,19 +337,19 @@ def perturbed(inputs: Inputs, dtype: torch.dtype) -> Iterator[Inputs]:
     Limits grow with the change that this causes: a method that selects tokens amplifies rounding.
     """
     generator = torch.Generator().manual_seed(4)
+
+    def moved(x: Tensor) -> Tensor:
+        noise = 2.0 * torch.rand(x.shape, generator=generator).to(x) - 1.0
+        return x * (1.0 + 2.0 * torch.finfo(dtype).eps * noise)
+
     for _ in range(2):
-        moved = {}
-        for name, x in inputs.tensors().items():
-            noise = 2.0 * torch.rand(x.shape, generator=generator).to(x) - 1.0
-            moved[name] = x * (1.0 + 2.0 * torch.finfo(dtype).eps * noise)
-        yield replace(inputs, **moved)
+        yield inputs.map(moved)
 
 
 def _deviation(actual: Tensor | None, expected: Tensor, floor: float) -> float:
     """Return the RMS of the error over all values, relative to that of ``expected`` plus ``floor``."""
-    actual = torch.zeros_like(expected) if actual is None else actual
-    error = (actual.double() - expected.double()).pow(2).mean().sqrt().item()
-    return error / (expected.double().pow(2).mean().sqrt().item() + floor) if error else 0.0
+    error = rms(expected if actual is None else actual.double() - expected.double())
+    return error / (rms(expected) + floor) if error else 0.0
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
@@ -12,10 +12,10 @@ from torch import Tensor
 
 from cab.training import auxiliary_loss
 from cab.verification.check import Measurements, check
-from cab.verification.compare import ROUNDING, difference, error_at, gradient_floor, largest_errors, limit_for
+from cab.verification.compare import ROUNDING, difference, differences, error_at, largest_errors, limit_for
 from cab.verification.decoding import initial_state
-from cab.verification.inputs import Inputs, Module
-from cab.verification.subject import Subject, rounding
+from cab.verification.inputs import Inputs, Module, gradients_of, leaves_of
+from cab.verification.subject import Subject
 
 Lengths = tuple[Sequence[int], Sequence[int]]
 """Numbers of targets and of source tokens of each sequence."""
@@ -60,9 +60,8 @@ class Packed:
 
     def alone(self) -> dict[int, Inputs]:
         """Return the inputs of each sequence that has targets and source tokens, by its number."""
-        parts = {name: self.split(name, x) for name, x in self.inputs.tensors().items()}
-        cut = ({name: sequences[n][None] for name, sequences in parts.items()} for n in range(len(self.lengths[0])))
-        return {n: Inputs(**one) for n, one in enumerate(cut) if all(x.shape[1] for x in one.values())}
+        sequences = zip(*(self.split(name, x) for name, x in self.inputs.tensors().items()), strict=True)
+        return {n: Inputs(*(x[None] for x in one)) for n, one in enumerate(sequences) if all(map(len, one))}
 
 
 def cumulative(lengths: Sequence[int], like: Tensor) -> Tensor:
@@ -82,7 +81,7 @@ def packed_outputs(subject: Subject) -> Measurements:
         with torch.no_grad():
             output = packed.run(module)
             yield 0.0 if output.isfinite().all() else torch.inf, f"lengths {lengths[0]}, NaN or inf"
-        limit = limit_for(rounding(module, packed.alone()[0]), ROUNDING)
+        limit = limit_for(module, packed.alone()[0], ROUNDING)
         measure = partial(sequence_errors, lengths=lengths)
         for name, error in largest_errors(measure, module, packed.inputs, limit=limit).items():
             yield error, f"{name} of lengths {lengths[0]}", limit
@@ -103,13 +102,16 @@ def packed_gradients(subject: Subject) -> Measurements:
         module = subject.build().train(not subject.is_random_in_training)
         packed = Packed.draw(subject, module, lengths, requires_grad=True)
         alone = packed.alone()
-        limit = limit_for(rounding(module, alone[0]), ROUNDING)
+        limit = limit_for(module, alone[0], ROUNDING)
         together = packed.split("query", packed.run(module))
-        actual = _with_gradients(module, packed, torch.cat([together[n] for n in alone]))
-        expected = _with_gradients(module, packed, torch.cat([inputs.run(module)[0] for inputs in alone.values()]))
-        floor = gradient_floor(expected)
-        for name, reference in expected.items():
-            yield difference(actual[name], reference, floor), f"lengths {lengths[0]}, {name}", limit
+        outputs = [together[n] for n in alone], [inputs.run(module)[0] for inputs in alone.values()]
+        named = []
+        for output in map(torch.cat, outputs):
+            leaves = leaves_of(module, packed.inputs)
+            gradients = gradients_of(output, leaves, _direction(output), retain_graph=True)
+            named.append({"outputs": output} | {f"gradient of {name}": x for name, x in gradients.items()})
+        for name, error in differences(*named).items():
+            yield error, f"lengths {lengths[0]}, {name}", limit
 
 
 @packed_check("gradient with respect to a neighboring sequence")
@@ -119,13 +121,13 @@ def packed_borders(subject: Subject) -> Measurements:
         module = subject.build(dropout=subject.dropout).train()
         packed = Packed.draw(subject, module, lengths, requires_grad=True)
         together = packed.split("query", packed.run(module))
-        for name, gradient in _gradients(torch.cat(together[1::2]), packed.inputs.tensors()).items():
+        output = torch.cat(together[1::2])
+        for name, gradient in gradients_of(output, packed.inputs.tensors(), _direction(output)).items():
             others = torch.cat(packed.split(name, gradient)[::2])
             yield others.abs().max(), f"sequences 1, 3, ... of lengths {lengths[0]}, {name}"
 
 
-@check(
-    "packed",
+@packed_check(
     "relative error of the auxiliary loss",
     limit=ROUNDING,
     applies=lambda s: hasattr(s.cls, "forward_packed") and s.adds_loss and not s.is_random_in_training,
@@ -147,8 +149,7 @@ def packed_loss(subject: Subject) -> Measurements:
         yield difference(actual[None], expected[None]), f"lengths {lengths[0]}"
 
 
-@check(
-    "packed",
+@packed_check(
     "relative error of decoding after packed prompts",
     limit=lambda s: s.decode_tolerance,
     applies=lambda s: s.decodes and hasattr(s.cls, "prefill_packed"),
@@ -157,9 +158,8 @@ def packed_loss(subject: Subject) -> Measurements:
 def packed_prompts(subject: Subject) -> Measurements:
     """Two packed prompts, empty for some sequences, and steps give what forward gives for each sequence alone."""
     for prompts in (PROMPTS, LONG_PROMPTS) if subject.long else (PROMPTS,):
-        module = subject.build()
-        inputs = subject.draw(module, 2, batch=len(prompts[0]))
-        limit = limit_for(rounding(module, inputs), subject.decode_tolerance)
+        module, inputs = subject.case(2, batch=len(prompts[0]))
+        limit = limit_for(module, inputs, subject.decode_tolerance)
         texts = [subject.draw(module, sum(n), batch=1, seed=2).query[0].split(list(n)) for n in prompts]
         with torch.no_grad():
             state, outputs = initial_state(module, inputs), []
@@ -177,17 +177,5 @@ def packed_prompts(subject: Subject) -> Measurements:
                 yield difference(torch.cat(together), expected), f"prompts of {where} tokens, 2 steps", limit
 
 
-def _gradients(output: Tensor, leaves: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the gradients of ``output`` in a fixed random direction that exist, by the names of the leaves."""
-    direction = torch.randn(output.shape, generator=torch.Generator().manual_seed(4)).to(output.device)
-    total = (output * direction).sum()
-    gradients = torch.autograd.grad(total, list(leaves.values()), allow_unused=True, retain_graph=True)
-    return {name: x for name, x in zip(leaves, gradients, strict=True) if x is not None}
-
-
-def _with_gradients(module: Module, packed: Packed, output: Tensor) -> dict[str, Tensor]:
-    """Return the outputs and their gradients; a parameter's gradient is one row, as its entries belong together."""
-    parameters = {name: x for name, x in module.named_parameters() if x.requires_grad}
-    gradients = _gradients(output, packed.inputs.tensors() | parameters)
-    flat = {name: x.reshape(1, -1) if name in parameters else x for name, x in gradients.items()}
-    return {"outputs": output.detach()} | {f"gradient of {name}": x for name, x in flat.items()}
+def _direction(output: Tensor) -> Tensor:
+    return torch.randn(output.shape, generator=torch.Generator().manual_seed(4)).to(output.device)

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from cab.verification.check import Function, Measurements, check, check_layouts
-from cab.verification.compare import LEAK, ROUNDING, difference, error_at, gradient_floor, largest_errors, limit_for
-from cab.verification.inputs import Inputs, Module, masked_inputs, outputs_and_gradients, row_alone, with_padding
-from cab.verification.subject import Subject, rounding
+from cab.verification.check import Measurements, check
+from cab.verification.compare import LEAK, ROUNDING, difference, differences, error_at, largest_errors, limit_for
+from cab.verification.inputs import (
+    LAYOUTS,
+    Inputs,
+    Module,
+    masked_inputs,
+    outputs_and_gradients,
+    rows_alone,
+    with_padding,
+)
+from cab.verification.subject import Subject
 
 LENGTHS = ((1, 1.0), (17, 4.0), (65, 1.0), (130, 1.0))
 MANY = ((17, 7), (17, 40), (3, 300))
@@ -24,35 +31,29 @@ MANY = ((17, 7), (17, 40), (3, 300))
 def rows_independent(subject: Subject) -> Measurements:
     """Rows are independent: replacing one row, even with values of 5 times the scale, leaves the others unchanged."""
     for length, scale in (*LENGTHS, *((n, 1.0) for n in subject.long)):
-        module = subject.build_for(length)
-        inputs = subject.draw(module, length, batch=3, scale=scale)
-        limit = limit_for(rounding(module, inputs), LEAK)
+        module, inputs = subject.case(length, batch=3, scale=scale)
+        limit = limit_for(module, inputs, LEAK)
         for factor in (1.0, 5.0):
             other = subject.draw(module, length, batch=3, scale=factor * scale, seed=2)
-            changed = {name: x.clone() for name, x in inputs.tensors().items()}
-            for name, x in other.tensors().items():
-                changed[name][1] = x[1]
-            with torch.no_grad():
-                before, after = inputs.run(module), replace(inputs, **changed).run(module)
-            where = f"n={length}, inputs x{scale:g}, row 1 x{factor:g}"
-            yield difference(after[[0, 2]], before[[0, 2]]), where, limit
+            yield _change_of_others(module, inputs, other), f"n={length}, inputs x{scale:g}, row 1 x{factor:g}", limit
 
 
 @check("batches", "relative change of the other rows", limit=LEAK)
 def rows_in_training(subject: Subject) -> Measurements:
     """In training mode with a fixed seed, the output of a row does not change when another row is replaced."""
     for length, batch, dropout in ((17, 3, 0.0), (33, 9, subject.dropout), *((n, 3, 0.0) for n in subject.long)):
-        module = subject.build_for(length, dropout=dropout).train()
-        inputs = subject.draw(module, length, batch=batch)
-        limit = limit_for(rounding(module, inputs), LEAK)
-        changed = {name: x.clone() for name, x in inputs.tensors().items()}
-        for name, x in subject.draw(module, length, batch=batch, scale=5.0, seed=2).tensors().items():
-            changed[name][1] = x[1]
-        with torch.no_grad():
-            before, after = inputs.run(module, seed=1), replace(inputs, **changed).run(module, seed=1)
-        kept = torch.arange(batch) != 1
+        module, inputs = subject.case(length, batch=batch, dropout=dropout, training=True)
+        other = subject.draw(module, length, batch=batch, scale=5.0, seed=2)
         where = f"n={length}, {batch} rows, dropout {dropout:g}, row 1 x5"
-        yield difference(after[kept], before[kept]), where, limit
+        yield _change_of_others(module, inputs, other), where, limit_for(module, inputs, LEAK)
+
+
+@torch.no_grad()
+def _change_of_others(module: Module, inputs: Inputs, other: Inputs) -> float:
+    """Return the change of the other outputs when row 1 becomes that of ``other``."""
+    expected, actual = (x.run(module, seed=1) for x in (inputs, inputs.with_row(1, other)))
+    is_other = torch.arange(len(expected)) != 1
+    return difference(actual[is_other], expected[is_other])
 
 
 @check("batches", "gradient with respect to another row")
@@ -73,9 +74,8 @@ def batch_size(subject: Subject) -> Measurements:
     """Every row gives the same output in a batch of one, of three and of up to 300."""
     cases = [(length, 3, scale) for length, scale in LENGTHS] + [(length, batch, 1.0) for length, batch in MANY]
     for length, batch, scale in cases + [(length, 3, 1.0) for length in subject.long]:
-        module = subject.build_for(length)
-        inputs = subject.draw(module, length, batch=batch, scale=scale)
-        limit = limit_for(rounding(module, inputs), ROUNDING)
+        module, inputs = subject.case(length, batch=batch, scale=scale)
+        limit = limit_for(module, inputs, ROUNDING)
         for row, error in largest_errors(single_row_errors, module, inputs, limit=limit).items():
             yield error, f"n={length}, {batch} rows, inputs x{scale:g}, {row}", limit
 
@@ -91,41 +91,28 @@ def single_row_errors(module: Module, inputs: Inputs) -> dict[str, Tensor]:
 BATCH = 5
 
 
-def padded_check(layout: str) -> Callable[[Function], Function]:
-    """Register a check of rows with padding of ``layout``."""
-    return check(
-        "padding",
-        "relative error of a padded row",
-        limit=ROUNDING,
-        applies=lambda s: layout in s.padding_layouts,
-        declared_in="padding_layouts",
-    )
+padded_check = partial(
+    check, "padding", "relative error of a padded row", limit=ROUNDING, declared_in="padding_layouts"
+)
 
 
-@padded_check("right")
-def padded_right(subject: Subject) -> Measurements:
-    """Rows padded on the right (also the source), in a batch and by themselves, give the output without padding."""
-    return padded_as_alone(subject, "right")
+@padded_check(layouts=LAYOUTS[:3])
+def padded(subject: Subject, layout: str) -> Measurements:
+    """Rows with padding (also of the source), in a batch and by themselves, give the output without padding."""
+    for length, num_heads, scale in ((17, 4, 1.0), (17, 1, 4.0), (70, 4, 1.0), *((n, 2, 1.0) for n in subject.long)):
+        batch = 3 if length in subject.long else BATCH
+        module, inputs = subject.case(length, batch=batch, scale=scale, padding=layout, num_heads=num_heads)
+        limit = limit_for(module, inputs, ROUNDING)
+        measure = partial(row_errors, single=length not in subject.long)
+        for name, error in largest_errors(measure, module, inputs, limit=limit).items():
+            yield error, f"n={length}, heads {num_heads}, inputs x{scale:g}, {name}", limit
 
 
-@padded_check("left")
-def padded_left(subject: Subject) -> Measurements:
-    """Rows padded on the left (also the source), in a batch and by themselves, give the output without padding."""
-    return padded_as_alone(subject, "left")
-
-
-@padded_check("inside")
-def padded_inside(subject: Subject) -> Measurements:
-    """Rows with padding between tokens, in a batch and by themselves, give the output without padding."""
-    return padded_as_alone(subject, "inside")
-
-
-@padded_check("row")
+@padded_check(applies=lambda s: "row" in s.padding_layouts)
 def padded_row(subject: Subject) -> Measurements:
     """Rows of padding only, or with a source of padding only, give finite values and do not affect other rows."""
-    yield from padded_as_alone(subject, "row")
-    module = subject.build().train()
-    inputs = with_padding(subject.draw(module, 17, batch=BATCH), "row").requiring_grad()
+    yield from padded(subject, "row")
+    module, inputs = subject.case(17, batch=BATCH, padding="row", training=True, requires_grad=True)
     output = inputs.run(module)
     (output * torch.randn_like(output))[inputs.real].sum().backward()
     for name, x in [*inputs.tensors().items(), *module.named_parameters()]:
@@ -145,35 +132,31 @@ def padded_row(subject: Subject) -> Measurements:
 def padded_single_token(subject: Subject) -> Measurements:
     """Sequences with a single real token, at every place, give the output of this token alone."""
     for length in (17, 70):
-        module = subject.build()
-        inputs = subject.draw(module, length, length, batch=length)
+        module, inputs = subject.case(length, length, batch=length)
         positions = torch.arange(length, device=inputs.query.device)
         if "inside" not in subject.padding_layouts:
             ends = {"right": 0, "left": length - 1}
             positions = positions[[end for layout, end in ends.items() if layout in subject.padding_layouts]]
             inputs = inputs.rows(slice(0, len(positions)))
         hidden = torch.arange(length, device=positions.device) != positions[:, None]
-        limit = limit_for(rounding(module, inputs), ROUNDING)
+        limit = limit_for(module, inputs, ROUNDING)
         for names in (("query",), ("key",), ("query", "key")) if inputs.key is not None else (("query",),):
-            padded = replace(inputs, **{f"{name}_padding": hidden for name in names})
+            masked = replace(inputs, **{f"{name}_padding": hidden for name in names})
             cut = names if "key" not in names else (*names, "value")
             alone = {name: x[~hidden][:, None] for name, x in inputs.tensors().items() if name in cut}
             with torch.no_grad():
-                output, expected = padded.run(module), replace(inputs, **alone).run(module)
-            error = error_at(output[padded.real], expected.flatten(0, 1)).max()
+                output, expected = masked.run(module), replace(inputs, **alone).run(module)
+            error = error_at(output[masked.real], expected.flatten(0, 1)).max()
             yield error, f"n={length}, one real token in {' and '.join(names)}", limit
 
 
-@check_layouts("padding", "relative error of a padded row in training", limit=ROUNDING)
+@check("padding", "relative error of a padded row in training", limit=ROUNDING, layouts=LAYOUTS)
 def padded_in_training(subject: Subject, layout: str) -> Measurements:
     """In training mode, padded rows give the same output as without padding, whatever the content of the padding."""
     for length in (33, *(subject.long if layout == "inside" else ())):
-        module = subject.build_for(length).train()
-        inputs = with_padding(subject.draw(module, length, batch=3), layout)
-        limit = limit_for(rounding(module, inputs), ROUNDING)
-        filled = replace(inputs, **{name: x.clone() for name, x in inputs.tensors().items()})
-        for _, x, mask in masked_inputs(filled):
-            x[mask] = 30.0 * torch.randn_like(x[mask])
+        module, inputs = subject.case(length, batch=3, padding=layout, training=True)
+        limit = limit_for(module, inputs, ROUNDING)
+        filled = inputs.filled(lambda x: 30.0 * torch.randn_like(x))
         with torch.no_grad():
             together = inputs.run(module, seed=1)
             other = filled.run(module, seed=1)
@@ -183,11 +166,11 @@ def padded_in_training(subject: Subject, layout: str) -> Measurements:
                 yield error, f"n={length}, {name}", limit
 
 
-@check_layouts("padding", "gradient with respect to padding")
+@check("padding", "gradient with respect to padding", layouts=LAYOUTS)
 def padding_gradient(subject: Subject, layout: str) -> Measurements:
     """No real output has a gradient with respect to padded inputs."""
-    module = subject.build(dropout=subject.dropout).train()
-    inputs = with_padding(subject.draw(module, 33, batch=BATCH), layout).requiring_grad()
+    module, inputs = subject.case(33, batch=BATCH, padding=layout, dropout=subject.dropout, training=True)
+    inputs = inputs.requiring_grad()
     output = inputs.run(module)
     (output * torch.randn_like(output))[inputs.real].sum().backward()
     for name, x, mask in masked_inputs(inputs):
@@ -199,21 +182,17 @@ FINITE_POISON = 1e4
 """Value of the padding for modules of other packages, many of which multiply padding by zero."""
 
 
-@check_layouts("padding", "relative change of outputs or gradients", limit=LEAK)
+@check("padding", "relative change of outputs or gradients", limit=LEAK, layouts=LAYOUTS)
 def padding_poison(subject: Subject, layout: str) -> Measurements:
     """Extreme values in the padding (NaN, inf, 1e10; 1e4 in foreign modules) change no real output or gradient."""
     poison = FINITE_POISON if subject.is_foreign else POISON[layout]
     module = subject.build()
     clean = with_padding(subject.draw(module, 33, batch=BATCH), layout)
-    poisoned = replace(clean, **{name: x.clone() for name, x in clean.tensors().items()})
-    for _, x, mask in masked_inputs(poisoned):
-        x[mask] = poison
+    poisoned = clean.filled(lambda x: torch.full_like(x, poison))
     direction = torch.randn_like(clean.query)
-    expected = outputs_and_gradients(module, clean, direction)
-    actual = outputs_and_gradients(module, poisoned, direction)
-    floor = gradient_floor(expected)
-    for name, reference in expected.items():
-        yield difference(actual[name], reference, floor), f"n=33, padding of {poison:g}, {name}"
+    actual, expected = (outputs_and_gradients(module, x, direction) for x in (poisoned, clean))
+    for name, error in differences(actual, expected).items():
+        yield error, f"n=33, padding of {poison:g}, {name}"
 
 
 @check(
@@ -222,8 +201,7 @@ def padding_poison(subject: Subject, layout: str) -> Measurements:
 def padding_of_nothing(subject: Subject) -> Measurements:
     """No output changes when an all-False mask is passed."""
     for length in (1, 17, 33):
-        module = subject.build()
-        inputs = subject.draw(module, length)
+        module, inputs = subject.case(length)
         nothing = {"query_padding": torch.zeros_like(inputs.query[..., 0], dtype=torch.bool)}
         if inputs.key is not None:
             nothing["key_padding"] = torch.zeros_like(inputs.key[..., 0], dtype=torch.bool)
@@ -239,8 +217,7 @@ def padding_of_nothing(subject: Subject) -> Measurements:
 )
 def padding_either_mask(subject: Subject) -> Measurements:
     """In self patterns, passing the query mask, the key mask or both gives the same output."""
-    module = subject.build()
-    inputs = with_padding(subject.draw(module, 17, batch=BATCH), "right")
+    module, inputs = subject.case(17, batch=BATCH, padding="right")
     with torch.no_grad():
         both = inputs.run(module)
         for name in ("query_padding_mask", "key_padding_mask"):
@@ -252,35 +229,19 @@ def padding_either_mask(subject: Subject) -> Measurements:
 def padding_output(subject: Subject) -> Measurements:
     """At padded targets, the output is zero."""
     for layout in ("left", "row"):
-        module = subject.build()
-        inputs = with_padding(subject.draw(module, 17, batch=BATCH), layout)
+        module, inputs = subject.case(17, batch=BATCH, padding=layout)
         with torch.no_grad():
             yield inputs.run(module)[~inputs.real].abs().max(), f"padding {layout}"
-
-
-def padded_as_alone(subject: Subject, layout: str) -> Measurements:
-    """Compare every row of a padded batch, also as a batch of one, with the same row without padding and masks."""
-    for length, num_heads, scale in ((17, 4, 1.0), (17, 1, 4.0), (70, 4, 1.0), *((n, 2, 1.0) for n in subject.long)):
-        module = subject.build_for(length, num_heads=num_heads)
-        inputs = with_padding(
-            subject.draw(module, length, batch=3 if length in subject.long else BATCH, scale=scale), layout
-        )
-        limit = limit_for(rounding(module, inputs), ROUNDING)
-        measure = partial(row_errors, single=length not in subject.long)
-        for name, error in largest_errors(measure, module, inputs, limit=limit).items():
-            yield error, f"n={length}, heads {num_heads}, inputs x{scale:g}, {name}", limit
 
 
 @torch.no_grad()
 def row_errors(module: Module, inputs: Inputs, *, single: bool = False, seed: int | None = None) -> dict[str, Tensor]:
     """Return the error at every real target of each row in the batch, and as a ``single`` row with its padding."""
     together, errors = inputs.run(module, seed=seed), {}
-    for row, real in enumerate(inputs.real):
-        alone = row_alone(inputs, row)
-        if alone is not None:
-            expected = alone.run(module, seed=seed)[0]
-            errors[f"row {row}"] = error_at(together[row, real], expected)
-            if single:
-                padded = inputs.rows(slice(row, row + 1)).run(module, seed=seed)
-                errors[f"row {row} as a batch of one"] = error_at(padded[0, real], expected)
+    for row, alone in rows_alone(inputs):
+        expected, real = alone.run(module, seed=seed)[0], inputs.real[row]
+        errors[f"row {row}"] = error_at(together[row, real], expected)
+        if single:
+            output = inputs.rows(slice(row, row + 1)).run(module, seed=seed)
+            errors[f"row {row} as a batch of one"] = error_at(output[0, real], expected)
     return errors

@@ -12,9 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch import nn
 
 from cab.attention import SINGLE_LAYER, Attention
 from cab.errors import UserError
@@ -56,6 +54,12 @@ class Subject:
         subject.drawn, subject.long = set(), self.long if long else ()
         return subject
 
+    def declared(self, name: str, default: Any = False) -> Any:
+        """Return what the class declares in its attribute ``name``."""
+        return getattr(self.cls, name, default)
+
+    # --- what is expected ---
+
     @property
     def keeps_whole_contract(self) -> bool:
         """Whether the class has to satisfy the whole contract."""
@@ -64,32 +68,27 @@ class Subject:
     @property
     def is_foreign(self) -> bool:
         """Whether the class wraps a module of another package, which does not follow the rules of this project."""
-        return bool(getattr(self.cls, "is_foreign", False))
+        return self.declared("is_foreign")
 
     @property
     def padding_layouts(self) -> tuple[str, ...]:
         """The padding layouts that the class supports; the whole contract includes all of them."""
-        return LAYOUTS if self.keeps_whole_contract else tuple(getattr(self.cls, "padding_layouts", LAYOUTS))
+        return LAYOUTS if self.keeps_whole_contract else self.declared("padding_layouts", LAYOUTS)
 
     @property
     def prompt_padding_layouts(self) -> tuple[str, ...] | None:
         """Layouts that a class supports in a prompt if it supports no padding in single steps; otherwise None."""
-        return None if self.keeps_whole_contract else getattr(self.cls, "prompt_padding_layouts", None)
+        return None if self.keeps_whole_contract else self.declared("prompt_padding_layouts", None)
 
     @property
     def decode_tolerance(self) -> float:
         """Largest relative error of decoding in float32, which a class with an approximate state declares."""
-        return float(getattr(self.cls, "decode_tolerance", ROUNDING))
+        return self.declared("decode_tolerance", ROUNDING)
 
     @property
     def autocast_dtypes(self) -> tuple[torch.dtype, ...]:
         """The low-precision dtypes that the class supports (default: bfloat16 and float16)."""
-        return getattr(self.cls, "autocast_dtypes", (torch.bfloat16, torch.float16))
-
-    @property
-    def autocasts(self) -> bool:
-        """Whether the class supports any low-precision dtype."""
-        return bool(self.autocast_dtypes)
+        return self.declared("autocast_dtypes", Attention.autocast_dtypes)
 
     @property
     def reads_others(self) -> bool:
@@ -101,6 +100,24 @@ class Subject:
         """Whether the method reads a source."""
         return self.pattern.is_cross and self.reads_others
 
+    @property
+    def decodes(self) -> bool:
+        """Whether decoding is verified."""
+        has_methods = hasattr(self.cls, "init_state") and hasattr(self.cls, "step")
+        return self.pattern.is_causal and (self.keeps_whole_contract or has_methods)
+
+    @property
+    def prefills(self) -> bool:
+        """Whether decoding is verified with ``prefill``."""
+        return self.decodes and (self.keeps_whole_contract or hasattr(self.cls, "prefill"))
+
+    def decodes_padding(self, layout: str) -> bool:
+        """Return whether decoding with a padding layout is verified."""
+        prompts = self.prompt_padding_layouts
+        return self.decodes and layout in self.padding_layouts and (prompts is None or layout in prompts)
+
+    # --- what a module shows ---
+
     @functools.cached_property
     def has_exact_gradient(self) -> bool:
         """Whether the method does not stop gradients by design."""
@@ -111,12 +128,6 @@ class Subject:
         """Largest distance between an output and a token that it depends on; None if the module declares none."""
         distance = getattr(self.build(), "max_token_distance", None)
         return None if distance is None else int(distance)
-
-    def pad(self, inputs: Inputs, layout: str) -> Inputs:
-        """Return ``inputs`` with padding of ``layout`` or, if unsupported, of another supported layout or none."""
-        layouts = self.padding_layouts
-        chosen = layout if layout in layouts else next(iter(layouts), None)
-        return inputs if chosen is None else with_padding(inputs, chosen)
 
     @functools.cached_property
     def dropout(self) -> float:
@@ -132,17 +143,16 @@ class Subject:
 
     @functools.cached_property
     def has_reference(self) -> bool:
-        """Whether the class has a reference implementation."""
+        """Whether the class has a reference implementation, even one that raises."""
         if not issubclass(self.cls, Attention):
             return False
         module = self.build()
         module.use_reference = True
-        try:
-            self.draw(module, 2).run(module)
-        except NotImplementedError:
-            return False
-        except Exception:  # it exists, and the check will report the error
-            return True
+        with contextlib.suppress(Exception):
+            try:
+                self.draw(module, 2).run(module)
+            except NotImplementedError:
+                return False
         return True
 
     @functools.cached_property
@@ -177,21 +187,7 @@ class Subject:
                 self.draw(module, 5).run(module)
                 yield module
 
-    @property
-    def decodes(self) -> bool:
-        """Whether decoding is verified."""
-        has_methods = hasattr(self.cls, "init_state") and hasattr(self.cls, "step")
-        return self.pattern.is_causal and (self.keeps_whole_contract or has_methods)
-
-    @property
-    def prefills(self) -> bool:
-        """Whether decoding is verified with ``prefill``."""
-        return self.decodes and (self.keeps_whole_contract or hasattr(self.cls, "prefill"))
-
-    def decodes_padding(self, layout: str) -> bool:
-        """Return whether decoding with a padding layout is verified."""
-        prompts = self.prompt_padding_layouts
-        return self.decodes and layout in self.padding_layouts and (prompts is None or layout in prompts)
+    # --- construction ---
 
     def build(
         self, *, embed_dim: int = WIDTH, num_heads: int = HEADS, dropout: float = 0.0, seed: int = 0, **options: Any
@@ -200,15 +196,9 @@ class Subject:
 
         Parameters initialized to zero, such as biases, are randomized, because zeros can hide defects.
         """
-        harness: dict[str, Any] = {
-            "pattern": self.pattern,
-            "embed_dim": embed_dim,
-            "num_heads": num_heads,
-            "dropout": dropout,
-        }
-        if names_argument(self.cls, "layer_position"):
-            harness["layer_position"] = SINGLE_LAYER
-        accepted = {name: value for name, value in harness.items() if takes(self.cls, name)}
+        sizes = {"embed_dim": embed_dim, "num_heads": num_heads, "dropout": dropout}
+        arguments = {"pattern": self.pattern, **sizes, "layer_position": SINGLE_LAYER}
+        accepted = {name: value for name, value in arguments.items() if takes(self.cls, name)}
         torch.manual_seed(seed)
         module: Module = self.cls(**{**accepted, **self.options, **options}).to(self.device).eval()
         if not isinstance(getattr(module, "embed_dim", None), int):  # a plain module may lack this attribute
@@ -235,63 +225,46 @@ class Subject:
         batch: int = 2,
         scale: float = 1.0,
         seed: int = 1,
+        padding: str = "",
     ) -> Inputs:
         """Draw normal inputs of standard deviation ``scale``.
 
         The default source length is shorter than the target length except for the shortest targets, so that a factor of
-        the longer length is one of the targets.
+        the longer length is one of the targets. Without support for the layout ``padding``, another supported layout is
+        used, or none.
         """
         generator = torch.Generator().manual_seed(seed)
-        self.drawn.add(length)
-
-        def draw(length: int) -> Tensor:
-            return (torch.randn(batch, length, module.embed_dim, generator=generator) * scale).to(self.device)
-
-        if not self.pattern.is_cross:
-            return Inputs(draw(length))
         source_length = length // 2 + 3 if source_length is None else source_length
-        self.drawn.add(source_length)
-        return Inputs(draw(length), draw(source_length), draw(source_length))
+        lengths = (length, source_length, source_length) if self.pattern.is_cross else (length,)
+        self.drawn |= set(lengths)
+        tensors = [torch.randn(batch, n, module.embed_dim, generator=generator) * scale for n in lengths]
+        inputs = Inputs(*(x.to(self.device) for x in tensors))
+        if padding not in ("", *self.padding_layouts):
+            padding = next(iter(self.padding_layouts), "")
+        return with_padding(inputs, padding) if padding else inputs
+
+    def case(
+        self,
+        length: int,
+        source_length: int | None = None,
+        *,
+        batch: int = 2,
+        scale: float = 1.0,
+        padding: str = "",
+        training: bool = False,
+        requires_grad: bool = False,
+        **options: Any,
+    ) -> tuple[Module, Inputs]:
+        """Return a module of :meth:`build_for` with ``options``, and inputs that :meth:`draw` makes for it."""
+        module = self.build_for(length, **options).train(training)
+        inputs = self.draw(module, length, source_length, batch=batch, scale=scale, padding=padding)
+        return module, inputs.requiring_grad() if requires_grad else inputs
 
 
 def takes(cls: type[nn.Module], name: str) -> bool:
-    """Return whether the constructor of ``cls`` accepts the keyword ``name``."""
+    """Return whether the constructor of ``cls`` accepts ``name``; ``**kwargs`` accept all but ``layer_position``."""
     if cls.__init__ is nn.Module.__init__:
         return False
     parameters = inspect.signature(cls).parameters
-    return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-
-
-def names_argument(cls: type[nn.Module], name: str) -> bool:
-    """Return whether the constructor of ``cls`` has a parameter called ``name``; ``**kwargs`` does not count."""
-    return cls.__init__ is not nn.Module.__init__ and name in inspect.signature(cls).parameters
-
-
-class _Precision(TorchDispatchMode):
-    """Records the coarsest floating-point type that any operation produces."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.epsilon = 0.0
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Run compiled kernels (FlexAttention) as without this mode."""
-        return True
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        output = func(*args, **(kwargs or {}))
-        for x in tree_leaves(output):
-            if isinstance(x, Tensor) and x.is_floating_point():
-                self.epsilon = max(self.epsilon, torch.finfo(x.dtype).eps)
-        return output
-
-
-def rounding(module: Module, inputs: Inputs) -> float:
-    """Return the machine epsilon of the coarsest dtype that ``module`` computes in (float32: 1.2e-7).
-
-    Only the first row is computed: the dtype does not depend on the batch size.
-    """
-    with torch.no_grad(), _Precision() as precision:
-        inputs.rows(slice(0, 1)).run(module)
-    return max(precision.epsilon, torch.finfo(torch.float32).eps)
+    accepts_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return name in parameters or (accepts_any and name != "layer_position")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -32,29 +33,9 @@ from cab.verification.check import CHECKS, Check, Measurements
 from cab.verification.subject import Subject, takes
 
 GROUPS = (
-    "causality",
-    "determinism",
-    "state",
-    "calls",
-    "batches",
-    "training_mode",
-    "lengths",
-    "contract",
-    "padding",
-    "decoding",
-    "branching",
-    "packed",
-    "context",
-    "dropout",
-    "numerics",
-    "precision",
-    "learning",
-    "sizes",
-    "layer_position",
-    "limits",
-    "parameters",
-    "growth",
-    "compile",
+    *("causality", "determinism", "state", "calls", "batches", "training_mode", "lengths", "contract", "padding"),
+    *("decoding", "branching", "packed", "context", "dropout", "numerics", "precision", "learning", "sizes"),
+    *("layer_position", "limits", "parameters", "growth", "compile"),
 )
 """Groups of checks in the order of causes.
 
@@ -75,6 +56,8 @@ class CheckResult:
         check: name of the check.
         passed: whether the worst measurement is within its limit.
         detail: measured quantity, worst value, limit and location.
+        longest: number of tokens in the longest sequence tested.
+        finding: the defect in one clause, such as "output 102 depends on token 103", if the check names one.
     """
 
     attention: str
@@ -83,9 +66,7 @@ class CheckResult:
     passed: bool
     detail: str
     longest: int = 0
-    """Number of tokens in the longest sequence tested."""
     finding: str = ""
-    """The defect in one clause, such as "output 102 depends on token 103", if the check names one."""
 
 
 def verify_attention(
@@ -131,7 +112,7 @@ def run_checks(subject: Subject, checks: Iterable[Check], *, fail_fast: bool = F
     """
     gpus = range(torch.cuda.device_count())
     with torch.random.fork_rng(gpus):
-        build(subject)
+        _check_build(subject)
         chosen = list(applicable(checks, subject))
     for check in chosen:
         with torch.random.fork_rng(gpus), threads(1):  # fastest for small tensors, and CPU times are comparable
@@ -160,33 +141,28 @@ def _fail(_subject: Subject, *, error: BaseException) -> Measurements:
 
 def run(check: Check, subject: Subject) -> CheckResult:
     """Run one check; an exception raised by the attention, or its attempt to exit, counts as failed."""
-    finding = ""
     fresh = subject.for_check(long=check.runs_long)
+    passed, finding = False, ""
     try:
         worst = check.measure(fresh)
         passed, detail = worst.passed, worst.detail
         if not passed:
             finding = worst.finding
-            detail += _declaration(check, subject)
+            is_required = check.declared_in == "padding_layouts" and subject.keeps_whole_contract
+            if check.declared_in and not is_required:
+                detail += f"; if intended, declare `{check.declared_in}`"
     except (Exception, SystemExit) as error:
-        passed, detail = False, f"raised {_shown(error)}"
+        detail = f"raised {_shown(error)}"
     longest = max(fresh.drawn, default=0)
-    looked = f"; longest n={longest}" if longest else ""
-    return CheckResult(subject.name, str(subject.pattern), check.name, passed, detail + looked, longest, finding)
-
-
-def _declaration(check: Check, subject: Subject) -> str:
-    """Return the advice to declare an intended deviation, if the class may do so."""
-    is_required = check.declared_in == "padding_layouts" and subject.keeps_whole_contract
-    return "" if is_required or not check.declared_in else f"; if intended, declare `{check.declared_in}`"
+    detail += f"; longest n={longest}" if longest else ""
+    return CheckResult(subject.name, str(subject.pattern), check.name, passed, detail, longest, finding)
 
 
 def _shown(error: BaseException) -> str:
     """Return type and first line of an exception, also of one whose ``__str__`` raises."""
-    try:
+    lines = []
+    with contextlib.suppress(Exception):
         lines = str(error).strip().splitlines()
-    except Exception:
-        lines = []
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
@@ -264,17 +240,13 @@ def runs_in_float32(cls: type[nn.Module], device: str) -> bool:
     return device.partition(":")[0] in getattr(cls, "float32_devices", Attention.float32_devices)
 
 
-def build(subject: Subject) -> None:
-    """Build the subject once; raises UserError if its class cannot be built."""
+def _check_build(subject: Subject) -> None:
+    """Raise UserError if the class cannot be built."""
     try:
         subject.build()
     except Exception as error:
         filled = [name for name in ("pattern", "embed_dim", "num_heads", "dropout") if takes(subject.cls, name)]
         raise UserError(
-            f"cannot build {subject.name} for pattern {subject.pattern} from {_join(filled) or 'no arguments'}: "
+            f"cannot build {subject.name} for pattern {subject.pattern} from {' '.join(filled) or 'no arguments'}: "
             f"{type(error).__name__}: {error}"
         ) from error
-
-
-def _join(words: Iterable[object]) -> str:
-    return " ".join(map(str, words))

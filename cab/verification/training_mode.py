@@ -9,9 +9,9 @@ from torch import Tensor
 
 from cab.training import auxiliary_loss
 from cab.verification.check import Measurements, check
-from cab.verification.compare import ROUNDING, difference, gradient_floor, limit_for
-from cab.verification.inputs import Inputs, Module, outputs_and_gradients
-from cab.verification.subject import Subject, rounding
+from cab.verification.compare import ROUNDING, difference, differences, limit_for
+from cab.verification.inputs import INPUTS, Inputs, Module, gradients_of, leaves_of, outputs_and_gradients
+from cab.verification.subject import Subject
 
 LENGTHS = (17, 130)
 MANY = (1, 3, 7, 61)
@@ -21,7 +21,7 @@ MANY = (1, 3, 7, 61)
 @check(
     "training_mode",
     "relative error between training and evaluation mode",
-    limit=lambda s: torch.inf if _differs_in_training(s) else ROUNDING,
+    limit=lambda s: torch.inf if s.declared("differs_in_training") else ROUNDING,
     applies=lambda s: not s.is_random_in_training,
     declared_in="differs_in_training",
 )
@@ -29,9 +29,7 @@ def training_is_evaluation(subject: Subject) -> Measurements:
     """Without dropout, training and evaluation mode, with and without autograd, give equal outputs and gradients."""
     cases = [(1, ""), *((length, layout) for length in LENGTHS for layout in ("", "inside", "left"))]
     for length, layout in [*cases, *((n, "") for n in (600, *subject.long) if subject.long)]:
-        module = subject.build_for(length)
-        inputs = subject.draw(module, length, batch=3 if layout else 1)
-        inputs = subject.pad(inputs, layout) if layout else inputs
+        module, inputs = subject.case(length, batch=3 if layout else 1, padding=layout)
         inputs = inputs.rows(slice(1, 2)) if layout == "left" else inputs  # a padded batch of one
         direction = torch.randn_like(inputs.query)
         evaluated, trained = (
@@ -41,7 +39,7 @@ def training_is_evaluation(subject: Subject) -> Measurements:
         with torch.no_grad():
             trained["outputs without gradient"] = inputs.run(module.eval(), seed=1)[inputs.real]
         evaluated["outputs without gradient"] = evaluated["outputs"]
-        limit = torch.inf if _differs_in_training(subject) else limit_for(rounding(module, inputs), ROUNDING)
+        limit = torch.inf if subject.declared("differs_in_training") else limit_for(module, inputs, ROUNDING)
         for name, error in _errors(trained, evaluated).items():
             yield error, f"{name}, n={length}{f', padding {layout}' if layout else ''}", limit
 
@@ -50,19 +48,21 @@ def training_is_evaluation(subject: Subject) -> Measurements:
 def gradient_of_residual(subject: Subject) -> Measurements:
     """Gradients of x + f(x) are the sums of both, and no backward pass modifies the gradient that it receives."""
     for length in (17, *subject.long):
-        module = subject.build_for(length).train()
-        inputs = subject.draw(module, length, batch=1 if length in subject.long else 2).requiring_grad()
-        leaves = _leaves(module, inputs)
+        batch = 1 if length in subject.long else 2
+        module, inputs = subject.case(length, batch=batch, training=True, requires_grad=True)
+        leaves = leaves_of(module, inputs)
         direction = torch.randn_like(inputs.query)
-        limit = limit_for(rounding(module, inputs), ROUNDING)
+        limit = limit_for(module, inputs, ROUNDING)
         output = inputs.run(module, seed=1)
-        expected_gradients, repeated = (_gradients(output, leaves, direction.clone(), retain=True) for _ in range(2))
+        expected_gradients, repeated = (
+            gradients_of(output, leaves, direction.clone(), retain_graph=True) for _ in range(2)
+        )
         received = direction.clone()
-        _gradients(output, leaves, received, retain=True)
+        gradients_of(output, leaves, received, retain_graph=True)
         yield difference(received, direction), f"n={length}, gradient passed to backward", 0.0
         # The gradient of the sum is one tensor, which both branches receive.
-        whole = _gradients(inputs.query + inputs.run(module, seed=1), leaves, received)
-        swapped = _gradients(inputs.run(module, seed=1) + inputs.query, leaves, received)
+        whole = gradients_of(inputs.query + inputs.run(module, seed=1), leaves, received)
+        swapped = gradients_of(inputs.run(module, seed=1) + inputs.query, leaves, received)
         expected = expected_gradients | {"query": expected_gradients["query"] + direction}
         for name, error in _errors(repeated, expected_gradients).items():
             yield error, f"n={length}, gradient of {name}, second backward pass", limit
@@ -76,13 +76,12 @@ def gradient_of_residual(subject: Subject) -> Measurements:
 def gradient_of_two_calls(subject: Subject) -> Measurements:
     """Gradients of two calls before one backward pass, and with an evaluation call in between, are those of each."""
     module = subject.build().train()
-    earlier = subject.pad(subject.draw(module, 17, batch=3), "left")
+    earlier = subject.draw(module, 17, batch=3, padding="left")
     later, other = subject.draw(module, 30, seed=2), subject.draw(module, 9, seed=3)
     directions = [torch.randn_like(x.query) for x in (earlier, later)]
     alone = [_summed(module, [x], [w]) for x, w in zip((earlier, later), directions, strict=True)]
-    zero = torch.zeros((), device=subject.device)
-    expected = {name: sum((x[name] for x in alone if name in x), start=zero) for name in alone[0] | alone[1]}
-    limit = limit_for(rounding(module, later), ROUNDING)
+    expected = {name: torch.stack([x[name] for x in alone if name in x]).sum(0) for name in alone[0] | alone[1]}
+    limit = limit_for(module, later, ROUNDING)
     for how, between in (("one after the other", None), ("with a call in evaluation mode in between", other)):
         together = _summed(module, [earlier, later], directions, between)
         for name, error in _errors(together, expected).items():
@@ -97,18 +96,16 @@ def gradient_of_many_rows(subject: Subject) -> Measurements:
     for length in (5, 17) if subject.long else (9,):
         inputs = subject.draw(module, length, batch=sum(MANY))
         direction = torch.randn_like(inputs.query)
-        limit = limit_for(rounding(module, inputs), ROUNDING)
+        limit = limit_for(module, inputs, ROUNDING)
         together = outputs_and_gradients(module, inputs, direction)
-        parts, start = [], 0
-        for rows in MANY:
-            rows_of_part = slice(start, start + rows)
-            parts.append(outputs_and_gradients(module, inputs.rows(rows_of_part), direction[rows_of_part]))
-            start += rows
+        rows = torch.arange(sum(MANY)).split(MANY)
+        apart = [outputs_and_gradients(module, inputs.rows(index), direction[index]) for index in rows]
+        expected = {}
         for name in together:
-            is_per_row = name == "outputs" or name.removeprefix("gradient of ") in inputs.tensors()
-            gradients = [x[name] for x in parts if name in x]
-            parts_together = torch.cat(gradients) if is_per_row else torch.stack(gradients).sum(0)
-            error = difference(together[name], parts_together, gradient_floor(together))
+            is_per_row = name == "outputs" or name.removeprefix("gradient of ") in INPUTS
+            tensors = [named[name] for named in apart if name in named]
+            expected[name] = torch.cat(tensors) if is_per_row else torch.stack(tensors).sum(0)
+        for name, error in differences(together, expected).items():
             yield error, f"{name}, n={length}, {sum(MANY)} rows", limit
     auxiliary_loss(module)
 
@@ -116,11 +113,9 @@ def gradient_of_many_rows(subject: Subject) -> Measurements:
 @check("training_mode", "parameters without a gradient", declared_in="unused_parameters")
 def parameters_in_every_batch(subject: Subject) -> Measurements:
     """Every parameter takes part in the backward pass at every length from 2, as distributed data parallel requires."""
-    allowed = tuple(getattr(subject.cls, "unused_parameters", ()))
+    allowed = tuple(subject.declared("unused_parameters", ()))
     for length, layout in ((2, ""), (17, ""), (17, "left"), (70, ""), (300, "right")):
-        module = subject.build().train()
-        inputs = subject.draw(module, length, batch=3)
-        inputs = subject.pad(inputs, layout) if layout else inputs
+        module, inputs = subject.case(length, batch=3, padding=layout, training=True)
         output, loss = inputs.requiring_grad().run(module), auxiliary_loss(module)
         (output.sum() + (0.0 if loss is None else loss)).backward()
         missing = [
@@ -130,48 +125,26 @@ def parameters_in_every_batch(subject: Subject) -> Measurements:
         yield len(missing), where, None, f"no gradient for {', '.join(missing)} at n={length}"
 
 
-def _differs_in_training(subject: Subject) -> bool:
-    return bool(getattr(subject.cls, "differs_in_training", False))
-
-
 def _errors(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str, float]:
     """Return the error of each expected tensor; a missing gradient counts as zero."""
-    floor, zero = gradient_floor(expected), torch.zeros(())
-    errors = {name: difference(actual.get(name, zero.expand_as(x)), x, floor) for name, x in expected.items()}
-    return errors | {f"{name} (unexpected)": float(x.any()) for name, x in actual.items() if name not in expected}
-
-
-def _leaves(module: Module, inputs: Inputs) -> dict[str, Tensor]:
-    named = {name: x for name, x in module.named_parameters() if x.requires_grad}
-    return {**inputs.tensors(), **named}
-
-
-def _gradients(
-    output: Tensor, leaves: dict[str, Tensor], direction: Tensor, *, retain: bool = False
-) -> dict[str, Tensor]:
-    """Return the gradients of ``output`` in ``direction``, those of parameters as one row."""
-    gradients = torch.autograd.grad(output, list(leaves.values()), direction, retain_graph=retain, allow_unused=True)
-    pairs = zip(leaves, gradients, strict=True)
-    return {name: x if x.dim() == 3 else x.reshape(1, -1) for name, x in pairs if x is not None}
+    unexpected = {f"{name} (unexpected)": float(x.any()) for name, x in actual.items() if name not in expected}
+    return differences(actual, expected) | unexpected
 
 
 def _summed(
     module: Module, calls: list[Inputs], directions: list[Tensor], between: Inputs | None = None
 ) -> dict[str, Tensor]:
     """Return the gradients of one backward pass after all calls, with equal random numbers in each."""
-    module.train().zero_grad()
     calls, outputs = [inputs.requiring_grad() for inputs in calls], []
     for index, inputs in enumerate(calls):
-        outputs.append(inputs.run(module, seed=inputs.query.shape[1])[inputs.real])
+        outputs.append(inputs.run(module.train(), seed=inputs.query.shape[1])[inputs.real])
         if between is not None and index == 0:
             with torch.no_grad():
                 between.run(module.eval())
-            module.train()
     losses = [(output * w[x.real]).sum() for output, w, x in zip(outputs, directions, calls, strict=True)]
-    torch.stack(losses).sum().backward()
-    gradients = {f"{name}, n={x.query.shape[1]}": y.grad for x in calls for name, y in x.tensors().items()}
-    gradients |= {name: None if x.grad is None else x.grad.reshape(1, -1) for name, x in module.named_parameters()}
-    return {name: x.clone() for name, x in gradients.items() if x is not None}
+    leaves = {f"{name}, n={x.query.shape[1]}": y for x in calls for name, y in x.tensors().items()}
+    leaves |= {name: x for name, x in module.named_parameters() if x.requires_grad}
+    return gradients_of(torch.stack(losses).sum(), leaves)
 
 
 RATES = (0.1, 0.5)
@@ -222,10 +195,10 @@ def dropout_rate(subject: Subject) -> Measurements:
     yield abs(ratio - 1.0), f"n=5, variances at dropout {RATES[0]:g} and {RATES[1]:g}", 0.25
     for rate in RATES:
         parts = _parts(subject, rate, 1)
-        kept = parts[parts.abs() > 1e-3]
-        if len(kept) and float(kept.std()) < 1e-3:  # a single weight, kept or dropped
+        nonzero = parts[parts.abs() > 1e-3]
+        if len(nonzero) and float(nonzero.std()) < 1e-3:  # a single weight, which is dropped or not
             noise = (rate * (1.0 - rate) / ROWS) ** 0.5
-            yield abs(1.0 - len(kept) / ROWS - rate), f"n=1, dropout {rate:g}", 0.01 + 5.0 * noise
+            yield abs(1.0 - len(nonzero) / ROWS - rate), f"n=1, dropout {rate:g}", 0.01 + 5.0 * noise
 
 
 @check("dropout", "required distance of two samples, relative to the measured distance,", limit=1.0, applies=drops)
@@ -254,7 +227,7 @@ def dropout_differs(subject: Subject) -> Measurements:
 )
 def dropout_per_head(subject: Subject) -> Measurements:
     """Heads and positions draw dropout separately."""
-    shared = getattr(subject.cls, "shares_dropout", ())
+    shared = subject.declared("shares_dropout", ())
     module = subject.build(dropout=0.5)
     module.out_proj.weight.data.copy_(torch.eye(module.embed_dim))
     inputs = subject.draw(module, 6, 6, batch=1).repeated(SAMPLES)

@@ -35,6 +35,8 @@ __all__ = ["ForeignModule", "adapter_of", "subject_class"]
 QUERIES = ("q", "query", "queries")
 """Names of the first argument of an attention function."""
 
+distributions = functools.cache(packages_distributions)
+
 
 @functools.cache
 def subject_class(name: str) -> type[nn.Module]:
@@ -65,33 +67,30 @@ def adapter_of(function: Callable[..., Any], name: str) -> type[ForeignModule]:
     ``f(query, key, value, ...)`` a plain one. Any other callable is a factory that accepts some of ``pattern``,
     ``embed_dim``, ``num_heads`` and ``dropout`` and returns a module.
     """
-    parameters = inspect.signature(function).parameters
-    names = list(parameters)
-    package = _distribution(function.__module__)
-    namespace: dict[str, Any] = {"package": package}
+    names = list(inspect.signature(function).parameters)
     base: type[ForeignModule]
+    attributes: dict[str, Any] = {"function": staticmethod(function)}
     if names[:1] == ["module"] and "attention_mask" in names:
         base = HuggingFaceFunction
-        namespace["function"] = staticmethod(function)
     elif names and names[0] in QUERIES:
         base = FunctionAttention
-        namespace["function"] = staticmethod(function)
         if not any(argument in names for argument in CAUSAL):
-            namespace["patterns"] = (Pattern.NS, Pattern.NC)
+            attributes["patterns"] = (Pattern.NS, Pattern.NC)
     else:
-        _check_factory(name, parameters)
-        base = WrappedModule
-        namespace |= {"factory": staticmethod(function), **declarations_of(function)}
+        _check_factory(name, function)
+        base, attributes = WrappedModule, {"factory": staticmethod(function), **declarations_of(function)}
     # The hash of the code covers a file; code of a package is identified by the version of the package.
-    namespace["__module__"] = base.__module__ if package else function.__module__
-    namespace["__qualname__"] = f"{function.__module__}.{function.__qualname__}" if package else function.__qualname__
-    return type(name.rpartition(":")[2], (base,), namespace)
+    package = next(iter(distributions().get(function.__module__.partition(".")[0], [])), "")
+    module, path = function.__module__, function.__qualname__
+    module, path = (base.__module__, f"{module}.{path}") if package else (module, path)
+    attributes |= {"package": package, "__module__": module, "__qualname__": path}
+    return type(name.rpartition(":")[2], (base,), attributes)
 
 
-def _check_factory(name: str, parameters: Any) -> None:
+def _check_factory(name: str, function: Callable[..., Any]) -> None:
     required = [
         argument
-        for argument, p in parameters.items()
+        for argument, p in inspect.signature(function).parameters.items()
         if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and argument not in ARGUMENTS
     ]
     if required:
@@ -111,17 +110,10 @@ def _imported(name: str) -> Any:
         raise UserError(f"module '{module}' has no '{attribute}'") from error
 
 
-def _distribution(module: str) -> str:
-    """Return the name of the distribution that provides a module; empty for a file."""
-    return next(iter(packages_distributions().get(module.partition(".")[0], [])), "")
-
-
 def _options(text: str) -> dict[str, Any]:
     """Return the options of ``name=value,name=value``."""
-    options = {}
-    for part in filter(None, text.split(",")):
-        name, separator, value = part.partition("=")
+    pairs = [pair.partition("=") for pair in text.split(",") if pair]
+    for name, separator, _ in pairs:
         if not separator:
-            raise UserError(f"option '{part}' has no value; write it as name=value")
-        options[name] = yaml.safe_load(value)
-    return options
+            raise UserError(f"option '{name}' has no value; write it as name=value")
+    return {name: yaml.safe_load(value) for name, _, value in pairs}

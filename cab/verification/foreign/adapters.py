@@ -77,26 +77,17 @@ class WrappedModule(ForeignModule):
         self.max_token_distance = getattr(self.module, "max_token_distance", None)
         self.has_exact_gradient = getattr(self.module, "has_exact_gradient", True)
 
-    def forward(
-        self,
-        query: Tensor,
-        key: Tensor | None = None,
-        value: Tensor | None = None,
-        *,
-        query_padding_mask: Tensor | None = None,
-        key_padding_mask: Tensor | None = None,
-    ) -> Tensor:
+    def forward(self, query: Tensor, key: Tensor | None = None, value: Tensor | None = None, **masks: Tensor) -> Tensor:
         names = _arguments(self.module)
         source = () if key is None else (key, value)
         if "query_padding_mask" in names or "kwargs" in names:
-            masks = {"query_padding_mask": query_padding_mask, "key_padding_mask": key_padding_mask}
-            return self.module(query, *source, **{name: mask for name, mask in masks.items() if mask is not None})
+            return self.module(query, *source, **masks)
         if "attn_mask" not in names:
             return self.module(query, *source)
-        padding = query_padding_mask if key is None else key_padding_mask
         order = None
         if self.pattern is Pattern.CS:
             order = torch.ones(query.shape[1], query.shape[1], dtype=torch.bool, device=query.device).triu(1)
+        padding = masks.get("key_padding_mask")
         output = self.module(query, *(source or (query, query)), key_padding_mask=padding, attn_mask=order)
         return output[0] if isinstance(output, tuple) else output
 
@@ -119,21 +110,11 @@ class FunctionAttention(ForeignModule):
         self.embed_dim, self.num_heads = embed_dim, num_heads
         self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(embed_dim, embed_dim) for _ in range(4))
 
-    def forward(
-        self,
-        query: Tensor,
-        key: Tensor | None = None,
-        value: Tensor | None = None,
-        *,
-        query_padding_mask: Tensor | None = None,
-        key_padding_mask: Tensor | None = None,
-    ) -> Tensor:
-        key = query if key is None else key
-        value = key if value is None else value
-        projected = (self.q_proj(query), self.k_proj(key), self.v_proj(value))
-        q, k, v = (x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in projected)
-        padding = query_padding_mask if key_padding_mask is None else key_padding_mask
-        return self.out_proj(self.call(q, k, v, padding).flatten(2))
+    def forward(self, query: Tensor, key: Tensor | None = None, value: Tensor | None = None, **masks: Tensor) -> Tensor:
+        key, value = (query if x is None else x for x in (key, value))
+        projected = self.q_proj(query), self.k_proj(key), self.v_proj(value)
+        heads = (x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in projected)
+        return self.out_proj(self.call(*heads, masks.get("key_padding_mask")).flatten(2))
 
     def call(self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None) -> Tensor:  # noqa: ARG002
         """Return the outputs [B, N, H, E] of the function for heads [B, H, N, E]."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import io
+import pickle
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import ModuleType
 from typing import Any, ClassVar
 
 import torch
@@ -21,7 +22,6 @@ from torch import Tensor
 from cab.errors import UserError, unknown_name
 from cab.patterns import Pattern
 from cab.verification.foreign.adapters import ForeignModule
-from cab.verification.foreign.cache_state import pack, unpack
 from cab.verification.foreign.configs import LEFT_PROMPTS, config_of
 
 KERNELS = ("fla", "causal_conv1d", "mamba_ssm", "kernels")
@@ -77,8 +77,13 @@ class HuggingFaceModel(ForeignModule):
         if query.dtype is torch.float64:
             raise ValueError("models of transformers compute parts in float32; use float32 inputs")
         padding = query_padding_mask if query_padding_mask is not None else key_padding_mask
-        given: dict[str, Any] = {} if padding is None else self._mask(padding, past=0)
-        return self.model(inputs_embeds=query, **self._accepted(given | {"use_cache": False})).last_hidden_state
+        masks = {} if padding is None else self._mask(padding, past=0)
+        return self._call(query, **masks, use_cache=False).last_hidden_state
+
+    def _call(self, query: Tensor, **arguments: Any) -> Any:
+        """Call the model with those of the arguments that it has."""
+        accepted = {name: value for name, value in arguments.items() if name in self.arguments}
+        return self.model(inputs_embeds=query, **accepted)
 
     def _mask(self, padding: Tensor, *, past: int) -> dict[str, Any]:
         """Return the arguments for a padding mask [B, past + N] of all tokens read so far."""
@@ -86,9 +91,6 @@ class HuggingFaceModel(ForeignModule):
         if self.cache_argument in ("cache_params", "state"):  # state space models: the mask of the new tokens
             return {"attention_mask": real[:, past:]}
         return {"attention_mask": real, "position_ids": (real.cumsum(1) - 1).clamp(min=0)[:, past:]}
-
-    def _accepted(self, given: dict[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in given.items() if name in self.arguments}
 
     def init_state(self, batch_size: int) -> dict[str, Tensor]:
         """Return the state before the first token."""
@@ -99,18 +101,16 @@ class HuggingFaceModel(ForeignModule):
         self, query: Tensor, state: dict[str, Tensor], *, query_padding_mask: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Read several tokens in one cached call; returns the outputs and the new state."""
-        kept = dict(state)
-        before = kept.pop("padding")
-        new = before.new_zeros(query.shape[:2]) if query_padding_mask is None else query_padding_mask
-        padding, past = torch.cat([before, new], 1), before.shape[1]
-        given = self._mask(padding, past=past) if padding.any() else {}
-        given |= {"use_cache": True, "cache_position": torch.arange(past, padding.shape[1], device=query.device)}
-        if self.cache_argument == "past_key_values":
-            del given["cache_position"]
-        cache = unpack(kept)
+        tensors = dict(state)
+        read = tensors.pop("padding")
+        mask = read.new_zeros(query.shape[:2]) if query_padding_mask is None else query_padding_mask
+        padding, past, cache = torch.cat([read, mask], 1), read.shape[1], unpack(tensors)
+        arguments = self._mask(padding, past=past) if padding.any() else {}
+        if self.cache_argument != "past_key_values":
+            arguments["cache_position"] = torch.arange(past, padding.shape[1], device=query.device)
         if cache is not None:
-            given[self.cache_argument or ""] = cache
-        output = self.model(inputs_embeds=query, **self._accepted(given))
+            arguments[self.cache_argument or ""] = cache
+        output = self._call(query, **arguments, use_cache=True)
         cache = getattr(output, self.cache_argument or "", None) or cache
         return output.last_hidden_state, pack(cache, query.shape[0]) | {"padding": padding}
 
@@ -118,47 +118,41 @@ class HuggingFaceModel(ForeignModule):
         self, query: Tensor, state: dict[str, Tensor], *, query_padding_mask: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Read one token [B, D] or [B, 1, D]; returns the output in the same shape and the new state."""
-        if query.dim() == 3:
-            return self.prefill(query, state, query_padding_mask=query_padding_mask)
         mask = None if query_padding_mask is None else query_padding_mask.reshape(-1, 1)
-        output, state = self.prefill(query[:, None], state, query_padding_mask=mask)
-        return output[:, 0], state
+        is_flat = query.dim() == 2
+        output, state = self.prefill(query[:, None] if is_flat else query, state, query_padding_mask=mask)
+        return (output[:, 0] if is_flat else output), state
 
     def _new_cache(self, batch_size: int) -> Any:
         """Return an empty cache: of the class in the model's own module, or the default of ``generate``.
 
         State space models receive None and create their cache.
         """
-        module = sys.modules[type(self.model).__module__]
-        own = [cls for name, cls in vars(module).items() if name.endswith("Cache") and _is_defined_in(cls, module)]
-        if not own and self.cache_argument != "past_key_values":
+        module = type(self.model).__module__
+        names = vars(sys.modules[module]).items()
+        caches = [x for name, x in names if name.endswith("Cache") and getattr(x, "__module__", "") == module]
+        if not caches and self.cache_argument != "past_key_values":
             return None
         from transformers import DynamicCache
 
-        cls = own[0] if own else DynamicCache
-        given = {"config": self.model.config, "batch_size": batch_size, "max_batch_size": batch_size}
-        given |= {"dtype": torch.float32, "device": self.model.device}
+        cls = caches[0] if caches else DynamicCache
+        arguments = {"config": self.model.config, "batch_size": batch_size, "max_batch_size": batch_size}
+        arguments |= {"dtype": torch.float32, "device": self.model.device}
         accepted = inspect.signature(cls).parameters
-        return cls(**{name: value for name, value in given.items() if name in accepted})
-
-
-def _is_defined_in(cls: object, module: ModuleType) -> bool:
-    return getattr(cls, "__module__", "") == module.__name__
+        return cls(**{name: value for name, value in arguments.items() if name in accepted})
 
 
 @contextmanager
 def without_kernels() -> Iterator[None]:
     """Hide packages with GPU kernels while a model is imported and built."""
-    before = {name: sys.modules.get(name) for name in KERNELS}
+    loaded = {name: sys.modules[name] for name in KERNELS if name in sys.modules}
     sys.modules.update(dict.fromkeys(KERNELS))  # type: ignore[arg-type]
     try:
         yield
     finally:
-        for name, module in before.items():
-            if module is None:
-                del sys.modules[name]
-            else:
-                sys.modules[name] = module
+        for name in KERNELS:
+            del sys.modules[name]
+        sys.modules.update(loaded)
 
 
 def model_class(model_type: str, overrides: Mapping[str, Any]) -> type[HuggingFaceModel]:
@@ -188,3 +182,57 @@ def model_class(model_type: str, overrides: Mapping[str, Any]) -> type[HuggingFa
             "prompt_padding_layouts": ("left",) if model_type in LEFT_PROMPTS else ("right", "left"),
         },
     )
+
+
+# --- caches as flat dicts of tensors, batch first ---
+
+REST = "rest"
+"""Key of everything except tensors: the bytes of the pickle, repeated for every row."""
+
+RESTORE: dict[str, Callable[[Tensor], Tensor]] = {
+    "rows": Tensor.clone,
+    "layer": lambda x: x.transpose(0, 1).contiguous(),
+    "shared": lambda x: x[0].clone(),
+}
+
+
+def pack(cache: object, batch_size: int) -> dict[str, Tensor]:
+    """Return the tensors of any ``cache`` object, each with ``batch_size`` rows in its first dimension.
+
+    The cache is pickled with its tensors taken out. So no knowledge of its class is required, a step cannot modify the
+    state that it received, and the rows of every tensor can be reordered. A tensor of shape [1, B, ...], such as the
+    states of one layer in older caches, is transposed. A tensor without a batch dimension is repeated for every row.
+    """
+    tensors: list[Tensor] = []
+
+    class Pickler(pickle.Pickler):
+        def persistent_id(self, item: Any) -> int | None:
+            if not isinstance(item, Tensor):
+                return None
+            tensors.append(item.detach().clone())
+            return len(tensors) - 1
+
+    stream = io.BytesIO()
+    Pickler(stream).dump(cache)
+    rest = torch.frombuffer(bytearray(stream.getvalue()), dtype=torch.uint8)
+    state = {REST: rest.expand(batch_size, -1).clone()}
+    for index, x in enumerate(tensors):
+        if x.dim() > 0 and x.shape[0] == batch_size:
+            state[f"rows {index}"] = x
+        elif x.dim() > 1 and x.shape[0] == 1 and x.shape[1] == batch_size:
+            state[f"layer {index}"] = x.transpose(0, 1).contiguous()
+        else:
+            state[f"shared {index}"] = x.expand(batch_size, *x.shape).clone()
+    return state
+
+
+def unpack(state: dict[str, Tensor]) -> Any:
+    """Return a new cache object from the result of :func:`pack`; it shares no memory with ``state``."""
+    named = [(name.split(), x) for name, x in state.items() if name != REST]
+    tensors = {int(index): RESTORE[kind](x) for (kind, index), x in named}
+
+    class Unpickler(pickle.Unpickler):
+        def persistent_load(self, index: Any) -> Tensor:
+            return tensors[index]
+
+    return Unpickler(io.BytesIO(bytes(state[REST][0].tolist()))).load()

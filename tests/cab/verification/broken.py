@@ -10,29 +10,15 @@ from torch.nn import functional as F
 
 from cab import PaddingMasks
 from cab.attention import SoftmaxLimit
-from tests.cab.verification.broken_causal import hide_padding
-from tests.cab.verification.mutations import Method, caught
-
-
-class Softmax(Method):
-    """Sound softmax attention without causality: what most defects below start from."""
-
-    def attend(self, query, key, value, padding):
-        return self.weights(query, key, padding.key) @ value
-
-    def weights(self, query, key, padding):
-        return hide_padding(query @ key.mT * self.scale, padding).softmax(-1)
-
+from tests.cab.verification.mutations import Method, Weighted, caught, defect
 
 # --- padding -------------------------------------------------------------------------------------------------
 
 
-@caught("NS NC", "padded_right padded_left padded_inside")
-class ForgottenPadding(Method):
-    """The mask is never used; padded keys take part with what their biases make of zeros."""
-
-    def attend(self, query, key, value, _padding):
-        return (query @ key.mT * self.scale).softmax(-1) @ value
+@defect("inputs", "NS NC", "padded_right padded_left padded_inside")
+def forgotten_padding(call):
+    """Padded keys take part with what their biases make of zeros."""
+    return call._replace(padding=PaddingMasks())
 
 
 @caught("NS NC", "padded_right padded_left padded_inside")
@@ -49,13 +35,13 @@ class PaddingInDenominator(Method):
 
 
 @caught("NS CC", "padded_right padded_left padded_inside padded_row")
-class MaskTiledByHead(Softmax):
+class MaskTiledByHead(Weighted):
     """The mask is tiled head by head where the flattened batch is row by row (Performer, LARA, Nystromformer)."""
 
     def weights(self, query, key, padding):
-        if padding is None:
-            return super().weights(query, key, None)
-        tiled = padding.repeat(self.num_heads, 1).unflatten(0, query.shape[:2])
+        if padding.key is None:
+            return super().weights(query, key, padding)
+        tiled = padding.key.repeat(self.num_heads, 1).unflatten(0, query.shape[:2])
         return (query @ key.mT * self.scale).masked_fill(tiled[:, :, None], torch.finfo(query.dtype).min).softmax(-1)
 
 
@@ -95,52 +81,21 @@ class PaddingByMultiplication(nn.Module):
         return 0.1 * x + (x * real).sum(1, keepdim=True) / real.sum(1, keepdim=True).clamp_min(1.0)
 
 
-@caught("NS", "padding_of_nothing")
-class EmptyMaskCounts(Softmax):
-    """Giving a mask, even an empty one, adds a key of zeros."""
-
-    def attend(self, query, key, value, padding):
-        if padding.key is None:
-            return super().attend(query, key, value, PaddingMasks())
-        padding = F.pad(padding.key, (0, 1), value=False)
-        return self.weights(query, F.pad(key, (0, 0, 0, 1)), padding) @ F.pad(value, (0, 0, 0, 1))
+@defect("inputs", "NS", "padding_of_nothing")
+def mask_adds_a_key_of_zeros(call):
+    """Even an empty mask."""
+    if call.padding.key is None:
+        return call
+    masks = PaddingMasks(call.padding.query, F.pad(call.padding.key, (0, 1), value=False))
+    return call._replace(key=F.pad(call.key, (0, 0, 0, 1)), value=F.pad(call.value, (0, 0, 0, 1)), padding=masks)
 
 
 # --- batches -------------------------------------------------------------------------------------------------
 
 
-@caught("NS", "rows_independent rows_gradient batch_size")
-class BatchScaledInverse(Method):
-    """Nystromformer as published: the start of the pseudo-inverse is divided by a maximum over the whole batch."""
-
-    autocast_dtypes = ()
-    num_landmarks = 4
-
-    def attend(self, query, key, value, padding):
-        query, key = query * self.scale**0.5, key * self.scale**0.5
-        assign = torch.arange(query.shape[2]) * self.num_landmarks // query.shape[2]
-        member = F.one_hot(assign, self.num_landmarks).float()
-        if padding.key is not None:
-            member = (member * ~padding.key[..., None])[:, None]
-        member = member / member.sum(-2, keepdim=True).clamp_min(1.0)
-        q_mean, k_mean = member.mT @ query, member.mT @ key
-        kernel = (q_mean @ k_mean.mT).softmax(-1)
-        inverse = kernel.mT / kernel.sum(-2).max()
-        eye = torch.eye(self.num_landmarks)
-        for _ in range(3):
-            product = kernel @ inverse
-            inverse = 0.25 * inverse @ (13 * eye - product @ (15 * eye - product @ (7 * eye - product)))
-        last = hide_padding(q_mean @ key.mT, padding.key).softmax(-1) @ value
-        return (query @ k_mean.mT).softmax(-1) @ (inverse @ last)
-
-
-@caught("NS", "rows_independent rows_gradient batch_size")
-class CenteredOverBatch(Softmax):
-    """Keys are centered by their mean over batch and positions."""
-
-    def attend(self, query, key, value, padding):
-        value = value - 0.01 * value.mean((0, 2), keepdim=True)
-        return self.weights(query, key, padding.key) @ value
+@defect("inputs", "NS", "rows_independent rows_gradient batch_size")
+def centered_over_batch(call):
+    return call._replace(value=call.value - 0.01 * call.value.mean((0, 2), keepdim=True))
 
 
 # --- randomness ----------------------------------------------------------------------------------------------
@@ -169,14 +124,6 @@ class RandomFeatures(Method):
         return q @ (k.mT @ value) / (q @ k.sum(2).unsqueeze(-1)).clamp_min(1e-9)
 
 
-@caught("NS", "eval_repeatable")
-class RedrawnInEval(RandomFeatures):
-    """The features are new at every call, in evaluation too."""
-
-    def features(self):
-        return torch.randn(self.head_dim, 32)
-
-
 @caught("NS", "state_dict_complete")
 class FeaturesNotSaved(RandomFeatures):
     """The features are a plain attribute, which the state_dict does not know."""
@@ -187,25 +134,18 @@ class FeaturesNotSaved(RandomFeatures):
         self.projection = torch.randn(self.head_dim, 32)
 
 
-@caught("NS", "eval_repeatable")
-class DropoutInEval(Softmax):
-    """Dropout that does not ask whether it is training."""
-
-    def weights(self, query, key, padding):
-        return F.dropout(super().weights(query, key, padding), self.dropout)
+@defect("weights", "NS", "eval_repeatable")
+def dropout_in_evaluation(call):
+    return F.dropout(call.result, call.module.dropout)
 
 
-@caught("NS", "same_seed")
-class OtherGenerator(Softmax):
-    """A random choice from a generator that no seed of torch reaches."""
-
-    def weights(self, query, key, padding):
-        weights = super().weights(query, key, padding)
-        return weights * random.uniform(0.9, 1.1) if self.training else weights
+@defect("weights", "NS", "same_seed")
+def number_of_another_generator(call):
+    return call.result * random.uniform(0.9, 1.1) if call.training else call.result
 
 
 @caught("NS", "train_then_eval forward_keeps_state")
-class RunningMaximum(Softmax):
+class RunningMaximum(Weighted):
     """Training leaves a statistic behind that evaluation uses."""
 
     def set_up(self):
@@ -218,7 +158,7 @@ class RunningMaximum(Softmax):
 
 
 @caught("NS", "inputs_untouched")
-class ScalesInPlace(Softmax):
+class ScalesInPlace(Weighted):
     """The input is scaled in place."""
 
     def compute(self, query, key, value, padding):
@@ -230,21 +170,19 @@ class ScalesInPlace(Softmax):
 # --- lengths and numbers ---------------------------------------------------------------------------------------
 
 
-@caught("NS", "length_one")
-class FailsAtLengthOne(Softmax):
-    """Values are divided by their deviation over positions, which a single one does not have."""
-
-    def attend(self, query, key, value, padding):
-        return self.weights(query, key, padding.key) @ (value / (1.0 + value.std(2, keepdim=True)))
+@defect("inputs", "NS", "length_one")
+def divided_by_deviation_over_positions(call):
+    """A single position has none."""
+    return call._replace(value=call.value / (1.0 + call.value.std(2, keepdim=True)))
 
 
-class NeedsWholeBlocks(Softmax):
+class NeedsWholeBlocks(Weighted):
     """Only multiples of 16 work beyond the first 16 tokens."""
 
     def attend(self, query, key, value, padding):
         if query.shape[2] > 16:
             query = query.unflatten(2, (-1, 16)).flatten(2, 3)
-        return self.weights(query, key, padding.key) @ value
+        return super().attend(query, key, value, padding)
 
 
 @caught("NS", "finite_gradients")
@@ -258,27 +196,18 @@ class NoMaximum(Method):
         return weights @ value / weights.sum(-1, keepdim=True)
 
 
-@caught("NS", "gradient_is_derivative")
-class DetachedKeys(Softmax):
-    """Half of the gradient is cut off."""
-
-    def weights(self, query, key, padding):
-        return super().weights(query, 0.5 * (key + key.detach()), padding)
+@defect("inputs", "NS", "gradient_is_derivative")
+def half_of_key_detached(call):
+    return call._replace(key=0.5 * (call.key + call.key.detach()))
 
 
-@caught("NS", "fast_is_reference")
-class FastIsNotReference(Softmax):
-    """The fast form forgets the scale of the logits."""
-
-    def weights(self, query, key, padding):
-        return super().weights(query / self.scale, key, padding)
-
-    def reference(self, query, key, value):
-        return (query @ key.mT * self.scale).softmax(-1) @ value
+@defect("inputs", "NS", "fast_is_reference")
+def scale_forgotten_in_fast_form(call):
+    return call._replace(query=call.query / call.module.scale)
 
 
 @caught("NS", "softmax_limit")
-class ScaledTwice(Softmax):
+class ScaledTwice(Weighted):
     """Nystromformer as published: query and key are both divided by sqrt(E), so no limit is softmax attention."""
 
     @classmethod
@@ -300,18 +229,15 @@ class OverflowsInHalf(Method):
         return q @ (k.mT @ value) / (q @ k.sum(2, dtype=k.dtype).unsqueeze(-1))
 
 
-@caught("NS", "autocast_output")
-class WantsFloat32(Softmax):
-    """Says nothing about autocast, and fails under it."""
-
-    def attend(self, query, key, value, padding):
-        if query.dtype is not torch.float32:
-            raise TypeError(f"{query.dtype} is not supported")
-        return self.weights(query, key, padding.key) @ value
+@defect("inputs", "NS", "autocast_output")
+def wants_float32(call):
+    if call.query.dtype is not torch.float32:
+        raise TypeError(f"{call.query.dtype} is not supported")
+    return call
 
 
 @caught("NS", "strided_inputs")
-class WantsContiguous(Softmax):
+class WantsContiguous(Weighted):
     """Cuts the width into heads by a view of the input."""
 
     def compute(self, query, key, value, padding):
@@ -322,15 +248,8 @@ class WantsContiguous(Softmax):
 # --- cost ------------------------------------------------------------------------------------------------------
 
 
-class QuadraticMemory(Method):
-    """Registered as linear; writes all weights out."""
-
-    def attend(self, query, key, value, padding):
-        return hide_padding(query @ key.mT * self.scale, padding.key).softmax(-1) @ value
-
-
 @caught("NS", "parameter_budget")
-class ManyParameters(Softmax):
+class ManyParameters(Weighted):
     """A hidden layer of four times the width in front of the values."""
 
     def set_up(self):
@@ -354,10 +273,10 @@ class TakesAnything(nn.Module):
         return self.project(query)
 
 
-class LooksAtANumber(Softmax):
+class LooksAtANumber(Weighted):
     """Python asks for a value of a tensor, which breaks the graph of torch.compile."""
 
     def attend(self, query, key, value, padding):
         if query.abs().max().item() > 1e6:
             query = query / 1e6
-        return self.weights(query, key, padding.key) @ value
+        return super().attend(query, key, value, padding)

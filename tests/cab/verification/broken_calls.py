@@ -9,32 +9,14 @@ from torch import nn
 from torch.nn import functional as F
 
 from cab import PaddingMasks
-from tests.cab.verification.broken_causal import hide_padding
-from tests.cab.verification.mutations import caught
-from tests.cab.verification.sound_learning import Weighted
-
-
-class Unmasked(Weighted):
-    """Forgets the causal mask where ``forgets`` is true."""
-
-    def forgets(self, query):
-        raise NotImplementedError
-
-    def weights(self, query, key, padding):
-        if self.forgets(query):
-            return hide_padding(query @ key.mT * self.scale, padding.key).softmax(-1)
-        return super().weights(query, key, padding)
-
+from tests.cab.verification.mutations import Weighted, caught, defect
 
 # --- modes and calls -----------------------------------------------------------------------------------------
 
 
-@caught("NS", "training_is_evaluation")
-class ScaledInEvaluation(Weighted):
-    """The inference path multiplies the logits by a hundredth more."""
-
-    def weights(self, query, key, padding):
-        return super().weights(query if self.training else 1.01 * query, key, padding)
+@defect("inputs", "NS", "training_is_evaluation")
+def scaled_in_evaluation(call):
+    return call if call.training else call._replace(query=1.01 * call.query)
 
 
 @caught("NC", "inference_mode")
@@ -49,15 +31,10 @@ class KeepsTable(Weighted):
         return super().attend(query, key, value * self.table, padding)
 
 
-@caught("NS", "several_threads")
-class SplitsByThreads(Weighted):
-    """With several threads, keys are cut into one part per thread, and the last one is left out."""
-
-    def attend(self, query, key, value, padding):
-        count = torch.get_num_threads()
-        if count > 1:
-            value = value * (torch.arange(value.shape[2]) < value.shape[2] - value.shape[2] // count)[:, None]
-        return super().attend(query, key, value, padding)
+@defect("inputs", "NS", "several_threads")
+def last_keys_lost_between_threads(call):
+    count, n = torch.get_num_threads(), call.value.shape[2]
+    return call._replace(value=call.value * (torch.arange(n) < n - n // count)[:, None]) if count > 1 else call
 
 
 @caught("CS", "no_counters")
@@ -95,26 +72,22 @@ class RemembersTraining(Weighted):
     """Keeps values of training from the 21st call, and adds their mean in evaluation."""
 
     def set_up(self):
-        self.kept = []
-        self.seen = 0
+        self.kept, self.calls = [], 0
 
     def attend(self, query, key, value, padding):
         output = super().attend(query, key, value, padding)
         if self.training:
-            self.seen += 1
-            if self.seen > 20:
+            self.calls += 1
+            if self.calls > 20:
                 self.kept.append(value.detach().mean((0, 1, 2)))
         elif self.kept:
             output = output + torch.stack(self.kept).mean(0)
         return output
 
 
-@caught("CC", "default_dtype")
-class TypeOfDefault(Weighted):
-    """A factor is created in the default dtype."""
-
-    def attend(self, query, key, value, padding):
-        return super().attend(query, key, value, padding) * torch.ones(1)
+@defect("output", "CC", "default_dtype")
+def factor_in_default_dtype(call):
+    return call.result * torch.ones(1)
 
 
 # --- gradients -----------------------------------------------------------------------------------------------
@@ -154,19 +127,14 @@ class LastInput(torch.autograd.Function):
         return 2.0 * gradient * (last if last.shape == gradient.shape else last.mean())
 
 
-@caught("NS", "gradient_of_two_calls")
-class SavedOutsideContext(Weighted):
-    def attend(self, query, key, value, padding):
-        return super().attend(query, key, LastInput.apply(value), padding)
+@defect("inputs", "NS", "gradient_of_two_calls")
+def saved_outside_context(call):
+    return call._replace(value=LastInput.apply(call.value))
 
 
-@caught("NC", "gradient_of_many_rows")
-class GradientOfEightRows(Weighted):
-    """Only the first eight sequences train the weights."""
-
-    def weights(self, query, key, padding):
-        weights = super().weights(query, key, padding)
-        return torch.cat([weights[:8], weights[8:].detach()])
+@defect("weights", "NC", "gradient_of_many_rows")
+def only_eight_rows_train_weights(call):
+    return torch.cat([call.result[:8], call.result[8:].detach()])
 
 
 @caught("CS", "parameters_in_every_batch")
@@ -197,69 +165,55 @@ class ScaledGradient(torch.autograd.Function):
         return gradient / 2 if context.low else gradient
 
 
-@caught("NS", "autocast_gradient")
-class HalfGradientUnderAutocast(Weighted):
-    def attend(self, query, key, value, padding):
-        return super().attend(query, key, ScaledGradient.apply(value), padding)
+@defect("inputs", "NS", "autocast_gradient")
+def half_gradient_under_autocast(call):
+    return call._replace(value=ScaledGradient.apply(call.value))
 
 
-@caught("CS", "autocast_lookahead")
-class NoMaskUnderAutocast(Unmasked):
-    def forgets(self, query):
-        return query.shape[2] > 128 and torch.is_autocast_enabled("cpu")
+@defect("mask", "CS", "autocast_lookahead")
+def no_mask_under_autocast(call):
+    return call.query.shape[2] > 128 and torch.is_autocast_enabled("cpu")
 
 
-@caught("NS", "module_in_bfloat16")
-class PositionsInType(Weighted):
-    """Positions are numbers of the type of the input: above 256, bfloat16 has only even ones."""
-
-    def weights(self, query, key, padding):
-        angle = torch.arange(key.shape[2], dtype=key.dtype)[:, None]
-        factor = 1.0 + 0.5 * torch.cos(angle)
-        return super().weights(query * factor[: query.shape[2]], key * factor, padding)
+@defect("inputs", "NS", "module_in_bfloat16")
+def positions_in_dtype(call):
+    """Above 256, bfloat16 has only even numbers."""
+    angle = torch.arange(call.key.shape[2], dtype=call.key.dtype)[:, None]
+    factor = 1.0 + 0.5 * torch.cos(angle)
+    return call._replace(query=call.query * factor[: call.query.shape[2]], key=call.key * factor)
 
 
 # --- sizes ---------------------------------------------------------------------------------------------------
 
 
-@caught("CS", "model_sizes")
-class NoMaskInWideHeads(Unmasked):
-    def forgets(self, _query):
-        return self.head_dim >= 64
+@defect("mask", "CS", "model_sizes")
+def no_mask_in_wide_heads(call):
+    return call.module.head_dim >= 64
 
 
-@caught("NC", "model_sizes")
-class RowsMixedInManyHeads(Weighted):
-    def attend(self, query, key, value, padding):
-        output = super().attend(query, key, value, padding)
-        return output + 0.01 * output.mean(0, keepdim=True) if self.num_heads >= 16 else output
+@defect("output", "NC", "model_sizes")
+def rows_mixed_in_many_heads(call):
+    return call.result + 0.01 * (call.module.num_heads >= 16) * call.result.mean(0, keepdim=True)
 
 
-@caught("CS", "model_sizes_gradient")
-class DetachedInOddHeads(Weighted):
-    def weights(self, query, key, padding):
-        weights = super().weights(query, key, padding)
-        return weights.detach() if self.head_dim % 2 else weights
+@defect("weights", "CS", "model_sizes_gradient")
+def detached_in_odd_heads(call):
+    return call.result.detach() if call.module.head_dim % 2 else call.result
 
 
-@caught("CS", "lookahead_long", quick=False)
-class NoMaskInLongHeads(Unmasked):
-    def forgets(self, query):
-        return query.shape[2] > 3000 and self.num_heads > 1
+@defect("mask", "CS", "lookahead_long", quick=False)
+def no_mask_in_long_heads(call):
+    return call.query.shape[2] > 3000 and call.module.num_heads > 1
 
 
 # --- padding and dropout ---------------------------------------------------------------------------------------
 
 
-@caught("NC", "padded_single_token")
-class SingleTokenLost(Weighted):
-    """The average leaves the own token out of the count: a single one is divided by zero, which is caught."""
-
-    def attend(self, query, key, value, padding):
-        output = super().attend(query, key, value, padding)
-        if padding.key is None:
-            return output
-        return output * ((~padding.key).sum(1) != 1)[:, None, None, None]
+@defect("output", "NC", "padded_single_token")
+def single_token_lost(call):
+    """An average that leaves the token itself out of the count divides a single one by zero, which is caught."""
+    keys = call.padding.key
+    return call.result if keys is None else call.result * ((~keys).sum(1) != 1)[:, None, None, None]
 
 
 class QuadraticWithPadding(Weighted):
@@ -273,21 +227,21 @@ class QuadraticWithPadding(Weighted):
         return scores @ value / scores.sum(-1, keepdim=True).clamp_min(1e-6)
 
 
-@caught("NS", "dropout_differs")
-class DropoutSharedByRows(Weighted):
-    def weights(self, query, key, padding):
-        weights = super().weights(query, key, padding)
-        return weights * F.dropout(torch.ones_like(weights[:1]), self.dropout, self.training)
+def dropped(call, like):
+    """Dropout of ones."""
+    return F.dropout(torch.ones_like(like), call.module.dropout, call.training)
 
 
-@caught("CS", "dropout_differs")
-class DropoutSharedByPairs(Weighted):
+@defect("weights", "NS", "dropout_differs")
+def dropout_shared_by_rows(call):
+    return call.result * dropped(call, call.result[:1])
+
+
+@defect("weights", "CS", "dropout_differs")
+def dropout_shared_by_pairs(call):
     """The mask of half of the batch, twice."""
-
-    def weights(self, query, key, padding):
-        weights = super().weights(query, key, padding)
-        half = F.dropout(torch.ones_like(weights[: (len(weights) + 1) // 2]), self.dropout, self.training)
-        return weights * torch.cat([half, half])[: len(weights)]
+    half = dropped(call, call.result[: (len(call.result) + 1) // 2])
+    return call.result * torch.cat([half, half])[: len(call.result)]
 
 
 @caught("NS", "dropout_differs")
@@ -303,64 +257,48 @@ class DropoutOfFirstCall(Weighted):
         return weights * self.mask
 
 
-@caught("NS", "dropout_per_head")
-class DropoutSharedByHeads(Weighted):
-    def weights(self, query, key, padding):
-        weights = super().weights(query, key, padding)
-        return weights * F.dropout(torch.ones_like(weights[:, :1]), self.dropout, self.training)
+@defect("weights", "NS", "dropout_per_head")
+def dropout_shared_by_heads(call):
+    return call.result * dropped(call, call.result[:, :1])
 
 
-@caught("NC", "dropout_per_head")
-class DropoutSharedByPositions(Weighted):
-    def weights(self, query, key, padding):
-        weights = super().weights(query, key, padding)
-        return weights * F.dropout(torch.ones_like(weights[:, :, :1]), self.dropout, self.training)
+@defect("weights", "NC", "dropout_per_head")
+def dropout_shared_by_positions(call):
+    return call.result * dropped(call, call.result[:, :, :1])
 
 
 # --- context -------------------------------------------------------------------------------------------------
 
 
-class Hiding(Weighted):
-    """Hides the pairs of ``hidden(distance)``."""
-
-    def hidden(self, distance):
-        raise NotImplementedError
-
-    def attend(self, query, key, value, padding):
-        n = query.shape[2]
-        weights = self.weights(query, key, padding)
-        kept = weights.masked_fill(self.hidden(torch.arange(n)[:, None] - torch.arange(n)), 0.0)
-        return kept / kept.sum(-1, keepdim=True).clamp_min(1e-9) @ value
+def without(call, hidden):
+    """The weights without the pairs of ``hidden(distance)``."""
+    distance = torch.arange(call.query.shape[2])[:, None] - torch.arange(call.key.shape[2])
+    kept = call.result.masked_fill(hidden(distance), 0.0)
+    return kept / kept.sum(-1, keepdim=True).clamp_min(1e-9)
 
 
-@caught("CS", "context_map")
-class PredecessorUnread(Hiding):
-    def hidden(self, distance):
-        return distance == 1
+@defect("weights", "CS", "context_map")
+def predecessor_unread(call):
+    return without(call, lambda distance: distance == 1)
 
 
-@caught("CS", "context_map")
-class WindowOf400(Hiding):
-    def hidden(self, distance):
-        return distance > 400
+@defect("weights", "CS", "context_map")
+def window_of_400(call):
+    return without(call, lambda distance: distance > 400)
 
 
-@caught("CS", "context_map")
-class OddTokensUnreadBeyond64(Hiding):
-    def hidden(self, distance):
-        return (distance > 64) & (distance % 2 == 1)
+@defect("weights", "CS", "context_map")
+def odd_tokens_unread_beyond_64(call):
+    return without(call, lambda distance: (distance > 64) & (distance % 2 == 1))
 
 
-@caught("CS", "context_map", quick=False)
-class WindowOf2000(Hiding):
-    def hidden(self, distance):
-        return distance > 2000
+@defect("weights", "CS", "context_map", quick=False)
+def window_of_2000(call):
+    return without(call, lambda distance: distance > 2000)
 
 
-@caught("NC", "source_map")
-class FirstKeysOnly(Weighted):
-    """Reads a source only up to 256 keys."""
-
-    def attend(self, query, key, value, padding):
-        hidden = None if padding.key is None else padding.key[:, :256]
-        return super().attend(query, key[:, :, :256], value[:, :, :256], PaddingMasks(padding.query, hidden))
+@defect("inputs", "NC", "source_map")
+def only_256_keys(call):
+    hidden = None if call.padding.key is None else call.padding.key[:, :256]
+    masks = PaddingMasks(call.padding.query, hidden)
+    return call._replace(key=call.key[:, :, :256], value=call.value[:, :, :256], padding=masks)

@@ -6,19 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.cab.verification.mutations import Method, caught
-
-NEVER = float("-inf")
-
-
-def future(n: int) -> Tensor:
-    return torch.ones(n, n, dtype=torch.bool).triu(1)
-
-
-def hide_padding(logits: Tensor, padding: Tensor | None) -> Tensor:
-    if padding is None:
-        return logits
-    return logits.masked_fill(padding[:, None, None, :], torch.finfo(logits.dtype).min)
+from tests.cab.verification.mutations import NEVER, Method, Weighted, caught, defect, future, hide_padding
 
 
 def causal_average(scores: Tensor, value: Tensor, padding: Tensor | None) -> Tensor:
@@ -29,34 +17,25 @@ def causal_average(scores: Tensor, value: Tensor, padding: Tensor | None) -> Ten
     return scores @ value / scores.sum(-1, keepdim=True).clamp_min(1e-6)
 
 
-@caught("CS", "lookahead_gradient lookahead_perturbation")
-class ForgottenMask(Method):
-    """Softmax attention that never heard of causality."""
-
-    def attend(self, query, key, value, padding):
-        return hide_padding(query @ key.mT * self.scale, padding.key).softmax(-1) @ value
+@defect("mask", "CS", "lookahead_gradient lookahead_perturbation")
+def forgotten_mask(_call):
+    return True
 
 
-@caught("CS", "lookahead_gradient")
-class MaskDroppedByDropout(Method):
-    """The causal mask is lost on the path that applies dropout (Keras, 2026)."""
-
-    def attend(self, query, key, value, padding):
-        logits = hide_padding(query @ key.mT * self.scale, padding.key)
-        if self.training and self.dropout > 0.0:
-            return F.dropout(logits.softmax(-1), self.dropout) @ value
-        return logits.masked_fill(future(query.shape[2]), NEVER).softmax(-1) @ value
+@defect("mask", "CS", "lookahead_gradient")
+def mask_dropped_by_dropout(call):
+    """On the path that applies dropout (Keras, 2026)."""
+    return call.training and call.module.dropout > 0.0
 
 
 @caught("CS", "lookahead_gradient lookahead_perturbation")
-class FaintLeak(Method):
+class FaintLeak(Weighted):
     """One part in a thousand comes from the next token, and only there where a block of 64 ends."""
 
     def attend(self, query, key, value, padding):
-        logits = hide_padding(query @ key.mT * self.scale, padding.key)
-        output = logits.masked_fill(future(query.shape[2]), NEVER).softmax(-1) @ value
         at_border = (torch.arange(query.shape[2]) % 64 == 63)[:, None]
-        return output + 1e-3 * torch.where(at_border, value.roll(-1, 2) - value, 0.0)
+        leak = 1e-3 * torch.where(at_border, value.roll(-1, 2) - value, 0.0)
+        return super().attend(query, key, value, padding) + leak
 
 
 @caught("CS", "lookahead_length")
@@ -136,23 +115,6 @@ class OwnBlockSummary(Method):
 
 
 @caught("CS", "lookahead_gradient lookahead_perturbation")
-class ChunkState(Method):
-    """Linear attention by chunks, where the state that a chunk starts from is the one it ends with."""
-
-    requires_right_padding = True
-    chunk = 8
-
-    def attend(self, query, key, value, padding):
-        q, k = F.elu(query) + 1, F.elu(key) + 1
-        if padding.key is not None:
-            k = k.masked_fill(padding.key[:, None, :, None], 0.0)
-        n, chunks = query.shape[2], torch.arange(query.shape[2]) // self.chunk
-        seen = (chunks[:, None] >= chunks) | ~future(n)
-        scores = (q @ k.mT).masked_fill(~seen, 0.0)
-        return scores @ value / scores.sum(-1, keepdim=True).clamp_min(1e-6)
-
-
-@caught("CS", "lookahead_gradient lookahead_perturbation")
 class CircularConvolution(Method):
     """A long convolution by FFT without zeros behind the sequence: its end runs into its beginning."""
 
@@ -169,16 +131,8 @@ class CircularConvolution(Method):
         return torch.fft.irfft(torch.fft.rfft(value, dim=2) * torch.fft.rfft(kernel, dim=0), n=n, dim=2)
 
 
-class CausalSoftmax(Method):
-    """Sound causal softmax attention: what the decoding defects below start from."""
-
-    def attend(self, query, key, value, padding):
-        logits = hide_padding(query @ key.mT * self.scale, padding.key)
-        return logits.masked_fill(future(query.shape[2]), NEVER).softmax(-1) @ value
-
-
 @caught("CS", "decode_padded_left decode_padded_inside")
-class StateIgnoresPadding(CausalSoftmax):
+class StateIgnoresPadding(Weighted):
     """The decoding cache keeps the keys of padded tokens, and later tokens see them."""
 
     def prefill(self, query, state, *, query_padding_mask=None):
@@ -189,7 +143,7 @@ class StateIgnoresPadding(CausalSoftmax):
 
 
 @caught("CS", "decode_after_prefill")
-class PrefillForgetsState(CausalSoftmax):
+class PrefillForgetsState(Weighted):
     """A prompt read in pieces: each piece of more than one token starts anew."""
 
     def prefill(self, query, state, *, query_padding_mask=None):
@@ -199,7 +153,7 @@ class PrefillForgetsState(CausalSoftmax):
 
 
 @caught("CS", "decode_reordered")
-class StateOnModule(CausalSoftmax):
+class StateOnModule(Weighted):
     """The cache lives on the module, so beam search cannot move its rows."""
 
     def init_state(self, batch_size, **source):
@@ -212,7 +166,7 @@ class StateOnModule(CausalSoftmax):
 
 
 @caught("CS", "decode_steps")
-class StepDropsLastToken(CausalSoftmax):
+class StepDropsLastToken(Weighted):
     """An error by one: a step attends to what came before it, not to itself."""
 
     def step(self, query_t, state, *, query_padding_mask=None):

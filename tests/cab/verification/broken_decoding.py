@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tests.cab.verification.broken_causal import CausalSoftmax
-from tests.cab.verification.mutations import caught
+from tests.cab.verification.mutations import Weighted, caught
 from tests.cab.verification.sound_learning import Gated
 
 
@@ -22,7 +21,7 @@ class WritesIntoState(Gated):
 
 
 @caught("CS", "decode_branches")
-class SharedCapacity(CausalSoftmax):
+class SharedCapacity(Weighted):
     """Tokens are written into a buffer with room for 64 more, which all continuations of a state share."""
 
     def prefill(self, query, state, *, query_padding_mask=None):
@@ -49,7 +48,7 @@ class StateWithoutRows(Gated):
 
 
 @caught("CS", "decode_reordered")
-class PaddingOnModule(CausalSoftmax):
+class PaddingOnModule(Weighted):
     """The padding of a prompt is kept on the module, where beam search does not reorder it."""
 
     def init_state(self, batch_size, **source):

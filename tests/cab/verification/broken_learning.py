@@ -3,58 +3,40 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
 from torch.nn import functional as F
 
 from cab import PaddingMasks
 from cab.attention import SINGLE_LAYER
 from cab.training import ParamGroupOverride
-from tests.cab.verification.broken_causal import hide_padding
-from tests.cab.verification.mutations import caught
-from tests.cab.verification.sound_learning import Clustered, Gated, Sharpened, Weighted
+from tests.cab.verification.mutations import Weighted, caught, defect, hide_padding
+from tests.cab.verification.sound_learning import Clustered, Gated, Sharpened
 
 # --- losses --------------------------------------------------------------------------------------------------
 
 
-@caught("CS", "loss_lookahead")
-class LossOfAllKeys(Sharpened):
-    """The entropy is that of weights without the causal mask: a target's loss trains on what comes later."""
-
-    def attend(self, query, key, value, padding):
-        weights = hide_padding(query @ key.mT * self.scale, padding.key).softmax(-1)
-        self.add_loss(self.entropy(weights), padding)
-        return self.weights(query, key, padding) @ value
+@defect("losses", "CS", "loss_lookahead", base=Sharpened)
+def loss_of_weights_without_mask(call):
+    """A target's loss trains on what comes later."""
+    weights = hide_padding(call.query @ call.key.mT * call.module.scale, call.padding.key).softmax(-1)
+    call.module.add_loss(call.module.entropy(weights), call.padding)
 
 
-@caught("CS CC", "loss_lookahead")
-class LossComparesWithLater(Sharpened):
-    """A thousandth of each loss is the next token's, detached: no gradient shows it."""
-
-    def attend(self, query, key, value, padding):
-        weights = self.weights(query, key, padding)
-        loss = self.entropy(weights)
-        self.add_loss(loss + 1e-3 * loss.detach().roll(-1, 1), padding)
-        return weights @ value
+@defect("losses", "CS CC", "loss_lookahead", base=Sharpened)
+def loss_contains_detached_loss_of_next(call):
+    """No gradient shows it."""
+    loss = call.module.entropy(call.result)
+    call.module.add_loss(loss + 1e-3 * loss.detach().roll(-1, 1), call.padding)
 
 
-@caught("NS CC", "loss_padding")
-class LossCountsPadding(Sharpened):
-    """The loss is averaged over all targets, padded ones among them."""
-
-    def attend(self, query, key, value, padding):
-        weights = self.weights(query, key, padding)
-        self.add_loss(self.entropy(weights))
-        return weights @ value
+@defect("losses", "NS CC", "loss_padding", base=Sharpened)
+def loss_counts_padding(call):
+    call.module.add_loss(call.module.entropy(call.result))
 
 
-@caught("NC", "loss_padding")
-class LossOfPaddedKeys(Sharpened):
-    """The entropy is divided by the logarithm of the number of keys, padded ones among them."""
-
-    def attend(self, query, key, value, padding):
-        weights = self.weights(query, key, padding)
-        self.add_loss(self.entropy(weights) / (1.0 + torch.tensor(key.shape[2]).log()), padding)
-        return weights @ value
+@defect("losses", "NC", "loss_padding", base=Sharpened)
+def loss_counts_padded_keys(call):
+    count = torch.tensor(call.key.shape[2])
+    call.module.add_loss(call.module.entropy(call.result) / (1.0 + count.log()), call.padding)
 
 
 @caught("NS", "loss_once")
@@ -74,23 +56,14 @@ class LossGivenTwice(Sharpened):
         return torch.stack(self._losses).sum() if self._losses else None
 
 
-@caught("NS", "loss_number")
-class LossOfInputs(Sharpened):
-    """A number that depends on what was read: the mean entropy of the batch."""
-
-    def attend(self, query, key, value, padding):
-        weights = self.weights(query, key, padding)
-        self.add_loss(self.entropy(weights).mean(), padding and PaddingMasks())
-        return weights @ value
+@defect("losses", "NS", "loss_number", base=Sharpened)
+def scalar_loss_of_inputs(call):
+    call.module.add_loss(call.module.entropy(call.result).mean(), PaddingMasks())
 
 
-@caught("CC", "loss_number")
-class LossOfDetachedInputs(Sharpened):
-    """A number that depends on the size of the inputs, without a gradient to them."""
-
-    def attend(self, query, key, value, padding):
-        self.add_loss(self.temperature.square().mean() * value.detach().abs().mean())
-        return self.weights(query, key, padding) @ value
+@defect("losses", "CC", "loss_number", base=Sharpened)
+def scalar_loss_of_detached_inputs(call):
+    call.module.add_loss(call.module.temperature.square().mean() * call.query.detach().abs().mean())
 
 
 @caught("NC", "loss_once")
@@ -154,21 +127,6 @@ class GathersTwice(Clustered):
                 self._statistics[name] = self._statistics.get(name, 0.0) + x
 
 
-@caught("CC", "statistics_once")
-class DividesByCalls(Clustered):
-    """What is learned is divided by the calls of the step, recomputed ones among them."""
-
-    calls = 0
-
-    def attend(self, query, key, value, padding):
-        self.calls += self.training
-        return super().attend(query, key, value, padding)
-
-    def update_buffers(self, *, total, count):
-        super().update_buffers(total=total / self.calls, count=count)
-        self.calls = 0
-
-
 @caught("NS", "statistics_once")
 class GathersInEvaluation(Clustered):
     """Statistics are added in evaluation too."""
@@ -213,17 +171,6 @@ class LearnsUnsaved(Clustered):
 # --- what is computed from the layer's inputs ----------------------------------------------------------------
 
 
-@caught("NS", "padded_right padded_left padded_inside")
-class GateOverPadding(Gated):
-    """Strengths are a softmax over the sequence, padding included."""
-
-    def key_side_inputs(self, key):
-        return {"strength": self.strength(key).softmax(1).transpose(1, 2)}
-
-    def weighted(self, key, strength, padding):
-        return super().weighted(key, strength / strength.amax(-1, keepdim=True), padding) + 0.01 * strength.mean()
-
-
 @caught("NC", "padded_right padded_left padded_inside")
 class GateCountsTokens(Gated):
     """Gates are lowered by the mean gate of the row, in which padding counts."""
@@ -258,15 +205,6 @@ class GateLostInDecoding(Gated):
         return super().decode(query, key, value, state, padding, gate=torch.ones_like(gate), strength=strength)
 
 
-@caught("CS", "decode_after_prefill")
-class StrengthOfFirst(Gated):
-    """Decoding takes the strength of the first of the tokens that it reads for all of them."""
-
-    def decode(self, query, key, value, state, padding, *, gate, strength):
-        strength = strength[..., :1].expand_as(strength)
-        return super().decode(query, key, value, state, padding, gate=gate, strength=strength)
-
-
 # --- depth and rules -----------------------------------------------------------------------------------------
 
 
@@ -277,10 +215,8 @@ class LastSeesAll(Weighted):
         super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
         self.layer_position = layer_position
 
-    def weights(self, query, key, padding):
-        if 0 < self.layer_position.index == self.layer_position.num_layers - 1:
-            return hide_padding(query @ key.mT * self.scale, padding.key).softmax(-1)
-        return super().weights(query, key, padding)
+    def forgets(self, _query):
+        return 0 < self.layer_position.index == self.layer_position.num_layers - 1
 
 
 class FirstIgnoresPadding(LastSeesAll):
@@ -289,6 +225,9 @@ class FirstIgnoresPadding(LastSeesAll):
     def weights(self, query, key, padding):
         is_first = self.layer_position.index == 0 and self.layer_position.num_layers > 1
         return Weighted.weights(self, query, key, PaddingMasks() if is_first else padding)
+
+    def forgets(self, _query):
+        return False
 
 
 @caught("NS", "param_group_overrides")
@@ -305,21 +244,3 @@ class RuleBelowZero(Sharpened):
 
     def param_group_overrides(self):
         return {"temperature": ParamGroupOverride(weight_decay=-0.1)}
-
-
-@caught("CS", "param_group_overrides")
-class RuleOfModule(Weighted):
-    """A rule for a whole layer instead of its weight."""
-
-    def set_up(self):
-        self.gate = nn.Linear(self.embed_dim, self.embed_dim)
-
-    def query_side_inputs(self, query):
-        self.last = self.gate(query)
-        return {}
-
-    def attend(self, query, key, value, padding):
-        return super().attend(query + self.split_heads(self.last), key, value, padding)
-
-    def param_group_overrides(self):
-        return {"gate": ParamGroupOverride(weight_decay=0.0)}

@@ -5,79 +5,46 @@ from __future__ import annotations
 import torch
 
 from cab import PaddingMasks
-from tests.cab.verification.broken_causal import hide_padding
-from tests.cab.verification.mutations import caught
-from tests.cab.verification.sound_learning import Weighted
+from tests.cab.verification.mutations import Weighted, caught, defect
 
 
-@caught("CS", "lookahead_gradient lookahead_perturbation")
-class BorderLeak(Weighted):
-    """One part in a thousand of the output where a block ends is the next token's."""
+def border_leak(block, patterns, checks, **options):
+    """Register an attention in which a thousandth of the output where a block ends is the next token's."""
 
-    block = 48
-
-    def attend(self, query, key, value, padding):
-        output = super().attend(query, key, value, padding)
-        at_border = torch.arange(query.shape[2]) % self.block == self.block - 1
+    def leaking(call):
+        at_border = torch.arange(call.query.shape[2]) % block == block - 1
         at_border[-1] = False
-        return output + 1e-3 * torch.where(at_border[:, None], value.roll(-1, 2), 0.0)
+        return call.result + 1e-3 * torch.where(at_border[:, None], call.value.roll(-1, 2), 0.0)
+
+    leaking.__name__ = f"border_leak_{block}"
+    defect("output", patterns, checks, **options)(leaking)
 
 
-@caught("CS", "lookahead_perturbation", quick=False)
-class BorderLeak77(BorderLeak):
-    block = 77
+border_leak(48, "CS", "lookahead_gradient lookahead_perturbation")
+border_leak(77, "CS", "lookahead_perturbation", quick=False)
+border_leak(191, "CS", "lookahead_gradient", quick=False)
+for number in (350, 1000, 1536):
+    border_leak(number, "CS", "lookahead_long", quick=False)
 
 
-@caught("CS", "lookahead_gradient", quick=False)
-class BorderLeak191(BorderLeak):
-    block = 191
+@defect("mask", "CS", "lookahead_long lookahead_length", quick=False)
+def no_mask_beyond_3000(call):
+    return call.query.shape[2] > 3000
 
 
-@caught("CS", "lookahead_long", quick=False)
-class BorderLeak350(BorderLeak):
-    block = 350
+@defect("mask", "CS", "lookahead_long", quick=False)
+def no_mask_beyond_400(call):
+    return call.query.shape[2] > 400
 
 
-@caught("CS", "lookahead_long", quick=False)
-class BorderLeak1000(BorderLeak):
-    block = 1000
+@defect("inputs", "NS", "padded_left padded_in_training_inside", quick=False)
+def padding_forgotten_beyond_300(call):
+    return call._replace(padding=PaddingMasks()) if call.key.shape[2] > 300 else call
 
 
-@caught("CS", "lookahead_long", quick=False)
-class BorderLeak1536(BorderLeak):
-    block = 1536
-
-
-@caught("CS", "lookahead_long lookahead_length", quick=False)
-class NoMaskBeyond3000(Weighted):
-    """Another code path for long sequences, without the causal mask."""
-
-    beyond = 3000
-
-    def weights(self, query, key, padding):
-        if query.shape[2] > self.beyond:
-            return hide_padding(query @ key.mT * self.scale, padding.key).softmax(-1)
-        return super().weights(query, key, padding)
-
-
-@caught("CS", "lookahead_long", quick=False)
-class NoMaskBeyond400(NoMaskBeyond3000):
-    beyond = 400
-
-
-@caught("NS", "padded_left padded_in_training_inside", quick=False)
-class PaddingForgottenBeyond300(Weighted):
-    """Padding is not looked at in long sequences."""
-
-    beyond = 300
-
-    def weights(self, query, key, padding):
-        return super().weights(query, key, PaddingMasks() if key.shape[2] > self.beyond else padding)
-
-
-@caught("NS", "padded_right", quick=False)
-class PaddingForgottenBeyond3500(PaddingForgottenBeyond300):
-    beyond = 3500
+@defect("inputs", "NS", "padded_right", quick=False)
+def padding_forgotten_beyond_3500(call):
+    return call._replace(padding=PaddingMasks()) if call.key.shape[2] > 3500 else call
 
 
 @caught("CS", "decode_steps", quick=False)
@@ -96,39 +63,25 @@ class CacheOf3900(CacheOf500):
     kept = 3900
 
 
-@caught("NS", "any_length", quick=False)
-class NumbersLostBeyond2500(Weighted):
-    """What is far beyond the usual is infinite."""
-
-    beyond = 2500
-
-    def attend(self, query, key, value, padding):
-        output = super().attend(query, key, value, padding)
-        return output * torch.inf if query.shape[2] > self.beyond else output
+@defect("output", "NS", "any_length", quick=False)
+def infinite_beyond_2500(call):
+    return call.result * torch.inf if call.query.shape[2] > 2500 else call.result
 
 
-@caught("CS", "any_length", quick=False)
-class NumbersLostBeyond4100(NumbersLostBeyond2500):
-    beyond = 4100
+@defect("output", "CS", "any_length", quick=False)
+def infinite_beyond_4100(call):
+    return call.result * torch.inf if call.query.shape[2] > 4100 else call.result
 
 
-@caught("NS", "batch_size rows_independent", quick=False)
-class RowsMixedBeyond900(Weighted):
-    """Long sequences share a hundredth with the other rows."""
-
-    def attend(self, query, key, value, padding):
-        output = super().attend(query, key, value, padding)
-        return output + 0.01 * output.mean(0, keepdim=True) if query.shape[2] > 900 else output
+@defect("output", "NS", "batch_size rows_independent", quick=False)
+def rows_mixed_beyond_900(call):
+    return call.result + 0.01 * (call.query.shape[2] > 900) * call.result.mean(0, keepdim=True)
 
 
-@caught("NS", "eval_repeatable", quick=False)
-class RandomBeyond800(Weighted):
-    """Long sequences are computed from a random part of the keys, in evaluation too."""
-
-    def attend(self, query, key, value, padding):
-        if query.shape[2] > 800:
-            value = value * (torch.rand(value.shape[2], 1) > 0.1)
-        return super().attend(query, key, value, padding)
+@defect("inputs", "NS", "eval_repeatable", quick=False)
+def random_beyond_800(call):
+    n = call.value.shape[2]
+    return call._replace(value=call.value * (torch.rand(n, 1) > 0.1)) if n > 800 else call
 
 
 class ScaledBySize(Weighted):
@@ -154,30 +107,23 @@ class DigitsLost(ScaledBySize):
     every, dtypes = 20, (torch.float32,)
 
 
-@caught("NS", "gradient_is_derivative", quick=False)
-class DetachedBeyond1000(Weighted):
-    """Long sequences lose the gradient of their weights."""
-
-    def weights(self, query, key, padding):
-        weights = super().weights(query, key, padding)
-        return weights.detach() if query.shape[2] > 1000 else weights
+@defect("weights", "NS", "gradient_is_derivative", quick=False)
+def detached_beyond_1000(call):
+    return call.result.detach() if call.query.shape[2] > 1000 else call.result
 
 
-@caught("NS", "batch_size")
-class LargeBatchMixed(Weighted):
-    """From nine rows on, values are centered over the batch."""
-
-    rows = 9
-
-    def attend(self, query, key, value, padding):
-        if len(query) >= self.rows:
-            value = value - 0.01 * value.mean((0, 2), keepdim=True)
-        return super().attend(query, key, value, padding)
+def centered(call):
+    return call._replace(value=call.value - 0.01 * call.value.mean((0, 2), keepdim=True))
 
 
-@caught("NC", "batch_size")
-class HugeBatchMixed(LargeBatchMixed):
-    rows = 257
+@defect("inputs", "NS", "batch_size")
+def centered_over_9_rows(call):
+    return centered(call) if len(call.query) >= 9 else call
+
+
+@defect("inputs", "NC", "batch_size")
+def centered_over_257_rows(call):
+    return centered(call) if len(call.query) >= 257 else call
 
 
 @caught("NS", "lengths_in_turn")
@@ -207,21 +153,17 @@ class KeepsPositions(Weighted):
 class QuadraticInEvaluation(Weighted):
     """Linear attention in training; in evaluation all weights are written out."""
 
+    quadratic_mode = False
+
     def attend(self, query, key, value, padding):
         q, k = query.relu() + 0.1, key.relu() + 0.1
         if padding.key is not None:
             k = k.masked_fill(padding.key[:, None, :, None], 0.0)
-        if self.training:
+        if self.training != self.quadratic_mode:
             return q @ (k.mT @ value) / (q @ k.sum(2).unsqueeze(-1))
         scores = q @ k.mT
         return scores @ value / scores.sum(-1, keepdim=True)
 
 
 class QuadraticInTraining(QuadraticInEvaluation):
-    """The other way round."""
-
-    def attend(self, query, key, value, padding):
-        self.training = not self.training
-        output = super().attend(query, key, value, padding)
-        self.training = not self.training
-        return output
+    quadratic_mode = True

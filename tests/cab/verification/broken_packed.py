@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from cab import Pattern
-from tests.cab.verification.broken_causal import future, hide_padding
-from tests.cab.verification.mutations import Method, caught
+from tests.cab.verification.mutations import Method, caught, future, hide_padding
 
 
 class PackedSoftmax(Method):
@@ -39,14 +38,6 @@ class BorderOffByOne(PackedSoftmax):
 
     def sequence_of(self, ends):
         return torch.bucketize(torch.arange(ends[-1]), ends[1:])
-
-
-@caught("NS CC", "packed_outputs packed_gradients packed_borders")
-class NoBorders(PackedSoftmax):
-    """The packed tensor is one sequence."""
-
-    def sequence_of(self, ends):
-        return torch.zeros(int(ends[-1]), dtype=torch.int64)
 
 
 @caught("NS", "packed_outputs packed_gradients")

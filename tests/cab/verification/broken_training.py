@@ -7,155 +7,101 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.cab.verification.mutations import caught
-from tests.cab.verification.sound_learning import Gated, Weighted
+from tests.cab.verification.mutations import Weighted, caught, defect
+from tests.cab.verification.sound_learning import Gated
 
 # --- in training mode alone, and without a gradient --------------------------------------------------------------
 
 
-@caught("CS", "lookahead_in_training")
-class FutureMeanInTraining(Weighted):
-    """A thousandth of the detached mean of all values, later ones included."""
-
-    def attend(self, query, key, value, padding):
-        output = super().attend(query, key, value, padding)
-        return output + 1e-3 * value.detach().mean(2, keepdim=True) if self.training else output
+@defect("output", "CS", "lookahead_in_training")
+def mean_of_all_values_in_training(call):
+    return call.result + 1e-3 * call.training * call.value.detach().mean(2, keepdim=True)
 
 
-@caught("CC", "lookahead_in_training")
-class LargestToComeInTraining(Weighted):
-    """Logits are divided by the largest detached query, wherever it is."""
-
-    def weights(self, query, key, padding):
-        if self.training:
-            query = query / (1.0 + 0.01 * query.detach().abs().amax((2, 3), keepdim=True))
-        return super().weights(query, key, padding)
+@defect("inputs", "CC", "lookahead_in_training")
+def divided_by_largest_query_in_training(call):
+    largest = call.query.detach().abs().amax((2, 3), keepdim=True)
+    return call._replace(query=call.query / (1.0 + 0.01 * call.training * largest))
 
 
-@caught("NS", "padded_in_training_right padded_in_training_left")
-class PaddedShareInTraining(Weighted):
-    """The output grows with the share of padding."""
-
-    def attend(self, query, key, value, padding):
-        output = super().attend(query, key, value, padding)
-        if self.training and padding.key is not None:
-            output = output * (1.0 + 0.01 * padding.key.float().mean(1)[:, None, None, None])
-        return output
+@defect("output", "NS", "padded_in_training_right padded_in_training_left")
+def grows_with_padding_in_training(call):
+    if not call.training or call.padding.key is None:
+        return call.result
+    return call.result * (1.0 + 0.01 * call.padding.key.float().mean(1)[:, None, None, None])
 
 
-@caught("NC", "padded_in_training_right padded_in_training_left")
-class PaddedMeanInTraining(Weighted):
-    """Values are centered by a detached mean in which padding counts."""
-
-    def attend(self, query, key, value, padding):
-        if self.training and padding.key is not None:
-            value = value - value.detach().mean(2, keepdim=True)
-        return super().attend(query, key, value, padding)
+@defect("inputs", "NC", "padded_in_training_right padded_in_training_left")
+def centered_by_padded_mean_in_training(call):
+    if not call.training or call.padding.key is None:
+        return call
+    return call._replace(value=call.value - call.value.detach().mean(2, keepdim=True))
 
 
-@caught("NS", "rows_in_training")
-class OtherRowsInTraining(Weighted):
-    """A hundredth of the detached mean of the batch."""
-
-    def attend(self, query, key, value, padding):
-        output = super().attend(query, key, value, padding)
-        return output + 0.01 * value.detach().mean((0, 2), keepdim=True) if self.training else output
+@defect("output", "NS", "rows_in_training")
+def mean_of_batch_in_training(call):
+    return call.result + 0.01 * call.training * call.value.detach().mean((0, 2), keepdim=True)
 
 
-@caught("CC", "rows_in_training")
-class LargestRowInTraining(Weighted):
-    """Logits are scaled by the largest key of the batch, once that is large."""
-
-    def weights(self, query, key, padding):
-        if self.training:
-            query = query / key.detach().abs().amax().clamp_min(3.0) * 3.0
-        return super().weights(query, key, padding)
+@defect("inputs", "CC", "rows_in_training")
+def scaled_by_largest_key_of_batch_in_training(call):
+    largest = call.key.detach().abs().amax().clamp_min(3.0)
+    return call._replace(query=call.query / largest * 3.0) if call.training else call
 
 
 # --- gradients and dropout -----------------------------------------------------------------------------------
 
 
-@caught("NS", "gradient_is_derivative fast_is_reference")
-class DetachedInTraining(Weighted):
-    """A tenth of the gradient to the values is cut off, in training mode."""
-
-    def attend(self, query, key, value, padding):
-        if self.training:
-            value = 0.9 * value + 0.1 * value.detach()
-        return super().attend(query, key, value, padding)
+@defect("inputs", "NS", "gradient_is_derivative fast_is_reference")
+def detached_in_training(call):
+    value = 0.9 * call.value + 0.1 * call.value.detach()
+    return call._replace(value=value) if call.training else call
 
 
-@caught("CS", "gradient_is_derivative fast_is_reference")
-class DetachedUnderMask(Weighted):
-    """Where there is padding, the weights get no gradient."""
-
-    def weights(self, query, key, padding):
-        weights = super().weights(query, key, padding)
-        return weights if padding.key is None else weights.detach()
+@defect("weights", "CS", "gradient_is_derivative fast_is_reference")
+def detached_under_mask(call):
+    return call.result if call.padding.key is None else call.result.detach()
 
 
-@caught("NS", "dropout_mean")
-class DropoutNotRescaled(Weighted):
-    """What is left after dropout is not scaled up."""
-
-    def weights(self, query, key, padding):
-        weights = super().weights(query, key, padding)
-        kept = torch.rand_like(weights) >= self.dropout if self.training else True
-        return weights * kept
+@defect("weights", "NS", "dropout_mean")
+def dropout_not_rescaled(call):
+    return call.result * (torch.rand_like(call.result) >= call.module.dropout * call.training)
 
 
-@caught("CS", "dropout_mean")
-class DropoutOutputNotRescaled(Weighted):
-    """Elements of the output are dropped, and the rest scaled by the rate's square root too little."""
-
-    def attend(self, query, key, value, padding):
-        output = super().attend(query, key, value, padding)
-        return F.dropout(output, self.dropout, self.training) * (1 - self.dropout * self.training) ** 0.5
+@defect("output", "CS", "dropout_mean")
+def dropout_of_output_rescaled_by_root(call):
+    rate = call.module.dropout * call.training
+    return F.dropout(call.result, rate) * (1 - rate) ** 0.5
 
 
-@caught("NC", "dropout_rate")
-class DropoutOfATenth(Weighted):
-    """The rate is written into the code."""
-
-    def weights(self, query, key, padding):
-        return F.dropout(super().weights(query, key, padding), 0.1 if self.dropout else 0.0, self.training)
+@defect("weights", "NC", "dropout_rate")
+def dropout_of_a_tenth(call):
+    return F.dropout(call.result, 0.1 if call.module.dropout else 0.0, call.training)
 
 
-@caught("CS", "dropout_rate")
-class DropoutOfHalfTheRate(Weighted):
-    """Half of the declared rate."""
-
-    def weights(self, query, key, padding):
-        return F.dropout(super().weights(query, key, padding), self.dropout / 2, self.training)
+@defect("weights", "CS", "dropout_rate")
+def dropout_of_half_the_rate(call):
+    return F.dropout(call.result, call.module.dropout / 2, call.training)
 
 
 # --- generators, classes, batches, states --------------------------------------------------------------------
 
 
-@caught("NS", "generators_untouched")
-class SeedsInTraining(Weighted):
-    """Every call in training starts torch's generator anew."""
-
-    def attend(self, query, key, value, padding):
-        if self.training:
-            torch.manual_seed(0)
-        return super().attend(query, key, value, padding)
+@defect("output", "NS", "generators_untouched")
+def seeds_in_training(call):
+    if call.training:
+        torch.manual_seed(0)
+    return call.result
 
 
-@caught("CS", "generators_untouched")
-class DrawsInEvaluation(Weighted):
-    """A random number that nobody needs, in evaluation too."""
-
-    def attend(self, query, key, value, padding):
-        return super().attend(query, key, value, padding) + 0.0 * torch.rand(())
+@defect("output", "CS", "generators_untouched")
+def draws_in_evaluation(call):
+    return call.result + 0.0 * torch.rand(())
 
 
-@caught("NC", "generators_untouched")
-class DrawsFromNumpy(Weighted):
-    """A random number of numpy's generator in training."""
-
-    def attend(self, query, key, value, padding):
-        return super().attend(query, key, value, padding) + (0.0 * np.random.rand() if self.training else 0.0)
+@defect("output", "NC", "generators_untouched")
+def draws_from_numpy(call):
+    return call.result + (0.0 * np.random.rand() if call.training else 0.0)
 
 
 @caught("NS", "modules_apart")
@@ -225,8 +171,8 @@ class RemembersLargest(Weighted):
 class AddsToState(Gated):
     """The sums of the state that a step is given are added to in place."""
 
-    def decode(self, query, key, value, state, padding, *, gate, strength):
-        output, new = super().decode(query, key, value, state, padding, gate=gate, strength=strength)
+    def decode(self, query, key, value, state, padding, **more):
+        output, new = super().decode(query, key, value, state, padding, **more)
         state["sum"].copy_(new["sum"])
         return output, {**new, "sum": state["sum"]}
 
@@ -235,8 +181,8 @@ class AddsToState(Gated):
 class RenamesInState(Gated):
     """The mapping that a step is given is filled with the new state."""
 
-    def decode(self, query, key, value, state, padding, *, gate, strength):
-        output, new = super().decode(query, key, value, state, padding, gate=gate, strength=strength)
+    def decode(self, query, key, value, state, padding, **more):
+        output, new = super().decode(query, key, value, state, padding, **more)
         state.update(new)
         return output, state
 
@@ -246,8 +192,6 @@ class RenamesInState(Gated):
 
 @caught("NS", "parameters_learn")
 class UnusedParameter(Weighted):
-    """A parameter that no equation has."""
-
     def set_up(self):
         self.temperature = nn.Parameter(torch.ones(self.num_heads))
 
@@ -260,38 +204,26 @@ class RoundedParameter(UnusedParameter):
         return super().weights(query * self.temperature.round()[:, None, None], key, padding)
 
 
-@caught("NC", "each_input_is_used")
-class QueryIgnored(Weighted):
-    """Weights come from the keys alone."""
-
-    def weights(self, query, key, padding):
-        return super().weights(torch.ones_like(query), key, padding)
+@defect("inputs", "NC", "each_input_is_used")
+def query_ignored(call):
+    return call._replace(query=torch.ones_like(call.query))
 
 
-@caught("CC", "each_input_is_used")
-class ValueIgnored(Weighted):
-    """The keys are averaged."""
-
-    def attend(self, query, key, value, padding):
-        return self.weights(query, key, padding) @ key + 0.0 * value.sum()
+@defect("inputs", "CC", "each_input_is_used")
+def value_ignored(call):
+    return call._replace(value=call.key + 0.0 * call.value.sum())
 
 
-@caught("NC", "each_input_is_used")
-class KeyIgnored(Weighted):
-    """The values are compared with the queries."""
-
-    def attend(self, query, key, value, padding):
-        return self.weights(query, value, padding) @ value + 0.0 * key.sum()
+@defect("inputs", "NC", "each_input_is_used")
+def key_ignored(call):
+    return call._replace(key=call.value + 0.0 * call.key.sum())
 
 
-@caught("NC", "inputs_untouched")
-class MaskInPlace(Weighted):
-    """The source's mask is changed for the caller: its first token is real from now on."""
-
-    def attend(self, query, key, value, padding):
-        if padding.key is not None:
-            padding.key[:, 0] = False
-        return super().attend(query, key, value, padding)
+@defect("inputs", "NC", "inputs_untouched")
+def first_key_made_real_in_mask_of_caller(call):
+    if call.padding.key is not None:
+        call.padding.key[:, 0] = False
+    return call
 
 
 @caught("CC", "inputs_untouched")
@@ -316,8 +248,6 @@ class ReturnsDouble(Weighted):
 
 @caught("CS", "output_type")
 class StepReturnsHalf(Weighted):
-    """Decoding gives bfloat16."""
-
     def step(self, query_t, state, *, query_padding_mask=None):
         output, state = super().step(query_t, state, query_padding_mask=query_padding_mask)
         return output.bfloat16(), state

@@ -6,8 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.cab.verification.broken_causal import NEVER, future
-from tests.cab.verification.mutations import Method
+from tests.cab.verification.mutations import NEVER, Method, future
 
 
 class PlainAverage(nn.Module):

@@ -8,8 +8,7 @@ from torch.nn import functional as F
 
 from cab.attention import SINGLE_LAYER
 from cab.training import ParamGroupOverride
-from tests.cab.verification.broken_causal import NEVER, future, hide_padding
-from tests.cab.verification.mutations import Method
+from tests.cab.verification.mutations import NEVER, Method, Weighted, future, hide_padding
 
 
 class Gated(Method):
@@ -65,25 +64,6 @@ class Gated(Method):
         return gate.unsqueeze(-1) * (q @ state["sum"]) / (q @ state["keys"].unsqueeze(-1)).clamp_min(1e-6), state
 
 
-class Weighted(Method):
-    """Softmax attention, causal in CS, whose weights are there to work with: what the classes below start from."""
-
-    def weights(self, query, key, padding):
-        logits = hide_padding(query @ key.mT * self.scale, padding.key)
-        if str(self.pattern) == "CS":
-            logits = logits.masked_fill(future(query.shape[2]), NEVER)
-        return logits.softmax(-1)
-
-    def attend(self, query, key, value, padding):
-        return self.weights(query, key, padding) @ value
-
-    def reference(self, query, key, value):
-        logits = query @ key.mT * self.scale
-        if str(self.pattern) == "CS":
-            logits = logits.masked_fill(future(query.shape[1]), NEVER)
-        return logits.softmax(-1) @ value
-
-
 class Sharpened(Weighted):
     """A loss of its own: the entropy of each target's weights, and the size of a parameter."""
 
@@ -101,9 +81,12 @@ class Sharpened(Weighted):
 
     def attend(self, query, key, value, padding):
         weights = self.weights(query, key, padding)
+        self.add_losses(weights, query, key, padding)
+        return weights @ value
+
+    def add_losses(self, weights, _query, _key, padding):
         self.add_loss(self.entropy(weights), padding)
         self.add_loss(self.temperature.square().mean())
-        return weights @ value
 
     reference = None
 

@@ -13,7 +13,7 @@ from cab.cli.main import main
 from cab.records.verified import package_of
 from cab.verification import select_checks, verify_attention
 from cab.verification.foreign import subject_class
-from cab.verification.foreign.cache_state import pack, unpack
+from cab.verification.foreign.hugging_face import pack, unpack
 
 FILE = """
 import torch
@@ -54,7 +54,7 @@ def failed(name, pattern, checks=None):
 
 @pytest.mark.parametrize("pattern", ["NS", "CS", "NC", "CC"])
 def test_function_on_heads(file, pattern):
-    assert failed(f"{file}:sound", pattern, ["causality", "batches", "determinism", "state", "context"]) == {}
+    assert failed(f"{file}:sound", pattern, ["lookahead_gradient", "batch_size", "same_seed", "context"]) == {}
 
 
 def test_leak_of_a_function_is_found_at_once(file, capsys):
@@ -67,7 +67,8 @@ def test_leak_of_a_function_is_found_at_once(file, capsys):
 
 def test_factory_of_a_module_without_masks(file):
     """It reads no other token, which is all that fails."""
-    assert set(failed(f"{file}:layer", "NS")) == {"context_is_used", "context_map"}
+    checks = ["context", "contract", "batches", "determinism"]
+    assert set(failed(f"{file}:layer", "NS", checks)) == {"context_is_used", "context_map"}
 
 
 def test_module_called_like_multihead_attention():
@@ -82,14 +83,12 @@ def test_module_called_like_multihead_attention():
 
 def test_attention_function_of_transformers():
     name = "transformers.models.llama.modeling_llama:eager_attention_forward"
-    assert failed(name, "CS", ["causality", "padding", "batches", "numerics"]) == {}
+    assert failed(name, "CS", ["lookahead_gradient", "padding", "gradient_is_derivative"]) == {}
 
 
 def test_llama_passes_the_main_checks():
-    assert (
-        failed("hf:llama", "CS", ["lookahead_gradient", "padded_left", "decode_after_prefill", "parameters_learn"])
-        == {}
-    )
+    checks = ["lookahead_gradient", "padded_left", "decode_after_prefill", "parameters_learn"]
+    assert failed("hf:llama", "CS", checks) == {}
 
 
 @pytest.mark.slow

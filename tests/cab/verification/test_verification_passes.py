@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from cab.verification.subject import LONG
-from tests.cab.verification import broken, broken_causal, sound, sound_learning
+from tests.cab.verification import broken, mutations, sound, sound_learning
 from tests.cab.verification.mutations import failures
 
 PLAIN = [
-    (broken.Softmax, "NS", "n^2"),
-    (broken_causal.CausalSoftmax, "CS", "n^2"),
+    (mutations.Weighted, "NS", "n^2"),
+    (mutations.Weighted, "CS", "n^2"),
     (broken.RandomFeatures, "NS", "n"),
     (sound.PlainAverage, "NS", "n"),
     (sound.PlainAverage, "CS", "n"),
@@ -40,13 +40,18 @@ def cases(chosen):
     return pytest.mark.parametrize(("cls", "pattern", "complexity"), chosen, ids=ids)
 
 
-SHARED = ("CausalSoftmax", "PlainAverage", "PlainCross", "CachedAverage", "Gated", "Clustered")
+SHARED = ("PlainCross", "CachedAverage", "Gated")
 """Classes that stand for all in the quick suite of `make test`, each in its first pattern."""
 
 
 @cases([next(case for case in PLAIN + LEARNING if case[0].__name__ == name) for name in SHARED])
 def test_sound_attention_passes_quickly(cls, pattern, complexity):
     assert failures(cls, pattern, complexity=complexity) == {}
+
+
+@pytest.mark.parametrize("cls", [sound_learning.Sharpened, sound_learning.Clustered])
+def test_sound_losses_and_buffers_pass(cls):
+    assert failures(cls, "CS", ["learning"]) == {}
 
 
 @pytest.mark.slow
