@@ -123,7 +123,7 @@ def run(args: argparse.Namespace) -> int:
 
     from cab.efficiency.benchmark import Plan, measure, never
     from cab.efficiency.cost import write_costs
-    from cab.efficiency.gpu_state import refuse_when_shared
+    from cab.efficiency.machine import refuse_when_shared
     from cab.efficiency.network import LENGTHS, SIZES
     from cab.efficiency.report import tables
     from cab.efficiency.setting import Setting, appendix_g

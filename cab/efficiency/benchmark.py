@@ -10,12 +10,10 @@ from typing import Any
 import torch
 
 from cab.efficiency.cost import DECODING, Cost
-from cab.efficiency.gpu_state import clock_facts
+from cab.efficiency.machine import Machine, clock_facts, under_roof
 from cab.efficiency.network import PATTERN as NETWORK_PATTERN, PHASES as NETWORK_PHASES, NetworkSubject
 from cab.efficiency.packed import PHASES as PACKED_PHASES, SequencesSubject
-from cab.efficiency.protocol_default import measure_length
-from cab.efficiency.protocol_paper import PHASE as PAPER_PHASE, measure_as_paper
-from cab.efficiency.roofline import Machine, under_roof
+from cab.efficiency.protocols import PAPER_PHASE, measure_as_paper, measure_length
 from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import BASELINES, AttentionSubject, ProjectionsSubject, Subject
 from cab.efficiency.third_party import ThirdPartySubject
@@ -25,6 +23,9 @@ from cab.patterns import Pattern
 
 NOISY = 1.5
 """Ratio of the baseline's 90th to 10th percentile above which a warning is reported."""
+
+Report = Callable[[str], None]
+"""Receives progress messages."""
 
 Refusal = Callable[[AttentionSubject, Pattern], str]
 """Returns the reason why an attention must not be timed in a pattern, or an empty string."""
@@ -47,6 +48,7 @@ class Plan:
     protocol: str = "default"
 
     def __post_init__(self) -> None:
+        phases = " ".join(self.phases)
         for phase in self.phases:
             if phase not in PHASES:
                 raise unknown_name("phase", phase, PHASES)
@@ -55,29 +57,23 @@ class Plan:
         if not self.lengths or min(self.lengths) < 1:
             raise UserError(f"lengths must be at least 1, got {list(self.lengths)}")
         if self.protocol == "paper" and set(self.phases) != {PAPER_PHASE}:
-            raise UserError(f"protocol paper supports only phase {PAPER_PHASE}, got {' '.join(self.phases)}")
+            raise UserError(f"protocol paper supports only phase {PAPER_PHASE}, got {phases}")
         if self.protocol == "lra" and (set(self.patterns) != {NETWORK_PATTERN} or {*self.phases} - {*NETWORK_PHASES}):
             raise UserError(
                 f"protocol lra supports only pattern {NETWORK_PATTERN} and the phases {' and '.join(NETWORK_PHASES)}"
             )
-        if self.setting.packed and (
-            self.protocol != "default" or {*self.phases} - {*PACKED_PHASES} or self.third_party
-        ):
+        plain = self.protocol == "default" and not self.third_party and {*self.phases} <= {*PACKED_PHASES}
+        if self.setting.packed and not plain:
             raise UserError(
                 f"packed sequences support only protocol default and the phases {' and '.join(PACKED_PHASES)}, without "
-                f"third-party implementations; got protocol {self.protocol} and {' '.join(self.phases)}"
+                f"third-party implementations; got protocol {self.protocol} and {phases}"
             )
         if not any(is_defined(phase, pattern) for phase in self.phases for pattern in self.patterns):
             raise UserError(
-                f"phase {' '.join(self.phases)} is not defined for {' '.join(map(str, self.patterns))}; "
-                "decoding requires pattern CS or CC"
+                f"phase {phases} is not defined for {' '.join(self.patterns)}; decoding requires pattern CS or CC"
             )
         if "decode-graph" in self.phases and self.setting.device != "cuda":
             raise UserError(f"phase decode-graph requires --device cuda, got {self.setting.device}")
-
-
-def silent(line: str) -> None:
-    """Ignore the message."""
 
 
 def never(subject: AttentionSubject, pattern: Pattern) -> str:  # noqa: ARG001
@@ -85,7 +81,7 @@ def never(subject: AttentionSubject, pattern: Pattern) -> str:  # noqa: ARG001
     return ""
 
 
-def measure(plan: Plan, *, refuse: Refusal = never, report: Callable[[str], None] = silent) -> Iterator[Cost]:
+def measure(plan: Plan, *, refuse: Refusal = never, report: Report = lambda _: None) -> Iterator[Cost]:
     """Yield the costs of a plan in the order of measurement.
 
     Args:
@@ -122,50 +118,40 @@ def _reason(refuse: Refusal, subject: AttentionSubject, pattern: Pattern) -> str
         return f"verification ended with {type(error).__name__}: {first_line(error)}"
 
 
-def _measure(
-    plan: Plan, subjects: Sequence[Subject], pattern: Pattern, phase: str, report: Callable[[str], None]
-) -> Iterator[Cost]:
+def _measure(plan: Plan, subjects: Sequence[Subject], pattern: Pattern, phase: str, report: Report) -> Iterator[Cost]:
+    setting = plan.setting
     if plan.protocol == "paper":
         for subject in subjects:
             report(f"{pattern} {phase}, protocol paper: {subject.label}")
-            yield from measure_as_paper(subject, pattern, plan.lengths, plan.setting)
+            yield from measure_as_paper(subject, pattern, plan.lengths, setting)
         return
+    attentions = [subject for subject in subjects if isinstance(subject, AttentionSubject)]
     if plan.protocol == "lra":
-        yield from _measure_networks(plan, pattern, phase, subjects, report)
-        return
-    if plan.setting.packed:
-        attentions = [subject for subject in subjects if isinstance(subject, AttentionSubject)]
-        subjects = [SequencesSubject(each, kind) for each in attentions for kind in ("attention", "padded")]
+        subjects = [NetworkSubject(subject, longest=max(plan.lengths)) for subject in attentions]
+    elif setting.packed:
+        subjects = [SequencesSubject(subject, kind) for subject in attentions for kind in ("attention", "padded")]
     elif phase in DECODING:
-        subjects = [subject for subject in subjects if subject.kind == "attention"]
+        subjects = attentions
     else:
         subjects = [ProjectionsSubject(), *subjects]
     for length in plan.lengths:
-        report(f"{pattern} {phase}, length {length}: {len(subjects)} modules, {plan.setting.repeats} rounds")
-        machine = Machine(plan.setting)
-        costs = measure_length(subjects, pattern, phase, length, plan.setting, machine=machine)
+        report(f"{pattern} {phase}, length {length}: {len(subjects)} modules, {setting.repeats} rounds")
+        machine = None if plan.protocol == "lra" else Machine(setting)
+        costs = measure_length(subjects, pattern, phase, length, setting, machine=machine)
         report_noise(costs, report)
+        if machine is None:
+            yield from costs
+            continue
         rates = machine.rates()
         if not rates:
             report("  no roofline: the memory does not suffice to measure the rates of this machine")
-        clocks = clock_facts() if plan.setting.device == "cuda" else {}
+        clocks = clock_facts() if setting.device == "cuda" else {}
         if clocks.get("throttled"):
             report(f"  GPU throttled ({clocks['throttled']}): {clocks['clock']} of {clocks['clock_most']} MHz")
         yield from (dataclasses.replace(cost, **under_roof(cost, rates), **clocks) for cost in costs)
 
 
-def _measure_networks(
-    plan: Plan, pattern: Pattern, phase: str, subjects: Sequence[Subject], report: Callable[[str], None]
-) -> Iterator[Cost]:
-    networks = [NetworkSubject(each, max(plan.lengths)) for each in subjects if isinstance(each, AttentionSubject)]
-    for length in plan.lengths:
-        report(f"{pattern} {phase}, length {length}: {len(networks)} networks, {plan.setting.repeats} rounds")
-        costs = measure_length(networks, pattern, phase, length, plan.setting)
-        report_noise(costs, report)
-        yield from costs
-
-
-def report_noise(costs: Sequence[Cost], report: Callable[[str], None]) -> None:
+def report_noise(costs: Sequence[Cost], report: Report) -> None:
     """Report baseline times that vary too much for small ratios to be meaningful."""
     for cost in costs:
         if cost.attention == BASELINES[0] and cost.p10 and cost.p90 and cost.p90 > NOISY * cost.p10:
@@ -179,16 +165,12 @@ def constants(plan: Plan) -> dict[str, Any]:
     """Return the columns with the same value in every row."""
     from cab.runner.provenance import hardware
 
-    machine = hardware(torch.device(plan.setting.device))
+    setting = plan.setting
+    machine = hardware(torch.device(setting.device))
+    named = ("repeats", "packed", "batch_size", "embed_dim", "num_heads", "dtype", "device")
     return {
         "protocol": plan.protocol,
-        "repeats": plan.setting.repeats,
-        "packed": plan.setting.packed,
-        "batch_size": plan.setting.batch_size,
-        "embed_dim": plan.setting.embed_dim,
-        "num_heads": plan.setting.num_heads,
-        "dtype": plan.setting.dtype,
-        "device": plan.setting.device,
+        **{name: getattr(setting, name) for name in named},
         "hardware": machine.get("gpu") or machine["cpu"],
         "threads": machine["threads"],
         "torch": torch.__version__,

@@ -20,13 +20,11 @@ class Cost:
 
     Attributes:
         attention: name, with options.
-        pattern: pattern.
-        phase: phase.
+        pattern, phase: pattern and phase.
         length: number of tokens.
         seconds: time per call, or per token when decoding; None if not measured, see ``status``.
         bytes: peak memory of tensors during a call, above inputs and weights; when decoding, size of the state.
-        p10: 10th percentile of the seconds over rounds.
-        p90: 90th percentile.
+        p10, p90: 10th and 90th percentile of the seconds over rounds.
         status: ``ok``, ``oom`` (out of memory), ``unsupported`` (the attention rejects the length or precision),
             ``failed`` (it raised an exception), ``timeout`` (its calls took longer than the time limit), or
             ``unverified`` (it fails `cab verify` and is not timed).
@@ -45,12 +43,9 @@ class Cost:
         product_flops: those in matrix products.
         least_bytes: inputs, outputs, weights and state, each counted once.
         moved_bytes: bytes read and written by the operators of the forward pass.
-        roof: limiting roofline (``compute`` or ``memory``).
-        roof_share: share of it that is reached.
-        matmul_rate: measured rate of the machine in FLOP/s (:mod:`cab.efficiency.roofline`).
-        bandwidth: measured rate in bytes/s.
-        clock: clock of the GPU after the rounds of the length in MHz (:mod:`cab.efficiency.gpu_state`).
-        clock_most: its maximum clock.
+        roof, roof_share: limiting roofline (``compute`` or ``memory``), and the share of it that is reached.
+        matmul_rate, bandwidth: measured rates of the machine in FLOP/s and bytes/s (:mod:`cab.efficiency.machine`).
+        clock, clock_most: clock of the GPU after the rounds of the length, and its maximum clock, in MHz.
         temperature: its temperature in degrees Celsius.
         throttled: its reasons for throttling.
         kernels: package whose kernels replaced those of the attention; such costs have no roofline.
@@ -114,12 +109,8 @@ def write_costs(costs: Iterable[Cost], file: TextIO) -> Iterator[Cost]:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(COLUMNS)
     for cost in costs:
-        writer.writerow(sanitize_csv_cell(_text(getattr(cost, name))) for name in COLUMNS)
+        values = (getattr(cost, name) for name in COLUMNS)
+        texts = (f"{x:.6g}" if isinstance(x, float) else "" if x is None else x for x in values)
+        writer.writerow(map(sanitize_csv_cell, texts))
         file.flush()
         yield cost
-
-
-def _text(value: object) -> object:
-    if value is None:
-        return ""
-    return f"{value:.6g}" if isinstance(value, float) else value

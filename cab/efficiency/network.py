@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -17,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cab.efficiency.setting import Setting
-from cab.efficiency.subjects import AttentionSubject
-from cab.efficiency.workload import BACKWARD, Workload, held_bytes
+from cab.efficiency.subjects import OfAttention
+from cab.efficiency.workload import BACKWARD, Workload, held_bytes, in_evaluation, inference
 from cab.patterns import Pattern
 from cab.registry.build import build_backbone
 from cab.registry.tables import tuned_options
@@ -35,20 +36,14 @@ BYTES, CLASSES = 257, 2
 def classify(module: nn.Module, pattern: Pattern, length: int, setting: Setting) -> Workload:  # noqa: ARG001
     """Return the workload of inference: the logits of a batch."""
     tokens, _ = _batch(length, setting)
-    module.eval()
-
-    def call() -> Tensor:
-        with torch.no_grad(), setting.autocast():
-            return module(tokens)
-
+    call = inference(partial(module.eval(), tokens), setting)
     return Workload(call, counted=call, least_bytes=held_bytes((tokens, *module.parameters())))
 
 
 def train(module: nn.Module, pattern: Pattern, length: int, setting: Setting) -> Workload:  # noqa: ARG001
     """Return the workload of a training step on a batch."""
     tokens, labels = _batch(length, setting)
-    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-4)
-    module.train()
+    optimizer = torch.optim.AdamW(module.train().parameters(), lr=1e-4)
 
     def call() -> None:
         with setting.autocast():
@@ -59,12 +54,7 @@ def train(module: nn.Module, pattern: Pattern, length: int, setting: Setting) ->
         after_optimizer_step(module)
         optimizer.zero_grad(set_to_none=True)
 
-    def counted() -> None:
-        module.eval()
-        with setting.autocast():
-            module(tokens)
-        module.train()
-
+    counted = partial(in_evaluation, module, inference(partial(module, tokens), setting))
     least = 2 * held_bytes((tokens, *module.parameters()))
     return Workload(call, counted=counted, passes=BACKWARD, least_bytes=least)
 
@@ -76,25 +66,15 @@ def _batch(length: int, setting: Setting) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class NetworkSubject:
+class NetworkSubject(OfAttention):
     """The network with an attention in its layers, for up to ``longest`` tokens."""
 
-    attention: AttentionSubject
     longest: int
     kind: str = "attention"
-    patterns: tuple[Pattern, ...] = (PATTERN,)
     phases: ClassVar[Mapping[str, Callable[[nn.Module, Pattern, int, Setting], Workload]]] = {
         "forward": classify,
         "forward+backward": train,
     }
-
-    @property
-    def label(self) -> str:
-        return self.attention.label
-
-    @property
-    def complexity(self) -> str:
-        return self.attention.complexity
 
     def build(self, pattern: Pattern, setting: Setting, *, dropout: float = 0.0) -> nn.Module:
         tuned = tuned_options(TASK, NETWORK, str(pattern), self.attention.name)

@@ -30,32 +30,22 @@ EACH_INPUT = {
     **dict.fromkeys(("native_group_norm", "native_layer_norm"), 7),
     "linalg_vector_norm": 2,
     "polar": 4,
+    **dict.fromkeys(("_to_copy", "cat", "clone", "complex", "constant_pad_nd", "copy_", "diag_embed", "flip"), 0),
+    **dict.fromkeys(("gather", "index", "index_put_", "index_select", "masked_fill_", "repeat", "roll"), 0),
+    **dict.fromkeys(("scatter", "scatter_", "stack", "tril", "tril_", "triu", "triu_"), 0),
 }
-"""Operations per element of the first tensor, for operators that torch does not tag as pointwise."""
+"""Operations per element of the first tensor, for operators that torch does not tag as pointwise; 0 for copies."""
 
-# fmt: off
-CREATES = frozenset((
-    "arange", "eye", "fill_", "full", "full_like", "linspace", "new_full", "new_ones", "new_zeros", "ones",
-    "ones_like", "rand", "randn", "randperm", "scalar_tensor", "zero_", "zeros", "zeros_like",
-))
-# fmt: on
+CREATES = {
+    *("arange", "eye", "fill_", "full", "full_like", "linspace", "new_full", "new_ones", "new_zeros", "ones"),
+    *("ones_like", "rand", "randn", "randperm", "scalar_tensor", "zero_", "zeros", "zeros_like"),
+}
 """Operators that only write."""
 
-# fmt: off
-COPIES = frozenset((
-    "_to_copy", "cat", "clone", "complex", "constant_pad_nd", "copy_", "diag_embed", "flip", "gather", "index",
-    "index_put_", "index_select", "masked_fill_", "repeat", "roll", "scatter", "scatter_", "stack", "tril",
-    "tril_", "triu", "triu_",
-))
-# fmt: on
-"""Operators that only read and write."""
-
-# fmt: off
-NOTHING = frozenset((
-    "_linalg_check_errors", "_local_scalar_dense", "_record_function_exit", "_unsafe_view", "empty", "empty_like",
-    "new_empty", "promote_types",
-))
-# fmt: on
+NOTHING = {
+    *("_linalg_check_errors", "_local_scalar_dense", "_record_function_exit", "_unsafe_view", "empty", "empty_like"),
+    *("new_empty", "promote_types"),
+}
 """Operators without computation and memory traffic."""
 
 
@@ -122,10 +112,10 @@ class Counter(TorchDispatchMode):
             operations.products += flop_registry[packet](*args, **kwargs, out_val=out)
         elif name in SOLVERS:
             operations.others += SOLVERS[name](*args)
+        elif name in CREATES:
+            return
         elif name in EACH_INPUT:
             operations.others += EACH_INPUT[name] * next(tensors(args)).numel()
-        elif name in CREATES or name in COPIES:
-            return
         elif torch.Tag.pointwise in func.tags:
             operations.others += sum(x.numel() * (2 if x.is_complex() else 1) for x in tensors(out))
         else:
@@ -139,10 +129,10 @@ IN_PLACE = {"addmm_": torch.ops.aten.addmm, "baddbmm_": torch.ops.aten.baddbmm}
 def fused_attention(func: Any, args: Any, kwargs: Any) -> tuple[int, int]:
     """Return the number of unmasked pairs of query and key over rows and heads, and the operations of both products."""
     query, key, value = args[:3]
-    given = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)) | kwargs
+    named = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)) | kwargs
     n, m = query.shape[-2], key.shape[-2]
-    seen = sum(min(i + 1, m) for i in range(n)) if given.get("is_causal") else n * m
-    pairs = math.prod(query.shape[:-2]) * seen
+    visible = sum(min(i + 1, m) for i in range(n)) if named.get("is_causal") else n * m
+    pairs = math.prod(query.shape[:-2]) * visible
     return pairs, 2 * pairs * (query.shape[-1] + value.shape[-1])
 
 

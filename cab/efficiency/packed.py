@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from cab.efficiency.setting import Setting
-from cab.efficiency.subjects import AttentionSubject
-from cab.efficiency.workload import Inputs, Workload, forward, forward_backward
+from cab.efficiency.subjects import OfAttention
+from cab.efficiency.workload import Inputs, Workload, forward, forward_backward, make_inputs
 from cab.patterns import Pattern
 
 PHASES = ("forward", "forward+backward")
@@ -37,30 +37,28 @@ def sequence_lengths(distribution: str, longest: int, total: int) -> list[int]:
     """
     random = np.random.default_rng(0)
     lengths: list[int] = []
-    while (left := total - sum(lengths)) > 0:
+    while (missing := total - sum(lengths)) > 0:
         if distribution == "uniform":
             length = int(random.integers(1, longest + 1))
         elif distribution == "log-normal":
             length = round(longest / MEDIAN * random.lognormal(0.0, SPREAD))
         else:
             length = longest // SHORT if lengths else longest
-        lengths.append(min(max(1, length), longest, left))
+        lengths.append(min(max(1, length), longest, missing))
     return lengths
 
 
 def packed_inputs(pattern: Pattern, length: int, setting: Setting, *, requires_grad: bool = False) -> Inputs:
     """Return packed sequences [T, D] of T = batch size x length tokens; sources have the lengths of the targets."""
-    total = setting.batch_size * length
-    lengths = torch.tensor([0, *sequence_lengths(setting.packed, length, total)], device=setting.device)
-
-    def sequences() -> Tensor:
-        x = torch.randn(total, setting.embed_dim, device=setting.device)
-        return x.to(setting.torch_dtype).requires_grad_(requires_grad)
-
-    inputs = {"query": sequences(), "query_cu_seqlens": lengths.cumsum(0)}
-    if pattern.is_cross:
-        inputs["key"] = inputs["value"] = sequences()
-        inputs["key_cu_seqlens"] = inputs["query_cu_seqlens"]
+    lengths = sequence_lengths(setting.packed, length, setting.batch_size * length)
+    ends = torch.tensor([0, *lengths], device=setting.device).cumsum(0)
+    inputs = {}
+    for name, x in make_inputs(pattern, length, setting).items():
+        if name == "value":
+            inputs[name] = inputs["key"]
+        else:
+            inputs[name] = x.flatten(0, 1).requires_grad_(requires_grad)
+            inputs[f"{name}_cu_seqlens"] = ends
     return inputs
 
 
@@ -81,10 +79,9 @@ def padded_inputs(pattern: Pattern, length: int, setting: Setting, *, requires_g
 
 
 @dataclass(frozen=True)
-class SequencesSubject:
+class SequencesSubject(OfAttention):
     """An attention on packed sequences, or padded to the longest."""
 
-    attention: AttentionSubject
     kind: str = "attention"
 
     @property
@@ -92,21 +89,10 @@ class SequencesSubject:
         return self.attention.label if self.kind == "attention" else padded_label(self.attention.label)
 
     @property
-    def complexity(self) -> str:
-        return self.attention.complexity
-
-    @property
-    def patterns(self) -> tuple[Pattern, ...]:
-        return self.attention.patterns
-
-    @property
     def phases(self) -> Mapping[str, Callable[[nn.Module, Pattern, int, Setting], Workload]]:
         """The workload of each phase."""
         make: Any = packed_inputs if self.kind == "attention" else padded_inputs
         return {"forward": partial(forward, make=make), "forward+backward": partial(forward_backward, make=make)}
-
-    def build(self, pattern: Pattern, setting: Setting, *, dropout: float = 0.0) -> nn.Module:
-        return self.attention.build(pattern, setting, dropout=dropout)
 
 
 def padded_label(label: str) -> str:

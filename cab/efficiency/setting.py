@@ -61,14 +61,11 @@ class Setting:
             raise UserError(f"time_limit must be a positive number of seconds, got {self.time_limit}")
         if self.embed_dim % self.num_heads:
             raise UserError(f"embed_dim {self.embed_dim} is not divisible by num_heads {self.num_heads}")
-        if self.packed not in ("", *DISTRIBUTIONS):
-            raise UserError(f"packed must be one of {', '.join(DISTRIBUTIONS)}, got '{self.packed}'")
-        if self.device not in ("cpu", "cuda"):
-            raise UserError(f"device must be cpu or cuda, got '{self.device}'")
+        for name, choices in (("packed", DISTRIBUTIONS), ("device", ("cpu", "cuda")), ("dtype", DTYPES)):
+            if getattr(self, name) not in ("", *choices):
+                raise UserError(f"{name} must be one of {', '.join(choices)}, got '{getattr(self, name)}'")
         if self.device == "cuda" and not torch.cuda.is_available():
             raise UserError("device cuda is not available to torch; use --device cpu")
-        if self.dtype not in DTYPES:
-            raise UserError(f"dtype must be one of {', '.join(DTYPES)}, got '{self.dtype}'")
 
     @property
     def torch_dtype(self) -> torch.dtype:

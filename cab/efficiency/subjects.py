@@ -57,16 +57,11 @@ class AttentionSubject:
         name, *pairs = text.split(":")
         if is_file(name) and pairs:
             name, pairs = f"{name}:{pairs[0]}", pairs[1:]
-        options = {}
-        for pair in pairs:
-            option, equals, value = pair.partition("=")
-            if not equals:
-                raise UserError(
-                    f"invalid option in '{text}'; write name:option=value, for example local:window_size=128"
-                )
-            options[option] = yaml.safe_load(value)
+        values = [pair.partition("=") for pair in pairs]
+        if not all(equals for _, equals, _ in values):
+            raise UserError(f"invalid option in '{text}'; write name:option=value, for example local:window_size=128")
         entry = ATTENTIONS.get(name)
-        options = entry.check_options(options, "attention")
+        options = entry.check_options({option: yaml.safe_load(value) for option, _, value in values}, "attention")
         return cls(":".join([entry.label, *pairs]), entry.name, options)
 
     @property
@@ -94,10 +89,8 @@ class AttentionSubject:
         features of other methods: 18 to 24 instead of the 30 to 50 of factor 5.
         """
         option = appendix_g()["features_over_log_length"].get(self.name)
-        if option is None:
-            return self
         factor = math.ceil(appendix_g()["options"]["num_features"] / math.log(max(2, length)))
-        return dataclasses.replace(self, options={option: factor, **self.options})
+        return dataclasses.replace(self, options={option: factor, **self.options}) if option else self
 
     def build(self, pattern: Pattern, setting: Setting, *, dropout: float = 0.0) -> nn.Module:
         return make_attention(
@@ -107,6 +100,28 @@ class AttentionSubject:
             num_heads=setting.num_heads,
             dropout=dropout,
         )
+
+
+@dataclass(frozen=True)
+class OfAttention:
+    """A subject that contains an attention."""
+
+    attention: AttentionSubject
+
+    @property
+    def label(self) -> str:
+        return self.attention.label
+
+    @property
+    def complexity(self) -> str:
+        return self.attention.complexity
+
+    @property
+    def patterns(self) -> tuple[Pattern, ...]:
+        return self.attention.patterns
+
+    def build(self, pattern: Pattern, setting: Setting, *, dropout: float = 0.0) -> nn.Module:
+        return self.attention.build(pattern, setting, dropout=dropout)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,6 @@ DECODED = 64
 PROMPT = 512
 """Length of the pieces in which the prefix is read, which limits its memory."""
 
-
 BACKWARD = 3
 """Operations of forward and backward relative to forward: each product has two of its size in its gradient.
 
@@ -88,14 +87,25 @@ def forward(
 ) -> Workload:
     """Return the workload of the output in evaluation mode, without gradients, on inputs of ``make``."""
     inputs = make(pattern, length, setting)
-    output_of = bound(module, inputs)
-    module.eval()
+    call = inference(bound(module.eval(), inputs), setting)
+    return Workload(call, counted=call, least_bytes=least_bytes(module, inputs))
+
+
+def inference(output_of: Callable[[], Tensor], setting: Setting) -> Callable[[], Tensor]:
+    """Return ``output_of`` as a call without gradients."""
 
     def call() -> Tensor:
         with torch.no_grad(), setting.autocast():
             return output_of()
 
-    return Workload(call, counted=call, least_bytes=least_bytes(module, inputs))
+    return call
+
+
+def in_evaluation(module: nn.Module, call: Callable[[], object]) -> None:
+    """Call in evaluation mode, between calls in training mode."""
+    module.eval()
+    call()
+    module.train()
 
 
 def forward_backward(
@@ -103,9 +113,8 @@ def forward_backward(
 ) -> Workload:
     """Return the workload of the output in training mode and the gradients of inputs and parameters."""
     inputs = make(pattern, length, setting, requires_grad=True)
-    output_of = bound(module, inputs)
+    output_of = bound(module.train(), inputs)
     grad = torch.randn(inputs["query"].shape, device=setting.device)
-    module.train()
 
     def call() -> None:
         with setting.autocast():
@@ -114,20 +123,14 @@ def forward_backward(
         for tensor in (*inputs.values(), *module.parameters()):
             tensor.grad = None
 
-    def counted() -> None:
-        module.eval()
-        with setting.autocast():
-            output_of()
-        module.train()
-
+    counted = partial(in_evaluation, module, inference(output_of, setting))
     # gradients have the sizes of their tensors
     return Workload(call, counted=counted, passes=BACKWARD, least_bytes=2 * least_bytes(module, inputs))
 
 
 def decode(module: nn.Module, pattern: Pattern, length: int, setting: Setting) -> Workload:
     """Return the workload of ``DECODED`` steps after a prefix of ``length``; in CC the source has that length too."""
-    module, tokens, state = after_prefix(module, pattern, length, setting)
-    return decoding(module, tokens, state, setting)
+    return decoding(*after_prefix(module, pattern, length, setting), setting)
 
 
 def decode_graph(module: nn.Module, pattern: Pattern, length: int, setting: Setting) -> Workload:
@@ -162,14 +165,14 @@ def after_prefix(
     if not isinstance(module, Attention):
         raise UserError("does not support step-by-step decoding")
     inputs = make_inputs(pattern, length, setting)
-    tokens = torch.randn(DECODED, setting.batch_size, setting.embed_dim, device=setting.device)
+    decoded = torch.randn(DECODED, setting.batch_size, setting.embed_dim, device=setting.device)
     module.eval()
     with setting.autocast():
         source = {name: inputs[name] for name in ("key", "value") if name in inputs}
         state = module.init_state(setting.batch_size, device=setting.device, dtype=setting.torch_dtype, **source)
-        for part in inputs["query"].split(PROMPT, dim=1):
-            _, state = module.prefill(part, state)
-    return module, tokens.to(setting.torch_dtype), state
+        for tokens in inputs["query"].split(PROMPT, dim=1):
+            _, state = module.prefill(tokens, state)
+    return module, decoded.to(setting.torch_dtype), state
 
 
 def decoding(
@@ -202,13 +205,8 @@ class CudaGraphStep:
 
     Args:
         module: attention with ``has_constant_size_state``.
-        state: state after a prefix.
-        token: [B, D], dtype of the tokens to be decoded.
-
-    Attributes:
-        token: token of the next call.
-        state: state of the next call, which replaces it.
-        output: output [B, D] of the last call.
+        state: state after a prefix; its copy is the attribute ``state``, which each call replaces.
+        token: [B, D], dtype of the tokens to be decoded; its copy is the token of the next call.
     """
 
     def __init__(self, module: Attention, state: DecodeState, token: Tensor) -> None:

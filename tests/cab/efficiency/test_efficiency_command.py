@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import io
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,9 @@ from cab.cli.main import main
 from cab.efficiency import COLUMNS
 from cab.efficiency.cost import Cost
 from cab.efficiency.report import tables
-from cab.efficiency.subjects import AttentionSubject, select_attentions
+from cab.efficiency.subjects import AttentionSubject, ForeignSubject, parse_subject, select_attentions
+from cab.errors import UserError
 from cab.patterns import Pattern
-from cab.reports.efficiency import plot
 
 TINY = ["--batch-size", "1", "--embed-dim", "8", "--num-heads", "2", "--device", "cpu", "--repeats", "2"]
 
@@ -35,17 +36,9 @@ def test_costs_in_the_columns_that_are_read_elsewhere(tmp_path: Path, capsys: py
     rows = costs_of(captured.out)
     assert list(rows[0]) == list(COLUMNS)
     assert list(rows[0])[:6] == ["attention", "pattern", "phase", "length", "seconds", "bytes"]
-    found = {(row["pattern"], row["phase"], row["length"], row["attention"]) for row in rows}
-    attentions = {"vanilla", "eager", "abc"}
-    assert found == {
-        *(
-            (pattern, "forward", length, name)
-            for pattern in ("NS", "CS")
-            for length in "49"
-            for name in (*attentions, "projections")
-        ),
-        *(("CS", "decode", length, name) for length in "49" for name in attentions),
-    }
+    measured = {(row["pattern"], row["phase"], row["length"], row["attention"]) for row in rows}
+    forward = product(("NS", "CS"), ("forward",), "49", ("vanilla", "eager", "abc", "projections"))
+    assert measured == {*forward, *product(("CS",), ("decode",), "49", ("vanilla", "eager", "abc"))}
     assert all(float(row["p10"]) <= float(row["seconds"]) <= float(row["p90"]) for row in rows)
     assert all(int(row["bytes"]) > 0 for row in rows)
     assert {row["relative_to_softmax"] for row in rows if row["attention"] == "vanilla"} == {"1"}
@@ -60,15 +53,6 @@ def test_costs_in_the_columns_that_are_read_elsewhere(tmp_path: Path, capsys: py
     assert all(row | facts == row for row in rows)
 
 
-def test_efficiency_lengths_are_made_from_the_costs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "costs.csv"
-    assert efficiency("abc", "--lengths", "4", "8", "16", "32", "--no-verify", "--out", str(out)) == 0
-    capsys.readouterr()
-    assert main(["crossover", str(out), "--csv"]) == 0
-    rows = costs_of(capsys.readouterr().out)
-    assert {(row["attention"], row["phase"]) for row in rows} >= {("abc", "forward"), ("eager", "forward")}
-
-
 def test_tables_and_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert efficiency("abc", "--lengths", "4", "8", "--no-verify", "--plot", str(tmp_path)) == 0
     captured = capsys.readouterr()
@@ -78,9 +62,13 @@ def test_tables_and_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in tmp_path.iterdir())
 
 
-def test_the_papers_protocol_has_its_own_defaults(capsys: pytest.CaptureFixture[str]) -> None:
-    assert efficiency("abc", "--lengths", "6", "--protocol", "paper", "--no-verify", "--csv") == 0
-    rows = costs_of(capsys.readouterr().out)
+def test_the_papers_protocol_has_its_own_defaults_and_no_roofline(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "costs.csv"
+    assert efficiency("abc", "--lengths", "6", "--protocol", "paper", "--no-verify", "--out", str(out)) == 0
+    assert "roof" not in capsys.readouterr().out
+    rows = costs_of(out.read_text())
     assert [row["attention"] for row in rows] == ["vanilla", "eager", "abc"]
     assert {row["protocol"] for row in rows} == {"paper"}
     assert {row["relative_to_softmax"] for row in rows} == {""}
@@ -159,19 +147,10 @@ def test_sizes_of_appendix_g_hold_in_the_pattern_that_it_measures() -> None:
     assert AttentionSubject.parse("mca").for_length(256).options == {}
 
 
-def test_a_table_says_why_a_number_is_missing(tmp_path: Path) -> None:
+def test_a_table_says_why_a_number_is_missing() -> None:
+    facts = {"hardware": "chip", "dtype": "float32"}
     costs = [
-        Cost(
-            "vanilla",
-            "NS",
-            "forward",
-            256,
-            0.0123,
-            3 * 2**20,
-            relative_to_softmax=1.0,
-            hardware="chip",
-            dtype="float32",
-        ),
+        Cost("vanilla", "NS", "forward", 256, 0.0123, 3 * 2**20, relative_to_softmax=1.0, **facts),
         Cost("eager", "NS", "forward", 256, 0.5, 2**30, relative_to_softmax=40.65),
         Cost("eager", "NS", "forward", 8192, status="oom"),
         Cost("flash", "NS", "forward", 256, status="unsupported", detail="no kernel"),
@@ -184,4 +163,38 @@ def test_a_table_says_why_a_number_is_missing(tmp_path: Path) -> None:
         ["flash", "unsupported"],
     ]
     assert "1024.0" in memory
-    assert len(plot(costs, tmp_path)) == 2
+
+
+# --- modules of other packages, under the names of `cab verify` ---
+
+FUNCTION = """
+from torch.nn import functional as F
+
+def plain(q, k, v, causal):
+    return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+"""
+
+
+def test_a_function_of_a_file_is_measured_beside_attentions(tmp_path: Path) -> None:
+    file, out = tmp_path / "other.py", tmp_path / "costs.csv"
+    file.write_text(FUNCTION)
+    name = f"{file}:plain"
+    plan = ["--lengths", "16", "--pattern", "CS", "--no-verify", "--out", str(out)]
+    assert efficiency(name, "linear", *plan) == 0
+    costs = {row["attention"]: row for row in costs_of(out.read_text())}
+    assert set(costs) == {"projections", "vanilla", "eager", name, "linear"}
+    assert {row["status"] for row in costs.values()} == {"ok"}
+    assert float(costs[name]["seconds"]) > 0
+
+
+def test_names_with_options_and_registered_names_stay_what_they_are() -> None:
+    for text in ("local:window_size=4", "vanilla"):
+        assert not isinstance(parse_subject(text), ForeignSubject)
+
+
+def test_a_model_that_transformers_does_not_have() -> None:
+    pytest.importorskip("transformers")
+    with pytest.raises(UserError, match="unknown Hugging Face model type 'mamba9'"):
+        parse_subject("hf:mamba9")
+    with pytest.raises(UserError, match=r"'hf:gpt2' does not support pattern NS \(supported: CS\)"):
+        select_attentions(["hf:gpt2"], [Pattern.NS])

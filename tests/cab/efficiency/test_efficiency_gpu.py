@@ -10,11 +10,10 @@ import pytest
 import torch
 
 from cab.cli.main import main
-from cab.efficiency import benchmark, timing
+from cab.efficiency import benchmark, machine
 from cab.efficiency.benchmark import Plan, measure
 from cab.efficiency.cost import Cost
-from cab.efficiency.gpu_state import clock_facts, refuse_when_shared
-from cab.efficiency.roofline import Machine
+from cab.efficiency.machine import Machine, clock_facts, refuse_when_shared
 from cab.efficiency.setting import Setting
 from cab.errors import UserError
 from cab.patterns import Pattern
@@ -92,9 +91,9 @@ class Events:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.log: list[str] = []
         self.now = 0.0
-        patch.setattr(timing, "second_level_cache", lambda: SimpleNamespace(zero_=lambda: self.happen("flush", 50.0)))
+        patch.setattr(machine, "second_level_cache", lambda: SimpleNamespace(zero_=lambda: self.happen("flush", 50.0)))
         patch.setattr(torch.cuda, "synchronize", lambda *_: self.log.append("wait"))
-        patch.setattr(timing, "Event", lambda **_: Event(self))
+        patch.setattr(machine, "Event", lambda **_: Event(self))
 
     def happen(self, what: str, milliseconds: float) -> None:
         self.log.append(what)
@@ -115,7 +114,7 @@ class Event:
 
 def test_only_the_call_is_timed_each_with_a_cold_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     device = Events(monkeypatch)
-    seconds = timing.seconds(lambda: device.happen("call", 2.0), 3, "cuda")
+    seconds = machine.seconds(lambda: device.happen("call", 2.0), 3, "cuda")
     assert seconds == pytest.approx(0.006)
     assert device.log == ["wait", *["flush", "event", "call", "event"] * 3, "wait"]
 

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from cab import Attention, Pattern, build_attention
 from cab.attention import DecodeState
 from cab.efficiency import workload
-from cab.efficiency.protocol_default import measure_length
+from cab.efficiency.protocols import measure_length
 from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import AttentionSubject
 from cab.efficiency.workload import CudaGraphStep

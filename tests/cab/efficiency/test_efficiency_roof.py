@@ -12,13 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from cab.cli.main import main
 from cab.efficiency.benchmark import Plan, measure
 from cab.efficiency.cost import Cost
+from cab.efficiency.machine import COPIED_BYTES, PRODUCT_SIZE, Machine, under_roof
 from cab.efficiency.operations import Operations, count_operations
-from cab.efficiency.protocol_default import measure_length, work
+from cab.efficiency.protocols import measure_length, work
 from cab.efficiency.report import ABOVE_ROOF, tables
-from cab.efficiency.roofline import COPIED_BYTES, PRODUCT_SIZE, Machine, under_roof
 from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import AttentionSubject, select_attentions
 from cab.efficiency.workload import DECODED, PHASES, make_inputs
@@ -43,33 +42,33 @@ def projections(length: int) -> int:
 @pytest.mark.parametrize("name", ["vanilla", "eager"])
 @pytest.mark.parametrize("length", [1, 9, 64])
 def test_softmax_attention_is_4_n_n_d_and_the_projections(name: str, length: int) -> None:
-    found = operations(name, Pattern.NS, length)
-    assert found.products == projections(length) + ROWS * 4 * length**2 * WIDTH
+    counted = operations(name, Pattern.NS, length)
+    assert counted.products == projections(length) + ROWS * 4 * length**2 * WIDTH
     # five for a softmax; additions of biases are counted with the products
-    assert found.others >= 5 * ROWS * HEADS * length**2
-    assert not found.unknown
+    assert counted.others >= 5 * ROWS * HEADS * length**2
+    assert not counted.unknown
 
 
 def test_fused_causal_attention_is_counted_without_the_future() -> None:
     pairs = 64 * 65 // 2
-    found = operations("vanilla", Pattern.CS, 64)
-    assert found.products == projections(64) + ROWS * 4 * pairs * WIDTH
-    assert found.others >= 5 * ROWS * HEADS * pairs
+    counted = operations("vanilla", Pattern.CS, 64)
+    assert counted.products == projections(64) + ROWS * 4 * pairs * WIDTH
+    assert counted.others >= 5 * ROWS * HEADS * pairs
 
 
 def test_linear_attention_is_4_n_e_e_a_head() -> None:
-    found = operations("linear", Pattern.NS, 100)
+    counted = operations("linear", Pattern.NS, 100)
     width = WIDTH // HEADS
     sums = ROWS * HEADS * 2 * 2 * 100 * width**2  # keys by values, queries by that
-    assert found.products == pytest.approx(projections(100) + sums, rel=0.03)  # and the denominator
+    assert counted.products == pytest.approx(projections(100) + sums, rel=0.03)  # and the denominator
 
 
 def test_a_window_costs_its_tokens_and_at_most_as_much_again() -> None:
     """It is computed in tiles, whose corners lie outside of the window."""
     window = 128
-    found = operations(f"local:window_size={window}", Pattern.NS, 512).products - projections(512)
+    counted = operations(f"local:window_size={window}", Pattern.NS, 512).products - projections(512)
     needed = ROWS * 4 * 512 * window * WIDTH
-    assert 0.8 * needed <= found <= 2 * needed  # at both ends there are fewer keys
+    assert 0.8 * needed <= counted <= 2 * needed  # at both ends there are fewer keys
 
 
 def added_products(_output: Sequence[int], left: Sequence[int], right: Sequence[int], **_: object) -> int:
@@ -145,8 +144,8 @@ def test_other_operators(call: Callable[[], object], others: float) -> None:
 
 
 def test_an_operator_that_is_not_counted_is_named_and_gives_no_roof() -> None:
-    found = count_operations(lambda: torch.linalg.eigh(torch.eye(3)))
-    assert found.unknown == {"aten._linalg_eigh.default"}
+    counted = count_operations(lambda: torch.linalg.eigh(torch.eye(3)))
+    assert counted.unknown == {"aten._linalg_eigh.default"}
 
     class Strange(nn.Module):
         def forward(self, query: Tensor) -> Tensor:
@@ -196,13 +195,6 @@ def test_costs_and_tables_have_the_share() -> None:
     assert "NS forward: % of the limiting roofline (c compute, m memory)" in table
     assert "GFLOP/s" in table
     assert [line.split()[0] for line in table.splitlines()[3:5]] == ["projections", "vanilla"]
-
-
-def test_the_papers_protocol_has_no_roof(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--batch-size", "1", "--embed-dim", "8", "--num-heads", "2", "--device", "cpu", "--repeats", "1"]
-    command = ["efficiency", "eager", "--lengths", "4", "--protocol", "paper", "--no-verify"]
-    assert main([*command, *arguments]) == 0
-    assert "roof" not in capsys.readouterr().out
 
 
 def test_a_share_above_one_is_explained() -> None:

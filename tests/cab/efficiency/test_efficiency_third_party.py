@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from cab.cli.main import main
-from cab.efficiency.protocol_default import measure_length
+from cab.efficiency.protocols import measure_length
 from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import AttentionSubject, has_projections
 from cab.efficiency.third_party import CHECKOUT, INDEX, ThirdPartySubject, find_implementations

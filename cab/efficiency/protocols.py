@@ -1,0 +1,322 @@
+"""The protocols: how the time and memory of modules are measured.
+
+The default protocol has warm-up, synchronization, interleaved rounds, medians with percentiles and a peak per length.
+
+The paper's protocol, as released, mostly measures the launch of kernels on a GPU: wall clock without synchronization
+and warm-up; mean of the calls between the 25th and 75th percentile; training mode with dropout and recorded graph, but
+no backward pass; a new module per length; peak memory over all lengths so far, including weights. Attentions are
+measured one after another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import math
+import random
+import resource
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+from torch import Tensor
+
+from cab.efficiency.cost import Cost
+from cab.efficiency.machine import Machine, check_clock, seconds
+from cab.efficiency.operations import Operations, count_operations
+from cab.efficiency.packed import padded_label
+from cab.efficiency.setting import DTYPES, Setting, appendix_g
+from cab.efficiency.subjects import BASELINES, PROJECTIONS, AttentionSubject, Subject, has_projections
+from cab.efficiency.workload import PHASES, Inputs, Workload, held_bytes, make_inputs
+from cab.errors import UserError, exits_as_errors
+from cab.patterns import Pattern
+from cab.runner.failures import is_out_of_memory
+from cab.verification.growth import peak_bytes
+
+# --- limits and failures of calls ------------------------------------------------------------------------------------
+
+USABLE = 0.9
+"""Share of the free memory that a call may use."""
+
+
+@contextlib.contextmanager
+def guarded(device: str, limit: float) -> Iterator[None]:
+    """Raise an exception inside the block for excessive allocations on a CPU, ``sys.exit``, or after the time limit.
+
+    TimeoutError is raised once the running operator returns.
+    """
+
+    def stop(*_: object) -> None:
+        raise TimeoutError("more than --time-limit")
+
+    if limit <= 0:
+        stop()
+    memory = within_free_memory() if device == "cpu" else contextlib.nullcontext()
+    handler = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, limit)
+    try:
+        with exits_as_errors(), memory:
+            yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+
+
+@contextlib.contextmanager
+def within_free_memory() -> Iterator[None]:
+    """Limit the process to the free memory, so that an excessive allocation raises an exception."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limit = psutil.Process().memory_info().vms + int(USABLE * psutil.virtual_memory().available)
+    resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def release_memory(device: str) -> None:
+    """Free the memory of dropped tensors, so that the next module can allocate it."""
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.empty_cache()
+
+
+def status_of(error: BaseException) -> tuple[str, str]:
+    """Return the status of a cost and a one-line detail."""
+    line = (str(error).strip().splitlines() or [""])[0]
+    if is_out_of_memory(error):
+        return "oom", ""
+    if isinstance(error, TimeoutError):
+        return "timeout", line
+    if isinstance(error, UserError):
+        return "unsupported", line
+    return "failed", f"{type(error).__name__}: {line}"
+
+
+# --- the default protocol ---------------------------------------------------------------------------------------------
+
+MIN_SECONDS = 0.02
+"""Minimum duration of a subject's calls in a round."""
+
+MAX_CALLS = 100
+
+
+@dataclass
+class Case:
+    """One subject at one length: workload, samples, and status if it is not measured."""
+
+    subject: Subject
+    workload: Workload | None = None
+    has_projections: bool = False
+    bytes: int | None = None
+    operations: Operations | None = None
+    calls: int = 1
+    samples: list[float] = field(default_factory=list)
+    status: str = "ok"
+    detail: str = ""
+    spent: float = 0.0
+    """Seconds of all attempts."""
+
+    def fail(self, error: BaseException) -> None:
+        """Record the status of ``error`` and discard the measurements."""
+        self.status, self.detail = status_of(error)
+        self.workload, self.bytes, self.samples = None, None, []
+
+
+def measure_length(
+    subjects: Sequence[Subject],
+    pattern: Pattern,
+    phase: str,
+    length: int,
+    setting: Setting,
+    *,
+    machine: Machine | None = None,
+) -> list[Cost]:
+    """Measure all ``subjects`` at one length in interleaved rounds, each in random order, with ``machine`` if given."""
+    cases = [Case(subject) for subject in subjects]
+    for case in cases:
+        attempt(case, partial(prepare, case, pattern, phase, length, setting), setting)
+    order = random.Random(f"0 {pattern} {phase} {length}")
+    for _ in range(setting.repeats):
+        if machine is not None:
+            machine.sample()
+        for case in order.sample(cases, len(cases)):
+            if case.workload is not None:
+                attempt(case, partial(sample, case, setting), setting)
+    return compare(cases, pattern, phase, length)
+
+
+def attempt(case: Case, action: Callable[[], object], setting: Setting) -> None:
+    """Run ``action``; an exception becomes the status of ``case``."""
+    begin = perf_counter()
+    try:
+        with guarded(setting.device, setting.time_limit - case.spent):
+            action()
+            check_clock()
+    except Exception as error:  # a failing attention must not abort the benchmark
+        case.fail(error)
+    case.spent += perf_counter() - begin
+    if case.workload is None:  # outside the handler, whose frames hold tensors
+        release_memory(setting.device)
+
+
+def prepare(case: Case, pattern: Pattern, phase: str, length: int, setting: Setting) -> None:
+    """Build the module, warm up with two calls, and measure peak memory and operations in one more call each."""
+    torch.manual_seed(0)
+    module = case.subject.build(pattern, setting).to(setting.device)
+    supported = getattr(module, "autocast_dtypes", tuple(DTYPES.values()))
+    if setting.torch_dtype is not torch.float32 and setting.torch_dtype not in supported:
+        raise UserError(f"does not support {setting.dtype} under autocast")
+    case.has_projections = has_projections(module)
+    case.workload = getattr(case.subject, "phases", PHASES)[phase](module, pattern, length, setting)
+    case.workload.call()
+    once = seconds(case.workload.call, 1, setting.device)
+    case.calls = min(MAX_CALLS, max(1, math.ceil(MIN_SECONDS / max(once, 1e-9))))
+    state = case.workload.state_bytes
+    case.bytes = peak_bytes(case.workload.call, setting.device) if state is None else state
+    with contextlib.suppress(Exception):  # kernels that cannot be traced are timed without a roofline
+        case.operations = count_operations(case.workload.counted)
+
+
+def sample(case: Case, setting: Setting) -> None:
+    """Record the time of one round in seconds per call, or per token when decoding."""
+    assert case.workload is not None
+    case.samples.append(seconds(case.workload.call, case.calls, setting.device) / (case.calls * case.workload.tokens))
+
+
+def compare(cases: Sequence[Case], pattern: Pattern, phase: str, length: int) -> list[Cost]:
+    """Return the costs, relative to baseline, projections and the fastest third-party implementation."""
+    measured = {case.subject.label: case for case in cases if case.workload is not None}
+    baseline, projections = measured.get(BASELINES[0]), measured.get(PROJECTIONS)
+    costs = []
+    for case in cases:
+        facts: dict[str, Any] = {"status": case.status, "detail": case.detail}
+        if case.workload is not None:
+            p10, median, p90 = map(float, np.percentile(case.samples, (10, 50, 90)))
+            facts |= {"seconds": median, "bytes": case.bytes, "p10": p10, "p90": p90}
+            facts["relative_to_softmax"] = ratio(case.samples, baseline.samples) if baseline else None
+            facts["relative_to_softmax_without_projections"] = part_ratio(case, baseline, projections)
+            facts |= work(case.workload, case.operations)
+            if rival := fastest_implementation(case, measured):
+                facts["best_third_party"] = rival.subject.label
+                facts["speedup_vs_third_party"] = ratio(rival.samples, case.samples)
+                facts["speedup_vs_third_party_without_projections"] = part_ratio(rival, case, projections)
+                facts["bytes_ratio"] = ratio([case.bytes or 0], [rival.bytes or 0])
+            if padded := measured.get(padded_label(case.subject.label)):
+                facts["speedup_vs_padded"] = ratio(padded.samples, case.samples)
+                facts["bytes_vs_padded"] = ratio([case.bytes or 0], [padded.bytes or 0])
+        costs.append(cost_of(case.subject, pattern, phase, length, facts))
+    return costs
+
+
+def cost_of(subject: Subject, pattern: Pattern, phase: str, length: int, facts: Mapping[str, Any]) -> Cost:
+    """Return a cost with further columns."""
+    complexity = getattr(subject, "complexity", "")
+    return Cost(subject.label, str(pattern), phase, length, kind=subject.kind, complexity=complexity, **facts)
+
+
+def work(workload: Workload, operations: Operations | None) -> dict[str, Any]:
+    """Return kernels, operations and memory traffic per call, or per token when decoding, if all are counted."""
+    if operations is None or operations.unknown or operations.foreign:
+        return {"kernels": " ".join(sorted(operations.foreign)) if operations else ""}
+    return {
+        "flops": workload.passes * operations.flops // workload.tokens,
+        "product_flops": workload.passes * operations.products // workload.tokens,
+        "least_bytes": workload.least_bytes,
+        "moved_bytes": operations.moved // workload.tokens,
+    }
+
+
+def fastest_implementation(case: Case, measured: Mapping[str, Case]) -> Case | None:
+    """Return the third-party implementation of this attention with the smallest median."""
+    label = case.subject.label
+    others = [other for other in measured.values() if getattr(other.subject, "compared_with", "") == label]
+    return min(others, key=lambda other: float(np.median(other.samples)), default=None)
+
+
+def ratio(above: Sequence[float], below: Sequence[float]) -> float:
+    """Return the median over rounds of above / below."""
+    return float(np.median(np.divide(above, below)))
+
+
+def part_ratio(above: Case | None, below: Case | None, projections: Case | None) -> float | None:
+    """Return the ratio of the attention parts: median seconds minus those of the projections in the same round.
+
+    None if a case is missing, or a part is not positive due to noise.
+    """
+    if above is None or below is None or projections is None:
+        return None
+    maps = [projections.samples if case.has_projections else 0.0 for case in (above, below)]
+    over, under = (float(np.median(np.subtract(case.samples, x))) for case, x in zip((above, below), maps, strict=True))
+    return over / under if min(over, under) > 0 else None
+
+
+# --- the paper's protocol ---------------------------------------------------------------------------------------------
+
+PAPER_PHASE = "forward"
+
+
+def measure_as_paper(subject: Subject, pattern: Pattern, lengths: Iterable[int], setting: Setting) -> Iterator[Cost]:
+    """Measure one attention at increasing lengths."""
+    lengths = sorted(lengths)
+    inputs: dict[int, Inputs] = {}
+    for length in lengths:
+        with contextlib.suppress(RuntimeError, MemoryError):  # too long: made again below, where the error is a status
+            inputs[length] = make_inputs(pattern, length, setting)
+    peak = Peak(setting)
+    for length in lengths:
+        try:
+            measured = subject.for_length(length) if isinstance(subject, AttentionSubject) else subject
+            with guarded(setting.device, setting.time_limit):
+                sequences = inputs.get(length) or make_inputs(pattern, length, setting)
+                facts = measure_once(measured, pattern, sequences, setting, peak)
+        except Exception as error:  # a failing attention must not abort the benchmark
+            status, detail = status_of(error)
+            facts = {"status": status, "detail": detail}
+        release_memory(setting.device)
+        yield cost_of(subject, pattern, PAPER_PHASE, length, facts)
+
+
+def measure_once(subject: Subject, pattern: Pattern, inputs: Inputs, setting: Setting, peak: Peak) -> dict[str, Any]:
+    """Return the columns of one attention at one length."""
+    torch.manual_seed(0)
+    module = subject.build(pattern, setting, dropout=appendix_g()["dropout"]).to(setting.device).train()
+
+    def call() -> Tensor:
+        with setting.autocast():
+            return module(**inputs)
+
+    durations = []
+    for _ in range(setting.repeats):
+        begin = perf_counter()
+        call()
+        durations.append(perf_counter() - begin)
+    check_clock()
+    weights = held_bytes(module.state_dict().values())
+    p10, p25, p75, p90 = map(float, np.percentile(durations, (10, 25, 75, 90)))
+    middle = [duration for duration in durations if p25 <= duration <= p75] or durations
+    return {"seconds": float(np.mean(middle)), "p10": p10, "p90": p90, "bytes": peak.read(call, weights)}
+
+
+class Peak:
+    """Peak of active bytes since construction, above those active at construction."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.device = setting.device
+        self.largest = 0
+        if self.device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+            self.at_start = torch.cuda.memory_stats()["active_bytes.all.current"]
+
+    def read(self, call: Callable[[], object], weights: int) -> int:
+        """Return the peak; on a CPU it is measured in one more call, plus the weights, which are allocated later."""
+        if self.device == "cuda":
+            return torch.cuda.memory_stats()["active_bytes.all.peak"] - self.at_start
+        self.largest = max(self.largest, weights + peak_bytes(call))
+        return self.largest
