@@ -27,28 +27,22 @@ if TYPE_CHECKING:
     from cab.training import ParamGroupOverride as ParamGroupOverride, recompute as recompute
 
 _EXPORTS = {
-    "Attention": "cab.attention",
-    "AttentionFactory": "cab.backbone",
-    "Backbone": "cab.backbone",
-    "Batches": "cab.task",
-    "FlaLayer": "cab.registry.interop",
-    "LayerPosition": "cab.attention",
-    "Metric": "cab.metric",
-    "PaddingMasks": "cab.padding",
-    "ParamGroupOverride": "cab.training",
-    "Pattern": "cab.patterns",
-    "DecodeState": "cab.attention",
-    "Task": "cab.task",
-    "UnsupportedError": "cab.errors",
-    "UserError": "cab.errors",
-    "build_attention": "cab.registry.build",
-    "build_backbone": "cab.registry.build",
-    "load_results": "cab.records.results",
-    "recompute": "cab.training",
-    "register_attention": "cab.registry.registries",
-    "register_backbone": "cab.registry.registries",
-    "register_task": "cab.registry.registries",
-    "use_in_transformers": "cab.registry.interop",
+    name: module
+    for module, names in {
+        "cab.attention": ("Attention", "DecodeState", "LayerPosition"),
+        "cab.backbone": ("AttentionFactory", "Backbone"),
+        "cab.errors": ("UnsupportedError", "UserError"),
+        "cab.metric": ("Metric",),
+        "cab.padding": ("PaddingMasks",),
+        "cab.patterns": ("Pattern",),
+        "cab.records.results": ("load_results",),
+        "cab.registry.build": ("build_attention", "build_backbone"),
+        "cab.registry.interop": ("FlaLayer", "use_in_transformers"),
+        "cab.registry.registries": ("register_attention", "register_backbone", "register_task"),
+        "cab.task": ("Batches", "Task"),
+        "cab.training": ("ParamGroupOverride", "recompute"),
+    }.items()
+    for name in names
 }
 
 __all__ = sorted(_EXPORTS)

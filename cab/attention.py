@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, starmap
-from typing import Any, ClassVar, NamedTuple, NotRequired, TypedDict
+from itertools import pairwise
+from typing import Any, ClassVar, NotRequired, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +20,8 @@ from cab.input_checks import (
     check_heads,
     check_inputs,
     check_packed,
+    check_sequence,
     check_step,
-    check_tokens,
 )
 from cab.padding import PaddingMasks, clean_rows, real_tokens, restore_rows, take_rows, union, without_padding
 from cab.patterns import Pattern
@@ -191,11 +191,9 @@ class Attention(TrainableModule):
 
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Project [B, N, D] and twice [B, M, D] to heads."""
-        return (
-            self.split_heads(self.q_proj(query)),
-            self.split_heads(self.k_proj(key)),
-            self.split_heads(self.v_proj(value)),
-        )
+        projected = self.q_proj(query), self.k_proj(key), self.v_proj(value)
+        q, k, v = map(self.split_heads, projected)
+        return q, k, v
 
     def split_heads(self, x: Tensor) -> Tensor:
         """View [B, N, H E], of any width E, as [B, H, N, E]."""
@@ -273,27 +271,26 @@ class Attention(TrainableModule):
         """Compute one sequence without padding by ``reference``: [n, D] and twice [m, D] to [n, D]."""
         if self.reference is None:
             raise NotImplementedError(f"{type(self).__name__} has no reference()")
-        heads = self.project(query[None], key[None], value[None])
+        heads = [x[0] for x in self.project(query[None], key[None], value[None])]
         extras = {**self.query_side_inputs(query[None]), **self.key_side_inputs(key[None])}
-        extras = {name: x[0] for name, x in extras.items()}
-        output = self.reference(*(x[0] for x in heads), **extras, **draws)
+        output = self.reference(*heads, **{name: x[0] for name, x in extras.items()}, **draws)
         return self.out_proj(self.merge_heads(output[None]))[0]
 
     def _compute_rows(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         """Apply :meth:`compute_row` to each sequence; without any key the last projection gets zeros."""
-        draws = self.sample_noise(query, key, padding)
-        output = torch.zeros_like(query)
+        noise = self.sample_noise(query, key, padding)
+        outputs = torch.zeros_like(query)
         for row in range(len(query)):
             targets, keys = real_tokens(query, padding.query)[row], real_tokens(key, padding.key)[row]
             if not targets.any():
                 continue
             if keys.any():
-                own = {name: x[row] for name, x in draws.items()}
-                found = self.compute_row(query[row, targets], key[row, keys], value[row, keys], own)
+                draws = {name: x[row] for name, x in noise.items()}
+                output = self.compute_row(query[row, targets], key[row, keys], value[row, keys], draws)
             else:
-                found = self.out_proj(torch.zeros_like(query[row, targets]))
-            output = output.index_put((torch.tensor(row, device=query.device), targets.nonzero()[:, 0]), found)
-        return output
+                output = self.out_proj(torch.zeros_like(query[row, targets]))
+            outputs = outputs.index_put((torch.tensor(row, device=query.device), targets.nonzero()[:, 0]), output)
+        return outputs
 
     def clean_source(self, key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
         """Set the padding of key and value to zero, at the right end if the method needs that; return the mask too."""
@@ -342,7 +339,7 @@ class Attention(TrainableModule):
         The state may already hold a prefix, so a long prompt can be read in chunks. Padded tokens
         (``query_padding_mask`` [B, T]) leave the state of their sequence unchanged and give zeros.
         """
-        check_tokens(query, query_padding_mask, self.embed_dim)
+        check_sequence("query", query, query_padding_mask, self.embed_dim)
         if (self.encode_source if self.pattern.is_cross else self.init_decode_state) is None:
             return self._recompute_prefix(query, state, query_padding_mask)
         tokens, mask, order = clean_rows(query, query_padding_mask, compacts=True)
@@ -427,24 +424,25 @@ class Attention(TrainableModule):
             ValueError: for cumulative lengths that do not fit the tensors or each other.
         """
         check_packed(query, key, value, query_cu_seqlens, key_cu_seqlens, self.embed_dim)
-        borders = _borders(query_cu_seqlens, key_cu_seqlens)
-        found, places, losses = [], [], [auxiliary_loss(self)]
-        for group in _groups(borders):
-            queries, query_mask = _padded(query, [item.query for item in group])
+        targets, sources = _spans(query_cu_seqlens), _spans(key_cu_seqlens)
+        outputs, positions, losses = [], [], [auxiliary_loss(self)]
+        lengths = [(len(span), len(sources[n]) if sources else 0) for n, span in enumerate(targets)]
+        for group in _groups(lengths):
+            queries, query_mask = _padded(query, [targets[n] for n in group])
             if key is None or value is None:
                 output = self(queries, query_padding_mask=query_mask)
             else:
-                keys, key_mask = _padded(key, [item.key for item in group])
-                values = keys if key is value else _padded(value, [item.key for item in group])[0]
+                keys, key_mask = _padded(key, [sources[n] for n in group])
+                values = keys if key is value else _padded(value, [sources[n] for n in group])[0]
                 output = self(queries, keys, values, query_padding_mask=query_mask, key_padding_mask=key_mask)
-            found.append(output[~query_mask])
+            outputs.append(output[~query_mask])
+            positions += [torch.arange(targets[n].start, targets[n].stop, device=query.device) for n in group]
             loss = auxiliary_loss(self)
-            losses.append(None if loss is None else loss * (len(found[-1]) / len(query)))
-            places.append(torch.cat([torch.arange(*item.query, device=query.device) for item in group]))
+            losses.append(None if loss is None else loss * (len(outputs[-1]) / len(query)))
         self._losses.extend(loss for loss in losses if loss is not None)
-        if not found:
+        if not outputs:
             return torch.zeros_like(query)
-        return torch.cat(found)[torch.cat(places).argsort()]
+        return torch.cat(outputs)[torch.cat(positions).argsort()]
 
     def prefill_packed(self, query: Tensor, state: DecodeState, *, query_cu_seqlens: Tensor) -> Decoded:
         """Read one packed prompt per sequence of ``state``: outputs [T, D] and the new state of S sequences.
@@ -455,7 +453,7 @@ class Attention(TrainableModule):
             ValueError: for cumulative lengths that do not fit ``query`` [T, D].
         """
         check_packed(query, None, None, query_cu_seqlens, None, self.embed_dim)
-        prompts, mask = _padded(query, [item.query for item in _borders(query_cu_seqlens)])
+        prompts, mask = _padded(query, _spans(query_cu_seqlens))
         output, state = self.prefill(prompts, state, query_padding_mask=mask)
         return output[~mask], state
 
@@ -466,49 +464,37 @@ PADDING_SHARE, FREE_PADDING = 0.25, 128
 """Padding that a group may contain: this fraction of its tokens, or this number if that is more."""
 
 
-class Borders(NamedTuple):
-    """Position of one sequence in the packed queries and keys, as two half-open ranges."""
-
-    query: tuple[int, int]
-    key: tuple[int, int]
-
-    @property
-    def num_tokens(self) -> tuple[int, int]:
-        """Numbers of targets and of keys."""
-        return self.query[1] - self.query[0], self.key[1] - self.key[0]
+def _spans(cu_seqlens: Tensor | None) -> list[range]:
+    """Return the positions of each sequence in the packed tensor."""
+    return [] if cu_seqlens is None else [range(start, end) for start, end in pairwise(cu_seqlens.tolist())]
 
 
-def _borders(query_cu_seqlens: Tensor, key_cu_seqlens: Tensor | None = None) -> list[Borders]:
-    queries = list(pairwise(query_cu_seqlens.tolist()))
-    keys = [(0, 0)] * len(queries) if key_cu_seqlens is None else pairwise(key_cu_seqlens.tolist())
-    return list(starmap(Borders, zip(queries, keys, strict=True)))
+def _groups(lengths: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
+    """Yield the numbers of the sequences that have targets in groups of similar ``lengths``, the longest first.
 
-
-def _groups(borders: Sequence[Borders]) -> Iterator[list[Borders]]:
-    """Yield the sequences that have targets in groups of similar length, the longest first."""
-    group: list[Borders] = []
+    Args:
+        lengths: numbers of targets and of keys of each sequence.
+    """
+    group: list[int] = []
     longest_query = longest_key = tokens = 0
-    for item in sorted((item for item in borders if item.num_tokens[0]), key=lambda item: item.num_tokens)[::-1]:
-        queries, keys = item.num_tokens
-        longest_query, longest_key, tokens = (
-            max(longest_query, queries),
-            max(longest_key, keys),
-            tokens + queries + keys,
-        )
+    for n in sorted((n for n, (queries, _) in enumerate(lengths) if queries), key=lambda n: lengths[n])[::-1]:
+        queries, keys = lengths[n]
+        longest_query, longest_key = max(longest_query, queries), max(longest_key, keys)
+        tokens += queries + keys
         padding = (len(group) + 1) * (longest_query + longest_key) - tokens
         if group and padding > max(PADDING_SHARE * tokens, FREE_PADDING):
             yield group
             group, longest_query, longest_key, tokens = [], queries, keys, queries + keys
-        group.append(item)
+        group.append(n)
     if group:
         yield group
 
 
-def _padded(x: Tensor, borders: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
+def _padded(x: Tensor, spans: Sequence[range]) -> tuple[Tensor, Tensor]:
     """Return the sequences of ``x`` [T, D] as a batch [S, N, D], N at least 1, and its padding mask [S, N]."""
-    starts = torch.tensor([start for start, _ in borders], device=x.device)
-    lengths = torch.tensor([end - start for start, end in borders], device=x.device)
-    offsets = torch.arange(max(1, *(end - start for start, end in borders)), device=x.device)
+    starts = torch.tensor([span.start for span in spans], device=x.device)
+    lengths = torch.tensor([len(span) for span in spans], device=x.device)
+    offsets = torch.arange(max(1, *map(len, spans)), device=x.device)
     mask = offsets >= lengths[:, None]
     if not len(x):
         return x.new_zeros(*mask.shape, x.shape[-1]), mask

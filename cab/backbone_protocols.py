@@ -242,25 +242,25 @@ class Prober(Protocol):
 def missing_call(backbone: type, protocol: type) -> str:
     """Return the first method of ``protocol`` that the class does not support, with its arguments; empty if none."""
     for base in protocol.__mro__:
-        for name, wanted in vars(base).items():
-            if isinstance(wanted, property) and not hasattr(backbone, name):
+        for name, member in vars(base).items():
+            if isinstance(member, property) and not hasattr(backbone, name):
                 return name
-            if inspect.isfunction(wanted) and (name == "__call__" or not name.startswith("_")):
+            if inspect.isfunction(member) and (name == "__call__" or not name.startswith("_")):
                 method = "forward" if name == "__call__" else name
-                if not _takes(getattr(backbone, method, None), wanted):
-                    names = [p for p in inspect.signature(wanted).parameters if p != "self"]
+                if not _accepts(getattr(backbone, method, None), member):
+                    names = [p for p in inspect.signature(member).parameters if p != "self"]
                     return f"{method}({', '.join(names)})"
     return ""
 
 
-def _takes(found: Callable[..., Any] | None, wanted: Callable[..., Any]) -> bool:
-    """Return whether ``found`` accepts the arguments of ``wanted``."""
-    if found is None or found is nn.Module.forward:
+def _accepts(method: Callable[..., Any] | None, declared: Callable[..., Any]) -> bool:
+    """Return whether ``method`` accepts the arguments of ``declared``."""
+    if method is None or method is nn.Module.forward:
         return False
-    parameters = inspect.signature(wanted).parameters.values()
+    parameters = inspect.signature(declared).parameters.values()
     positional = [None for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
     try:
-        inspect.signature(found).bind(*positional, **{p.name: None for p in parameters if p.kind is p.KEYWORD_ONLY})
+        inspect.signature(method).bind(*positional, **{p.name: None for p in parameters if p.kind is p.KEYWORD_ONLY})
     except TypeError:
         return False
     return True

@@ -58,10 +58,10 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
     >>> print(unknown_name("attention", "abd", ["abc", "vanilla"]))
     unknown attention 'abd': did you mean 'abc'? Known: abc, vanilla
     """
-    known = sorted(known)
-    near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
+    names = sorted(known)
+    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
     hint = f"did you mean '{near[0]}'? " if near else ""
-    return UserError(f"unknown {kind} '{name}': {hint}Known: {', '.join(known) or 'none'}")
+    return UserError(f"unknown {kind} '{name}': {hint}Known: {', '.join(names) or 'none'}")
 
 
 def first_line(error: Exception) -> str:

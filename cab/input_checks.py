@@ -25,12 +25,13 @@ def check_dimensions(embed_dim: int, num_heads: int, dropout: float) -> None:
         raise UserError(f"dropout must be in [0, 1), got {dropout}")
 
 
-def check_sequence(name: str, x: Tensor, width: int) -> None:
-    """Raise UserError unless ``x`` is a non-empty tensor [B, N, width]."""
+def check_sequence(name: str, x: Tensor, mask: Tensor | None, width: int) -> None:
+    """Raise UserError unless ``x`` is a non-empty tensor [B, N, width] with a mask [B, N], if any."""
     if x.dim() != 3 or x.shape[-1] != width or 0 in x.shape:
         raise UserError(
             f"{name} must be [batch, length, {width}] with batch and length of at least 1, got {tuple(x.shape)}"
         )
+    check_mask(f"{name}_padding_mask", mask, x)
 
 
 def check_mask(name: str, mask: Tensor | None, x: Tensor) -> None:
@@ -41,12 +42,6 @@ def check_mask(name: str, mask: Tensor | None, x: Tensor) -> None:
         )
 
 
-def check_tokens(query: Tensor, query_padding_mask: Tensor | None, width: int) -> None:
-    """Raise UserError for a query, or a mask of it, with a wrong shape or type."""
-    check_sequence("query", query, width)
-    check_mask("query_padding_mask", query_padding_mask, query)
-
-
 def check_step(query: Tensor) -> None:
     """Raise UserError for an argument of ``step`` that is not one token per sequence."""
     if query.dim() not in (2, 3) or (query.dim() == 3 and query.shape[1] != 1):
@@ -55,14 +50,13 @@ def check_step(query: Tensor) -> None:
 
 def check_source(key: Tensor, value: Tensor, key_padding_mask: Tensor | None, batch_size: int, width: int) -> None:
     """Raise UserError for a key, value or key mask with a wrong shape or type."""
-    check_sequence("key", key, width)
-    check_sequence("value", value, width)
+    check_sequence("key", key, key_padding_mask, width)
+    check_sequence("value", value, None, width)
     if key.shape != value.shape or key.shape[0] != batch_size:
         raise UserError(
             f"key and value must have the same shape [B, M, D] and the {batch_size} rows of query, got "
             f"key {tuple(key.shape)}, value {tuple(value.shape)}"
         )
-    check_mask("key_padding_mask", key_padding_mask, key)
 
 
 def check_inputs(
@@ -75,7 +69,7 @@ def check_inputs(
     width: int,
 ) -> None:
     """Raise UserError for inputs of ``forward`` that do not match the pattern or each other."""
-    check_tokens(query, query_padding_mask, width)
+    check_sequence("query", query, query_padding_mask, width)
     if pattern.is_cross:
         if key is None or value is None:
             raise UserError(f"pattern {pattern} is cross attention: give both key and value, [B, M, D]")

@@ -37,5 +37,5 @@ class Metric:
 
     def measured(self, value: float | None) -> Metric:
         """Return a copy with the value; None, NaN and infinity become None."""
-        known = value is not None and math.isfinite(value)
-        return dataclasses.replace(self, value=float(value) if known else None)  # type: ignore[arg-type]
+        is_number = value is not None and math.isfinite(value)
+        return dataclasses.replace(self, value=float(value) if is_number else None)  # type: ignore[arg-type]

@@ -45,13 +45,13 @@ class Pattern(StrEnum):
         Raises:
             UserError: there is no such pattern.
         """
-        found = cls.__members__.get(str(text)) or LONG_NAMES.get(str(text))
-        if found is None:
+        pattern = cls.__members__.get(str(text)) or LONG_NAMES.get(str(text))
+        if pattern is None:
             raise UserError(
                 f"unknown pattern '{text}': choose one of NS, CS, NC, CC (or noncausal_self, causal_self, "
                 "noncausal_cross, causal_cross)"
             )
-        return found
+        return pattern
 
     @classmethod
     def parse_many(cls, text: str) -> tuple[Pattern, ...]:

@@ -46,7 +46,9 @@ def recompute(function: Callable[..., Any], *arguments: Any) -> Any:
         return function(*arguments)
     if torch.compiler.is_compiling():  # the compiler repeats operators, not the Python code that collects losses
         return checkpoint(function, *arguments, use_reentrant=False)
-    return checkpoint(function, *arguments, use_reentrant=False, context_fn=_contexts)
+    return checkpoint(
+        function, *arguments, use_reentrant=False, context_fn=lambda: (contextlib.nullcontext(), _recomputation())
+    )
 
 
 def is_recomputing() -> bool:
@@ -54,12 +56,8 @@ def is_recomputing() -> bool:
     return _recomputing.get()
 
 
-def _contexts() -> tuple[contextlib.AbstractContextManager[None], contextlib.AbstractContextManager[None]]:
-    return contextlib.nullcontext(), _repeated()
-
-
 @contextlib.contextmanager
-def _repeated() -> Iterator[None]:
+def _recomputation() -> Iterator[None]:
     token = _recomputing.set(True)
     try:
         yield
@@ -90,8 +88,7 @@ class TrainableModule(nn.Module):
         if not self.training:
             return
         if padding is not None and padding.query is not None:
-            real = ~padding.query
-            loss = loss.masked_fill(padding.query, 0.0).sum() / real.sum().clamp(min=1)
+            loss = loss.masked_fill(padding.query, 0.0).sum() / (~padding.query).sum().clamp(min=1)
         loss = loss.mean()  # also when recomputing: checkpointing requires the same operations
         if not is_recomputing():
             self._losses.append(loss)
@@ -162,23 +159,23 @@ def parameter_groups(model: nn.Module, *, learning_rate: float, weight_decay: fl
     Raises:
         ValueError: an override is for a name that is not a parameter of its module.
     """
+    plain = ParamGroupOverride()
     rules: dict[int, ParamGroupOverride] = {}
     for learner in _trainable_modules(model):
-        own = dict(learner.named_parameters())
+        parameters = dict(learner.named_parameters())
         for name, rule in learner.param_group_overrides().items():
-            if name not in own:
+            if name not in parameters:
                 raise ValueError(f"{type(learner).__name__} overrides '{name}', which is not one of its parameters")
-            rules[id(own[name])] = rule
-    plain = ParamGroupOverride()
+            rules[id(parameters[name])] = rule
     groups: dict[ParamGroupOverride, list[nn.Parameter]] = {plain: []}
     for parameter in model.parameters():
         groups.setdefault(rules.get(id(parameter), plain), []).append(parameter)
     return [
         {
-            "params": parameters,
+            "params": members,
             "lr": learning_rate if rule.learning_rate is None else rule.learning_rate,
             "weight_decay": weight_decay if rule.weight_decay is None else rule.weight_decay,
         }
-        for rule, parameters in groups.items()
-        if parameters
+        for rule, members in groups.items()
+        if members
     ]

@@ -8,78 +8,22 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from cab import Attention, LayerPosition, PaddingMasks, Pattern, UserError, build_attention, build_backbone
-from cab.attention import DecodeState
 from cab.padding import lengths
 from cab.registry.build import state_bytes
 from cab.registry.registries import ATTENTIONS, register_attention
 from tests.attentions.agreement import assert_causal, assert_decodes, assert_forms_agree, assert_padding_is_nothing
+from tests.cab.verification.sound_learning import Deep, Gated
 
 WIDTH, HEADS = 24, 3
 
 
-class GatedSum(Attention):
-    """g_i sum_j w_j v_j over visible keys, with gates g and write strengths w computed from the inputs."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.gate = nn.Linear(self.embed_dim, self.num_heads)
-        self.strength = nn.Linear(self.embed_dim, self.num_heads)
-        self.requires_right_padding = self.pattern is Pattern.CS
-
-    def query_side_inputs(self, query: Tensor) -> dict[str, Tensor]:
-        return {"gate": self.gate(query).sigmoid().mT.unsqueeze(-1)}
-
-    def key_side_inputs(self, key: Tensor) -> dict[str, Tensor]:
-        return {"strength": self.strength(key).sigmoid().mT.unsqueeze(-1)}
-
-    def attend(
-        self, _query: Tensor, _key: Tensor, value: Tensor, padding: PaddingMasks, *, gate: Tensor, strength: Tensor
-    ) -> Tensor:
-        written = self.written(value, padding.key, strength)
-        return gate * (written.cumsum(2) if self.pattern is Pattern.CS else written.sum(2, keepdim=True))
-
-    def written(self, value: Tensor, hidden: Tensor | None, strength: Tensor) -> Tensor:
-        x = strength * value
-        return x if hidden is None else x.masked_fill(hidden[:, None, :, None], 0.0)
-
-    def reference(self, query: Tensor, key: Tensor, value: Tensor, *, gate: Tensor, strength: Tensor) -> Tensor:
-        seen = torch.ones(query.shape[1], key.shape[1], dtype=value.dtype)
-        if self.pattern is Pattern.CS:
-            seen = seen.tril()
-        return gate * (seen @ (strength * value))
-
-    def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
-        return {"sum": like.new_zeros(batch_size, self.num_heads, 1, self.head_dim)}
-
-    def decode(
-        self,
-        _q: Tensor,
-        _k: Tensor,
-        value: Tensor,
-        state: DecodeState,
-        padding: PaddingMasks,
-        *,
-        gate: Tensor,
-        strength: Tensor,
-    ) -> tuple[Tensor, DecodeState]:
-        running = state["sum"] + self.written(value, padding.key, strength).cumsum(2)
-        return gate * running, {"sum": running[:, :, -1:]}
-
-    def encode_source(self, _key: Tensor, value: Tensor, padding: PaddingMasks, *, strength: Tensor) -> DecodeState:
-        return {"sum": self.written(value, padding.key, strength).sum(2, keepdim=True)}
-
-    def decode_cross(
-        self, _query: Tensor, state: DecodeState, _padding: PaddingMasks, *, gate: Tensor
-    ) -> tuple[Tensor, DecodeState]:
-        return gate * state["sum"], state
-
-
-class Recomputed(GatedSum):
+class Recomputed(Gated):
     """The same without decoding of its own."""
 
+    has_constant_size_state = False
     init_decode_state = None
     encode_source = None
 
@@ -90,23 +34,23 @@ def gated(cls: type[Attention], pattern: str) -> Attention:
 
 @pytest.mark.parametrize("pattern", list(Pattern))
 def test_extras_agree_with_the_readable_form(pattern: Pattern) -> None:
-    assert_forms_agree(gated(GatedSum, pattern), 13, 9)
-    assert_padding_is_nothing(gated(GatedSum, pattern), 13, 9)
+    assert_forms_agree(gated(Gated, pattern), 13, 9)
+    assert_padding_is_nothing(gated(Gated, pattern), 13, 9)
 
 
-@pytest.mark.parametrize("cls", [GatedSum, Recomputed])
+@pytest.mark.parametrize("cls", [Gated, Recomputed])
 @pytest.mark.parametrize("pattern", [Pattern.CS, Pattern.CC])
 def test_extras_reach_decoding(cls: type[Attention], pattern: Pattern) -> None:
     assert_decodes(gated(cls, pattern), 11, 7, (4, 1))
 
 
 def test_extras_see_no_later_token() -> None:
-    assert_causal(gated(GatedSum, "CS"), 9)
+    assert_causal(gated(Gated, "CS"), 9)
 
 
 def test_state_is_measured_by_decoding() -> None:
-    own, recomputed = gated(GatedSum, "CS"), gated(Recomputed, "CS")
-    assert state_bytes(own, 5) == state_bytes(own, 50) == WIDTH * 8
+    constant, recomputed = gated(Gated, "CS"), gated(Recomputed, "CS")
+    assert state_bytes(constant, 5) == state_bytes(constant, 50) == WIDTH * (WIDTH // HEADS + 1) * 8
     assert state_bytes(recomputed, 50) - state_bytes(recomputed, 49) == WIDTH * 8 + 1
 
 
@@ -133,15 +77,9 @@ def test_both_forms_draw_the_same() -> None:
     torch.testing.assert_close(*outputs)
 
 
-class Deep(Recomputed):
-    def __init__(self, *, layer_position: LayerPosition, **options: Any) -> None:
-        super().__init__(**options)
-        self.layer_position = layer_position
-
-
 @pytest.fixture
 def registered() -> Iterator[None]:
-    register_attention("deep", patterns="NS CS NC CC", complexity="n", paper="a test")(Deep)
+    register_attention("deep", patterns="NS CS NC CC", complexity="n^2", paper="a test")(Deep)
     yield
     del ATTENTIONS._entries["deep"]
 
@@ -166,12 +104,12 @@ def test_lengths_count_real_tokens() -> None:
 
 
 def test_step_refuses_more_than_a_token() -> None:
-    module = gated(GatedSum, "CS")
+    module = gated(Gated, "CS")
     with pytest.raises(UserError, match="reads one token"):
         module.step(torch.zeros(2, 2, WIDTH), module.init_state(2))
 
 
-class OneHead(GatedSum):
+class OneHead(Gated):
     """Its ``attend`` returns one head too few."""
 
     def attend(self, *heads: Any, **more: Any) -> Tensor:
