@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from attentions.bases.options import check_at_least
 from attentions.kernels.causal_abc import causal_abc
-from attentions.kernels.numerics import neg_inf, upcast
+from attentions.kernels.numerics import mask_value, upcast
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, Decoded
 
@@ -76,7 +76,7 @@ class ABCAttention(Attention):
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Return the logarithms of masses [B, 2, H, r] and the means [B, 2, H, r, E] of no keys and values."""
         shape = (batch_size, 2, self.num_heads, self.num_landmarks)
-        mass = like.new_full(shape, neg_inf(), dtype=torch.float64)
+        mass = like.new_full(shape, mask_value(), dtype=torch.float64)
         return {"mass": mass, "mean": upcast(like.new_zeros(*shape, self.head_dim))}
 
     def decode(self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks) -> Decoded:
@@ -97,7 +97,7 @@ class WeightedMeans(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, padding: Tensor | None) -> Tensor:
         logits = weight.T @ x.transpose(-2, -1)
         if padding is not None:
-            logits.masked_fill_(padding[:, None, None], neg_inf())
+            logits.masked_fill_(padding[:, None, None], mask_value())
         mass = logits.logsumexp(dim=-1, keepdim=True)
         mean = logits.sub_(mass).exp_() @ x
         if padding is not None:
@@ -115,7 +115,7 @@ class WeightedMeans(torch.autograd.Function):
         both = torch.cat([columns, grad], dim=-2) @ x.transpose(-2, -1)
         weights, logits_grad = both.chunk(2, dim=-2)
         if padding is not None:
-            weights.masked_fill_(padding[:, None, None], neg_inf())
+            weights.masked_fill_(padding[:, None, None], mask_value())
         weights.sub_(mass).exp_()
         logits_grad.sub_((grad * mean).sum(dim=-1, keepdim=True)).mul_(weights)
         x_grad = both.transpose(-2, -1) @ torch.cat([grad, columns], dim=-2)

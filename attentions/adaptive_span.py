@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from attentions.bases.options import check_choice, check_fraction
 from attentions.bases.sparse import SparseAttention
-from attentions.kernels.numerics import neg_inf
+from attentions.kernels.numerics import mask_value
 from attentions.kernels.window_attention import Distances, Window, window_attention
 from cab import PaddingMasks, Pattern, UserError, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit
@@ -103,7 +103,7 @@ class AdaptiveSpanAttention(SparseAttention):
         output = window_attention(query, key, value, window, distances=distances, dropout=self.weight_dropout)
         if self.include_self:
             return output
-        sees_none = (distances.biases <= neg_inf(distances.biases.dtype)).all(dim=1)
+        sees_none = (distances.biases <= mask_value(distances.biases.dtype)).all(dim=1)
         output = output.masked_fill(sees_none[:, None, None], 0.0)
         return torch.cat([torch.zeros_like(output[:, :, :1]), output[:, :, 1:]], dim=2)
 
@@ -114,7 +114,7 @@ class AdaptiveSpanAttention(SparseAttention):
         distance = torch.arange(left, -right - 1, -1, device=self.reach.device).abs()
         embeddings = self.reach.new_zeros(left + 1, self.head_dim) if self.position is None else self.position
         mask = self.mask(distance[None])[:, 0]
-        biases = mask.where(mask > 0.0, 1.0).log().masked_fill(mask == 0.0, neg_inf(mask.dtype))
+        biases = mask.where(mask > 0.0, 1.0).log().masked_fill(mask == 0.0, mask_value(mask.dtype))
         embedded = embeddings[distance].expand(self.num_heads, -1, -1)
         return Window(left, right), Distances(embedded, biases)
 
@@ -129,7 +129,7 @@ class AdaptiveSpanAttention(SparseAttention):
             by_distance = query @ self.position.mT
             logits = logits + by_distance.gather(-1, x.clamp(max=self.max_span - 1).expand(logits.shape))
         mask = self.mask(x) * inside
-        logits = (logits * self.scale).masked_fill(mask == 0.0, neg_inf(logits.dtype))
+        logits = (logits * self.scale).masked_fill(mask == 0.0, mask_value(logits.dtype))
         weights = mask * (logits - logits.amax(dim=-1, keepdim=True).detach()).exp()
         return weights / weights.sum(dim=-1, keepdim=True).clamp(min=1e-30)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.kernels.numerics import neg_inf, recompute, upcast
+from attentions.kernels.numerics import mask_value, recompute, upcast
 from attentions.kernels.recurrence import gated_linear_recurrence, in_blocks
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, Decoded
@@ -59,7 +59,7 @@ class EfficientAttention(Attention):
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Return the logarithms of masses [B, H, E] and the means [B, H, E, E] of no keys."""
         shape = (batch_size, self.num_heads, self.head_dim)
-        mass = like.new_full(shape, neg_inf(), dtype=torch.float64)
+        mass = like.new_full(shape, mask_value(), dtype=torch.float64)
         return {"mass": mass, "mean": upcast(like.new_zeros(*shape, self.head_dim))}
 
     def decode(self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks) -> Decoded:
@@ -78,13 +78,13 @@ def _shown(key: Tensor, value: Tensor, padding: Tensor | None) -> tuple[Tensor, 
     if padding is None:
         return key, value
     hidden = padding[:, None, :, None]
-    return key.masked_fill(hidden, neg_inf(key.dtype)), value.masked_fill(hidden, 0.0)
+    return key.masked_fill(hidden, mask_value(key.dtype)), value.masked_fill(hidden, 0.0)
 
 
 BLOCK = 32
 """Tokens per block, whose products with each other are formed."""
 
-SPAN, SPAN_ELSEWHERE = 256, 2048
+SPAN, DEVICE_SPAN = 256, 2048
 """Tokens per span on a CPU and elsewhere, where launches cost more: multiples of BLOCK."""
 
 LARGEST = 600.0
@@ -98,7 +98,7 @@ def read_cumulative_means(
 
     Args:
         read: weight of each mean in each target, [B, H, N, r].
-        logits: [B, H, N, r]; a token with the logit ``neg_inf`` is ignored, but not as the first token of a sequence.
+        logits: [B, H, N, r]; a token with ``mask_value`` is ignored, but not as the first one of a sequence.
         value: [B, H, N, E].
         mass: logarithms of the total weights before the first token, float64 [B, H, r].
         mean: the means before the first token, [B, H, r, E].
@@ -108,7 +108,7 @@ def read_cumulative_means(
     """
     if value.shape[2] == 1:
         return _step(read, logits, value, mass, mean)
-    outputs, size = [], SPAN if value.device.type == "cpu" else SPAN_ELSEWHERE
+    outputs, size = [], SPAN if value.device.type == "cpu" else DEVICE_SPAN
     for y, x, v in zip(*(x.split(size, dim=2) for x in (read, logits, value)), strict=True):
         output, mass, mean = recompute(_span, y, x, v, mass, mean)
         outputs.append(output)
@@ -127,7 +127,7 @@ def _step(read: Tensor, logits: Tensor, value: Tensor, mass: Tensor, mean: Tenso
 def _span(read: Tensor, logits: Tensor, value: Tensor, mass: Tensor, mean: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Compute all blocks of a span together, from a recurrence over the means before them."""
     length, size = value.shape[2], min(BLOCK, value.shape[2])
-    logits = F.pad(logits.double(), (0, 0, 0, -length % size), value=neg_inf())
+    logits = F.pad(logits.double(), (0, 0, 0, -length % size), value=mask_value())
     y, x, v = (in_blocks(each, size) for each in (read, logits, value))
     masses = torch.cat([mass.unsqueeze(2), x.logsumexp(dim=-2)], dim=2).logcumsumexp(dim=2)
     mass, after = masses[:, :, :-1].unsqueeze(-2), masses[:, :, 1:].unsqueeze(-2)

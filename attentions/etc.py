@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from attentions.bases.options import check_at_least, check_odd
 from attentions.bases.sparse import SparseAttention
-from attentions.kernels.chunks import each_length, in_chunks
+from attentions.kernels.chunks import by_length, in_chunks
 from attentions.kernels.numerics import attention_weights
 from attentions.kernels.over_blocks import Block, tiled_attention
 from attentions.kernels.window_attention import Distances, Slots, Window, window_attention
@@ -176,7 +176,7 @@ class ETCAttention(Attention):
         return logits.masked_fill(hidden, -torch.inf).softmax(dim=-1) @ value
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
-        return each_length(self.attend_unpadded, (query, key, value), padding.key)
+        return by_length(self.attend_unpadded, (query, key, value), padding.key)
 
     def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         length = query.shape[2]

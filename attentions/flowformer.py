@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attentions.bases.linearized import mask_fill
 from attentions.bases.options import check_positive
-from attentions.kernels.numerics import neg_inf, upcast
+from attentions.kernels.numerics import mask_value, upcast
 from attentions.kernels.recurrence import recurrence
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, Decoded
@@ -64,7 +64,7 @@ class FlowAttention(Attention):
             incoming, outgoing = _flow(q, k.sum(dim=2, keepdim=True)), _flow(k, q.sum(dim=2, keepdim=True))
             conserved = _flow(q, (k / outgoing).sum(dim=2, keepdim=True))
             logits = self.competition(_flow(k, (q / incoming).sum(dim=2, keepdim=True)))
-            share = mask_fill(logits, padding.key, neg_inf(q.dtype)).softmax(dim=2) * sources
+            share = mask_fill(logits, padding.key, mask_value(q.dtype)).softmax(dim=2) * sources
             sums = k.mT @ (share * upcast(value))
             return ((q / incoming) @ sums * (conserved * sinks / sources).sigmoid()).to(query.dtype)
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from attentions.bases.options import check_choice
-from attentions.kernels.chunks import each_length
+from attentions.kernels.chunks import by_length
 from attentions.kernels.numerics import upcast
 from cab import Attention, PaddingMasks, register_attention
 from cab.attention import CommonArguments
@@ -43,7 +43,7 @@ class FNetAttention(Attention):
 
     def compute(self, query: Tensor, _key: Tensor, _value: Tensor, padding: PaddingMasks) -> Tensor:
         with torch.autocast(query.device.type, enabled=False):
-            return each_length(self.transform, (upcast(query),), padding.query).to(query.dtype)
+            return by_length(self.transform, (upcast(query),), padding.query).to(query.dtype)
 
     def transform(self, x: Tensor) -> Tensor:
         """Transform [B, N, D]; using the symmetry of real inputs is slower on a CPU."""

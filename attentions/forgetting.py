@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from attentions.kernels.chunks import masked, sums_by_targets
 from attentions.kernels.numerics import masked_softmax, upcast
-from attentions.kernels.token_cache import masked_tokens, no_tokens, with_tokens
+from attentions.kernels.token_cache import append_tokens, empty_cache, masked_tokens
 from cab import Attention, DecodeState, PaddingMasks, register_attention
 from cab.attention import CommonArguments, Decoded
 
@@ -59,7 +59,7 @@ class ForgettingAttention(Attention):
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Return an empty state: ``total`` is F of each token, ``last`` that of the last."""
         shape = (self.num_heads, self.head_dim)
-        state = no_tokens(batch_size, like, key=shape, value=shape)
+        state = empty_cache(batch_size, like, key=shape, value=shape)
         total = like.new_empty(batch_size, self.num_heads, 0, dtype=torch.float64)
         return {**state, "total": total, "last": total.new_zeros(batch_size, self.num_heads)}
 
@@ -69,7 +69,7 @@ class ForgettingAttention(Attention):
         if padding.key is not None:
             kept = kept.masked_fill(padding.key.unsqueeze(1), 0.0)
         total = state["last"].unsqueeze(-1) + kept.double().cumsum(dim=-1)
-        new = with_tokens(state, padding.key, key=key, value=value, total=total)
+        new = append_tokens(state, padding.key, key=key, value=value, total=total)
         new["last"] = total[:, :, -1]
         with torch.autocast(query.device.type, enabled=False):
             q = upcast(query)

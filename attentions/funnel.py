@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.bases.options import check_at_least, check_choice
-from attentions.kernels.chunks import each_length, in_chunks
+from attentions.kernels.chunks import by_length, in_chunks
 from attentions.kernels.numerics import attention_weights
 from attentions.transformer_xl import RelativeAttention
 from cab import PaddingMasks, Pattern, register_attention
@@ -63,7 +63,7 @@ class FunnelAttention(RelativeAttention):
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         if self.has_positions:
-            return each_length(self.with_positions, (query, key, value), padding.key)
+            return by_length(self.with_positions, (query, key, value), padding.key)
         pooled, visible = self.pool(query, lengths(query, padding.query)), None
         if padding.key is not None:
             none = padding.key.all(dim=1, keepdim=True)

@@ -16,7 +16,7 @@ from attentions.bases.options import check_at_least
 from attentions.kernels.chunks import sums_by_targets
 from attentions.kernels.layers import rotate
 from attentions.kernels.numerics import upcast
-from attentions.kernels.token_cache import in_order, no_tokens, with_tokens
+from attentions.kernels.token_cache import append_tokens, empty_cache, padding_last
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, Decoded
 from cab.padding import lengths
@@ -137,13 +137,13 @@ class QuadraticUnit(GatedAttentionUnit):
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Return an empty state: tokens and their number."""
-        state = no_tokens(batch_size, upcast(like), key=(1, self.query_key_dim), value=(1, 2 * self.embed_dim))
+        state = empty_cache(batch_size, upcast(like), key=(1, self.query_key_dim), value=(1, 2 * self.embed_dim))
         return {**state, "length": like.new_zeros(batch_size, dtype=torch.long)}
 
     def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> Decoded:
         q, k = (x.unsqueeze(1) for x in self.maps(tokens))
         position = state["length"].unsqueeze(1) + torch.arange(tokens.shape[1], device=tokens.device)
-        new = in_order(with_tokens(state, mask, key=k, value=self.values(tokens).unsqueeze(1)), "key", "value")
+        new = padding_last(append_tokens(state, mask, key=k, value=self.values(tokens).unsqueeze(1)), "key", "value")
         new["length"] = state["length"] + lengths(tokens, mask)
         with torch.autocast(tokens.device.type, enabled=False):
             distance = position.unsqueeze(2) - torch.arange(new["key"].shape[2], device=tokens.device)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from attentions.bases.options import check_at_least, check_choice, check_odd
 from attentions.kernels.key_summaries import average, segment_means, segments
 from attentions.kernels.layers import depthwise_conv, value_convolution
-from attentions.kernels.numerics import neg_inf, upcast
+from attentions.kernels.numerics import mask_value, upcast
 from cab import Attention, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit
 from cab.padding import lengths
@@ -82,7 +82,7 @@ class NystromAttention(Attention):
         queries, keys = average(weights, query), average(weights, key)
         middle = queries @ keys.transpose(-2, -1) * self.logit_factor
         if padding is not None:
-            middle = middle.masked_fill(absent[:, None, None], neg_inf())
+            middle = middle.masked_fill(absent[:, None, None], mask_value())
         values = pseudo_inverse(middle.softmax(dim=-1)) @ self.softmax_attention(queries, key, value, padding)
         if padding is None:
             return self.softmax_attention(query, keys, values)
@@ -158,14 +158,14 @@ class LARAAttention(Attention):
             sample = mean + noise
             keys = (sample @ key.mT - key.square().sum(dim=-1).unsqueeze(-2) / 2) * self.scale
             if padding.key is not None:
-                keys = keys.masked_fill(padding.key[:, None, None, :], neg_inf())
+                keys = keys.masked_fill(padding.key[:, None, None, :], mask_value())
             values = keys.softmax(dim=-1) @ value
             evidence = keys.logsumexp(dim=-1) - self.scale * (
                 (sample * mean).sum(dim=-1) - mean.square().sum(dim=-1) / 2
             )
             # -|q|^2 / 2 is the same for every proposal: it cancels in the softmax.
             weights = (query @ (mean + sample).mT) * self.scale + evidence.unsqueeze(-2)
-            weights = weights.masked_fill(absent[:, None, None, :], neg_inf()).softmax(dim=-1)
+            weights = weights.masked_fill(absent[:, None, None, :], mask_value()).softmax(dim=-1)
             return (weights.masked_fill(absent[:, None, None, :], 0.0) @ values).to(dtype)
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor, noise: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from attentions.bases.options import check_at_least
 from attentions.bases.sparse import SparseAttention
 from attentions.kernels.chunks import dropout_factor, dropout_seed, groups_at_once
-from attentions.kernels.numerics import accumulation_dtype, neg_inf, softmax_gradient
+from attentions.kernels.numerics import accumulation_dtype, mask_value, softmax_gradient
 from attentions.kernels.operator import differentiable_operator
 from cab import DecodeState, PaddingMasks, Pattern, UserError, register_attention
 from cab.attention import CommonArguments, Decoded, SoftmaxLimit
@@ -138,7 +138,7 @@ def _weights(query: Tensor, key: Tensor, offsets: list[int]) -> Tensor:
     """Return the weights [h, N, P] in float32 or wider."""
     num_heads, length, width = query.shape
     dtype = accumulation_dtype(query.dtype)
-    logits = query.new_full((num_heads, length, len(offsets)), neg_inf(dtype), dtype=dtype)
+    logits = query.new_full((num_heads, length, len(offsets)), mask_value(dtype), dtype=dtype)
     for column, offset in enumerate(offsets):
         i, j = _places(length, offset)
         logits[:, i, column] = (query[:, i] * key[:, j]).sum(dim=-1, dtype=dtype) * width**-0.5

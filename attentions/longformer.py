@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from attentions.bases.options import check_at_least
 from attentions.bases.sparse import SparseAttention
-from attentions.kernels.chunks import each_length
+from attentions.kernels.chunks import by_length
 from attentions.kernels.window_attention import Slots, Window, window_attention
 from cab import PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit
@@ -82,7 +82,7 @@ class LongformerAttention(SparseAttention):
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, **projected: Tensor) -> Tensor:
         heads = [query, key, value, *(self.split_heads(projected[name]) for name in sorted(projected))]
-        return each_length(self.attend_unpadded, heads, None if self.pattern is Pattern.CS else padding.key)
+        return by_length(self.attend_unpadded, heads, None if self.pattern is Pattern.CS else padding.key)
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor, **projected: Tensor) -> Tensor:
         output = super().reference(query, key, value)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from attentions.bases.options import check_at_least, check_odd
 from attentions.kernels.layers import depthwise_conv, value_convolution
-from attentions.kernels.numerics import neg_inf, upcast
+from attentions.kernels.numerics import mask_value, upcast
 from attentions.kernels.token_cache import gather_tokens
 from attentions.kernels.window_attention import Chunks, Distances, Slots, Window, window_attention
 from cab import Attention, DecodeState, PaddingMasks, Pattern, UserError, register_attention
@@ -119,7 +119,7 @@ class SegmentedLongShort(LongShort):
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, score: Tensor) -> Tensor:
         score = upcast(score)
         if padding.key is not None:
-            score = score.masked_fill(padding.key.unsqueeze(-1), neg_inf(score.dtype))
+            score = score.masked_fill(padding.key.unsqueeze(-1), mask_value(score.dtype))
         weights = score.softmax(dim=1).unflatten(-1, (self.num_heads, -1)).permute(0, 2, 3, 1)
         slot_key, slot_value = (self.normalize(self.slot_norm, weighted_sum(weights, x)) for x in (key, value))
         output = window_attention(

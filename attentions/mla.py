@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from attentions.bases.options import check_at_least, check_even
 from attentions.kernels.layers import rotate
 from attentions.kernels.numerics import masked_softmax, upcast
-from attentions.kernels.token_cache import masked_tokens, no_tokens, with_tokens
+from attentions.kernels.token_cache import append_tokens, empty_cache, masked_tokens
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, Decoded
 from cab.padding import lengths
@@ -104,7 +104,9 @@ class LatentKeyValueAttention(Attention):
         return self.out_proj(self.merge_heads(heads))[0]
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
-        state = no_tokens(batch_size, like, latent=(1, self.down.out_features), rotary=(1, self.k_rotary.out_features))
+        state = empty_cache(
+            batch_size, like, latent=(1, self.down.out_features), rotary=(1, self.k_rotary.out_features)
+        )
         return {**state, "length": like.new_zeros(batch_size, dtype=torch.long)}
 
     def encode_source_inputs(self, key: Tensor, value: Tensor, mask: Tensor | None) -> DecodeState:
@@ -123,7 +125,7 @@ class LatentKeyValueAttention(Attention):
         new = {**state, "length": state["length"] + lengths(tokens, mask)}
         if self.pattern is Pattern.CS:
             latent, rotary = self.latent(tokens).unsqueeze(1), self.shared_key(tokens, position)
-            new = with_tokens(new, mask, latent=latent, rotary=rotary)
+            new = append_tokens(new, mask, latent=latent, rotary=rotary)
             masked = masked_tokens(new, tokens.shape[1])
         else:
             masked = state["hidden"][:, None, None]

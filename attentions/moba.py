@@ -12,9 +12,9 @@ from torch import Tensor
 
 from attentions.bases.options import check_at_least
 from attentions.bases.pairwise import PairwiseAttention
-from attentions.kernels.key_summaries import block_means, expand_blocks, largest, pad_blocks, to_blocks
+from attentions.kernels.key_summaries import block_means, count_blocks, expand_blocks, largest, pad_blocks
 from attentions.kernels.numerics import masked_softmax
-from attentions.kernels.token_cache import in_order, with_tokens
+from attentions.kernels.token_cache import append_tokens, padding_last
 from cab import DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, Decoded, SoftmaxLimit
 from cab.padding import lengths
@@ -49,7 +49,7 @@ class BlockMixtureAttention(PairwiseAttention):
     def weigh(self, query: Tensor, key: Tensor, _masked: Tensor | None, count: Tensor) -> Tensor:
         """Return weights [B, H, n, m] of the keys, the last of which target i sees is number ``count`` - 1."""
         num_keys = key.shape[2]
-        num_blocks = to_blocks(num_keys, self.block_size)
+        num_blocks = count_blocks(num_keys, self.block_size)
         with torch.no_grad():
             scores = pad_blocks(query @ block_means(key, self.block_size).mT, num_blocks, -torch.inf)
             current, block = (count - 1) // self.block_size, torch.arange(num_blocks, device=query.device)
@@ -77,6 +77,6 @@ class BlockMixtureAttention(PairwiseAttention):
     def decode(self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks) -> Decoded:
         position = torch.arange(1, query.shape[2] + 1, device=query.device)
         count = (state["length"].unsqueeze(1) + position)[:, None, :, None]
-        new = in_order(with_tokens(state, padding.key, key=key, value=value), "key", "value")
+        new = padding_last(append_tokens(state, padding.key, key=key, value=value), "key", "value")
         new["length"] = state["length"] + lengths(key, padding.key)
         return self.read(query, new, None, count), new

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.options import check_at_least, check_choice, check_odd
-from attentions.kernels.chunks import each_length
-from attentions.kernels.numerics import neg_inf
+from attentions.kernels.chunks import by_length
+from attentions.kernels.numerics import mask_value
 from attentions.kernels.over_blocks import Block, tiled_attention
 from attentions.kernels.window_attention import Window, window_attention
 from cab import Attention, PaddingMasks, Pattern, UserError, register_attention
@@ -96,7 +96,7 @@ class PoolingformerAttention(Attention):
         return output + logits.softmax(dim=-1) @ pooled[1]
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
-        return each_length(self.attend_unpadded, (query, key, value), padding.key)
+        return by_length(self.attend_unpadded, (query, key, value), padding.key)
 
     def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         window, dropout = Window(self.window, self.window), self.weight_dropout
@@ -116,7 +116,7 @@ class PoolingformerAttention(Attention):
         logits = x.new_zeros(1)
         if self.kernels is not None:
             logits = x[:, :, :: self.stride] @ self.kernels[which].to(x.dtype)
-        weights = logits.masked_fill(outside, neg_inf(logits.dtype)).softmax(dim=-1).to(x.dtype)
+        weights = logits.masked_fill(outside, mask_value(logits.dtype)).softmax(dim=-1).to(x.dtype)
         filled = F.pad(x, (0, 0, side, side + self.stride))
         taps = (filled[:, :, i : i + length : self.stride] * weights[..., i, None] for i in range(self.kernel_size))
         return torch.stack(list(taps)).sum(dim=0)

@@ -14,7 +14,7 @@ from attentions.bases.linearized import LinearizedAttention, PositionInfo, mask_
 from attentions.bases.options import check_at_least, check_positive
 from attentions.kernels.exponential_features import KeyMeans, read_features
 from attentions.kernels.linear_attention import Trigonometric, unit
-from attentions.kernels.numerics import neg_inf
+from attentions.kernels.numerics import mask_value
 from cab import DecodeState, Pattern, UnsupportedError, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit
 
@@ -80,8 +80,8 @@ class PerformerAttention(LinearizedAttention):
         """Subtract the largest W x over ``dim`` from the logarithms, as the released code does."""
         squares = x.square().sum(dim=-1, keepdim=True) * self.scale / 2
         logs = self.logarithms(x)
-        largest = mask_fill(logs + squares, padding, neg_inf()).amax(dim=dim, keepdim=True)
-        return mask_fill(logs, padding, neg_inf()) - largest
+        largest = mask_fill(logs + squares, padding, mask_value()).amax(dim=dim, keepdim=True)
+        return mask_fill(logs, padding, mask_value()) - largest
 
     def reduce_source(self, key: Tensor, value: Tensor, padding: Tensor | None, where: PositionInfo) -> DecodeState:
         """Return the mean value of each feature, ``means`` [B, H, r, E], and the log of its sum, ``log_mass``."""
@@ -112,7 +112,7 @@ class PerformerAttention(LinearizedAttention):
         _extras: Mapping[str, Tensor],
     ) -> tuple[Tensor, Tensor | None, DecodeState]:
         """Return phi(k) divided by exp of the running maximum of the logarithms, as the sums are."""
-        logs = mask_fill(self.logarithms(key), padding, neg_inf())
+        logs = mask_fill(self.logarithms(key), padding, mask_value())
         running = logs.detach().amax(dim=-1).cummax(dim=-1).values
         previous = running[..., :1]
         if "scale" in state:
@@ -140,7 +140,7 @@ def feature_means(key: Tensor, value: Tensor, weights: Tensor, padding: Tensor |
     """Return the mean value of each feature of keys [B, H, M, E], [B, H, r, E], and the logarithm of its sum."""
     hidden = None
     if padding is not None:
-        hidden = torch.zeros_like(padding, dtype=key.dtype).masked_fill_(padding, neg_inf(key.dtype))
+        hidden = torch.zeros_like(padding, dtype=key.dtype).masked_fill_(padding, mask_value(key.dtype))
         hidden = hidden[:, None, None].expand(-1, key.shape[1], -1, -1).flatten(0, 1)
     rows = key.flatten(0, 1), value.flatten(0, 1), _per_sequence(weights, key)
     means, log_mass = (x.unflatten(0, key.shape[:2]) for x in KeyMeans.apply(*rows, hidden))

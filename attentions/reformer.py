@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from attentions.bases.bucketed import BucketedAttention
 from attentions.bases.options import check_at_least, check_choice, check_even
-from attentions.kernels.buckets import Reach
-from attentions.kernels.numerics import neg_inf, recompute, upcast
+from attentions.kernels.buckets import BucketWindow
+from attentions.kernels.numerics import mask_value, recompute, upcast
 from cab import PaddingMasks, Pattern, UserError, register_attention
 from cab.attention import CommonArguments
 from cab.padding import lengths
@@ -67,7 +67,9 @@ class ReformerAttention(BucketedAttention):
         if self.keys not in ("chunks", "buckets") or (self.keys == "chunks" and not both):
             raise UserError(f"keys must be 'buckets', or in NS 'chunks', got '{keys}'")
         self.num_buckets, self.chunk_size, self.rounds, self.key_norm = num_buckets, chunk_size, rounds, key_norm
-        self.reach = Reach(chunk_size, chunk_size, False) if both else Reach(2 * chunk_size, 0, False)
+        self.bucket_window = (
+            BucketWindow(chunk_size, chunk_size, False) if both else BucketWindow(2 * chunk_size, 0, False)
+        )
         self.register_buffer("rotations", self.new_rotations(torch.empty(0)))
 
     def make_projections(self) -> None:
@@ -182,7 +184,7 @@ class Chunks(NamedTuple):
         first = before[group, self.last].unsqueeze(1)
         return torch.cat([x, torch.cat([first, x[:, :-1]], dim=1)], dim=2)
 
-    def meetings(self, queries: Tensor, keys: Tensor) -> Tensor:
+    def shared_rounds(self, queries: Tensor, keys: Tensor) -> Tensor:
         """Return how often pairs of tokens [G, C, m] and [G, C, 2 m] occur in all rounds, [G, C, m, 2 m]."""
         count = torch.zeros(*queries.shape, keys.shape[2], dtype=torch.int16, device=keys.device)
         for number, chunk in enumerate(self.chunk):
@@ -200,10 +202,10 @@ def _round(
     queries = chunks.tokens[number]
     keys = chunks.with_previous(queries, chunks.tokens[number - 1])
     logits = _at(query, queries) @ _at(key, keys).mT
-    logits = logits - chunks.meetings(queries, keys).clamp_(min=1).to(logits.dtype).log_()
+    logits = logits - chunks.shared_rounds(queries, keys).clamp_(min=1).to(logits.dtype).log_()
     masked = ~chunks.with_previous(chunks.exists, chunks.exists).unsqueeze(2)
     masked = masked | (queries.unsqueeze(3) == keys.unsqueeze(2))
-    logits = logits.masked_fill(masked, neg_inf(logits.dtype))
+    logits = logits.masked_fill(masked, mask_value(logits.dtype))
     weights = F.dropout(logits.softmax(dim=-1), dropout)
     slot = chunks.slot[number]
     means, sums = (weights @ _at(value, keys)).flatten(1, 2), logits.logsumexp(dim=-1).flatten(1, 2)

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from attentions.bases.bucketed import BucketedAttention
 from attentions.bases.options import check_at_least, check_fraction
-from attentions.kernels.buckets import Reach
-from attentions.kernels.chunks import each_length
+from attentions.kernels.buckets import BucketWindow
+from attentions.kernels.chunks import by_length
 from attentions.kernels.token_cache import gather_tokens
 from attentions.kernels.window_attention import Window, window_attention
 from cab import Attention, PaddingMasks, Pattern, register_attention
@@ -64,7 +64,7 @@ class RoutingAttention(BucketedAttention):
         self.num_buckets, self.window, self.normalize = num_clusters, window, normalize
         self.decay, self.commitment = decay, commitment
         self.num_local = self.num_heads // 2 if local_heads else 0
-        self.reach = Reach(window - 1, 0)
+        self.bucket_window = BucketWindow(window - 1, 0)
         centroids = torch.randn(self.num_heads - self.num_local, num_clusters, self.head_dim)
         self.register_buffer("centroids", F.layer_norm(centroids, (self.head_dim,)))
 
@@ -126,7 +126,7 @@ class RoutingAttention(BucketedAttention):
             return super().attend(query, key, value, padding, **draws)
         if self.training:
             self.follow(key, padding)
-        return each_length(self.attend_unpadded, (query, key, value), padding.key)
+        return by_length(self.attend_unpadded, (query, key, value), padding.key)
 
     def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         local, window = self.num_local, Window(self.window // 2, self.window // 2)
@@ -230,7 +230,7 @@ class ClusterFormerAttention(Attention):
                 nearest = nearest.masked_fill(padding.key.unsqueeze(2), 0.0)
             with torch.autocast(inputs.device.type, enabled=False):
                 self.accumulate_statistics(sums=(nearest.mT @ inputs).sum(dim=0), counts=nearest.sum(dim=(0, 1)))
-        return each_length(self.attend_unpadded, (query, key, value, inputs), padding.key)
+        return by_length(self.attend_unpadded, (query, key, value, inputs), padding.key)
 
     def update_buffers(self, *, sums: Tensor, counts: Tensor) -> None:  # type: ignore[override]
         means = sums / counts.clamp(min=1.0).unsqueeze(1)

@@ -136,7 +136,7 @@ class S4Attention(Attention):
         back, correction, inwards = (torch.cat([x.real, x.imag], dim=1).unsqueeze(2) for x in factors[1:])
         matrix = matrix - back @ gather
         matrix, column = (x - correction @ (gather @ x) for x in (matrix, inwards))
-        return answers_of_powers(_row(readout), matrix, column.squeeze(2), length)
+        return matrix_powers(_row(readout), matrix, column.squeeze(2), length)
 
     def compute_row(self, query: Tensor, *_: Any) -> Tensor:
         """Compute x_l = Abar x_{l-1} + Bbar u_l and y_l = C x_l + D u_l of one sequence, [L, D] to [L, D].
@@ -211,7 +211,7 @@ def _paired(a: Tensor, b: Tensor) -> Tensor:
     return 2 * (a * b).real.sum(-1, keepdim=True)
 
 
-def answers_of_powers(rows: Tensor, matrix: Tensor, column: Tensor, length: int) -> Tensor:
+def matrix_powers(rows: Tensor, matrix: Tensor, column: Tensor, length: int) -> Tensor:
     """Return c A^l b for l below L: [D, S, L].
 
     All c A^j for j below T, and A^(T k) b for all k, about the root of L each: both are doubled by A^2, A^4 and so on.

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from attentions.bases.options import check_at_least, check_even
 from attentions.kernels.chunks import dropout_factor, dropout_seed
-from attentions.kernels.numerics import neg_inf, recompute, upcast
+from attentions.kernels.numerics import mask_value, recompute, upcast
 from attentions.kernels.token_cache import gather_tokens
 from attentions.random_features import feature_means, orthogonal_gaussians
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
@@ -117,7 +117,7 @@ class ScatterbrainAttention(Attention):
         if hidden is not None:
             masked = masked | hidden[:, None, None]
         by_features = [of_query + log_mass.unsqueeze(2) for _, log_mass in far]
-        weights = torch.cat([logits.masked_fill(masked, neg_inf(q.dtype)), *by_features], dim=3).softmax(dim=3)
+        weights = torch.cat([logits.masked_fill(masked, mask_value(q.dtype)), *by_features], dim=3).softmax(dim=3)
         factor = dropout_factor(logits, self.dropout, seed, begin)
         if factor is not None:
             weights = weights * F.pad(factor.masked_fill(~support, 1.0), (0, weights.shape[3] - k.shape[2]), value=1.0)
@@ -140,7 +140,7 @@ class ScatterbrainAttention(Attention):
     def empty_far(self, batch_size: int, like: Tensor) -> Far:
         """Return the summary of no keys."""
         means = like.new_zeros(batch_size, self.num_heads, self.num_features, self.head_dim)
-        return means, torch.full_like(means[..., 0], neg_inf(like.dtype))
+        return means, torch.full_like(means[..., 0], mask_value(like.dtype))
 
     def accumulated(self, far: Far, k: Tensor, v: Tensor, hidden: Tensor | None, parts: list[slice]) -> list[Far]:
         """Return, for each part, the summary of ``far`` and of the keys of all parts up to it."""
@@ -192,4 +192,4 @@ def _log_products(log_q: Tensor, log_k: Tensor) -> Tensor:
     products = (log_q - max_q).exp() @ (log_k - max_k).exp().mT
     smallest = torch.finfo(products.dtype).tiny
     logs = products.clamp(min=smallest).log() + max_q + max_k.mT
-    return logs.masked_fill(products < smallest, neg_inf(products.dtype))
+    return logs.masked_fill(products < smallest, mask_value(products.dtype))

@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.bases.options import check_at_least, check_positive
-from attentions.kernels.chunks import each_length
+from attentions.kernels.chunks import by_length
 from attentions.kernels.key_summaries import block_means
-from attentions.kernels.numerics import neg_inf, upcast
-from attentions.kernels.token_cache import in_order, no_tokens, with_tokens
+from attentions.kernels.numerics import mask_value, upcast
+from attentions.kernels.token_cache import append_tokens, empty_cache, padding_last
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, Decoded, SoftmaxLimit
 from cab.padding import lengths
@@ -73,12 +73,12 @@ class SinkhornAttention(Attention):
     def past(self, queries: Tensor, keys: Tensor, block: Tensor) -> Tensor:
         """Return rows of S for targets in ``block`` [..., T] over earlier blocks; the first block has none."""
         earlier = torch.arange(keys.shape[-2], device=keys.device) < block.unsqueeze(-1)
-        logits = self.scores(queries, keys).masked_fill(~earlier, neg_inf(queries.dtype))
+        logits = self.scores(queries, keys).masked_fill(~earlier, mask_value(queries.dtype))
         return logits.softmax(dim=-1).masked_fill(~earlier, 0.0)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         mask = None if self.pattern is Pattern.CS else padding.key
-        return each_length(self.attend_unpadded, (query, key, value), mask)
+        return by_length(self.attend_unpadded, (query, key, value), mask)
 
     def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         length, device = query.shape[2], query.device
@@ -134,12 +134,14 @@ class SinkhornAttention(Attention):
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         shape = (self.num_heads, self.head_dim)
-        state = no_tokens(batch_size, like, query=shape, key=shape, value=shape)
+        state = empty_cache(batch_size, like, query=shape, key=shape, value=shape)
         return {**state, "length": like.new_zeros(batch_size, dtype=torch.long)}
 
     def decode(self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks) -> Decoded:
         position = state["length"].unsqueeze(1) + torch.arange(query.shape[2], device=query.device)
-        new = in_order(with_tokens(state, padding.key, query=query, key=key, value=value), "query", "key", "value")
+        new = padding_last(
+            append_tokens(state, padding.key, query=query, key=key, value=value), "query", "key", "value"
+        )
         new["length"] = state["length"] + lengths(key, padding.key)
         pieces = zip(query.split(QUERIES_AT_ONCE, dim=2), position.split(QUERIES_AT_ONCE, dim=1), strict=True)
         with torch.autocast(query.device.type, enabled=False):
@@ -164,7 +166,7 @@ class SinkhornAttention(Attention):
             near = x.gather(2, index).unflatten(2, token.shape[2:])
             blocks.append(torch.cat([mixed.unflatten(3, (size, -1)), near], dim=3))
         logits = (blocks[0] @ upcast(query).unsqueeze(4)).squeeze(4) * self.scale
-        weights = logits.masked_fill(~seen, neg_inf(logits.dtype)).softmax(dim=-1)
+        weights = logits.masked_fill(~seen, mask_value(logits.dtype)).softmax(dim=-1)
         weights = F.dropout(weights, self.weight_dropout)
         return (weights.unsqueeze(3) @ blocks[1]).squeeze(3).to(query.dtype)
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attentions.bases.options import check_choice
-from attentions.kernels.numerics import neg_inf
+from attentions.kernels.numerics import mask_value
 from cab import Attention, DecodeState, PaddingMasks, Pattern, UserError, register_attention
 from cab.attention import CommonArguments, Decoded, SoftmaxLimit
 
@@ -168,7 +168,7 @@ class VanillaAttention(Attention):
         # that share a key stand below each other.
         q = query.unflatten(1, (self.num_kv_heads, -1)).flatten(2, 3)
         logits = torch.cat([self.logits(q, key), self.logits(q, recent_key)], dim=-1).view(*query.shape[:3], -1)
-        logits = logits.masked_fill(~visible, neg_inf(logits.dtype))
+        logits = logits.masked_fill(~visible, mask_value(logits.dtype))
         if self.sink != "none":
             sink = logits.new_zeros(self.num_heads) if self.sink_logit is None else self.sink_logit
             sink = sink.to(logits.dtype)[:, None, None].expand(len(logits), -1, length, 1)
@@ -253,6 +253,6 @@ class FlashAttention(VanillaAttention):
 
 def mask_by_coordinate(query: Tensor, key: Tensor, value: Tensor, visible: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Add a coordinate to query and key that masks the keys outside ``visible`` [B, 1, 1, M]."""
-    hidden = (~visible).squeeze(2).unsqueeze(-1).to(key.dtype) * neg_inf(key.dtype)
+    hidden = (~visible).squeeze(2).unsqueeze(-1).to(key.dtype) * mask_value(key.dtype)
     key = torch.cat([key, hidden.expand_as(key[..., :1])], dim=-1)
     return F.pad(query, (0, 1), value=1.0), key, F.pad(value, (0, 1))

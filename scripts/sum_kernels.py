@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from attentions.abc import WeightedMeans
 from attentions.kernels import causal_abc as abc_kernel, chunks, exponential_features
 from attentions.kernels.linear_attention import KERNELS as KERNELS_OF_FEATURES, MeanOfQueries, SumOfKeys
-from attentions.kernels.numerics import neg_inf, recompute
+from attentions.kernels.numerics import mask_value, recompute
 from attentions.kernels.recurrence import recurrence_states
 
 ELU = KERNELS_OF_FEATURES["elu1"]
@@ -78,7 +78,7 @@ def weighted_means(length: int) -> Forms:
 
 
 def causal_abc(length: int) -> Forms:
-    mass = torch.full((2, 1, HEADS, SLOTS), neg_inf(), dtype=torch.float64)
+    mass = torch.full((2, 1, HEADS, SLOTS), mask_value(), dtype=torch.float64)
     mean = torch.zeros(2, 1, HEADS, SLOTS, WIDTH)
 
     def span(q: Tensor, k: Tensor, v: Tensor, compress: Tensor, mass: Tensor, mean: Tensor) -> tuple[Tensor, ...]:

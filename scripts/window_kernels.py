@@ -15,7 +15,7 @@ from attentions import logsparse
 from attentions.bases.sparse import SparseAttention
 from attentions.kernels import buckets, over_blocks, window_attention
 from attentions.kernels.chunks import in_chunks
-from attentions.kernels.numerics import attention_weights, neg_inf, recompute
+from attentions.kernels.numerics import attention_weights, mask_value, recompute
 from attentions.kernels.over_blocks import by_key
 from attentions.kernels.window_attention import Chunks, Distances, Slots, Window
 from cab import build_attention
@@ -101,7 +101,7 @@ class LongShortBlocks:
         of_slot = query @ slot_embeddings.mT
         at = ((s - finished) % slot_embeddings.shape[1]).expand(len(query), -1, -1)
         of_slot = (query @ slot_key[:, :seen].mT + of_slot.gather(2, at)) * scale
-        of_slot = of_slot.masked_fill(s >= finished, neg_inf())
+        of_slot = of_slot.masked_fill(s >= finished, mask_value())
         logits = torch.cat([of_distance + q @ key.mT, of_slot], dim=-1)
         weights = logits.softmax(dim=-1)
         return weights[..., :num_keys] @ value + weights[..., num_keys:] @ slot_value[:, :seen]
@@ -110,17 +110,17 @@ class LongShortBlocks:
         heads = [x.flatten(0, 1) for x in (query, key, value, *others[:2])]
         query, key, value, *slots = heads
         pieces = [x.split(self.size, dim=1) for x in (query, key, value)]
-        reach = CHUNKS.window // self.size
+        window = CHUNKS.window // self.size
         outputs = []
         for number, q in enumerate(pieces[0]):
 
             def run(q: Tensor, *rest: Tensor, number: int = number) -> Tensor:
-                count = min(number, reach) + 1
+                count = min(number, window) + 1
                 keys, values = torch.cat(rest[:count], dim=1), torch.cat(rest[count : 2 * count], dim=1)
                 first = max(0, keys.shape[1] - (CHUNKS.window - 1 + q.shape[1]))
                 return self.block(number, q, keys[:, first:], values[:, first:], *rest[2 * count :])
 
-            near = slice(max(0, number - reach), number + 1)
+            near = slice(max(0, number - window), number + 1)
             arguments = [q, *pieces[1][near], *pieces[2][near], *slots, *others[2:]]
             outputs.append(recompute(run, *arguments) if checkpointed else run(*arguments))
         return torch.cat(outputs, dim=1).unflatten(0, (1, HEADS))
@@ -147,7 +147,7 @@ def offset_forms(length: int) -> Forms:
     def plain(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         logits = torch.stack([(query * shifted(key, p)).sum(dim=-1) for p in distances], dim=-1) * WIDTH**-0.5
         hidden = torch.arange(length)[:, None] < -torch.tensor(distances)
-        weights = logits.masked_fill(hidden, neg_inf()).softmax(dim=-1)
+        weights = logits.masked_fill(hidden, mask_value()).softmax(dim=-1)
         output = torch.zeros_like(query)
         for column, p in enumerate(distances):
             output = output.addcmul(weights[..., column, None], shifted(value, p))
@@ -188,7 +188,7 @@ def tile_forms(name: str, pattern: str) -> Callable[[int], Forms]:
         for tile, q, k, v in zip(listed, queries, keys.split(widths, dim=1), values.split(widths, dim=1), strict=True):
             logits = q * WIDTH**-0.5 @ k.mT
             outputs.append(
-                (logits if tile.hidden is None else logits.masked_fill(tile.hidden, neg_inf())).softmax(dim=-1) @ v
+                (logits if tile.hidden is None else logits.masked_fill(tile.hidden, mask_value())).softmax(dim=-1) @ v
             )
         return torch.cat(outputs, dim=1).index_select(1, torch.cat(order).argsort())
 
@@ -221,7 +221,7 @@ def tile_forms(name: str, pattern: str) -> Callable[[int], Forms]:
     return forms
 
 
-REACH, ROUNDS = buckets.Reach(32, 32), 2
+REACH, ROUNDS = buckets.BucketWindow(32, 32), 2
 
 
 def bucket_forms(length: int) -> Forms:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from attentions.kernels.chunks import over_chunks
-from attentions.kernels.linear_attention import FeatureMap, MeanOfQueries, SumOfKeys, away_from_zero
+from attentions.kernels.linear_attention import FeatureMap, MeanOfQueries, SumOfKeys, safe_denominator
 from attentions.kernels.numerics import upcast
 from attentions.kernels.recurrence import recurrence
 from cab import Attention, Pattern
@@ -71,7 +71,7 @@ class LinearizedAttention(Attention):
         """Divide the weights of visible pairs [H, n, m] by their sum; for ``reference``."""
         if self.pattern is Pattern.CS:
             weights = weights.tril()
-        return weights / away_from_zero(weights.sum(dim=-1, keepdim=True), self.smallest_denominator)
+        return weights / safe_denominator(weights.sum(dim=-1, keepdim=True), self.smallest_denominator)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, **extras: Tensor) -> Tensor:
         if self.pattern is Pattern.CS:
@@ -129,7 +129,7 @@ class LinearizedAttention(Attention):
         output, sums = recurrence(queries, keys, values, log_decay, sums)
         count = lengths(query, padding)
         length = count if where.start is None else where.start + count
-        output = output[..., :-1] / away_from_zero(output[..., -1:], self.smallest_denominator)
+        output = output[..., :-1] / safe_denominator(output[..., -1:], self.smallest_denominator)
         return output, {"sums": sums, "length": length, **new}
 
     # --- decoding ----------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attentions.kernels.chunks import masked, sums_by_targets
 from attentions.kernels.numerics import upcast
-from attentions.kernels.token_cache import masked_tokens, no_tokens, with_tokens
+from attentions.kernels.token_cache import append_tokens, empty_cache, masked_tokens
 from cab import Attention, Pattern
 from cab.attention import CommonArguments, Decoded, DecodeState, PaddingMasks
 from cab.padding import lengths
@@ -62,13 +62,13 @@ class PairwiseAttention(Attention):
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Return an empty state."""
         shape = (self.num_heads, self.head_dim)
-        state = no_tokens(batch_size, like, key=shape, value=shape)
+        state = empty_cache(batch_size, like, key=shape, value=shape)
         return {**state, "length": like.new_zeros(batch_size, dtype=torch.long)}
 
     def decode(self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks) -> Decoded:
         position = torch.arange(1, query.shape[2] + 1, device=query.device)
         count = (state["length"].unsqueeze(1) + position)[:, None, :, None]
-        new = with_tokens(state, padding.key, key=key, value=value)
+        new = append_tokens(state, padding.key, key=key, value=value)
         new["length"] = state["length"] + lengths(key, padding.key)
         return self.read(query, new, masked_tokens(new, query.shape[2]), count), new
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.kernels.chunks import each_length
-from attentions.kernels.numerics import neg_inf
+from attentions.kernels.chunks import by_length
+from attentions.kernels.numerics import mask_value
 from attentions.kernels.token_cache import gather_tokens
 from cab import Attention, Pattern
 from cab.attention import Decoded, DecodeState, PaddingMasks
@@ -63,7 +63,7 @@ class SparseDecoding(Attention):
 
     def seen_weights(self, logits: Tensor, seen: Tensor) -> Tensor:
         """Return the softmax over visible keys, zero for targets that see no key."""
-        weights = logits.masked_fill(~seen, neg_inf(logits.dtype)).softmax(dim=-1)
+        weights = logits.masked_fill(~seen, mask_value(logits.dtype)).softmax(dim=-1)
         return weights.masked_fill(~seen.any(dim=-1, keepdim=True), 0.0)
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
@@ -134,7 +134,7 @@ class SparseAttention(SparseDecoding):
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         mask = None if self.pattern is Pattern.CS else padding.key
-        return each_length(self.attend_unpadded, (query, key, value), mask)
+        return by_length(self.attend_unpadded, (query, key, value), mask)
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         position = torch.arange(query.shape[1], device=query.device)

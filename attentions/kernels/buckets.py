@@ -19,13 +19,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from attentions.kernels.chunks import dropout_seed
-from attentions.kernels.numerics import accumulation_dtype, neg_inf, upcast
+from attentions.kernels.numerics import accumulation_dtype, mask_value, upcast
 
 CPU_BLOCK, DEVICE_BLOCK = 64, 512
 """Queries of one block on a CPU; elsewhere a launch costs more than keys that are computed in vain."""
 
 
-class Reach(NamedTuple):
+class BucketWindow(NamedTuple):
     """Which tokens of its bucket a token sees: as many before it, itself or not, as many after it."""
 
     left: int
@@ -39,22 +39,24 @@ class Reach(NamedTuple):
 
 
 def bucket_attention(
-    query: Tensor, key: Tensor, value: Tensor, buckets: Tensor, reach: Reach, *, dropout: float = 0.0
+    query: Tensor, key: Tensor, value: Tensor, buckets: Tensor, window: BucketWindow, *, dropout: float = 0.0
 ) -> Tensor:
-    """Compute softmax(q_i k_j / sqrt(E)) v_j over keys in reach in some round, [B, H, N, E]; zero without a key.
+    """Compute softmax(q_i k_j / sqrt(E)) v_j over keys in the window in some round, [B, H, N, E]; zero without a key.
 
     Args:
         query, key, value: [B, H, N, E].
         buckets: numbers from 0 on, [R, B, H, N].
-        reach: what a token sees of its bucket.
+        window: what a token sees of its bucket.
         dropout: probability of dropping a weight.
     """
     dtype = query.dtype
     order = buckets.argsort(dim=-1, stable=True)
-    return _Bucketed.apply(query, key.to(dtype), value.to(dtype), buckets, order, reach, dropout, dropout_seed(dropout))
+    return _Bucketed.apply(
+        query, key.to(dtype), value.to(dtype), buckets, order, window, dropout, dropout_seed(dropout)
+    )
 
 
-def places_in_buckets(buckets: Tensor) -> Tensor:
+def positions_in_buckets(buckets: Tensor) -> Tensor:
     """Return the number of preceding tokens of the same bucket, [..., N]."""
     order = buckets.argsort(dim=-1, stable=True)
     slot = torch.arange(buckets.shape[-1], device=buckets.device).expand_as(order)
@@ -62,16 +64,16 @@ def places_in_buckets(buckets: Tensor) -> Tensor:
     return torch.empty_like(order).scatter_(-1, order, place)
 
 
-def meetings(buckets: Tensor, places: Tensor, keys: tuple[Tensor, Tensor], reach: Reach) -> Tensor:
+def shared_rounds(buckets: Tensor, places: Tensor, keys: tuple[Tensor, Tensor], window: BucketWindow) -> Tensor:
     """Return the number of rounds in which queries see keys, [..., T, S].
 
     Args:
         buckets, places: of the queries, [R, ..., T].
         keys: the same of the keys, [R, ..., S].
-        reach: what a token sees of its bucket.
+        window: what a token sees of its bucket.
     """
     same = buckets.unsqueeze(-1) == keys[0].unsqueeze(-2)
-    return (same & reach.is_visible(places.unsqueeze(-1) - keys[1].unsqueeze(-2))).sum(dim=0)
+    return (same & window.is_visible(places.unsqueeze(-1) - keys[1].unsqueeze(-2))).sum(dim=0)
 
 
 def _starts(ordered: Tensor) -> Tensor:
@@ -85,12 +87,12 @@ def _starts(ordered: Tensor) -> Tensor:
 class _Round:
     """One round: its tokens in the order of their buckets."""
 
-    def __init__(self, number: int, buckets: Tensor, order: Tensor, reach: Reach) -> None:
-        self.order, self.reach = order[number].flatten(0, 1), reach
+    def __init__(self, number: int, buckets: Tensor, order: Tensor, window: BucketWindow) -> None:
+        self.order, self.window = order[number].flatten(0, 1), window
         slots = torch.arange(order.shape[-1], device=order.device)
         self.slot = torch.empty_like(self.order).scatter_(1, self.order, slots.expand_as(self.order))
-        # Twice the place in each round's sorted row, buckets set apart: what is in reach is so by number alone.
-        gap = max(reach.left, reach.right) + 1
+        # Twice the place in each round's sorted row, buckets set apart: keys in the window are so by number alone.
+        gap = max(window.left, window.right) + 1
         places = []
         for bucket, taken in zip(buckets.flatten(1, 2), order.flatten(1, 2), strict=True):
             place = torch.empty_like(taken).scatter_(1, taken, slots.expand_as(taken)) + bucket * gap
@@ -113,14 +115,14 @@ class _Round:
         first = self.starts[:, ::size].amin(dim=0).tolist()
         for number, begin in enumerate(range(0, length, size)):
             end = min(begin + size, length)
-            low, high = max(first[number], begin - self.reach.left), min(length, end + self.reach.right)
+            low, high = max(first[number], begin - self.window.left), min(length, end + self.window.right)
             yield slice(begin, end), slice(low, high)
 
     def logits(self, query: Tensor, key: Tensor, queries: slice, keys: slice) -> Tensor:
         """[G, queries, keys], less the logarithm of the rounds that a pair meets in; hidden where not in this one."""
         logits = torch.bmm(upcast(query), upcast(key).mT)
         seen = self._meets(self.own, queries, keys)
-        if not self.reach.itself:
+        if not self.window.itself:
             slots = torch.arange(self.order.shape[1], device=key.device)
             seen &= slots[queries, None] != slots[keys]
         if self.others:
@@ -128,10 +130,10 @@ class _Round:
             for places in self.others:
                 count += self._meets(places, queries, keys)
             logits -= count.log_()
-        return logits.masked_fill_(seen.logical_not_(), neg_inf(logits.dtype))
+        return logits.masked_fill_(seen.logical_not_(), mask_value(logits.dtype))
 
     def _meets(self, places: Tensor, queries: slice, keys: slice) -> Tensor:
-        left, right, _ = self.reach
+        left, right, _ = self.window
         distance = (places[:, queries] - (left - right)).unsqueeze(2) - places[:, keys].unsqueeze(1)
         return distance.abs_() <= left + right
 
@@ -167,16 +169,16 @@ class _Bucketed(torch.autograd.Function):
         value: Tensor,
         buckets: Tensor,
         order: Tensor,
-        reach: Reach,
+        window: BucketWindow,
         dropout: float,
         seed: Tensor | None,
     ) -> Tensor:
         dtype, scale = accumulation_dtype(query.dtype), query.shape[-1] ** -0.5
         output = torch.zeros_like(query, dtype=dtype)
-        total = torch.full(query.shape[:3], neg_inf(dtype), dtype=dtype, device=query.device)
+        total = torch.full(query.shape[:3], mask_value(dtype), dtype=dtype, device=query.device)
         with torch.autocast(query.device.type, enabled=False):
             for number in range(len(buckets)):
-                rows = _Round(number, buckets, order, reach)
+                rows = _Round(number, buckets, order, window)
                 q, k, v = rows.sort(query).mul_(scale), rows.sort(key), rows.sort(value)
                 means, sums = torch.empty_like(q, dtype=dtype), torch.empty_like(q[..., 0], dtype=dtype)
                 for queries, keys in rows.blocks():
@@ -192,10 +194,10 @@ class _Bucketed(torch.autograd.Function):
                 output *= (total - joined).exp_().unsqueeze(-1)
                 output += rows.unsort(means, output).mul_((of_round - joined).exp_().unsqueeze(-1))
                 total = joined
-        none = total < 0.5 * neg_inf(dtype)
+        none = total < 0.5 * mask_value(dtype)
         output = output.masked_fill_(none.unsqueeze(-1), 0.0).to(query.dtype)
         ctx.save_for_backward(query, key, value, output, total.masked_fill_(none, 0.0), buckets, order, seed)
-        ctx.reach, ctx.dropout = reach, dropout
+        ctx.window, ctx.dropout = window, dropout
         return output
 
     @staticmethod
@@ -207,7 +209,7 @@ class _Bucketed(torch.autograd.Function):
         with torch.autocast(query.device.type, enabled=False):
             mean = (upcast(grad) * output).sum(dim=-1)
             for number in range(len(buckets)):
-                rows = _Round(number, buckets, order, ctx.reach)
+                rows = _Round(number, buckets, order, ctx.window)
                 q, k, v, g = (rows.sort(x) for x in (query, key, value, grad))
                 q, sums, means = q.mul_(scale), rows.sort(total).unsqueeze(2), rows.sort(mean).unsqueeze(2)
                 d_query, d_key, d_value = (torch.zeros_like(x, dtype=total.dtype) for x in (q, k, v))

@@ -19,14 +19,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.kernels.chunks import groups_at_once
-from attentions.kernels.numerics import neg_inf, softmax_gradient
+from attentions.kernels.numerics import mask_value, softmax_gradient
 from attentions.kernels.operator import differentiable_operator
 from attentions.kernels.recurrence import recurrence_states, uses_triton
 
 BLOCK = 32
 """Tokens per block, whose products with each other are formed."""
 
-SPAN, SPAN_ELSEWHERE = 256, 1024
+SPAN, DEVICE_SPAN = 256, 1024
 """Tokens per span on a CPU and on other devices, where launches cost more: multiples of BLOCK."""
 
 LARGEST = 600.0
@@ -125,7 +125,7 @@ def _parts(query: Tensor) -> list[_Part]:
 
 
 def _span_size(x: Tensor) -> int:
-    return SPAN if x.device.type == "cpu" else SPAN_ELSEWHERE
+    return SPAN if x.device.type == "cpu" else DEVICE_SPAN
 
 
 def _in_blocks(part: _Part, dtype: torch.dtype, *tensors: Tensor) -> Tensor:
@@ -177,7 +177,7 @@ def _form(
     q, tokens = blocks[0], blocks[1:]
     logits = torch.bmm(tokens.flatten(1, 3), compress).view(*tokens.shape[:-1], -1)
     if empty is not None:
-        logits.masked_fill_(empty, neg_inf(logits.dtype))
+        logits.masked_fill_(empty, mask_value(logits.dtype))
     share = logits.softmax(dim=-2)
     block_mean = share.mT @ tokens
     logits = logits.double()

@@ -122,7 +122,7 @@ def in_chunks(
     return torch.stack(rows)
 
 
-def each_length(function: Callable[..., Tensor], heads: Sequence[Tensor], mask: Tensor | None) -> Tensor:
+def by_length(function: Callable[..., Tensor], heads: Sequence[Tensor], mask: Tensor | None) -> Tensor:
     """Return ``function(*heads)``, called once per sequence length, without the padding on the right.
 
     This is for methods that depend on the length of a sequence. ``heads`` are [B, ..., N, E] and ``mask`` is [B, N].

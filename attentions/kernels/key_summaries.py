@@ -31,7 +31,7 @@ def later(position: Tensor, num_keys: int) -> Tensor:
     return (torch.arange(num_keys, device=position.device) > position.unsqueeze(-1)).unsqueeze(1)
 
 
-def to_blocks(num_keys: int, size: int) -> int:
+def count_blocks(num_keys: int, size: int) -> int:
     """Return the number of blocks that ``num_keys`` keys fill, the last one perhaps in part."""
     return -(-num_keys // size)
 

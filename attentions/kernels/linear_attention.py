@@ -125,7 +125,7 @@ class FeatureMap(Protocol):
         ...
 
 
-def away_from_zero(x: Tensor, smallest: float) -> Tensor:
+def safe_denominator(x: Tensor, smallest: float) -> Tensor:
     """Return ``x`` with absolute values below ``smallest`` raised to it, signs kept, for use as a denominator."""
     return torch.where(x.abs() < smallest, torch.full_like(x, smallest).copysign(x), x)
 
@@ -198,7 +198,7 @@ class MeanOfQueries(torch.autograd.Function):
         output = query.new_empty(*query.shape[:3], sums.shape[-1])
         for piece in chunk_slices(query):
             features = kind.forward(query[:, :, piece], _cut(factors, piece))
-            divisor = away_from_zero(_masses(features, mass), smallest)
+            divisor = safe_denominator(_masses(features, mass), smallest)
             output[:, :, piece] = (features @ sums).div_(divisor)
         ctx.save_for_backward(query, factors, sums, mass)
         ctx.kind, ctx.smallest = kind, smallest
@@ -213,7 +213,7 @@ class MeanOfQueries(torch.autograd.Function):
         with torch.autocast(query.device.type, enabled=False):
             for piece in chunk_slices(query):
                 features = ctx.kind.forward(query[:, :, piece], _cut(factors, piece))
-                divisor = away_from_zero(_masses(features, mass), ctx.smallest)
+                divisor = safe_denominator(_masses(features, mass), ctx.smallest)
                 g = grad[:, :, piece] / divisor
                 features_grad = g @ sums.transpose(-2, -1)
                 share = (features * features_grad).sum(dim=-1, keepdim=True).div_(divisor)

@@ -21,7 +21,7 @@ def upcast(x: Tensor) -> Tensor:
     return x.to(accumulation_dtype(x.dtype))
 
 
-def neg_inf(dtype: torch.dtype = torch.float32) -> float:
+def mask_value(dtype: torch.dtype = torch.float32) -> float:
     """Return the logit of a hidden key. It is finite, so that sums and differences of a few of them are not NaN."""
     return max(-1e30, torch.finfo(dtype).min / 4)
 
@@ -38,13 +38,13 @@ def masked_softmax(logits: Tensor, masked: Tensor | None) -> Tensor:
     """Return the softmax over the last dimension, zero where ``masked`` (bool, broadcast), even where that is all."""
     if masked is None:
         return logits.softmax(dim=-1)
-    return logits.masked_fill(masked, neg_inf(logits.dtype)).softmax(dim=-1).masked_fill(masked, 0.0)
+    return logits.masked_fill(masked, mask_value(logits.dtype)).softmax(dim=-1).masked_fill(masked, 0.0)
 
 
 def attention_weights(logits: Tensor, hidden: Tensor | None, dropout: float) -> Tensor:
     """Return the softmax over the last dimension, zero where ``hidden``, or equal weights where all keys are hidden."""
     if hidden is not None:
-        logits = logits.masked_fill(hidden, neg_inf(logits.dtype))
+        logits = logits.masked_fill(hidden, mask_value(logits.dtype))
     return F.dropout(logits.softmax(dim=-1), dropout)
 
 

@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from attentions.kernels.chunks import dropout_factor, dropout_seed
-from attentions.kernels.numerics import accumulation_dtype, neg_inf, softmax_gradient, upcast
+from attentions.kernels.numerics import accumulation_dtype, mask_value, softmax_gradient, upcast
 
 Tokens = slice | Tensor
 """A slice of the sequence, indices [n], or indices [H, n] where heads see different tokens."""
@@ -103,7 +103,7 @@ def tiled_attention(
 def by_key(logits: Tensor) -> Tensor:
     """Skew logits by distance [..., n, W] to logits by key [..., n, n + W - 1], hidden where no distance applies."""
     n, num_distances = logits.shape[-2:]
-    padded = F.pad(logits, (0, n), value=neg_inf(logits.dtype)).flatten(-2)
+    padded = F.pad(logits, (0, n), value=mask_value(logits.dtype)).flatten(-2)
     return padded[..., : n * (n + num_distances - 1)].unflatten(-1, (n, -1))
 
 
@@ -155,7 +155,7 @@ def _weights(plan: Plan, x: Inputs, block: Block, of: _Operands) -> Tensor:
     # Out of place and joined afterwards: products into a slice of a tensor run once per head.
     logits = torch.bmm(qu * scale, k.mT) if bias is None else torch.baddbmm(bias, qu, k.mT, alpha=scale)
     if block.hidden is not None:
-        hidden = torch.zeros_like(block.hidden, dtype=logits.dtype).masked_fill_(block.hidden, neg_inf(logits.dtype))
+        hidden = torch.zeros_like(block.hidden, dtype=logits.dtype).masked_fill_(block.hidden, mask_value(logits.dtype))
         logits.unflatten(0, (batch, -1)).add_(hidden)
     if plan.key_mask is not None:
         logits.unflatten(0, (batch, -1)).add_(plan.key_mask[:, None, None, block.keys])

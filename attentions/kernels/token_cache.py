@@ -11,13 +11,13 @@ from torch import Tensor
 from cab.attention import DecodeState
 
 
-def no_tokens(batch_size: int, like: Tensor, **shapes: tuple[int, ...]) -> DecodeState:
+def empty_cache(batch_size: int, like: Tensor, **shapes: tuple[int, ...]) -> DecodeState:
     """Return an empty cache of tensors [B, H, 0, ...] from the shapes (H, ...), with the mask ``hidden`` [B, 0]."""
     empty = {name: like.new_empty(batch_size, heads, 0, *rest) for name, (heads, *rest) in shapes.items()}
     return {**empty, "hidden": like.new_zeros(batch_size, 0, dtype=torch.bool)}
 
 
-def with_tokens(state: DecodeState, padding: Tensor | None, **new: Tensor) -> DecodeState:
+def append_tokens(state: DecodeState, padding: Tensor | None, **new: Tensor) -> DecodeState:
     """Return the cache with new tensors [B, H, T, ...] appended by name; padding [B, T] is hidden."""
     count = next(iter(new.values())).shape[2]
     if padding is None:
@@ -34,7 +34,7 @@ def masked_tokens(state: DecodeState, num_new: int) -> Tensor:
     return hidden[:, None, None] | later
 
 
-def in_order(state: DecodeState, *names: str) -> DecodeState:
+def padding_last(state: DecodeState, *names: str) -> DecodeState:
     """Move the hidden tokens of a cache to its end, so that the index of a token is its position."""
     order = state["hidden"].to(torch.uint8).argsort(dim=1, stable=True)
     ordered = {name: gather_tokens(state[name], order) for name in names}

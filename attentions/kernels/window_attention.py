@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from attentions.kernels.numerics import accumulation_dtype, neg_inf
+from attentions.kernels.numerics import accumulation_dtype, mask_value
 from attentions.kernels.over_blocks import Block, Inputs, Plan, over_blocks
 
 if TYPE_CHECKING:  # importing it loads the compiler, which takes longer than torch itself
@@ -53,7 +53,7 @@ class Distances(NamedTuple):
     """Relative positions of a sliding window: q_i k_j / sqrt(E) becomes (q_i + u)(k_j + p_(i-j)) / sqrt(E) + s_(i-j).
 
     The first distance is ``left``, the last one -``right``; W = left + right + 1. A distance with the bias
-    :func:`neg_inf` is hidden.
+    :func:`mask_value` is hidden.
     """
 
     embeddings: Tensor
@@ -141,7 +141,7 @@ def _in_chunks(block: Block, chunks: Chunks, offset: int, num_slots: int, like: 
 
 
 def _hidden(where: Tensor, dtype: torch.dtype) -> Tensor:
-    return torch.zeros_like(where, dtype=dtype).masked_fill_(where, neg_inf(dtype))
+    return torch.zeros_like(where, dtype=dtype).masked_fill_(where, mask_value(dtype))
 
 
 def window_attention(

@@ -9,7 +9,7 @@ from torch import Tensor
 from attentions.abc import ABCAttention
 from attentions.kernels import causal_abc as kernel, chunks
 from attentions.kernels.causal_abc import BLOCK, causal_abc
-from attentions.kernels.numerics import neg_inf
+from attentions.kernels.numerics import mask_value
 
 
 def build(scale: float = 1.0, num_landmarks: int = 5) -> ABCAttention:
@@ -61,7 +61,7 @@ def test_gradients_reach_through_the_memory() -> None:
     torch.manual_seed(3)
     query, key, value = torch.randn(3, 1, 2, 75, 4, dtype=torch.float64).requires_grad_()
     compress = torch.randn(2, 4, 3, dtype=torch.float64, requires_grad=True)
-    mass = torch.full((2, 1, 2, 3), neg_inf(), dtype=torch.float64)
+    mass = torch.full((2, 1, 2, 3), mask_value(), dtype=torch.float64)
     mean = torch.zeros(2, 1, 2, 3, 4, dtype=torch.float64)
     leaves = [query, key, value, compress]
     whole, *memory = causal_abc(query, key, value, compress, None, mass, mean)
@@ -99,6 +99,6 @@ def test_operators_are_well_formed(padded: bool) -> None:
     heads = [torch.randn(2, 1, 40, 4, requires_grad=True) for _ in range(3)]
     compress = torch.randn(2, 4, 3, requires_grad=True)
     padding = torch.rand(2, 40) < 0.3 if padded else None
-    mass = torch.full((2, 2, 1, 3), neg_inf(), dtype=torch.float64)
+    mass = torch.full((2, 2, 1, 3), mask_value(), dtype=torch.float64)
     mean = torch.zeros(2, 2, 1, 3, 4)
     torch.library.opcheck(torch.ops.cab.causal_abc.default, (*heads, compress, padding, mass, mean))

@@ -28,7 +28,7 @@ class PublishedChunks(ReformerAttention):
     def attend(self, query: Tensor, key: Tensor, value: Tensor, _padding: PaddingMasks, **draws: Tensor) -> Tensor:
         buckets = self.assign(query, **draws)[0]
         position = torch.arange(query.shape[2])
-        chunk = buckets.argsort(dim=-1, stable=True).argsort(dim=-1) // self.reach.left
+        chunk = buckets.argsort(dim=-1, stable=True).argsort(dim=-1) // self.bucket_window.left
         behind = chunk.unsqueeze(-1) - chunk.unsqueeze(-2)
         seen = (behind >= 0) & (behind <= 1) & (position < position[:, None])
         logits = query @ key.mT * self.scale

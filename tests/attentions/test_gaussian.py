@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from attentions import yoso as collisions
 from attentions.gaussian import SkyformerAttention, SoftAttention
-from attentions.kernels import collisions
 from attentions.yoso import HashedAttention
 from cab import build_attention
 from tests.attentions.agreement import (

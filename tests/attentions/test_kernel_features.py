@@ -16,7 +16,7 @@ from attentions.kernels.linear_attention import (
     Reweighted,
     Taylor,
     Trigonometric,
-    away_from_zero,
+    safe_denominator,
     unit,
 )
 from attentions.random_features import RandomFeatureAttention
@@ -120,7 +120,7 @@ def test_dpfp_is_the_delta_rule_where_there_is_an_order(pattern: str, update: st
 
 
 def test_denominators_keep_their_sign() -> None:
-    found = away_from_zero(torch.tensor([-5.0, -1e-9, -0.0, 0.0, 1e-9, 5.0]), 1e-6)
+    found = safe_denominator(torch.tensor([-5.0, -1e-9, -0.0, 0.0, 1e-9, 5.0]), 1e-6)
     torch.testing.assert_close(found, torch.tensor([-5.0, -1e-6, -1e-6, 1e-6, 1e-6, 5.0]))
 
 

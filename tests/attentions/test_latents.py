@@ -9,7 +9,7 @@ import torch
 
 from attentions import efficient
 from attentions.efficient import BLOCK, read_cumulative_means
-from attentions.kernels.numerics import neg_inf
+from attentions.kernels.numerics import mask_value
 from attentions.linformer import LinformerAttention
 from cab import PaddingMasks, UserError, build_attention
 from cab.registry.registries import ATTENTIONS
@@ -62,7 +62,7 @@ def test_running_means_of_equal_keys_are_means() -> None:
     value = torch.randn(1, 2, 70, 3, dtype=torch.float64)
     read = torch.rand(1, 2, 70, 4, dtype=torch.float64).softmax(dim=-1)
     logits = torch.full((1, 2, 70, 4), 5.0, dtype=torch.float64)
-    mass, mean = torch.full((1, 2, 4), neg_inf(), dtype=torch.float64), torch.zeros(1, 2, 4, 3, dtype=torch.float64)
+    mass, mean = torch.full((1, 2, 4), mask_value(), dtype=torch.float64), torch.zeros(1, 2, 4, 3, dtype=torch.float64)
     output, mass, mean = read_cumulative_means(read, logits, value, mass, mean)
     count = torch.arange(1, 71).unsqueeze(-1)
     torch.testing.assert_close(output, value.cumsum(dim=2) / count)

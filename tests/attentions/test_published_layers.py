@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attentions.bases.token_shift import TokenShift
-from attentions.rwkv import RWKV6Attention, RWKV7Attention, default_rank
+from attentions.rwkv import RWKV6Attention, RWKV7Attention, TokenShift, default_rank
 from cab import LayerPosition, build_attention
 from cab.training import parameter_groups
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attentions.bases.token_shift import TokenShift
+from attentions.rwkv import TokenShift
 from cab import Attention, LayerPosition, PaddingMasks, UserError, build_attention
 from tests.attentions.agreement import (
     assert_forms_agree,
