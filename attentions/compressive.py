@@ -5,7 +5,7 @@ Shapes: B batch, H heads, N tokens, D width, E head dimension, L segment, M memo
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +18,8 @@ from attentions.kernels.numerics import attention_weights
 from attentions.kernels.relative import segment_attention
 from attentions.kernels.token_cache import packed
 from attentions.transformer_xl import RelativeAttention
-from cab import DecodeState, PaddingMasks, Pattern, register_attention
-from cab.attention import CommonArguments, Decoded, SoftmaxLimit
+from cab import DecodeState, PaddingMasks, register_attention
+from cab.attention import NUM_TOKENS, CommonArguments, Decoded
 from cab.padding import take_rows
 
 
@@ -49,6 +49,7 @@ class CompressiveAttention(RelativeAttention, SparseDecoding):
         position: ``relative``, or ``none`` to remove the positions.
     """
 
+    softmax_options: ClassVar = {"segment": NUM_TOKENS, "position": "none"}
     parameter_budget = 0.4  # the convolution, c D^2, and W_R, as published
     has_exact_gradient = False
     has_constant_size_state = True
@@ -73,10 +74,6 @@ class CompressiveAttention(RelativeAttention, SparseDecoding):
         tokens = segment + memory + factor - 2
         self.max_kept = tokens + compressed + tokens // factor
         self.compress = nn.Conv1d(self.embed_dim, self.embed_dim, factor, stride=factor)
-
-    @classmethod
-    def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        return SoftmaxLimit(({"segment": num_tokens, "position": "none"},))
 
     def key_side_inputs(self, x: Tensor) -> dict[str, Tensor]:
         """Return the detached inputs, from which the memories are computed."""

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from attentions.kernels.numerics import upcast
 from attentions.softmax import VanillaAttention
 from cab import LayerPosition, Pattern, UserError, register_attention
-from cab.attention import SINGLE_LAYER, CommonArguments, SoftmaxLimit
+from cab.attention import SINGLE_LAYER, CommonArguments
 
 
 @register_attention("differential", patterns="NS CS NC CC", complexity="n^2", paper="Ye et al. 2025")
@@ -30,6 +30,7 @@ class DifferentialAttention(VanillaAttention):
     ``dropout`` is not used (as released): the norm would undo it. Decoding keeps every key and value.
     """
 
+    softmax_options = None
     recent = 0  # the cache is one block of keys
 
     def __init__(self, *, layer_position: LayerPosition = SINGLE_LAYER, **common: Unpack[CommonArguments]) -> None:
@@ -44,10 +45,6 @@ class DifferentialAttention(VanillaAttention):
         self.initial = 0.8 - 0.6 * math.exp(-0.3 * layer_position.index)
         self.lambdas = nn.Parameter(0.1 * torch.randn(2, 2, self.width))
         self.norm = nn.RMSNorm(2 * self.width, eps=1e-5)
-
-    @classmethod
-    def softmax_limit(cls, _pattern: Pattern, _num_tokens: int) -> SoftmaxLimit | None:
-        return None
 
     @property
     def weight_dropout(self) -> float:

@@ -5,7 +5,7 @@ Shapes: B batch, H heads, N targets, M keys, E width of a head, f factor, P pool
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from attentions.kernels.chunks import by_length, in_chunks
 from attentions.kernels.numerics import attention_weights
 from attentions.transformer_xl import RelativeAttention
 from cab import PaddingMasks, Pattern, register_attention
-from cab.attention import CommonArguments, SoftmaxLimit
+from cab.attention import CommonArguments
 from cab.padding import lengths
 
 
@@ -37,6 +37,8 @@ class FunnelAttention(RelativeAttention):
         position: ``relative`` (in NS) or ``none``.
     """
 
+    softmax_options: ClassVar = {"factor": 1, "position": "none"}
+
     def __init__(self, *, factor: int = 2, position: str = "relative", **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)
         check_at_least(1, factor=factor)
@@ -44,10 +46,6 @@ class FunnelAttention(RelativeAttention):
         if position == "none" or self.pattern is Pattern.NC:
             self.remove_positions()
         self.factor = factor
-
-    @classmethod
-    def softmax_limit(cls, _pattern: Pattern, _num_tokens: int) -> SoftmaxLimit:
-        return SoftmaxLimit(({"factor": 1, "position": "none"},))
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         outputs, n, f = [], query.shape[1], self.factor

@@ -5,7 +5,7 @@ Shapes: B batch, H heads, N tokens, E width of a head.
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from attentions.bases.options import check_at_least
 from attentions.bases.sparse import SparseAttention
 from attentions.kernels.over_blocks import Block, tiled_attention
 from cab import Pattern, register_attention
-from cab.attention import CommonArguments, SoftmaxLimit
+from cab.attention import NUM_TOKENS, CommonArguments
 
 
 @register_attention("image_local", patterns="NS CS", complexity="n", paper="Parmar et al. 2018")
@@ -37,6 +37,7 @@ class ImageLocalAttention(SparseAttention):
         flange_height, flange_width: tokens around the block in 2D.
     """
 
+    softmax_options: ClassVar = {"block": NUM_TOKENS}
     has_constant_size_state = True
 
     def __init__(
@@ -60,10 +61,6 @@ class ImageLocalAttention(SparseAttention):
         self.height, self.block_width = (block_height, block_width) if width else (block, 1)
         self.margin_above, self.margin_side = (flange_height, flange_width) if width else (memory, 0)
         self.max_kept = (self.height + self.margin_above) * self.width
-
-    @classmethod
-    def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        return SoftmaxLimit(({"block": num_tokens},))
 
     def is_visible(self, query: Tensor, key: Tensor, _length: int) -> Tensor:
         (row, column), (key_row, key_column) = ((x // self.width, x % self.width) for x in (query, key))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from attentions.kernels.key_summaries import average, segment_means, segments
 from attentions.kernels.layers import depthwise_conv, value_convolution
 from attentions.kernels.numerics import mask_value, upcast
 from cab import Attention, PaddingMasks, Pattern, register_attention
-from cab.attention import CommonArguments, SoftmaxLimit
+from cab.attention import NUM_TOKENS, CommonArguments, SoftmaxLimit
 from cab.padding import lengths
 
 ITERATIONS = 6
@@ -34,6 +34,7 @@ class NystromAttention(Attention):
         logit_scale: ``sqrt`` for q . k / sqrt(E); ``linear`` for the released q . k / E.
     """
 
+    softmax_options: ClassVar = {"num_landmarks": NUM_TOKENS}
     requires_right_padding = True
 
     def __init__(
@@ -51,10 +52,6 @@ class NystromAttention(Attention):
         self.num_landmarks = num_landmarks
         self.logit_factor = self.scale if logit_scale == "sqrt" else 1.0 / self.head_dim
         self.conv = value_convolution(self.num_heads, conv_kernel_size)
-
-    @classmethod
-    def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        return SoftmaxLimit(({"num_landmarks": num_tokens},))
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         dtype = query.dtype

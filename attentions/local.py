@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from attentions.bases.options import check_at_least, check_choice
 from attentions.kernels.token_cache import gather_tokens
 from attentions.kernels.window_attention import Window, window_attention
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
-from cab.attention import CommonArguments, Decoded, SoftmaxLimit
+from cab.attention import NUM_TOKENS, CommonArguments, Decoded
 from cab.padding import lengths
 
 
@@ -29,6 +29,7 @@ class LocalAttention(Attention):
             NS w keys on each side and the token, 2 w + 1; CS the w keys that end with it.
     """
 
+    softmax_options: ClassVar = {"window_size": NUM_TOKENS, "extent": "per_side"}
     requires_right_padding = True
     selects_tokens = True
     has_constant_size_state = True
@@ -43,10 +44,6 @@ class LocalAttention(Attention):
         else:
             left = window_size // 2 if total else window_size
             self.window = Window(left, window_size - 1 - left if total else window_size)
-
-    @classmethod
-    def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        return SoftmaxLimit(({"window_size": num_tokens, "extent": "per_side"},))
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         # In the causal pattern padding is on the right, where no real target looks.

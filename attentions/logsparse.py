@@ -6,7 +6,7 @@ Shapes: B batch, N tokens, D width, w kernel_size.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from attentions.kernels.chunks import dropout_factor, dropout_seed, groups_at_on
 from attentions.kernels.numerics import accumulation_dtype, mask_value, softmax_gradient
 from attentions.kernels.operator import differentiable_operator
 from cab import DecodeState, PaddingMasks, Pattern, UserError, register_attention
-from cab.attention import CommonArguments, Decoded, SoftmaxLimit
+from cab.attention import NUM_TOKENS, CommonArguments, Decoded
 from cab.padding import lengths, take_rows
 
 
@@ -40,6 +40,8 @@ class LogSparseAttention(SparseAttention):
         kernel_size: inputs w per query and key; values above 1 add 2 (w - 1) D^2 parameters.
     """
 
+    softmax_options: ClassVar = {"local": NUM_TOKENS}
+
     def __init__(
         self, *, local: int = 1, restart: int = 0, kernel_size: int = 1, **common: Unpack[CommonArguments]
     ) -> None:
@@ -55,10 +57,6 @@ class LogSparseAttention(SparseAttention):
             self.q_proj, self.k_proj = (
                 NeighborProjection(self.embed_dim, self.kernel_size, self.pattern is Pattern.CS) for _ in range(2)
             )
-
-    @classmethod
-    def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        return SoftmaxLimit(({"local": num_tokens},))
 
     def is_visible(self, query: Tensor, key: Tensor, _length: int) -> Tensor:
         back = query - key

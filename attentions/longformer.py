@@ -5,7 +5,7 @@ Shapes: B batch, H heads, N tokens, D width, E width of a head, g global tokens,
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from attentions.bases.sparse import SparseAttention
 from attentions.kernels.chunks import by_length
 from attentions.kernels.window_attention import Slots, Window, window_attention
 from cab import PaddingMasks, Pattern, register_attention
-from cab.attention import CommonArguments, SoftmaxLimit
+from cab.attention import NUM_TOKENS, CommonArguments
 
 
 @register_attention("longformer", patterns="NS CS", complexity="n", paper="Beltagy et al. 2020")
@@ -36,6 +36,7 @@ class LongformerAttention(SparseAttention):
         share_global: no projections of their own for the global tokens, which are 3 D^2 parameters.
     """
 
+    softmax_options: ClassVar = {"window": NUM_TOKENS, "share_global": True}
     has_constant_size_state = True
     parameter_budget = 0.2  # three more projections, as published: 17% of GPT-2
 
@@ -59,10 +60,6 @@ class LongformerAttention(SparseAttention):
                 linear = nn.Linear(self.embed_dim, self.embed_dim)
                 linear.load_state_dict(getattr(self, f"{name}_proj").state_dict())
                 self.add_module(f"global_{name}_proj", linear)
-
-    @classmethod
-    def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        return SoftmaxLimit(({"window": num_tokens, "share_global": True},))
 
     def key_side_inputs(self, x: Tensor) -> dict[str, Tensor]:
         """Compute queries of the global tokens, and the keys and values that they attend to, [B, N, D]."""

@@ -6,7 +6,7 @@ Shapes: B batch, H heads, N targets, M keys, E width of a head.
 from __future__ import annotations
 
 import functools
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +16,8 @@ from attentions.bases.options import check_choice
 from attentions.kernels.chunks import chunk_size
 from attentions.kernels.numerics import attention_weights, recompute_upcast
 from attentions.softmax import VanillaAttention
-from cab import Pattern, register_attention
-from cab.attention import CommonArguments, SoftmaxLimit
+from cab import register_attention
+from cab.attention import CommonArguments
 
 
 @register_attention("luong", patterns="NS CS NC CC", complexity="n^2", paper="Luong et al. 2015")
@@ -37,6 +37,8 @@ class LuongAttention(VanillaAttention):
         scaled: whether scores are divided by sqrt(E).
     """
 
+    softmax_options: ClassVar = {"score": "dot", "scaled": True}
+
     def __init__(self, *, score: str = "general", scaled: bool = False, **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)
         check_choice(("dot", "general", "concat"), score=score)
@@ -50,10 +52,6 @@ class LuongAttention(VanillaAttention):
         if score == "concat":
             self.score_vector = nn.Parameter(torch.empty(self.num_heads, 1, self.head_dim))
             nn.init.xavier_uniform_(self.score_vector)
-
-    @classmethod
-    def softmax_limit(cls, _pattern: Pattern, _num_tokens: int) -> SoftmaxLimit:
-        return SoftmaxLimit(({"score": "dot", "scaled": True},))
 
     def logits(self, query: Tensor, key: Tensor) -> Tensor:
         if self.score == "dot":

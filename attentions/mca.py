@@ -5,7 +5,7 @@ Shapes: B batch, H heads, N targets, M keys, E width of a head, c tokens of a gr
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from attentions.bases.options import check_at_least, check_choice
 from attentions.kernels.token_cache import packed, take_tokens
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
-from cab.attention import CommonArguments, Decoded, SoftmaxLimit
+from cab.attention import CommonArguments, Decoded
 from cab.padding import lengths
 
 
@@ -31,6 +31,7 @@ class MemoryCompressedAttention(Attention):
         reduction: ``conv`` for a convolution, ``mean`` for the mean of a group's tokens, without parameters.
     """
 
+    softmax_options: ClassVar = {"factor": 1, "reduction": "mean"}
     requires_right_padding = True
     unused_parameters = ("q_proj.", "k_proj.", "compress_k.", "compress_v.")
 
@@ -44,10 +45,6 @@ class MemoryCompressedAttention(Attention):
                 nn.Conv1d(self.embed_dim, self.embed_dim, factor, stride=factor, groups=self.num_heads)
                 for _ in range(2)
             )
-
-    @classmethod
-    def softmax_limit(cls, _pattern: Pattern, _num_tokens: int) -> SoftmaxLimit:
-        return SoftmaxLimit(({"factor": 1, "reduction": "mean"},))
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         if self.pattern is Pattern.CS:

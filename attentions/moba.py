@@ -5,7 +5,7 @@ Shapes: B batch, H heads, N tokens, E width of a head, J blocks.
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor
@@ -15,8 +15,8 @@ from attentions.bases.pairwise import PairwiseAttention
 from attentions.kernels.key_summaries import block_means, count_blocks, expand_blocks, largest, pad_blocks
 from attentions.kernels.numerics import masked_softmax
 from attentions.kernels.token_cache import append_tokens, padding_last
-from cab import DecodeState, PaddingMasks, Pattern, register_attention
-from cab.attention import CommonArguments, Decoded, SoftmaxLimit
+from cab import DecodeState, PaddingMasks, register_attention
+from cab.attention import NUM_TOKENS, CommonArguments, Decoded
 from cab.padding import lengths
 
 
@@ -35,16 +35,13 @@ class BlockMixtureAttention(PairwiseAttention):
         top_k: blocks that a target takes, its own among them.
     """
 
+    softmax_options: ClassVar = {"block_size": 4, "top_k": NUM_TOKENS}
     selects_tokens = True
 
     def __init__(self, *, block_size: int = 512, top_k: int = 3, **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)
         check_at_least(1, block_size=block_size, top_k=top_k)
         self.block_size, self.top_k = block_size, top_k
-
-    @classmethod
-    def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        return SoftmaxLimit(({"block_size": 4, "top_k": num_tokens},))
 
     def weigh(self, query: Tensor, key: Tensor, _masked: Tensor | None, count: Tensor) -> Tensor:
         """Return weights [B, H, n, m] of the keys, the last of which target i sees is number ``count`` - 1."""

@@ -5,7 +5,7 @@ Shapes: B batch, H heads, N tokens, E width of a head, S pooled tokens, w kernel
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +16,8 @@ from attentions.kernels.chunks import by_length
 from attentions.kernels.numerics import mask_value
 from attentions.kernels.over_blocks import Block, tiled_attention
 from attentions.kernels.window_attention import Window, window_attention
-from cab import Attention, PaddingMasks, Pattern, UserError, register_attention
-from cab.attention import CommonArguments, SoftmaxLimit
+from cab import Attention, PaddingMasks, UserError, register_attention
+from cab.attention import NUM_TOKENS, CommonArguments
 
 BLOCK = 128
 """Queries that share the pooled tokens around them."""
@@ -38,6 +38,7 @@ class PoolingformerAttention(Attention):
         pooling: ldconv or mean.
     """
 
+    softmax_options: ClassVar = {"window": NUM_TOKENS, "pooled_window": 0}
     requires_right_padding = True
     selects_tokens = True
 
@@ -64,10 +65,6 @@ class PoolingformerAttention(Attention):
             self.kernels = nn.Parameter(torch.empty(2, self.num_heads, self.head_dim, kernel_size))
             for kernel in self.kernels.flatten(0, 1):
                 nn.init.xavier_uniform_(kernel)
-
-    @classmethod
-    def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        return SoftmaxLimit(({"window": num_tokens, "pooled_window": 0},))
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         n = query.shape[1]

@@ -6,7 +6,7 @@ Shapes: B batch, H heads, N tokens, E width of a head, u selected queries, s sam
 from __future__ import annotations
 
 import math
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from attentions.bases.options import check_at_least, check_choice
 from attentions.kernels.numerics import accumulation_dtype
 from cab import Attention, PaddingMasks, Pattern, UserError, register_attention
-from cab.attention import CommonArguments, SoftmaxLimit
+from cab.attention import NUM_TOKENS, CommonArguments
 from cab.padding import lengths
 
 QUERIES = 128
@@ -48,6 +48,7 @@ class ProbSparseAttention(Attention):
             and so mixes positions.
     """
 
+    softmax_options: ClassVar = {"factor": NUM_TOKENS}
     requires_right_padding = True
 
     def __init__(
@@ -69,10 +70,6 @@ class ProbSparseAttention(Attention):
         self.mean_over = mean_over
         self.sampled = sampled
         self.mix = mix
-
-    @classmethod
-    def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        return SoftmaxLimit(({"factor": num_tokens},))
 
     def sample_noise(self, query: Tensor, _key: Tensor, padding: PaddingMasks) -> dict[str, Tensor]:
         """Draw positions [B, 1 or N, u] of sampled keys; a shorter sequence uses the first of its own u."""

@@ -5,7 +5,7 @@ Shapes: B batch, H heads, N tokens, D width, E width of a head, k or C clusters,
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from attentions.kernels.chunks import by_length
 from attentions.kernels.token_cache import gather_tokens
 from attentions.kernels.window_attention import Window, window_attention
 from cab import Attention, PaddingMasks, Pattern, register_attention
-from cab.attention import CommonArguments, SoftmaxLimit
+from cab.attention import NUM_TOKENS, CommonArguments, SoftmaxLimit
 
 
 @register_attention("routing", patterns="NS CS", complexity="n", paper="Roy et al. 2021")
@@ -197,6 +197,7 @@ class ClusterFormerAttention(Attention):
         decay: of the centers.
     """
 
+    softmax_options: ClassVar = {"chunk_size": NUM_TOKENS}
     requires_right_padding = True
     selects_tokens = True
     centroids: Tensor
@@ -209,10 +210,6 @@ class ClusterFormerAttention(Attention):
         check_fraction(decay=decay)
         self.num_clusters, self.chunk_size, self.decay = num_clusters, chunk_size, decay
         self.register_buffer("centroids", torch.randn(num_clusters, self.embed_dim))
-
-    @classmethod
-    def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        return SoftmaxLimit(({"chunk_size": num_tokens},))
 
     @torch.no_grad()
     def key_side_inputs(self, x: Tensor) -> dict[str, Tensor]:

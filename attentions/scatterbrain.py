@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from attentions.kernels.numerics import mask_value, recompute, upcast
 from attentions.kernels.token_cache import gather_tokens
 from attentions.random_features import feature_means, orthogonal_gaussians
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
-from cab.attention import CommonArguments, Decoded, SoftmaxLimit
+from cab.attention import NUM_TOKENS, CommonArguments, Decoded
 from cab.padding import lengths
 
 CPU_BLOCK, DEVICE_BLOCK = 64, 512
@@ -51,6 +51,7 @@ class ScatterbrainAttention(Attention):
         num_features: r, with both signs counted; even. Released runs have 16 to 64.
     """
 
+    softmax_options: ClassVar = {"window": NUM_TOKENS}
     requires_right_padding = True
     has_constant_size_state = True
     weights: Tensor
@@ -63,10 +64,6 @@ class ScatterbrainAttention(Attention):
         self.window_after = 0 if self.pattern is Pattern.CS else window
         half = orthogonal_gaussians(self.num_heads, num_features // 2, self.head_dim)
         self.register_buffer("weights", torch.cat([half, -half], dim=1))
-
-    @classmethod
-    def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        return SoftmaxLimit(({"window": num_tokens},))
 
     def logarithms(self, x: Tensor) -> Tensor:
         """Return log phi of x that is divided by E^(1/4) already, [..., H, N, E] to [..., H, N, r]."""

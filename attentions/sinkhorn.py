@@ -5,7 +5,7 @@ Shapes: B batch, H heads, N tokens, E width of a head, J blocks, b tokens of a b
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from attentions.kernels.key_summaries import block_means
 from attentions.kernels.numerics import mask_value, upcast
 from attentions.kernels.token_cache import append_tokens, empty_cache, padding_last
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
-from cab.attention import CommonArguments, Decoded, SoftmaxLimit
+from cab.attention import NUM_TOKENS, CommonArguments, Decoded
 from cab.padding import lengths
 
 QUERIES_AT_ONCE = 64
@@ -43,6 +43,7 @@ class SinkhornAttention(Attention):
         temperature: divisor of the scores, above 0.
     """
 
+    softmax_options: ClassVar = {"block_size": NUM_TOKENS}
     requires_right_padding = True
 
     def __init__(
@@ -52,11 +53,6 @@ class SinkhornAttention(Attention):
         check_at_least(1, block_size=block_size, iterations=iterations)
         check_positive(temperature=temperature)
         self.block_size, self.iterations, self.temperature = block_size, iterations, temperature
-
-    @classmethod
-    def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        """Return options with one block; in NS it is sorted to itself, so every key occurs twice."""
-        return SoftmaxLimit(({"block_size": num_tokens},))
 
     def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
         """Return the scores [..., T, J] of summaries [..., T, E] and [..., J, E]."""

@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from attentions.bases.options import check_choice
 from attentions.kernels.numerics import mask_value
 from cab import Attention, DecodeState, PaddingMasks, Pattern, UserError, register_attention
-from cab.attention import CommonArguments, Decoded, SoftmaxLimit
+from cab.attention import CommonArguments, Decoded
 
 SINKS = ("none", "one", "learned")
 
@@ -32,6 +32,7 @@ class VanillaAttention(Attention):
             logit of 0 (Miller 2023); ``learned``, one per head with initial value 0 (OpenAI 2025, gpt-oss).
     """
 
+    softmax_options: ClassVar = {}
     recent: ClassVar[int] = 64
     """Decoded tokens that are kept apart from the long cache, so that a step does not copy the whole of it."""
 
@@ -68,10 +69,6 @@ class VanillaAttention(Attention):
 
     def split_heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-
-    @classmethod
-    def softmax_limit(cls, _pattern: Pattern, _num_tokens: int) -> SoftmaxLimit | None:
-        return SoftmaxLimit(({},))
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         if self.pattern is Pattern.CS:

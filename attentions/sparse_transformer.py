@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from attentions.kernels.grid2d import along_both, along_columns, along_rows
 from attentions.kernels.over_blocks import Block, tiled_attention
 from attentions.kernels.window_attention import Window, window_attention
 from cab import Pattern, UserError, register_attention
-from cab.attention import CommonArguments, SoftmaxLimit
+from cab.attention import NUM_TOKENS, CommonArguments
 
 
 @register_attention("sparse_transformer", patterns="NS CS", complexity="n^2", paper="Child et al. 2019")
@@ -44,6 +44,8 @@ class SparseTransformerAttention(SparseAttention):
             rest.
     """
 
+    softmax_options: ClassVar = {"stride": NUM_TOKENS, "summary": 1}
+
     def __init__(
         self,
         *,
@@ -60,10 +62,6 @@ class SparseTransformerAttention(SparseAttention):
         if summary < 1 or (layout == "fixed" and 0 < stride < summary):
             raise UserError(f"summary must be between 1 and stride ({stride}), got {summary}")
         self.layout, self.stride, self.summary, self.spreads = layout, stride, summary, spread == "heads"
-
-    @classmethod
-    def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        return SoftmaxLimit(({"stride": num_tokens, "summary": 1},))
 
     def width(self, length: int) -> int:
         return self.stride or math.ceil(math.sqrt(length))
@@ -138,15 +136,13 @@ class AxialAttention(SparseAttention):
         spread: ``heads``; or ``merged``, one softmax over row and column for all heads.
     """
 
+    softmax_options: ClassVar = {"width": NUM_TOKENS, "spread": "merged"}
+
     def __init__(self, *, width: int = 64, spread: str = "heads", **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)
         check_choice(("heads", "merged"), spread=spread)
         check_stride("width", width, self.pattern)
         self.width, self.spreads = width, spread == "heads"
-
-    @classmethod
-    def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        return SoftmaxLimit(({"width": num_tokens, "spread": "merged"},))
 
     def width_for(self, length: int) -> int:
         return self.width or math.ceil(math.sqrt(length))

@@ -5,7 +5,7 @@ Shapes: B batch, H heads, N tokens, D width, E width of a head, L segment, M mem
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from attentions.bases.sparse import SparseAttention
 from attentions.kernels.numerics import accumulation_dtype
 from attentions.kernels.relative import all_pairs_attention, segment_attention
 from cab import Attention, PaddingMasks, Pattern, register_attention
-from cab.attention import CommonArguments, SoftmaxLimit
+from cab.attention import NUM_TOKENS, CommonArguments
 
 
 class RelativeAttention(Attention):
@@ -91,6 +91,7 @@ class TransformerXLAttention(RelativeAttention, SparseAttention):
         position: ``relative``; ``none`` leaves u, v and W_R out.
     """
 
+    softmax_options: ClassVar = {"segment": NUM_TOKENS, "position": "none"}
     has_constant_size_state = True
 
     def __init__(
@@ -105,10 +106,6 @@ class TransformerXLAttention(RelativeAttention, SparseAttention):
         self.segment, self.memory = segment, memory
         self.max_kept = segment + memory
         self.has_exact_gradient = self.pattern is Pattern.NS
-
-    @classmethod
-    def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        return SoftmaxLimit(({"segment": num_tokens, "position": "none"},))
 
     def key_side_inputs(self, x: Tensor) -> dict[str, Tensor]:
         """Return keys and values of the memory: equal numbers, without a gradient to the inputs."""

@@ -21,7 +21,7 @@ from attentions.kernels.layers import MergedNorm
 from attentions.kernels.numerics import upcast
 from attentions.kernels.recurrence import recurrence
 from cab import Attention, DecodeState, LayerPosition, PaddingMasks, Pattern, register_attention
-from cab.attention import SINGLE_LAYER, CommonArguments, Decoded, SoftmaxLimit
+from cab.attention import NUM_TOKENS, SINGLE_LAYER, CommonArguments, Decoded
 from cab.padding import lengths
 
 KERNELS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -201,6 +201,7 @@ class DiagAttention(SparseAttention):
             reflected and rotated by their position in the block.
     """
 
+    softmax_options: ClassVar = {"block_size": NUM_TOKENS}
     has_constant_size_state = True
 
     def __init__(
@@ -218,10 +219,6 @@ class DiagAttention(SparseAttention):
         self.max_kept = block_size - 1
         self.norm = MergedNorm("none" if self.is_softmax else "simplerms", self.embed_dim)
         self.rotary = make_rotary(positions, self.head_dim)
-
-    @classmethod
-    def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        return SoftmaxLimit(({"block_size": num_tokens},))
 
     def is_visible(self, query: Tensor, key: Tensor, _length: int) -> Tensor:
         seen = query // self.block_size == key // self.block_size

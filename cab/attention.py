@@ -54,6 +54,10 @@ class SoftmaxLimit:
     tolerance: float = 1e-5
 
 
+NUM_TOKENS = "the number of tokens"
+"""The value of an option in ``softmax_options`` that is to be as large as the sequence is long."""
+
+
 class CommonArguments(TypedDict):
     """The constructor arguments that all attentions share, for ``**common: Unpack[CommonArguments]``."""
 
@@ -116,6 +120,7 @@ class Attention(TrainableModule):
         uses_key: False for a method whose weights depend on targets and positions alone, so that in cross patterns
             the output depends on ``value`` and not on ``key``.
         max_self_contribution: how much of an output's change may come from its own token at initialization.
+        softmax_options: options with which it equals softmax attention, see :meth:`softmax_limit`.
         parameter_budget: parameters it may add to a backbone, as a fraction of it (CAB's rule: a tenth).
 
     Args:
@@ -142,6 +147,7 @@ class Attention(TrainableModule):
     float32_devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
     uses_key: ClassVar[bool] = True
     max_self_contribution: ClassVar[float] = 0.93
+    softmax_options: ClassVar[Mapping[str, Any] | None] = None
     parameter_budget: ClassVar[float] = 0.1
 
     q_proj: nn.Linear
@@ -173,9 +179,11 @@ class Attention(TrainableModule):
             self.add_module(name, linear)
 
     @classmethod
-    def softmax_limit(cls, _pattern: Pattern, _num_tokens: int) -> SoftmaxLimit | None:
+    def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit | None:
         """Return options with which it equals softmax attention on that many tokens; None if there are none."""
-        return None
+        if cls.softmax_options is None:
+            return None
+        return SoftmaxLimit(({k: num_tokens if v == NUM_TOKENS else v for k, v in cls.softmax_options.items()},))
 
     def query_side_inputs(self, _query: Tensor) -> dict[str, Tensor]:
         """Compute additional inputs of ``attend`` from the targets' inputs [B, N, D]."""
