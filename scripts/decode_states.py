@@ -6,9 +6,9 @@ import csv
 
 import torch
 
-from cab.files.config_folders import CONFIGS
 from cab.registry.build import measure_decode_state
 from cab.registry.registries import ATTENTIONS
+from cab.registry.tables import CONFIGS
 
 FILE = CONFIGS / "decode_states.csv"
 

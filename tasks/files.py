@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from cab import UserError
-from cab.data.sources import data_set, fetch_hint
 from cab.files.cache import checksums
 
 
@@ -25,6 +24,8 @@ def find_data(name: str, data_root: Path | None, *files: str, instead: str = "da
     Raises:
         UserError: there is none; the message contains the command that downloads the data set.
     """
+    from cab.data.sources import data_set, fetch_hint  # generated data need none
+
     folders = data_set(name).folders
     if data_root is None:
         raise UserError(

@@ -24,7 +24,7 @@ from cab.analysis.subject import Subject, with_heads
 from cab.attention import Attention
 from cab.config.run_config import Choice
 from cab.errors import UserError
-from cab.records.record import DEFAULT_ENGINE
+from cab.records.identity import DEFAULT_ENGINE
 from cab.runner.cell import Cell
 from cab.runner.engine import Run, StepObserver, find_engine
 from cab.runner.failures import DivergedError

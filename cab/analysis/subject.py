@@ -17,7 +17,7 @@ from cab.records.record import Record, weights_path
 from cab.runner.batches import DeviceBatches
 from cab.runner.cell import Cell
 from cab.runner.engine import make_backbone, make_initial_backbone
-from cab.runner.weights import load_network
+from cab.runner.folder import load_network
 
 
 @dataclass(frozen=True)

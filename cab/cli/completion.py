@@ -8,9 +8,9 @@ import itertools
 
 import yaml
 
-from cab.files.config_folders import CONFIGS
 from cab.patterns import Pattern
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
+from cab.registry.tables import CONFIGS
 
 RUN_FLAGS = ("-m", "--dry-run", "--explain", "--retry", "--cfg")
 

@@ -13,7 +13,7 @@ from cab.errors import UserError
 from cab.files.disk import check_writable, sanitize_text
 from cab.files.text_table import text_table
 from cab.metric import Metric
-from cab.records.origin import Origin
+from cab.records.identity import Origin
 from cab.records.record import Record, Status
 
 
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Return 0 if all scores are equal, else 1."""
     from cab.runner.cell import Cell
-    from cab.runner.existing_records import check_names
+    from cab.runner.report import check_names
     from cab.runner.run import run_cell
 
     if args.results_dir and args.results_dir.resolve() == args.result.resolve().parent:

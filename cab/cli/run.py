@@ -14,7 +14,8 @@ from cab.cli.terminal import log_to_terminal
 from cab.errors import UserError, unknown_name
 from cab.files.text_table import print_rows, text_table
 from cab.records.record import CELL, Record, Status
-from cab.records.results import DEFAULT_DIR, LEGEND, mark_unverified
+from cab.records.verified import LEGEND, mark_unverified, verdict, verified_codes
+from cab.registry.tables import run_defaults
 from cab.runner.folder import parse_retried
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def run(arguments: list[str]) -> int:
     suite, tunes = _suite_of(overrides)
     flags.multirun = flags.multirun or suite is not None
     from cab.config.compose import check_overrides, compose
-    from cab.runner.progress import report_waiting
+    from cab.files.cache import report_waiting
 
     sweeps = [check_overrides(each, sweep=flags.multirun) for each in (suite or [overrides])]
     is_sweep = flags.multirun or not {"cluster=local", "cluster=slurm"}.isdisjoint(sweeps[0])
@@ -113,7 +114,7 @@ def _retry(overrides: Sequence[str], statuses: Sequence[str]) -> int:
     from cab.cli.status import status_rows
     from cab.runner.launch import retry_cells  # imports torch
 
-    results_dir = Path(overrides[-1].removeprefix(RESULTS_DIR)) if overrides else DEFAULT_DIR
+    results_dir = Path(overrides[-1].removeprefix(RESULTS_DIR) if overrides else run_defaults()["results_dir"])
     report = retry_cells(results_dir, statuses)
     report.log_end()
     print_rows(status_rows(results_dir), as_csv=False)
@@ -209,8 +210,6 @@ def _signed_name(record: Record) -> str:
 
 
 def _is_unverified(record: Record) -> bool:
-    from cab.records.verified import verdict, verified_codes
-
     return verdict(record, verified_codes()) == "no"
 
 

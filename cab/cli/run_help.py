@@ -10,9 +10,9 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from cab.files.config_folders import CONFIGS
 from cab.registry.options import argument_texts
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, Entry, Registry
+from cab.registry.tables import CONFIGS
 
 TEXT = """\
 usage: cab run task=TASK dataset=DATASET attention=ATTENTION pattern=PATTERN [KEY=VALUE ...]

@@ -137,7 +137,8 @@ def _without_row(subjects: Sequence[Subject], args: argparse.Namespace) -> list[
 
 def _subjects(args: argparse.Namespace, patterns: Sequence[Pattern]) -> Iterator[Subject]:
     """Yield every attention in every pattern to verify; user errors are raised before the first check runs."""
-    from cab.registry.registries import ATTENTIONS, entry_of_file, is_file
+    from cab.registry.files import entry_of_file
+    from cab.registry.registries import ATTENTIONS, is_file
     from cab.verification import subject_of
     from cab.verification.foreign import ForeignModule, subject_class
     from cab.verification.suite import runs_in_float32

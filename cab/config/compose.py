@@ -25,13 +25,12 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from cab.config.run_config import KEYS, REGISTRIES, DataConfig, TrainerConfig
+from cab.config.run_config import KEYS, REGISTRIES, DataConfig
 from cab.errors import UnsupportedError, UserError, first_line, unknown_name
-from cab.files.config_folders import CONFIGS, config_folders
 from cab.patterns import LONG_NAMES, Pattern
 from cab.registry.options import annotations_of, check_names
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, is_file, name_of_file
-from cab.registry.tables import read_table, tuned_options
+from cab.registry.tables import CONFIGS, config_folders, read_table, tuned_options
 
 USUAL_CHOICES = {"trainer": "default", "logger": "csv", "cluster": "none"}
 """Default choices of the groups that are folders of configs/."""
@@ -46,13 +45,11 @@ def compose(overrides: Sequence[str]) -> dict[str, Any]:
     """
     overrides = check_overrides(overrides)
     with hydra_context():
-        container = OmegaConf.to_container(hydra.compose("run", overrides=overrides), resolve=True)
-    assert isinstance(container, dict)
-    missing = sorted(_missing(container))
-    if missing:
+        config: Any = OmegaConf.to_container(hydra.compose("run", overrides=overrides), resolve=True)
+    if missing := sorted(_missing(config)):
         raise UserError(f"no value for {', '.join(missing)}")
-    check_preset(container["preset"], task=container["task"]["name"], backbone=container["backbone"]["name"])
-    return {str(key): value for key, value in container.items()}
+    _check_preset(config["preset"], task=config["task"]["name"], backbone=config["backbone"]["name"])
+    return {str(key): value for key, value in config.items()}
 
 
 @contextlib.contextmanager
@@ -159,34 +156,40 @@ def check_overrides(arguments: Iterable[str], *, sweep: bool = False) -> list[st
         ValueError: an unknown task, dataset, backbone, attention, pattern or preset, with the nearest name; or
             one that is missing, with the names to choose from.
     """
-    arguments = [_quoted_file(_short_patterns(argument)) for argument in arguments]
+    arguments = [_normalized(argument) for argument in arguments]
     parsed = parse_overrides(arguments)
-    for place, override in enumerate(parsed):
+    for index, override in enumerate(parsed):
         _check_key(override)
         if override.is_sweep_override() and not sweep:
-            raise UserError(f"'{arguments[place]:.80}' has several values; add -m to run them all: `cab run -m ...`")
+            raise UserError(f"'{arguments[index]:.80}' has several values; add -m to run them all: `cab run -m ...`")
         if override.key_or_group == "attention" and not override.is_sweep_override():
-            arguments[place] = f"attention={quoted(name_of_file(str(override.value())))}"
+            arguments[index] = f"attention={quoted(name_of_file(str(override.value())))}"
     chosen: dict[str, list[str]] = {}
     for override in parsed:  # of a group that is named twice, both values are checked
-        chosen.setdefault(override.key_or_group, []).extend(_choices(override))
-    _check_names("task", chosen.get("task"), TASKS.names(), needed=not sweep)
+        chosen.setdefault(override.key_or_group, []).extend(names_of(override))
+    required = () if sweep else ("task", "dataset", "backbone", "attention", "pattern")
+    _check_names("task", TASKS.names(), chosen, required)
     tasks = [TASKS.get(name) for name in chosen.get("task", TASKS.names())]
-    datasets = sorted({name for task in tasks for name in task.datasets})
     backbones = sorted({name for task in tasks for name in task.backbones})
     if "backbone" not in chosen and len(backbones) == 1:
         chosen["backbone"] = backbones
         arguments.append(f"backbone={backbones[0]}")
-    _check_names("dataset", chosen.get("dataset"), datasets, needed=not sweep)
-    _check_names("backbone", chosen.get("backbone"), BACKBONES.names(), needed=not sweep)
     if "attention" in chosen:
         chosen["attention"] = [ATTENTIONS.get(name).name if is_file(name) else name for name in chosen["attention"]]
-    _check_names("attention", chosen.get("attention"), ATTENTIONS.names(), needed=not sweep)
-    _check_names("pattern", chosen.get("pattern"), [str(pattern) for pattern in Pattern], needed=not sweep)
-    _check_names("preset", chosen.get("preset"), PRESETS, needed=False)
-    for group, choices in _groups_with_files().items():
-        _check_names(group, chosen.get(group), choices, needed=False)
-    _check_options(chosen, parsed)
+    choices: dict[str, Iterable[str]] = {
+        "dataset": sorted({name for task in tasks for name in task.datasets}),
+        "backbone": BACKBONES.names(),
+        "attention": ATTENTIONS.names(),
+        "pattern": list(map(str, Pattern)),
+        "preset": PRESETS,
+        **_groups_with_files(),
+    }
+    for group, names in choices.items():
+        _check_names(group, names, chosen, required)
+    for override in parsed:
+        group, _, option = override.key_or_group.partition(".")
+        if option and (group in REGISTRIES or group in USUAL_CHOICES):
+            _check_option(group, option.partition(".")[0], chosen.get(group))
     return arguments
 
 
@@ -210,20 +213,21 @@ def quoted(name: str) -> str:
     return name if is_plain else QuotedString(text=name, quote=Quote.single).with_quotes()
 
 
-def _quoted_file(argument: str) -> str:
-    """Quote the value of ``attention=FILE.py:Class`` if the file exists, so that users need not quote a single name."""
-    key, _, name = argument.partition("=")
-    file, _, class_name = name.rpartition(":")
+def names_of(override: Override) -> list[str]:
+    """Return the names that an override of a group lists."""
+    value = override.value()
+    values = value.list if isinstance(value, ChoiceSweep) else [value]
+    return [item.text if isinstance(item, QuotedString) else str(item) for item in values]
+
+
+def _normalized(argument: str) -> str:
+    """Quote the name of an existing ``FILE.py:Class``, and shorten patterns in words, such as ``causal_self``."""
+    key, _, value = argument.partition("=")
+    if key == "pattern":
+        return f"pattern={','.join(LONG_NAMES.get(name, name) for name in value.split(','))}" if value else argument
+    file, _, class_name = value.rpartition(":")
     is_one = key == "attention" and class_name.isidentifier() and os.path.isfile(file)  # noqa: PTH113
-    return f"attention={quoted(name)}" if is_one else argument
-
-
-def _short_patterns(argument: str) -> str:
-    """Replace names of patterns in words, as in ``pattern=causal_self``, by the short ones."""
-    key, equals, names = argument.partition("=")
-    if key != "pattern":
-        return argument
-    return key + equals + ",".join(LONG_NAMES.get(name, name) for name in names.split(","))
+    return f"attention={quoted(value)}" if is_one else argument
 
 
 def _check_key(override: Override) -> None:
@@ -233,67 +237,52 @@ def _check_key(override: Override) -> None:
     group, _, option = override.key_or_group.replace("/", ".").partition(".")
     if group not in KEYS:
         raise unknown_name("option", group, KEYS)
-    groups = {config.group: annotations_of(config) for config in (TrainerConfig, DataConfig)}
-    if group in groups and option:
-        check_names([option.partition(".")[0]], groups[group], group)
-    if group == "data" and not option:
-        raise UserError(f"data is a group of options: set {' or '.join(f'data.{name}' for name in groups['data'])}")
+    if group == DataConfig.group:
+        options = annotations_of(DataConfig)
+        if not option:
+            names = " or ".join(f"data.{name}" for name in options)
+            raise UserError(f"data is a group of options: set {names}")
+        check_names([option], options, group)
 
 
-def _check_names(kind: str, names: list[str] | None, known: Iterable[str], *, needed: bool) -> None:
-    if not names and needed:
-        article = "an" if kind[0] in "aeiou" else "a"
-        raise UserError(f"name {article} {kind}: {kind}=NAME, one of {', '.join(known)}")
-    for name in names or ():
-        if name not in known:
-            raise unknown_name(kind, name, known)
+def _check_names(
+    group: str, names: Iterable[str], chosen: Mapping[str, Sequence[str]], required: Sequence[str]
+) -> None:
+    """Raise UserError if a required group is not chosen, or a chosen name does not exist."""
+    if not chosen.get(group) and group in required:
+        article = "an" if group[0] in "aeiou" else "a"
+        raise UserError(f"name {article} {group}: {group}=NAME, one of {', '.join(names)}")
+    for name in chosen.get(group, ()):
+        if name not in names:
+            raise unknown_name(group, name, names)
 
 
-def _check_options(chosen: Mapping[str, list[str]], parsed: list[Override]) -> None:
-    """Raise UserError unless an option like ``attention.num_landmarks`` exists in one of the named attentions."""
-    for override in parsed:
-        group, _, option = override.key_or_group.partition(".")
-        if option and group in REGISTRIES:
-            registry = REGISTRIES[group]
-            entries = [registry.get(name) for name in chosen[group]] if group in chosen else registry.load()
-            if not any(option.partition(".")[0] in entry.options for entry in entries):
-                entries[0].check_options({option: None}, group)
-        elif option and group in _groups_with_files():
-            _check_choice_has(option.partition(".")[0], group, chosen.get(group, [USUAL_CHOICES[group]]))
-
-
-def _check_choice_has(option: str, group: str, names: Iterable[str]) -> None:
-    """Raise UserError unless one of the named choices of a group such as ``cluster`` has the option."""
-    choices = _groups_with_files()[group]
-    if any(option in choices[name] for name in names):
+def _check_option(group: str, option: str, names: Sequence[str] | None) -> None:
+    """Raise UserError unless one of the named choices of a group has the option, as in ``attention.num_landmarks``."""
+    if group in REGISTRIES:
+        registry = REGISTRIES[group]
+        entries = [registry.get(name) for name in names] if names else registry.load()
+        if not any(option in entry.options for entry in entries):
+            entries[0].check_options({option: None}, group)
         return
-    owners = [name for name, options in choices.items() if option in options]
+    choices = _groups_with_files()[group]
+    if any(option in choices[name] for name in names or [USUAL_CHOICES[group]]):
+        return
+    owners = [f"{group}={name}" for name, options in choices.items() if option in options]
     if owners:
-        raise UserError(f"{group}.{option} requires {' or '.join(f'{group}={name}' for name in owners)}")
-    check_names([option], dict.fromkeys(each for options in choices.values() for each in options), group)
+        raise UserError(f"{group}.{option} requires {' or '.join(owners)}")
+    check_names([option], {name for options in choices.values() for name in options}, group)
 
 
 @functools.cache
 def _groups_with_files() -> Mapping[str, Mapping[str, tuple[str, ...]]]:
     """Return the choices of the groups that are folders of configs/, each with its options."""
-    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    choices: dict[str, dict[str, tuple[str, ...]]] = {}
     for group in USUAL_CHOICES:
         files = [path for folder in config_folders() for path in sorted((folder / group).glob("*.yaml"))]
         contents = {path.stem: yaml.safe_load(path.read_text()) for path in files}
-        found[group] = {name: tuple(key for key in content if key != "name") for name, content in contents.items()}
-    return found
-
-
-def _choices(override: Override) -> list[str]:
-    value = override.value()
-    if isinstance(value, ChoiceSweep):
-        return [text_of(item) for item in value.list]
-    return [str(value)]
-
-
-def text_of(value: Any) -> str:
-    """Return a value of a list in an override as text."""
-    return value.text if isinstance(value, QuotedString) else str(value)
+        choices[group] = {name: tuple(key for key in content if key != "name") for name, content in contents.items()}
+    return choices
 
 
 def _missing(value: Any, name: str = "") -> Iterator[str]:
@@ -304,11 +293,8 @@ def _missing(value: Any, name: str = "") -> Iterator[str]:
         yield from _missing(inner, f"{name}.{key}" if name else str(key))
 
 
-def check_preset(preset: str, *, task: str, backbone: str) -> None:
-    """Unsupported, naming the file that is missing, when the task has no recipe or the backbone no size for it.
-
-    The published sizes are the constructor's defaults: ``paper`` needs no file of a size.
-    """
+def _check_preset(preset: str, *, task: str, backbone: str) -> None:
+    """Raise UnsupportedError if the task has no recipe, or the backbone no size; ``paper`` has the default sizes."""
     for path in (f"recipe/{task}/{preset}.yaml", *([f"size/{backbone}/{preset}.yaml"] if preset != "paper" else [])):
         if not any((folder / path).is_file() for folder in config_folders()):
             raise UnsupportedError(

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple,
 from annotated_types import Gt, Interval
 
 from cab.errors import UserError, unknown_name
-from cab.files.config_folders import run_defaults
 from cab.patterns import Pattern
 from cab.records.record import LARGEST_SEED, Status
 from cab.registry.options import (
@@ -27,6 +26,7 @@ from cab.registry.options import (
     checked_options,
 )
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, Registry
+from cab.registry.tables import run_defaults
 
 if TYPE_CHECKING:
     import torch
@@ -57,11 +57,7 @@ class OptionGroup:
 
     @classmethod
     def parse(cls, options: Mapping[str, Any]) -> Self:
-        """Create the group from plain values.
-
-        Raises:
-            UserError: an option is unknown or missing, or a value does not match its annotation.
-        """
+        """Create the group from plain values; UserError for an option that is unknown, missing or invalid."""
         check_complete(options, annotations_of(cls), cls.group, defaults=cls.defaults())
         return cls(**options)
 
@@ -201,11 +197,7 @@ CLUSTERS: Mapping[str, type[ClusterConfig]] = {"none": ClusterConfig, "local": L
 
 
 def parse_cluster(group: Mapping[str, Any]) -> ClusterConfig:
-    """Return the cluster for a name and its options.
-
-    Raises:
-        UserError: the cluster is unknown, or an option is unknown or not of its annotation.
-    """
+    """Return the cluster for a name and its options."""
     options = dict(group)
     name = options.pop("name")
     if name not in CLUSTERS:
@@ -265,12 +257,9 @@ class RunConfig:
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> RunConfig:
-        """Check and parse the plain values of a composed configuration.
-
-        Raises:
-            UserError: a key is missing or unknown, or a value does not match its annotation.
-        """
-        from cab.registry.build import parse_other_attention, parse_spec  # imports torch
+        """Check and parse the plain values of a composed configuration."""
+        from cab.backbone import AttentionSpec  # imports torch
+        from cab.registry.build import parse_other_attention
 
         check_complete(config, KEYS)
         plain = checked_options(config, KEYS, defaults=run_defaults())
@@ -287,7 +276,7 @@ class RunConfig:
         plain |= {"trainer": vars(trainer), "data": vars(data), "pattern": str(pattern)}
         parsed = {group: _choice(plain[group]) for group in ("task", "backbone", "logger")} | {
             "dataset": plain["dataset"]["name"],
-            "attention": parse_spec(plain["attention"]),
+            "attention": AttentionSpec(*_choice(plain["attention"])),
             "trainer": trainer,
             "cluster": parse_cluster(plain["cluster"]),
             "pattern": pattern,

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from cab.errors import UserError, unknown_name
-from cab.files.config_folders import config_folders
+from cab.registry.tables import config_folders
 
 
 @dataclass(frozen=True, kw_only=True)

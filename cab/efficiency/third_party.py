@@ -19,7 +19,7 @@ from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import AttentionSubject
 from cab.errors import UserError
 from cab.patterns import Pattern
-from cab.registry.registries import load_object
+from cab.registry.files import load_object
 
 CHECKOUT = Path(__file__).resolve().parents[2] / "benchmarks" / "third_party"
 INDEX = "index.csv"

@@ -1,14 +1,21 @@
-"""Cache of prepared data: each entry is built once, atomically, by one of any number of processes."""
+"""Cache of prepared data: each entry is built once, atomically, by one of any number of processes.
+
+Also the progress of slow work.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import logging
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +25,12 @@ from tqdm import tqdm
 from cab.errors import UserError
 from cab.files.disk import disk_errors
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
+
+FIRST_REPORT, LATER_REPORTS = 10.0, 30.0
+"""Seconds until :func:`report_waiting` reports, and between its reports after that."""
 
 
 def cache_root() -> Path:
@@ -99,3 +111,23 @@ def checksums(paths: Sequence[Path]) -> dict[str, str]:
 def progress(items: Iterable[T], title: str) -> Iterable[T]:
     """Return the items, with a progress bar if stderr is a terminal."""
     return tqdm(items, desc=title, file=sys.stderr, disable=not sys.stderr.isatty(), leave=False)
+
+
+@contextlib.contextmanager
+def report_waiting(title: str) -> Iterator[None]:
+    """Log at intervals that the block is still running; nothing if it is fast."""
+    started, ended = time.monotonic(), threading.Event()
+
+    def watch() -> None:
+        pause = FIRST_REPORT
+        while not ended.wait(pause):
+            log.info("%s: %.0f s so far", title, time.monotonic() - started)
+            pause = LATER_REPORTS
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from cab.files.config_folders import CONFIGS
 from cab.paper.published import read_csv, rows
 from cab.patterns import Pattern
 from cab.records.verified import COMMITTED, read_rows
 from cab.registry.registries import ATTENTIONS
+from cab.registry.tables import CONFIGS
 
 UNSOUND, UNDEFINED, LEFT_OUT = "unsound", "undefined", "left out"
 """Verdicts on a pattern that no attention supports, each with a reason."""

@@ -25,7 +25,7 @@ from annotated_types import Ge, Le
 from cab.errors import UserError, first_line
 from cab.files.disk import replacing
 from cab.metric import STRICT, Metric
-from cab.registry.registries import is_file
+from cab.records.identity import attention_files, cell_hash, identity_of, other_engine
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -42,67 +42,8 @@ CELL = ("task", "dataset", "config_variant", "backbone", "pattern", "attention",
 """Keys of a cell; ``config_variant`` distinguishes variants of a data set, such as univariate and multivariate."""
 COMPARISON_KEY = CELL[:4]
 """Keys whose values must be equal for the metrics of two attentions to be comparable."""
-RUN_KEYS = ("results_dir", "data_root", "data", "device", "force", "retry", "logger", "cluster", "engine", "profile")
-"""Keys that specify where and how a cell runs; all other keys identify it and determine its hash."""
-MACHINE_KEYS = ("checkpoint_every", "micro_batch_size", "num_workers", "strategy")
-"""Settings of the trainer that are adapted to the machine.
-
-Of these, ``micro_batch_size`` can change the result (:class:`cab.records.origin.Origin`).
-"""
-DEFAULT_ENGINE = "torch"
-
 Count = Annotated[int, Ge(0), Le(2**63)]
 Amount = Annotated[float, Ge(0)]
-
-
-def identity_of(
-    config: Mapping[str, Any],
-    *,
-    task_version: int,
-    initial_weights: Mapping[str, Any],
-    programs: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
-    """Return what :func:`cell_hash` hashes.
-
-    Args:
-        config: resolved configuration.
-        task_version: version of the task's evaluation protocol.
-        initial_weights: identification of the weights that training starts from; empty for random ones.
-        programs: hashes of the code of :func:`attention_files`: files of one name can be different programs.
-    """
-    keys = {key: value for key, value in config.items() if key not in RUN_KEYS}
-    keys["trainer"] = measured(keys["trainer"])
-    keys |= {"programs": dict(programs)} if programs else {}
-    return {**keys, **other_engine(config), **initial_weights, "task_version": task_version}
-
-
-def attention_files(config: Mapping[str, Any]) -> list[str]:
-    """Return the names of the attentions of a configuration that are classes in files."""
-    others = config.get("other_attention") or ()
-    specs = [config["attention"], *(others.values() if isinstance(others, Mapping) else [others])]
-    names = [spec["name"] if isinstance(spec, Mapping) else spec for spec in specs]
-    return sorted({name for name in names if name and is_file(name)})
-
-
-def measured(trainer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of the trainer that determine the result: all but :data:`MACHINE_KEYS`."""
-    return {name: value for name, value in trainer.items() if name not in MACHINE_KEYS}
-
-
-def other_engine(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the engine if it is not the default, since a cell with another engine is a different cell."""
-    return {} if config["engine"] == DEFAULT_ENGINE else {"engine": config["engine"]}
-
-
-def with_engine(variant: str, config: Mapping[str, Any]) -> str:
-    """Return the variant of the data set, followed by the engine if it is not the default."""
-    return " ".join(filter(None, (variant, *other_engine(config).values())))
-
-
-def cell_hash(identity: Mapping[str, Any]) -> str:
-    """Return the name of a run: the first 16 hexadecimal digits of the SHA-256 of its cell's identity."""
-    plain = json.loads(json.dumps(identity))  # as in a record, where all keys are text
-    return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
 
 
 class Status(StrEnum):
@@ -156,7 +97,7 @@ class RunMetadata:
     """Metadata of a run that does not depend on its outcome.
 
     Attributes:
-        hash: name of the run, see :func:`cab.records.record.cell_hash`.
+        hash: name of the run, see :func:`cab.records.identity.cell_hash`.
         cell: values of :data:`CELL`.
         task_version: version of the task's evaluation protocol.
         config: complete resolved configuration.

@@ -27,6 +27,10 @@ COMMITTED = Path(__file__).resolve().parents[2] / "results" / "verified.csv"
 
 QUICK, FULL = "quick", "full"
 
+UNVERIFIED_MARK = "†"
+"""Precedes the name of an unverified attention."""
+LEGEND = f"{UNVERIFIED_MARK} not verified: the code has not passed `cab verify` in this pattern"
+
 
 @dataclass(frozen=True)
 class Row:
@@ -127,6 +131,11 @@ def verdict(record: Record, verified: Container[tuple[str, str]]) -> str:
     if not record.attention_code:
         return "no" if record.verified is False else "unknown"
     return "yes" if (record.attention_code, record.cell["pattern"]) in verified else "no"
+
+
+def mark_unverified(name: str, verdict: str) -> str:
+    """Return the name, after a dagger if the verdict is ``no``."""
+    return f"{UNVERIFIED_MARK} {name}" if verdict == "no" else name
 
 
 def remembered() -> Path:

@@ -109,13 +109,15 @@ def build_backbone(
     pattern = Pattern.parse(pattern)
     spec = parse_spec(attention)
     check_pattern(spec, pattern)
-    entry = BACKBONES.get(name)
-    entry.check_options(options, "backbone")
-    backbone: Backbone = entry.cls(
-        make_attention=AttentionFactory(pattern, spec, parse_other_attention(other_attention), make_attention),
-        **options,
-    )
-    check_slot(name, pattern, {slot for _, slot in backbone.attention_layers()})
+    BACKBONES.get(name).check_options(options, "backbone")
+    factory = AttentionFactory(pattern, spec, parse_other_attention(other_attention), make_attention)
+    return make_backbone(name, factory, options)
+
+
+def make_backbone(name: str, factory: AttentionFactory, options: Mapping[str, Any]) -> Backbone:
+    """Build a backbone from options that are checked; see :func:`build_backbone`."""
+    backbone: Backbone = BACKBONES.get(name).cls(make_attention=factory, **options)
+    check_slot(name, factory.pattern, {slot for _, slot in backbone.attention_layers()})
     return backbone
 
 

@@ -26,13 +26,7 @@ _IGNORED_FIELDS = ("ctx", "kind", "type_comment")
 
 
 class Import(NamedTuple):
-    """One name that a file imports.
-
-    Attributes:
-        module: absolute dotted name of the module.
-        name: imported name; empty for the module itself.
-        bound: name in the importing file.
-    """
+    """One name that a file imports: the absolute module, the name in it (empty for the module), the bound name."""
 
     module: str
     name: str

@@ -15,14 +15,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Place:
-    """Location of a class definition.
-
-    Attributes:
-        module: dotted name of the module.
-        qualname: qualified name of the class.
-        file: source file, if the class was found in the source.
-        line: line of its first decorator, if the class was found in the source.
-    """
+    """Location of a class; with the file, and the line of the first decorator, if it was found in the source."""
 
     module: str
     qualname: str

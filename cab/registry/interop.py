@@ -21,16 +21,12 @@ class FlaLayer(nn.Module):
     It replaces the attention of a block in a model of fla. Padding on either side, packed sequences, prompts in chunks
     and beam search are supported.
 
-    Attributes:
-        attention: the attention.
-
     Args:
         name: name of a registered attention, or ``FILE.py:Class``.
         hidden_size: width D of inputs and outputs.
         num_heads: number of heads; must divide ``hidden_size``.
         layer_idx: index of the layer in the cache.
-        options: other arguments of :func:`cab.build_attention`: ``dropout``, ``layer_position``, and options of the
-            attention.
+        options: other arguments of :func:`cab.build_attention`.
 
     Raises:
         UserError: the name is unknown, the attention does not support pattern CS, or an option or dimension is invalid.
@@ -118,12 +114,8 @@ MODULE = "cab_attention"
 """Name of the attention, with its own parameters, in each attention layer of the model."""
 
 
-class Part(nn.Module):
-    """One of three equal parts of the last dimension; replaces a projection.
-
-    Args:
-        index: 0, 1 or 2.
-    """
+class ThirdOf(nn.Module):
+    """Return one of three equal parts of the last dimension; replaces a projection."""
 
     def __init__(self, index: int) -> None:
         super().__init__()
@@ -133,12 +125,8 @@ class Part(nn.Module):
         return x.chunk(3, dim=-1)[self.index]
 
 
-class Heads(nn.Identity):
-    """The merged heads themselves; replaces the last projection.
-
-    Args:
-        in_features: width of the merged heads.
-    """
+class MergedHeads(nn.Identity):
+    """Return the merged heads, of width ``in_features``, themselves; replaces the last projection."""
 
     def __init__(self, in_features: int) -> None:
         super().__init__()
@@ -164,8 +152,8 @@ def use_in_transformers(name: str, **options: Any) -> str:
     except ImportError as error:
         raise UserError(f"cannot import transformers ({error}); install it: `pip install transformers`") from error
     check_depends_on_heads(name, options)
-    words = "_".join([name, *(f"{option}_{value}" for option, value in options.items())])
-    entry = "cab_" + "".join(letter if letter.isalnum() else "_" for letter in words)
+    words = "_".join(["cab", name, *(f"{option}_{value}" for option, value in options.items())])
+    entry = "".join(letter if letter.isalnum() else "_" for letter in words)
     entry = entry.replace("flash", "fl_ash")  # transformers requires a kernel for every name that contains "flash"
 
     def attend(
@@ -178,9 +166,13 @@ def use_in_transformers(name: str, **options: Any) -> str:
         is_causal: bool | None = None,
         **_unused: Any,
     ) -> tuple[Tensor, None]:
-        causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-        pattern = Pattern.CS if causal else Pattern.NS
-        return attend_heads(module, name, options, pattern, (query, key, value), attention_mask, scaling), None
+        if not hasattr(module, MODULE):
+            causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+            pattern = Pattern.CS if causal else Pattern.NS
+            _, num_heads, _, head_dim = query.shape
+            module.add_module(MODULE, bare_attention(name, options, pattern, num_heads, head_dim).to(query))
+        attention = module.get_submodule(MODULE).train(module.training)
+        return attend_heads(attention, query, key, value, attention_mask, scaling), None
 
     AttentionInterface.register(entry, attend)
     AttentionMaskInterface.register(entry, mask_of_real_keys)
@@ -193,47 +185,35 @@ def mask_of_real_keys(*, attention_mask: Tensor | None = None, **_unused: Any) -
 
 
 def attend_heads(
-    module: nn.Module,
-    name: str,
-    options: Mapping[str, Any],
-    pattern: Pattern,
-    heads: tuple[Tensor, Tensor, Tensor],
-    real: Tensor | None,
-    scaling: float | None,
+    attention: nn.Module, query: Tensor, key: Tensor, value: Tensor, real: Tensor | None, scaling: float | None
 ) -> Tensor:
     """Return outputs [B, T, H, E] of the last T tokens, for queries [B, H, T, E] and keys and values [B, G, M, E].
 
     Args:
-        module: attention layer of the model, in which the attention is stored.
-        name: name of the attention.
-        options: options of the attention.
-        pattern: CS or NS.
-        heads: queries, keys and values; G divides H.
+        attention: the attention, see :func:`bare_attention`.
+        query: queries.
+        key: keys; G divides H.
+        value: values.
         real: mask [B, M] of keys that are not padding, or None.
         scaling: factor of query-key products in the model; default: 1 / sqrt(E).
     """
-    query, key, value = heads
-    _, num_heads, tokens, head_dim = query.shape
-    if not hasattr(module, MODULE):
-        module.add_module(MODULE, bare_attention(name, options, pattern, num_heads, head_dim).to(query))
-    attention = module.get_submodule(MODULE).train(module.training)
+    num_heads, num_tokens, head_dim = query.shape[1:]
     factor = 1.0 if scaling is None else scaling * math.sqrt(head_dim)
-    earlier = query.new_zeros(*query.shape[:2], key.shape[2] - tokens, head_dim)
-    groups = num_heads // key.shape[1]
-    repeated = [x.repeat_interleave(groups, dim=1) for x in (key, value)]
-    parts = [torch.cat([earlier, query * factor], dim=2), *repeated]
-    inputs = torch.cat([x.transpose(1, 2).flatten(2) for x in parts], dim=-1)
+    earlier = query.new_zeros(*query.shape[:2], key.shape[2] - num_tokens, head_dim)
+    key, value = (x.repeat_interleave(num_heads // x.shape[1], dim=1) for x in (key, value))
+    heads = torch.cat([earlier, query * factor], dim=2), key, value
+    inputs = torch.cat([x.transpose(1, 2).flatten(2) for x in heads], dim=-1)
     mask = None if real is None else ~real[:, : inputs.shape[1]].bool()
     output = attention(inputs, query_padding_mask=mask)
-    return output[:, -tokens:].unflatten(-1, (num_heads, head_dim))
+    return output[:, -num_tokens:].unflatten(-1, (num_heads, head_dim))
 
 
 def bare_attention(name: str, options: Mapping[str, Any], pattern: Pattern, num_heads: int, head_dim: int) -> Attention:
     """Return an attention without projections: inputs are queries, keys and values side by side, [B, N, 3 D]."""
     width = num_heads * head_dim
     attention = build_attention(name, pattern=pattern, embed_dim=width, num_heads=num_heads, **options)
-    attention.q_proj, attention.k_proj, attention.v_proj = (Part(index) for index in range(3))  # type: ignore[assignment]
-    attention.out_proj = Heads(width)  # type: ignore[assignment]
+    attention.q_proj, attention.k_proj, attention.v_proj = (ThirdOf(index) for index in range(3))  # type: ignore[assignment]
+    attention.out_proj = MergedHeads(width)  # type: ignore[assignment]
     attention.embed_dim = 3 * width
     return attention
 

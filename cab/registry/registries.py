@@ -11,24 +11,19 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import importlib
-import importlib.util
 import inspect
 import logging
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec
 from importlib.metadata import entry_points
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 from cab.errors import UnsupportedError, UserError, exits_as_errors, first_line, unknown_name
 from cab.patterns import Pattern
-from cab.registry.code_hash import read, source_files
 from cab.registry.index import Place, decorator_calls, module_specs
 from cab.registry.options import annotations_of, checked_options
 
@@ -54,6 +49,8 @@ class Entry(Generic[T]):
     paper: str
     place: Place
     imported: type[T] | None = field(default=None, compare=False)
+    reserved: ClassVar[frozenset[str]] = frozenset()
+    """Constructor arguments that the benchmark sets."""
 
     @functools.cached_property
     def cls(self) -> type[T]:
@@ -73,29 +70,18 @@ class Entry(Generic[T]):
     @property
     def origin(self) -> str:
         """File and line of the class."""
-        file, line = self.place.file, self.place.line
-        if file is None:
-            try:
-                file = Path(inspect.getsourcefile(self.cls) or "")
-                line = inspect.getsourcelines(self.cls)[1]
-            except (OSError, TypeError):  # defined in an interactive session
-                return self.place.module
-        return f"{_relative(file)}:{line}"
+        if self.place.file is not None:
+            return f"{_relative(self.place.file)}:{self.place.line}"
+        try:
+            return f"{_relative(Path(inspect.getsourcefile(self.cls) or ''))}:{inspect.getsourcelines(self.cls)[1]}"
+        except (OSError, TypeError):  # defined in an interactive session
+            return self.place.module
 
     @functools.cached_property
     def options(self) -> dict[str, Any]:
         """Keyword arguments of the constructor that users can set, with their defaults."""
-        parameters = inspect.signature(self.cls).parameters.values()
-        return {
-            p.name: p.default
-            for p in parameters
-            if p.kind is p.KEYWORD_ONLY and p.default is not p.empty and p.name not in self.reserved
-        }
-
-    @property
-    def reserved(self) -> frozenset[str]:
-        """Constructor arguments that the benchmark sets."""
-        return frozenset()
+        parameters = [p for p in inspect.signature(self.cls).parameters.values() if p.kind is p.KEYWORD_ONLY]
+        return {p.name: p.default for p in parameters if p.default is not p.empty and p.name not in self.reserved}
 
     def check_options(self, options: Mapping[str, Any], kind: str) -> dict[str, Any]:
         """Return the options, in the form of :func:`cab.registry.options.checked_options`.
@@ -118,13 +104,10 @@ class AttentionEntry(Entry["Attention"]):
     unsound: tuple[Pattern, ...] = ()
     complexity: str = ""
     label: str = ""
+    reserved = frozenset({"pattern", "embed_dim", "num_heads", "dropout", "layer_position"})
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "label", self.label or self.name)
-
-    @property
-    def reserved(self) -> frozenset[str]:
-        return frozenset({"pattern", "embed_dim", "num_heads", "dropout", "layer_position"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,10 +115,7 @@ class BackboneEntry(Entry["Backbone"]):
     """A registered backbone; see :func:`register_backbone`."""
 
     tasks: Mapping[str, tuple[Pattern, ...]]
-
-    @property
-    def reserved(self) -> frozenset[str]:
-        return frozenset({"make_attention"})
+    reserved = frozenset({"make_attention"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +128,7 @@ class TaskEntry(Entry["Task"]):
     in_index: bool
     report: str
     options_from_task: str
+    reserved = frozenset({"dataset"})
 
     def has_pattern(self, dataset: str, pattern: Pattern) -> bool:
         """Return whether the data set is defined for the pattern."""
@@ -157,10 +138,6 @@ class TaskEntry(Entry["Task"]):
     def backbones(self) -> Mapping[str, tuple[Pattern, ...]]:
         """Backbones that name the task or are named by it, with the patterns tested in each."""
         return {**self.names, **{b.name: b.tasks[self.name] for b in BACKBONES if self.name in b.tasks}}
-
-    @property
-    def reserved(self) -> frozenset[str]:
-        return frozenset({"dataset"})
 
 
 E = TypeVar("E", bound=Entry[Any])
@@ -286,6 +263,15 @@ def _relative(path: Path) -> Path:
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
+SYNTHETIC = "synthetic"
+"""Name of a generated data set; a task with several has names with this suffix, such as ``listops_synthetic``."""
+
+
+def is_generated(dataset: str) -> bool:
+    """Return whether the data set is generated by its task."""
+    return dataset.lower().rpartition("_")[2] == SYNTHETIC
+
+
 # --- classes in files ---
 
 
@@ -301,86 +287,6 @@ def name_of_file(target: str) -> str:
     return f"{_relative(Path(file))}{colon}{name}" if os.path.isfile(file) else target  # noqa: PTH113
 
 
-def entry_of_file(target: str) -> AttentionEntry:
-    """Return the registry entry of ``FILE.py:Class``; a class without decorator supports all patterns.
-
-    Raises:
-        UserError: as for :func:`load_object`, or the class is not a subclass of ``cab.Attention``.
-    """
-    from cab.attention import Attention
-
-    cls = load_object(target)
-    if not isinstance(cls, type) or not issubclass(cls, Attention):
-        raise UserError(f"{target} cannot be used in a network: derive it from cab.Attention")
-    registered = ATTENTIONS.entry_of(cls)
-    is_taken = cls.__name__ in ATTENTIONS and ATTENTIONS.get(cls.__name__) is not registered
-    label = target if is_taken else cls.__name__
-    if registered is not None:
-        return dataclasses.replace(registered, name=target, label=label)
-    place = Place(cls.__module__, cls.__qualname__)
-    return AttentionEntry(name=target, label=label, paper="-", place=place, imported=cls, patterns=tuple(Pattern))
-
-
-def load_object(target: str) -> Any:
-    """Import the class or function ``FILE.py:name``; the file can import other modules in its folder.
-
-    Raises:
-        UserError: the file or name does not exist, the import fails or ends the program, or the object is neither a
-            subclass of ``nn.Module`` nor a function.
-    """
-    from torch import nn
-
-    file, _, name = target.rpartition(":") if ":" in target else (target, "", "")
-    if not os.path.isfile(file):  # noqa: PTH113
-        problem = "is a folder" if os.path.isdir(file) else "does not exist"  # noqa: PTH112
-        raise UserError(f"file '{file}' {problem}; name a registered attention or FILE.py:Class")
-    path = Path(file).resolve()
-    if path.suffix != ".py":
-        raise UserError(f"file '{file}' is not imported, because its name does not end in .py; rename it")
-    for entry in ATTENTIONS:  # a file of a registered package is imported under its own name, and only once
-        if entry.place.file is not None and entry.place.file.resolve() == path:
-            _ = entry.cls
-    module = _imported(path) or _import(path, file)
-    chosen = getattr(module, name, None) if name else None
-    if inspect.isfunction(chosen) or (isinstance(chosen, type) and issubclass(chosen, nn.Module)):
-        return chosen
-    classes = {n: c for n, c in vars(module).items() if isinstance(c, type) and c.__module__ == module.__name__}
-    names = ", ".join(n for n, c in classes.items() if issubclass(c, nn.Module)) or "none"
-    missing = f"no torch.nn.Module class '{name}' in {file}" if name else f"name a class: {file}:Class"
-    raise UserError(f"{missing}; it has: {names}")
-
-
-def _imported(path: Path) -> ModuleType | None:
-    """Return the module if the file is already imported."""
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        if file and file.endswith(path.name) and Path(file).resolve() == path:
-            return module
-    return None
-
-
-def _import(path: Path, shown: str) -> ModuleType:
-    """Import a file under a unique module name, so that a file abc.py does not replace the standard module."""
-    name = f"{path.stem}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None, "a file has a spec"
-    assert spec.loader is not None, "a .py file has a loader"
-    module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.parent))
-    sys.modules[name] = module  # required by dataclasses and pickle
-    STANDALONE[name] = path
-    try:
-        files = source_files(path, None)  # read before they are executed: their hash is that of the executed code
-        with exits_as_errors():
-            spec.loader.exec_module(module)
-        if any(read.__wrapped__(file) != read(file) for file in files if file.is_relative_to(path.parent)):
-            raise RuntimeError("it was changed at the same time; repeat the command")
-    except Exception as error:
-        del sys.modules[name], STANDALONE[name]
-        raise UserError(f"cannot import {shown}: {type(error).__name__}: {error}") from error
-    return module
-
-
 class AttentionRegistry(Registry[AttentionEntry]):
     """Registry of attentions, which also resolves names of the form ``FILE.py:Class``."""
 
@@ -394,6 +300,8 @@ class AttentionRegistry(Registry[AttentionEntry]):
         name = name_of_file(name)
         key = (name, os.path.abspath(name))  # noqa: PTH100  # the name is another file in another working folder
         if key not in self._of_files:
+            from cab.registry.files import entry_of_file  # imports torch
+
             self._of_files[key] = entry_of_file(name)
         return self._of_files[key]
 
@@ -421,9 +329,13 @@ def register_attention(
         paper: source of the method, such as ``"Peng et al. 2022"``.
         unsound: patterns of published runs that the method violates; allowed for ``other_attention`` only.
     """
-    served, published = Pattern.parse_many(patterns), Pattern.parse_many(unsound)
     entry = functools.partial(
-        AttentionEntry, name=name, paper=paper, patterns=served, unsound=published, complexity=complexity
+        AttentionEntry,
+        name=name,
+        paper=paper,
+        patterns=Pattern.parse_many(patterns),
+        unsound=Pattern.parse_many(unsound),
+        complexity=complexity,
     )
     return Declaration(ATTENTIONS, entry)
 
@@ -434,8 +346,7 @@ def register_backbone(name: str, *, paper: str, tasks: Mapping[str, str] | None 
     Args:
         tasks: tasks of other packages that it supports, with the patterns tested in each: ``{"lm": "CS"}``.
     """
-    tested = {task: Pattern.parse_many(patterns) for task, patterns in (tasks or {}).items()}
-    return Declaration(BACKBONES, functools.partial(BackboneEntry, name=name, paper=paper, tasks=tested))
+    return Declaration(BACKBONES, functools.partial(BackboneEntry, name=name, paper=paper, tasks=_parsed(tasks)))
 
 
 def register_task(
@@ -460,20 +371,22 @@ def register_task(
         report: its section of the leaderboard, a :class:`cab.reports.sections.TaskSection` as ``module:NAME``.
         options_from_task: task whose tuned attention options (Table 5, the suite) it uses; default: its own.
     """
-    tested = {backbone: Pattern.parse_many(patterns) for backbone, patterns in backbones.items()}
-    some = {dataset: Pattern.parse_many(patterns) for dataset, patterns in (dataset_patterns or {}).items()}
     entry = functools.partial(
         TaskEntry,
         name=name,
         paper=paper,
         datasets=tuple(datasets.split()),
-        names=tested,
-        dataset_patterns=some,
+        names=_parsed(backbones),
+        dataset_patterns=_parsed(dataset_patterns),
         in_index=in_index,
         report=report,
         options_from_task=options_from_task or name,
     )
     return Declaration(TASKS, entry)
+
+
+def _parsed(patterns: Mapping[str, str] | None) -> dict[str, tuple[Pattern, ...]]:
+    return {name: Pattern.parse_many(text) for name, text in (patterns or {}).items()}
 
 
 DECORATORS: Mapping[str, Callable[..., Declaration[Any]]] = {

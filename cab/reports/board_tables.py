@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cab.records.results import LEGEND, UNVERIFIED_MARK
+from cab.records.verified import LEGEND, UNVERIFIED_MARK
 from cab.reports.card import card_link
 from cab.reports.suite_board import COST_PATTERNS, SuiteBoard
 from cab.reports.tables import (

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from cab.records.record import COMPARISON_KEY
-from cab.records.results import PUBLISHED, UNVERIFIED_MARK, legend
+from cab.records.results import PUBLISHED, legend
+from cab.records.verified import UNVERIFIED_MARK
 from cab.reports.card import card_link
 from cab.reports.leaderboard import COSTS, trivial_baselines
 from cab.reports.tables import (

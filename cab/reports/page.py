@@ -17,7 +17,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from cab.files.disk import sanitize_text
-from cab.records.results import LEGEND
+from cab.records.verified import LEGEND
 from cab.registry.registries import ATTENTIONS
 from cab.reports import figures
 from cab.reports.board_tables import board_table, cell_blocks

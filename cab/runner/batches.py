@@ -18,12 +18,7 @@ from cab.errors import UserError
 
 
 class Draw(NamedTuple):
-    """A micro-batch.
-
-    Attributes:
-        number: index of the micro-batch in the run, over all processes.
-        indices: items of the data set.
-    """
+    """A micro-batch: its index in the run, over all processes, and the items of the data set."""
 
     number: int
     indices: list[int]
@@ -34,13 +29,7 @@ class Shares:
     """Division of the batch of a step into micro-batches, which each process computes one after another.
 
     The batch of a step does not depend on the number of processes. The random numbers of a micro-batch only depend on
-    its size and index.
-
-    Attributes:
-        batch_size: items per step, over all processes.
-        micro_batch_size: items per micro-batch.
-        rank: rank of this process.
-        num_processes: number of processes.
+    its size and index. ``batch_size`` counts the items of all processes.
     """
 
     batch_size: int
@@ -61,9 +50,9 @@ class Shares:
             batch_size, micro_batch_size = num_items // num_processes * num_processes, None
         if batch_size < 1:
             raise UserError(f"{num_items} items cannot be divided among {num_processes} processes; use fewer")
-        own, rest = divmod(batch_size, num_processes)
-        micro = min(micro_batch_size or own, own)
-        if rest or own % micro:
+        per_process, rest = divmod(batch_size, num_processes)
+        micro = min(micro_batch_size or per_process, per_process)
+        if rest or per_process % micro:
             raise UserError(
                 f"trainer.batch_size {batch_size} must be a multiple of {num_processes} processes x "
                 f"trainer.micro_batch_size {micro}"
@@ -91,12 +80,9 @@ class StepBatches(Sampler[Draw]):
     item b of batch s is item ``s mod k`` of row b, so it continues item b of the previous batch. Remaining items are
     dropped.
 
-    Args:
-        num_items: size of the data set.
-        shares: division of each batch.
+    Attributes:
         num_steps: number of batches of the whole run.
-        seed: seed of the permutations.
-        in_rows: read contiguous rows instead of permutations.
+        start: first step; set before iterating to resume a run.
     """
 
     def __init__(self, *, num_items: int, shares: Shares, num_steps: int, seed: int, in_rows: bool = False) -> None:
@@ -106,7 +92,6 @@ class StepBatches(Sampler[Draw]):
         self.seed = seed
         self.in_rows = in_rows
         self.start = 0
-        """First step; set before iterating to resume a run."""
 
     @property
     def steps_per_epoch(self) -> int:
@@ -119,14 +104,13 @@ class StepBatches(Sampler[Draw]):
     def __iter__(self) -> Iterator[Draw]:
         epoch, order, shares = -1, torch.empty(0), self.shares
         for step in range(self.start, self.num_steps):
-            wanted, position = divmod(step, self.steps_per_epoch)
-            if wanted != epoch:
-                epoch = wanted
+            if epoch != step // self.steps_per_epoch:
+                epoch = step // self.steps_per_epoch
                 order = self._order(epoch)
-            batch = order[position * shares.batch_size : (position + 1) * shares.batch_size]
+            start = step % self.steps_per_epoch * shares.batch_size
+            micro_batches = order[start : start + shares.batch_size].split(shares.micro_batch_size)
             for piece in range(shares.rank, shares.pieces, shares.num_processes):
-                items = batch[piece * shares.micro_batch_size : (piece + 1) * shares.micro_batch_size]
-                yield Draw(step * shares.pieces + piece, items.tolist())
+                yield Draw(step * shares.pieces + piece, micro_batches[piece].tolist())
 
     def _order(self, epoch: int) -> Tensor:
         """Return the items of an epoch in the order of its batches."""
@@ -185,10 +169,9 @@ def on_device(batch: Any, device: torch.device) -> Any:
         return batch.to(device, non_blocking=True)
     if isinstance(batch, Mapping):
         return {key: on_device(value, device) for key, value in batch.items()}
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(on_device(value, device) for value in batch))
     if isinstance(batch, (list, tuple)):
-        return type(batch)(on_device(value, device) for value in batch)
+        values = [on_device(value, device) for value in batch]
+        return type(batch)(*values) if hasattr(batch, "_fields") else type(batch)(values)
     return batch
 
 

@@ -12,7 +12,7 @@ from cab.backbone_protocols import missing_call
 from cab.config.run_config import RunConfig
 from cab.errors import UnsupportedError, UserError
 from cab.patterns import Pattern
-from cab.records.record import attention_files, cell_hash, identity_of, with_engine
+from cab.records.identity import attention_files, cell_hash, identity_of, with_engine
 from cab.records.verified import code_of
 from cab.registry.build import backbone_patterns, check_pattern, check_slot
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
@@ -38,8 +38,7 @@ class Cell:
         """Check a composed configuration and build its task.
 
         Raises:
-            UserError: a value has the wrong type, or values contradict each other.
-            UnsupportedError: the combination of task, data set, backbone, attention and pattern is not supported.
+            UserError: a value is invalid; UnsupportedError for a combination of valid names that is not supported.
         """
         checked = RunConfig.from_dict(config)
         task, backbone = checked.task.name, checked.backbone.name
@@ -65,7 +64,7 @@ class Cell:
 
     @functools.cached_property
     def hash(self) -> str:
-        """Name of the run, see :func:`cab.records.record.cell_hash`."""
+        """Name of the run, see :func:`cab.records.identity.cell_hash`."""
         return cell_hash(self.identity)
 
     @property
@@ -105,7 +104,7 @@ class Cell:
         cell = {key: str(self.key[key]) for key in ("preset", "task", "dataset", "backbone")}
         if cell["preset"] == "paper" and cell["dataset"] == "synthetic":
             return None
-        rows = (row for row in _costs() if all(row[key] in ("", value) for key, value in cell.items()))
+        rows = (row for row in read_rows("costs.csv") if all(row[key] in ("", value) for key, value in cell.items()))
         return next(((float(row["hours"]), row["hardware"]) for row in rows), None)
 
 
@@ -145,8 +144,7 @@ def check_memory_length(memory_length: int, task: str, backbone: str) -> None:
     setting, protocol = f"trainer.memory_length={memory_length}", TASKS.get(task).cls.recurrent
     if protocol is None:
         raise UserError(f"{setting}: the examples of task '{task}' are unrelated; set trainer.memory_length=0")
-    missing = missing_call(BACKBONES.get(backbone).cls, protocol)
-    if missing:
+    if missing := missing_call(BACKBONES.get(backbone).cls, protocol):
         raise UserError(
             f"{setting}: backbone '{backbone}' does not implement {missing} of {protocol.__name__}; choose another "
             "backbone, or set trainer.memory_length=0"
@@ -181,8 +179,3 @@ def why_not_runnable(named: Mapping[str, str]) -> str:
     except UnsupportedError as error:
         return str(error)
     return f"no cell has {', '.join(f'{group}={name}' for group, name in named.items())}; see `cab list cells`"
-
-
-@functools.cache
-def _costs() -> tuple[dict[str, str], ...]:
-    return read_rows("costs.csv")

@@ -20,27 +20,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cab.backbone import Backbone
+from cab.backbone import AttentionFactory, Backbone
 from cab.errors import UserError, exits_as_errors, first_line, unknown_name
-from cab.records.origin import Origin
-from cab.registry.build import build_backbone, without_memory
+from cab.files.cache import report_waiting
+from cab.records.identity import Origin
+from cab.registry import build
 from cab.registry.registries import BACKBONES
 from cab.runner.cell import Cell
 from cab.runner.failures import StopSignals
 from cab.runner.processes import Processes, find_processes, limit_gpu_memory
-from cab.runner.progress import report_waiting
 from cab.runner.provenance import origin_of
 
 
 @dataclass(frozen=True)
 class Training:
-    """Result of a training; the weights to evaluate are in the backbone.
+    """Result of a training; the weights to evaluate are in the backbone. See :class:`cab.records.record.Cost`.
 
     Attributes:
         history: entries with ``step``, ``loss`` and ``validation``, in nats.
         steps: number of optimizer steps.
-        best_step: step of the weights, if validation selected them (``trainer.checkpoint_selection=best``); else 0.
-        steps_to_solve: step at which validation reached ``trainer.stop_at``; None if it did not, or without the option.
+        best_step: step of the weights, if validation selected them; else 0.
+        steps_to_solve: step at which validation reached ``trainer.stop_at``; None if it did not.
         earlier_seconds: training time in interrupted processes, up to the checkpoint from which training resumed.
         cost: entries of the record's cost that this process cannot measure.
         facts: additional information for the record.
@@ -88,15 +88,7 @@ class StepObserver:
 class Run:
     """A checked cell whose data are loaded, with the resources of its run.
 
-    Attributes:
-        cell: the cell.
-        command: command line of the cell.
-        engine: training engine.
-        device: device of this process.
-        processes: processes of the run.
-        signals: handler of stop signals.
-        observer: observer of the first steps, for analyses.
-        open_files: loggers and other resources that the engine opens, closed after the evaluation.
+    ``open_files`` are loggers and other resources that the engine opens, closed after the evaluation.
     """
 
     cell: Cell
@@ -120,11 +112,7 @@ class Run:
 
 
 def open_run(cell: Cell, command: str) -> Run:
-    """Check a cell, load its data and return its run; nothing is written.
-
-    Raises:
-        UserError: the configuration, the data or the environment is invalid.
-    """
+    """Check a cell, load its data and return its run; nothing is written."""
     processes, device, engine = check_without_data(cell)
     limit_gpu_memory(device)
     load_data(cell)
@@ -134,11 +122,7 @@ def open_run(cell: Cell, command: str) -> Run:
 
 
 def load_data(cell: Cell) -> None:
-    """Load the data of a cell, after downloading them if ``data.download`` is set.
-
-    Raises:
-        UserError: the data are missing or invalid, or cannot be downloaded.
-    """
+    """Load the data of a cell, after downloading them if ``data.download`` is set."""
     if cell.config.data.download:
         download_data(cell)
     with report_waiting(f"{cell.title}: loading the data"):
@@ -146,11 +130,7 @@ def load_data(cell: Cell) -> None:
 
 
 def download_data(cell: Cell) -> None:
-    """Download the cell's data set if it is incomplete.
-
-    Raises:
-        UserError: no data root is set, the data set requires a manual download, or the download fails.
-    """
+    """Download the cell's data set if it is incomplete; UserError if that requires a manual download."""
     from cab.data.check import State, take_inventory
     from cab.data.download import download
     from cab.data.sources import data_sets, fetch_hint
@@ -171,19 +151,15 @@ def download_data(cell: Cell) -> None:
 
 
 def check_without_data(cell: Cell) -> tuple[Processes, torch.device, Engine]:
-    """Check everything of a cell that does not depend on its data, as ``--dry-run`` and ``--explain`` do.
-
-    Raises:
-        UserError: the device, a package, the engine or an option is invalid or unavailable.
-    """
+    """Check everything of a cell that does not depend on its data, as ``--dry-run`` and ``--explain`` do."""
     processes = find_processes()
     device = choose_device(cell.config.device, processes)
     _check_packages(cell)
     engine = find_engine(cell.config.engine)
     engine.check(cell, processes)
     if cell.has_own_options:
-        with _build_errors(cell), without_memory():
-            _build_backbone(cell, cell.config.backbone.options)
+        with _build_errors(cell), build.without_memory():
+            _make_backbone(cell, cell.config.backbone.options)
     return processes, device, engine
 
 
@@ -211,11 +187,7 @@ def find_engine(name: str) -> Engine:
 
 
 def choose_device(name: str, processes: Processes) -> torch.device:
-    """Return the device of this process; ``auto`` means a GPU if available, and one GPU per process.
-
-    Raises:
-        UserError: the name is invalid, or no GPU is available for ``cuda``.
-    """
+    """Return the device of this process; ``auto`` means a GPU if available, and one GPU per process."""
     if name not in ("auto", "cpu", "cuda"):
         raise UserError(f"device must be auto, cpu or cuda, got '{name}'")
     if name == "cuda" and not torch.cuda.is_available():
@@ -228,27 +200,19 @@ def choose_device(name: str, processes: Processes) -> torch.device:
 
 
 def make_backbone(cell: Cell, *, has_memory: bool = True) -> Backbone:
-    """Build the network of a cell; without memory, its parameters have names and shapes only.
-
-    Raises:
-        UserError: the backbone does not implement the task's protocols, or an option is invalid.
-    """
+    """Build the network of a cell; without memory, its parameters have names and shapes only."""
     if cell.task.required_protocols:
         cell.task.protocol_of(BACKBONES.get(cell.config.backbone.name).cls)
     # the options that depend on data are made outside without_memory()
     options = {**cell.config.backbone.options, **cell.task.backbone_options(cell.config.backbone.name)}
-    with contextlib.nullcontext() if has_memory else without_memory():
-        return _build_backbone(cell, options)
+    with contextlib.nullcontext() if has_memory else build.without_memory():
+        return _make_backbone(cell, options)
 
 
-def _build_backbone(cell: Cell, options: Mapping[str, Any]) -> Backbone:
-    return build_backbone(
-        cell.config.backbone.name,
-        attention=cell.config.attention,
-        pattern=cell.config.pattern,
-        other_attention=cell.config.other_attention,
-        **options,
-    )
+def _make_backbone(cell: Cell, options: Mapping[str, Any]) -> Backbone:
+    config = cell.config
+    factory = AttentionFactory(config.pattern, config.attention, config.other_attention, build.make_attention)
+    return build.make_backbone(config.backbone.name, factory, options)
 
 
 def make_initial_backbone(cell: Cell) -> Backbone:

@@ -6,14 +6,10 @@ import contextlib
 import signal
 from collections.abc import Iterator
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cab.errors import Preempted
-from cab.records.record import Cost, Record, Status, record_path
-from cab.runner.folder import is_replacing
-
-if TYPE_CHECKING:
-    from cab.runner.cell import Cell
+from cab.records.record import Status
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -47,20 +43,6 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, (RuntimeError, OSError)) and any(word in str(error).lower() for word in words)
 
 
-def record_lost_run(cell: Cell, command: str, error: Exception) -> None:
-    """Write the record of a cell whose process ended without one, unless there is a record that it did not replace."""
-    from cab.runner.provenance import about_run  # imports torch
-
-    path = record_path(cell.config.results_dir, cell.hash)
-    if path.exists() and not is_replacing(path.with_suffix("")):
-        return
-    status, metrics = status_of(error), cell.task.metrics
-    record = Record.failed(
-        about_run(cell, command, None), status=status, error=error, step=None, cost=Cost(), metrics=metrics
-    )
-    record.write(cell.config.results_dir)
-
-
 class StopSignals:
     """Handler of SIGTERM, SIGUSR1 and SIGUSR2.
 
@@ -69,7 +51,7 @@ class StopSignals:
 
     def __init__(self) -> None:
         self.received: int | None = None
-        self.wait_for_step = False
+        self._waits_for_step = False
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
@@ -87,13 +69,13 @@ class StopSignals:
     @contextlib.contextmanager
     def waiting_for_step(self) -> Iterator[None]:
         """Only store signals inside the block; the training loop reads ``received`` between steps."""
-        self.wait_for_step = True
+        self._waits_for_step = True
         try:
             yield
         finally:
-            self.wait_for_step = False
+            self._waits_for_step = False
 
     def _handle(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
         self.received = number
-        if not self.wait_for_step:
+        if not self._waits_for_step:
             raise Preempted(number)

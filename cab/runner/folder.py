@@ -1,4 +1,4 @@
-"""Folder of a run, locked and written by one process at a time; status of the runs of a results folder."""
+"""Folder of a run, locked and written by one process at a time: its files, and the status of all runs of a folder."""
 
 from __future__ import annotations
 
@@ -7,17 +7,24 @@ import hashlib
 import json
 import logging
 import shutil
+import warnings
+import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
-from cab.errors import UserError
+from cab.errors import UserError, first_line
 from cab.files.disk import disk_errors, remove_leftovers, replacing
-from cab.records.origin import Origin
+from cab.records.identity import Origin
 from cab.records.record import CELL, Record, Status, record_path, weights_path
+from cab.runner.failures import is_out_of_memory
+
+if TYPE_CHECKING:  # commands without a model do not import torch
+    import torch
+    from torch import Tensor, nn
 
 log = logging.getLogger(__name__)
 
@@ -41,20 +48,18 @@ def lock_run_dir(folder: Path) -> Iterator[bool]:
     """
     if folder.is_symlink():
         raise UserError(f"{folder} is a symbolic link; a run requires a real folder: remove the link")
-    with disk_errors(folder.parent):
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except (PermissionError, FileNotFoundError, FileExistsError, NotADirectoryError) as error:
-            raise UserError(
-                f"cannot create a folder in {folder.parent}: {error.strerror}; name another results_dir"
-            ) from error
     lock = FileLock(folder / LOCK)
     try:
         with disk_errors(folder.parent):
+            folder.mkdir(parents=True, exist_ok=True)
             lock.acquire(blocking=False)
     except Timeout:
         yield False
         return
+    except (PermissionError, FileNotFoundError, FileExistsError, NotADirectoryError) as error:
+        raise UserError(
+            f"cannot create a folder in {folder.parent}: {error.strerror}; name another results_dir"
+        ) from error
     with lock:
         remove_leftovers(folder)
         remove_leftovers(folder.parent, folder.name)
@@ -97,20 +102,26 @@ def start_run(folder: Path, about: Mapping[str, Any], origin: Origin, *, afresh:
         temporary.write_text(json.dumps({**about, "origin": vars(origin), "replaces": replaced}, indent=1))
 
 
+def _about(folder: Path) -> dict[str, Any]:
+    """Return what was started in ``folder``; empty if nothing was, or the file is damaged."""
+    try:
+        content = json.loads((folder / ABOUT).read_text())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
 def _origin_in(folder: Path) -> Origin:
     """Return the origin of the run that was started in ``folder``, or an unknown one."""
     try:
-        return Origin(**json.loads((folder / ABOUT).read_text())["origin"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return Origin(**_about(folder).get("origin", {}))
+    except TypeError:
         return Origin()
 
 
 def is_replacing(folder: Path) -> bool:
     """Return whether the run in ``folder`` has started to replace its record, and has not done so yet."""
-    try:
-        return bool(json.loads((folder / ABOUT).read_text()).get("replaces") == _record_digest(folder) != "")
-    except (OSError, ValueError, AttributeError):
-        return False
+    return bool(_about(folder).get("replaces", "") == _record_digest(folder) != "")
 
 
 def _record_digest(folder: Path) -> str:
@@ -124,6 +135,54 @@ def atomic_save(state: Mapping[str, Any], path: Path) -> None:
 
     with replacing(path) as temporary:
         torch.save(state, temporary)
+
+
+def load_file(path: Path, device: torch.device | str = "cpu") -> Any:
+    """Load the tensors and plain values in a file of ``torch.save``; nothing in it is executed.
+
+    Raises:
+        UserError: the file is missing, damaged, or contains other objects.
+    """
+    import torch
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the unpickler, about files that torch.save did not write
+            if zipfile.is_zipfile(path):
+                with zipfile.ZipFile(path) as archive:
+                    if damaged := archive.testzip():  # torch does not compare the checksums
+                        raise zipfile.BadZipFile(f"wrong checksum of {damaged}")
+            return torch.load(path, map_location=device, weights_only=True)
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist; run the cell again with force=true") from None
+    except Exception as error:  # torch raises many types, and its messages suggest to disable the protection
+        if is_out_of_memory(error):
+            raise
+        raise UserError(
+            f"{path} cannot be loaded ({type(error).__name__}): it is damaged or does not contain weights; "
+            "run the cell again with force=true"
+        ) from None
+
+
+def load_weights(path: Path, device: torch.device | str = "cpu") -> dict[str, Tensor]:
+    """Load a state dict; UserError as for :func:`load_file`, or if the file does not contain tensors by name."""
+    import torch
+
+    weights = load_file(path, device)
+    if not isinstance(weights, dict) or not all(isinstance(value, torch.Tensor) for value in weights.values()):
+        raise UserError(f"{path} does not contain weights by name; run the cell again with force=true")
+    return weights
+
+
+def load_network(network: nn.Module, path: Path) -> None:
+    """Load the weights of a file into a network on the CPU; UserError if they do not match it."""
+    try:
+        network.load_state_dict(load_weights(path))
+    except (RuntimeError, AttributeError) as error:
+        detail = next((line.strip() for line in str(error).splitlines()[1:] if line.strip()), first_line(error))
+        raise UserError(
+            f"the weights in {path} do not match the network ({detail}); run the cell again with force=true"
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -146,14 +205,15 @@ class CellStatus:
 
 
 def cell_statuses(results_dir: Path) -> list[CellStatus]:
-    """Return the status of every cell with a record or a folder in ``results_dir``, sorted by cell.
-
-    Raises:
-        UserError: the folder does not exist.
-    """
+    """Return the status of every cell with a record or a folder in ``results_dir``, sorted by cell."""
     if not results_dir.is_dir():
         raise UserError(f"{results_dir} is not a folder: name the results_dir of a run")
-    statuses = [*_recorded(results_dir), *_started(results_dir)]
+    recorded = [path for path in results_dir.glob("*.json") if not is_replacing(path.with_suffix(""))]
+    started = [path.parent for path in results_dir.glob(f"*/{ABOUT}")]
+    statuses = [
+        *map(_status_of_record, recorded),
+        *(_status_of_folder(folder) for folder in started if record_path(results_dir, folder.name) not in recorded),
+    ]
     return sorted(statuses, key=lambda status: [str(status.cell.get(key, "")) for key in CELL])
 
 
@@ -165,29 +225,20 @@ def parse_retried(text: str) -> list[str]:
     return names
 
 
-def _recorded(results_dir: Path) -> Iterator[CellStatus]:
-    for path in results_dir.glob("*.json"):
-        if is_replacing(path.with_suffix("")):
-            continue
-        try:
-            record = Record.read(path)
-        except UserError as error:
-            yield CellStatus({}, "broken", str(error), {}, "")
-            continue
-        yield CellStatus(record.cell, record.status, record.error, record.config, record.command)
+def _status_of_record(path: Path) -> CellStatus:
+    try:
+        record = Record.read(path)
+    except UserError as error:
+        return CellStatus({}, "broken", str(error), {}, "")
+    return CellStatus(record.cell, record.status, record.error, record.config, record.command)
 
 
-def _started(results_dir: Path) -> Iterator[CellStatus]:
-    for about in results_dir.glob(f"*/{ABOUT}"):
-        folder = about.parent
-        if record_path(results_dir, folder.name).exists() and not is_replacing(folder):
-            continue
-        try:
-            content = json.loads(about.read_text())
-            cell, config, command = dict(content["cell"]), dict(content["config"]), content["command"]
-        except (OSError, ValueError, KeyError, TypeError):
-            yield CellStatus({}, "broken", f"{about} cannot be read", {}, "")
-            continue
-        steps = [path.stem.removeprefix("step-").lstrip("0") for path in sorted(folder.glob("step-*.ckpt"))]
-        detail = f"checkpoint at step {steps[-1]}" if steps else "no checkpoint yet"
-        yield CellStatus(cell, "running" if is_held(folder) else "interrupted", detail, config, command)
+def _status_of_folder(folder: Path) -> CellStatus:
+    content = _about(folder)
+    try:
+        cell, config, command = dict(content["cell"]), dict(content["config"]), content["command"]
+    except (KeyError, TypeError, ValueError):
+        return CellStatus({}, "broken", f"{folder / ABOUT} cannot be read", {}, "")
+    steps = [path.stem.removeprefix("step-").lstrip("0") for path in sorted(folder.glob("step-*.ckpt"))]
+    detail = f"checkpoint at step {steps[-1]}" if steps else "no checkpoint yet"
+    return CellStatus(cell, "running" if is_held(folder) else "interrupted", detail, config, command)

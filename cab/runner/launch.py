@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import shlex
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,19 +19,16 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
 
-from cab.config.compose import compose, hydra_context, parse_overrides, quoted, text_of
+from cab.config.compose import compose, hydra_context, names_of, parse_overrides, quoted
 from cab.config.run_config import REGISTRIES, ClusterConfig, LocalConfig, SlurmConfig, parse_cluster
 from cab.errors import UserError
-from cab.files.config_folders import config_folders
 from cab.records.record import Status
-from cab.records.results import is_generated
-from cab.registry.registries import TASKS, is_file, name_of_file
-from cab.registry.tables import tuning_rows
+from cab.registry.registries import TASKS, is_file, is_generated, name_of_file
+from cab.registry.tables import config_folders, tuning_rows
 from cab.runner.cell import GROUPS, Cell, runnable_cells, why_not_runnable
 from cab.runner.engine import check_without_data
-from cab.runner.existing_records import ExistingRecords
 from cab.runner.folder import cell_statuses
-from cab.runner.report import Job, Report
+from cab.runner.report import ExistingRecords, Job, Report
 from cab.runner.run import run_cell
 
 if TYPE_CHECKING:
@@ -45,11 +43,7 @@ PLAN_COLUMNS = ("expected_time", "record", "command")
 
 
 def run_sweeps(sweeps: Sequence[Sequence[str]], *, is_sweep: bool = True) -> Report:
-    """Run all cells of sweeps, or the single cell of the only overrides, on their ``cluster``.
-
-    Raises:
-        UserError: the overrides cannot be expanded, an option of the cluster is invalid, or a single cell fails.
-    """
+    """Run all cells of sweeps, or the single cell of the only overrides, on their ``cluster``."""
     report = Report(raises=not is_sweep)
     jobs = jobs_of(sweeps, report, is_sweep=is_sweep)
     first = next(jobs, None)
@@ -79,11 +73,7 @@ def run_jobs(jobs: Iterable[Job], report: Report, cluster: ClusterConfig) -> Rep
 
 
 def retry_cells(results_dir: Path, statuses: Sequence[str]) -> Report:
-    """Rerun the cells in ``results_dir`` that have one of the statuses, each with its recorded configuration.
-
-    Raises:
-        UserError: the folder does not exist.
-    """
+    """Rerun the cells in ``results_dir`` that have one of the statuses, each with its recorded configuration."""
     changes = {
         "results_dir": str(results_dir),
         "retry": [status for status in statuses if status in tuple(Status)],
@@ -125,7 +115,8 @@ def expand(arguments: Sequence[str]) -> tuple[list[list[str]], list[str]]:
     settings: list[tuple[str, list[str]]] = []
     for override in parse_overrides(list(arguments)):
         if override.key_or_group in GROUPS:
-            named[override.key_or_group] = _names(override)
+            names = names_of(override)
+            named[override.key_or_group] = [name_of_file(name) if is_file(name) else name for name in names]
         else:
             settings.append((override.key_or_group, _alternatives(override)))
     indexed = {task.name for task in TASKS if task.in_index}
@@ -149,11 +140,9 @@ def _left_out(named: Mapping[str, list[str]], runnable: Iterable[tuple[str, ...]
     """Return the distinct reasons why combinations of named groups cannot run."""
     groups = [group for group in GROUPS if group in named]
     possible = {tuple(cell[GROUPS.index(group)] for group in groups) for cell in runnable}
-    reasons: dict[str, None] = {}
-    for names in itertools.product(*(named[group] for group in groups)):
-        if names not in possible:
-            reasons[why_not_runnable(dict(zip(groups, names, strict=True)))] = None
-    return list(reasons)
+    combinations = itertools.product(*(named[group] for group in groups))
+    impossible = [dict(zip(groups, names, strict=True)) for names in combinations if names not in possible]
+    return list(dict.fromkeys(map(why_not_runnable, impossible)))
 
 
 def _applies(key: str, groups: Mapping[str, str]) -> bool:
@@ -162,12 +151,6 @@ def _applies(key: str, groups: Mapping[str, str]) -> bool:
     if not option or group not in REGISTRIES:
         return True
     return option.partition(".")[0] in REGISTRIES[group].get(groups[group]).options
-
-
-def _names(override: Override) -> list[str]:
-    """Return the names that an override of a group lists; a class in a file has one path."""
-    values = list(override.sweep_iterator()) if override.is_sweep_override() else [override.value()]
-    return [name_of_file(name) if is_file(name) else name for name in map(text_of, values)]
 
 
 def _alternatives(override: Override) -> list[str]:
@@ -187,8 +170,8 @@ def plan(jobs: Iterable[Job], report: Report) -> list[list[str]]:
     ``paper`` are from Table 15, the others are measured (configs/costs.csv); ``-`` means unknown. The sum excludes
     cells that are not run.
     """
-    rows = []
-    totals: dict[str, float] = {}
+    rows: list[list[str]] = []
+    totals: defaultdict[str, float] = defaultdict(float)
     unknown = 0
     existing = ExistingRecords(reads_data=False)
     for job in jobs:
@@ -199,34 +182,22 @@ def plan(jobs: Iterable[Job], report: Report) -> list[list[str]]:
         except ValueError as error:
             report.add_error(error, job.command)
             continue
-        expected = cell.expected_hours()
-        if record is None and expected is None:
-            unknown += 1
-        elif record is None and expected is not None:
-            totals[expected[1]] = totals.get(expected[1], 0.0) + expected[0]
-        shown = "-" if expected is None else _time(*expected)
+        hours, hardware = cell.expected_hours() or (0, "")
+        if record is None:
+            totals[hardware] += hours
+            unknown += not hardware
+        shown = f"{hours:.4g} h ({hardware})" if hardware else "-"
         rows.append([shown, "" if record is None else str(record.status), job.command])
-    total = " + ".join(_time(hours, hardware) for hardware, hours in totals.items()) or "-"
+    total = " + ".join(f"{hours:.4g} h ({hardware})" for hardware, hours in totals.items() if hardware) or "-"
     missing = f", without the {unknown} of unknown time" if unknown else ""
     return [*rows, [total, "", f"total of {sum(not row[1] for row in rows)} runs to be done{missing}"]]
-
-
-def _time(hours: float, hardware: str) -> str:
-    return f"{hours:.4g} h ({hardware})"
 
 
 def prepare(data_set: DataSet, data_root: Path, overrides: Sequence[str] = ()) -> Iterator[str]:
     """Set up each task of a data set as in preset ``paper``, and yield the name of the task afterwards.
 
-    This fills the cache with the tokens, features and resized images that tasks compute from the data set.
-
-    Args:
-        data_set: the data set.
-        data_root: folder of all data sets.
-        overrides: overrides of the future runs, such as ``task.tokenizer=FOLDER`` or ``preset=mini``.
-
-    Raises:
-        UserError: an override is invalid, or a task rejects the data.
+    This fills the cache with the tokens, features and resized images that tasks compute from the data set. Pass the
+    overrides of the future runs, such as ``task.tokenizer=FOLDER`` or ``preset=mini``.
     """
     for task in (TASKS.get(name) for name in data_set.tasks):
         if data_set.name not in task.datasets:
@@ -242,12 +213,7 @@ def prepare(data_set: DataSet, data_root: Path, overrides: Sequence[str] = ()) -
 def explain(overrides: Sequence[str], *, added: Sequence[str] = ()) -> list[list[str]]:
     """Return name, value, default and source of each setting of one cell, in the order of its configuration.
 
-    Args:
-        overrides: overrides of the cell.
-        added: overrides that were added because there was only one choice.
-
-    Raises:
-        UserError: a run with these settings would be refused.
+    ``added`` are the overrides that were added because there was only one choice.
     """
     config = compose(overrides)
     check_without_data(Cell.from_config(config))
@@ -255,7 +221,8 @@ def explain(overrides: Sequence[str], *, added: Sequence[str] = ()) -> list[list
         loader = GlobalHydra.instance().config_loader()
         files = loader.compute_defaults_list("run", list(overrides), RunMode.RUN).defaults
     layers = [_settings_of_file(file.config_path, file.package or "") for file in files if file.config_path]
-    tables = _tables_of_options(config)
+    cell = (config["task"]["name"], config["backbone"]["name"], config["pattern"], config["attention"]["name"])
+    tuned = {f"attention.{row['option']}": file for file, row in tuning_rows(*cell, preset=config["preset"])}
     typed = {text.lstrip("+").partition("=")[0]: text in added for text in overrides}
     rows = []
     for name, value in _leaves(config):
@@ -265,19 +232,13 @@ def explain(overrides: Sequence[str], *, added: Sequence[str] = ()) -> list[list
             default = MISSING
         elif len(settings) == 1:
             source = f"default of {origin}"
-        source = tables.get(name, source)
+        if name in tuned:
+            source = f"configs/{tuned[name]}"
         for key, is_added in typed.items():
             if name in (key, f"{key}.name") or (key not in NAMED_GROUPS and name.startswith(f"{key}.")):
                 source = "the only one of the task" if is_added else "command line"
         rows.append([name, _text(value), "" if default in (MISSING, value) else _text(default), source])
     return rows
-
-
-def _tables_of_options(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the table that sets an option of the attention, by the name of the setting."""
-    cell = (config["task"]["name"], config["backbone"]["name"], config["pattern"], config["attention"]["name"])
-    rows = tuning_rows(*cell, preset=config["preset"])
-    return {f"attention.{row['option']}": f"configs/{file}" for file, row in rows}
 
 
 def _settings_of_file(path: str, package: str) -> dict[str, tuple[Any, str]]:

@@ -11,16 +11,16 @@ import signal
 import sys
 import threading
 from collections.abc import Iterable
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, NoReturn
 
 from tqdm import tqdm
 
 from cab.errors import Preempted, UserError
-from cab.runner.failures import LostProcessError, StopSignals, record_lost_run
+from cab.files.cache import report_waiting
+from cab.runner.failures import LostProcessError, StopSignals
 from cab.runner.processes import SHARED_BY
-from cab.runner.progress import report_waiting
 
 if TYPE_CHECKING:  # a worker sets its environment before it imports torch
     from cab.runner.cell import Cell
@@ -39,8 +39,6 @@ def run_in_pool(jobs: Iterable[Job], report: Report, *, workers: int | None, wor
     """Run every cell that has no record.
 
     Args:
-        jobs: cells to run.
-        report: report to fill.
         workers: number of processes; None means ``workers_per_gpu`` per GPU, or one without a GPU.
         workers_per_gpu: number of workers that share a GPU; each gets an equal part of its memory.
 
@@ -73,11 +71,7 @@ class Pool:
         self.starting = threading.Lock()  # a cell is either started before a stop, or not at all
 
     def run(self, environments: list[dict[str, str]]) -> None:
-        """Run all cells in one worker per environment.
-
-        Raises:
-            Preempted: a signal stopped the pool.
-        """
+        """Run all cells in one worker per environment."""
         bar = tqdm(total=self.size, desc="runs", disable=not sys.stderr.isatty(), leave=False, dynamic_ncols=True)
         with bar, ThreadPoolExecutor(len(environments)) as slots, StopSignals().watched():
             futures = [slots.submit(self._run_slot, environment, bar) for environment in environments]
@@ -104,8 +98,9 @@ class Pool:
                 cell, job = self.waiting.get_nowait()
                 for _ in range(MAX_ATTEMPTS):
                     try:
-                        future = self._submit(executor, job)
-                        kind, error = (STOPPED, "") if future is None else future.result()
+                        with self.starting:
+                            future = None if self.is_stopped else executor.submit(run_job, job)
+                        kind, error = future.result() if future else (STOPPED, "")
                     except BrokenProcessPool:
                         kind, error, executor = STOPPED, "", new_worker(environment)
                     if kind != STOPPED or self.is_stopped:
@@ -115,10 +110,6 @@ class Pool:
                 bar.update()
         executor.shutdown()
 
-    def _submit(self, executor: ProcessPoolExecutor, job: Job) -> Future[tuple[str, str]] | None:
-        with self.starting:
-            return None if self.is_stopped else executor.submit(run_job, job)
-
     def _report(self, cell: Cell, job: Job, kind: str, error: str) -> None:
         if error:
             self.report.add_error(UserError(error), job.command)
@@ -127,6 +118,8 @@ class Pool:
         elif kind != STOPPED:
             self.report.add_recorded(cell, otherwise="its record was deleted")
         elif not self.is_stopped:
+            from cab.runner.report import record_lost_run  # imports torch
+
             why = f"its worker died {MAX_ATTEMPTS} times"
             with contextlib.suppress(OSError):  # as on a full disk
                 record_lost_run(cell, job.command, LostProcessError(why))

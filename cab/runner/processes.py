@@ -20,13 +20,7 @@ CONTEXT_BYTES = 2**29
 
 @dataclass(frozen=True)
 class Processes:
-    """This process and its run.
-
-    Attributes:
-        rank: rank of this process in the run.
-        count: number of processes in the run; 1 if it was not started by torchrun or srun.
-        local_rank: rank of this process on its machine.
-    """
+    """Rank of this process in its run and on its machine, and the number of processes of the run."""
 
     rank: int = 0
     count: int = 1
@@ -39,11 +33,7 @@ class Processes:
 
 
 def find_processes() -> Processes:
-    """Return the processes of this run, from the environment variables of torchrun or srun.
-
-    Raises:
-        UserError: the machines have different numbers of processes.
-    """
+    """Return the processes of this run, from the environment variables of torchrun or srun."""
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         names = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")
@@ -62,11 +52,7 @@ def num_gpu_sharers(environment: Mapping[str, str] = os.environ) -> int:
 
 
 def limit_gpu_memory(device: torch.device) -> None:
-    """Limit the tensors of this process to an equal share of the GPU's memory; larger ones raise out of memory.
-
-    Raises:
-        UserError: the memory is too small for the number of workers.
-    """
+    """Limit the tensors of this process to an equal share of the GPU's memory; larger ones raise out of memory."""
     count = num_gpu_sharers()
     if device.type != "cuda" or count == 1:
         return

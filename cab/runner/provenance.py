@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from cab.records.origin import Origin
+from cab.records.identity import Origin
 from cab.records.record import RunMetadata, now
-from cab.records.results import is_generated
 from cab.records.verified import code_of, is_verified
-from cab.registry.registries import ATTENTIONS
+from cab.registry.registries import ATTENTIONS, is_generated
 from cab.runner.processes import num_gpu_sharers
 
 if TYPE_CHECKING:
     from cab.runner.cell import Cell
 
 PACKAGES = ("cab-benchmark", "torch", "fla-core", "hydra-core", "numpy", "pandas")
+"""Packages that can change results."""
 
 
 def about_run(cell: Cell, command: str, device: torch.device | None) -> RunMetadata:
@@ -76,25 +76,24 @@ def origin_of(cell: Cell) -> Origin:
 @functools.cache
 def revision() -> dict[str, Any]:
     """Return the commit of the working tree and whether it has changes; empty outside a checkout."""
-    root = Path(__file__).resolve().parent.parent.parent
+    root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return {"commit": "", "dirty": False}
-    commit = _git(root, "rev-parse", "HEAD")
-    return {"commit": commit, "dirty": bool(_git(root, "status", "--porcelain", "--untracked-files=no"))}
+    status = _git(root, "status", "--porcelain", "--untracked-files=no")
+    return {"commit": _git(root, "rev-parse", "HEAD"), "dirty": bool(status)}
 
 
 def _git(root: Path, *arguments: str) -> str:
     try:
-        return subprocess.run(
-            ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True
-        ).stdout.strip()
+        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return ""
+    return done.stdout.strip()
 
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that can change results."""
+    """Return the versions of Python and of the :data:`PACKAGES` that are installed."""
     installed = {"python": platform.python_version()}
     for package in PACKAGES:
         with contextlib.suppress(PackageNotFoundError):
@@ -132,27 +131,16 @@ def _first_match(path: Path, pattern: str) -> str:
 
 
 class ResourceUsage:
-    """CPU time of this process and its children since the object was created, and load of the machine."""
+    """CPU time, load of the machine and peak memory since the object was created.
 
-    def __init__(self) -> None:
-        self._seconds, self._load = sum(os.times()[:4]), _load()
-
-    def read(self) -> dict[str, Any]:
-        """Return ``cpu_seconds`` and ``load`` of a :class:`cab.records.record.Cost`."""
-        return {"cpu_seconds": sum(os.times()[:4]) - self._seconds, "load": (self._load + _load()) / 2}
-
-
-def _load() -> float:
-    """Return the load average of the last minute as a fraction of the cores."""
-    return os.getloadavg()[0] / (os.cpu_count() or 1)
-
-
-class PeakMemory:
-    """Peak memory of a run: of the CUDA allocator, or of the resident set of the process on a CPU."""
+    The CPU time includes child processes. The memory is that of the CUDA allocator, or the resident set of the process
+    on a CPU.
+    """
 
     def __init__(self, device: torch.device) -> None:
-        self.device = device
-        if device.type == "cuda":
+        self._on_gpu, self._device = device.type == "cuda", device
+        self._seconds, self._load = sum(os.times()[:4]), _load()
+        if self._on_gpu:
             gc.collect()  # free reference cycles of the previous cell
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(device)
@@ -160,14 +148,21 @@ class PeakMemory:
         with contextlib.suppress(OSError):  # not Linux, or no permission: the peak is that of the process so far
             Path("/proc/self/clear_refs").write_text("5")
 
-    @property
-    def kind(self) -> str:
-        """What is measured, as in records."""
-        return "cuda allocator" if self.device.type == "cuda" else "resident set of the process"
+    def cpu(self) -> dict[str, Any]:
+        """Return ``cpu_seconds`` and ``load`` of a :class:`cab.records.record.Cost`."""
+        return {"cpu_seconds": sum(os.times()[:4]) - self._seconds, "load": (self._load + _load()) / 2}
 
-    def read(self) -> int:
-        """Return the peak memory in bytes."""
-        if self.device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self.device)
-        kilobytes = _first_match(Path("/proc/self/status"), r"^VmHWM:\s+(\d+) kB")
-        return 1024 * (int(kilobytes) if kilobytes else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    def memory(self) -> dict[str, Any]:
+        """Return ``peak_memory_bytes`` and ``peak_memory_kind`` of a cost."""
+        if self._on_gpu:
+            peak, kind = torch.cuda.max_memory_allocated(self._device), "cuda allocator"
+        else:
+            kilobytes = _first_match(Path("/proc/self/status"), r"^VmHWM:\s+(\d+) kB")
+            peak = 1024 * int(kilobytes or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+            kind = "resident set of the process"
+        return {"peak_memory_bytes": peak, "peak_memory_kind": kind}
+
+
+def _load() -> float:
+    """Return the load average of the last minute as a fraction of the cores."""
+    return os.getloadavg()[0] / (os.cpu_count() or 1)

@@ -16,18 +16,17 @@ import torch
 
 from cab.backbone import AttentionSpec, Backbone
 from cab.errors import UnsupportedError, UserError, exits_as_errors
+from cab.files.cache import report_waiting
 from cab.files.disk import check_writable, disk_errors, is_full_disk
 from cab.records.record import Cost, Record, RunMetadata, Status, record_path, weights_path
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.runner.batches import DeviceBatches, mix_seed
 from cab.runner.cell import GPU, Cell
 from cab.runner.engine import Run, make_initial_backbone, open_run
-from cab.runner.existing_records import ExistingRecords
 from cab.runner.failures import status_of
 from cab.runner.folder import atomic_save, lock_run_dir, start_run
-from cab.runner.progress import report_waiting
-from cab.runner.provenance import PeakMemory, ResourceUsage, about_run
-from cab.runner.report import Outcome
+from cab.runner.provenance import ResourceUsage, about_run
+from cab.runner.report import ExistingRecords, Outcome
 
 log = logging.getLogger(__name__)
 
@@ -91,22 +90,13 @@ def _trained(run: Run) -> Record:
 
 def _record(run: Run) -> Record | None:
     """Return the record of the run, finished or failed; None in a process that is not the first of its run."""
-    started, effort = time.perf_counter(), ResourceUsage()
+    started, usage = time.perf_counter(), ResourceUsage(run.device)
     about = about_run(run.cell, run.command, run.device)
-    if about.unpublished_files and run.processes.is_first:
-        files, dataset = ", ".join(about.unpublished_files), run.cell.config.dataset
-        log.warning(
-            f"{files} is not the published file of {dataset}; the record is marked. Run: `cab data verify {dataset}`"
-        )
-    if not about.verified and run.processes.is_first:
-        name, pattern = run.cell.config.attention.name, run.cell.config.pattern
-        log.warning(
-            f"{ATTENTIONS.get(name).label} ({pattern}) has not passed `cab verify`; its scores will be marked †. "
-            f"Run: `cab verify {shlex.quote(name)} --pattern {pattern}`"
-        )
+    if run.processes.is_first:
+        _warn_of_marks(run.cell, about)
     try:
         with exits_as_errors():
-            return _train_and_evaluate(run, about, effort)
+            return _train_and_evaluate(run, about, usage)
     except UserError:
         raise
     except Exception as error:
@@ -114,15 +104,29 @@ def _record(run: Run) -> Record | None:
             raise
         (run.folder / "traceback.txt").write_text(traceback.format_exc())
         seconds, step = time.perf_counter() - started, getattr(error, "step", None)
-        cost = Cost(steps=step, processes=run.processes.count, train_seconds=seconds, wall_seconds=seconds)
-        cost = dataclasses.replace(cost, **effort.read())
+        times = {"train_seconds": seconds, "wall_seconds": seconds, **usage.cpu()}
+        cost = Cost(steps=step, processes=run.processes.count, **times)
         status, metrics = status_of(error), run.cell.task.metrics
         return Record.failed(about, status=status, error=error, step=step, cost=cost, metrics=metrics)
 
 
-def _train_and_evaluate(run: Run, about: RunMetadata, effort: ResourceUsage) -> Record | None:
+def _warn_of_marks(cell: Cell, about: RunMetadata) -> None:
+    """Warn that the record will be marked, because of its data or of its attention."""
+    if about.unpublished_files:
+        files, dataset = ", ".join(about.unpublished_files), cell.config.dataset
+        log.warning(
+            f"{files} is not the published file of {dataset}; the record is marked. Run: `cab data verify {dataset}`"
+        )
+    if not about.verified:
+        name, pattern = cell.config.attention.name, cell.config.pattern
+        log.warning(
+            f"{ATTENTIONS.get(name).label} ({pattern}) has not passed `cab verify`; its scores will be marked †. "
+            f"Run: `cab verify {shlex.quote(name)} --pattern {pattern}`"
+        )
+
+
+def _train_and_evaluate(run: Run, about: RunMetadata, usage: ResourceUsage) -> Record | None:
     cell, started = run.cell, time.perf_counter()
-    memory = PeakMemory(run.device)
     with run.signals.watched(), cell.config.trainer.matmul_precision(), run.open_files:
         with report_waiting(f"{cell.title}: drawing the initial weights"):
             baselines = cell.task.baselines() if run.processes.is_first else {}
@@ -143,25 +147,26 @@ def _train_and_evaluate(run: Run, about: RunMetadata, effort: ResourceUsage) -> 
                 "changed the data, the metrics or a global setting such as torch's default dtype"
             )
     hours, hardware = cell.expected_hours() or (None, "")
-    cost = Cost(
-        params=sum(parameter.numel() for parameter in backbone.parameters()),
-        steps=training.steps,
-        processes=run.processes.count,
-        best_step=training.best_step,
-        steps_to_solve=training.steps_to_solve,
-        train_seconds=training.earlier_seconds + trained - started,
-        wall_seconds=training.earlier_seconds + time.perf_counter() - started,
-        peak_memory_bytes=memory.read(),
-        peak_memory_kind=memory.kind,
-        expected_gpu_hours=hours if hardware == GPU else None,
-    )
-    spent = effort.read() | ({"cpu_seconds": None} if training.earlier_seconds else {})
+    cost = {
+        "params": sum(parameter.numel() for parameter in backbone.parameters()),
+        "steps": training.steps,
+        "processes": run.processes.count,
+        "best_step": training.best_step,
+        "steps_to_solve": training.steps_to_solve,
+        "train_seconds": training.earlier_seconds + trained - started,
+        "wall_seconds": training.earlier_seconds + time.perf_counter() - started,
+        "expected_gpu_hours": hours if hardware == GPU else None,
+        **usage.memory(),
+        **usage.cpu(),
+        **({"cpu_seconds": None} if training.earlier_seconds else {}),
+        **training.cost,
+    }
     return Record.finished(
         about,
         metrics=[metric.measured(scores.get(metric.name)) for metric in cell.task.metrics],
         baselines=baselines,
         history=training.history,
-        cost=dataclasses.replace(cost, **spent, **training.cost),
+        cost=Cost(**cost),
         engine_facts=training.facts,
     )
 
@@ -169,9 +174,7 @@ def _train_and_evaluate(run: Run, about: RunMetadata, effort: ResourceUsage) -> 
 def _scores(run: Run, backbone: Backbone) -> dict[str, float]:
     """Evaluate the task, and save its plots in the folder of the run."""
     batches = DeviceBatches(run.device)
-    torch.manual_seed(
-        mix_seed(run.cell.config.seed, -1)
-    )  # the random numbers of the evaluation do not depend on a resume
+    torch.manual_seed(mix_seed(run.cell.config.seed, -1))  # the same whether the run was resumed or not
     with torch.no_grad(), run.cell.config.trainer.autocast(run.device):
         scores = run.cell.task.evaluate(backbone, batches)
         run.cell.task.save_plots(backbone, batches, run.folder)
@@ -196,13 +199,13 @@ def find_reusable_result(run: Run, existing: ExistingRecords) -> Record | None:
             continue
         about = about_run(cell, run.command, None)
         names = ("hash", "cell", "config", "command", "verified", "initial_weights")
-        own = {name: getattr(about, name) for name in names}
+        changes = {name: getattr(about, name) for name in names}
         weights = weights_path(twin.config.results_dir, twin.hash)
         if weights.exists():
             shutil.copyfile(weights, weights_path(cell.config.results_dir, cell.hash))
-        shared = dataclasses.replace(record, **own, weights_reused_from=record.hash)
-        shared.write(cell.config.results_dir)
-        return shared
+        reused = dataclasses.replace(record, **changes, weights_reused_from=record.hash)
+        reused.write(cell.config.results_dir)
+        return reused
     return None
 
 

@@ -20,8 +20,7 @@ from typing import Any
 from cab.config.run_config import SlurmConfig
 from cab.errors import Preempted, UserError
 from cab.runner.cell import Cell
-from cab.runner.failures import record_lost_run
-from cab.runner.report import Job, Report, cells_to_run
+from cab.runner.report import Job, Report, cells_to_run, record_lost_run
 
 log = logging.getLogger("cab")
 
@@ -47,19 +46,15 @@ def slurm_parameters(options: SlurmConfig) -> dict[str, Any]:
     memory = options.memory
     parameters = {
         "job_name": "cab",
-        "time": options.time,
         "nodes": 1,
         "ntasks_per_node": options.processes or max(1, options.gpus),
         "cpus_per_task": options.cpus,
         "gpus_per_node": options.gpus or None,
         "mem": f"{memory:.0f}GB" if memory == round(memory) else f"{memory * 1024:.0f}MB",
-        "partition": options.partition,
-        "constraint": options.constraint,
-        "account": options.account,
-        "qos": options.qos,
         "array_parallelism": options.max_concurrent_jobs,
         "setup": [STAY_WHILE_PREEMPTED, *options.setup],
         "additional_parameters": options.extra,
+        **{name: getattr(options, name) for name in ("time", "partition", "constraint", "account", "qos")},
     }
     return {name: value for name, value in parameters.items() if value is not None}
 
@@ -88,11 +83,7 @@ class CellJob:
 
 
 def job_script(options: SlurmConfig, folder: Path, count: int) -> str:
-    """Return the batch script of ``count`` jobs with logs in ``folder``; Slurm need not be installed.
-
-    Raises:
-        UserError: submitit is not installed.
-    """
+    """Return the batch script of ``count`` jobs with logs in ``folder``; Slurm need not be installed."""
     try:
         from submitit.slurm.slurm import _make_sbatch_string  # submitit has no public function for it
     except ImportError:
@@ -103,11 +94,7 @@ def job_script(options: SlurmConfig, folder: Path, count: int) -> str:
 
 
 def run_on_slurm(jobs: Iterable[Job], report: Report, options: SlurmConfig) -> None:
-    """Submit every cell that has no record, and wait for the jobs to end if ``options.wait``.
-
-    Raises:
-        UserError: submitit is not installed, Slurm is not available, or it rejects the options.
-    """
+    """Submit every cell that has no record, and wait for the jobs to end if ``options.wait``."""
     cells = list(cells_to_run(jobs, report))
     if not cells:
         return
@@ -139,18 +126,13 @@ def _submit(cells: list[tuple[Cell, Job]], options: SlurmConfig, folder: Path) -
         executor.update_parameters(**slurm_parameters(options))
         numbers: list[str] = []
         for start in range(0, len(cells), ARRAY):
-            configs, commands = zip(
-                *((job.config, job.command) for _, job in cells[start : start + ARRAY]), strict=True
-            )
-            numbers += [job.job_id for job in executor.map_array(CellJob(), configs, commands)]
+            jobs = [job for _, job in cells[start : start + ARRAY]]
+            submitted = executor.map_array(CellJob(), [job.config for job in jobs], [job.command for job in jobs])
+            numbers += [job.job_id for job in submitted]
     except (RuntimeError, submitit.core.utils.FailedJobError) as error:
-        raise UserError(f"Slurm rejected the jobs: {_last_line(error)}; check the options cluster.*") from error
+        text = str(getattr(error, "stderr", None) or error).strip()
+        raise UserError(f"Slurm rejected the jobs: {text.splitlines()[-1]}; check the options cluster.*") from error
     return numbers
-
-
-def _last_line(error: Exception) -> str:
-    text = getattr(error, "stderr", None) or str(error)
-    return [line for line in str(text).splitlines() if line.strip()][-1].strip()
 
 
 def _wait(arrays: list[str]) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from cab.errors import UserError, unknown_name
 from cab.records.record import COMPARISON_KEY
-from cab.records.results import PAPER_DIR, is_generated
+from cab.records.results import PAPER_DIR
+from cab.registry.registries import is_generated
 from cab.scoring.selection import is_synthetic
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ import csv
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from cab.files.config_folders import CONFIGS
 from cab.files.disk import listed
 from cab.records.record import COMPARISON_KEY
 from cab.records.results import PUBLISHED
+from cab.registry.tables import CONFIGS
 from cab.scoring.normalization import (
     NO_ATTENTION,
     PUBLISHED_TERM,

@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cab.errors import EXAMPLE_COMMAND, UserError
-from cab.records.origin import Origin
-from cab.records.record import CELL, COMPARISON_KEY, Record, Status, measured
-from cab.records.results import SYNTHETIC, is_generated
-from cab.registry.registries import TASKS
+from cab.records.identity import Origin, measured
+from cab.records.record import CELL, COMPARISON_KEY, Record, Status
+from cab.registry.registries import SYNTHETIC, TASKS, is_generated
 
 if TYPE_CHECKING:
     import pandas as pd

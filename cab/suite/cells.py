@@ -20,10 +20,9 @@ from typing import Any
 import yaml
 
 from cab.errors import UserError
-from cab.files.config_folders import CONFIGS
-from cab.records.origin import with_program_names
 from cab.records.record import REFERENCE_DIRS, Record, Status
-from cab.records.results import whole_records
+from cab.records.results import whole_records, with_program_names
+from cab.registry.tables import CONFIGS
 
 FOLDER = CONFIGS / "suite"
 PRESET = "mini"

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from cab.errors import UserError, unknown_name
-from cab.files.config_folders import run_defaults
 from cab.patterns import LONG_NAMES
 from cab.records.record import Record, Status
+from cab.registry.tables import run_defaults
 from cab.suite.cells import NO_ATTENTION, PRESET, SOFTMAX, Anchors, SuiteCell, suite_cells
 
 log = logging.getLogger("cab")

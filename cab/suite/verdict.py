@@ -10,8 +10,7 @@ from pathlib import Path
 
 from cab.patterns import pattern_rank
 from cab.records.record import REFERENCE_DIRS, Record
-from cab.records.results import mark_unverified
-from cab.records.verified import verdict, verified_codes
+from cab.records.verified import mark_unverified, verdict, verified_codes
 from cab.scoring.costs import LENGTH, MeasuredCost, measured_costs
 from cab.scoring.statistics import MARGIN, ONE_SEED_LEGEND, ONE_SEED_MARK, Estimate, Verdict, rank_range
 from cab.suite.cells import ANCHORS, SOFTMAX, CellResults, SuiteCell, collect, records_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,12 +13,11 @@ from torch import Tensor
 from cab.backbone import Backbone
 from cab.config.run_config import TrainerConfig
 from cab.errors import UserError, first_line
-from cab.records.origin import Origin
+from cab.records.identity import Origin
 from cab.runner.batches import StepBatches
 from cab.runner.engine import Run
 from cab.runner.failures import is_out_of_memory
-from cab.runner.folder import atomic_save
-from cab.runner.weights import load_file, load_weights
+from cab.runner.folder import atomic_save, load_file, load_weights
 from engines.torch.history import History
 from engines.torch.optimizer import (
     load_network_state,
@@ -27,7 +26,9 @@ from engines.torch.optimizer import (
     optimizer_state,
     whole_state_dict,
 )
-from engines.torch.single_process import SingleProcess
+
+if TYPE_CHECKING:
+    from engines.torch.loop import SingleProcess
 
 log = logging.getLogger(__name__)
 

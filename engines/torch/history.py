@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from cab.config.run_config import TrainerConfig
 from cab.runner.failures import DivergedError
-from engines.torch.single_process import SingleProcess
+
+if TYPE_CHECKING:
+    from engines.torch.loop import SingleProcess
 
 Entry = dict[str, float | None]
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import importlib.util
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +25,6 @@ def check_logger(name: str) -> None:
         raise UserError(f"unknown logger '{name}': choose {', '.join(LOGGERS)}")
     if name != "csv" and importlib.util.find_spec(name) is None:
         raise UserError(f"logger={name} is not installed. Run: `pip install 'cab-benchmark[{name}]'`")
-
-
-@contextlib.contextmanager
-def open_loggers(run: Run) -> Iterator[Loggers]:
-    """Open the loggers of a run and close them at its end, before the next run of a sweep starts."""
-    loggers = Loggers(run)
-    try:
-        yield loggers
-    finally:
-        loggers.call("close")
 
 
 class Loggers:
@@ -58,13 +47,17 @@ class Loggers:
         if self._is_first:
             text = ", ".join(f"{name} {value:.4f}" for name, value in numbers.items())
             log.info("step %d, %s", step, text, extra={"run": self._title})
-        self.call("write", step, numbers)
+        self._call("write", step, numbers)
 
     def write_scores(self, scores: Mapping[str, float]) -> None:
         """Write the metrics of the evaluation to all loggers."""
-        self.call("write_scores", scores)
+        self._call("write_scores", scores)
 
-    def call(self, method: str, *arguments: Any) -> None:
+    def close(self) -> None:
+        """Close all loggers, before the next run of a sweep starts."""
+        self._call("close")
+
+    def _call(self, method: str, *arguments: Any) -> None:
         """Call a method of the loggers that have it; one that fails is reported once and removed."""
         for logger in [*self._loggers]:
             try:

@@ -5,24 +5,24 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from tqdm import tqdm
 
 from cab.backbone import Backbone
 from cab.errors import Preempted, UserError
 from cab.runner.batches import DeviceBatches, Shares, StepBatches, mix_seed, on_device, training_batches
 from cab.runner.engine import Run, Training
-from cab.runner.progress import with_progress
 from cab.task import Task
 from cab.training import after_optimizer_step, auxiliary_loss
 from engines.torch.checkpoints import Checkpoints, TrainingState, averaged_steps, checkpoint_files
-from engines.torch.loggers import Loggers, open_loggers
+from engines.torch.loggers import Loggers
 from engines.torch.optimizer import make_scheduler, parameters_of, whole_state_dict
-from engines.torch.single_process import SingleProcess
 
 if TYPE_CHECKING:
     from engines.torch.recurrent_memory import RecurrentMemory
@@ -65,7 +65,7 @@ def train(run: Run, backbone: Backbone) -> Training:
     model: Any = torch.compile(network) if config.compile else network
     objective = processes.prepare_objective(Objective(task, model, state.memory))
     loader = training_batches(task.training_set, order, num_workers=config.num_workers, device=run.device)
-    loggers = run.open_files.enter_context(open_loggers(run))
+    loggers = run.open_files.enter_context(contextlib.closing(Loggers(run)))
     with run.signals.waiting_for_step():
         run_steps(run, objective, iter(loader), order, state, processes, checkpoints, loggers)
     history = state.history
@@ -202,11 +202,12 @@ def resume(
     return state
 
 
-def steps_of(run: Run, order: StepBatches) -> range | Any:
-    """Return the indices of the remaining steps; the first process shows their progress."""
-    if not run.processes.is_first:
-        return range(order.start, order.num_steps)
-    return with_progress(run.cell.title, order.start, order.num_steps)
+def steps_of(run: Run, order: StepBatches) -> Iterable[int]:
+    """Return the indices of the remaining steps; the first process shows their progress in a terminal."""
+    steps, total = range(order.start, order.num_steps), order.num_steps
+    if not run.processes.is_first or not sys.stderr.isatty():
+        return steps
+    return tqdm(steps, run.cell.title, total, initial=order.start, smoothing=0, leave=False, dynamic_ncols=True)
 
 
 def step_timer(run: Run, order: StepBatches) -> Callable[[str], AbstractContextManager[Any]]:
@@ -233,3 +234,31 @@ def stop_signal(run: Run, processes: SingleProcess, step: int) -> int:
     if run.processes.count == 1:
         return received
     return int(processes.max(received)) if step % 10 == 0 else 0
+
+
+class SingleProcess:
+    """A run in one process; :class:`engines.torch.parallel.Distributed` shares its steps among several."""
+
+    def prepare_network(self, backbone: Backbone, device: torch.device) -> Backbone:
+        """Return the network to train, on its device: the backbone itself, or a sharded copy."""
+        return backbone.to(device)
+
+    def prepare_objective(self, objective: nn.Module) -> nn.Module:
+        """Return the objective as each process calls it."""
+        return objective
+
+    def micro_batch(self, objective: nn.Module, *, is_last: bool) -> AbstractContextManager[Any]:  # noqa: ARG002
+        """Enclose forward and backward of one micro-batch; gradients are exchanged after the last one of a step."""
+        return contextlib.nullcontext()
+
+    def mean(self, value: float) -> float:
+        """Return the mean over processes."""
+        return value
+
+    def max(self, value: float) -> float:
+        """Return the maximum over processes."""
+        return value
+
+    def broadcast(self, value: float) -> float:
+        """Return the value of the first process."""
+        return value

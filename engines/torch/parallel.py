@@ -17,7 +17,7 @@ from torch.distributed.fsdp import fully_shard
 
 from cab.backbone import Backbone
 from cab.runner.processes import Processes
-from engines.torch.single_process import SingleProcess
+from engines.torch.loop import SingleProcess
 
 
 class Distributed(SingleProcess):

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from cab import UserError
-from cab.data.sources import fetch_hint
 from cab.files.cache import checksums
 from tasks.files import find_data, stream
 
@@ -85,6 +84,8 @@ class FolderBooks(FileBooks):
         files = {part: sorted((folder / part).glob("*.txt")) for part in PARTS}
         for part, paths in files.items():
             if not paths:
+                from cab.data.sources import fetch_hint
+
                 raise UserError(
                     f"no books at {folder / part}: PG-19's layout is train/, validation/ and test/ with <id>.txt; "
                     f"{fetch_hint('pg19', folder.parent)}, or use dataset=synthetic"

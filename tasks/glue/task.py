@@ -16,7 +16,7 @@ from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import SequenceClassifier
 from cab.files.cache import checksums
 from cab.registry.options import Positive
-from cab.runner.weights import Pretrained
+from cab.runner.pretrained import Pretrained
 from cab.task import Batches, Metric
 from tasks.corpus.tokens import PAD
 from tasks.glue.tables import (

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import PairClassifier
-from cab.records.results import is_generated
 from cab.registry.options import Positive
+from cab.registry.registries import is_generated
 from cab.task import Batches, Metric
 from tasks.files import find_data
 from tasks.lra import baselines, images, listops, pathfinder, retrieval, text

@@ -8,7 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from cab.metric import Metric
-from cab.records.record import Cost, Record, RunMetadata, attention_files, cell_hash, identity_of
+from cab.records.identity import attention_files, cell_hash, identity_of
+from cab.records.record import Cost, Record, RunMetadata
 from cab.suite.cells import suite_cells
 
 MADE = ("command", "hardware", "config", "hash", "data", "attention_code", "verified")

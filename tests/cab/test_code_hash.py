@@ -14,7 +14,8 @@ import pytest
 from cab.records.verified import code_of
 from cab.registry import code_hash
 from cab.registry.code_hash import attention_hash
-from cab.registry.registries import ATTENTIONS, load_object
+from cab.registry.files import load_object
+from cab.registry.registries import ATTENTIONS
 from tests.cab.cli.command import ROOT
 
 MINE = '''

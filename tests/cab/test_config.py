@@ -13,9 +13,8 @@ import yaml
 from backbones.gpt2 import GPT2
 from cab import UserError, register_backbone, register_task
 from cab.config.compose import check_overrides, compose
-from cab.files.config_folders import config_folders
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
-from cab.registry.tables import read_rows, read_table, tuned_options
+from cab.registry.tables import config_folders, read_rows, read_table, tuned_options
 from cab.runner.cell import runnable_cells
 from tasks.lm.task import LM
 
@@ -144,7 +143,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder.mkdir(parents=True)
     monkeypatch.syspath_prepend(tmp_path)
     point = EntryPoint("own", "plugin_with_configs.configs", "cab.configs")
-    monkeypatch.setattr("cab.files.config_folders.entry_points", lambda group: [point] if group == point.group else [])
+    monkeypatch.setattr("cab.registry.tables.entry_points", lambda group: [point] if group == point.group else [])
     for cached in (config_folders, read_rows):
         cached.cache_clear()
     yield folder

@@ -12,7 +12,8 @@ import pytest
 
 from cab import UserError
 from cab.cli.main import main
-from cab.records.record import Record, cell_hash, identity_of, with_checksum
+from cab.records.identity import cell_hash, identity_of
+from cab.records.record import Record, with_checksum
 from cab.records.results import MINI_DIR, read_results
 from tests.cab.made_records import make_record
 

@@ -18,7 +18,8 @@ from torch import nn
 
 from cab.errors import UserError
 from cab.patterns import Pattern
-from cab.registry.registries import is_file, load_object
+from cab.registry.files import load_object
+from cab.registry.registries import is_file
 from cab.verification.foreign.adapters import (
     ARGUMENTS,
     CAUSAL,

@@ -10,9 +10,9 @@ import yaml
 from cab.cli.main import main
 from cab.cli.run_help import help_text
 from cab.config.run_config import KEYS, DataConfig, TrainerConfig
-from cab.files.config_folders import CONFIGS
 from cab.registry.options import annotations_of
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
+from cab.registry.tables import CONFIGS
 
 
 def options(text: str) -> dict[str, tuple[str, str]]:

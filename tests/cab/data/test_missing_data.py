@@ -13,8 +13,7 @@ import pytest
 from cab.config.compose import compose
 from cab.data.sources import data_sets
 from cab.errors import UserError
-from cab.records.results import is_generated
-from cab.registry.registries import TASKS
+from cab.registry.registries import TASKS, is_generated
 from cab.runner.cell import Cell
 from cab.runner.engine import load_data
 from tests.cab.data.hosts import Host

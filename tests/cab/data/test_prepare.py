@@ -12,7 +12,7 @@ import pytest
 from cab.cli.main import main
 from cab.data.sources import data_set, data_sets
 from cab.errors import UserError
-from cab.files.config_folders import CONFIGS
+from cab.registry.tables import CONFIGS
 from cab.runner.launch import prepare
 
 PAGE = (CONFIGS.parent / "docs" / "howto" / "data.md").read_text()

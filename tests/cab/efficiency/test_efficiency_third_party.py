@@ -19,7 +19,8 @@ from cab.efficiency.subjects import AttentionSubject, has_projections
 from cab.efficiency.third_party import CHECKOUT, INDEX, ThirdPartySubject, find_implementations
 from cab.errors import UserError
 from cab.patterns import Pattern
-from cab.registry.registries import ATTENTIONS, load_object
+from cab.registry.files import load_object
+from cab.registry.registries import ATTENTIONS
 
 SMALL = Setting(batch_size=2, embed_dim=8, num_heads=2, repeats=2)
 ROWS = list(csv.DictReader((CHECKOUT / INDEX).open(newline="")))

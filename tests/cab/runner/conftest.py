@@ -11,8 +11,8 @@ import pytest
 
 from cab import register_attention, register_task
 from cab.config.compose import compose
-from cab.files.config_folders import config_folders
 from cab.registry.registries import ATTENTIONS, TASKS
+from cab.registry.tables import config_folders
 from tests.cab.runner.learning_attention import Learning
 from tests.cab.runner.troubled import Troubled
 
@@ -25,7 +25,7 @@ def _registered() -> Iterator[None]:
     register_attention("learning", patterns="CS", complexity="n^2", paper="none")(Learning)
     point = EntryPoint("troubled", "tests.cab.runner.troubled_configs", "cab.configs")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cab.files.config_folders.entry_points", lambda group: [point] if group == point.group else [])
+        patch.setattr("cab.registry.tables.entry_points", lambda group: [point] if group == point.group else [])
         config_folders.cache_clear()
         yield
     config_folders.cache_clear()

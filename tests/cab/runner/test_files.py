@@ -9,7 +9,8 @@ import pytest
 from cab import UserError
 from cab.cli.main import main
 from cab.config.compose import compose
-from cab.registry.registries import ATTENTIONS, load_object
+from cab.registry.files import load_object
+from cab.registry.registries import ATTENTIONS
 from cab.runner.cell import Cell
 from tests.cab.runner.processes import the_record
 

@@ -70,14 +70,6 @@ def test_a_sweep_reads_the_data_of_its_found_cells_once(
     assert len(read) == 1
 
 
-def test_a_sweep_names_a_cell_of_other_data(measured: Path, troubled: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
-    other_data(monkeypatch)
-    report = Report()
-    assert list(cells_to_run([Job(troubled("trainer.max_steps=1"), "cab run")], report)) == []
-    assert report.exit_status == 1
-    assert measured.name in report.failures[0]
-
-
 def test_data_that_are_not_here_leave_the_record_its_word(
     measured: Path, troubled: Cell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,19 +207,15 @@ def test_a_record_changed_by_hand_is_named_and_run_again(
     assert Record.read(measured).metrics[0].value != 0.999
 
 
-def test_a_cost_has_processor_seconds_and_the_load(measured: Path) -> None:
-    cost = Record.read(measured).cost
-    assert cost.cpu_seconds is not None
-    assert cost.cpu_seconds > 0
-    assert cost.load is not None
-    assert cost.load >= 0
-
-
-def test_a_cost_stands_beside_the_expected_hours(troubled: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cost_has_processor_seconds_the_load_and_the_expected_hours(
+    troubled: Cell, monkeypatch: pytest.MonkeyPatch
+) -> None:
     row = {"preset": "smoke", "task": "troubled", "dataset": "", "backbone": "gpt2", "hours": "0.5", "hardware": "GPU"}
-    monkeypatch.setattr("cab.runner.cell._costs", lambda: (row | {"preset": "mini", "hours": "7"}, row))
+    monkeypatch.setattr("cab.runner.cell.read_rows", lambda _: (row | {"preset": "mini", "hours": "7"}, row))
     record = run_cell(troubled("trainer.max_steps=1")).record
     assert record is not None
+    assert (record.cost.cpu_seconds or 0) > 0
+    assert (record.cost.load or -1) >= 0
     assert record.cost.expected_gpu_hours == 0.5
 
 

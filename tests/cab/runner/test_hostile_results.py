@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from cab.cli.main import main
-from cab.records.record import Record, attention_files, cell_hash, identity_of, with_checksum
+from cab.records.identity import attention_files, cell_hash, identity_of
+from cab.records.record import Record, with_checksum
 from cab.runner.run import run_cell
 
 Cell = Callable[..., dict[str, Any]]
@@ -58,6 +60,7 @@ def hostile(troubled: Cell, tmp_path: Path) -> Path:
     for path in folder.glob("*/"):
         for name in ("step-00000009.ckpt", "best-00000009.pt", "last.pt", "weights.pt"):
             (path / name).write_bytes(pickle.dumps(Payload(mark)))
+        torch.save({"state": Payload(mark)}, path / "step-00000008.ckpt")
     return folder
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -100,22 +99,6 @@ def test_vectors_can_be_left_out_of_weight_decay() -> None:
     [group] = make_optimizer(layer, config(weight_decay=0.1)).param_groups
     assert group["weight_decay"] == 0.1
     assert len(group["params"]) == 2
-
-
-@pytest.mark.parametrize(("name", "kernel"), [("adam", "_fused_adam_"), ("adamw", "_fused_adamw_")])
-def test_one_kernel_updates_all_parameters(name: str, kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    layers, calls = network(), []
-
-    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **more: Any) -> Any:
-            calls.append(len(args[0]))
-            return function(*args, **more)
-
-        return call
-
-    monkeypatch.setattr(torch, kernel, counted(getattr(torch, kernel)))
-    trained(layers, make_optimizer(layers, config(optimizer=name)), range(3))
-    assert calls == [2, 2, 2]
 
 
 def test_gradients_that_overflow_skip_the_update() -> None:

@@ -47,6 +47,7 @@ def test_a_pool_gives_what_one_process_gives_although_a_worker_is_killed(
     process = run_cab(*POOL, f"results_dir={tmp_path}", stop=f"kill step-00000008.ckpt {tmp_path / 'killed'}")
     assert process.returncode == 0, process.stderr
     assert " died" in process.stderr
+    assert not [mark for mark in ("\r", "\x1b", "%|") if mark in process.stderr], "it is not a terminal"
     assert "resuming from step 4" in process.stderr
     assert {row.removeprefix("†").split()[0] for row in process.stdout.splitlines()[-2:]} == {"vanilla", "none"}
     assert len(alone) == 2

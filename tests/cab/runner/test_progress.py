@@ -15,16 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from cab.runner import progress
+from cab.files import cache
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_a_slow_part_of_the_set_up_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     said = threading.Event()
-    monkeypatch.setattr(progress, "FIRST_REPORT", 0.001)
-    monkeypatch.setattr(progress.log, "info", lambda *_: said.set())
-    with progress.report_waiting("loading the data"):
+    monkeypatch.setattr(cache, "FIRST_REPORT", 0.001)
+    monkeypatch.setattr(cache.log, "info", lambda *_: said.set())
+    with cache.report_waiting("loading the data"):
         assert said.wait(10)
 
 
@@ -52,18 +52,6 @@ def test_two_workers_in_a_real_terminal(tmp_path: Path) -> None:
     for attention in ("vanilla", "abc"):
         assert re.search(rf"finished: lstf synthetic M informer NC {attention} smoke 1 \(\d of 2", text), text
     assert re.search(r"runs: +\d+%.*[12]/2", text), text
-
-
-@pytest.mark.slow
-def test_two_workers_into_a_file(tmp_path: Path) -> None:
-    with (tmp_path / "log").open("wb") as file:
-        assert start(tmp_path, file.fileno()).wait() == 0
-    text = (tmp_path / "log").read_text()
-    for attention in ("vanilla", "abc"):
-        assert f"lstf synthetic M informer NC {attention} smoke 1: step 4, loss" in text
-    assert "\r" not in text
-    assert "\x1b" not in text
-    assert "%|" not in text
 
 
 def start(folder: Path, stderr: int) -> subprocess.Popen[bytes]:

@@ -11,19 +11,9 @@ import torch
 from engines.torch.checkpoints import Checkpoints, checkpoint_files
 from tests.cab.runner.processes import records, run_cab, the_record
 
-CELL = [
-    "task=lstf",
-    "dataset=synthetic",
-    "attention=performer",
-    "pattern=NC",
-    "preset=smoke",
-    "backbone.dropout=0.2",
-    "trainer.max_steps=16",
-    "trainer.batch_size=16",
-    "trainer.validate_every=7",
-    "trainer.checkpoint_every=3",
-    "device=cpu",
-]
+CELL = ["task=lstf", "dataset=synthetic", "attention=performer", "pattern=NC", "preset=smoke", "device=cpu"]
+CELL += ["backbone.dropout=0.2", "trainer.max_steps=16", "trainer.batch_size=16"]
+CELL += ["trainer.validate_every=7", "trainer.checkpoint_every=3"]
 
 
 def finished(folder: Path) -> dict[str, Any]:

@@ -16,8 +16,8 @@ import yaml
 from cab.cli.main import main
 from cab.config.run_config import SlurmConfig
 from cab.errors import UserError
-from cab.files.config_folders import CONFIGS
 from cab.registry.registries import TASKS
+from cab.registry.tables import CONFIGS
 from cab.runner.cell import runnable_cells
 from cab.runner.launch import expand
 from cab.runner.slurm import job_facts, job_name

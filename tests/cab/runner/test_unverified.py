@@ -10,9 +10,10 @@ import pytest
 
 from cab.cli.main import main
 from cab.records.record import Record, Status
-from cab.records.results import LEGEND, legend, load_results, verdicts
-from cab.records.verified import Row, code_of, remembered, write_rows
-from cab.registry.registries import ATTENTIONS, load_object
+from cab.records.results import legend, load_results, verdicts
+from cab.records.verified import LEGEND, Row, code_of, remembered, write_rows
+from cab.registry.files import load_object
+from cab.registry.registries import ATTENTIONS
 from tasks.lstf.task import Error
 from tests.cab.made_records import make_record
 

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from cab import Backbone, UserError, build_backbone
 from cab.config.compose import compose
-from cab.records.results import is_generated
-from cab.registry.registries import TASKS
+from cab.registry.registries import TASKS, is_generated
 from cab.registry.tables import read_table
 from cab.runner.cell import Cell, runnable_cells
 from cab.runner.launch import expand

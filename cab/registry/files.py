@@ -1,0 +1,98 @@
+"""Attentions of users: classes and functions in files (``FILE.py:Class``)."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.util
+import inspect
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+
+from cab.attention import Attention
+from cab.errors import UserError, exits_as_errors
+from cab.patterns import Pattern
+from cab.registry.code_hash import read, source_files
+from cab.registry.index import Place
+from cab.registry.registries import ATTENTIONS, STANDALONE, AttentionEntry
+
+
+def entry_of_file(target: str) -> AttentionEntry:
+    """Return the registry entry of ``FILE.py:Class``; a class without decorator supports all patterns.
+
+    Raises:
+        UserError: as for :func:`load_object`, or the class is not a subclass of ``cab.Attention``.
+    """
+    cls = load_object(target)
+    if not isinstance(cls, type) or not issubclass(cls, Attention):
+        raise UserError(f"{target} cannot be used in a network: derive it from cab.Attention")
+    registered = ATTENTIONS.entry_of(cls)
+    is_taken = cls.__name__ in ATTENTIONS and ATTENTIONS.get(cls.__name__) is not registered
+    label = target if is_taken else cls.__name__
+    if registered is not None:
+        return dataclasses.replace(registered, name=target, label=label)
+    place = Place(cls.__module__, cls.__qualname__)
+    return AttentionEntry(name=target, label=label, paper="-", place=place, imported=cls, patterns=tuple(Pattern))
+
+
+def load_object(target: str) -> Any:
+    """Import the class or function ``FILE.py:name``; the file can import other modules in its folder.
+
+    Raises:
+        UserError: the file or name does not exist, the import fails or ends the program, or the object is neither a
+            subclass of ``nn.Module`` nor a function.
+    """
+    file, _, name = target.rpartition(":") if ":" in target else (target, "", "")
+    if not os.path.isfile(file):  # noqa: PTH113
+        problem = "is a folder" if os.path.isdir(file) else "does not exist"  # noqa: PTH112
+        raise UserError(f"file '{file}' {problem}; name a registered attention or FILE.py:Class")
+    path = Path(file).resolve()
+    if path.suffix != ".py":
+        raise UserError(f"file '{file}' is not imported, because its name does not end in .py; rename it")
+    for entry in ATTENTIONS:  # a file of a registered package is imported under its own name, and only once
+        if entry.place.file is not None and entry.place.file.resolve() == path:
+            _ = entry.cls
+    module = _imported(path) or _import(path, file)
+    chosen = getattr(module, name, None) if name else None
+    if inspect.isfunction(chosen) or (isinstance(chosen, type) and issubclass(chosen, nn.Module)):
+        return chosen
+    classes = {n: c for n, c in vars(module).items() if isinstance(c, type) and c.__module__ == module.__name__}
+    names = ", ".join(n for n, c in classes.items() if issubclass(c, nn.Module)) or "none"
+    missing = f"no torch.nn.Module class '{name}' in {file}" if name else f"name a class: {file}:Class"
+    raise UserError(f"{missing}; it has: {names}")
+
+
+def _imported(path: Path) -> ModuleType | None:
+    """Return the module if the file is already imported."""
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if file and file.endswith(path.name) and Path(file).resolve() == path:
+            return module
+    return None
+
+
+def _import(path: Path, shown: str) -> ModuleType:
+    """Import a file under a unique module name, so that a file abc.py does not replace the standard module."""
+    name = f"{path.stem}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None, "a file has a spec"
+    assert spec.loader is not None, "a .py file has a loader"
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent))
+    sys.modules[name] = module  # required by dataclasses and pickle
+    STANDALONE[name] = path
+    try:
+        files = source_files(path, None)  # read before they are executed: their hash is that of the executed code
+        with exits_as_errors():
+            spec.loader.exec_module(module)
+        if any(read.__wrapped__(file) != read(file) for file in files if file.is_relative_to(path.parent)):
+            raise RuntimeError("it was changed at the same time; repeat the command")
+    except Exception as error:
+        del sys.modules[name], STANDALONE[name]
+        raise UserError(f"cannot import {shown}: {type(error).__name__}: {error}") from error
+    return module
