@@ -174,7 +174,7 @@ def test_a_folder_without_leave_to_write(refused: Refused, tmp_path: Path, monke
 
 
 def test_control_characters_reach_no_terminal(refused: Refused) -> None:
-    said = refused("score", "no\x1b[31mthing\nhere\x07", words="no\ufffd[31mthing here\ufffd does not exist")
+    said = refused("score", "no\x1b[31mthing\nhere\x07", words=r"no\x1b[31mthing here\x07 does not exist")
     assert "\x1b" not in said
 
 
