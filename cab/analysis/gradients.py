@@ -27,8 +27,7 @@ from cab.errors import UserError
 from cab.records.identity import DEFAULT_ENGINE
 from cab.runner.cell import Cell
 from cab.runner.engine import Run, StepObserver, find_engine
-from cab.runner.failures import DivergedError
-from cab.runner.processes import Processes
+from cab.runner.processes import DivergedError, Processes
 
 QUANTILES = {"median": 0.5, "q90": 0.9, "q99": 0.99, "largest": 1.0}
 PRODUCTS = {torch.matmul, torch.bmm, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.Tensor.bmm}

@@ -16,8 +16,8 @@ from cab.errors import UserError
 from cab.files.disk import listed
 from cab.records.record import CELL, COMMITTED_DIRS, REFERENCE_DIRS, Record, Status, record_path
 from cab.records.verified import LEGEND, verdict, verified_codes
-from cab.registry.code_hash import attention_hash
 from cab.registry.registries import ATTENTIONS, is_file
+from cab.registry.sources import attention_hash
 from cab.registry.tables import run_defaults
 
 if TYPE_CHECKING:

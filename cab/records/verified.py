@@ -20,8 +20,8 @@ from cab.files.cache import cache_root
 from cab.files.disk import remove_leftovers, replacing, sanitize_csv_cell
 from cab.patterns import pattern_rank
 from cab.records.record import Record
-from cab.registry.code_hash import attention_hash, checks_hash
 from cab.registry.registries import STANDALONE
+from cab.registry.sources import attention_hash, checks_hash
 
 COMMITTED = Path(__file__).resolve().parents[2] / "results" / "verified.csv"
 
@@ -39,7 +39,7 @@ class Row:
     Attributes:
         attention: name of the attention.
         pattern: pattern.
-        code_hash: hash of the attention's code, :func:`cab.registry.code_hash.attention_hash`.
+        code_hash: hash of the attention's code, :func:`cab.registry.sources.attention_hash`.
         checks_hash: hash of the checks.
         torch_version: major and minor version, such as ``2.13``.
         mode: ``quick`` or ``full``; timing checks are excluded, since they depend on the machine.

@@ -17,9 +17,8 @@ from torch import nn
 from cab.attention import Attention
 from cab.errors import UserError, exits_as_errors
 from cab.patterns import Pattern
-from cab.registry.code_hash import read, source_files
-from cab.registry.index import Place
 from cab.registry.registries import ATTENTIONS, STANDALONE, AttentionEntry
+from cab.registry.sources import Place, read, source_files
 
 
 def entry_of_file(target: str) -> AttentionEntry:

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 from cab.errors import UnsupportedError, UserError, exits_as_errors, first_line, unknown_name
 from cab.patterns import Pattern
-from cab.registry.index import Place, decorator_calls, module_specs
 from cab.registry.options import annotations_of, checked_options
+from cab.registry.sources import Place, decorator_calls, module_specs
 
 if TYPE_CHECKING:  # used in string annotations only, since cab.attention imports torch
     from cab.attention import Attention  # noqa: F401

@@ -18,9 +18,9 @@ from cab.paper.published import read_csv
 from cab.paper.taxonomy import TaxonomyRow, taxonomy
 from cab.records.record import REFERENCE_DIRS
 from cab.records.verified import code_of, is_verified
-from cab.registry.code_hash import attention_hash
 from cab.registry.options import argument_texts
 from cab.registry.registries import ATTENTIONS, is_file
+from cab.registry.sources import attention_hash
 from cab.registry.tables import decode_state_size
 from cab.suite.cells import read_suite
 from cab.suite.gain import SuiteGains, suite_gains

@@ -27,8 +27,7 @@ from cab.records.identity import Origin
 from cab.registry import build
 from cab.registry.registries import BACKBONES
 from cab.runner.cell import Cell
-from cab.runner.failures import StopSignals
-from cab.runner.processes import Processes, find_processes, limit_gpu_memory
+from cab.runner.processes import Processes, StopSignals, find_processes, limit_gpu_memory
 from cab.runner.provenance import origin_of
 
 

@@ -20,7 +20,7 @@ from cab.errors import UserError, first_line
 from cab.files.disk import disk_errors, remove_leftovers, replacing
 from cab.records.identity import Origin
 from cab.records.record import CELL, Record, Status, record_path, weights_path
-from cab.runner.failures import is_out_of_memory
+from cab.runner.processes import is_out_of_memory
 
 if TYPE_CHECKING:  # commands without a model do not import torch
     import torch

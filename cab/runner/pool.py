@@ -19,8 +19,7 @@ from tqdm import tqdm
 
 from cab.errors import Preempted, UserError
 from cab.files.cache import report_waiting
-from cab.runner.failures import LostProcessError, StopSignals
-from cab.runner.processes import SHARED_BY
+from cab.runner.processes import SHARED_BY, LostProcessError, StopSignals
 
 if TYPE_CHECKING:  # a worker sets its environment before it imports torch
     from cab.runner.cell import Cell

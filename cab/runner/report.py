@@ -18,8 +18,8 @@ from cab.files.disk import check_writable
 from cab.records.identity import Origin
 from cab.records.record import Cost, Record, Status, now, record_path
 from cab.runner.cell import Cell
-from cab.runner.failures import status_of
 from cab.runner.folder import is_replacing
+from cab.runner.processes import status_of
 from cab.runner.provenance import about_run, attention_code
 
 log = logging.getLogger("cab")

@@ -23,8 +23,8 @@ from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.runner.batches import DeviceBatches, mix_seed
 from cab.runner.cell import GPU, Cell
 from cab.runner.engine import Run, make_initial_backbone, open_run
-from cab.runner.failures import status_of
 from cab.runner.folder import atomic_save, lock_run_dir, start_run
+from cab.runner.processes import status_of
 from cab.runner.provenance import ResourceUsage, about_run
 from cab.runner.report import ExistingRecords, Outcome
 

@@ -18,8 +18,7 @@ from cab import Backbone, UserError
 from cab.registry.registries import ATTENTIONS
 from cab.runner.cell import Cell
 from cab.runner.engine import Run, Training
-from cab.runner.failures import DivergedError
-from cab.runner.processes import Processes
+from cab.runner.processes import DivergedError, Processes
 from engines.fairseq import environment
 from engines.fairseq.command import check_trainer, task_arguments, training_arguments
 from engines.fairseq.data import fairseq_data

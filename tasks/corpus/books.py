@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 from cab import UserError
 from cab.files.cache import checksums
-from tasks.files import find_data, stream
 
 log = logging.getLogger(__name__)
 
@@ -106,6 +105,8 @@ class WikiText(FileBooks):
     counts_line_ends = True
 
     def __init__(self, name: str, data_root: Path | None) -> None:
+        from tasks.files import find_data
+
         spellings = zip(PARTS, ("train", "valid", "test"), strict=True)
         super().__init__(
             {part: [find_data(name, data_root, *(file.format(x) for file in WIKITEXT_FILES))] for part, x in spellings}
@@ -116,6 +117,8 @@ class HubBooks(Books):
     """A data set on the Hub with a column ``text``, streamed; its revision is part of the key."""
 
     def __init__(self, name: str) -> None:
+        from tasks.files import stream
+
         self.name = name
         self._parts, self.key = stream(name, {part: part for part in PARTS})
 
@@ -163,4 +166,6 @@ def find_books(dataset: str, source: str | None, data_root: Path | None, *, synt
         return HubBooks(source)
     if dataset in WIKITEXTS:
         return WikiText(dataset, data_root)
+    from tasks.files import find_data  # generated books need no files
+
     return FolderBooks(find_data(dataset, data_root, "train").parent)

@@ -1,4 +1,7 @@
-"""Facts in generated books: which tokens are answers, and the distance of each to its fact."""
+"""Vocabulary and facts of generated books: which tokens are answers, and the distance of each to its fact.
+
+Each word, and each name with a thing (``annalamp``), is one token.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,20 @@ from annotated_types import Interval
 from torch import Tensor
 
 from cab import UserError
-from tasks.corpus.synthetic import ALL_NAMES, NAMES, THINGS
 from tasks.corpus.tokens import NUM_SPECIAL, Corpus, perplexity
 
+ALL_NAMES = (
+    "anna", "boris", "clara", "david", "elena", "felix", "greta", "henry", "irina", "jonas", "karin", "louis",
+    "maria", "niels", "olga", "peter", "quinn", "rosa", "simon", "tanja", "ulrich", "vera", "walter", "xenia",
+    "yusuf", "zelda", "amir", "beate", "cyril", "doris", "emil", "frieda",
+)  # fmt: skip
+NAMES = ALL_NAMES[:16]
+THINGS = (
+    "lamp", "coin", "ring", "book", "knife", "harp", "letter", "mirror", "basket", "hammer", "flute",
+    "candle", "rope", "drum", "vase", "clock",
+)  # fmt: skip
+CHAPTERS = 32
+"""Chapters per book."""
 Names = Annotated[int, Interval(ge=1, le=len(ALL_NAMES))]
 """Number of names in generated books."""
 NEVER = 10**6

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cab import UserError
 from cab.data.sources import fetch_hint
-from tasks.corpus.synthetic import NAMES, THINGS
+from tasks.corpus.facts import NAMES, THINGS
 from tasks.files import find_data
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from tasks.corpus.synthetic import ALL_NAMES, CHAPTERS, THINGS
+from tasks.corpus.facts import ALL_NAMES, CHAPTERS, THINGS
 
 NEAR, OTHERS = 12, 36
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from tasks.corpus.synthetic import ALL_NAMES, CHAPTERS, THINGS
+from tasks.corpus.facts import ALL_NAMES, CHAPTERS, THINGS
 
 NEAR = 0.25
 """Fraction of the names whose fact is repeated in the list."""

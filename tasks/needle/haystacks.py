@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from tasks.corpus.synthetic import NAMES, THINGS
+from tasks.corpus.facts import NAMES, THINGS
 
 HAY = 64
 """Number of filler words."""

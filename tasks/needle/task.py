@@ -17,7 +17,7 @@ from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import TokenLM
 from cab.registry.options import Positive
 from cab.task import Batches, Metric
-from tasks.corpus.synthetic import NAMES
+from tasks.corpus.facts import NAMES
 from tasks.needle.haystacks import FIRST_THING, PARTS, VOCABULARY, Haystack, Haystacks, words
 from tasks.pictures import draw_grid
 

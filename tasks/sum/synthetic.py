@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import random
 
-from tasks.corpus.synthetic import NAMES, THINGS
+from tasks.corpus.facts import NAMES, THINGS
 
 COLORS = ("red", "green", "blue", "white", "black", "brown", "pink", "grey", "gold", "purple")
 OBJECTS, KEPT, FOLLOWED = THINGS[:12], THINGS[:8], THINGS[:6]

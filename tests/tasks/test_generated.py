@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cab.registry.registries import TASKS
-from tasks.corpus.synthetic import NAMES
+from tasks.corpus.facts import NAMES
 from tasks.glue.tables import generate_pairs
 from tasks.lm.synthetic import generate_book
 from tasks.lra.images import GeneratedShapes

@@ -19,8 +19,8 @@ from cab import UserError, load_results
 from cab.cli.main import main
 from cab.errors import Preempted
 from cab.records.record import Record
-from cab.runner.failures import StopSignals
 from cab.runner.folder import cell_statuses
+from cab.runner.processes import StopSignals
 from cab.runner.run import run_cell
 from tests.cab.runner.conftest import troubled_config
 from tests.cab.runner.troubled import Troubled

@@ -13,7 +13,7 @@ from torch import Tensor
 from cab import Backbone
 from cab.config.compose import compose
 from cab.runner.pretrained import NOT_COMPARED
-from tasks.corpus.synthetic import NAMES
+from tasks.corpus.facts import NAMES
 from tasks.corpus.tokens import BEGIN, END, PAD
 from tasks.glue import tables
 from tasks.glue.task import GLUE, Batch, f1, pearson, scores_of, spearman

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from cab import Backbone, UserError, build_backbone
 from tasks.corpus.blocks import Blocks, PackedLines
 from tasks.corpus.books import FolderBooks, SyntheticBooks, find_books
-from tasks.corpus.facts import Facts
-from tasks.corpus.synthetic import THINGS
+from tasks.corpus.facts import THINGS, Facts
 from tasks.corpus.tokens import END, NUM_SPECIAL, PAD, UNKNOWN, Corpus, read_corpus
 from tasks.lm.synthetic import generate_book
 from tasks.lm.task import LM

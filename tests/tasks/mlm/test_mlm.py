@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from cab import Backbone
-from tasks.corpus.synthetic import THINGS
+from tasks.corpus.facts import THINGS
 from tasks.corpus.tokens import NUM_SPECIAL, PAD
 from tasks.mlm.synthetic import generate_book
 from tasks.mlm.task import MLM

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cab import build_backbone
-from tasks.corpus.synthetic import NAMES, THINGS
+from tasks.corpus.facts import NAMES, THINGS
 from tasks.needle.haystacks import FIRST_FACT, FIRST_NAME, FIRST_THING, VOCABULARY
 from tasks.needle.task import Needle
 from tests.tasks.in_order import in_order

@@ -1,4 +1,6 @@
-"""Hash the code of an attention: its file and, transitively, the files that it imports.
+"""Read the source of plug-ins without importing them: the names that they register, and the hash of their code.
+
+The hash of an attention covers its file and, transitively, the files that it imports.
 
 Comments, docstrings, layout, import statements and module names are ignored, so rewording a docstring or moving a file
 does not change a hash; neither does the Python version. Imports are read from the source; nothing is imported. A
@@ -12,8 +14,12 @@ import functools
 import gc
 import hashlib
 import importlib.util
+import pkgutil
+import re
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from importlib.machinery import ModuleSpec
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -193,3 +199,63 @@ def _imported(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[Impor
 def _joined(parts: Iterable[str]) -> str:
     """Return the first 16 hexadecimal digits of the SHA-256 of the joined parts."""
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+# --- registered names ---
+
+
+@dataclass(frozen=True)
+class Place:
+    """Location of a class; with the file, and the line of the first decorator, if it was found in the source."""
+
+    module: str
+    qualname: str
+    file: Path | None = field(default=None, compare=False)
+    line: int = field(default=0, compare=False)
+
+
+def module_specs(name: str) -> Iterator[ModuleSpec]:
+    """Yield the module ``name`` and all its submodules without importing them, packages before their contents.
+
+    Raises:
+        ModuleNotFoundError: the module does not exist.
+    """
+    spec = importlib.util.find_spec(name)
+    if spec is None:
+        raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+    waiting = [spec]
+    while waiting:
+        spec = waiting.pop(0)
+        yield spec
+        infos = pkgutil.iter_modules(spec.submodule_search_locations or (), f"{spec.name}.")
+        waiting += [child for info in infos if (child := info.module_finder.find_spec(info.name, None)) is not None]
+
+
+def decorator_calls(spec: ModuleSpec, decorator: str) -> list[tuple[Place, list[Any], dict[str, Any]]] | None:
+    """Return the classes that ``decorator`` registers in a module, with its arguments; None if a use is not literal.
+
+    Raises:
+        SyntaxError: a module that contains the decorator's name has invalid syntax.
+    """
+    if spec.origin is None or not spec.origin.endswith(".py"):
+        return [] if spec.loader is None else None  # a folder without __init__.py; a compiled module
+    source = Path(spec.origin).read_bytes()
+    num_mentions = len(re.findall(rb"\b%s\b" % decorator.encode(), source))
+    if not num_mentions:
+        return []
+    calls = []
+    for statement in ast.parse(source, spec.origin).body:
+        if isinstance(statement, ast.ImportFrom):
+            num_mentions -= sum(alias.name == decorator and alias.asname is None for alias in statement.names)
+        if not isinstance(statement, ast.ClassDef):
+            continue
+        for node in statement.decorator_list:
+            if isinstance(node, ast.Call) and decorator in (getattr(node.func, name, "") for name in ("id", "attr")):
+                num_mentions -= 1
+                place = Place(spec.name, statement.name, Path(spec.origin), statement.decorator_list[0].lineno)
+                try:
+                    args = [ast.literal_eval(argument) for argument in node.args]
+                    calls.append((place, args, {k.arg or "**": ast.literal_eval(k.value) for k in node.keywords}))
+                except ValueError:
+                    return None
+    return None if num_mentions else calls
