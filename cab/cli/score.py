@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     results = selected_results(args)
     scores = score(results, normalization=args.normalization)
     if args.show == "index":
-        verified = verdicts(scores.results)
+        verified = results.verdicts(scores.results)
         pairs = zip(scores.table["pattern"], scores.table["attention"], strict=True)
         table = scores.table[COLUMNS].assign(verified=[verified[pair] for pair in pairs])
     else:
@@ -129,6 +129,7 @@ def _index_texts(scores: Scores, patterns: Sequence[str]) -> list[str]:
 
 def _pattern_text(scores: Scores, pattern: str, verdicts: Mapping[tuple[str, ...], str]) -> str:
     from cab.records import results
+    from cab.records.verified import mark_unverified
 
     table = scores.table[scores.table["pattern"] == pattern]
     rows = {(row["task"], row["attention"]): row for row in table.to_dict("records")}
@@ -141,7 +142,7 @@ def _pattern_text(scores: Scores, pattern: str, verdicts: Mapping[tuple[str, ...
     is_trained = bool((scores.results["hash"] != "").any())
     text = [
         [
-            results.mark_unverified(name, verified[pattern, name]),
+            mark_unverified(name, verified[pattern, name]),
             sign,
             *(_cell(rows[(task, name)], is_trained=is_trained) for task in columns),
             _seeds(rows, columns, name),

@@ -169,38 +169,23 @@ class Record(RunMetadata):
         metrics: Iterable[Metric],
         baselines: Mapping[str, Mapping[str, float]],
         history: Sequence[Mapping[str, float | None]],
-        cost: Cost,
-        engine_facts: Mapping[str, Any],
+        **others: Any,
     ) -> Record:
-        """Create the record of a run with a score."""
-        return cls(
-            **vars(about),
-            status=Status.FINISHED,
-            ended=now(),
-            metrics=tuple(metrics),
-            baselines={name: _finite(values) for name, values in baselines.items()},
-            history=[_finite(entry) for entry in history],
-            cost=cost,
-            engine_facts=engine_facts,
-        )
+        """Create the record of a run with a score; ``others`` are the cost and the facts of the engine."""
+        finite = {
+            "baselines": {name: _finite(values) for name, values in baselines.items()},
+            "history": [_finite(entry) for entry in history],
+        }
+        return cls(**vars(about), status=Status.FINISHED, ended=now(), metrics=tuple(metrics), **finite, **others)
 
     @classmethod
-    def failed(
-        cls,
-        about: RunMetadata,
-        *,
-        status: Status,
-        error: BaseException,
-        step: int | None,
-        cost: Cost,
-        metrics: Iterable[Metric],
-    ) -> Record:
-        """Create the record of a run without a score; its metrics have no values."""
-        assert status is not Status.FINISHED
+    def failed(cls, about: RunMetadata, *, error: BaseException, metrics: Iterable[Metric], **others: Any) -> Record:
+        """Create the record of a run without a score; ``others`` are its status, step and cost."""
+        assert others["status"] is not Status.FINISHED
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         words = ": ".join([type(error).__name__, *lines[:1]])
         declared = tuple(metric.measured(None) for metric in metrics)
-        return cls(**vars(about), status=status, ended=now(), error=words, step=step, metrics=declared, cost=cost)
+        return cls(**vars(about), ended=now(), error=words, metrics=declared, **others)
 
     @classmethod
     def read(cls, path: Path) -> Record:
@@ -234,10 +219,7 @@ class Record(RunMetadata):
         return record
 
     def write(self, results_dir: Path) -> Path:
-        """Write the record atomically, replacing an earlier one with the same hash, and return its path.
-
-        Its permissions follow the umask.
-        """
+        """Write the record atomically, replacing an earlier one with the same hash, and return its path."""
         check_hash(self.hash)
         path = record_path(results_dir, self.hash)
         content = {"schema": SCHEMA, **vars(self)}

@@ -37,8 +37,6 @@ class Row:
     """An attention that passed the checks in a pattern.
 
     Attributes:
-        attention: name of the attention.
-        pattern: pattern.
         code_hash: hash of the attention's code, :func:`cab.registry.sources.attention_hash`.
         checks_hash: hash of the checks.
         torch_version: major and minor version, such as ``2.13``.
@@ -87,12 +85,7 @@ def package_of(cls: type) -> str:
 
 
 def code_of(cls: type) -> str:
-    """Return the hash of the class's code; empty if it is not in a file, as in an interactive session.
-
-    Raises:
-        OSError: a file was deleted after its import.
-        SyntaxError: a file was changed after its import and is invalid.
-    """
+    """Return the hash of the class's code; empty if it is not in a file, as in an interactive session."""
     return "" if "<locals>" in cls.__qualname__ else _code_of(cls.__module__, cls.__qualname__)
 
 
@@ -106,25 +99,24 @@ def _code_of(module: str, qualname: str) -> str:
 
 def is_verified(code: str, pattern: str) -> bool:
     """Return whether a row shows that this code passed the full checks in ``pattern`` with the installed torch."""
-    wanted = (code, pattern, torch_version(), FULL)
-    rows = [row for path in (COMMITTED, remembered()) for row in read_rows(path)]
-    return bool(code) and any((row.code_hash, row.pattern, row.torch_version, row.mode) == wanted for row in rows)
+    passed = {(row.code_hash, row.pattern, row.torch_version, row.mode) for row in _all_rows()}
+    return bool(code) and (code, pattern, torch_version(), FULL) in passed
 
 
 def verified_codes() -> frozenset[tuple[str, str]]:
     """Return hash and pattern of every code that passed the full checks, with any version of torch."""
-    rows = [row for path in (COMMITTED, remembered()) for row in read_rows(path)]
-    return frozenset((row.code_hash, row.pattern) for row in rows if row.mode == FULL)
+    return frozenset((row.code_hash, row.pattern) for row in _all_rows() if row.mode == FULL)
+
+
+def _all_rows() -> list[Row]:
+    return [row for path in (COMMITTED, remembered()) for row in read_rows(path)]
 
 
 def verdict(record: Record, verified: Container[tuple[str, str]]) -> str:
     """Return the verdict on the code of a run: ``no``, ``unknown`` (the record has no hash of the code) or ``yes``.
 
-    Code that had passed when it was trained stays verified; code that passed later is found by its hash.
-
-    Args:
-        record: record of the run.
-        verified: the result of :func:`verified_codes`.
+    Code that had passed when it was trained stays verified; code that passed later is found by its hash in
+    ``verified``, the result of :func:`verified_codes`.
     """
     if record.verified:
         return "yes"

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from cab.cli.main import main
 from cab.config.compose import compose
 from cab.records.record import Record
 from cab.runner.cell import Cell
@@ -73,15 +72,3 @@ def test_the_precision_identifies_the_cell_and_the_workers_do_not() -> None:
     high = Cell.from_config(compose([*CELL, "trainer.float32_matmul_precision=high"]))
     assert high.hash != usual.hash
     assert Cell.from_config(compose([*CELL, "trainer.num_workers=3"])).hash == usual.hash
-
-
-def test_wrong_values_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    for wrong, words in (
-        (
-            "trainer.float32_matmul_precision=medium",
-            "trainer.float32_matmul_precision must be one of highest, high, got 'medium'",
-        ),
-        ("profile=maybe", "profile must be true or false, got 'maybe'"),
-    ):
-        assert main(["run", *CELL, wrong]) == 2
-        assert words in capsys.readouterr().err

@@ -5,6 +5,7 @@ bit.
 from __future__ import annotations
 
 import dataclasses
+import re
 import shlex
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,14 +17,15 @@ import torch
 from cab import UserError
 from cab.backbone_protocols import RecurrentLM
 from cab.config.compose import check_overrides, compose
+from cab.records.record import Record
 from cab.runner.cell import Cell
 from cab.runner.processes import Processes
+from cab.runner.run import run_cell
 from engines.fairseq.command import check_trainer, network_arguments
 from engines.torch import check, checkpoints
 from engines.torch.loop import make_order
 from engines.torch.recurrent_memory import RecurrentMemory
 from tasks.lm.task import LM
-from tests.cab.runner.processes import records, run_cab, the_record
 from tests.documents import ROOT, commands_of
 from tests.tasks.lm.test_lm import write_books
 
@@ -93,6 +95,21 @@ def test_fairseq_has_none() -> None:
         network_arguments(dataclasses.replace(cell, task=SimpleNamespace(backbone_options=lambda _: {})))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["task=lm", "pattern=CS", "backbone.weight_sharing=universal"],
+        ["task=mlm", "pattern=NS", "backbone.funnel_blocks=[1,1]"],
+    ],
+)
+def test_fairseqs_networks_have_the_usual_one_alone(overrides: list[str]) -> None:
+    cell = Cell.from_config(compose(["dataset=synthetic", "attention=vanilla", "preset=smoke", *overrides]))
+    other = dataclasses.replace(cell, task=SimpleNamespace(backbone_options=lambda _: {}))  # type: ignore[arg-type]
+    option = re.escape(overrides[-1].partition("=")[0])
+    with pytest.raises(UserError, match=f"engine=fairseq does not support {option}=.*; use engine=torch"):
+        network_arguments(other)
+
+
 def test_several_processes_are_refused() -> None:
     with pytest.raises(UserError, match="without torchrun or srun"):
         check(Cell.from_config(compose(RECURRENT)), Processes(rank=0, local_rank=0, count=2))
@@ -135,26 +152,28 @@ def test_memories_are_those_of_the_rows_however_they_are_cut() -> None:
     assert four.state_dict() is None
 
 
-@pytest.mark.slow
-def test_a_run_that_is_cut_goes_on_with_what_it_remembered(tmp_path: Path) -> None:
-    cell = [*RECURRENT, "trainer.micro_batch_size=2", f"data_root={write_books(tmp_path / 'data')}"]
+def test_a_run_that_is_cut_goes_on_with_what_it_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    books = f"data_root={write_books(tmp_path / 'data')}"
+    options = [*RECURRENT, "trainer.micro_batch_size=2", "trainer.checkpoint_every=2", "trainer.max_steps=6", books]
 
-    def finished(folder: str) -> dict[str, Any]:
-        process = run_cab(*cell, f"results_dir={tmp_path / folder}")
-        assert process.returncode == 0, process.stderr
-        return the_record(tmp_path / folder)
+    def run(folder: str, *more: str) -> Record:
+        record = run_cell(compose([*options, f"results_dir={tmp_path / folder}", *more])).record
+        assert record is not None
+        return record
 
-    expected = finished("uncut")
-    cut = tmp_path / "cut"
-    process = run_cab(*cell, f"results_dir={cut}", stop=f"kill step-00000006.ckpt {tmp_path / 'killed'}")
-    assert process.returncode == -9, process.stderr
-    assert not records(cut)
-    [folder] = [path for path in cut.iterdir() if path.is_dir()]
+    expected = run("uncut")
+    loss, calls = LM.recurrent_loss, iter(range(100))
+
+    def cut(self: LM, *arguments: Any) -> Any:
+        if next(calls) == 10:  # of two micro-batches per step: in the sixth
+            raise RuntimeError("cut")
+        return loss(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LM, "recurrent_loss", cut)
+        failed = run("cut")
     found: list[Any] = []
-    assert checkpoints.Checkpoints(folder).restore_newest(found.append)
-    [saved] = found
-    assert saved["step"] == 4
-    assert saved["memories"]["count"].tolist() == [32] * 4
-    resumed = finished("cut")
-    for same in ("metrics", "history", "hash"):
-        assert resumed[same] == expected[same]
+    assert checkpoints.Checkpoints(tmp_path / "cut" / failed.hash).restore_newest(found.append)
+    assert (found[0]["step"], found[0]["memories"]["count"].tolist()) == (4, [32] * 4)
+    resumed = run("cut", "retry=[failed]")
+    assert (resumed.status, resumed.metrics, resumed.history) == ("finished", expected.metrics, expected.history)

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from cab.config.compose import compose
+from cab.runner.run import run_cell
 from engines.torch.checkpoints import Checkpoints, checkpoint_files
 from tests.cab.runner.processes import records, run_cab, the_record
 
@@ -43,7 +45,7 @@ def make_longer(folder: Path, *, seconds: float) -> None:
 @pytest.fixture(scope="module")
 def uncut(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("uncut")
-    finished(folder)
+    run_cell(compose([*CELL, f"results_dir={folder}"]))
     return folder
 
 
