@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     results = selected_results(args)
     scores = score(results, normalization=args.normalization)
     if args.show == "index":
-        verified = results.verdicts(scores.results)
+        verified = verdicts(scores.results)
         pairs = zip(scores.table["pattern"], scores.table["attention"], strict=True)
         table = scores.table[COLUMNS].assign(verified=[verified[pair] for pair in pairs])
     else:
