@@ -16,7 +16,7 @@ FILE = CONFIGS / "decode_states.csv"
 def measured() -> list[list[str]]:
     """Return the header, and the name and size of each attention."""
     torch.set_num_threads(1)  # the sizes are tiny
-    own = [entry for entry in ATTENTIONS if entry.place.module.startswith("attentions.")]
+    own = [entry for entry in ATTENTIONS if entry.location.module.startswith("attentions.")]
     return [["attention", "state"], *([entry.name, measure_decode_state(entry)] for entry in own)]
 
 

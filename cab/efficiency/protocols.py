@@ -36,7 +36,7 @@ from cab.efficiency.subjects import BASELINES, PROJECTIONS, AttentionSubject, Su
 from cab.efficiency.workload import PHASES, Inputs, Workload, held_bytes, make_inputs
 from cab.errors import UserError, exits_as_errors
 from cab.patterns import Pattern
-from cab.runner.failures import is_out_of_memory
+from cab.runner.processes import is_out_of_memory
 from cab.verification.growth import peak_bytes
 
 # --- limits and failures of calls ------------------------------------------------------------------------------------

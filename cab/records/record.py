@@ -233,7 +233,7 @@ class Record(RunMetadata):
         return path
 
 
-_FIELDS = [part.name for part in dataclasses.fields(Record)]
+_FIELDS = [field.name for field in dataclasses.fields(Record)]
 
 
 @functools.cache
@@ -248,8 +248,8 @@ def _described(error: Exception) -> str:
     if not hasattr(error, "errors"):
         return first_line(error)
     details = error.errors(include_url=False)[0]
-    place = ".".join(map(str, details["loc"]))
-    return f"{place}: {details['msg']}, got {details['input']!r:.40}" if place else details["msg"]
+    location = ".".join(map(str, details["loc"]))
+    return f"{location}: {details['msg']}, got {details['input']!r:.40}" if location else details["msg"]
 
 
 def _check_fields(content: Mapping[str, Any]) -> None:

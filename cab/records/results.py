@@ -86,10 +86,10 @@ def with_reference_results(results: pd.DataFrame) -> pd.DataFrame:
     """
     import pandas as pd
 
-    place = [name for name in CELL if name not in ("attention", "seed")]
+    columns = [name for name in CELL if name not in ("attention", "seed")]
     reference = _table([])
     for folder in filter(Path.is_dir, REFERENCE_DIRS):
-        others = _without(read_results(folder)[0], reference, place)
+        others = _without(read_results(folder)[0], reference, columns)
         reference = pd.concat([reference, others], ignore_index=True) if len(reference) else others
     others = _without(reference, results, list(CELL))
     return _with_names_of_programs(pd.concat([results, others], ignore_index=True)) if len(results) else others
@@ -130,8 +130,8 @@ def separate_programs(records: Iterable[Record]) -> dict[tuple[str, str], str]:
     for attention, programs in started.items():
         if len(programs) > 1:
             installed = installed_code(attention.partition("(")[0])
-            first = max(programs, key=lambda code: (code == installed, programs[code], code))
-            names |= {(attention, code): f"{attention} [{code[:8]}]" for code in programs if code != first}
+            named = max(programs, key=lambda code: (code == installed, programs[code], code))
+            names |= {(attention, code): f"{attention} [{code[:8]}]" for code in programs if code != named}
             log.warning(
                 "%s has results of %d programs: %s; those of older ones are separate rows. Delete their records, or "
                 "rerun their cells with force=true", attention, len(programs), ", ".join(code[:8] for code in programs),
@@ -155,8 +155,8 @@ def installed_code(attention: str) -> str:
     """Return the hash of the code of a registered attention; empty if it is not installed."""
     if is_file(attention) or attention not in ATTENTIONS:
         return ""
-    place = ATTENTIONS.get(attention).place
-    return "" if place.file is None else attention_hash(place.qualname, place.file, place.module)
+    location = ATTENTIONS.get(attention).location
+    return "" if location.file is None else attention_hash(location.qualname, location.file, location.module)
 
 
 def table_of(records: Iterable[Record]) -> pd.DataFrame:
@@ -249,11 +249,7 @@ def verdicts(results: pd.DataFrame) -> dict[tuple[str, str], str]:
 
 def legend(results: pd.DataFrame) -> list[str]:
     """Return notes on unverified names in a table of ``results``; published results are excluded."""
-    found = verdicts(results[results["preset"] != PUBLISHED])
-    unknown = _names(found, "unknown")
-    lines = [LEGEND] if _names(found, "no") else []
+    worst = verdicts(results[results["preset"] != PUBLISHED])
+    unknown = sorted({attention for (_, attention), verdict in worst.items() if verdict == "unknown"})
+    lines = [LEGEND] if "no" in worst.values() else []
     return lines + ([f"the results do not record whether these are verified: {listed(unknown)}"] if unknown else [])
-
-
-def _names(found: dict[tuple[str, str], str], wanted: str) -> list[str]:
-    return sorted({attention for (_, attention), each in found.items() if each == wanted})

@@ -18,7 +18,7 @@ from cab.attention import Attention
 from cab.errors import UserError, exits_as_errors
 from cab.patterns import Pattern
 from cab.registry.registries import ATTENTIONS, STANDALONE, AttentionEntry
-from cab.registry.sources import Place, read, source_files
+from cab.registry.sources import Location, read, source_files
 
 
 def entry_of_file(target: str) -> AttentionEntry:
@@ -35,8 +35,8 @@ def entry_of_file(target: str) -> AttentionEntry:
     label = target if is_taken else cls.__name__
     if registered is not None:
         return dataclasses.replace(registered, name=target, label=label)
-    place = Place(cls.__module__, cls.__qualname__)
-    return AttentionEntry(name=target, label=label, paper="-", place=place, imported=cls, patterns=tuple(Pattern))
+    location = Location(cls.__module__, cls.__qualname__)
+    return AttentionEntry(name=target, label=label, paper="-", location=location, imported=cls, patterns=tuple(Pattern))
 
 
 def load_object(target: str) -> Any:
@@ -54,7 +54,7 @@ def load_object(target: str) -> Any:
     if path.suffix != ".py":
         raise UserError(f"file '{file}' is not imported, because its name does not end in .py; rename it")
     for entry in ATTENTIONS:  # a file of a registered package is imported under its own name, and only once
-        if entry.place.file is not None and entry.place.file.resolve() == path:
+        if entry.location.file is not None and entry.location.file.resolve() == path:
             _ = entry.cls
     module = _imported(path) or _import(path, file)
     chosen = getattr(module, name, None) if name else None

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 from cab.errors import UnsupportedError, UserError, exits_as_errors, first_line, unknown_name
 from cab.patterns import Pattern
 from cab.registry.options import annotations_of, checked_options
-from cab.registry.sources import Place, decorator_calls, module_specs
+from cab.registry.sources import Location, decorator_calls, module_specs
 
 if TYPE_CHECKING:  # used in string annotations only, since cab.attention imports torch
     from cab.attention import Attention  # noqa: F401
@@ -47,7 +47,7 @@ class Entry(Generic[T]):
 
     name: str
     paper: str
-    place: Place
+    location: Location
     imported: type[T] | None = field(default=None, compare=False)
     reserved: ClassVar[frozenset[str]] = frozenset()
     """Constructor arguments that the benchmark sets."""
@@ -59,7 +59,7 @@ class Entry(Generic[T]):
             return self.imported
         try:
             with exits_as_errors():
-                return getattr(importlib.import_module(self.place.module), self.place.qualname)
+                return getattr(importlib.import_module(self.location.module), self.location.qualname)
         except Exception as error:
             raise UnsupportedError(f"'{self.name}' ({self.origin}) cannot be imported: {_described(error)}") from error
 
@@ -70,12 +70,12 @@ class Entry(Generic[T]):
     @property
     def origin(self) -> str:
         """File and line of the class."""
-        if self.place.file is not None:
-            return f"{_relative(self.place.file)}:{self.place.line}"
+        if self.location.file is not None:
+            return f"{_relative(self.location.file)}:{self.location.line}"
         try:
             return f"{_relative(Path(inspect.getsourcefile(self.cls) or ''))}:{inspect.getsourcelines(self.cls)[1]}"
         except (OSError, TypeError):  # defined in an interactive session
-            return self.place.module
+            return self.location.module
 
     @functools.cached_property
     def options(self) -> dict[str, Any]:
@@ -151,7 +151,7 @@ class Declaration(Generic[E]):
     entry: Callable[..., E]
 
     def __call__(self, cls: C) -> C:
-        self.registry.add(self.entry(place=Place(cls.__module__, cls.__qualname__), imported=cls))
+        self.registry.add(self.entry(location=Location(cls.__module__, cls.__qualname__), imported=cls))
         return cls
 
 
@@ -173,12 +173,12 @@ class Registry(Generic[E]):
         other = self._entries.get(entry.name)
         if other is None:
             self._entries[entry.name] = entry
-        elif other.place != entry.place:
+        elif other.location != entry.location:
             raise UserError(
                 f"{self.kind} '{entry.name}' is registered twice: {other.origin}, {entry.origin}; rename one"
             )
         elif entry.imported is not None:
-            self._entries[entry.name] = dataclasses.replace(entry, place=other.place)
+            self._entries[entry.name] = dataclasses.replace(entry, location=other.location)
 
     def get(self, name: str) -> E:
         """Return the entry called ``name``; UserError with all names if there is none."""
@@ -235,8 +235,8 @@ class Registry(Generic[E]):
         calls = decorator_calls(spec, f"register_{self.kind}")
         if calls is None:
             importlib.import_module(spec.name)
-        for place, args, kwargs in calls or ():
-            self.add(DECORATORS[self.kind](*args, **kwargs).entry(place=place))
+        for location, args, kwargs in calls or ():
+            self.add(DECORATORS[self.kind](*args, **kwargs).entry(location=location))
 
     @contextlib.contextmanager
     def _skipping(self, module: str) -> Iterator[None]:

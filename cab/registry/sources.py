@@ -205,7 +205,7 @@ def _joined(parts: Iterable[str]) -> str:
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """Location of a class; with the file, and the line of the first decorator, if it was found in the source."""
 
     module: str
@@ -231,7 +231,7 @@ def module_specs(name: str) -> Iterator[ModuleSpec]:
         waiting += [child for info in infos if (child := info.module_finder.find_spec(info.name, None)) is not None]
 
 
-def decorator_calls(spec: ModuleSpec, decorator: str) -> list[tuple[Place, list[Any], dict[str, Any]]] | None:
+def decorator_calls(spec: ModuleSpec, decorator: str) -> list[tuple[Location, list[Any], dict[str, Any]]] | None:
     """Return the classes that ``decorator`` registers in a module, with its arguments; None if a use is not literal.
 
     Raises:
@@ -252,10 +252,10 @@ def decorator_calls(spec: ModuleSpec, decorator: str) -> list[tuple[Place, list[
         for node in statement.decorator_list:
             if isinstance(node, ast.Call) and decorator in (getattr(node.func, name, "") for name in ("id", "attr")):
                 num_mentions -= 1
-                place = Place(spec.name, statement.name, Path(spec.origin), statement.decorator_list[0].lineno)
+                location = Location(spec.name, statement.name, Path(spec.origin), statement.decorator_list[0].lineno)
                 try:
                     args = [ast.literal_eval(argument) for argument in node.args]
-                    calls.append((place, args, {k.arg or "**": ast.literal_eval(k.value) for k in node.keywords}))
+                    calls.append((location, args, {k.arg or "**": ast.literal_eval(k.value) for k in node.keywords}))
                 except ValueError:
                     return None
     return None if num_mentions else calls

@@ -94,11 +94,12 @@ def attention_label(config: Mapping[str, Any]) -> str:
     Args:
         config: resolved configuration.
     """
-    name, own = config["attention"]["name"], config["attention"]
+    options = config["attention"]
+    name = options["name"]
     usual = tuned_options(
         config["task"]["name"], config["backbone"]["name"], config["pattern"], name, preset=config["preset"]
     )
-    shown = [f"{key}={value}" for key, value in sorted(own.items()) if key != "name" and value != usual[key]]
+    shown = [f"{key}={value}" for key, value in sorted(options.items()) if key != "name" and value != usual[key]]
     shown += [] if config.get("tuning") is None else ["tuned"]
     return ATTENTIONS.get(name).label + (f"({', '.join(shown)})" if shown else "")
 

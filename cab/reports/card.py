@@ -76,7 +76,7 @@ def summary(name: str) -> Summary:
         UserError: if no attention has this name.
     """
     entry = ATTENTIONS.get(name)
-    place = entry.place  # without importing the class where its text was read
+    place = entry.location  # without importing the class where its text was read
     code = attention_hash(place.qualname, place.file, place.module) if place.file else code_of(entry.cls)
     patterns = [str(pattern) for pattern in entry.patterns]
     verified = [(p, "verified" if is_verified(code, p) else "not with this code") for p in patterns]

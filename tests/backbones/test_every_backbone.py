@@ -35,7 +35,7 @@ SIZES = Path(__file__).resolve().parents[2] / "configs" / "size"
 NETWORKS = {  # of the tasks of this repository: what each is called with, and the patterns that are tested in it
     backbone: (task.cls.protocol_of(BACKBONES.get(backbone).cls), patterns)
     for task in TASKS
-    if task.place.module.startswith("tasks.")
+    if task.location.module.startswith("tasks.")
     for backbone, patterns in task.backbones.items()
 }
 
@@ -155,7 +155,7 @@ def test_every_attention_that_has_the_pattern_trains_there(name: str, pattern: s
 
     The backbones of a pattern take its attentions in turn.
     """
-    task, *_ = (task.name for task in TASKS if name in task.backbones and task.place.module.startswith("tasks."))
+    task, *_ = (task.name for task in TASKS if name in task.backbones and task.location.module.startswith("tasks."))
     backbones = [backbone for backbone, slot in SLOTS if slot == pattern]
     for number, entry in enumerate(ATTENTIONS):
         takes = (backbones[number % len(backbones)] == name) == (share == "one in turn")

@@ -57,11 +57,11 @@ def test_the_index_is_what_importing_everything_registers(registry: Registry[Any
     assert all(entry.imported is None for entry in read.values())
     for spec in module_specs(package):
         importlib.import_module(spec.name)
-    registered = {entry.name: entry for entry in registry.load() if entry.place.module.startswith(f"{package}.")}
+    registered = {entry.name: entry for entry in registry.load() if entry.location.module.startswith(f"{package}.")}
     assert read == registered
     for name, entry in registered.items():
         file, line = inspect.getsourcefile(entry.cls), inspect.getsourcelines(entry.cls)[1]
-        assert (str(read[name].place.file), read[name].place.line) == (file, line)
+        assert (str(read[name].location.file), read[name].location.line) == (file, line)
         assert read[name].cls is entry.cls
 
 

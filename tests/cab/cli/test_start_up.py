@@ -66,7 +66,7 @@ def test_listed_attentions(tmp_path: Path) -> None:
 
 
 def test_the_table_of_decode_states_has_every_attention() -> None:
-    own = [entry.name for entry in ATTENTIONS if entry.place.module.startswith("attentions.")]
+    own = [entry.name for entry in ATTENTIONS if entry.location.module.startswith("attentions.")]
     assert [row["attention"] for row in read_rows("decode_states.csv")] == own
 
 

@@ -18,6 +18,7 @@ from cab.records.record import Record
 from cab.runner.folder import cell_statuses
 from cab.runner.run import run_cell
 from tests.cab.runner.full_disk import FULL, FullDisk
+from tests.cab.runner.troubled import trained
 
 Cell = Callable[..., dict[str, Any]]
 MOMENTS = ("cell.json", "step-00000002.ckpt", "best-00000003.pt", "weights.pt", "RECORD")
@@ -72,8 +73,7 @@ def test_an_interrupted_run_ends_as_one_that_is_not(
         assert (path.read_bytes() if path.exists() else b"") == old
         assert [found.status for found in cell_statuses(tmp_path)] in (["interrupted"], ["finished"] * is_replaced)
     (tmp_path / calm.hash / ".weights.pt-0000.tmp").write_text("of a killed process")
-    again = run_cell(config).record
-    assert again is not None
+    again = trained(config)
     assert (again.metrics, again.history) == (calm.metrics, calm.history)
     assert [found.status for found in cell_statuses(tmp_path)] == ["finished"]
     assert path.read_bytes() != old or not status
@@ -85,9 +85,7 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> Record:
     """The record of a run that nothing interrupts."""
     from tests.cab.runner.conftest import troubled_config
 
-    record = run_cell(troubled_config(*SETTINGS, f"results_dir={tmp_path_factory.mktemp('calm')}")).record
-    assert record is not None
-    return record
+    return trained(troubled_config(*SETTINGS, f"results_dir={tmp_path_factory.mktemp('calm')}"))
 
 
 @pytest.mark.skipif(not Path(FULL).exists(), reason=FULL)
@@ -113,7 +111,6 @@ def test_a_disk_that_is_full_at_any_write_is_one_line_and_loses_nothing(
             assert not (results / f"{calm.hash}.json").exists()
         if not disk.was_met:
             break
-        record = run_cell(config).record
-        assert record is not None
+        record = trained(config)
         assert record.metrics == calm.metrics, results
     assert failures > 5

@@ -23,7 +23,7 @@ from cab.runner.folder import cell_statuses
 from cab.runner.processes import StopSignals
 from cab.runner.run import run_cell
 from tests.cab.runner.conftest import troubled_config
-from tests.cab.runner.troubled import Troubled
+from tests.cab.runner.troubled import Troubled, trained
 
 Cell = Callable[..., dict[str, Any]]
 
@@ -122,7 +122,7 @@ def test_a_signal_stops_after_the_step_and_the_run_goes_on(
     troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     number = signal.SIGUSR1
-    uncut = run_cell(troubled(f"results_dir={tmp_path / 'uncut'}")).record
+    uncut = trained(troubled(f"results_dir={tmp_path / 'uncut'}"))
     before = signal.getsignal(number)
     with monkeypatch.context() as patched:
         patched.setattr(Troubled, "loss", interrupted_by(number))
@@ -131,9 +131,7 @@ def test_a_signal_stops_after_the_step_and_the_run_goes_on(
     assert signal.getsignal(number) is before
     [found] = cell_statuses(tmp_path)
     assert (found.status, found.detail) == ("interrupted", "checkpoint at step 4")
-    resumed = run_cell(troubled("trainer.checkpoint_every=100")).record
-    assert uncut is not None
-    assert resumed is not None
+    resumed = trained(troubled("trainer.checkpoint_every=100"))
     assert resumed.metrics == uncut.metrics
     assert resumed.history == uncut.history
 
@@ -147,8 +145,7 @@ def test_a_cell_that_is_run_again_and_cut_goes_on(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    first = run_cell(troubled(trouble=trouble)).record
-    assert first is not None
+    first = trained(troubled(trouble=trouble))
     relic = tmp_path / first.hash / "relic.txt"
     relic.touch()
     with monkeypatch.context() as patched:
@@ -160,8 +157,7 @@ def test_a_cell_that_is_run_again_and_cut_goes_on(
         "the old record is no outcome of this run"
     )
     with caplog.at_level("INFO"):
-        record = run_cell(troubled(again)).record
-    assert record is not None
+        record = trained(troubled(again))
     assert record.status == "finished"
     assert "resuming from step 4" in caplog.text
 
@@ -205,9 +201,7 @@ class Hostile:
 
 @pytest.fixture(scope="module")
 def uncut(tmp_path_factory: pytest.TempPathFactory) -> Record:
-    record = run_cell(troubled_config(f"results_dir={tmp_path_factory.mktemp('uncut')}")).record
-    assert record is not None
-    return record
+    return trained(troubled_config(f"results_dir={tmp_path_factory.mktemp('uncut')}"))
 
 
 @pytest.mark.parametrize("kind", ["flipped", "only", "shape", "missing", "optimizer", "history", "step", "list"])
@@ -235,8 +229,7 @@ def test_a_checkpoint_of_another_run_is_passed_over(
     content, path = contents[kind], good if kind == "only" else folder / "step-00000007.ckpt"
     path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
     with caplog.at_level("INFO"):
-        record = run_cell(troubled("trainer.checkpoint_every=2")).record
-    assert record is not None
+        record = trained(troubled("trainer.checkpoint_every=2"))
     assert record.metrics == uncut.metrics
     assert ("unreadable" if kind == "flipped" else "which is not of this run") in caplog.text
     assert ("resuming from step 2" in caplog.text) == (kind != "only")
@@ -253,8 +246,7 @@ def flipped(path: Path, tensor: torch.Tensor) -> bytes:
 def test_weights_that_cannot_be_loaded_are_a_user_error(
     kind: str, troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    record = run_cell(troubled()).record
-    assert record is not None
+    record = trained(troubled())
     path = tmp_path / record.hash / "weights.pt"
     state = torch.load(path, weights_only=True)
     name = max(state, key=lambda name: state[name].numel())

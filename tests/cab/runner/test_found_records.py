@@ -20,7 +20,7 @@ from cab.runner.cell import Cell as CheckedCell
 from cab.runner.folder import cell_statuses
 from cab.runner.report import Job, Report, cells_to_run
 from cab.runner.run import run_cell
-from tests.cab.runner.troubled import Troubled
+from tests.cab.runner.troubled import Troubled, trained
 
 Cell = Callable[..., dict[str, Any]]
 
@@ -28,8 +28,7 @@ Cell = Callable[..., dict[str, Any]]
 @pytest.fixture
 def measured(troubled: Cell, tmp_path: Path) -> Path:
     """The record of a finished cell."""
-    record = run_cell(troubled("trainer.max_steps=1")).record
-    assert record is not None
+    record = trained(troubled("trainer.max_steps=1"))
     return tmp_path / f"{record.hash}.json"
 
 
@@ -82,8 +81,7 @@ def test_data_that_are_not_here_leave_the_record_its_word(
 
 
 def test_the_record_of_another_cell_under_this_name(measured: Path, troubled: Cell) -> None:
-    other = run_cell(troubled("trainer.max_steps=1", "seed=2")).record
-    assert other is not None
+    other = trained(troubled("trainer.max_steps=1", "seed=2"))
     measured.write_bytes((measured.parent / f"{other.hash}.json").read_bytes())
     with pytest.raises(UserError, match=f"contains the record of cell {other.hash}"):
         run_cell(troubled("trainer.max_steps=1"))
@@ -171,8 +169,7 @@ def test_a_run_on_files_that_are_not_the_published_ones_is_marked(
     monkeypatch.setattr("cab.data.sources.data_sets", lambda: found)
     monkeypatch.setattr("cab.runner.provenance.is_generated", lambda _: False)
     (tmp_path / "ETTh1.csv").write_text("x")
-    record = run_cell(troubled("trainer.max_steps=1", f"data_root={tmp_path}")).record
-    assert record is not None
+    record = trained(troubled("trainer.max_steps=1", f"data_root={tmp_path}"))
     assert record.unpublished_files == ["ETTh1.csv"]
     assert caplog.text.count("ETTh1.csv is not the published file") == 1
 
@@ -212,8 +209,7 @@ def test_a_cost_has_processor_seconds_the_load_and_the_expected_hours(
 ) -> None:
     row = {"preset": "smoke", "task": "troubled", "dataset": "", "backbone": "gpt2", "hours": "0.5", "hardware": "GPU"}
     monkeypatch.setattr("cab.runner.cell.read_rows", lambda _: (row | {"preset": "mini", "hours": "7"}, row))
-    record = run_cell(troubled("trainer.max_steps=1")).record
-    assert record is not None
+    record = trained(troubled("trainer.max_steps=1"))
     assert (record.cost.cpu_seconds or 0) > 0
     assert (record.cost.load or -1) >= 0
     assert record.cost.expected_gpu_hours == 0.5

@@ -16,6 +16,7 @@ from cab.cli.main import main
 from cab.records.identity import attention_files, cell_hash, identity_of
 from cab.records.record import Record, with_checksum
 from cab.runner.run import run_cell
+from tests.cab.runner.troubled import trained
 
 Cell = Callable[..., dict[str, Any]]
 
@@ -35,8 +36,7 @@ def hostile(troubled: Cell, tmp_path: Path) -> Path:
     """Results of a real cell beside records whose every name and file is made to do harm."""
     folder = tmp_path / "results"
     mark = tmp_path / "executed"
-    genuine = run_cell(troubled(f"results_dir={folder}")).record
-    assert genuine is not None
+    genuine = trained(troubled(f"results_dir={folder}"))
     tag = f"!!python/object/apply:os.system ['touch {mark}']"
     evil = f"${{oc.env:HOME}}/../../{tmp_path}/escaped"
     for number, name in enumerate([tag, evil, "../../escaped", "/tmp/../" + str(tmp_path / "escaped"), "<script>"]):

@@ -41,6 +41,7 @@ def same(one: list[torch.Tensor], two: list[torch.Tensor]) -> list[bool]:
     return [torch.equal(a, b) for a, b in zip(one, two, strict=True)]
 
 
+@pytest.mark.slow  # torch's own classes import the compiler
 @pytest.mark.parametrize(("name", "expected"), [("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 def test_steps_are_those_of_torch(name: str, expected: Any, weight_decay: float) -> None:
@@ -116,6 +117,7 @@ def test_gradients_that_overflow_skip_the_update() -> None:
         assert [state["step"].item() for state in optimizer_state(optimizer).values()] == [float(moves)] * 2
 
 
+@pytest.mark.slow
 def test_a_step_does_not_import_the_compiler() -> None:
     """Its import takes longer than the training of a smoke run."""
     program = """

@@ -23,7 +23,7 @@ from cab.runner.report import Job, Report, cells_to_run
 from cab.runner.run import run_cell
 from cab.suite.cells import collect
 from tests.cab.made_records import make_record
-from tests.cab.runner.troubled import Troubled
+from tests.cab.runner.troubled import Troubled, trained
 
 MakeConfig = Callable[..., dict[str, Any]]
 OTHER_CODE = "0" * 16
@@ -83,15 +83,13 @@ def test_an_interrupted_run(
     what: str, words: str, is_in: str, troubled: MakeConfig, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     settings = ["trainer.checkpoint_every=1", "retry=[failed]"]
-    failed = run_cell(troubled(*settings, trouble="crash")).record
-    assert failed is not None
+    failed = trained(troubled(*settings, trouble="crash"))
     folder = Path(troubled()["results_dir"]) / failed.hash
     assert Origin(**json.loads((folder / "cell.json").read_text())["origin"]) == Origin.of_record(failed)
     if is_in == "checkpoint":  # a folder that does not know its origin
         (folder / "cell.json").unlink()
     caplog.clear()
-    record = run_cell(troubled(*settings, *change(what, monkeypatch))).record
-    assert record is not None
+    record = trained(troubled(*settings, *change(what, monkeypatch)))
     assert ("resuming from step" in caplog.text) == (what in ("", "micro batch"))
     assert re.search(words, caplog.text) or (what == "micro batch" and is_in == "checkpoint")
     assert record.attention_code == (OTHER_CODE if what == "code" else failed.attention_code)
@@ -130,8 +128,7 @@ def test_a_record_names_the_code_that_was_executed(tmp_path: Path, monkeypatch: 
     (tmp_path / "scale.py").write_text("FACTOR = 2\n")
     config = config_of("edited.py:Mine", "trainer.max_steps=2", f"results_dir={tmp_path / 'results'}")
     before = Cell.from_config(config).hash
-    record = run_cell(config).record
-    assert record is not None
+    record = trained(config)
     assert record.hash == before
     assert record == Record.read(tmp_path / "results" / f"{before}.json")
     assert Cell.from_config(config).programs == {"edited.py:Mine": record.attention_code}
@@ -196,8 +193,7 @@ def test_seeds_of_different_micro_batches_are_named(tmp_path: Path, caplog: Any)
 
 
 def test_reproduce_names_the_change(troubled: MakeConfig, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    record = run_cell(troubled()).record
-    assert record is not None
+    record = trained(troubled())
     change("code", monkeypatch)
     path = Path(troubled()["results_dir"]) / f"{record.hash}.json"
     assert main(["reproduce", str(path)]) == 0

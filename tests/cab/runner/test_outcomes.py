@@ -18,7 +18,7 @@ from cab.records.record import Record
 from cab.runner.cell import Cell as CheckedCell
 from cab.runner.report import Report
 from cab.runner.run import run_cell
-from tests.cab.runner.troubled import Troubled
+from tests.cab.runner.troubled import Troubled, trained
 
 Cell = Callable[..., dict[str, Any]]
 
@@ -49,8 +49,7 @@ def test_in_a_sweep_a_run_out_of_memory_is_a_result(troubled: Cell) -> None:
 def test_yes_and_no_mean_true_and_false(troubled: Cell, tmp_path: Path) -> None:
     for word, meant in {"no": False, "off": False, "No": False, "yes": True, "on": True, "TRUE": True}.items():
         assert CheckedCell.from_config(troubled(f"force={word}")).config.force is meant
-    record = run_cell(troubled("trainer.max_steps=1")).record
-    assert record is not None
+    record = trained(troubled("trainer.max_steps=1"))
     before = (tmp_path / f"{record.hash}.json").read_bytes()
     assert run_cell(troubled("trainer.max_steps=1", "force=no")).kind == "cached"
     assert (tmp_path / f"{record.hash}.json").read_bytes() == before
@@ -59,8 +58,7 @@ def test_yes_and_no_mean_true_and_false(troubled: Cell, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("option", ["force=maybe", "backbone.dropout=1.5", "task.at=2.5", "trainer.decay_vectors=2"])
 def test_a_wrong_option_deletes_nothing(option: str, troubled: Cell, tmp_path: Path) -> None:
-    record = run_cell(troubled("trainer.max_steps=1")).record
-    assert record is not None
+    trained(troubled("trainer.max_steps=1"))
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     with pytest.raises(UserError, match=f"{option.partition('=')[0]} must be"):
         run_cell(troubled("trainer.max_steps=1", "force=yes", option))
@@ -98,8 +96,7 @@ def test_log_lines_do_not_break_the_progress_bar(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_record_names_no_terminal_codes(troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    record = run_cell(troubled("trainer.max_steps=1")).record
-    assert record is not None
+    record = trained(troubled("trainer.max_steps=1"))
     (tmp_path / f"{record.hash}.json").unlink()
     evil = Record(**{**vars(record), "cell": {**record.cell, "attention": "a\x1b]0;x\x07bc"}, "command": "run\x1b[0m"})
     evil.write(tmp_path)
@@ -110,8 +107,7 @@ def test_a_record_names_no_terminal_codes(troubled: Cell, tmp_path: Path, capsys
 
 
 def test_a_cut_cell_is_gone_on_with(troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    record = run_cell(troubled("trainer.max_steps=1")).record
-    assert record is not None
+    record = trained(troubled("trainer.max_steps=1"))
     path = tmp_path / f"{record.hash}.json"
     path.unlink()
     assert main(["run", "--retry", "interrupted", f"results_dir={tmp_path}"]) == 0

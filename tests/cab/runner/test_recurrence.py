@@ -20,12 +20,12 @@ from cab.config.compose import check_overrides, compose
 from cab.records.record import Record
 from cab.runner.cell import Cell
 from cab.runner.processes import Processes
-from cab.runner.run import run_cell
 from engines.fairseq.command import check_trainer, network_arguments
 from engines.torch import check, checkpoints
 from engines.torch.loop import make_order
 from engines.torch.recurrent_memory import RecurrentMemory
 from tasks.lm.task import LM
+from tests.cab.runner.troubled import trained
 from tests.documents import ROOT, commands_of
 from tests.tasks.lm.test_lm import write_books
 
@@ -157,9 +157,7 @@ def test_a_run_that_is_cut_goes_on_with_what_it_remembered(tmp_path: Path, monke
     options = [*RECURRENT, "trainer.micro_batch_size=2", "trainer.checkpoint_every=2", "trainer.max_steps=6", books]
 
     def run(folder: str, *more: str) -> Record:
-        record = run_cell(compose([*options, f"results_dir={tmp_path / folder}", *more])).record
-        assert record is not None
-        return record
+        return trained(compose([*options, f"results_dir={tmp_path / folder}", *more]))
 
     expected = run("uncut")
     loss, calls = LM.recurrent_loss, iter(range(100))

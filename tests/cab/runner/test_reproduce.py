@@ -12,13 +12,13 @@ import pytest
 from cab.cli.main import main
 from cab.records.record import with_checksum
 from cab.runner.run import run_cell
+from tests.cab.runner.troubled import trained
 
 Cell = Callable[..., dict[str, Any]]
 
 
 def test_reproduce_compares(troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    record = run_cell(troubled()).record
-    assert record is not None
+    record = trained(troubled())
     path = tmp_path / f"{record.hash}.json"
     assert main(["reproduce", str(path)]) == 0
     assert "equal" in capsys.readouterr().out
@@ -37,8 +37,7 @@ def test_reproduce_compares(troubled: Cell, tmp_path: Path, capsys: pytest.Captu
 
 
 def test_reproduce_never_replaces_the_record(troubled: Cell, tmp_path: Path) -> None:
-    record = run_cell(troubled()).record
-    assert record is not None
+    record = trained(troubled())
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert main(["reproduce", str(tmp_path / f"{record.hash}.json"), "--results-dir", str(tmp_path)]) == 2
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before

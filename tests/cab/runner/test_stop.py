@@ -13,16 +13,10 @@ from cab.records.record import Record, Status
 from cab.runner.run import run_cell
 from cab.task import Batches
 from tests.cab.runner.conftest import troubled_config
-from tests.cab.runner.troubled import Troubled
+from tests.cab.runner.troubled import Troubled, trained
 
 Cell = Callable[..., dict[str, Any]]
 EVERY = ("trainer.validate_every=2", "trainer.checkpoint_every=1")
-
-
-def trained(config: dict[str, Any]) -> Record:
-    record = run_cell(config).record
-    assert record is not None
-    return record
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from cab.runner.run import run_cell
 from engines.torch.checkpoints import average_weights
 from tasks.lm.task import LM
 from tests.cab.runner.learning_attention import LOSS
-from tests.cab.runner.troubled import Numbers, Troubled
+from tests.cab.runner.troubled import Numbers, Troubled, trained
 
 Cell = Callable[..., dict[str, Any]]
 
@@ -40,11 +40,9 @@ def test_drawing_an_item_leaves_the_other_random_numbers_alone() -> None:
 
 def test_worker_processes_change_no_number(troubled: Cell, tmp_path: Path) -> None:
     records = [
-        run_cell(troubled(f"trainer.num_workers={workers}", f"results_dir={tmp_path / str(workers)}")).record
+        trained(troubled(f"trainer.num_workers={workers}", f"results_dir={tmp_path / str(workers)}"))
         for workers in (0, 2)
     ]
-    assert records[0] is not None
-    assert records[1] is not None
     assert records[0].metrics == records[1].metrics
     assert records[0].hash == records[1].hash
 
@@ -63,7 +61,7 @@ def test_a_run_goes_on_with_micro_batches_of_another_size(
     """Batches of four, at once until the memory is used up, then one by one: the same steps, but for rounding."""
     network = ["task=lm", "attention=vanilla", "backbone.dropout=0", "backbone.attention_dropout=0"]
     options = [*network, "trainer.validate_every=8", "trainer.checkpoint_every=1"]
-    uncut = run_cell(troubled(*options, f"results_dir={tmp_path / 'uncut'}")).record
+    uncut = trained(troubled(*options, f"results_dir={tmp_path / 'uncut'}"))
     loss, sizes = LM.loss, []
 
     def counting(self: LM, backbone: Any, batch: Any) -> Any:
@@ -74,11 +72,8 @@ def test_a_run_goes_on_with_micro_batches_of_another_size(
         return loss(self, backbone, batch)
 
     monkeypatch.setattr(LM, "loss", counting)
-    cut = run_cell(troubled(*options)).record
-    retried = run_cell(troubled(*options, "retry=[oom]", "trainer.micro_batch_size=1")).record
-    assert uncut is not None
-    assert cut is not None
-    assert retried is not None
+    cut = trained(troubled(*options))
+    retried = trained(troubled(*options, "retry=[oom]", "trainer.micro_batch_size=1"))
     assert (cut.status, retried.status, retried.hash) == ("oom", "finished", uncut.hash)
     assert sizes == [4] * 5 + [1] * 16
     [one], [two] = uncut.history, retried.history
@@ -94,8 +89,7 @@ def test_what_an_attention_asks_of_training_is_done_once_a_step(troubled: Cell, 
         "trainer.validate_every=4",
         "trainer.checkpoint_selection=last",
     ]
-    record = run_cell(troubled(*options)).record
-    assert record is not None
+    record = trained(troubled(*options))
     gates = [1.0 - 0.5 * step for step in range(8)]  # the loss has a constant slope, so Adam steps by its rate
     expected = [LOSS * sum(part) / 4 for part in (gates[:4], gates[4:])]
     assert [entry["auxiliary_loss"] for entry in record.history] == pytest.approx(expected, abs=1e-5)
@@ -113,8 +107,7 @@ def test_the_average_is_of_the_last_multiples(troubled: Cell, tmp_path: Path) ->
         "trainer.average_count=3",
         "trainer.validate_every=null",
     ]
-    record = run_cell(troubled(*options)).record
-    assert record is not None
+    record = trained(troubled(*options))
     assert [entry["validation"] for entry in record.history] == [None] * 8
     sums = []
     for steps in (4, 6, 8):
@@ -123,8 +116,7 @@ def test_the_average_is_of_the_last_multiples(troubled: Cell, tmp_path: Path) ->
             f"trainer.max_steps={steps}",
             f"results_dir={tmp_path / str(steps)}",
         ]
-        last = run_cell(troubled("trainer.validate_every=null", *single)).record
-        assert last is not None
+        last = trained(troubled("trainer.validate_every=null", *single))
         sums.append(last.metrics[1].value)
     assert record.metrics[1].value == pytest.approx(sum(sums) / 3, abs=1e-6)
 
@@ -132,8 +124,7 @@ def test_the_average_is_of_the_last_multiples(troubled: Cell, tmp_path: Path) ->
 @pytest.mark.parametrize("keep", ["best", "last", "average"])
 def test_the_weights_that_were_scored_stay(keep: str, troubled: Cell, tmp_path: Path) -> None:
     averaged = ["trainer.average_every=2", "trainer.average_count=3"]
-    record = run_cell(troubled(f"trainer.checkpoint_selection={keep}", "trainer.validate_every=3", *averaged)).record
-    assert record is not None
+    record = trained(troubled(f"trainer.checkpoint_selection={keep}", "trainer.validate_every=3", *averaged))
     path = weights_path(tmp_path, record.hash)
     assert [file.name for pattern in ("*.pt", "*.ckpt") for file in path.parent.glob(pattern)] == [path.name]
     first = next(iter(torch.load(path, weights_only=True).values()))
@@ -173,16 +164,14 @@ def test_a_network_is_validated_and_evaluated_in_the_precision_it_is_trained_in(
 
     for name in ("loss", "validate", "evaluate", "save_plots"):
         note(name)
-    record = run_cell(troubled(f"trainer.precision={precision}")).record
-    assert record is not None
+    record = trained(troubled(f"trainer.precision={precision}"))
     assert record.status == "finished"
     expected = torch.bfloat16 if precision == "bf16-mixed" else torch.float32
     assert seen == dict.fromkeys(("loss", "validate", "evaluate", "save_plots"), expected)
 
 
 def test_no_steps_score_the_untrained_network(troubled: Cell) -> None:
-    record = run_cell(troubled("trainer.max_steps=0")).record
-    assert record is not None
+    record = trained(troubled("trainer.max_steps=0"))
     assert record.status == "finished"
     assert record.cost.steps == 0
     assert record.metrics[0].value is not None

@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from cab import Backbone, Task
+from cab.records.record import Record
+from cab.runner.run import run_cell
 from cab.task import Batches, Metric
 
 
@@ -75,3 +77,10 @@ class Troubled(Task):
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:  # noqa: ARG002
         return {"score": float(torch.rand(())), "beside": float(next(backbone.parameters()).double().sum())}
+
+
+def trained(config: dict[str, Any], *, command: str = "") -> Record:
+    """The record of a cell that is run, or found."""
+    record = run_cell(config, command=command).record
+    assert record is not None
+    return record
