@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Unpack
 
 import torch
@@ -13,6 +12,7 @@ from attentions.bases.linearized import LinearizedAttention, PositionInfo, mask_
 from attentions.bases.options import check_at_least
 from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, projection, xavier_linear
 from attentions.kernels import fla_kernels
+from attentions.kernels.chunks import Heads
 from attentions.kernels.delta_rule import delta_rule
 from attentions.kernels.fla_kernels import Form
 from attentions.kernels.linear_attention import kernel_of, unit
@@ -164,32 +164,19 @@ class DPFPAttention(LinearizedAttention):
     def key_side_inputs(self, key: Tensor) -> dict[str, Tensor]:
         return {"strength": self.strength_proj(key)} if self.update == "delta" else {}
 
-    def products(self, x: Tensor) -> Tensor:
+    def prepare(self, x: Tensor) -> Tensor:
         """Compute phi(x) [..., 2 E nu]."""
         both = torch.cat([x.relu(), (-x).relu()], dim=-1)
         return torch.cat([both * both.roll(i, dims=-1) for i in range(1, self.nu + 1)], dim=-1)
 
-    def reduce_source(self, key: Tensor, value: Tensor, padding: Tensor | None, where: PositionInfo) -> DecodeState:
-        return super().reduce_source(self.products(key), value, padding, where)
-
-    def read(self, query: Tensor, summary: DecodeState, where: PositionInfo) -> Tensor:
-        return super().read(self.products(query), summary, where)
-
-    def features(self, x: Tensor, _where: PositionInfo) -> Tensor:
-        features = self.products(x)
+    def features(self, x: Tensor, where: PositionInfo) -> Tensor:
+        features = super().features(x, where)
         return features / (features.sum(dim=-1, keepdim=True) + 1e-6) if self.update == "delta" else features
 
-    def decode_chunk(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        padding: Tensor | None,
-        state: DecodeState,
-        extras: Mapping[str, Tensor],
-    ) -> Decoded:
+    def decode_chunk(self, heads: Heads, padding: Tensor | None, state: DecodeState, extras: Extras) -> Decoded:
         if self.update == "sum":
-            return super().decode_chunk(query, key, value, padding, state, extras)
+            return super().decode_chunk(heads, padding, state, extras)
+        query, key, value = heads
         queries, keys = (self.features(x, PositionInfo()) for x in (query, key))
         memory = state.get("sums")
         if memory is None:

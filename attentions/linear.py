@@ -13,7 +13,7 @@ from attentions.bases.linearized import LinearizedAttention, PositionInfo
 from attentions.bases.options import check_at_least
 from attentions.bases.recurrent import xavier_linear
 from attentions.kernels.linear_attention import LEAK, Reweighted, Taylor, kernel_of
-from cab import DecodeState, register_attention
+from cab import register_attention
 from cab.attention import CommonArguments
 
 
@@ -120,14 +120,8 @@ class BasedAttention(LinearizedAttention):
         self.q_proj = xavier_linear(self.embed_dim, self.num_heads * feature_dim, gain=2**-0.5)
         self.k_proj = xavier_linear(self.embed_dim, self.num_heads * feature_dim, gain=2**-0.5)
 
-    def reduce_source(self, key: Tensor, value: Tensor, padding: Tensor | None, where: PositionInfo) -> DecodeState:
-        return super().reduce_source(key * self.feature_dim**-0.25, value, padding, where)
-
-    def read(self, query: Tensor, summary: DecodeState, where: PositionInfo) -> Tensor:
-        return super().read(query * self.feature_dim**-0.25, summary, where)
-
-    def features(self, x: Tensor, where: PositionInfo) -> Tensor:
-        return super().features(x * self.feature_dim**-0.25, where)
+    def prepare(self, x: Tensor) -> Tensor:
+        return x * self.feature_dim**-0.25
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         products = query @ key.mT / self.feature_dim**0.5

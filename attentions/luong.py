@@ -5,7 +5,6 @@ Shapes: B batch, H heads, N targets, M keys, E width of a head.
 
 from __future__ import annotations
 
-import functools
 from typing import ClassVar, Unpack
 
 import torch
@@ -13,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.options import check_choice
-from attentions.kernels.chunks import chunk_size
-from attentions.kernels.numerics import attention_weights, recompute_upcast
+from attentions.kernels.chunks import masked, sums_by_targets
+from attentions.kernels.numerics import attention_weights, upcast
 from attentions.softmax import VanillaAttention
 from cab import register_attention
 from cab.attention import CommonArguments
@@ -68,21 +67,14 @@ class LuongAttention(VanillaAttention):
             return F.scaled_dot_product_attention(
                 query, key, value, visible, self.weight_dropout, is_causal, scale=self.factor
             )
-        size, outputs = chunk_size(query.shape[:2].numel() * key.shape[2] * self.head_dim, query.device), []
         with torch.autocast(query.device.type, enabled=False):
-            for begin in range(0, query.shape[2], size):
-                tile = query[:, :, begin : begin + size]
-                end = begin + tile.shape[2] if is_causal else key.shape[2]
-                seen = visible
-                if is_causal:
-                    seen = torch.ones(tile.shape[2], end, dtype=torch.bool, device=query.device).tril(begin)
-                elif visible is not None and visible.shape[2] > 1:
-                    seen = visible[:, :, begin : begin + size]
-                mean = functools.partial(self.concat_mean, seen)
-                outputs.append(recompute_upcast(mean, (tile, key[:, :, :end], value[:, :, :end]), self.weight_dropout))
-        return torch.cat(outputs, dim=2)
+            q, k, v = upcast(query), upcast(key), upcast(value)
 
-    def concat_mean(self, visible: Tensor | None, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Compute the logits of a few queries in readable form."""
-        hidden = None if visible is None else ~visible
-        return attention_weights(self.logits(query, key), hidden, self.weight_dropout) @ value
+            def weigh(targets: slice, num_keys: int) -> Tensor:
+                hidden = masked(targets, num_keys, None, is_causal=is_causal, like=q)
+                if visible is not None:
+                    hidden = ~(visible if visible.shape[2] == 1 else visible[:, :, targets])
+                return attention_weights(self.logits(q[:, :, targets], k[:, :, :num_keys]), hidden, 0.0)
+
+            dropout, cost = self.weight_dropout, self.head_dim
+            return sums_by_targets(weigh, q, v, is_causal=is_causal, dropout=dropout, cost=cost).to(query.dtype)

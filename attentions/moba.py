@@ -9,10 +9,11 @@ from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from attentions.bases.options import check_at_least
 from attentions.bases.pairwise import PairwiseAttention
-from attentions.kernels.key_summaries import block_means, count_blocks, expand_blocks, largest, pad_blocks
+from attentions.kernels.key_summaries import block_means, expand_blocks, largest
 from attentions.kernels.numerics import masked_softmax
 from attentions.kernels.token_cache import append_tokens, padding_last
 from cab import DecodeState, PaddingMasks, register_attention
@@ -46,9 +47,10 @@ class BlockMixtureAttention(PairwiseAttention):
     def weigh(self, query: Tensor, key: Tensor, _masked: Tensor | None, count: Tensor) -> Tensor:
         """Return weights [B, H, n, m] of the keys, the last of which target i sees is number ``count`` - 1."""
         num_keys = key.shape[2]
-        num_blocks = count_blocks(num_keys, self.block_size)
+        num_blocks = -(-num_keys // self.block_size)
         with torch.no_grad():
-            scores = pad_blocks(query @ block_means(key, self.block_size).mT, num_blocks, -torch.inf)
+            scores = query @ block_means(key, self.block_size).mT
+            scores = F.pad(scores, (0, num_blocks - scores.shape[-1]), value=-torch.inf)
             current, block = (count - 1) // self.block_size, torch.arange(num_blocks, device=query.device)
             scores = scores.masked_fill(block > current, -torch.inf).masked_fill(block == current, torch.inf)
             later = torch.arange(num_keys, device=query.device) >= count

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from attentions.bases.options import check_at_least, check_choice
 from attentions.kernels.chunks import sums_by_targets
-from attentions.kernels.key_summaries import count_blocks, expand_blocks, largest, later
+from attentions.kernels.key_summaries import expand_blocks, largest
 from attentions.kernels.numerics import masked_softmax, upcast
 from attentions.kernels.token_cache import packed, take_tokens
 from attentions.kernels.window_attention import Window, window_attention
@@ -147,7 +147,7 @@ class NativeSparseAttention(Attention):
     @torch.no_grad()
     def selected(self, weights: Tensor, position: Tensor, num_keys: int) -> Tensor:
         """Return the keys that targets attend to in the selection branch, bool [B, H, n, num_keys]."""
-        block = torch.arange(count_blocks(num_keys, self.block_size), device=weights.device)
+        block = torch.arange(-(-num_keys // self.block_size), device=weights.device)
         start = torch.arange(weights.shape[-1], device=weights.device) * self.compress_stride
         offsets = torch.arange(0, self.compress_size, self.compress_stride, device=weights.device)
         overlap = ((start[:, None, None] + offsets[:, None]) // self.block_size == block).sum(dim=1)  # strides inside
@@ -156,7 +156,8 @@ class NativeSparseAttention(Attention):
         scores = scores.masked_fill((block == current) | (block == current - 1) | (block == 0), torch.inf)
         taken = largest(scores.masked_fill(block > current, -torch.inf), self.num_blocks)
         taken = taken.repeat_interleave(self.num_heads // self.num_kv_heads, dim=1)
-        return expand_blocks(taken, self.block_size, num_keys) & ~later(position, num_keys)
+        key = torch.arange(num_keys, device=position.device)
+        return expand_blocks(taken, self.block_size, num_keys) & (key <= position[:, None, :, None])
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, _padding: PaddingMasks, gates: Tensor) -> Tensor:
         # With the padding on the right, no real target attends to it, nor to a block that contains some.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Unpack
 
 import torch
@@ -12,6 +11,7 @@ from torch.nn import functional as F
 
 from attentions.bases.linearized import LinearizedAttention, PositionInfo, mask_fill
 from attentions.bases.options import check_at_least, check_positive
+from attentions.kernels.chunks import Extras
 from attentions.kernels.exponential_features import KeyMeans, read_features
 from attentions.kernels.linear_attention import Trigonometric, unit
 from attentions.kernels.numerics import mask_value
@@ -104,12 +104,7 @@ class PerformerAttention(LinearizedAttention):
         return (logs - logs.detach().amax(dim=-1, keepdim=True)).exp()
 
     def write_state(
-        self,
-        key: Tensor,
-        padding: Tensor | None,
-        _where: PositionInfo,
-        state: DecodeState,
-        _extras: Mapping[str, Tensor],
+        self, key: Tensor, padding: Tensor | None, _where: PositionInfo, state: DecodeState, _extras: Extras
     ) -> tuple[Tensor, Tensor | None, DecodeState]:
         """Return phi(k) divided by exp of the running maximum of the logarithms, as the sums are."""
         logs = mask_fill(self.logarithms(key), padding, mask_value())
@@ -206,24 +201,15 @@ class RandomFeatureAttention(LinearizedAttention):
             self.gate_proj = nn.Linear(self.embed_dim, self.num_heads)
             nn.init.constant_(self.gate_proj.bias, math.log(FIRST_GATE / (1 - FIRST_GATE)))
 
-    def angles(self, x: Tensor) -> Tensor:
+    def prepare(self, x: Tensor) -> Tensor:
         """Compute W x', [B, H, N, E] to [B, H, N, D]."""
         return unit(x) @ (self.weights * self.deviation).to(x.dtype).mT
-
-    def reduce_source(self, key: Tensor, value: Tensor, padding: Tensor | None, where: PositionInfo) -> DecodeState:
-        return super().reduce_source(self.angles(key), value, padding, where)
-
-    def read(self, query: Tensor, summary: DecodeState, where: PositionInfo) -> Tensor:
-        return super().read(self.angles(query), summary, where)
-
-    def features(self, x: Tensor, where: PositionInfo) -> Tensor:
-        return super().features(self.angles(x), where)
 
     def key_side_inputs(self, key: Tensor) -> dict[str, Tensor]:
         return {"gate": self.gate_proj(key)} if hasattr(self, "gate_proj") else {}
 
     def write_state(
-        self, key: Tensor, padding: Tensor | None, where: PositionInfo, state: DecodeState, extras: Mapping[str, Tensor]
+        self, key: Tensor, padding: Tensor | None, where: PositionInfo, state: DecodeState, extras: Extras
     ) -> tuple[Tensor, Tensor | None, DecodeState]:
         keys, log_decay, new = super().write_state(key, padding, where, state, extras)
         if "gate" in extras:

@@ -15,9 +15,9 @@ from torch.nn import functional as F
 from attentions.bases.linearized import mask_fill
 from attentions.bases.options import check_at_least, check_choice
 from attentions.bases.sparse import SparseAttention
-from attentions.kernels.chunks import over_chunks
+from attentions.kernels.chunks import Extras, Heads, over_chunks
 from attentions.kernels.grid2d import along_rows, in_rows
-from attentions.kernels.layers import MergedNorm
+from attentions.kernels.layers import MergedNorm, turn
 from attentions.kernels.numerics import upcast
 from attentions.kernels.recurrence import recurrence
 from cab import Attention, DecodeState, LayerPosition, PaddingMasks, Pattern, register_attention
@@ -95,15 +95,8 @@ class NormAttention(Attention):
             output, state = over_chunks(self.decode_chunk, heads, padding.key, state, {})
             return output.to(query.dtype), state
 
-    def decode_chunk(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        padding: Tensor | None,
-        state: DecodeState,
-        _extras: Mapping[str, Tensor],
-    ) -> Decoded:
+    def decode_chunk(self, heads: Heads, padding: Tensor | None, state: DecodeState, _extras: Extras) -> Decoded:
+        query, key, value = heads
         start = state["length"]
         keys = mask_fill(self.features(key, start), padding)
         output, sums = recurrence(self.features(query, start), keys, value, None, state["sums"])
@@ -175,10 +168,8 @@ class LinearizedRotary(nn.Module):
         u = self.direction.to(x.dtype)
         x = x - 2.0 * (x @ u).unsqueeze(-1) * u
         angle = position.double()[:, None, :, None] * self.theta.double()  # in float32 it is off at late positions
-        cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
         turning = 2 * len(self.theta)
-        even, odd = x[..., 0:turning:2], x[..., 1:turning:2]
-        turned = torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1).flatten(-2)
+        turned = turn(x[..., :turning], angle)
         return turned if turning == x.shape[-1] else torch.cat([turned, x[..., turning:]], dim=-1)
 
 
@@ -295,25 +286,12 @@ class TransNormer(Attention):
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        self.form: Attention
-        if layer_position.index < layer_position.num_layers // 2:
-            self.form = DiagAttention(
-                pattern=self.pattern,
-                embed_dim=self.embed_dim,
-                num_heads=self.num_heads,
-                dropout=self.dropout,
-                block_size=block_size,
-                weights=self.weights,
-                positions=positions,
-            )
-        else:
-            self.form = NormAttention(
-                pattern=self.pattern,
-                embed_dim=self.embed_dim,
-                num_heads=self.num_heads,
-                kernel=self.kernel,
-                positions=positions,
-            )
+        is_early = layer_position.index < layer_position.num_layers // 2
+        self.form: Attention = (
+            DiagAttention(block_size=block_size, weights=self.weights, positions=positions, **common)
+            if is_early
+            else NormAttention(kernel=self.kernel, positions=positions, **common)
+        )
 
     def make_projections(self) -> None:
         """Create no projections: the form has its own."""

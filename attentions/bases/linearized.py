@@ -6,13 +6,12 @@ of ones, so that one product gives numerator and denominator.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from attentions.kernels.chunks import over_chunks
+from attentions.kernels.chunks import Extras, Heads, over_chunks
 from attentions.kernels.linear_attention import FeatureMap, MeanOfQueries, SumOfKeys, safe_denominator
 from attentions.kernels.numerics import upcast
 from attentions.kernels.recurrence import recurrence
@@ -51,18 +50,17 @@ class LinearizedAttention(Attention):
         """Return the position factors of the features of tokens [B, H, N, E]: [B or 1, 1, N, ...] or None."""
         return None
 
+    def prepare(self, x: Tensor) -> Tensor:
+        """Return what the feature map is applied to, from queries or keys [B, H, N, E]."""
+        return x
+
     def features(self, x: Tensor, where: PositionInfo) -> Tensor:
         """Compute phi(x), [B, H, N, E] to [B, H, N, r]."""
         # Contiguous, since the compiler mistakes the strides of an elementwise gradient of two layouts.
-        return self.feature_map.forward(x.contiguous(), self.factors(x, where))
+        return self.feature_map.forward(self.prepare(x).contiguous(), self.factors(x, where))
 
     def write_state(
-        self,
-        key: Tensor,
-        padding: Tensor | None,
-        where: PositionInfo,
-        _state: DecodeState,
-        _extras: Mapping[str, Tensor],
+        self, key: Tensor, padding: Tensor | None, where: PositionInfo, _state: DecodeState, _extras: Extras
     ) -> tuple[Tensor, Tensor | None, DecodeState]:
         """Return phi(k), the log decays [B, H, M] of the sums (or None), and additional state."""
         return mask_fill(self.features(key, where), padding), None, {}
@@ -88,13 +86,14 @@ class LinearizedAttention(Attention):
 
     def reduce_source(self, key: Tensor, value: Tensor, padding: Tensor | None, where: PositionInfo) -> DecodeState:
         """Sum over the source: ``sums`` [B, H, r, E], phi(k)^T v, and ``mass`` [B, H, r], phi(k)^T 1."""
-        sums, mass = SumOfKeys.apply(self.feature_map, key, value, self.factors(key, where), padding)
+        inputs = self.prepare(key), value, self.factors(key, where), padding
+        sums, mass = SumOfKeys.apply(self.feature_map, *inputs)
         return {"sums": sums, "mass": mass}
 
     def read(self, query: Tensor, summary: DecodeState, where: PositionInfo) -> Tensor:
         """Attend from each query to the summarized keys."""
-        factors, smallest = self.factors(query, where), self.smallest_denominator
-        return MeanOfQueries.apply(self.feature_map, query, factors, summary["sums"], summary["mass"], smallest)
+        inputs = self.prepare(query), self.factors(query, where), summary["sums"], summary["mass"]
+        return MeanOfQueries.apply(self.feature_map, *inputs, self.smallest_denominator)
 
     # --- keys up to the query: CS ------------------------------------------------------------------------
 
@@ -104,21 +103,13 @@ class LinearizedAttention(Attention):
         """Return outputs [B, H, N, E] and the new state; an empty ``state`` is that before the first token."""
         with torch.autocast(query.device.type, enabled=False):
             extras = {name: upcast(x) for name, x in extras.items()}
-            output, state = over_chunks(
-                self.decode_chunk, [upcast(x) for x in (query, key, value)], padding.key, state, extras
-            )
+            heads = [upcast(x) for x in (query, key, value)]
+            output, state = over_chunks(self.decode_chunk, heads, padding.key, state, extras)
             return output.to(query.dtype), state
 
-    def decode_chunk(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        padding: Tensor | None,
-        state: DecodeState,
-        extras: Mapping[str, Tensor],
-    ) -> Decoded:
+    def decode_chunk(self, heads: Heads, padding: Tensor | None, state: DecodeState, extras: Extras) -> Decoded:
         """Decode a chunk of tokens, whose features are in memory at once."""
+        query, key, value = heads
         where = PositionInfo(start=state.get("length"))
         queries = self.features(query, where)
         keys, log_decay, new = self.write_state(key, padding, where, state, extras)

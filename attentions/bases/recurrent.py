@@ -5,7 +5,6 @@ Shapes: B batch, H heads, N tokens, K key width and V value width per head.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import ClassVar, NamedTuple, Unpack
 
 import torch
@@ -14,7 +13,7 @@ from torch.nn import functional as F
 
 from attentions.bases.options import check_positive
 from attentions.kernels import fla_kernels
-from attentions.kernels.chunks import over_chunks
+from attentions.kernels.chunks import Extras, Heads, over_chunks
 from attentions.kernels.fla_kernels import Form
 from attentions.kernels.layers import ShortConvolution
 from attentions.kernels.numerics import upcast
@@ -22,10 +21,6 @@ from attentions.kernels.recurrence import recurrence
 from cab import Attention, UserError
 from cab.attention import CommonArguments, Decoded, DecodeState, PaddingMasks
 from cab.padding import lengths
-
-Extras = Mapping[str, Tensor]
-"""Tensors computed from the layer's inputs, [B, N, ...] by name."""
-
 
 CONVOLVED = ("query", "key", "value")
 """Names of the inputs of the short convolutions, in the order of the state."""
@@ -66,10 +61,6 @@ class Recurrent(Attention):
         forms: functions that compute the recurrence for all tokens, this project's and flash-linear-attention's.
 
     Args:
-        pattern: CS.
-        embed_dim: width of inputs and outputs.
-        num_heads: heads H; must divide ``embed_dim``.
-        dropout: unused.
         key_expansion: width of the keys relative to ``embed_dim``; the width per head is rounded.
         value_expansion: width of the values relative to ``embed_dim``; the width per head is rounded.
         key_width: K, overrides ``key_expansion``.
@@ -193,19 +184,16 @@ class Recurrent(Attention):
             output, state = over_chunks(self.decode_chunk, [query, key, value], padding.key, state, extras)
             return output.to(query.dtype), state
 
-    def decode_chunk(
-        self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None, state: DecodeState, extras: Extras
-    ) -> Decoded:
+    def decode_chunk(self, heads: Heads, padding: Tensor | None, state: DecodeState, extras: Extras) -> Decoded:
         """Run :meth:`decode` for one chunk of tokens, whose terms are held in memory together."""
-        given, after = query.dtype, {}
-        heads = {"query": upcast(query), "key": upcast(key), "value": upcast(value)}
+        convolved, after = dict(zip(CONVOLVED, map(upcast, heads), strict=True)), {}
         for name, convolve in self.convolutions.items():
-            heads[name], after[name] = convolve(heads[name], state[name], padding)
-        query, key, value = heads.values()
+            convolved[name], after[name] = convolve(convolved[name], state[name], padding)
+        query, key, value = convolved.values()
         position = state["length"].unsqueeze(1) + torch.arange(query.shape[2], device=query.device)
         terms = self.hidden(self.recurrence_inputs(query, key, value, extras, position), padding)
         ours, theirs = self.forms
-        form = theirs if fla_kernels.can_use_kernels(terms.value, state["memory"], given) else ours
+        form = theirs if fla_kernels.can_use_kernels(terms.value, state["memory"], heads[0].dtype) else ours
         output, memory = self.update(terms, state["memory"], form)
         length = state["length"] + lengths(query, padding)
         return self.finish(output, value, extras), {"memory": memory, "length": length, **after}

@@ -50,38 +50,34 @@ def dropout_factor(weights: Tensor, dropout: float, seed: Tensor | None, number:
     return torch.empty_like(weights).bernoulli_(1.0 - dropout, generator=generator).div_(1.0 - dropout)
 
 
-ChunkFunction = Callable[..., Decoded]
-"""Maps ``(*heads, padding, state, extras)`` to the outputs and the state after them."""
+Heads = Sequence[Tensor]
+"""Query, key and value of some tokens."""
+
+Extras = Mapping[str, Tensor]
+"""Side inputs by name, [B, N, ...] each."""
 
 
 def over_chunks(
-    function: ChunkFunction,
-    heads: Sequence[Tensor],
+    function: Callable[[Heads, Tensor | None, DecodeState, Extras], Decoded],
+    heads: Heads,
     padding: Tensor | None,
     state: DecodeState,
-    extras: Mapping[str, Tensor],
+    extras: Extras,
 ) -> Decoded:
     """Apply ``function`` to chunks of tokens that fit in the processor cache, and recompute each in the backward pass.
 
-    Only heads, extras, outputs and one state per chunk are stored.
-
-    Args:
-        function: computes one chunk.
-        heads: [B, H, N, E] each, the last with all heads.
-        padding: [B, N] or None.
-        state: the state before the first token.
-        extras: side inputs by name, [B, N, ...] each.
+    Only heads, extras, outputs and one state per chunk are stored. ``padding`` is [B, N] or None, and ``state`` that
+    before the first token.
     """
     size = tokens_at_once(heads[-1].shape[:2].numel(), heads[-1].device)
     if heads[-1].shape[2] <= size:
-        return function(*heads, padding, state, extras)
-    chunks = [x.split(size, dim=2) for x in heads]
-    masks = [None] * len(chunks[0]) if padding is None else padding.split(size, dim=1)
-    more = {name: x.split(size, dim=1) for name, x in extras.items()}
+        return function(heads, padding, state, extras)
+    masks = None if padding is None else padding.split(size, dim=1)
+    sides = {name: x.split(size, dim=1) for name, x in extras.items()}
     outputs = []
-    for number, mask in enumerate(masks):
-        given = [*(x[number] for x in chunks), mask, state, {name: x[number] for name, x in more.items()}]
-        output, state = recompute(function, *given)
+    for number, chunk in enumerate(zip(*(x.split(size, dim=2) for x in heads), strict=True)):
+        side = {name: x[number] for name, x in sides.items()}
+        output, state = recompute(function, chunk, None if masks is None else masks[number], state, side)
         outputs.append(output)
     return torch.cat(outputs, dim=2), state
 
@@ -149,7 +145,13 @@ FEWEST = 16
 
 
 def sums_by_targets(
-    weigh: Callable[[slice, int], Tensor], query: Tensor, value: Tensor, *, is_causal: bool, dropout: float = 0.0
+    weigh: Callable[[slice, int], Tensor],
+    query: Tensor,
+    value: Tensor,
+    *,
+    is_causal: bool,
+    dropout: float = 0.0,
+    cost: int = 1,
 ) -> Tensor:
     """Return the weighted sum of ``value`` [B, H, M, E] for each target of ``query`` [B, H, N, ...], [B, H, N, E].
 
@@ -158,10 +160,11 @@ def sums_by_targets(
         query: only its shape is used.
         is_causal: whether target i sees no key after i, so that later weights are not computed.
         dropout: probability of dropping a weight.
+        cost: elements that a weight takes.
     """
     num_targets, num_keys = query.shape[2], value.shape[2]
     most = CPU_WEIGHTS if value.device.type == "cpu" else DEVICE_WEIGHTS
-    size = max(FEWEST, most // max(value.shape[0] * value.shape[1] * num_keys, 1))
+    size = max(FEWEST, most // max(value.shape[0] * value.shape[1] * num_keys * cost, 1))
 
     def some(targets: slice) -> Tensor:
         seen = min(targets.stop, num_keys) if is_causal else num_keys

@@ -26,21 +26,6 @@ def largest(scores: Tensor, count: int) -> Tensor:
     return torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, index, True) & (scores > -torch.inf)
 
 
-def later(position: Tensor, num_keys: int) -> Tensor:
-    """Return which keys are later than targets at ``position`` [B or 1, n], bool [B or 1, 1, n, num_keys]."""
-    return (torch.arange(num_keys, device=position.device) > position.unsqueeze(-1)).unsqueeze(1)
-
-
-def count_blocks(num_keys: int, size: int) -> int:
-    """Return the number of blocks that ``num_keys`` keys fill, the last one perhaps in part."""
-    return -(-num_keys // size)
-
-
-def pad_blocks(x: Tensor, num_blocks: int, value: float) -> Tensor:
-    """Pad scores [..., J'] with ``value`` to ``num_blocks`` blocks."""
-    return F.pad(x, (0, num_blocks - x.shape[-1]), value=value)
-
-
 def segment_means(num_landmarks: int, lengths: Tensor, num_tokens: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return the matrix that averages segments, and the mask of landmarks that a sequence does not have.
 

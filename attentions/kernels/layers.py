@@ -139,6 +139,11 @@ def rotate(x: Tensor, position: Tensor) -> Tensor:
     width = x.shape[-1]
     frequency = BASE ** (-torch.arange(0, width, 2, device=x.device, dtype=torch.float64) / width)
     angle = position.double()[:, None, :, None] * frequency  # a float32 angle is off by 1e-4 after thousands of tokens
+    return turn(x, angle)
+
+
+def turn(x: Tensor, angle: Tensor) -> Tensor:
+    """Turn each pair of neighboring coordinates of ``x`` [..., E] by its ``angle`` [..., E / 2]."""
     cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
     even, odd = x[..., 0::2], x[..., 1::2]
     return torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1).flatten(-2)

@@ -107,9 +107,9 @@ def test_dpfp_by_hand() -> None:
     module = build_attention("dpfp", pattern="NS", embed_dim=2, num_heads=1, nu=2)
     assert isinstance(module, DPFPAttention)
     x = torch.tensor([2.0, -3.0])  # [2, 0, 0, 3] with [3, 2, 0, 0] and [0, 3, 2, 0]
-    assert module.products(x).tolist() == [6, 0, 0, 0, 0, 0, 0, 0]
+    assert module.prepare(x).tolist() == [6, 0, 0, 0, 0, 0, 0, 0]
     x = torch.tensor([2.0, 3.0])  # [2, 3, 0, 0] with [0, 2, 3, 0] and [0, 0, 2, 3]
-    assert module.products(x).tolist() == [0, 6, 0, 0, 0, 0, 0, 0]
+    assert module.prepare(x).tolist() == [0, 6, 0, 0, 0, 0, 0, 0]
 
 
 @pytest.mark.parametrize(("pattern", "update"), [("NS", "sum"), ("CS", "delta"), ("NC", "sum"), ("CC", "sum")])
