@@ -6,7 +6,7 @@ import argparse
 import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cab.errors import UserError
 from cab.files.disk import check_writable
@@ -14,6 +14,8 @@ from cab.files.text_table import text_table
 
 if TYPE_CHECKING:
     from cab.analysis.subject import Subject
+
+Rows = Sequence[Mapping[str, Any]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,15 +62,14 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.out is not None:
         check_writable(args.out, "--out")
-    if args.analysis == "rounding":
-        _rounding(args)
+    if args.analysis == "rounding" and not args.subject[0].endswith(".json"):
+        _rounding_of_outputs(args)
         return 0
     from cab.analysis.subject import subject_of
 
     subject = subject_of(args.subject, args.data_root)
     print(subject.title)
-    analyze = _gradients if args.analysis == "gradients" else _dilution
-    analyze(subject, args)
+    {"gradients": _gradients, "dilution": _dilution, "rounding": _rounding_of_scores}[args.analysis](subject, args)
     return 0
 
 
@@ -77,15 +78,14 @@ def _dilution(subject: Subject, args: argparse.Namespace) -> None:
 
     curves = dilution(subject, rows=args.rows)
     print(text_table(["layer", "area"], [[curve.path, f"{curve.area:.3f}"] for curve in curves], align="lr"))
-    if args.out is None:
-        return
-    rows = [
-        {"layer": curve.path, "share_of_neighbors": (i + 1) / len(curve.mass), "share_of_attention": mass}
-        for curve in curves
-        for i, mass in enumerate(curve.mass.tolist())
-    ]
-    _write(args.out / "dilution.csv", rows)
-    draw_dilution(curves, subject.title, args.out / "dilution.png")
+    if args.out is not None:
+        rows = [
+            {"layer": curve.path, "share_of_neighbors": share / len(curve.mass), "share_of_attention": mass}
+            for curve in curves
+            for share, mass in enumerate(curve.mass.tolist(), start=1)
+        ]
+        _write(args.out / "dilution.csv", rows)
+        draw_dilution(curves, subject.title, args.out / "dilution.png")
 
 
 def _gradients(subject: Subject, args: argparse.Namespace) -> None:
@@ -107,39 +107,41 @@ def _gradients(subject: Subject, args: argparse.Namespace) -> None:
         variations = [[name, f"{relative_deviation([row[name] for row in norms]):.3f}"] for name in names]
         print(f"\ngradient norm over {len(norms)} steps:")
         print(text_table(["parameters", "SD / mean"], variations, align="lr"))
-    if args.out is None:
-        return
-    _write(args.out / "gradients.csv", layers)
-    if norms:
-        _write(args.out / "norms.csv", norms)
-    draw_gradients(layers, norms, subject.title, args.out / "gradients.png")
+    if args.out is not None:
+        _write(args.out / "gradients.csv", layers)
+        if norms:
+            _write(args.out / "norms.csv", norms)
+        draw_gradients(layers, norms, subject.title, args.out / "gradients.png")
 
 
-def _rounding(args: argparse.Namespace) -> None:
-    from cab.analysis.rounding import bits_needed, constant_state_attentions, rounded_scores, rounding_errors, untrained
-    from cab.analysis.subject import subject_of
+def _rounding_of_scores(subject: Subject, args: argparse.Namespace) -> None:
+    from cab.analysis.rounding import rounded_scores
 
-    rows: list[dict[str, float | str]]
-    if len(args.subject) == 1 and args.subject[0].endswith(".json"):
-        subject = subject_of(args.subject, args.data_root)
-        print(subject.title)
-        attention = subject.cell.config.attention.name
-        rows = [{"attention": attention, "format": each, **found} for each, found in rounded_scores(subject).items()]
-    else:
-        rows = []
-        for name in constant_state_attentions() if args.subject == ["all"] else args.subject:
-            errors = rounding_errors(untrained(name), rows=args.rows, steps=args.steps or 8192)
-            bits = bits_needed(errors)
-            for each, found in errors.items():
-                columns = {f"error_{position}": error for position, error in found.items()}
-                rows.append({"attention": name, "format": each, **columns, "state_bits": bits})
+    attention = subject.cell.config.attention.name
+    scores = rounded_scores(subject).items()
+    _print_rounding([{"attention": attention, "format": name, **metrics} for name, metrics in scores], args.out)
+
+
+def _rounding_of_outputs(args: argparse.Namespace) -> None:
+    from cab.analysis.rounding import bits_needed, constant_state_attentions, rounding_errors, untrained
+
+    rows: list[dict[str, Any]] = []
+    for name in constant_state_attentions() if args.subject == ["all"] else args.subject:
+        errors = rounding_errors(untrained(name), rows=args.rows, steps=args.steps or 8192)
+        for number_format, by_position in errors.items():
+            columns = {f"error_{position}": error for position, error in by_position.items()}
+            rows.append({"attention": name, "format": number_format, **columns, "state_bits": bits_needed(errors)})
+    _print_rounding(rows, args.out)
+
+
+def _print_rounding(rows: Rows, out: Path | None) -> None:
     texts = [[f"{x:.3g}" if isinstance(x, float) else str(x) for x in row.values()] for row in rows]
     print(text_table(list(rows[0]), texts, align="llr"))
-    if args.out is not None:
-        _write(args.out / "rounding.csv", rows)
+    if out is not None:
+        _write(out / "rounding.csv", rows)
 
 
-def _write(path: Path, rows: Sequence[Mapping[str, float | str]]) -> None:
+def _write(path: Path, rows: Rows) -> None:
     """Write a CSV file with the union of the rows' columns."""
     path.parent.mkdir(parents=True, exist_ok=True)
     columns = list(dict.fromkeys(column for row in rows for column in row))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import itertools
 
 import yaml
 
@@ -13,6 +12,8 @@ from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.registry.tables import CONFIGS
 
 RUN_FLAGS = ("-m", "--dry-run", "--explain", "--retry", "--cfg")
+KEYS_OF = {"": "run", "trainer.": "trainer/default", "cluster.": "cluster/slurm"}
+"""Prefix and file of the options of `cab run`."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,20 +23,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import shtab
 
-    print(shtab.complete(_parser_of_all(), args.shell))
+    print(shtab.complete(_parser(), args.shell))
     if args.shell == "bash":
         print('COMP_WORDBREAKS="${COMP_WORDBREAKS//=}"  # an override is one word')
     return 0
 
 
-def _parser_of_all() -> argparse.ArgumentParser:
+def _parser() -> argparse.ArgumentParser:
     """Return a parser of all commands, whose positional arguments have the registered names as choices."""
     from cab.cli.main import COMMANDS
     from cab.data.sources import data_sets
 
     names = {"attention": ATTENTIONS.names(), "attentions": ATTENTIONS.names(), "names": list(data_sets())}
-    whole = argparse.ArgumentParser(prog="cab")
-    commands = whole.add_subparsers()
+    program = argparse.ArgumentParser(prog="cab")
+    commands = program.add_subparsers()
     for name, text in COMMANDS.items():
         parser = commands.add_parser(name, help=text)
         if name == "run":
@@ -44,13 +45,13 @@ def _parser_of_all() -> argparse.ArgumentParser:
             parser.add_argument("overrides", nargs="*", choices=overrides())
         else:
             importlib.import_module(f"cab.cli.{name}").add_arguments(parser)
-        parsers = [parser]
+        actions = list(parser._actions)
         for action in parser._actions:
             if isinstance(action, argparse._SubParsersAction):
-                parsers += action.choices.values()
-        for action in itertools.chain.from_iterable(each._actions for each in parsers):
+                actions += [inner for verb in action.choices.values() for inner in verb._actions]
+        for action in actions:
             action.choices = names.get(action.dest, action.choices)
-    return whole
+    return program
 
 
 def overrides() -> list[str]:
@@ -68,11 +69,8 @@ def overrides() -> list[str]:
     }
     for group in ("preset", "logger", "cluster"):
         values[group] = sorted(file.stem for file in (CONFIGS / group).glob("*.yaml"))
-    files = {"": "run", "trainer.": "trainer/default", "cluster.": "cluster/slurm"}
-    keys = [
-        prefix + key
-        for prefix, file in files.items()
-        for key in yaml.safe_load((CONFIGS / f"{file}.yaml").read_text())
-        if key not in ("defaults", "name", "hydra")
-    ]
-    return [f"{key}={value}" for key in [*values, *keys] for value in values.get(key, [""])]
+    for prefix, file in KEYS_OF.items():
+        for key in yaml.safe_load((CONFIGS / f"{file}.yaml").read_text()):
+            if key not in ("defaults", "name", "hydra"):
+                values.setdefault(prefix + key, [""])
+    return [f"{key}={value}" for key, choices in values.items() for value in choices]

@@ -1,19 +1,5 @@
-"""`cab crossover`: the sequence length above which an attention is cheaper than softmax attention."""
+"""`cab crossover`: the sequence length above which an attention is cheaper than softmax attention.
 
-from __future__ import annotations
-
-import argparse
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from cab.files.disk import sanitize_table
-from cab.files.text_table import number, text_table
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-EPILOG = """\
 Computes the efficiency length of the paper (Appendix N). COSTS is the output of `cab efficiency --out`, or a CSV file
 with the columns attention,length,time_ms,memory_mib. The optional column `complexity` (n, n log n, n^2, ...) selects
 the cost model; the default is n.
@@ -28,10 +14,19 @@ examples:
   cab crossover results/paper/efficiency_cost.csv --protocol paper --csv
 """
 
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cab.files.text_table import number, print_rows, text_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = EPILOG
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("costs", type=Path, metavar="COSTS", help="CSV file of time and memory by length")
     parser.add_argument("--protocol", default="default", metavar="P", help="default or paper")
     parser.add_argument(
@@ -50,9 +45,9 @@ def run(args: argparse.Namespace) -> int:
     costs = load_costs(args.costs)
     if args.csv:
         table = efficiency_length(costs, protocol=args.protocol, baseline=args.baseline or "vanilla")
-        texts = {name: [_csv_length(value) for value in table[name]] for name in ("length", "low", "high")}
+        lengths = {name: [_length(value, "", "") for value in table[name]] for name in ("length", "low", "high")}
         r2 = [f"{value:.4f}" if value == value else "" for value in table["r2"]]
-        sanitize_table(table.assign(**texts, r2=r2)[COLUMNS]).to_csv(sys.stdout, index=False, lineterminator="\n")
+        print_rows([COLUMNS, *table.assign(**lengths, r2=r2)[COLUMNS].to_numpy()], as_csv=True)
         return 0
     measured = set(costs["attention"])
     baselines = [args.baseline] if args.baseline else [name for name in ("vanilla", "eager") if name in measured]
@@ -64,14 +59,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _csv_length(value: float) -> str:
-    return _length(value).replace(",", "").replace("-", "")
-
-
-def _length(value: float) -> str:
+def _length(value: float, absent: str = "-", comma: str = ",") -> str:
     from cab.scoring.efficiency_length import ALWAYS, NEVER
 
-    return {ALWAYS: "always", NEVER: "never"}.get(value) or number(value, 0)
+    word = {ALWAYS: "always", NEVER: "never"}.get(value)
+    return word or (f"{value:{comma}.0f}" if value == value else absent)
 
 
 def _text(table: pd.DataFrame) -> str:

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import logging
-import sys
 from pathlib import Path
 
 from cab.cli.terminal import log_to_terminal
-from cab.data.check import Inventory, State, take_inventory
+from cab.data.check import State, take_inventory
 from cab.data.download import download
 from cab.data.sources import DataSet, chosen_root, data_set, data_sets, fetch_hint
 from cab.errors import UserError
 from cab.files.disk import check_writable
-from cab.files.text_table import ABSENT, text_table
+from cab.files.text_table import ABSENT, print_rows
 
 COLUMNS = ("data", "state", "size", "tasks", "download", "path", "license", "license_notes", "source", "title")
+PARAGRAPH = """\
+{data}: {title}
+  state: {state}; size: {size}; tasks: {tasks}; path: {path}
+  source: {source} ({download})
+  license: {license} ({license_notes})
+"""
+LIST_END = (
+    "To download one, or get instructions for a manual download: cab data download NAME. "
+    "Every task also has generated data: dataset=synthetic"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,56 +63,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the subcommand and return its exit status."""
+    root = chosen_root(args.root)
     if args.verb == "list":
-        return _list(chosen_root(args.root), as_csv=args.csv)
-    chosen, root = [data_set(name) for name in args.names], chosen_root(args.root)
+        _list(root, as_csv=args.csv)
+        return 0
+    data = [data_set(name) for name in args.names]
     if root is None:
         raise UserError("the folder of the data sets is not set: use --data-root DATA or set CAB_DATA")
-    if args.verb == "download":
-        return _download(chosen, root, args.source, args.prepare)
-    return _verify(chosen, root, as_csv=args.csv)
-
-
-def _download(chosen: list[DataSet], root: Path, source: str | None, overrides: list[str] | None) -> int:
+    if args.verb == "verify":
+        return _verify(data, root, as_csv=args.csv)
     log_to_terminal(logging.INFO, "%(message)s", force=True)
     check_writable(root, "--data-root")
-    all_ready = True
-    for data in chosen:
-        inventory, manual_steps = download(data, root, source=source)
-        is_ready = inventory.state is State.READY
-        all_ready = all_ready and is_ready
-        print(f"{data.name} is {inventory.state} in {inventory.folder}")
-        for step in manual_steps:
-            print(f"  {data.license}: {data.license_notes}")
-            print(f"  {step}")
-            print(f"  then run: {fetch_hint(data.name, root)} --source DOWNLOADED_FILE_OR_FOLDER")
-        for finding in inventory.findings:
-            if not finding.is_complete and not manual_steps:
-                print(f"  {finding.field}: {finding.actual:,} of {finding.published:,} ({finding.verdict})")
-        if overrides is not None and is_ready:
-            from cab.runner.launch import prepare  # imports torch
-
-            for task in prepare(data, root, overrides):
-                print(f"  prepared for {task}")
-    return 0 if all_ready else 1
+    are_complete = [_download(one, root, args.source, args.prepare) for one in data]
+    return 0 if all(are_complete) else 1
 
 
-def _list(root: Path | None, *, as_csv: bool) -> int:
+def _download(data: DataSet, root: Path, source: str | None, overrides: list[str] | None) -> bool:
+    """Download a data set and return whether it is complete."""
+    inventory, manual_steps = download(data, root, source=source)
+    print(f"{data.name} is {inventory.state} in {inventory.folder}")
+    for step in manual_steps:
+        print(f"  {data.license}: {data.license_notes}")
+        print(f"  {step}")
+        print(f"  then run: {fetch_hint(data.name, root)} --source DOWNLOADED_FILE_OR_FOLDER")
+    for finding in inventory.findings if not manual_steps else ():
+        if not finding.is_complete:
+            print(f"  {finding.field}: {finding.actual:,} of {finding.published:,} ({finding.verdict})")
+    is_ready = inventory.state is State.READY
+    if overrides is not None and is_ready:
+        from cab.runner.launch import prepare  # imports torch
+
+        for task in prepare(data, root, overrides):
+            print(f"  prepared for {task}")
+    return is_ready
+
+
+def _list(root: Path | None, *, as_csv: bool) -> None:
     rows = [_row(data, root) for data in data_sets().values()]
     if as_csv:
-        csv.writer(sys.stdout).writerows([COLUMNS, *rows])
-        return 0
-    for row in rows:
-        name, state, size, tasks, access, path, license, license_notes, source, title = row
-        print(f"{name}: {title}")
-        print(f"  state: {state}; size: {size}; tasks: {tasks}; path: {path}")
-        print(f"  source: {source} ({access})")
-        print(f"  license: {license} ({license_notes})\n")
-    print(
-        "To download one, or get instructions for a manual download: cab data download NAME. "
-        "Every task also has generated data: dataset=synthetic"
-    )
-    return 0
+        print_rows([COLUMNS, *rows], as_csv=True)
+    else:
+        print("\n".join([*(PARAGRAPH.format(**dict(zip(COLUMNS, row, strict=True))) for row in rows), LIST_END]))
 
 
 def _row(data: DataSet, root: Path | None) -> list[str]:
@@ -124,24 +123,24 @@ def _row(data: DataSet, root: Path | None) -> list[str]:
 
 
 def _readable_size(count: int) -> str:
-    for unit, digits in (("GB", 9), ("MB", 6)):
-        if count >= 10**digits:
-            return f"{count / 10**digits:.1f} {unit}"
-    return f"{count / 1000:.0f} kB"
+    unit, scale, decimals = next(
+        (unit for unit in (("GB", 1e9, 1), ("MB", 1e6, 1)) if count >= unit[1]), ("kB", 1e3, 0)
+    )
+    return f"{count / scale:.{decimals}f} {unit}"
 
 
 def _verify(chosen: list[DataSet], root: Path, *, as_csv: bool) -> int:
-    header = ["data", "field", "actual", "published", "verdict", "source"]
+    header = ["field", "actual", "published", "verdict", "source"]
     inventories = {data.name: take_inventory(data, root, thorough=True) for data in chosen}
+    tables = {
+        name: [[f.field, f"{f.actual:,}", f"{f.published:,}", f.verdict, f.source] for f in inventory.findings]
+        for name, inventory in inventories.items()
+    }
     if as_csv:
-        rows = [[name, *row] for name, inventory in inventories.items() for row in _finding_rows(inventory)]
-        csv.writer(sys.stdout).writerows([header, *rows])
+        print_rows([["data", *header], *([name, *row] for name in tables for row in tables[name])], as_csv=True)
     else:
         for name, inventory in inventories.items():
             print(f"{name} is {inventory.state} in {inventory.folder}")
-            print(text_table(header[1:], _finding_rows(inventory), align="lrrll"), end="\n\n")
+            print_rows([header, *tables[name]], as_csv=False, align="lrrll")
+            print()
     return 0 if all(inventory.state is State.READY for inventory in inventories.values()) else 1
-
-
-def _finding_rows(inventory: Inventory) -> list[list[str]]:
-    return [[f.field, f"{f.actual:,}", f"{f.published:,}", f.verdict, f.source] for f in inventory.findings]

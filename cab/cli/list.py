@@ -13,6 +13,7 @@ from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, AttentionEntry
 from cab.registry.tables import decode_state_size
 
 log = logging.getLogger("cab")
+Rows = list[list[str]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _attentions() -> list[list[str]]:
+def _attentions() -> Rows:
     header = ["attention", "patterns", "complexity", "state", "paper", "origin"]
     return [header, *([a.name, _names(a.patterns), a.complexity, _state(a), a.paper, a.origin] for a in ATTENTIONS)]
 
@@ -43,17 +44,16 @@ def _state(entry: AttentionEntry) -> str:
         return "-"
 
 
-def _backbones() -> list[list[str]]:
+def _backbones() -> Rows:
     """Return a row per backbone, with the patterns in which a task tests it."""
-    header = ["backbone", "patterns", "paper", "origin"]
-    tested = {b.name: {p for task in TASKS for p in task.backbones.get(b.name, ())} for b in BACKBONES}
-    return [
-        header,
-        *([b.name, _names(p for p in Pattern if p in tested[b.name]), b.paper, b.origin] for b in BACKBONES),
-    ]
+    rows = [["backbone", "patterns", "paper", "origin"]]
+    for backbone in BACKBONES:
+        tested = {pattern for task in TASKS for pattern in task.backbones.get(backbone.name, ())}
+        rows.append([backbone.name, _names(p for p in Pattern if p in tested), backbone.paper, backbone.origin])
+    return rows
 
 
-def _tasks() -> list[list[str]]:
+def _tasks() -> Rows:
     rows = [["task", "backbone", "patterns", "datasets", "paper", "origin"]]
     for task in TASKS:
         for backbone, patterns in task.backbones.items():
@@ -61,7 +61,7 @@ def _tasks() -> list[list[str]]:
     return rows
 
 
-def _cells() -> list[list[str]]:
+def _cells() -> Rows:
     from cab.runner.cell import runnable_cells
 
     return [["task", "dataset", "backbone", "pattern", "attention"], *map(list, runnable_cells())]

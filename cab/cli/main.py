@@ -1,4 +1,7 @@
-"""`cab`: one program, one module per command; nothing heavy is imported before a command needs it."""
+"""`cab`: one program, one module per command; nothing heavy is imported before a command needs it.
+
+The module of a command has ``add_arguments`` and ``run``; after its first line, its docstring is the end of its help.
+"""
 
 from __future__ import annotations
 
@@ -110,41 +113,37 @@ def program() -> NoReturn:
 
 
 def _dispatch(argv: list[str]) -> int:
-    if not argv or argv[0] in ("-h", "--help"):
+    name, *arguments = argv or ["--help"]
+    if name in ("-h", "--help"):
         print(_help())
         return 0
-    if argv[0] == "--version":
+    if name == "--version":
         from importlib.metadata import version
 
         print(f"cab {version('cab-benchmark')}")
         return 0
-    name, *rest = argv
     if name not in COMMANDS:
         raise unknown_name("command", name, COMMANDS)
-    if any(argument == "" or (argument.startswith("--") and argument.endswith("=")) for argument in rest):
+    if any(argument == "" or (argument.startswith("--") and argument.endswith("=")) for argument in arguments):
         raise UserError(f"an argument of cab {name} is empty; remove it, or give it a value")
     log_to_terminal(logging.WARNING, "cab: %(message)s")
     module = importlib.import_module(f"cab.cli.{name}")
     if name == "run":  # its arguments are Hydra's overrides
-        return module.run(rest)
+        return module.run(arguments)
     parser = argparse.ArgumentParser(prog=f"cab {name}", description=COMMANDS[name])
+    _, _, parser.epilog = module.__doc__.partition("\n\n")
+    if parser.epilog:
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter
     module.add_arguments(parser)
-    return module.run(parser.parse_args(rest))
+    return module.run(parser.parse_args(arguments))
 
 
 def _help() -> str:
     width, label = (max(map(len, names)) for names in (COMMANDS, EXAMPLES))
-    return "\n".join(
-        [
-            "usage: cab COMMAND [...]   (cab COMMAND --help for details; --debug shows tracebacks)",
-            "",
-            "The benchmark for attention mechanisms.",
-            "",
-            *(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items()),
-            "",
-            *(f"  {text + ':':<{label + 1}}  {command}" for text, command in EXAMPLES.items()),
-        ]
-    )
+    commands = [f"  {name:<{width}}  {text}" for name, text in COMMANDS.items()]
+    examples = [f"  {text + ':':<{label + 1}}  {command}" for text, command in EXAMPLES.items()]
+    usage = "usage: cab COMMAND [...]   (cab COMMAND --help for details; --debug shows tracebacks)"
+    return "\n".join([usage, "", "The benchmark for attention mechanisms.", "", *commands, "", *examples])
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cab.files.text_table import number, print_csv, print_rows, text_table
@@ -61,49 +60,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.verb == "audit":
-        return _audit(args)
-    print_rows(_taxonomy() if args.verb == "taxonomy" else _table3(), as_csv=args.csv)
+    if args.verb == "taxonomy":
+        from cab.paper.taxonomy import TaxonomyRow, taxonomy
+
+        print_rows([TaxonomyRow._fields, *taxonomy()], as_csv=args.csv)
+    elif args.verb == "table3":
+        from cab.paper.published_cells import PublishedCell, published_cells
+
+        print_rows([PublishedCell._fields, *published_cells()], as_csv=args.csv)
+    else:
+        _audit(args.normalization, as_csv=args.csv)
     return 0
 
 
-def _taxonomy() -> list[Sequence[str]]:
-    from cab.paper.taxonomy import TaxonomyRow, taxonomy
-
-    return [TaxonomyRow._fields, *taxonomy()]
-
-
-def _table3() -> list[Sequence[str]]:
-    from cab.paper.published_cells import PublishedCell, published_cells
-
-    return [PublishedCell._fields, *published_cells()]
-
-
-def _audit(args: argparse.Namespace) -> int:
+def _audit(normalization: str, *, as_csv: bool) -> None:
     from cab.paper.audit import COLUMNS, audit
     from cab.scoring import NORMALIZATIONS
 
-    table = audit(normalization=args.normalization)
-    if args.csv:
+    table = audit(normalization=normalization)
+    if as_csv:
         print_csv(table[COLUMNS])
-        return 0
-    others = {name: audit(normalization=name) for name in NORMALIZATIONS if name != args.normalization}
-    print(_summary({args.normalization: table, **others}))
-    print(f"\nContradictions (indices with normalization {args.normalization}):\n")
+        return
+    others = {name: audit(normalization=name) for name in NORMALIZATIONS if name != normalization}
+    print(_summary({normalization: table, **others}))
+    print(f"\nContradictions (indices with normalization {normalization}):\n")
     print(_contradictions(table))
-    return 0
 
 
 def _summary(audits: dict[str, pd.DataFrame]) -> str:
     from cab.paper.rounding import VERDICTS
 
     rows = []
-    chosen, *_ = audits
     for printed, title in TABLES.items():
-        for normalization, audited in audits.items() if printed in OF_INDICES else [(chosen, audits[chosen])]:
-            counts = audited.loc[audited["table"] == printed, "verdict"].value_counts()
-            name = normalization if printed in OF_INDICES else ""
-            rows.append([printed, title, name, *(counts.get(verdict, 0) for verdict in VERDICTS)])
+        for name in audits if printed in OF_INDICES else list(audits)[:1]:
+            counts = audits[name].loc[audits[name]["table"] == printed, "verdict"].value_counts()
+            shown = name if printed in OF_INDICES else ""
+            rows.append([printed, title, shown, *(counts.get(verdict, 0) for verdict in VERDICTS)])
     return text_table(["table", "content", "normalization", *VERDICTS], rows, align="lllrrrr")
 
 
@@ -113,8 +105,8 @@ def _contradictions(table: pd.DataFrame) -> str:
     rows = []
     for row in table[table["verdict"] == CONTRADICTS].to_dict("records"):
         decimals = max(len(row["printed"].partition(".")[2]), 3)
-        numbers = [number(row[name], decimals) for name in ("recomputed", "low", "high")]
-        names = [row["table"], row["pattern"], row["task"], row["attention"]]
-        rows.append([*names, row["printed"], numbers[0], f"{numbers[1]} .. {numbers[2]}", row["note"]])
+        recomputed, low, high = (number(row[name], decimals) for name in ("recomputed", "low", "high"))
+        names = [row[name] for name in ("table", "pattern", "task", "attention", "printed")]
+        rows.append([*names, recomputed, f"{low} .. {high}", row["note"]])
     header = ["table", "pattern", "task", "attention", "printed", "recomputed", "possible range", "note"]
     return text_table(header, rows, align="llllrrrl")

@@ -3,44 +3,33 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import sys
 
 from cab.cli.terminal import print_note
-from cab.files.text_table import text_table
-from cab.records.results import PAPER_DIR
+from cab.files.text_table import print_rows
+from cab.paper.published import rows
+
+HEADER = ("pattern", "backbone", "attention", "params")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--csv", action="store_true", help="CSV: pattern,backbone,attention,params")
+    parser.add_argument("--csv", action="store_true", help=f"CSV: {','.join(HEADER)}")
 
 
 def run(args: argparse.Namespace) -> int:
     from cab.paper.parameters import count_parameters
 
-    published = _published()
-    counts = count_parameters(list(published))
+    lines = [*rows("parameters.csv"), *rows("parameters_transnormer.csv")]
+    published = {tuple(line[name] for name in HEADER[:3]): float(line["params_millions"]) for line in lines}
+    counts = count_parameters(published)
     if args.csv:
-        writer = csv.writer(sys.stdout)
-        writer.writerow(["pattern", "backbone", "attention", "params"])
-        writer.writerows([*cell, count] for cell, count in counts.items())
+        print_rows([HEADER, *([*cell, count] for cell, count in counts.items())], as_csv=True)
         return 0
-    rows = []
+    shown = []
     for cell, count in counts.items():
-        agrees = f"{count / 1e6:.2f}" == f"{published[cell]:.2f}"
-        rows.append([*cell, f"{count:,}", f"{published[cell]:.2f} M", "" if agrees else "differs"])
-    print(text_table(["pattern", "backbone", "attention", "params", "published", ""], rows, align="lllrrl"))
-    omitted = len(published) - len(counts)
-    if omitted:
-        print_note(f"{omitted} published counts omitted: backbone or attention not registered")
+        printed = f"{published[cell]:.2f}"
+        agrees = f"{count / 1e6:.2f}" == printed
+        shown.append([*cell, f"{count:,}", f"{printed} M", "" if agrees else "differs"])
+    print_rows([[*HEADER, "published", ""], *shown], as_csv=False, align="lllrrl")
+    if len(counts) < len(published):
+        print_note(f"{len(published) - len(counts)} published counts omitted: backbone or attention not registered")
     return 0
-
-
-def _published() -> dict[tuple[str, str, str], float]:
-    """Return the published parameters in millions per (pattern, backbone, attention) (CAB and TransNormer)."""
-    counts = {}
-    for name in ("parameters.csv", "parameters_transnormer.csv"):
-        with (PAPER_DIR / name).open(newline="") as file:
-            for row in csv.DictReader(file):
-                counts[row["pattern"], row["backbone"], row["attention"]] = float(row["params_millions"])
-    return counts

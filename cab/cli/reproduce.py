@@ -6,7 +6,7 @@ import argparse
 import logging
 import math
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cab.errors import UserError
@@ -37,9 +37,9 @@ def run(args: argparse.Namespace) -> int:
     from cab.runner.report import check_names
     from cab.runner.run import run_cell
 
-    if args.results_dir and args.results_dir.resolve() == args.result.resolve().parent:
-        raise UserError(f"{args.results_dir} contains {args.result} itself: name another folder for the new record")
     if args.results_dir:
+        if args.results_dir.resolve() == args.result.resolve().parent:
+            raise UserError(f"{args.results_dir} contains {args.result} itself: name another folder for the new record")
         check_writable(args.results_dir, "--results-dir")
     if not args.tolerance >= 0:
         raise UserError(f"--tolerance must be at least 0, got {args.tolerance}")
@@ -47,49 +47,43 @@ def run(args: argparse.Namespace) -> int:
     if record.status is not Status.FINISHED:
         raise UserError(f"{args.result} has no score to compare: its status is {record.status} ({record.error})")
     logging.getLogger().setLevel(logging.INFO)
+    changes = {name: getattr(args, name) for name in ("data_root", "device") if getattr(args, name)}
     with tempfile.TemporaryDirectory(prefix="cab-reproduce-") as scratch:
-        changes = {"results_dir": str(args.results_dir or scratch), "force": True, "retry": []}
-        changes |= {"data_root": args.data_root} if args.data_root else {}
-        changes |= {"device": args.device} if args.device else {}
-        config = {**record.config, **changes}
+        folder = str(args.results_dir or scratch)
+        config = {**record.config, **changes, "results_dir": folder, "force": True, "retry": []}
         check_names(Cell.from_config(config), record, args.result)
-        outcome = run_cell(config, command=record.command)
-    again = outcome.record
-    if again is None:
+        repeated = run_cell(config, command=record.command).record
+    if repeated is None:
         raise UserError(f"another process is running this cell in {args.results_dir}")
-    for line in differences(record, again):
+    for line in _differences(record, repeated):
         print(sanitize_text(line))
-    rows, agree = compare(record.metrics, again.metrics, args.tolerance)
+    rows = _compare(record.metrics, repeated.metrics, args.tolerance)
     print(text_table(["metric", "recorded", "repeated", "difference", "verdict"], rows, align="lrrrl"))
-    return 0 if agree else 1
+    return int(any(verdict == "differs" for *_, verdict in rows))
 
 
-def compare(recorded: Sequence[Metric], again: Sequence[Metric], tolerance: float) -> tuple[list[list[str]], bool]:
-    """Return one row per metric (both values, difference, verdict), and whether all are within the tolerance."""
-    new = {metric.name: metric.value for metric in again}
-    rows, agree = [], True
+def _compare(recorded: Sequence[Metric], repeated: Sequence[Metric], tolerance: float) -> list[list[str]]:
+    """Return both values, difference and verdict of each metric."""
+    values = {metric.name: metric.value for metric in repeated}
+    rows = []
     for metric in recorded:
-        old_value, new_value = metric.value, new.get(metric.name)
-        if old_value is None or new_value is None:
-            equal, difference = old_value is new_value, "-"
-        else:
-            equal = math.isclose(old_value, new_value, rel_tol=tolerance, abs_tol=0.0)
-            difference = f"{new_value - old_value:+.3g}"
-        agree = agree and equal
-        texts = ["-" if value is None else f"{value:.6g}" for value in (old_value, new_value)]
-        rows.append([metric.name, *texts, difference, "equal" if equal else "differs"])
-    return rows, agree
+        old, new = metric.value, values.get(metric.name)
+        is_equal, difference = old is new, "-"
+        if old is not None and new is not None:
+            is_equal = math.isclose(old, new, rel_tol=tolerance, abs_tol=0.0)
+            difference = f"{new - old:+.3g}"
+        texts = ["-" if value is None else f"{value:.6g}" for value in (old, new)]
+        rows.append([metric.name, *texts, difference, "equal" if is_equal else "differs"])
+    return rows
 
 
-def differences(record: Record, again: Record) -> list[str]:
-    """Return one line per difference between the runs that could explain different scores."""
-    lines = []
-    if record.hash != again.hash:
-        lines.append("the definition of the cell has changed since: the version of the task, an option, or a file")
-    lines += Origin.of_record(record).changes(Origin.of_record(again)).values()
+def _differences(record: Record, repeated: Record) -> Iterator[str]:
+    """Yield one line per difference between the runs that could explain different scores."""
+    if record.hash != repeated.hash:
+        yield "the definition of the cell has changed since: the version of the task, an option, or a file"
+    yield from Origin.of_record(record).changes(Origin.of_record(repeated)).values()
     for part in ("revision", "versions", "hardware"):
-        before, after = getattr(record, part), getattr(again, part)
-        for key in sorted({*before, *after}):
-            if before.get(key) != after.get(key):
-                lines.append(f"{part} {key}: {before.get(key)} then, {after.get(key)} now")
-    return lines
+        old, new = getattr(record, part), getattr(repeated, part)
+        for key in sorted({*old, *new}):
+            if old.get(key) != new.get(key):
+                yield f"{part} {key}: {old.get(key)} then, {new.get(key)} now"

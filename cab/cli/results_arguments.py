@@ -14,7 +14,7 @@ from cab.records.results import DEFAULT_DIR, read_results
 if TYPE_CHECKING:
     import pandas as pd
 
-_NOTES = 20
+MOST_NOTES = 20
 
 
 def add_sources(parser: argparse.ArgumentParser) -> None:
@@ -53,8 +53,8 @@ def given_results(args: argparse.Namespace) -> tuple[pd.DataFrame, list[str]]:
     """Return the results and the messages about skipped records; UserError if there are no results."""
     results, skipped = read_results(args.results)
     if results.empty:
-        named = ", ".join(map(str, args.results))
-        raise UserError(f"no valid result in {named}; run a cell first, for example: `{EXAMPLE_COMMAND}`")
+        sources = ", ".join(map(str, args.results))
+        raise UserError(f"no valid result in {sources}; run a cell first, for example: `{EXAMPLE_COMMAND}`")
     return results, skipped
 
 
@@ -72,7 +72,6 @@ def selected_results(args: argparse.Namespace) -> pd.DataFrame:
 def print_notes(notes: Iterable[str]) -> None:
     """Print notes about a table to stderr."""
     notes = list(dict.fromkeys(notes))
-    for note in notes[:_NOTES]:
+    more = len(notes) - MOST_NOTES
+    for note in [*notes[:MOST_NOTES], *([f"and {more} more"] if more > 0 else [])]:
         print_note(f"note: {note}")
-    if len(notes) > _NOTES:
-        print_note(f"note: and {len(notes) - _NOTES} more")

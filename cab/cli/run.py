@@ -12,7 +12,7 @@ import yaml
 
 from cab.cli.terminal import log_to_terminal
 from cab.errors import UserError, unknown_name
-from cab.files.text_table import print_rows, text_table
+from cab.files.text_table import text_table
 from cab.records.record import CELL, Record, Status
 from cab.records.verified import LEGEND, mark_unverified, verdict, verified_codes
 from cab.registry.tables import run_defaults
@@ -39,11 +39,11 @@ def run(arguments: list[str]) -> int:
         print(help_text(arguments))
         return 0
     flags, overrides = _parse(arguments)
-    if flags.retry and all(override.startswith(RESULTS_DIR) for override in overrides):
-        return _retry(overrides, parse_retried(flags.retry))
     if flags.retry:  # an interrupted run resumes in any case
-        retried = [status for status in parse_retried(flags.retry) if status in tuple(Status)]
-        overrides.append(f"retry=[{','.join(retried)}]")
+        statuses = parse_retried(flags.retry)
+        if all(override.startswith(RESULTS_DIR) for override in overrides):
+            return _retry(overrides, statuses)
+        overrides.append(f"retry=[{','.join(status for status in statuses if status in tuple(Status))}]")
     suite, tunes = _suite_of(overrides)
     flags.multirun = flags.multirun or suite is not None
     from cab.config.compose import check_overrides, compose
@@ -73,9 +73,13 @@ def run(arguments: list[str]) -> int:
     report = (_print_plan if flags.dry_run else run_sweeps)(sweeps, is_sweep=is_sweep)
     report.log_end()
     if not flags.dry_run:
-        _print_records(report, is_sweep=is_sweep)
+        records = [outcome.record for outcome in report.outcomes if outcome.record is not None]
+        _print_records(records, report, is_sweep=is_sweep)
         if suite is not None:
-            _print_verdicts(report)
+            from cab.cli.suite_tables import print_verdict
+
+            for name in dict.fromkeys(str(record.cell["attention"]) for record in records):
+                print_verdict(name, records)
     return report.exit_status
 
 
@@ -111,13 +115,13 @@ def _suite_of(overrides: Sequence[str]) -> tuple[list[list[str]] | None, bool]:
 
 def _retry(overrides: Sequence[str], statuses: Sequence[str]) -> int:
     """Rerun the runs of a results folder that have one of the statuses, and print the status of all."""
-    from cab.cli.status import status_rows
+    from cab.cli.status import print_statuses
     from cab.runner.launch import retry_cells  # imports torch
 
     results_dir = Path(overrides[-1].removeprefix(RESULTS_DIR) if overrides else run_defaults()["results_dir"])
     report = retry_cells(results_dir, statuses)
     report.log_end()
-    print_rows(status_rows(results_dir), as_csv=False)
+    print_statuses(results_dir, as_csv=False)
     return report.exit_status
 
 
@@ -138,71 +142,51 @@ def _print_plan(sweeps: Sequence[Sequence[str]], *, is_sweep: bool) -> Report:
     return report
 
 
-def _print_records(report: Report, *, is_sweep: bool) -> None:
-    records = [outcome.record for outcome in report.outcomes if outcome.record is not None]
+def _print_records(records: Sequence[Record], report: Report, *, is_sweep: bool) -> None:
+    """Print the metrics of one record, or one table per task: each has its own metrics and baselines."""
     if records:
-        print(_sweep_tables(records) if is_sweep else _cell_table(records[0]))
-        if any(_is_unverified(record) for record in records):
+        tasks: dict[str, list[Record]] = {}
+        for record in records:
+            tasks.setdefault(str(record.cell["task"]), []).append(record)
+        print("\n\n".join(map(_task_table, tasks.values())) if is_sweep else _cell_table(records[0]))
+        if any(map(_is_unverified, records)):
             log.warning("%s", LEGEND)
     elif not report.failures and not report.outcomes:
         raise UserError(f"nothing can run: {'; '.join(dict.fromkeys(report.left_out)) or 'no configuration'}")
 
 
-def _print_verdicts(report: Report) -> None:
-    """Print the verdict on each attention among the reference results of the suite."""
-    from cab.cli.suite_tables import print_verdict
-
-    records = [outcome.record for outcome in report.outcomes if outcome.record is not None]
-    for name in dict.fromkeys(str(record.cell["attention"]) for record in records):
-        print_verdict(name, records)
-
-
 def _cell_table(record: Record) -> str:
     """Format the metrics of one record next to its trivial baselines."""
-    names = list(record.baselines)
     rows = []
     for metric in record.metrics:
-        values = [metric.value, *(record.baselines[name].get(metric.name) for name in names)]
+        values = [metric.value, *(baseline.get(metric.name) for baseline in record.baselines.values())]
         rows.append([metric.name, *map(_number, values), metric.unit])
-    header = ["metric", _signed_name(record), *names, "unit"]
-    return text_table(header, rows, align="l")
-
-
-def _sweep_tables(records: Sequence[Record]) -> str:
-    """Format one table per task: each has its own metrics and baselines."""
-    tasks: dict[str, list[Record]] = {}
-    for record in records:
-        tasks.setdefault(str(record.cell["task"]), []).append(record)
-    return "\n\n".join(map(_task_table, tasks.values()))
+    return text_table(["metric", _signed_name(record), *record.baselines, "unit"], rows, align="l")
 
 
 def _task_table(records: Sequence[Record]) -> str:
     """Format one row per run: its name, primary metrics, size and time; values shared by all rows go into the title."""
-    names = list(dict.fromkeys(m.name for record in records for m in record.metrics if m.primary))
-    baselines = {
-        baseline: [_number(record.baselines.get(baseline, {}).get(names[0])) for record in records]
-        for baseline in dict.fromkeys(name for record in records for name in record.baselines)
-    }
-    fixed = {name: values[0] for name, values in baselines.items() if len(set(values)) == 1}
-    varying_keys = [key for key in CELL if key in ALWAYS_NAMED or len({record.cell[key] for record in records}) > 1]
-    varying = [name for name in baselines if name not in fixed]
-    header = [*varying_keys, *names, *(f"{name} {names[0]}" for name in varying), "params", "seconds"]
-    rows = []
-    for number, record in enumerate(records):
-        metrics = {m.name: m.value for m in record.metrics}
-        rows.append(
-            [
-                *(str(record.cell[key]) if key != "attention" else _signed_name(record) for key in varying_keys),
-                *(_number(metrics.get(name)) for name in names),
-                *(baselines[name][number] for name in varying),
-                "-" if record.cost.params is None else f"{record.cost.params:,}",
-                "-" if record.cost.wall_seconds is None else f"{record.cost.wall_seconds:.0f}",
-            ]
-        )
-    shared = " ".join(str(records[0].cell[key]) for key in CELL if key not in varying_keys and records[0].cell[key])
-    trivial = f"; {names[0]} of trivial baselines: " + ", ".join(map(" ".join, fixed.items())) if fixed else ""
-    align = "l" * len(varying_keys) + "r" * (len(header) - len(varying_keys))
-    return f"{shared}{trivial}\n{text_table(header, rows, align=align)}"
+    metrics = list(dict.fromkeys(m.name for record in records for m in record.metrics if m.primary))
+    columns: dict[str, list[str]] = {key: [str(record.cell[key]) for record in records] for key in CELL}
+    shared = [key for key in CELL if key not in ALWAYS_NAMED and len(set(columns[key])) == 1]
+    title = " ".join(columns.pop(key)[0] for key in shared if records[0].cell[key])
+    columns = {key: texts for key, texts in columns.items() if key not in shared}
+    align = "l" * len(columns) + "r"
+    columns["attention"] = [_signed_name(record) for record in records]
+    for name in metrics:
+        columns[name] = [_number({m.name: m.value for m in record.metrics}.get(name)) for record in records]
+    trivial = []
+    for name in dict.fromkeys(name for record in records for name in record.baselines):
+        values = [_number(record.baselines.get(name, {}).get(metrics[0])) for record in records]
+        if len(set(values)) == 1:
+            trivial.append(f"{name} {values[0]}")
+        else:
+            columns[f"{name} {metrics[0]}"] = values
+    for name, cost, style in (("params", "params", ","), ("seconds", "wall_seconds", ".0f")):
+        costs = [getattr(record.cost, cost) for record in records]
+        columns[name] = ["-" if value is None else f"{value:{style}}" for value in costs]
+    title += f"; {metrics[0]} of trivial baselines: {', '.join(trivial)}" if trivial else ""
+    return f"{title}\n{text_table(list(columns), list(zip(*columns.values(), strict=True)), align=align)}"
 
 
 def _signed_name(record: Record) -> str:

@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from cab.registry.options import argument_texts
@@ -55,24 +55,23 @@ MISSING, FROM_ENVIRONMENT = "???", "${oc.env:CAB_DATA,null}"
 
 def help_text(arguments: Sequence[str]) -> str:
     """Return the help text, with the options of every task, backbone and attention that the arguments name."""
-    datasets = sorted({name for task in TASKS for name in task.datasets})
-    groups = {
+    *backbones, last = BACKBONES.names()
+    names = {
         "tasks": TASKS.names(),
-        "datasets": datasets,
-        "backbones": [*BACKBONES.names()[:-1], f"{BACKBONES.names()[-1]} (optional if the task has only one)"],
+        "datasets": sorted({name for task in TASKS for name in task.datasets}),
+        "backbones": [*backbones, f"{last} (optional if the task has only one)"],
         "attentions": ATTENTIONS.names(),
     }
-    parts = [TEXT.format(**{group: _wrapped(names) for group, names in groups.items()})]
-    for prefix, file in FILES.items():
-        parts.append(_table(_of_file(CONFIGS / file, prefix)))
-    for name in CLUSTERS:
-        parts.append(f"with cluster={name}:\n\n" + _table(_of_file(CONFIGS / "cluster" / f"{name}.yaml", "cluster.")))
-    named = [argument.split("=", 1) for argument in arguments if argument.partition("=")[0] in GROUPS]
-    for group, names in named:
-        for name in names.split(","):
-            entry = GROUPS[group].get(name)
-            parts.append(f"with {group}={name}:\n\n" + _table(_of_class(entry, f"{group}.")))
-    return "\n".join([*parts, *([] if named else [MORE])])
+    parts = [TEXT.format(**{group: _wrapped(of_group) for group, of_group in names.items()})]
+    parts += [_table(_file_options(CONFIGS / file, prefix)) for prefix, file in FILES.items()]
+    for cluster in CLUSTERS:
+        options = _file_options(CONFIGS / "cluster" / f"{cluster}.yaml", "cluster.")
+        parts.append(f"with cluster={cluster}:\n\n{_table(options)}")
+    chosen = [argument.split("=", 1) for argument in arguments if argument.partition("=")[0] in GROUPS]
+    for group, values in chosen:
+        for name in values.split(","):
+            parts.append(f"with {group}={name}:\n\n{_table(_class_options(GROUPS[group].get(name), group))}")
+    return "\n".join(parts if chosen else [*parts, MORE])
 
 
 def _wrapped(names: Sequence[str]) -> str:
@@ -80,37 +79,35 @@ def _wrapped(names: Sequence[str]) -> str:
     return textwrap.fill(", ".join(names), 118, initial_indent=INDENT, subsequent_indent=INDENT).lstrip()
 
 
-Option = tuple[str, str, str]
-"""Name, default and description."""
-
-
-def _of_file(path: Path, prefix: str) -> Iterator[Option]:
-    """Yield the keys of a YAML file with their comments as descriptions, without Hydra's own keys."""
+def _file_options(path: Path, prefix: str) -> Iterator[tuple[str, str]]:
+    """Yield ``KEY=DEFAULT`` and comment of each key of a YAML file, without Hydra's own keys."""
     outer = ""
     for line in path.read_text().partition("\nhydra:")[0].splitlines():
-        found = re.match(r"(  )?(\w+):(?: ([^#]+?))?(?: # (.*))?$", line)
-        if found is None:
+        match = re.match(r"(  )?(\w+):(?: ([^#]+?))?(?: # (.*))?$", line)
+        if match is None:
             continue
-        is_inner, key, value, text = found.groups()
+        indent, key, value, text = match.groups()
         if value is None:
             outer = f"{key}."
         elif value != MISSING and key != "name":
-            yield f"{prefix}{outer if is_inner else ''}{key}", value.replace(FROM_ENVIRONMENT, "$CAB_DATA"), text or ""
+            value = value.replace(FROM_ENVIRONMENT, "$CAB_DATA")
+            yield f"{prefix}{outer if indent else ''}{key}={value}", text or ""
 
 
-def _of_class(entry: Entry[type], prefix: str) -> Iterator[Option]:
+def _class_options(entry: Entry[type], group: str) -> Iterator[tuple[str, str]]:
+    """Yield ``GROUP.OPTION=DEFAULT`` and description of each option of a class."""
     texts = argument_texts(inspect.getdoc(entry.cls) or "")
     for name, default in entry.options.items():
         value = default if isinstance(default, str) else json.dumps(default, default=str)
-        yield f"{prefix}{name}", value, texts.get(name, "")
+        yield f"{group}.{name}={value}", texts.get(name, "")
 
 
-def _table(options: Iterator[Option]) -> str:
+def _table(options: Iterable[tuple[str, str]]) -> str:
     """Format one line per option, as wide as the terminal."""
-    rows = [(f"{name}={value}", text) for name, value, text in options]
+    rows = list(options)
     width = shutil.get_terminal_size((120, 24)).columns
-    first = min(max((len(name) for name, _ in rows), default=0), width // 2)
-    lines = [f"  {_cut(name, first):<{first}}  {_cut(text, width - first - 4)}".rstrip() for name, text in rows]
+    left = min(max((len(option) for option, _ in rows), default=0), width // 2)
+    lines = [f"  {_cut(option, left):<{left}}  {_cut(text, width - left - 4)}".rstrip() for option, text in rows]
     return "\n".join([*lines, ""])
 
 

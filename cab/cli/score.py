@@ -1,23 +1,5 @@
-"""`cab score`: the compositional index of results."""
+"""`cab score`: the compositional index of results.
 
-from __future__ import annotations
-
-import argparse
-import itertools
-import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
-from cab.cli.results_arguments import add_results_arguments, print_notes, selected_results
-from cab.files.text_table import number, print_csv, text_table
-from cab.scoring.statistics import ONE_SEED_MARK, Verdict
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from cab.scoring import Scores
-
-EPILOG = """\
 For results of the suite, K is printed first: the share of the gain of softmax attention over no attention that is
 retained, in percent (see `cab suite report`). The index follows where at least five attentions have every metric.
 
@@ -35,10 +17,27 @@ examples:
   cab score results/local --preset mini --show pairwise --csv
 """
 
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from cab.cli.results_arguments import add_results_arguments, print_notes, selected_results
+from cab.files.text_table import number, print_csv, text_table
+from cab.scoring.statistics import ONE_SEED_MARK, Verdict
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from cab.scoring import Scores
+
+SIGNS = {Verdict.BETTER: ">", Verdict.WORSE: "<", Verdict.ONE_SEED: ""}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = EPILOG
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add_results_arguments(parser)
     parser.add_argument(
         "--show",
@@ -63,29 +62,21 @@ def run(args: argparse.Namespace) -> int:
         table = scores.table[COLUMNS].assign(verified=[verified[pair] for pair in pairs])
     else:
         table = order_table(scores) if args.show == "pairwise" else benefit_of_attention(scores.table)
+    notes = list(scores.notes)
     if args.csv:
         print_csv(table)
-        print_notes([*scores.notes, *_averaged_data_sets(scores)])
-        return 0
-    notes = scores.notes
-    if args.show == "index":
+        for (pattern, task), places in scores.members.items():
+            notes += [f"{pattern} {task} averages {_members(places)}"] if len(places) > 1 else []
+    elif args.show == "index":
         gains = _gain_text(results)  # with the probes, which have no index
-        known = scores.table.dropna(subset=["index"]) if gains else scores.table
-        patterns = [str(pattern) for pattern in known["pattern"].unique()]
+        shown = scores.table.dropna(subset=["index"]) if gains else scores.table
+        patterns = tuple(shown["pattern"].unique())
         print("\n\n".join([*gains, *_index_texts(scores, patterns)]))
-        notes = [note for note in notes if ": no index" not in note or note.startswith(tuple(patterns))]
+        notes = [note for note in notes if ": no index" not in note or note.startswith(patterns)]
     else:
         print(_plain_text(table))
-    print_notes([*notes, *legend(scores.results)])
+    print_notes(notes if args.csv else [*notes, *legend(scores.results)])
     return 0
-
-
-def _averaged_data_sets(scores: Scores) -> list[str]:
-    return [
-        f"{pattern} {task} averages {_members(places)}"
-        for (pattern, task), places in scores.members.items()
-        if len(places) > 1
-    ]
 
 
 def _members(places: dict[str, list[str]]) -> str:
@@ -97,10 +88,7 @@ def _members(places: dict[str, list[str]]) -> str:
 
 
 def _plain_text(table: pd.DataFrame) -> str:
-    rows = [
-        [number(cell) if isinstance(cell, float) else str(cell) for cell in row]
-        for row in table.itertuples(index=False, name=None)
-    ]
+    rows = [[number(x) if isinstance(x, float) else str(x) for x in row] for row in table.to_numpy()]
     align = "".join("r" if kind.kind == "f" else "l" for kind in table.dtypes)
     return text_table(list(table.columns), rows, align=align)
 
@@ -109,56 +97,40 @@ def _gain_text(results: pd.DataFrame) -> list[str]:
     """Return the tables of K if the results contain any of the suite."""
     from cab.cli.suite_tables import gain_tables
     from cab.suite.cells import collect
-    from cab.suite.check import invalid_cells
-    from cab.suite.gain import suite_gains
 
     cells = collect(results["record"].dropna().drop_duplicates())
-    has_results = any(cell.runs or cell.left_out for cell in cells)
-    return [gain_tables(suite_gains(cells, invalid_cells()))] if has_results else []
+    return [gain_tables(cells)] if any(cell.runs or cell.left_out for cell in cells) else []
 
 
-def _index_texts(scores: Scores, patterns: Sequence[str]) -> list[str]:
-    """Return one table per pattern, best attention first, each followed by the metrics of its tasks."""
+def _index_texts(scores: Scores, patterns: tuple[str, ...]) -> Iterator[str]:
+    """Yield one table per pattern, best attention first, each followed by the metrics of its tasks."""
+    from cab.records.results import verdicts
+    from cab.records.verified import mark_unverified
     from cab.scoring import order_table
 
-    signs = {Verdict.BETTER: ">", Verdict.WORSE: "<", Verdict.ONE_SEED: ""}
-    order = order_table(scores)[["pattern", "task", "better", "worse", "verdict"]].itertuples(index=False, name=None)
-    verdicts = {(*place,): signs.get(Verdict(verdict), "~") for *place, verdict in order}
-    return [_pattern_text(scores, pattern, verdicts) for pattern in patterns]
-
-
-def _pattern_text(scores: Scores, pattern: str, verdicts: Mapping[tuple[str, ...], str]) -> str:
-    from cab.records import results
-    from cab.records.verified import mark_unverified
-
-    table = scores.table[scores.table["pattern"] == pattern]
-    rows = {(row["task"], row["attention"]): row for row in table.to_dict("records")}
-    average, *tasks = table["task"].unique()
-    members = {task: _members(places) for (of, task), places in scores.members.items() if of == pattern}
-    columns = [average, *tasks] if len(members) > 1 else tasks or [average]
-    ranked = list(table.loc[table["task"] == average, "attention"])
-    signs = [verdicts.get((pattern, average, *pair), "") for pair in itertools.pairwise(ranked)]
-    verified = results.verdicts(scores.results)
+    verified, order = verdicts(scores.results), order_table(scores)
+    pairs = order[["pattern", "task", "better", "worse"]].itertuples(index=False, name=None)
+    signs = {pair: SIGNS.get(Verdict(word), "~") for pair, word in zip(pairs, order["verdict"], strict=True)}
     is_trained = bool((scores.results["hash"] != "").any())
-    text = [
-        [
-            mark_unverified(name, verified[pattern, name]),
-            sign,
-            *(_cell(rows[(task, name)], is_trained=is_trained) for task in columns),
-            _seeds(rows, columns, name),
-        ]
-        for name, sign in zip(ranked, [*signs, ""], strict=True)
-    ]
-    grid = text_table([pattern, "", *columns, "seeds"], text, align="llr")
-    return "\n".join([grid, *(f"  {task}: {parts}" for task, parts in members.items())])
+    for pattern in patterns:
+        table = scores.table[scores.table["pattern"] == pattern]
+        rows = {(row["task"], row["attention"]): row for row in table.to_dict("records")}
+        average, *tasks = table["task"].unique()
+        members = {task: _members(places) for (of, task), places in scores.members.items() if of == pattern}
+        columns = [average, *tasks] if len(members) > 1 else tasks or [average]
+        ranked = list(table.loc[table["task"] == average, "attention"])
+        lines = []
+        for name, following in itertools.zip_longest(ranked, ranked[1:]):
+            cells = [rows[task, name] for task in columns]
+            seeds = min((int(cell["seeds"]) for cell in cells if cell["seeds"]), default=0)
+            label = mark_unverified(name, verified[pattern, name])
+            texts = (_cell(cell, is_trained=is_trained) for cell in cells)
+            lines.append([label, signs.get((pattern, average, name, following), ""), *texts, seeds])
+        grid = text_table([pattern, "", *columns, "seeds"], lines, align="llr")
+        yield "\n".join([grid, *(f"  {task}: {parts}" for task, parts in members.items())])
 
 
-def _seeds(rows: dict[tuple[Any, Any], dict[Any, Any]], tasks: list[Any], name: str) -> str:
-    """Return the smallest number of seeds of any index in the row."""
-    return str(min((int(rows[(task, name)]["seeds"]) for task in tasks if rows[(task, name)]["seeds"]), default=0))
-
-
-def _cell(row: dict[Any, Any], *, is_trained: bool) -> str:
+def _cell(row: Mapping[Any, Any], *, is_trained: bool) -> str:
     """Format an index with its interval; published results do not record their seeds."""
     text = number(row["index"])
     if row["seeds"] == 1 and is_trained:

@@ -1,4 +1,7 @@
-"""`cab status`: the status of every run that was started in a results folder."""
+"""`cab status`: the status of every run that was started in a results folder.
+
+To rerun cells by their status: cab run --retry STATUSES results_dir=DIR
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,6 @@ from cab.runner.folder import cell_statuses
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = "To rerun cells by their status: cab run --retry STATUSES results_dir=DIR"
     parser.add_argument(
         "results_dir", nargs="?", type=Path, default=DEFAULT_DIR, help=f"folder of results (default: {DEFAULT_DIR})"
     )
@@ -20,14 +22,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    print_rows(status_rows(args.results_dir), as_csv=args.csv)
+    print_statuses(args.results_dir, as_csv=args.csv)
     return 0
 
 
-def status_rows(results_dir: Path) -> list[list[str]]:
-    """Return a header, and one row per run with its cell, status and detail."""
+def print_statuses(results_dir: Path, *, as_csv: bool) -> None:
+    """Print one row per run with its cell, status and detail."""
     rows = [
-        [*(str(found.cell.get(key, "")) for key in CELL), found.status, found.detail]
-        for found in cell_statuses(results_dir)
+        [*(str(run.cell.get(key, "")) for key in CELL), run.status, run.detail] for run in cell_statuses(results_dir)
     ]
-    return [[*CELL, "status", "detail"], *rows]
+    print_rows([[*CELL, "status", "detail"], *rows], as_csv=as_csv)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cab.files.text_table import text_table
+from cab.errors import UserError
+from cab.files.text_table import print_rows
 from cab.records.record import REFERENCE_DIRS
 
 if TYPE_CHECKING:
+    from cab.suite.cells import CellResults
     from cab.suite.check import CellCheck
 
 CSV_COLUMNS = ["cell", "core", "attentions", "gap_lost", "gap_low", "different_pairs", "graded", "measures", "grades"]
-NOT_JUDGED = "not judged"
+HEADER = ["cell", "core", "attentions", "gap lost", "different pairs", "graded", "measures attention", "grades"]
 
 EPILOG = """\
 A cell measures attention if removing attention loses at least a fifth of the range from the trivial baseline to the
@@ -45,7 +46,6 @@ columns of the table:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     commands = parser.add_subparsers(dest="verb", required=True)
     check = commands.add_parser(
         "validate",
@@ -77,91 +77,58 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the subcommand and return the exit status."""
-    return {"report": _report, "validate": _check, "anchors": _anchors}[args.verb](args)
+    from cab.cli.suite_tables import gain_tables, print_verdict
+    from cab.suite.cells import ANCHORS, read_suite, records_of
+
+    if args.verb == "anchors":
+        return _anchors(args.results)
+    results, folders = read_suite(args.results), " ".join(map(str, args.results))
+    attentions = sorted({name for cell in results for name in (*cell.runs, *cell.left_out)})
+    if not attentions and (args.verb == "report" or all(cell.is_empty for cell in results)):
+        raise UserError(f"no result in {folders} is of a cell of the suite; run `cab run suite=core attention=NAME`")
+    if args.verb == "validate":
+        return _validate(results, as_csv=args.csv)
+    for name in args.attention or ():
+        if name not in (*attentions, *ANCHORS):
+            there = ", ".join(attentions)
+            raise UserError(f"no result of attention '{name}' in {folders}; attentions with results: {there}")
+        print_verdict(name, records_of(args.results))
+    if not args.attention:
+        print(gain_tables(results))
+    return 0
 
 
-def _anchors(args: argparse.Namespace) -> int:
+def _anchors(folders: Sequence[Path]) -> int:
     from cab.records.results import whole_records
     from cab.suite.cells import ANCHORS_FILE, write_anchors
 
-    written = write_anchors(record for folder in args.results for _, record in whole_records(folder, skipped=[]))
+    written = write_anchors(record for folder in folders for _, record in whole_records(folder, skipped=[]))
     print(f"wrote {written} results to {ANCHORS_FILE}", file=sys.stderr)
     return 0
 
 
-def _report(args: argparse.Namespace) -> int:
-    from cab.cli.suite_tables import gain_tables, print_verdict
-    from cab.errors import UserError
-    from cab.suite.cells import ANCHORS, read_suite, records_of
-    from cab.suite.check import invalid_cells
-    from cab.suite.gain import suite_gains
-
-    results = read_suite(args.results)
-    names = sorted({name for each in results for name in (*each.runs, *each.left_out)})
-    if not names:
-        raise _no_results(args.results)
-    for name in args.attention or ():
-        if name not in (*names, *ANCHORS):
-            raise UserError(
-                f"no result of attention '{name}' in {_folders(args.results)}; attentions with results: "
-                f"{', '.join(names)}"
-            )
-        print_verdict(name, records_of(args.results))
-    if not args.attention:
-        print(gain_tables(suite_gains(results, invalid_cells())))
-    return 0
-
-
-def _no_results(folders: Sequence[Path]) -> Exception:
-    from cab.errors import UserError
-
-    return UserError(
-        f"no result in {_folders(folders)} is of a cell of the suite; run `cab run suite=core attention=NAME`"
-    )
-
-
-def _folders(folders: Sequence[Path]) -> str:
-    return " ".join(map(str, folders))
-
-
-def _check(args: argparse.Namespace) -> int:
+def _validate(results: Sequence[CellResults], *, as_csv: bool) -> int:
     """Return 1 if a cell does not measure attention, a core cell does not grade, or the suite lacks evidence."""
-    from cab.suite.cells import read_suite
     from cab.suite.check import check_cell, check_suite
 
-    results = read_suite(args.results)
-    if all(each.is_empty for each in results):
-        raise _no_results(args.results)
-    checks = [check_cell(each) for each in results]
+    checks = [check_cell(cell) for cell in results]
     measures = [check.measures for check in checks if check.measures is not None]
     lacking = check_suite(checks)
-    if args.csv:
-        csv.writer(sys.stdout, lineterminator="\n").writerows([CSV_COLUMNS, *map(_csv_row, checks)])
-    else:
-        header = ["cell", "core", "attentions", "gap lost", "different pairs", "graded", "measures attention", "grades"]
-        print(text_table(header, list(map(_row, checks)), align="llrrrrll"))
+    rows = [_row(check, as_csv=as_csv) for check in checks]
+    print_rows([CSV_COLUMNS if as_csv else HEADER, *rows], as_csv=as_csv, align="llrrrrll")
+    if not as_csv:
         print(f"\n{sum(measures)} of {len(measures)} judged cells measure attention")
         for line in lacking:
             print(line)
     return int(not all(measures) or any(check.flaws for check in checks if check.cell.core) or bool(lacking))
 
 
-def _csv_row(check: CellCheck) -> list[str]:
-    gap = ["", ""] if check.gap is None else [f"{check.gap.value:.4f}", f"{check.gap.interval()[0]:.4f}"]
-    shares = ["" if share is None else f"{share:.4f}" for share in (check.different, check.graded)]
-    return [*_names(check), *gap, *shares, *_judgments(check)]
-
-
-def _row(check: CellCheck) -> list[str]:
-    gap = "-" if check.gap is None else "{:.0%} [{:.0%}, {:.0%}]".format(check.gap.value, *check.gap.interval())
-    shares = ["-" if share is None else f"{share:.0%}" for share in (check.different, check.graded)]
-    return [*_names(check), gap, *shares, *_judgments(check)]
-
-
-def _names(check: CellCheck) -> list[str]:
-    return [str(check.cell), "yes" if check.cell.core else "no", str(check.attentions)]
-
-
-def _judgments(check: CellCheck) -> list[str]:
-    grades = NOT_JUDGED if check.flaws is None else "; ".join(check.flaws) or "yes"
-    return [check.unknown or "; ".join(check.failures) or "yes", grades]
+def _row(check: CellCheck, *, as_csv: bool) -> list[str]:
+    absent, style = ("", ".4f") if as_csv else ("-", ".0%")
+    gap = [absent, absent] if check.gap is None else [f"{x:{style}}" for x in (check.gap.value, *check.gap.interval())]
+    if not as_csv:
+        gap = ["-"] if check.gap is None else ["{} [{}, {}]".format(*gap)]
+    shares = [absent if share is None else f"{share:{style}}" for share in (check.different, check.graded)]
+    names = [str(check.cell), "yes" if check.cell.core else "no", str(check.attentions)]
+    grades = "not judged" if check.flaws is None else "; ".join(check.flaws) or "yes"
+    return [*names, *gap[:2], *shares, check.unknown or "; ".join(check.failures) or "yes", grades]

@@ -5,26 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from cab.files.disk import sanitize_text
 from cab.files.text_table import text_table
 from cab.scoring.statistics import ONE_SEED_LEGEND, ONE_SEED_MARK
 
 if TYPE_CHECKING:
     from cab.records.record import Record
-    from cab.suite.gain import SuiteGains
+    from cab.suite.cells import CellResults
     from cab.suite.verdict import GainRow
 
 LEGEND = "K: share of the gain of softmax attention over no attention that is retained, in percent"
 
 
-def gain_tables(gains: SuiteGains) -> str:
+def gain_tables(cells: Sequence[CellResults]) -> str:
     """Return one table of K per pattern, and the legend."""
+    from cab.suite.check import invalid_cells
+    from cab.suite.gain import suite_gains
     from cab.suite.verdict import gain_rows
 
-    tables = [f"{pattern}\n{gain_table(gain_rows(gains, pattern))}" for pattern, own in gains.patterns.items() if own]
+    gains = suite_gains(cells, invalid_cells())
+    tables = [
+        f"{pattern}\n{_gain_table(gain_rows(gains, pattern))}" for pattern in gains.patterns if gains.patterns[pattern]
+    ]
     return "\n\n".join([*tables, LEGEND])
 
 
-def gain_table(rows: Sequence[GainRow]) -> str:
+def _gain_table(rows: Sequence[GainRow]) -> str:
     """Return the table of K of one pattern, with the legend of the marks it contains."""
     from cab.suite.verdict import ALIGN, HEADER
 
@@ -34,7 +40,6 @@ def gain_table(rows: Sequence[GainRow]) -> str:
 
 def print_verdict(name: str, records: Iterable[Record]) -> None:
     """Print the verdict on an attention per pattern, each followed by the table of K."""
-    from cab.files.disk import sanitize_text
     from cab.suite.cells import ANCHORS
     from cab.suite.verdict import judge_attention
 
@@ -43,10 +48,9 @@ def print_verdict(name: str, records: Iterable[Record]) -> None:
         return
     verdicts = judge_attention(name, records)
     if not verdicts:
-        print(
-            sanitize_text(f"\n{name}: no verdict, because its results have other options than the cells of the suite")
-        )
+        reason = "no verdict, because its results have other options than the cells of the suite"
+        print(f"\n{sanitize_text(name)}: {reason}")
     for verdict in verdicts:
         print("\n" + "\n".join(map(sanitize_text, verdict.lines)))
         if verdict.rows:
-            print(gain_table(verdict.rows))
+            print(_gain_table(verdict.rows))

@@ -24,10 +24,11 @@ class TerminalHandler(logging.StreamHandler):
         """Write the message unless it is a repeated warning."""
         from tqdm import tqdm
 
+        message = record.getMessage()
         if record.levelno == logging.WARNING:
-            if record.getMessage() in self.warnings:
+            if message in self.warnings:
                 return
-            self.warnings.add(record.getMessage())
+            self.warnings.add(message)
         try:
             lines = self.format(record).split("\n")  # of a traceback
             tqdm.write("\n".join(map(sanitize_text, lines)), file=self.stream)

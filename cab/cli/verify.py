@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import dataclasses
-import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cab.cli.terminal import print_note
 from cab.errors import UserError
-from cab.files.disk import check_writable, sanitize_csv_cell
-from cab.files.text_table import text_table
+from cab.files.disk import check_writable
+from cab.files.text_table import print_rows, text_table
 from cab.patterns import Pattern
 
 if TYPE_CHECKING:
@@ -80,45 +77,61 @@ def run(args: argparse.Namespace) -> int:
     from cab.verification.suite import applicable, headline
 
     if args.list_checks:
-        _list_checks(args.csv)
+        _list_checks(as_csv=args.csv)
         return 0
     checks = select_checks(_words(args.checks) or None, quick=args.quick)
     if args.compile:
         checks += [check for check in select_checks(["compile"]) if check not in checks]
-    patterns = [Pattern.parse(word) for word in _words(args.pattern)]
     if args.record is not None:
         _check_record(args)
         checks = [check for check in checks if not check.is_timed]
-    subjects = list(_subjects(args, patterns))
-    if not any(check for subject in subjects for check in applicable(checks, subject)):
+    subjects = list(_subjects(args, [Pattern.parse(word) for word in _words(args.pattern)]))
+    if not any(True for subject in subjects for _ in applicable(checks, subject)):
         raise UserError("none of these checks applies to these attentions and patterns; see --list-checks")
     if args.record is not None and not args.all:
         subjects = _without_row(subjects, args)
     results = list(_results(subjects, checks, args))
-    pairs = groupby(results, lambda result: (result.attention, result.pattern))
-    headlines = [headline(of_pair) for _, of_pair in pairs]
+    headlines = [headline(of_pair) for _, of_pair in groupby(results, lambda r: (r.attention, r.pattern))]
     results.sort(key=lambda result: result.passed)  # failures first, each part in the order of causes
     failed = [result for result in results if not result.passed]
     shown = failed if args.record is not None else results
-    if args.csv:
-        _print_csv(COLUMNS, [(r.attention, r.pattern, r.check, str(r.passed).lower(), r.detail) for r in shown])
-    elif shown:
+    words = {True: "true", False: "false"} if args.csv else {True: "ok", False: "FAILED"}
+    rows = [(r.attention, r.pattern, r.check, words[r.passed], r.detail) for r in shown]
+    if shown and not args.csv:
         print("".join(f"{line}\n\n" for line in headlines if line), end="")
-        _print_table(shown)
+    if shown or args.csv:
+        print_rows([COLUMNS, *rows], as_csv=args.csv)
     print_note(f"{len(results)} checks, {len(failed)} failed")
     return 1 if failed else 0
 
 
+def _words(arguments: Sequence[str]) -> list[str]:
+    return [word for argument in arguments for word in argument.replace(",", " ").split()]
+
+
+def _list_checks(*, as_csv: bool) -> None:
+    from cab.verification.suite import GROUPS, select_checks
+
+    checks = select_checks(GROUPS)
+    if as_csv:
+        rows = [(check.group, check.name, check.summary) for check in checks]
+        print_rows([("group", "check", "summary"), *rows], as_csv=True)
+        return
+    lines: list[tuple[str, str]] = []
+    for group, members in groupby(checks, key=lambda check: check.group):
+        lines += [(group, ""), *((f"  {check.name}", check.summary) for check in members)]
+    print(text_table((), lines))
+
+
 def _check_record(args: argparse.Namespace) -> None:
     """Raise UserError for options that a row does not record, or a file with other columns."""
+    from cab.records import verified
+
     if args.checks or args.device != "cpu":
         raise UserError("--record requires all checks on a CPU: remove --checks and --device")
     check_writable(args.record.parent, "--record")
-    if args.record.exists():
-        from cab.records.verified import COLUMNS, has_columns
-
-        if not has_columns(args.record):
-            raise UserError(f"--record: {args.record} is not a table with columns {','.join(COLUMNS)}")
+    if args.record.exists() and not verified.has_columns(args.record):
+        raise UserError(f"--record: {args.record} is not a table with columns {','.join(verified.COLUMNS)}")
 
 
 def _without_row(subjects: Sequence[Subject], args: argparse.Namespace) -> list[Subject]:
@@ -136,100 +149,44 @@ def _without_row(subjects: Sequence[Subject], args: argparse.Namespace) -> list[
 
 
 def _subjects(args: argparse.Namespace, patterns: Sequence[Pattern]) -> Iterator[Subject]:
-    """Yield every attention in every pattern to verify; user errors are raised before the first check runs."""
-    from cab.registry.files import entry_of_file
-    from cab.registry.registries import ATTENTIONS, is_file
-    from cab.verification import subject_of
-    from cab.verification.foreign import ForeignModule, subject_class
-    from cab.verification.suite import runs_in_float32
+    """Yield every attention in every pattern to verify; user errors are raised before the first check runs.
+
+    Without names, ``--pattern`` chooses among the patterns of each attention; with a name, they must be supported.
+    """
+    from cab.registry.registries import ATTENTIONS
+    from cab.verification.suite import runs_in_float32, subject_of
 
     _check_device(args.device)
-    for target in args.attentions or [entry.name for entry in ATTENTIONS.load()]:
-        attention = subject_class(target) if is_file(target) or ":" in target else target
-        entry = ATTENTIONS.get(attention) if isinstance(attention, str) else ATTENTIONS.entry_of(attention)
-        is_foreign = not isinstance(attention, str) and issubclass(attention, ForeignModule)
-        foreign = attention.patterns if is_foreign else ()  # type: ignore[union-attr]
-        if entry is None and not patterns and not foreign:
+    options: dict[str, Any] = {"options": {}, "complexity": args.complexity, "device": args.device}
+    for entry in () if args.attentions else ATTENTIONS.load():
+        if runs_in_float32(entry.cls, args.device):
+            for pattern in entry.patterns:
+                if pattern in (patterns or entry.patterns):
+                    yield subject_of(entry.name, pattern, **options)
+        else:
+            print_note(f"{entry.name} is not verified on {args.device}: it does not run in float32 there")
+    for target in args.attentions:
+        attention, claimed, name = _target(target)
+        if not patterns and not claimed:
             raise UserError(f"{target} is not registered: name its pattern with --pattern NS, CS, NC or CC")
-        if entry is not None and not args.attentions and not runs_in_float32(entry.cls, args.device):
-            print_note(f"{target} is not verified on {args.device}: it does not run in float32 there")
-            continue
-        claimed = entry.patterns if entry is not None else foreign or tuple(patterns)
-        # Without names, --pattern chooses among what each attention claims; with a name it must be claimed.
-        chosen = [p for p in patterns if p in claimed] if patterns and not args.attentions else patterns or claimed
-        for pattern in chosen:
-            subject = subject_of(attention, pattern, options={}, complexity=args.complexity, device=args.device)
-            # In every table, a class in a file has the name of the class.
-            is_class = entry is not None and is_file(target)
-            yield dataclasses.replace(subject, name=entry_of_file(target).label) if is_class else subject
+        for pattern in patterns or claimed:
+            subject = subject_of(attention, pattern, **options)
+            yield dataclasses.replace(subject, name=name) if name else subject
 
 
-def _results(subjects: Sequence[Subject], checks: Sequence[Check], args: argparse.Namespace) -> Iterator[CheckResult]:
-    """Yield the result of every check; a pair that passed all of them on a CPU is recorded immediately."""
-    from cab.records.verified import remembered
-    from cab.verification import run_checks
+def _target(target: str) -> tuple[str | type, Sequence[Pattern], str]:
+    """Return what a name means: an attention, its patterns, and the name of a registered class in a file."""
+    from cab.registry.files import entry_of_file
+    from cab.registry.registries import ATTENTIONS, is_file
+    from cab.verification.foreign import ForeignModule, subject_class
 
-    for subject in subjects:
-        if not subject.decodes and subject.pattern.is_causal:
-            print_note(f"{subject.name} {subject.pattern}: has no init_state and step; decoding is not verified")
-        if subject.complexity is None:
-            print_note(f"{subject.name} {subject.pattern}: growth is measured but not checked (set --complexity)")
-        results = []
-        for result in run_checks(subject, checks, fail_fast=args.fail_fast):
-            results.append(result)
-            yield result
-        failed = [result.check for result in results if not result.passed]
-        if not args.checks and args.device == "cpu":
-            _note(args.record or remembered(), subject, results, quick=args.quick)
-        names = f": {', '.join(failed)}" if failed else ""
-        print_note(f"{subject.name} {subject.pattern}: {len(results)} checks, {len(failed)} failed{names}")
-
-
-def _note(record: Path, subject: Subject, results: Sequence[CheckResult], *, quick: bool) -> None:
-    """Write the row of a pair, or remove it if a check failed; timing checks do not count."""
-    from cab.records.verified import Row, code_of, note, package_of
-    from cab.verification.check import CHECKS
-
-    counted = [(CHECKS[result.check].group, result) for result in results if not CHECKS[result.check].is_timed]
-    reach: dict[str, int] = {}
-    for group, result in counted:
-        reach[group] = max(reach.get(group, 0), result.longest)
-    row = Row.of_today(
-        subject.name,
-        str(subject.pattern),
-        code_of(subject.cls),
-        quick=quick,
-        reach=reach,
-        package=package_of(subject.cls),
-    )
-    note(record, row, passed=all(result.passed for _, result in counted))
-
-
-def _print_csv(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerows(map(sanitize_csv_cell, row) for row in [header, *rows])
-
-
-def _print_table(results: Sequence[CheckResult]) -> None:
-    rows = [(r.attention, r.pattern, r.check, "ok" if r.passed else "FAILED", r.detail) for r in results]
-    table = text_table(COLUMNS, rows)
-    if sys.stdout.isatty():
-        room = max(80, shutil.get_terminal_size((200, 24)).columns)
-        table = "\n".join(line[:room] for line in table.splitlines())
-    print(table)
-
-
-def _list_checks(as_csv: bool) -> None:
-    from cab.verification.suite import GROUPS, select_checks
-
-    checks = select_checks(GROUPS)
-    if as_csv:
-        _print_csv(("group", "check", "summary"), [(check.group, check.name, check.summary) for check in checks])
-        return
-    rows: list[tuple[str, str]] = []
-    for group, members in groupby(checks, key=lambda check: check.group):
-        rows += [(group, ""), *((f"  {check.name}", check.summary) for check in members)]
-    print(text_table((), rows))
+    if not is_file(target) and ":" not in target:
+        return target, ATTENTIONS.get(target).patterns, ""
+    cls = subject_class(target)
+    entry = ATTENTIONS.entry_of(cls)
+    if entry is not None:  # in every table, a class in a file has the name of the class
+        return cls, entry.patterns, entry_of_file(target).label if is_file(target) else ""
+    return cls, cls.patterns if issubclass(cls, ForeignModule) else (), ""
 
 
 def _check_device(device: str) -> None:
@@ -241,5 +198,38 @@ def _check_device(device: str) -> None:
         raise UserError(f"device '{device}' is not available: {str(error).splitlines()[0]}") from error
 
 
-def _words(arguments: Sequence[str]) -> list[str]:
-    return [word for argument in arguments for word in argument.replace(",", " ").split()]
+def _results(subjects: Sequence[Subject], checks: Sequence[Check], args: argparse.Namespace) -> Iterator[CheckResult]:
+    """Yield the result of every check; a pair that passed all of them on a CPU is recorded immediately."""
+    from cab.records.verified import remembered
+    from cab.verification import run_checks
+
+    for subject in subjects:
+        title = f"{subject.name} {subject.pattern}"
+        if not subject.decodes and subject.pattern.is_causal:
+            print_note(f"{title}: has no init_state and step; decoding is not verified")
+        if subject.complexity is None:
+            print_note(f"{title}: growth is measured but not checked (set --complexity)")
+        results = []
+        for result in run_checks(subject, checks, fail_fast=args.fail_fast):
+            results.append(result)
+            yield result
+        if not args.checks and args.device == "cpu":
+            _note(args.record or remembered(), subject, results, quick=args.quick)
+        failed = [result.check for result in results if not result.passed]
+        names = f": {', '.join(failed)}" if failed else ""
+        print_note(f"{title}: {len(results)} checks, {len(failed)} failed{names}")
+
+
+def _note(record: Path, subject: Subject, results: Sequence[CheckResult], *, quick: bool) -> None:
+    """Write the row of a pair, or remove it if a check failed; timing checks do not count."""
+    from cab.records.verified import Row, code_of, note, package_of
+    from cab.verification.check import CHECKS
+
+    counted = [result for result in results if not CHECKS[result.check].is_timed]
+    reach: dict[str, int] = {}
+    for result in counted:
+        group = CHECKS[result.check].group
+        reach[group] = max(reach.get(group, 0), result.longest)
+    code, package = code_of(subject.cls), package_of(subject.cls)
+    row = Row.of_today(subject.name, str(subject.pattern), code, quick=quick, reach=reach, package=package)
+    note(record, row, passed=all(result.passed for result in counted))

@@ -53,7 +53,7 @@ def text_table(
 def print_rows(rows: Sequence[Sequence[object]], *, as_csv: bool, align: str = "l") -> None:
     """Print rows, the first of which is the header, as a table or as CSV."""
     if as_csv:
-        csv.writer(sys.stdout).writerows(map(sanitize_csv_cell, row) for row in rows)
+        csv.writer(sys.stdout, lineterminator="\n").writerows(map(sanitize_csv_cell, row) for row in rows)
     else:
         sys.stdout.write(text_table(rows[0], rows[1:], align=align) + "\n")
 
