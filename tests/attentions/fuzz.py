@@ -32,16 +32,7 @@ LAYOUTS = ("none", "right", "left", "inside", "rows")
 
 @dataclass(frozen=True)
 class Call:
-    """One random call.
-
-    Attributes:
-        number: number of the call for the seed.
-        lengths: numbers of target and source tokens.
-        padding: padding layouts of targets and source.
-        scale: standard deviation of the inputs.
-        precision: name of the dtype; float16 and bfloat16 run under autocast.
-        training: whether the module is in training mode.
-    """
+    """One random call: ``lengths`` and layouts of ``padding`` are of targets and source."""
 
     number: int
     attention: str
@@ -74,12 +65,10 @@ class Finding:
 def draw_call(seed: int, number: int) -> Call:
     """Draw a call of a registered attention that has a reference implementation."""
     generator = random.Random(f"{seed} {number}")
-    entry = generator.choice([entry for entry in ATTENTIONS if _is_readable(entry.name)])
+    entry = generator.choice([entry for entry in ATTENTIONS if entry.cls.reference is not None])
     longest = generator.choice((4, 24, 24, 70, 160))
     precision = generator.choice(("float64", "float64", "float32", "float32", "bfloat16", "float16"))
-    scales = (
-        (0.1, 1.0, 1.0, 4.0) if precision in ("float32", "float64") else (0.1, 1.0)
-    )  # larger scales amplify rounding
+    is_low = precision in ("bfloat16", "float16")
     return Call(
         number=number,
         attention=entry.name,
@@ -89,14 +78,10 @@ def draw_call(seed: int, number: int) -> Call:
         heads=generator.choice((1, 2, 3, 4)),
         head_dim=generator.choice((4, 8, 16)),
         padding=(generator.choice(LAYOUTS), generator.choice(LAYOUTS)),
-        scale=generator.choice(scales),
+        scale=generator.choice((0.1, 1.0) if is_low else (0.1, 1.0, 1.0, 4.0)),  # large ones amplify rounding
         precision=precision,
         training=generator.random() < 0.5,
     )
-
-
-def _is_readable(name: str) -> bool:
-    return getattr(ATTENTIONS.get(name).cls, "reference", None) is not None
 
 
 def check_calls(seed: int, numbers: Iterable[int]) -> Iterator[Finding]:
@@ -173,17 +158,15 @@ def _moved(inputs: Inputs, epsilon: float, generator: torch.Generator) -> Inputs
 def _inputs(call: Call, subject: Subject, module: Module, seed: int) -> Inputs:
     inputs = subject.draw(module, *call.lengths, batch=call.batch, scale=call.scale, seed=seed + call.number)
     generator = torch.Generator().manual_seed(seed + call.number)
-    query, source = (
-        _mask(layout, x, generator) for layout, x in zip(call.padding, (inputs.query, inputs.key), strict=True)
-    )
+    pairs = zip(call.padding, (inputs.query, inputs.key), strict=True)
+    query, source = (None if x is None else _mask(layout, *x.shape[:2], generator) for layout, x in pairs)
     return replace(inputs, query_padding=query, key_padding=source)
 
 
-def _mask(layout: str, x: Tensor | None, generator: torch.Generator) -> Tensor | None:
+def _mask(layout: str, batch: int, length: int, generator: torch.Generator) -> Tensor | None:
     """Return a bool mask [B, N], True at padding; entire rows may be padding."""
-    if x is None or layout == "none":
+    if layout == "none":
         return None
-    batch, length = x.shape[:2]
     count = torch.randint(length + 1, (batch, 1), generator=generator)
     place = torch.arange(length)
     if layout == "right":

@@ -1,0 +1,278 @@
+"""Claims about single attentions: windows, slots, segments, transforms, limits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from attentions.gau import GatedAttentionUnit, GroupedUnit
+from attentions.kernels import window_attention
+from attentions.kernels.key_summaries import segment_means, segments
+from attentions.kernels.layers import BLOCK, depthwise_conv
+from attentions.landmarks import pseudo_inverse
+from cab import PaddingMasks, UserError, build_attention
+from tests.attentions import agreement
+from tests.attentions.agreement import make
+
+# --- local ---
+
+
+@pytest.mark.parametrize(
+    ("pattern", "options", "first", "last"),
+    [
+        ("NS", {"window_size": 5}, -2, 2),
+        ("NS", {"window_size": 4}, -2, 1),
+        ("NS", {"window_size": 3, "extent": "per_side"}, -3, 3),
+        ("CS", {"window_size": 5}, -1, 0),
+        ("CS", {"window_size": 1}, 0, 0),
+        ("CS", {"window_size": 5, "extent": "per_side"}, -4, 0),
+    ],
+)
+def test_window(pattern: str, options: dict[str, object], first: int, last: int) -> None:
+    """By gradient: exactly the keys from ``first`` to ``last`` count, as far as there are any."""
+    module = agreement.make("local", pattern, **options)
+    x = torch.randn(1, 71, agreement.WIDTH, dtype=torch.float64, requires_grad=True)
+    output = module(x)
+    for i in (0, 1, 37, 63, 64, 69, 70):
+        (gradient,) = torch.autograd.grad(output[0, i].sum(), x, retain_graph=True)
+        seen = gradient[0].any(dim=-1).nonzero().flatten().tolist()
+        assert seen == list(range(max(0, i + first), min(70, i + last) + 1))
+
+
+# --- longshort ---
+
+
+def test_own_chunk_and_all_before_it_are_seen() -> None:
+    """Tokens of the own chunk older than the window, and each earlier chunk, count."""
+    module = agreement.make("longshort", "CS", window_size=3, chunk_size=8)
+    x = torch.randn(1, 23, agreement.WIDTH, dtype=torch.float64, requires_grad=True)
+    (gradient,) = torch.autograd.grad(module(x)[0, 22].sum(), x)
+    assert gradient[0].any(dim=-1).all()
+
+
+def test_slots_of_a_chunk_are_not_seen_in_it() -> None:
+    """With one chunk over everything and the window over everything, LongShort is attention with positions."""
+    x = torch.randn(2, 20, agreement.WIDTH, dtype=torch.float64)
+    long, short = (agreement.make("longshort", "CS", window_size=64, chunk_size=size) for size in (64, 20))
+    short.load_state_dict(long.state_dict())
+    torch.testing.assert_close(long(x), short(x))
+
+
+def test_state_grows_by_slots_only() -> None:
+    module = agreement.make("longshort", "CS", window_size=6, chunk_size=4, chunk_rank=2)
+    state = module.init_state(3, dtype=torch.float64)
+    sizes = []
+    for x in torch.randn(13, 3, agreement.WIDTH, dtype=torch.float64):
+        _, state = module.step(x, state)
+        sizes.append((state["key"].shape[1], state["slot_key"].shape[2]))
+    assert sizes == [(5, t // 4 * 2) for t in range(1, 14)]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "width", "heads", "options", "extra"),
+    [
+        ("NS", 256, 2, {"num_landmarks": 64, "conv_kernel_size": 5}, 33_930),
+        ("NS", 512, 8, {}, 67_712),
+        ("CS", 256, 2, {}, 132_354),
+        ("CS", 512, 8, {"window_size": 16}, 529_928),
+    ],
+)
+def test_parameters_are_the_published_ones(
+    pattern: str, width: int, heads: int, options: dict[str, int], extra: int
+) -> None:
+    """Beyond the four biased projections."""
+    module = build_attention("longshort", pattern=pattern, embed_dim=width, num_heads=heads, **options)
+    assert sum(p.numel() for p in module.parameters()) == 4 * width**2 + 4 * width + extra
+
+
+@pytest.mark.parametrize("options", [{"window_size": 6, "chunk_size": 4, "chunk_rank": 3}, {"window_size": 3}])
+def test_blocks_across_chunks(options: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The form of a GPU: outputs, gradients, decoding onto slots, dropout."""
+    monkeypatch.setattr(window_attention, "_extents", lambda query, *_: (50, query.shape[2]))
+    module = agreement.make("longshort", "CS", **options)
+    agreement.assert_forms_agree(module, 71, 71)
+    agreement.assert_decodes(module, 43, 43, (9, 1, 30))
+    agreement.assert_dropout(agreement.make("longshort", "CS", dropout=0.3, **options), 43)
+
+
+# --- landmarks ---
+
+
+def test_training_samples_are_the_same_in_both_forms() -> None:
+    module = make("lara", "NS")
+    x = torch.randn(2, 30, 24, dtype=torch.float64)
+    results = []
+    for module.use_reference in (False, True):
+        torch.manual_seed(5)
+        results.append(module(x))
+    torch.testing.assert_close(*results)
+    assert not torch.allclose(module(x), module(x))
+    assert torch.equal(module.eval()(x), module(x))
+
+
+@pytest.mark.parametrize("length", [1, 4, 5, 16, 17, 31])
+def test_segments_are_means_of_real_tokens(length: int) -> None:
+    x = torch.randn(3, 40, 6)
+    weights, absent = segment_means(5, torch.tensor([length, 40, 7]), 40, x.dtype)
+    expected = segments(x[:1, :length], 5)[0]
+    torch.testing.assert_close((weights @ x)[0, : len(expected)], expected)
+    assert absent[0].tolist() == [i >= min(5, length) for i in range(5)]
+    assert not weights[0, :, length:].any()
+
+
+def test_pseudo_inverse_inverts_each_matrix_by_itself() -> None:
+    sharp = torch.eye(6) * 8
+    matrices = torch.stack([(sharp + torch.randn(6, 6)).softmax(dim=-1), (sharp * 2).softmax(dim=-1)]).double()
+    inverse = pseudo_inverse(matrices)
+    torch.testing.assert_close(inverse[0] @ matrices[0], torch.eye(6).double(), atol=1e-3, rtol=0)
+    torch.testing.assert_close(pseudo_inverse(matrices[:1])[0], inverse[0])
+
+
+def test_short_rows_get_softmax_attention() -> None:
+    vanilla = build_attention("vanilla", pattern="NS", embed_dim=24, num_heads=3)
+    module = build_attention("nystromformer", pattern="NS", embed_dim=24, num_heads=3, num_landmarks=8)
+    module.load_state_dict(vanilla.state_dict())
+    x = torch.randn(2, 20, 24)
+    mask = torch.zeros(2, 20, dtype=torch.bool)
+    mask[0, 7:] = True
+    torch.testing.assert_close(module(x, key_padding_mask=mask)[0, :7], vanilla(x[:1, :7])[0])
+
+
+# --- synthesizer ---
+
+
+def test_a_step_beyond_the_length_is_refused_and_holes_in_the_cache_do_not_count() -> None:
+    module = make("synthesizer", "CS", variant="random", max_length=4).eval()
+    x = torch.randn(1, 1, 24, dtype=torch.float64)
+    state = module.init_state(1, dtype=torch.float64)
+    for _ in range(3):
+        _, state = module.prefill(x, state, query_padding_mask=torch.ones(1, 1, dtype=torch.bool))
+    for _ in range(4):
+        _, state = module.step(x, state)
+    with pytest.raises(UserError, match=r"increase attention\.max_length"):
+        module.step(x, state)
+
+
+def test_without_random_scores_random_plus_is_softmax_attention() -> None:
+    module = build_attention(
+        "synthesizer", pattern="CS", embed_dim=24, num_heads=3, variant="random_plus", max_length=20
+    )
+    vanilla = build_attention("vanilla", pattern="CS", embed_dim=24, num_heads=3)
+    vanilla.load_state_dict(module.state_dict(), strict=False)
+    x = torch.randn(2, 20, 24)
+    torch.testing.assert_close(module(x), vanilla(x))
+
+
+@pytest.mark.parametrize(("pattern", "sizes"), [("NS", (9,)), ("NC", (3, 9)), ("CC", (9, 3))])
+def test_it_is_defined_up_to_its_length(pattern: str, sizes: tuple[int, ...]) -> None:
+    module = make("synthesizer", pattern, variant="factorized_random", max_length=8)
+    inputs = [torch.zeros(1, size, 24, dtype=torch.float64) for size in sizes]
+    with pytest.raises(UserError, match=r"increase attention\.max_length"):
+        module(*inputs, *inputs[1:])
+
+
+# --- mca ---
+
+
+def test_causal() -> None:
+    """A token sees the groups that have ended with it or before, the first ones the first token."""
+    module = agreement.make("mca", "CS")
+    x = torch.randn(1, 20, agreement.WIDTH, dtype=torch.float64, requires_grad=True)
+    output = module(x)
+    for i in range(20):
+        (gradient,) = torch.autograd.grad(output[0, i].sum(), x, retain_graph=True)
+        seen = (gradient[0].abs().amax(dim=-1) > 1e-9).nonzero().flatten().tolist()
+        groups = set(range((i + 1) // 3 * 3)) or {0}
+        assert set(seen) == (groups if len(groups) <= 3 else groups | {i})  # over one group the query does not count
+
+
+# --- fnet ---
+
+
+def test_odd_width() -> None:
+    module = build_attention("fnet", pattern="NS", embed_dim=15, num_heads=3)
+    x = torch.randn(2, 11, 15, dtype=torch.float64)
+    torch.testing.assert_close(module(x), torch.fft.fft2(x).real)
+
+
+def test_ortho_twice_is_the_even_part() -> None:
+    """Re F twice gives half the input, and half the input read backwards in both directions."""
+    module = agreement.make("fnet", "NS", norm="ortho")
+    x = torch.randn(1, 9, agreement.WIDTH, dtype=torch.float64)
+    backwards = x.flip(1, 2).roll(1, 1).roll(1, 2)
+    torch.testing.assert_close(module(module(x)), (x + backwards) / 2)
+
+
+# --- flows and units ---
+
+
+def test_flowformers_published_causal_cross_form_sees_later_targets() -> None:
+    """It is the noncausal class, here pattern NC: the last target moves the first output. So no CC is registered."""
+    module = make("flowformer", "NC")
+    query = torch.randn(1, 6, 24, dtype=torch.float64, requires_grad=True)
+    source = torch.randn(1, 9, 24, dtype=torch.float64)
+    (gradient,) = torch.autograd.grad(module(query, source, source)[0, 0].sum(), query)
+    assert gradient[0, -1].abs().max() > 1e-6
+    with pytest.raises(UserError):
+        build_attention("flowformer", pattern="CC", embed_dim=24, num_heads=3)
+
+
+def test_one_group_without_the_linear_part_is_the_quadratic_unit() -> None:
+    """Their keys and queries turn in the one alone: at position 0 that is nothing."""
+    grouped = make("flash_gau", "CS", query_key_dim=6, group_size=16)
+    quadratic = make("flash_quad", "CS", query_key_dim=6, scale_length=16)
+    assert isinstance(grouped, GroupedUnit)
+    assert isinstance(quadratic, GatedAttentionUnit)
+    for parameter in (grouped.gamma, grouped.beta):
+        torch.nn.init.zeros_(parameter[2:])
+    state = {name: x[:2] if name in ("gamma", "beta") else x for name, x in grouped.state_dict().items()}
+    quadratic.load_state_dict(state)
+    grouped.rotated_maps = lambda x, _place: grouped.maps(x)  # type: ignore[method-assign]
+    x = torch.randn(2, 13, 24, dtype=torch.float64)
+    torch.testing.assert_close(grouped(x), quadratic(x))
+
+
+# --- scatterbrain ---
+
+
+@pytest.mark.parametrize("pattern", ["NS", "CS"])
+def test_large_products_stay_numbers(pattern: str) -> None:
+    """Features of which the largest is e^1000 times the next, as exp(q k) beside them."""
+    module = agreement.make("scatterbrain", pattern, window=2)
+    x = 100.0 * torch.randn(2, 50, agreement.WIDTH, dtype=torch.float64, requires_grad=True)
+    output = module(x)
+    gradients = torch.autograd.grad(output.sum(), [x, *module.parameters()])
+    assert all(tensor.isfinite().all() for tensor in (output, *gradients))
+
+
+def test_dropout_leaves_what_is_far() -> None:
+    """Of values that are zero in the window, nothing is dropped."""
+    module = agreement.make("scatterbrain", "NS", window=0, dropout=0.5)
+    query, key = torch.randn(2, 1, agreement.HEADS, 20, 8, dtype=torch.float64)
+    value = torch.zeros_like(key)
+    value[:, :, :10] = 1.0
+    dropped, whole = (
+        module.attend(query, key, value, PaddingMasks()),
+        module.eval().attend(query, key, value, PaddingMasks()),
+    )
+    torch.testing.assert_close(dropped[:, :, 10:], whole[:, :, 10:])
+    assert not torch.equal(dropped[:, :, :10], whole[:, :, :10])
+
+
+# --- depthwise ---
+
+
+@pytest.mark.parametrize(("length", "taps"), [(1, 3), (5, 35), (BLOCK, 5), (BLOCK + 1, 1), (3 * BLOCK + 7, 35)])
+def test_equals_conv2d(length: int, taps: int) -> None:
+    torch.manual_seed(length * 100 + taps)
+    x = torch.randn(2, length, 3, 4, dtype=torch.float64).transpose(1, 2).requires_grad_()
+    weight = torch.randn(3, 1, taps, 1, dtype=torch.float64, requires_grad=True)
+    results = []
+    for y in (depthwise_conv(x, weight), F.conv2d(x, weight, padding=(taps // 2, 0), groups=3)):
+        results.append([y, *torch.autograd.grad(y.sin().sum(), [x, weight])])
+    torch.testing.assert_close(*results)
+    exact = F.conv2d(x.float(), weight.float(), padding=(taps // 2, 0), groups=3)
+    half = depthwise_conv(x.bfloat16(), weight)
+    assert half.dtype is torch.bfloat16
+    torch.testing.assert_close(half.float(), exact, atol=0.2, rtol=0.05)
