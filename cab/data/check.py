@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cab.data.sources import Count, DataSet
-from cab.errors import UserError
+from cab.errors import UserError, first_line
 from cab.files.cache import checksums, progress
 from cab.files.disk import replacing
 
@@ -35,8 +35,7 @@ class Finding:
 
     Attributes:
         field: what is counted, such as ``training books``.
-        actual: count on disk.
-        published: published count.
+        actual, published: count on disk, and the published one.
         source: source of the published count.
         fault: problem that makes the data set invalid whatever the count; empty if none.
     """
@@ -85,13 +84,13 @@ class Inventory:
 def take_inventory(data_set: DataSet, data_root: Path, *, thorough: bool = False) -> Inventory:
     """Count the files and lines of a data set below ``data_root``.
 
-    Args:
-        data_set: the data set.
-        data_root: folder of all data sets.
-        thorough: also verify all published and recorded checksums, and report empty files.
+    With ``thorough``, also verify all published and recorded checksums, and report empty files.
     """
     folder = _folder(data_set, data_root)
-    findings = [_count(count, folder, data_set, thorough=thorough) for count in data_set.counts]
+    findings = []
+    for count in data_set.counts:
+        actual, fault = (_count_files if count.files else _count_lines)(count, folder, data_set, thorough=thorough)
+        findings.append(Finding(count.field, actual, count.expected, count.source, fault))
     if thorough:
         findings += _checksums(data_set, Inventory(folder, findings))
     return Inventory(folder, findings)
@@ -103,30 +102,26 @@ def _folder(data_set: DataSet, data_root: Path) -> Path:
     return next((folder for folder in folders if any(any(folder.glob(p)) for p in patterns)), folders[0])
 
 
-def _count(count: Count, folder: Path, data_set: DataSet, *, thorough: bool) -> Finding:
-    actual, fault = 0, ""
+def _count_files(count: Count, folder: Path, _: DataSet, *, thorough: bool) -> tuple[int, str]:
+    """Return the number of files, and the fault of one of them."""
     files = next(filter(None, (list(folder.glob(pattern)) for pattern in count.files)), [])
-    if files:
-        empty = [path for path in files if thorough and path.stat().st_size == 0]
-        actual, fault = len(files), f"{empty[0]} is empty" if empty else ""
-    path = next((folder / name for name in count.lines if (folder / name).is_file()), None)
-    if path is not None:
-        sizes = {item.name: item.bytes for item in data_set.items}
-        if not thorough and sizes.get(path.name) == path.stat().st_size:
-            actual = count.expected  # the file has the published size: skip counting its lines
-        else:
-            actual, fault = _lines(path, count)
-    return Finding(count.field, actual, count.expected, count.source, fault)
+    empty = [path for path in files if thorough and path.stat().st_size == 0]
+    return len(files), f"{empty[0]} is empty" if empty else ""
 
 
-def _lines(path: Path, count: Count) -> tuple[int, str]:
+def _count_lines(count: Count, folder: Path, data_set: DataSet, *, thorough: bool) -> tuple[int, str]:
     """Return the number of lines after the header, including an unterminated last line; and the fault of the file."""
+    path = next((folder / name for name in count.lines if (folder / name).is_file()), None)
+    if path is None:
+        return 0, ""
+    if not thorough and (path.name, path.stat().st_size) in {(item.name, item.bytes) for item in data_set.items}:
+        return count.expected, ""  # the file has the published size: skip counting its lines
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             header = file.readline()
             lines = sum(1 for _ in file) + bool(header)
     except (EOFError, OSError, zlib.error) as error:
-        return 0, f"{path.name} cannot be read: {' '.join(str(error).split())}"
+        return 0, f"{path.name} cannot be read: {first_line(error)}"
     columns = header.count(b",") + 1
     if count.columns is not None and columns != count.columns:
         return 0, f"{path.name} has {columns} columns instead of {count.columns}: a different edition"
@@ -157,11 +152,7 @@ def unpublished_files(data_set: DataSet, data_root: Path) -> list[str]:
 
 
 def read_record(folder: Path, name: str) -> dict[str, dict[str, Any]]:
-    """Return ``sha256``, ``bytes``, ``address`` and ``when`` of each downloaded file, by its path in ``folder``.
-
-    Raises:
-        UserError: the file is not a record of downloads.
-    """
+    """Return ``sha256``, ``bytes``, ``address`` and ``when`` of each downloaded file, by its path in ``folder``."""
     path = folder / f"cab-data-{name}.json"
     if not path.is_file():
         return {}

@@ -43,8 +43,8 @@ def download(data_set: DataSet, data_root: Path, *, source: str | None = None) -
     Args:
         data_set: the data set.
         data_root: folder of all data sets.
-        source: source to use instead of the official hosts: the URL of a mirror that has the items under their names,
-            or a local file or folder.
+        source: the URL of a mirror that has the items under their names, or a local file or folder; None for the
+            official hosts.
 
     Raises:
         UserError: an item is not available or has the wrong size or checksum; existing files are kept.
@@ -120,9 +120,10 @@ def _install(item: Item, file: Path, unfinished: Path, name: str, folder: Path, 
         _get_listed(_listed_names(file, item.name), base, name, folder)
     elif item.table is not None:
         options = dict(item.table)
+        target = folder / options.pop("to")
         with _damage_reported(file):
-            dated_table(file, unfinished / "table.csv", **{key: options[key] for key in options.keys() - {"to"}})
-        (unfinished / "table.csv").replace(folder / options["to"])
+            dated_table(file, unfinished / "table.csv", **options)
+        (unfinished / "table.csv").replace(target)
     elif item.unpacks is not None:
         unpack(file, unfinished)
         _merge(unfinished, item, folder, shutil.move)
@@ -143,9 +144,13 @@ def fetch(
     import pooch
     import requests
 
-    headers = {"User-Agent": "cab-benchmark", "Accept-Encoding": "identity"}
-    options: dict[str, Any] = {"headers": headers, "hooks": {"response": _refuse_page}, "timeout": TIMEOUT}
-    http = pooch.HTTPDownloader(progressbar=shows_progress and sys.stderr.isatty(), chunk_size=1 << 18, **options)
+    http = pooch.HTTPDownloader(
+        progressbar=shows_progress and sys.stderr.isatty(),
+        chunk_size=1 << 18,
+        headers={"User-Agent": "cab-benchmark", "Accept-Encoding": "identity"},
+        hooks={"response": _refuse_page},
+        timeout=TIMEOUT,
+    )
 
     def transfer(location: str, temporary: str, _: object) -> None:
         Path(temporary).unlink()  # pooch creates a file that only its owner can read
@@ -243,7 +248,7 @@ def _merge(unpacked: Path, item: Item, folder: Path, transfer: Callable[[str, st
 
 
 def dated_table(source: Path, target: Path, *, column: str, columns: int, start: str, hours: int) -> None:
-    """Convert a gzipped, comma-separated table of numbers to CSV with a header and dates, without changing the numbers.
+    """Add a header and a column of dates to a gzipped table of numbers; UserError if a row lacks a number.
 
     Args:
         source: the gzipped table.
@@ -252,17 +257,12 @@ def dated_table(source: Path, target: Path, *, column: str, columns: int, start:
         columns: number of columns.
         start: date of the first row.
         hours: hours between two rows.
-
-    Raises:
-        UserError: a row does not have ``columns`` numbers.
     """
     date, step = datetime.fromisoformat(start), timedelta(hours=hours)
     with gzip.open(source, "rt", encoding="utf-8") as rows, target.open("w", encoding="utf-8") as table:
         table.write(",".join(["date", *(column.format(number) for number in range(columns))]) + "\n")
         for number, row in enumerate(rows):
-            count = row.count(",") + 1
-            if count != columns:
-                raise UserError(
-                    f"{source.name}, line {number + 1}: {count} numbers instead of {columns}: a different edition"
-                )
+            if (count := row.count(",") + 1) != columns:
+                line = f"{source.name}, line {number + 1}"
+                raise UserError(f"{line}: {count} numbers instead of {columns}: a different edition")
             table.write(f"{date + number * step},{row.rstrip()}\n")

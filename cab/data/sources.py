@@ -106,11 +106,11 @@ class DataSet:
 @functools.cache
 def data_sets() -> dict[str, DataSet]:
     """Return all data sets by name, sorted; this repository has precedence over other packages."""
-    found: dict[str, DataSet] = {}
+    sets: dict[str, DataSet] = {}
     for folder in config_folders():
-        for path in sorted((folder / "data").glob("*.yaml")):
-            found.setdefault(path.stem, _read(path))
-    return dict(sorted(found.items()))
+        for path in (folder / "data").glob("*.yaml"):
+            sets.setdefault(path.stem, _read(path))
+    return dict(sorted(sets.items()))
 
 
 def data_set(name: str) -> DataSet:
