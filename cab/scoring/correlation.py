@@ -40,10 +40,9 @@ def pattern_correlation(scores: pd.DataFrame) -> pd.DataFrame:
         scores: table returned by :func:`cab.scoring.score_table`.
 
     Returns:
-        Columns kind (``pattern``), pattern (empty), a, b, pearson, shared (number of attentions), p_value (two-sided,
-        of no correlation), low and high (95% confidence interval by Fisher's z, which requires four attentions), note.
-        The correlation is NaN for fewer than three shared attentions, and the note says that it is inconclusive for
-        fewer than five.
+        Columns kind (``pattern``), pattern (empty), a, b, pearson (NaN for fewer than three shared attentions), shared
+        (number of attentions), p_value (two-sided, of no correlation), low and high (95% confidence interval by
+        Fisher's z), note (why there is no correlation or no conclusion).
     """
     return _correlations(scores[scores["task"] == AVERAGE], "pattern", pattern="")
 
@@ -116,9 +115,8 @@ def rank_agreement(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         Columns pattern, task (``all`` for the average), spearman, low and high (95% confidence interval by Fisher's z
-        with the variance of Bonett and Wright 2000, (1 + rho^2 / 2) / (n - 3)), p_value (exact for up to seven
-        attentions, otherwise Student's t), shared, disagree (the attention whose ranks differ most, and both ranks
-        among the shared attentions), note.
+        with the variance of Bonett and Wright 2000), p_value (exact for up to seven attentions, otherwise Student's
+        t), shared, disagree (the attention whose ranks differ most, and both ranks), note.
     """
     import pandas as pd
 
@@ -181,10 +179,6 @@ def probe_agreement(probes: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
     Each probe is represented by the setting that covers most attentions with an index in the task. Among several, the
     one with the lowest mean accuracy is used, because all attentions solve easy settings.
 
-    Args:
-        probes: table returned by :func:`read_probes`.
-        scores: table returned by :func:`cab.scoring.score_table`.
-
     Returns:
         Columns pattern, probe (``recall, pairs 16, ...``), and those of :func:`rank_agreement`, without pairs of probe
         and task with fewer than three shared attentions.
@@ -192,8 +186,8 @@ def probe_agreement(probes: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     rows = []
-    known = scores.dropna(subset=["index"])
-    for (pattern, task), indices in known.groupby(["pattern", "task"], sort=False):
+    scores = scores.dropna(subset=["index"])
+    for (pattern, task), indices in scores.groupby(["pattern", "task"], sort=False):
         index = indices.set_index("attention")["index"]
         index = index[index.index.isin(population(index.index))]
         shared = probes[(probes["pattern"] == pattern) & probes["attention"].isin(index.index)]
@@ -208,8 +202,7 @@ def probe_agreement(probes: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
 
 def _fullest(measured: pd.DataFrame) -> tuple[str, pd.Series]:
     """Return the setting with most attentions as text, and the accuracy of each attention in it."""
-    groups = dict(iter(measured.groupby(SETTING, dropna=False)))
-    key = max(groups, key=lambda key: (groups[key]["attention"].nunique(), -groups[key]["accuracy"].mean()))
-    setting = dict(zip(SETTING, key, strict=True))
-    words = [f"{name} {setting[knob]:g}" for knob, name in (("pairs", "pairs"), ("embed_dim", "width"))]
-    return ", ".join(words), groups[key].groupby("attention")["accuracy"].mean()
+    groups = [rows for _, rows in measured.groupby(SETTING, dropna=False)]
+    rows = max(groups, key=lambda rows: (rows["attention"].nunique(), -rows["accuracy"].mean()))
+    setting = f"pairs {rows['pairs'].iloc[0]:g}, width {rows['embed_dim'].iloc[0]:g}"
+    return setting, rows.groupby("attention")["accuracy"].mean()

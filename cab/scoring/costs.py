@@ -43,8 +43,7 @@ def load_costs(path: str | Path) -> pd.DataFrame:
     if set(table.columns) >= _PUBLISHED:
         milliseconds, mebibytes = (_numbers(table[name], path) for name in ("time_ms", "memory_mib"))
         table = table.assign(pattern="NS", phase="forward", seconds=milliseconds / 1e3, bytes=mebibytes * 2**20)
-    lacking = sorted(_OURS - set(table.columns))
-    if lacking:
+    if lacking := sorted(_OURS - set(table.columns)):
         raise UserError(
             f"{path} lacks the columns {', '.join(lacking)}; required: {','.join(COLUMNS[:6])}, "
             f"or {','.join(sorted(_PUBLISHED))}"
@@ -116,29 +115,26 @@ class MeasuredCost:
 def measured_costs() -> dict[tuple[str, str], MeasuredCost]:
     """Return the costs by (attention, pattern)."""
     forward: dict[tuple[str, str], dict[str, str]] = {}
-    decode: dict[tuple[str, str], dict[int, dict[str, str]]] = {}
+    decode: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
     for row in _measured_rows():
-        key, length = (row["attention"], row["pattern"]), int(row["length"])
+        key = row["attention"], row["pattern"]
         if (row["status"], row["kind"]) != ("ok", "attention"):
             continue
         if row["phase"] == "decode":
-            decode.setdefault(key, {})[length] = row
-        elif (row["run"], row["phase"], length) == (RUNS.get(row["pattern"]), "forward", LENGTH):
+            decode.setdefault(key, {})[row["length"]] = row
+        elif (row["run"], row["phase"], row["length"]) == (RUNS.get(row["pattern"]), "forward", str(LENGTH)):
             forward[key] = row
-    costs = {}
-    for key in {**forward, **decode}:
-        fields: dict[str, Any] = {}
-        if key in forward:
-            fields["time"] = float(forward[key]["relative_to_softmax"])
-            softmax = forward.get(("vanilla", key[1]))
-            fields["memory"] = float(forward[key]["bytes"]) / float(softmax["bytes"]) if softmax else None
-        steps = decode.get(key, {})
-        if LENGTH in steps:
-            fields["decode_ms"] = 1e3 * float(steps[LENGTH]["seconds"])
-            fields["state_bytes"] = int(float(steps[LENGTH]["bytes"]))
-            fields["has_constant_state"] = SHORT in steps and steps[SHORT]["bytes"] == steps[LENGTH]["bytes"]
-        costs[key] = MeasuredCost(**fields)
-    return costs
+    costs: dict[tuple[str, str], dict[str, Any]] = {key: {} for key in {**forward, **decode}}
+    for key, row in forward.items():
+        softmax = forward.get(("vanilla", key[1]))
+        costs[key]["time"] = float(row["relative_to_softmax"])
+        costs[key]["memory"] = float(row["bytes"]) / float(softmax["bytes"]) if softmax else None
+    for key, rows in decode.items():
+        if long := rows.get(str(LENGTH)):
+            costs[key]["decode_ms"] = 1e3 * float(long["seconds"])
+            costs[key]["state_bytes"] = int(float(long["bytes"]))
+            costs[key]["has_constant_state"] = rows.get(str(SHORT), {}).get("bytes") == long["bytes"]
+    return {key: MeasuredCost(**fields) for key, fields in costs.items()}
 
 
 @functools.cache

@@ -37,16 +37,14 @@ _GROWTHS: dict[str, list[Growth]] = {
 def efficiency_length(costs: pd.DataFrame, *, protocol: str = "default", baseline: str = "vanilla") -> pd.DataFrame:
     """Return the efficiency length of every attention, pattern, phase and resource relative to ``baseline``.
 
-    Protocol ``paper`` is that of Appendix N. It fits a parabola to the baseline and a straight line to the other
-    attention by least squares, whatever its complexity. For time, the line omits the shortest length. The result is the
-    larger intersection, rounded, and the line's R2, truncated to three digits; there is no confidence interval.
+    Protocol ``paper`` is that of Appendix N: the larger intersection of a parabola for the baseline and a straight line
+    for the other attention, both by least squares, without a confidence interval. For time, the line omits the shortest
+    length. Length and R2 are rounded as published.
 
     Protocol ``default`` fits sums with non-negative coefficients, of 1, n and n^2 for the baseline, and of 1, n and the
-    term of its complexity for another attention. It minimizes squared relative errors, so that short lengths count as
-    much as long ones. The result is the last length at which the difference changes sign. ``low`` and ``high`` bound a
-    95% confidence interval by bootstrap of the relative residuals of each curve, expanded for their small number; NaN
-    if a curve has no residual degrees of freedom. The interval accounts for measurement noise, but not for the validity
-    of the models beyond the measured lengths.
+    term of its complexity for another attention, by least squares of relative errors. The result is the last length at
+    which the difference changes sign. ``low`` and ``high`` bound a 95% confidence interval by bootstrap of the relative
+    residuals of each curve, expanded for their small number; NaN if a curve has no residual degrees of freedom.
 
     Args:
         costs: table returned by :func:`cab.scoring.load_costs`; rows without a value (out of memory) are ignored.
@@ -56,8 +54,8 @@ def efficiency_length(costs: pd.DataFrame, *, protocol: str = "default", baselin
 
     Returns:
         Columns attention, pattern, phase, resource (``time``, ``memory``), length, r2, low, high, note. Length infinity
-            means never cheaper and 0 always cheaper; NaN means that the data are insufficient, with the reason in
-            ``note``. The note also reports a length outside the measured range, and measurements that contradict it.
+        means never cheaper and 0 always cheaper; NaN means that the data are insufficient, with the reason in ``note``.
+        The note also reports a length outside the measured range, and measurements that contradict it.
 
     Raises:
         ValueError: for an unknown protocol, baseline or complexity.
@@ -68,12 +66,11 @@ def efficiency_length(costs: pd.DataFrame, *, protocol: str = "default", baselin
         raise unknown_name("protocol", protocol, PROTOCOLS)
     if baseline not in set(costs["attention"]):
         raise unknown_name("baseline", baseline, set(costs["attention"]))
-    compare = _as_published if protocol == "paper" else _compare
     rows: list[tuple[object, ...]] = []
-    for (pattern, phase), part in costs.groupby(["pattern", "phase"], sort=False):
+    for (pattern, phase), measured in costs.groupby(["pattern", "phase"], sort=False):
         for resource, column in RESOURCES.items():
-            curves = dict(iter(part.dropna(subset=[column]).groupby("attention")))
-            for attention in part["attention"].unique():
+            curves = dict(iter(measured.dropna(subset=[column]).groupby("attention")))
+            for attention in measured["attention"].unique():
                 if attention == baseline or (attention in SOFTMAX_VARIANTS and protocol == "paper"):
                     continue
                 key = (str(attention), str(pattern), str(phase), resource)
@@ -81,14 +78,17 @@ def efficiency_length(costs: pd.DataFrame, *, protocol: str = "default", baselin
                     rows.append((*key, *_unknown(f"no {resource} measured for {lacking[0]}")))
                     continue
                 ours, theirs = (_points(curves[name], column) for name in (attention, baseline))
-                *answer, note = compare(ours, theirs, str(curves[attention]["complexity"].iloc[0]), key)
-                notes = [note, _measured(answer[0], ours, theirs)]
-                rows.append((*key, *answer, "; ".join(filter(None, notes))))
+                if protocol == "paper":
+                    *numbers, note = published_length(ours, theirs, resource=resource)
+                else:
+                    *numbers, note = _compare(ours, theirs, str(curves[attention]["complexity"].iloc[0]), key)
+                notes = [note, _measured(numbers[0], ours, theirs)]
+                rows.append((*key, *numbers, "; ".join(filter(None, notes))))
     return pd.DataFrame(rows, columns=[*COLUMNS, "note"])
 
 
 Points = tuple[np.ndarray, np.ndarray]
-
+"""Lengths and costs."""
 Answer = tuple[float, float, float, float, str]
 """Length, r2, low, high, note."""
 
@@ -101,11 +101,6 @@ def _points(curve: pd.DataFrame, column: str) -> Points:
 
 def _unknown(note: str) -> Answer:
     return math.nan, math.nan, math.nan, math.nan, note
-
-
-def _as_published(ours: Points, theirs: Points, complexity: str, key: tuple[str, ...]) -> Answer:
-    del complexity
-    return published_length(ours, theirs, resource=key[-1])
 
 
 def published_length(ours: Points, theirs: Points, *, resource: str) -> Answer:
@@ -142,14 +137,14 @@ def _compare(ours: Points, theirs: Points, complexity: str, key: tuple[str, ...]
     for (lengths, _), terms in zip((ours, theirs), models, strict=True):
         if len(set(lengths)) < len(terms):
             return _unknown(f"insufficient lengths: {len(set(lengths))} for {len(terms)} coefficients")
-    own, other = (Fit(*points, terms) for points, terms in zip((ours, theirs), models, strict=True))
-    length = float(_last_crossing(own, other, own.coefficients, other.coefficients)[0])
+    fit, baseline = (Fit(*points, terms) for points, terms in zip((ours, theirs), models, strict=True))
+    length = float(_last_crossing(fit, baseline, fit.coefficients, baseline.coefficients)[0])
     low = high = math.nan
-    if min(own.spare, other.spare) > 0:
+    if min(fit.degrees, baseline.degrees) > 0:
         random = np.random.default_rng(zlib.crc32(repr(key).encode()))
-        lengths = _last_crossing(own, other, own.redrawn(random), other.redrawn(random))
+        lengths = _last_crossing(fit, baseline, fit.redrawn(random), baseline.redrawn(random))
         low, high = np.quantile(lengths, [0.025, 0.975], method="inverted_cdf")
-    return length, own.r2, float(low), float(high), _outside(length, ours[0])
+    return length, fit.r2, float(low), float(high), _outside(length, ours[0])
 
 
 class Fit:
@@ -163,7 +158,7 @@ class Fit:
         self.coefficients = _fit(self._design, (costs / self._scale)[:, None])
         self._relative = self._design @ self.coefficients[:, 0]
         self._residuals = costs / self._scale - self._relative
-        self.spare = len(costs) - int((self.coefficients > 0).sum())
+        self.degrees = len(costs) - int((self.coefficients > 0).sum())
         self.r2 = _r2(costs, self._relative * self._scale)
 
     def design(self, lengths: np.ndarray) -> np.ndarray:
@@ -173,7 +168,7 @@ class Fit:
     def redrawn(self, random: np.random.Generator) -> np.ndarray:
         """Return coefficients [terms, DRAWS] of fits to bootstrap samples of the costs."""
         size = len(self._residuals)
-        wider = math.sqrt(size / self.spare) * student_quantile(self.spare) / student_quantile(math.inf)
+        wider = math.sqrt(size / self.degrees) * student_quantile(self.degrees) / student_quantile(math.inf)
         drawn = self._residuals[random.integers(size, size=(size, DRAWS))]
         return _fit(self._design, self._relative[:, None] + wider * drawn)
 
@@ -189,15 +184,15 @@ def _fit(design: np.ndarray, targets: np.ndarray) -> np.ndarray:
 _GRID = 2.0 ** np.arange(0, 40.125, 0.125)
 
 
-def _last_crossing(ours: Fit, theirs: Fit, own: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return the length above which ``ours`` is below ``theirs``, per column of coefficients ``own`` and ``other``."""
-    not_cheaper = theirs.design(_GRID) @ other <= ours.design(_GRID) @ own
+def _last_crossing(fit: Fit, baseline: Fit, ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+    """Return the length above which ``fit`` is below ``baseline``, per column of coefficients [terms, columns]."""
+    not_cheaper = baseline.design(_GRID) @ theirs <= fit.design(_GRID) @ ours
     last = len(_GRID) - 1 - not_cheaper[::-1].argmax(axis=0)
     low = np.log2(_GRID[last])
     high = np.minimum(low + 0.125, math.log2(_GRID[-1]))
     for _ in range(40):
         middle = (low + high) / 2
-        cost = [(fit.design(2**middle) * c.T).sum(axis=1) for fit, c in ((ours, own), (theirs, other))]
+        cost = [(model.design(2**middle) * c.T).sum(axis=1) for model, c in ((fit, ours), (baseline, theirs))]
         below = cost[0] < cost[1]
         low, high = np.where(below, low, middle), np.where(below, middle, high)
     return np.select([~not_cheaper.any(axis=0), not_cheaper[-1]], [ALWAYS, NEVER], 2**high)
@@ -219,9 +214,6 @@ def _measured(length: float, ours: Points, theirs: Points) -> str:
 
 def _outside(length: float, measured: np.ndarray) -> str:
     """Report a length outside the measured range."""
-    inside = measured.min() <= length <= measured.max()
-    return (
-        ""
-        if inside or length in (ALWAYS, NEVER)
-        else f"extrapolated beyond the measured {measured.min():,.0f} to {measured.max():,.0f}"
-    )
+    low, high = measured.min(), measured.max()
+    is_inside = low <= length <= high or length in (ALWAYS, NEVER)
+    return "" if is_inside else f"extrapolated beyond the measured {low:,.0f} to {high:,.0f}"

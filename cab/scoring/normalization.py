@@ -52,34 +52,31 @@ def terms(results: pd.DataFrame, normalization: str) -> pd.DataFrame:
     """Return the terms of every index, one row each, with columns :data:`TERM`, mean, std, weight.
 
     The index of an attention in a task is the sum of weight * (value - mean) / std, with the sign changed if lower is
-    better. The rows include terms that the results lack.
-
-    Args:
-        results: validated results of primary metrics, of a single preset.
-        normalization: ``results``, ``paper`` (Tables 7-10 as printed) or ``official`` (see :func:`constants`).
+    better. The rows include terms that the results lack; ``normalization`` is one of :data:`NORMALIZATIONS`.
     """
     if normalization not in NORMALIZATIONS:
         raise unknown_name("normalization", normalization, NORMALIZATIONS)
-    return own_terms(results) if normalization == "results" else _fixed_terms(results, constants(normalization))
+    if normalization == "results":
+        return _terms_of_results(results)
+    return _fixed_terms(results, constants(normalization))
 
 
-def own_terms(results: pd.DataFrame) -> pd.DataFrame:
+def _terms_of_results(results: pd.DataFrame) -> pd.DataFrame:
     """Return mean and sample standard deviation over the :func:`population` of each pattern, from means over seeds.
 
     A pattern and task requires every (data set, variant, backbone, metric) that any attention except ``none`` has
     there. The standard deviation is NaN if fewer than two attentions have a value or all values are equal.
     """
-    wanted = results[results["attention"] != NO_ATTENTION]
-    if wanted.empty:
+    results = results[results["attention"] != NO_ATTENTION]
+    if results.empty:
         raise UserError(
             f"only '{NO_ATTENTION}' has results, which does not count for the normalization; run another attention"
         )
-    table = wanted[TERM].drop_duplicates().reset_index(drop=True)
+    table = results[TERM].drop_duplicates().reset_index(drop=True)
     table["weight"] = 1 / table.groupby(["pattern", "task"])["metric"].transform("size")
-    members = wanted.groupby("pattern")["attention"].unique().map(population)
-    counted = {(pattern, name) for pattern, names in members.items() for name in names}
-    inside = [pair in counted for pair in zip(wanted["pattern"], wanted["attention"], strict=True)]
-    seeds = wanted[inside].groupby([*TERM, "attention"])["value"].agg(["mean", "count", "size"])
+    members = results.groupby("pattern")["attention"].unique().map(population)
+    is_member = [name in members[pattern] for pattern, name in results[["pattern", "attention"]].to_numpy()]
+    seeds = results[is_member].groupby([*TERM, "attention"])["value"].agg(["mean", "count", "size"])
     means = seeds.loc[seeds["count"] == seeds["size"], "mean"]
     scale = means.groupby(level=TERM).agg(["mean", "std", "count"]).reset_index()
     scale.loc[scale["std"] <= 1e-12 * scale["mean"].abs(), "std"] = math.nan
@@ -129,27 +126,26 @@ def _fixed_terms(results: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
         )
     parts = pd.read_csv(PAPER_DIR / "parts.csv")
     table = table.assign(weight=1 / table.groupby(["pattern", "task"])["metric"].transform("size"))
-    seen = {_lower(term): term for term in results[TERM].drop_duplicates().itertuples(index=False, name=None)}
-    spelling = {_lower((name,)): name for name in results["task"].unique()}
+    measured = {_lower(term): term for term in results[TERM].drop_duplicates().itertuples(index=False, name=None)}
+    spelling = {name.lower(): name for name in results["task"].unique()}
     rows: list[tuple[Any, ...]] = []
     for row in table.to_dict("records"):
-        own = parts[(parts["task"] == row["task"]) & (parts["dataset"] == row["dataset"])]
-        pieces = [(row["dataset"], "")]
-        if not own.empty and _lower(_term(row, *pieces[0])) not in seen:
-            pieces = list(own[["part", "config_variant"]].itertuples(index=False, name=None))
-        row["task"] = spelling.get(_lower((row["task"],)), row["task"])
-        for piece in pieces:
-            term = _term(row, *piece)
-            rows.append((*seen.get(_lower(term), term), row["mean"], row["std"], row["weight"] / len(pieces)))
-    found = pd.DataFrame(rows, columns=[*TERM, "mean", "std", "weight"])
-    if seen.keys().isdisjoint(_lower(row[: len(TERM)]) for row in rows):
-        known = "; ".join(f"{pattern}: {' '.join(own.unique())}" for pattern, own in table.groupby("pattern")["task"])
-        example = "/".join(filter(None, min(seen.values())))
+        averaged = parts[(parts["task"] == row["task"]) & (parts["dataset"] == row["dataset"])]
+        row["task"] = spelling.get(row["task"].lower(), row["task"])
+        names = [_term(row, row["dataset"], "")]
+        if not averaged.empty and _lower(names[0]) not in measured:
+            names = [_term(row, *part) for part in averaged[["part", "config_variant"]].to_numpy()]
+        for term in names:
+            rows.append((*measured.get(_lower(term), term), row["mean"], row["std"], row["weight"] / len(names)))
+    if measured.keys().isdisjoint(_lower(row[: len(TERM)]) for row in rows):
+        tasks = "; ".join(f"{pattern}: {' '.join(of.unique())}" for pattern, of in table.groupby("pattern")["task"])
+        example = "/".join(filter(None, min(measured.values())))
         raise UserError(
-            f"the paper has no constants for these results (for example {example}). It has constants for {known} "
+            f"the paper has no constants for these results (for example {example}). It has constants for {tasks} "
             "(names as in results/paper/normalization.csv); use --normalization results"
         )
-    return found[found["pattern"].isin(results["pattern"])].reset_index(drop=True)
+    fixed = pd.DataFrame(rows, columns=[*TERM, "mean", "std", "weight"])
+    return fixed[fixed["pattern"].isin(results["pattern"])].reset_index(drop=True)
 
 
 def _term(row: Mapping[Hashable, Any], dataset: str, config_variant: str) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from cab.files.disk import listed
-from cab.records.record import COMPARISON_KEY
 from cab.records.results import PUBLISHED
 from cab.registry.tables import CONFIGS
 from cab.scoring.normalization import (
@@ -22,7 +21,6 @@ from cab.scoring.normalization import (
 if TYPE_CHECKING:
     import pandas as pd
 
-_NUMBER = [*COMPARISON_KEY[1:], "metric"]
 Key = tuple[str, str, str]
 """Pattern, task, attention."""
 Number = tuple[str, ...]
@@ -41,6 +39,26 @@ class Gap(NamedTuple):
     lacking: list[Number]
     broken: dict[Number, str]
     flat: list[Number]
+
+
+def find_gaps(results: pd.DataFrame, needed: pd.DataFrame) -> dict[Key, Gap]:
+    """Return the gaps of all attentions with a result in a pattern, for each task that their index requires."""
+    broken_files: dict[Key, dict[Number, str]] = {}
+    columns = results[["pattern", "task", "attention", "value", "file", *TERM[2:]]]
+    for pattern, task, name, value, file, *number in columns.itertuples(index=False, name=None):
+        files = broken_files.setdefault((pattern, task, name), {})
+        files[tuple(number)] = file if value != value else files.get(tuple(number), "")
+    flat = _by_task(needed[needed["std"].isna()])
+    attentions = results[["pattern", "attention"]].drop_duplicates().to_numpy()
+    gaps = {}
+    for (pattern, task), numbers in _by_task(needed).items():
+        for key in [(pattern, task, str(name)) for of, name in attentions if of == pattern]:
+            files = broken_files.get(key, {})
+            lacking = [number for number in numbers if number not in files]
+            broken = {number: file for number, file in files.items() if file and number in numbers}
+            if any(gap := Gap(lacking, broken, flat.get((pattern, task), []))):
+                gaps[key] = gap
+    return gaps
 
 
 def notes_on_scores(
@@ -64,27 +82,6 @@ def notes_on_scores(
     ]
 
 
-def find_gaps(results: pd.DataFrame, needed: pd.DataFrame) -> dict[Key, Gap]:
-    """Return the gaps of all attentions with a result in a pattern, for each task that their index requires."""
-    files: dict[Key, dict[Number, str]] = {}
-    broken: dict[Key, dict[Number, str]] = {}
-    columns = results[["pattern", "task", "attention", "value", "file", *_NUMBER]]
-    for pattern, task, name, value, file, *number in columns.itertuples(index=False, name=None):
-        files.setdefault((pattern, task, name), {})[tuple(number)] = file
-        if value != value:
-            broken.setdefault((pattern, task, name), {})[tuple(number)] = file
-    flat = _by_task(needed[needed["std"].isna()])
-    attentions = list(results[["pattern", "attention"]].drop_duplicates().itertuples(index=False, name=None))
-    gaps = {}
-    for (pattern, task), numbers in _by_task(needed).items():
-        for key in [(pattern, task, name) for of, name in attentions if of == pattern]:
-            lacking = [number for number in numbers if number not in files.get(key, ())]
-            unknown = {number: file for number, file in broken.get(key, {}).items() if number in numbers}
-            if any(gap := Gap(lacking, unknown, flat.get((pattern, task), []))):
-                gaps[key] = gap
-    return gaps
-
-
 def _by_task(needed: pd.DataFrame) -> dict[tuple[str, str], list[Number]]:
     """Return the metrics that each pattern and task requires."""
     tasks: dict[tuple[str, str], list[Number]] = {}
@@ -93,13 +90,8 @@ def _by_task(needed: pd.DataFrame) -> dict[tuple[str, str], list[Number]]:
     return tasks
 
 
-def _names(numbers: Iterable[Number]) -> str:
-    return listed(map(_name, numbers))
-
-
-def _name(number: Number) -> str:
-    dataset, config_variant, backbone, metric = number
-    return " ".join(filter(None, (backbone, dataset, config_variant, metric)))
+def _names(numbers: Iterable[Number]) -> list[str]:
+    return [" ".join(filter(None, (backbone, *place, metric))) for *place, backbone, metric in numbers]
 
 
 def _not_scored(results: pd.DataFrame, needed: pd.DataFrame, normalization: str) -> Iterator[str]:
@@ -107,9 +99,8 @@ def _not_scored(results: pd.DataFrame, needed: pd.DataFrame, normalization: str)
     scored = _by_task(needed)
     reason = f"measured only for '{NO_ATTENTION}':" if normalization == "results" else "no constants in the paper for"
     for key, numbers in _by_task(results[TERM].drop_duplicates()).items():
-        others = [number for number in numbers if number not in scored.get(key, ())]
-        if others:
-            yield f"{' '.join(key)}: not scored ({reason} {_names(others)})"
+        if others := [number for number in numbers if number not in scored.get(key, ())]:
+            yield f"{' '.join(key)}: not scored ({reason} {listed(_names(others))})"
     if normalization != "results" and not {"paper", PUBLISHED} & set(results["preset"]):
         yield (
             f"the paper's constants are for its full training; results of preset {results['preset'].iloc[0]} "
@@ -119,18 +110,20 @@ def _not_scored(results: pd.DataFrame, needed: pd.DataFrame, normalization: str)
 
 def _without_deviation(results: pd.DataFrame, needed: pd.DataFrame) -> Iterator[str]:
     """Report metrics that cannot be normalized because too few attentions have them or all values are equal."""
-    known = results[results["value"].notna()].groupby(TERM)["attention"].unique()
+    measured = results[results["value"].notna()].groupby(TERM)["attention"].unique()
     for (pattern, task), numbers in _by_task(needed[needed["std"].isna()]).items():
         required = max(required_attentions(dataset) for dataset, *_ in numbers)
         groups: dict[tuple[str, ...], list[Number]] = {}
         for number in numbers:
-            groups.setdefault(tuple(population(known.get((pattern, task, *number), ()))), []).append(number)
+            attentions = population(measured.get((pattern, task, *number), ()))
+            groups.setdefault(tuple(attentions), []).append(number)
         for names, members in groups.items():
+            metrics = listed(_names(members))
             if len(names) < required:
                 have = f" ({listed(names)})" if names else ""
-                reason = f"{_names(members)}: {len(names)} of the required {required} attentions{have}"
+                reason = f"{metrics}: {len(names)} of the required {required} attentions{have}"
             else:
-                reason = f"{listed(names)} have equal values of {_names(members)}"
+                reason = f"{listed(names)} have equal values of {metrics}"
             yield f"{pattern} {task}: no index; {reason}"
 
 
@@ -143,8 +136,9 @@ def _missing_numbers(results: pd.DataFrame, gaps: Mapping[Key, Gap]) -> list[str
         if (pattern, task) not in measured:
             notes.append(f"{pattern}: no average over tasks, because {task} has no results")
             continue
-        broken = [_name(number) + ("" if file in published else f" in {file}") for number, file in gap.broken.items()]
-        for reason, texts in (("missing", list(map(_name, gap.lacking))), ("NaN or inf", broken)):
+        files = ["" if file in published else f" in {file}" for file in gap.broken.values()]
+        broken = [metric + file for metric, file in zip(_names(gap.broken), files, strict=True)]
+        for reason, texts in (("missing", _names(gap.lacking)), ("NaN or inf", broken)):
             if texts:
                 notes.append(f"{pattern} {task}: no index for {name} ({reason}: {listed(texts)})")
     return list(dict.fromkeys(notes))
@@ -167,15 +161,13 @@ def _fewer_seeds(results: pd.DataFrame) -> Iterator[str]:
     if runs.empty:
         return
     with (CONFIGS / "paper" / "lstf.csv").open(newline="") as file:
-        published = {(row["dataset"], row["features"]): int(row["repeats"]) for row in csv.DictReader(file)}
+        repeats = {(row["dataset"], row["features"]): int(row["repeats"]) for row in csv.DictReader(file)}
     seeds = runs.groupby(["dataset", "config_variant", "attention"])["seed"].nunique().reset_index()
     for (dataset, features), rows in seeds.groupby(["dataset", "config_variant"]):
-        needed = published.get((str(dataset), str(features)), 0)
-        fewer = list(rows.loc[rows["seed"] < needed, "attention"])
-        if fewer:
-            yield (
-                f"lstf {dataset} {features}: the published values are means over {needed} seeds; fewer: {listed(fewer)}"
-            )
+        required = repeats.get((str(dataset), str(features)), 0)
+        if fewer := list(rows.loc[rows["seed"] < required, "attention"]):
+            means = f"the published values are means over {required} seeds"
+            yield f"lstf {dataset} {features}: {means}; fewer: {listed(fewer)}"
 
 
 def _unpublished_data(results: pd.DataFrame) -> Iterator[str]:

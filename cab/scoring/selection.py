@@ -30,13 +30,7 @@ def select(
 ) -> pd.DataFrame:
     """Return the rows of ``results`` with the given names, ignoring case; None selects all.
 
-    Args:
-        results: table returned by :func:`cab.load_results`.
-        preset: name of a preset.
-        patterns: names of patterns.
-        tasks: names of tasks.
-        datasets: names of data sets.
-        latest: select only the newest version of each task.
+    With ``latest``, only the newest version of each task is selected.
 
     Raises:
         ValueError: no result has a given name.
@@ -45,12 +39,12 @@ def select(
     for column, names in chosen.items():
         if not names:
             continue
-        present = results[column].str.lower()
+        lower = results[column].str.lower()
         for name in names:
-            if not (present == name.lower()).any():
-                there = ", ".join(sorted(results[column].unique())) or "none"
-                raise UserError(f"no result has {column} '{name}' (available: {there})")
-        results = results[present.isin([name.lower() for name in names])]
+            if name.lower() not in set(lower):
+                available = ", ".join(sorted(results[column].unique())) or "none"
+                raise UserError(f"no result has {column} '{name}' (available: {available})")
+        results = results[lower.isin([name.lower() for name in names])]
     if latest:
         results = results[results["task_version"] == results.groupby("task")["task_version"].transform("max")]
     return results
@@ -69,8 +63,7 @@ def comparable(results: pd.DataFrame) -> pd.DataFrame:
     about attentions trained with different settings.
 
     Raises:
-        ValueError: no results; several presets; real and synthetic data; different data under one name; several
-            versions of a task; two results for one cell and seed; a metric with contradictory directions.
+        ValueError: the results are not comparable.
     """
     results = rows_in_index(results)
     if not results["primary"].any():
@@ -100,20 +93,19 @@ def _warn_about_settings(table: pd.DataFrame) -> None:
         different = rows.drop_duplicates("settings")
         if len(different) > 1:
             configs = [_flat(json.loads(text)) for text in different["settings"]]
-            differing = [name for name in configs[0] if any(c.get(name) != configs[0][name] for c in configs)]
-            shown = "; ".join(
-                f"{attention}: {', '.join(f'{name}={config.get(name)}' for name in differing[:4])}"
+            differing = [name for name in configs[0] if any(c.get(name) != configs[0][name] for c in configs)][:4]
+            shown = [
+                f"{attention}: {', '.join(f'{name}={config.get(name)}' for name in differing)}"
                 for attention, config in zip(different["attention"], configs, strict=True)
-            )
-            where = " ".join(str(name) for name in names if name)
-            log.warning("%s: compared attentions have different settings: %s", where, shown)
+            ]
+            place = " ".join(str(name) for name in names if name)
+            log.warning("%s: compared attentions have different settings: %s", place, "; ".join(shown))
 
 
 def _settings(record: Record) -> str:
     """Return the settings that compared attentions should share, as JSON."""
-    shared: dict[str, Any] = {
-        name: record.config.get(name) for name in ("task", "backbone", "trainer", "other_attention")
-    }
+    groups = ("task", "backbone", "trainer", "other_attention")
+    shared: dict[str, Any] = {name: record.config.get(name) for name in groups}
     if isinstance(shared["trainer"], Mapping):
         size = Origin.of_record(record).micro_batch_size
         shared["trainer"] = measured(shared["trainer"]) | {"micro_batch_size": size}
@@ -127,8 +119,8 @@ def data_ranks(results: pd.DataFrame) -> pd.Series:
     """
     import pandas as pd
 
-    known = {id(record): _data(record) for record in results["record"]}
-    data = [known[id(record)] for record in results["record"]]
+    of_record = {id(record): _data(record) for record in results["record"]}
+    data = [of_record[id(record)] for record in results["record"]]
     places = [tuple(map(str.lower, place)) for place in zip(*(results[name] for name in COMPARISON_KEY), strict=True)]
     runs: dict[tuple[str, ...], Counter[str]] = {}
     for place, text, _ in set(zip(places, data, results["file"], strict=True)):
@@ -143,21 +135,20 @@ def data_ranks(results: pd.DataFrame) -> pd.Series:
 
 def other_data(results: pd.DataFrame, ranks: pd.Series, rank: int) -> str:
     """Describe how the data of ``rank`` differ from those of most runs, with an example file of each."""
-    first = results[ranks == rank].iloc[0]
-    same_place = results[[*COMPARISON_KEY]].apply(lambda names: names.str.lower())
-    here = (same_place == [first[name].lower() for name in COMPARISON_KEY]).all(axis=1)
-    usual = next(row for _, row in results[here & (ranks == 0)].iterrows() if _data(row["record"]))
-    one, other = _flat(usual["record"].data), _flat(first["record"].data)
-    names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
-    shown = ", ".join(f"{name} is {one.get(name)!s:.40} and {other.get(name)!s:.40}" for name in names[:2])
-    place = " ".join(first[name] for name in COMPARISON_KEY if first[name])
-    return f"{place}: {shown} ({usual['file']} and {first['file']})"
+    example = results[ranks == rank].iloc[0]
+    places = results[[*COMPARISON_KEY]].apply(lambda names: names.str.lower())
+    same_place = (places == [example[name].lower() for name in COMPARISON_KEY]).all(axis=1)
+    usual = next(row for _, row in results[same_place & (ranks == 0)].iterrows() if _data(row["record"]))
+    changes = _changes(usual["record"].data, example["record"].data)
+    shown = ", ".join(f"{name} is {one!s:.40} and {other!s:.40}" for name, one, other in changes[:2])
+    place = " ".join(example[name] for name in COMPARISON_KEY if example[name])
+    return f"{place}: {shown} ({usual['file']} and {example['file']})"
 
 
 def _data(record: Any) -> str:
     """Return the identity of the data of a run with a score as JSON, or an empty string."""
-    known = isinstance(record, Record) and record.status is Status.FINISHED
-    return json.dumps(record.data, sort_keys=True) if known else ""
+    has_score = isinstance(record, Record) and record.status is Status.FINISHED
+    return json.dumps(record.data, sort_keys=True) if has_score else ""
 
 
 def is_synthetic(results: pd.DataFrame) -> pd.Series:
@@ -166,8 +157,8 @@ def is_synthetic(results: pd.DataFrame) -> pd.Series:
 
 
 def _unify_case(names: pd.Series) -> pd.Series:
-    first: dict[str, str] = {}
-    return names.map({name: first.setdefault(name.lower(), name) for name in names.unique()})
+    spelling: dict[str, str] = {}
+    return names.map({name: spelling.setdefault(name.lower(), name) for name in names.unique()})
 
 
 def _refuse_mixtures(results: pd.DataFrame) -> None:
@@ -193,9 +184,9 @@ def _refuse_mixtures(results: pd.DataFrame) -> None:
     for task, versions in results.groupby(results["task"].str.lower())["task_version"]:
         if versions.nunique() > 1:
             files = results.loc[versions.index].groupby("task_version")["file"].first()
-            found = ", ".join(f"{version} ({file})" for version, file in files.items())
+            listed = ", ".join(f"{version} ({file})" for version, file in files.items())
             raise UserError(
-                f"results of task '{task}' are from different versions and not comparable: {found}. "
+                f"results of task '{task}' are from different versions and not comparable: {listed}. "
                 "Select the newest with --latest-version, and rerun the other cells"
             )
 
@@ -203,31 +194,26 @@ def _refuse_mixtures(results: pd.DataFrame) -> None:
 def _without_duplicates(table: pd.DataFrame) -> pd.DataFrame:
     """Drop copies of a record; raises UserError for different results of the same cell and seed."""
     key = [*CELL, "metric"]
-    twice = table.duplicated(key, keep=False)
-    if not twice.any():
+    is_copy = table.duplicated([*key, "hash", "value"]) & (table["hash"] != "")
+    table = table[~is_copy]
+    repeated = table[table.duplicated(key, keep=False)]
+    if repeated.empty:
         return table
-    copy = table.duplicated([*key, "hash", "value"]) & (table["hash"] != "")
-    table = table[~copy]
-    again = table[table.duplicated(key, keep=False)]
-    if again.empty:
-        return table
-    first, second = again[(again[key] == again.iloc[0][key]).all(axis=1)].head(2).to_dict("records")
-    cell = " ".join(f"{name}={first[name]}" for name in CELL if first[name] != "")
-    files = first["file"] if first["file"] == second["file"] else f"{first['file']} and {second['file']}"
+    one, other = repeated[(repeated[key] == repeated.iloc[0][key]).all(axis=1)].head(2).to_dict("records")
+    cell = " ".join(f"{name}={one[name]}" for name in CELL if one[name] != "")
+    files = " and ".join(dict.fromkeys([one["file"], other["file"]]))
+    changes = _changes(one["record"].config, other["record"].config) if one["record"] and other["record"] else []
+    shown = ", ".join(f"{name} is {before} and {after}" for name, before, after in changes[:4])
     raise UserError(
-        f"two results for one cell ({cell}, metric {first['metric']}): {files}{_difference(first, second)}. "
+        f"two results for one cell ({cell}, metric {one['metric']}): {files}{shown and f'; {shown}'}. "
         "Remove one, or score them separately"
     )
 
 
-def _difference(first: Mapping[Any, Any], second: Mapping[Any, Any]) -> str:
-    """Describe the differences between the configurations of two records."""
-    if not (first["record"] and second["record"]):
-        return ""
-    one, other = _flat(first["record"].config), _flat(second["record"].config)
-    names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
-    shown = ", ".join(f"{name} is {one.get(name)} and {other.get(name)}" for name in names[:4])
-    return f"; {shown}" if shown else ""
+def _changes(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Return the names of nested mappings whose values differ, with both values."""
+    one, other = _flat(one), _flat(other)
+    return [(name, one.get(name), other.get(name)) for name in {**one, **other} if one.get(name) != other.get(name)]
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -56,8 +56,8 @@ class Estimate:
             return self.value, self.value
         if not self.is_known:
             return math.nan, math.nan
-        reach = student_quantile(self.degrees, confidence) * math.sqrt(self.variance)
-        return self.value - reach, self.value + reach
+        half_width = student_quantile(self.degrees, confidence) * math.sqrt(self.variance)
+        return self.value - half_width, self.value + half_width
 
     @property
     def p_value(self) -> float:
@@ -84,13 +84,13 @@ def student_quantile(degrees: float, confidence: float = CONFIDENCE) -> float:
 
 def weighted_sum(terms: Iterable[tuple[float, Estimate]]) -> Estimate:
     """Return the sum of independent estimates times weights, with Satterthwaite's degrees of freedom."""
-    value = variance = spread = 0.0
-    for weight, part in terms:
-        own = weight**2 * part.variance
-        value += weight * part.value
-        variance += own
-        spread += own**2 / part.degrees if part.degrees else math.nan
-    return Estimate(value, variance, variance**2 / spread if spread else math.inf)
+    value = variance = denominator = 0.0
+    for weight, term in terms:
+        weighted_variance = weight**2 * term.variance
+        value += weight * term.value
+        variance += weighted_variance
+        denominator += weighted_variance**2 / term.degrees if term.degrees else math.nan
+    return Estimate(value, variance, variance**2 / denominator if denominator else math.inf)
 
 
 def difference(one: Estimate, other: Estimate) -> Estimate:
@@ -131,9 +131,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values adjusted for their number by Holm's step-down procedure (Holm 1979)."""
     adjusted = [0.0] * len(p_values)
     largest = 0.0
-    for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
-        adjusted[place] = largest
+    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        adjusted[index] = largest
     return adjusted
 
 
@@ -144,8 +144,8 @@ def judge(family: Mapping[Pair, Contrast], *, level: float = 1 - CONFIDENCE) -> 
     of at least the margin. ``equivalent`` requires an equivalence test within :data:`MARGIN` points. The probability
     that a family contains any false ``better`` or ``worse`` is at most ``level``.
     """
-    known = {pair: contrast for pair, contrast in family.items() if contrast.tested.is_known}
-    adjusted = dict(zip(known, holm([contrast.tested.p_value for contrast in known.values()]), strict=True))
+    p_values = {pair: contrast.tested.p_value for pair, contrast in family.items() if contrast.tested.is_known}
+    adjusted = dict(zip(p_values, holm([*p_values.values()]), strict=True))
     return {pair: _verdict(contrast, adjusted.get(pair), level) for pair, contrast in family.items()}
 
 
@@ -161,12 +161,8 @@ def _verdict(contrast: Contrast, p_value: float | None, level: float) -> Verdict
 
 def rank_range(name: str, verdicts: Mapping[tuple[str, str], Verdict]) -> tuple[int, int]:
     """Return the best and the worst rank of an attention that its verdicts leave open."""
-    own = [
-        verdict if one == name else verdict.reverse
-        for (one, other), verdict in verdicts.items()
-        if name in (one, other)
-    ]
-    return 1 + own.count(Verdict.WORSE), 1 + len(own) - own.count(Verdict.BETTER)
+    on_it = [verdict if pair[0] == name else verdict.reverse for pair, verdict in verdicts.items() if name in pair]
+    return 1 + on_it.count(Verdict.WORSE), 1 + len(on_it) - on_it.count(Verdict.BETTER)
 
 
 def correlation_interval(r: float, size: int, *, ranks: bool) -> tuple[float, float]:
@@ -179,6 +175,6 @@ def correlation_interval(r: float, size: int, *, ranks: bool) -> tuple[float, fl
     """
     if size < 4 or abs(r) >= 1:
         return math.nan, math.nan
-    reach = statistics.NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
-    reach *= math.sqrt((1 + r * r / 2 if ranks else 1) / (size - 3))
-    return math.tanh(math.atanh(r) - reach), math.tanh(math.atanh(r) + reach)
+    half_width = statistics.NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+    half_width *= math.sqrt((1 + r * r / 2 if ranks else 1) / (size - 3))
+    return math.tanh(math.atanh(r) - half_width), math.tanh(math.atanh(r) + half_width)
