@@ -86,7 +86,7 @@ class SuiteCell:
 
     @functools.cached_property
     def option_values(self) -> dict[tuple[str, str], Any]:
-        """Return the values of ``options`` by group and name."""
+        """Values of ``options`` by group and name."""
         texts = dict(option.split("=") for option in self.options.split())
         return {(*path.split("."),): yaml.safe_load(text) for path, text in texts.items()}  # type: ignore[misc]
 
@@ -164,21 +164,20 @@ def write_anchors(records: Iterable[Record], path: Path = ANCHORS_FILE) -> int:
     Raises:
         ValueError: there are none, or a cell has anchors with different data.
     """
-    runs: dict[Key, dict[tuple[int, int], Record]] = {cell.key: {} for cell in suite_cells()}
     cells = {cell.key: cell for cell in suite_cells()}
+    runs: dict[Key, dict[tuple[int, int], Record]] = {key: {} for key in cells}
     for record in with_program_names(records):
-        cell, attention = cells.get(record_key(record)), str(record.cell["attention"])
-        if cell and cell.includes(record) and attention in ANCHORS and record.status is Status.FINISHED:
-            runs[cell.key][ANCHORS.index(attention), int(record.cell["seed"])] = record
+        key, attention = record_key(record), str(record.cell["attention"])
+        if attention in ANCHORS and record.status is Status.FINISHED and key in cells and cells[key].includes(record):
+            runs[key][ANCHORS.index(attention), int(record.cell["seed"])] = record
     rows = []
     for key, anchors in runs.items():
-        if len({attention for attention, _ in anchors}) < len(ANCHORS):
+        if len({rank for rank, _ in anchors}) < len(ANCHORS):
             continue
         if len({data_hash(record) for record in anchors.values()}) > 1:
-            raise UserError(
-                f"the anchors of {cells[key]} are of different data; pass a folder with results of one version"
-            )
-        for (rank, seed), record in sorted(anchors.items(), key=lambda item: item[0]):
+            raise UserError(f"the anchors of {cells[key]} are of different data; pass results of one version only")
+        for rank, seed in sorted(anchors):
+            record = anchors[rank, seed]
             numbers = repr(cells[key].value(record)), _validation(record), record.cost.steps_to_solve
             rows.append((VERSION, *key, data_hash(record), ANCHORS[rank], seed, *numbers))
     if not rows:
@@ -250,10 +249,8 @@ class CellResults:
         elif self.anchors and self.anchors.data != data_hash(record):
             self.left_out[attention] = f"seed {seed} has other data or another task version than the suite's anchors"
         else:
-            for name, metrics in record.baselines.items():
-                value = metrics.get(self.cell.metric)
-                if value is not None:
-                    self.baselines[name] = value
+            values = {name: metrics.get(self.cell.metric) for name, metrics in record.baselines.items()}
+            self.baselines |= {name: value for name, value in values.items() if value is not None}
             if attention not in ANCHORS:
                 other = self.runs.setdefault(attention, {}).setdefault(seed, record)
                 if self.cell.value(other) != self.cell.value(record):

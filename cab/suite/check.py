@@ -53,14 +53,14 @@ class CellCheck:
     """
 
     cell: SuiteCell
-    attentions: int
-    gap: Estimate | None
-    different: float | None
-    graded: float | None
-    compared: frozenset[str]
-    worse_than_softmax: frozenset[str]
-    failures: tuple[str, ...]
-    flaws: tuple[str, ...] | None
+    attentions: int = 0
+    gap: Estimate | None = None
+    different: float | None = None
+    graded: float | None = None
+    compared: frozenset[str] = frozenset()
+    worse_than_softmax: frozenset[str] = frozenset()
+    failures: tuple[str, ...] = ()
+    flaws: tuple[str, ...] | None = None
     unknown: str = ""
 
     @property
@@ -73,7 +73,7 @@ def check_cell(results: CellResults) -> CellCheck:
     """Validate one cell."""
     scored = {name: gain for name, gain in cell_gains(results).items() if not name.endswith(TUNED)}
     shares = [gain.estimate.value for name, gain in scored.items() if name not in ANCHORS]
-    graded = _share([5 <= share <= 95 for share in shares]) if len(shares) >= MIN_ATTENTIONS else None
+    graded = statistics.fmean(5 <= share <= 95 for share in shares) if len(shares) >= MIN_ATTENTIONS else None
     gains = {name: gain for name, gain in scored.items() if gain.estimate.is_known}
     if not set(ANCHORS) <= gains.keys():
         unknown = f"no anchors with two seeds of {' and '.join(ANCHORS)}"
@@ -84,26 +84,24 @@ def check_cell(results: CellResults) -> CellCheck:
     else:
         unknown = ""
     if unknown:
-        nothing: frozenset[str] = frozenset()
-        return CellCheck(results.cell, 0, None, None, graded, nothing, nothing, (), _flaws(None, graded), unknown)
-    expected = {
-        name: contrast([(gains[SOFTMAX], gains[name])]) for name in (WINDOWED, *BOUNDED_STATES) if name in gains
-    }
-    worse = frozenset(name for name, verdict in judge(expected).items() if verdict is Verdict.BETTER)
+        return CellCheck(results.cell, graded=graded, flaws=_flaws(None, graded), unknown=unknown)
+    compared = [name for name in (WINDOWED, *BOUNDED_STATES) if name in gains]
+    verdicts = judge({name: contrast([(gains[SOFTMAX], gains[name])]) for name in compared})
+    worse = frozenset(name for name, verdict in verdicts.items() if verdict is Verdict.BETTER)
     others = gains.keys() - set(ANCHORS)
     gap = _gap(results, gains)
     pairs = itertools.combinations([gain for name, gain in gains.items() if name != NO_ATTENTION], 2)
-    different = _share([_differ(*pair) for pair in pairs]) if len(others) >= MIN_ATTENTIONS else None
+    different = statistics.fmean(_differ(*pair) for pair in pairs) if len(others) >= MIN_ATTENTIONS else None
     return CellCheck(
         results.cell,
-        len(others),
-        gap,
-        different,
-        graded,
-        frozenset(expected),
-        worse,
-        tuple(_failures(results, gains, gap, worse)),
-        _flaws(different, graded),
+        attentions=len(others),
+        gap=gap,
+        different=different,
+        graded=graded,
+        compared=frozenset(compared),
+        worse_than_softmax=worse,
+        failures=tuple(_failures(results, gains, gap, worse)),
+        flaws=_flaws(different, graded),
     )
 
 
@@ -114,11 +112,10 @@ def _differ(one: CellGain, other: CellGain) -> bool:
 
 def _gap(results: CellResults, gains: dict[str, CellGain]) -> Estimate:
     """Return what removing attention loses, relative to the range from the trivial baseline to the best attention."""
-    trivial = results.baselines[results.cell.trivial_baseline]
-    softmax, without = (
-        statistics.fmean(results.cell.scaled(value) for value in results.values(name)) for name in ANCHORS
-    )
-    lowest = 100 * (results.cell.scaled(trivial) - without) / (softmax - without)
+    cell = results.cell
+    trivial = cell.scaled(results.baselines[cell.trivial_baseline])
+    softmax, without = (statistics.fmean(map(cell.scaled, results.values(name))) for name in ANCHORS)
+    lowest = 100 * (trivial - without) / (softmax - without)
     best = max(gain.estimate.value for gain in gains.values())
     weight = 1 / (best - lowest)
     return weighted_sum([(weight, gains[SOFTMAX].estimate), (-weight, gains[NO_ATTENTION].estimate)])
@@ -126,14 +123,15 @@ def _gap(results: CellResults, gains: dict[str, CellGain]) -> Estimate:
 
 def _failures(results: CellResults, gains: dict[str, CellGain], gap: Estimate, worse: frozenset[str]) -> list[str]:
     cell, failures = results.cell, []
-    if gap.interval()[0] < MIN_GAP:
+    low, _ = gap.interval()
+    if low < MIN_GAP:
         failures.append(
             f"removing attention loses {gap.value:.0%} of the range from trivial to best, with a lower bound of "
-            f"{gap.interval()[0]:.0%} (minimum {MIN_GAP:.0%})"
+            f"{low:.0%} (minimum {MIN_GAP:.0%})"
         )
-    bound = results.baselines.get(cell.memory_bounded_baseline)
-    is_error = gains[SOFTMAX].mean < gains[NO_ATTENTION].mean
-    if bound is not None and (gains[SOFTMAX].mean >= bound if is_error else gains[SOFTMAX].mean <= bound):
+    bound, softmax = results.baselines.get(cell.memory_bounded_baseline), gains[SOFTMAX].mean
+    is_error = softmax < gains[NO_ATTENTION].mean
+    if bound is not None and (softmax >= bound if is_error else softmax <= bound):
         failures.append(f"{SOFTMAX} does not exceed {cell.memory_bounded_baseline}")
     if cell.long_memory and WINDOWED in gains and WINDOWED not in worse:
         failures.append(f"{WINDOWED} is not significantly worse than {SOFTMAX}")
@@ -151,36 +149,20 @@ def _flaws(different: float | None, graded: float | None) -> tuple[str, ...] | N
     return tuple(flaws)
 
 
-def _share(values: Sequence[bool]) -> float:
-    return sum(values) / len(values) if values else 0.0
-
-
 def check_suite(checks: Sequence[CellCheck]) -> list[str]:
     """Report missing evidence in the suite: causal cells in which a window and a constant-size state are worse.
 
     It is not missing if none of these attentions has several seeds.
     """
     lacking = []
-    causal = [check for check in checks if check.cell.pattern in ("CS", "CC")]
-    tested, worse = _compared(causal)
-    if WINDOWED in tested - worse:
-        lacking.append(f"no causal cell in which {WINDOWED} is significantly worse than {SOFTMAX}")
-    for pattern in ("CS", "CC"):
-        tested, worse = _compared([check for check in causal if check.cell.pattern == pattern])
-        if not tested.isdisjoint(BOUNDED_STATES) and worse.isdisjoint(BOUNDED_STATES):
-            lacking.append(
-                f"no cell of pattern {pattern} in which a constant-size state is significantly worse than {SOFTMAX}"
-            )
+    causal = ("causal cell", ("CS", "CC"), WINDOWED, {WINDOWED})
+    states = [(f"cell of pattern {p}", (p,), "a constant-size state", {*BOUNDED_STATES}) for p in ("CS", "CC")]
+    for cells, patterns, description, names in (causal, *states):
+        chosen = [check for check in checks if check.cell.pattern in patterns]
+        compared = any(names & check.compared for check in chosen)
+        if compared and not any(names & check.worse_than_softmax for check in chosen):
+            lacking.append(f"no {cells} in which {description} is significantly worse than {SOFTMAX}")
     return lacking
-
-
-def _compared(checks: Sequence[CellCheck]) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the attentions that any check compares with softmax attention, and those that are worse in any."""
-    nothing: frozenset[str] = frozenset()
-    return (
-        nothing.union(*(check.compared for check in checks)),
-        nothing.union(*(check.worse_than_softmax for check in checks)),
-    )
 
 
 @functools.cache
@@ -196,16 +178,13 @@ def invalid_cells(reference: tuple[Path, ...] = REFERENCE_DIRS) -> dict[Key, str
 def without_invalid_cells(results: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """Exclude the metrics of cells that do not measure attention from every index, and return one line per cell.
 
-    Args:
-        results: table returned by :func:`cab.load_results`; only results of the suite are changed.
-
     Raises:
         ValueError: no other cell is left.
     """
     lines = []
     datasets = {cell.key: cell.dataset for cell in suite_cells()}
+    columns = ["preset", "dataset", "task", "backbone", "pattern"]
     for key, reason in invalid_cells().items():
-        columns = ["preset", "dataset", "task", "backbone", "pattern"]
         in_cell = (results[columns] == [PRESET, datasets[key], *key]).all(axis=1)
         if in_cell.any():
             results = results.assign(primary=results["primary"].astype(bool) & ~in_cell)

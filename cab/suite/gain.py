@@ -11,6 +11,7 @@ import dataclasses
 import itertools
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -72,8 +73,9 @@ def cell_gains(results: CellResults) -> dict[str, CellGain]:
     gains = gains_of(results.cell, anchors, {name: results.values(name) for name in results.runs})
     for name, gain in gains.items():
         runs = list(results.runs.get(name, {}).values())
-        solved = (run.cost.steps_to_solve for run in runs)
-        steps = [count for count in solved if count is not None] if runs else anchors.steps.get(name, [])
+        steps: Sequence[float] = anchors.steps.get(name, [])
+        if runs:
+            steps = [run.cost.steps_to_solve for run in runs if run.cost.steps_to_solve is not None]
         tuning = runs[0].config.get("tuning") if runs else None  # the seeds of a cell have one grid
         gains[name] = dataclasses.replace(
             gain,
@@ -98,12 +100,11 @@ def gains_of(cell: SuiteCell, anchors: Anchors, values: Mapping[str, Sequence[fl
         if name in ANCHORS:
             total = Estimate({SOFTMAX: 100.0, NO_ATTENTION: 0.0}[name], 0.0, math.inf)
         else:  # by the delta method
-            parts = ((1.0, name), (share, SOFTMAX), (1 - share, NO_ATTENTION))
-            total = weighted_sum((weight, estimates[part]) for weight, part in parts)
+            weights = {name: 1.0, SOFTMAX: share, NO_ATTENTION: 1 - share}
+            total = weighted_sum((weight, estimates[other]) for other, weight in weights.items())
             total = dataclasses.replace(total, value=estimates[name].value)
-        error = None
-        if is_error and min(metric) > 0:
-            error = Estimate.of([math.log(value) - log_softmax for value in metric])
+        has_error = is_error and min(metric) > 0
+        error = Estimate.of([math.log(value) - log_softmax for value in metric]) if has_error else None
         gains[name] = CellGain(cell, name, points[name], estimates[name], total, error, statistics.fmean(metric))
     return gains
 
@@ -136,8 +137,7 @@ class PatternGain:
             return None
         weights = task_weights(gain.cell for gain in self.cells)
         total = weighted_sum((weights[gain.cell.key], gain.total) for gain in self.cells)
-        value = sum(weights[gain.cell.key] * gain.retained for gain in self.cells)
-        return Estimate(value, total.variance, total.degrees)
+        return dataclasses.replace(total, value=sum(weights[gain.cell.key] * gain.retained for gain in self.cells))
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -178,9 +178,9 @@ class PatternGain:
 
 def task_weights(cells: Iterable[SuiteCell]) -> dict[Key, float]:
     """Return the weight of each cell in the mean over tasks of the mean over cells."""
-    cells = list(cells)
-    tasks = [cell.task for cell in cells]
-    return {cell.key: 1 / len(set(tasks)) / tasks.count(cell.task) for cell in cells}
+    tasks = {cell.key: cell.task for cell in cells}
+    counts = Counter(tasks.values())
+    return {key: 1 / len(counts) / counts[task] for key, task in tasks.items()}
 
 
 @dataclass(frozen=True)
@@ -198,8 +198,7 @@ class SuiteGains:
 
     def common(self, keys: Sequence[Key]) -> dict[str, list[CellGain]]:
         """Return the results of every attention in the given cells."""
-        names = dict.fromkeys(name for key in keys for name in self.cells[key])
-        return {name: [self.cells[key][name] for key in keys if name in self.cells[key]] for name in names}
+        return _by_attention(self.cells, keys)
 
     def verdicts(self, pattern: str) -> dict[tuple[str, str], Verdict]:
         """Return the verdicts on all pairs of attentions in the core cells of a pattern; see :func:`compare`."""
@@ -215,16 +214,19 @@ def suite_gains(results: Sequence[CellResults], excluded: Iterable[Key] = ()) ->
     for pattern in sorted({cell.pattern for cell in core}, key=pattern_rank):
         keys = [cell.key for cell in core if cell.pattern == pattern]
         verified = _verified(results, pattern)
-        gains = []
-        for name in dict.fromkeys(name for key in keys for name in cells[key]):
-            in_cells = tuple(cells[key][name] for key in keys if name in cells[key])
-            gains.append(PatternGain(pattern, name, verified.get(name, "yes"), in_cells, len(keys)))
-        patterns[pattern] = {gain.attention: gain for gain in sorted(gains, key=_order)}
+        gains = [
+            PatternGain(pattern, name, verified.get(name, "yes"), tuple(in_cells), len(keys))
+            for name, in_cells in _by_attention(cells, keys).items()
+        ]
+        gains.sort(key=lambda gain: (-len(gain.cells), -gain.estimate.value if gain.estimate else 0.0, gain.attention))
+        patterns[pattern] = {gain.attention: gain for gain in gains}
     return SuiteGains(cells, patterns)
 
 
-def _order(gain: PatternGain) -> tuple[float, float, str]:
-    return -len(gain.cells), -gain.estimate.value if gain.estimate else 0.0, gain.attention
+def _by_attention(cells: Mapping[Key, Mapping[str, CellGain]], keys: Sequence[Key]) -> dict[str, list[CellGain]]:
+    """Return the results of every attention in the given cells."""
+    names = dict.fromkeys(name for key in keys for name in cells[key])
+    return {name: [cells[key][name] for key in keys if name in cells[key]] for name in names}
 
 
 def _verified(results: Iterable[CellResults], pattern: str) -> dict[str, str]:
@@ -245,39 +247,34 @@ def compare(gains: Mapping[str, Sequence[CellGain]]) -> dict[tuple[str, str], Ve
     :func:`cab.scoring.statistics.judge`). Each is tested at half of the 5%, so the probability of any false verdict
     is at most 5%. Pairs with a tuned attention are judged on their own, with another 5%, so verdicts on the fixed
     recipe do not depend on them.
-
-    Args:
-        gains: results of each attention in the compared cells.
     """
-    contrasts: dict[tuple[str, str], Contrast] = {}
+    verdicts: dict[tuple[str, str], Verdict] = {}  # in the order of the pairs
     families: dict[tuple[bool, bool], dict[tuple[str, str], Contrast]] = {}
     for pair in itertools.combinations(gains, 2):
-        common = [(a, b) for a in gains[pair[0]] for b in gains[pair[1]] if a.cell == b.cell]
+        common = [(one, other) for one in gains[pair[0]] for other in gains[pair[1]] if one.cell == other.cell]
         if common:
-            contrasts[pair] = contrast(common)
+            verdicts[pair] = Verdict.UNDECIDED
             family = not set(ANCHORS).isdisjoint(pair), any(name.endswith(TUNED) for name in pair)
-            families.setdefault(family, {})[pair] = contrasts[pair]
-    verdicts: dict[tuple[str, str], Verdict] = {}
+            families.setdefault(family, {})[pair] = contrast(common)
     for members in families.values():
         verdicts |= judge(members, level=(1 - CONFIDENCE) / 2)
-    return {pair: verdicts[pair] for pair in contrasts}
+    return verdicts
 
 
 def contrast(common: Sequence[tuple[CellGain, CellGain]]) -> Contrast:
-    """Return what is tested of two attentions in their common cells.
+    """Return what is tested of two attentions in their common cells; positive values favor the first.
 
     Where both are at the ceiling in every cell, K cannot separate them. If all these cells are judged by an error, the
     errors are compared.
     """
     weights = task_weights(one.cell for one, _ in common)
-    spread = weighted_sum((weights[a.cell.key], difference(a.estimate, b.estimate)) for a, b in common)
-    value = sum(weights[a.cell.key] * (a.retained - b.retained) for a, b in common)
-    points = Estimate(value, spread.variance, spread.degrees)
-    log_ratios = [  # of the second error to the first, so that positive values favor the first
-        (weights[one.cell.key], difference(other.error, one.error))
+    unclipped = weighted_sum((weights[one.cell.key], difference(one.estimate, other.estimate)) for one, other in common)
+    value = sum(weights[one.cell.key] * (one.retained - other.retained) for one, other in common)
+    points = dataclasses.replace(unclipped, value=value)
+    if not all(gain.is_at_ceiling and gain.error for pair in common for gain in pair):
+        return Contrast(points, MARGIN, points)
+    log_error_ratio = weighted_sum(
+        (weights[one.cell.key], difference(other.error, one.error))  # type: ignore[arg-type]
         for one, other in common
-        if one.error and other.error
-    ]
-    if len(log_ratios) == len(common) and all(gain.is_at_ceiling for pair in common for gain in pair):
-        return Contrast(weighted_sum(log_ratios), math.log1p(MARGIN / 100), points)
-    return Contrast(points, MARGIN, points)
+    )
+    return Contrast(log_error_ratio, math.log1p(MARGIN / 100), points)

@@ -45,20 +45,20 @@ def suite_sweeps(overrides: Sequence[str]) -> list[list[str]] | None:
         UserError: the suite or a part of it does not exist, the overrides set data set or preset, or they lack an
             attention.
     """
-    given = dict(override.partition("=")[::2] for override in overrides)
-    if "suite" not in given:
+    values = dict(override.partition("=")[::2] for override in overrides)
+    if "suite" not in values:
         return None
-    suite = given.pop("suite")
+    suite = values["suite"]
     if suite not in SUITES:
         raise unknown_name("suite", suite, SUITES)
-    for key in sorted(given.keys() & {"dataset", "preset"}):
+    for key in sorted(values.keys() & {"dataset", "preset"}):
         raise UserError(f"suite={suite} sets the {key}; remove {key}=")
-    if "attention" not in given:
+    if "attention" not in values:
         raise UserError(f"suite={suite} requires an attention; run `cab run suite={suite} attention=NAME`")
-    parts = {name: given[name] for name in PARTS if name in given}
-    rest = [override for override in overrides if override.partition("=")[0] not in ("suite", "tune", *PARTS)]
-    rest += [] if "seed" in given else ["seed=1,2,3"]
-    return [[*cell_overrides(cell), *rest] for cell in _chosen(suite, parts)]
+    others = _without(overrides, "suite", "tune", *PARTS)
+    others += [] if "seed" in values else ["seed=1,2,3"]
+    cells = _chosen(suite, {name: values[name] for name in PARTS if name in values})
+    return [[*cell_overrides(cell), *others] for cell in cells]
 
 
 def cell_overrides(cell: SuiteCell) -> list[str]:
@@ -68,14 +68,14 @@ def cell_overrides(cell: SuiteCell) -> list[str]:
 
 
 def _chosen(suite: str, parts: dict[str, str]) -> list[SuiteCell]:
-    """Return the cells of a suite whose task, backbone and pattern are among the given ones."""
+    """Return the cells of a suite whose task, backbone and pattern are among those of ``parts``."""
     cells = [cell for cell in suite_cells() if cell.core or suite != "core"]
     for part, text in parts.items():
         names = [LONG_NAMES.get(name, name) for name in text.split(",")]
-        known = list(dict.fromkeys(getattr(cell, part) for cell in cells))
+        available = list(dict.fromkeys(getattr(cell, part) for cell in cells))
         for name in names:
-            if name not in known:
-                raise unknown_name(f"{part} of suite={suite}", name, known)
+            if name not in available:
+                raise unknown_name(f"{part} of suite={suite}", name, available)
         cells = [cell for cell in cells if getattr(cell, part) in names]
     return cells
 
@@ -107,7 +107,7 @@ def tuned_sweeps(sweeps: Sequence[Sequence[str]]) -> list[list[str]]:
     singles = [single for single in singles if single not in tuned]
     grids = []
     for single in singles:
-        others = [override for override in single if override.partition("=")[0] not in ("seed", "results_dir")]
+        others = _without(single, "seed", "results_dir")
         rate = compose([*others, f"seed={SEED}"])["trainer"]["learning_rate"]
         rates = ",".join(f"{rate * factor:.6g}" for factor in FACTORS)
         folder = Path(_value(single, "results_dir") or run_defaults()["results_dir"]) / FOLDER
@@ -126,8 +126,7 @@ def chosen_rate(grid: Sequence[Mapping[str, Any]]) -> float:
     """Return the learning rate that solves the cell first, or else the one with the lowest validation loss."""
     finished = [row for row in grid if row["status"] == Status.FINISHED]
     best = min(finished, key=lambda row: (row["steps_to_solve"] or math.inf, row["validation"]))
-    rate: float = best["learning_rate"]
-    return rate
+    return float(best["learning_rate"])
 
 
 def usable_rates(grid: Sequence[Mapping[str, Any]], anchors: Anchors) -> int | None:
@@ -151,21 +150,23 @@ def _singles(sweep: Sequence[str]) -> list[list[str]]:
     for override in OverridesParser.create().parse_overrides(list(sweep)):
         if override.is_sweep_override() and override.key_or_group not in ("attention", "seed"):
             raise UserError(f"tune=true requires a single value of {override.key_or_group}")
-    seeds = _value(sweep, "seed").split(",")
-    if str(SEED) in seeds:
+    if str(SEED) in _value(sweep, "seed").split(","):
         raise UserError(f"seed {SEED} is that of the grid of tune=true; choose another seed")
-    others = [override for override in sweep if override.partition("=")[0] != "attention"]
-    return [[*others, f"attention={name}"] for name in _value(sweep, "attention").split(",")]
+    return [[*_without(sweep, "attention"), f"attention={name}"] for name in _value(sweep, "attention").split(",")]
 
 
 def _value(overrides: Sequence[str], key: str) -> str:
-    return next((text for name, _, text in (each.partition("=") for each in overrides) if name == key), "")
+    values = dict(override.partition("=")[::2] for override in reversed(overrides))
+    return values.get(key, "")
+
+
+def _without(overrides: Sequence[str], *keys: str) -> list[str]:
+    return [override for override in overrides if override.partition("=")[0] not in keys]
 
 
 def _is_of(record: Record, single: Sequence[str]) -> bool:
-    own = (record.config["task"]["name"], record.config["backbone"]["name"], record.config["pattern"])
-    names = (*own, record.config["attention"]["name"])
-    return names == tuple(_value(single, key) for key in ("task", "backbone", "pattern", "attention"))
+    names = {key: record.config[key]["name"] for key in ("task", "backbone", "attention")}
+    return all(_value(single, key) == name for key, name in {**names, "pattern": record.config["pattern"]}.items())
 
 
 def _row(record: Record) -> dict[str, Any]:

@@ -183,14 +183,14 @@ def _verdict(name: str, record: Record, results: Sequence[CellResults], gains: S
 
 
 def _coverage(name: str, record: Record, gain: PatternGain | None, core: Sequence[SuiteCell]) -> str:
-    pattern, target = record.cell["pattern"], _target(record)
-    have = {cell.cell for cell in gain.cells} if gain else set()
-    missing = [str(cell) for cell in core if cell not in have]
-    line = f"{name}, pattern {pattern}: {len(have)} of {len(core)} core cells"
+    pattern = record.cell["pattern"]
+    scored = {cell.cell for cell in gain.cells} if gain else set()
+    line = f"{name}, pattern {pattern}: {len(scored)} of {len(core)} core cells"
     if gain:
         line += f", at least {gain.seeds} seed{'s' * (gain.seeds != 1)} per cell"
-    if missing:
-        line += f"; no K without {', '.join(missing)} (`cab run suite=core attention={target} pattern={pattern}`)"
+    if missing := [str(cell) for cell in core if cell not in scored]:
+        command = f"cab run suite=core attention={_target(record)} pattern={pattern}"
+        line += f"; no K without {', '.join(missing)} (`{command}`)"
     return line
 
 
@@ -221,11 +221,11 @@ def _relations(name: str, verdicts: dict[tuple[str, str], Verdict], cells: dict[
 def _cell_line(cell: CellGain, results: CellResults, gains: SuiteGains) -> str:
     anchors = gains.cells[cell.cell.key]
     values = results.values(cell.attention)
-    spread = f" ± {statistics.stdev(values):.2g}" if len(values) > 1 else ""
+    deviation = f" ± {statistics.stdev(values):.2g}" if len(values) > 1 else ""
     trivial = results.baselines.get(cell.cell.trivial_baseline)
     others = [f"{name} {anchors[name].mean:.4g}" for name in ANCHORS]
     others += [f"{cell.cell.trivial_baseline} {trivial:.4g}"] if trivial is not None else []
-    line = f"{cell.cell}: {cell.cell.metric} {cell.mean:.4g}{spread} ({', '.join(others)}), K {cell_text(cell)}"
+    line = f"{cell.cell}: {cell.cell.metric} {cell.mean:.4g}{deviation} ({', '.join(others)}), K {cell_text(cell)}"
     line += f", solved in {cell.solved} of {len(cell.points)} seeds"
     if cell.steps:
         line += f", after {steps_text(cell.steps)} steps"
@@ -241,10 +241,8 @@ def _ceiling(cells: Sequence[CellGain], gains: SuiteGains) -> list[str]:
         others = [gain for name, gain in gains.cells[cell.cell.key].items() if name not in ANCHORS]
         close = sum(gain.is_at_ceiling for gain in others)
         if cell.is_at_ceiling and close > 1:
-            lines.append(
-                f"ceiling: in {cell.cell}, {close} of {len(others)} are within {MARGIN:g} points of vanilla; "
-                "K does not rank them"
-            )
+            share = f"{close} of {len(others)} are within {MARGIN:g} points of vanilla"
+            lines.append(f"ceiling: in {cell.cell}, {share}; K does not rank them")
     return lines
 
 
