@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -39,3 +40,12 @@ class Metric:
         """Return a copy with the value; None, NaN and infinity become None."""
         is_number = value is not None and math.isfinite(value)
         return dataclasses.replace(self, value=float(value) if is_number else None)  # type: ignore[arg-type]
+
+
+def mean_over_batches(sums: Iterable[tuple[float, int]]) -> float:
+    """Return the mean of a value over all batches, from its sum and its count in each."""
+    total, count = 0.0, 0
+    for batch_sum, batch_count in sums:
+        total += batch_sum
+        count += batch_count
+    return total / count

@@ -17,15 +17,26 @@ from tasks.corpus.tokens import END, PAD, Corpus
 class Blocks(Dataset[Tensor]):
     """Blocks of ``length`` tokens across lines and books, each with the preceding token (fairseq's break mode none).
 
-    Item ``i`` is [length + 1]: the last token of block i - 1 (END before the first), then block i, so every token is
-    predicted once. ``whole`` drops the incomplete block at the end.
+    An item is [length + 1]: the preceding token (END before the first), then the block, so every token is predicted
+    once.
+
+    Args:
+        corpus: the corpus.
+        part: part of the corpus.
+        length: tokens per block.
+        whole: drop the incomplete block at the end.
+        limit: use only this many tokens of the part.
+        overlap: number of tokens at the start of a block that repeat the previous block (fairseq's context window).
     """
 
-    def __init__(self, corpus: Corpus, part: str, length: int, *, whole: bool, limit: int | None = None) -> None:
-        self.corpus, self.part, self.length = corpus, part, length
+    def __init__(
+        self, corpus: Corpus, part: str, length: int, *, whole: bool = False, limit: int | None = None, overlap: int = 0
+    ) -> None:
+        self.corpus, self.part, self.length, self.step = corpus, part, length, length - overlap
         self.num_tokens = min(len(corpus.files[part]), limit or len(corpus.files[part]))
-        self._count = self.num_tokens // length if whole else -(-self.num_tokens // length)
-        if not self._count:
+        beyond_first = self.num_tokens - length
+        self._count = 1 + (beyond_first // self.step if whole else max(-(-beyond_first // self.step), 0))
+        if not self.num_tokens or not self._count:
             raise UserError(
                 f"the {part} part has {self.num_tokens:,} tokens, fewer than a block of task.block_len {length}"
             )
@@ -34,39 +45,14 @@ class Blocks(Dataset[Tensor]):
         return self._count
 
     def __getitem__(self, index: int) -> Tensor:
-        start, stop = index * self.length, min((index + 1) * self.length, self.num_tokens)
-        block = self.corpus.read(self.part, start, stop)
-        before = self.corpus.read(self.part, start - 1, start) if start else np.array([END])
-        return torch.from_numpy(np.concatenate([before, block]))
+        start = index * self.step
+        block = self.corpus.read(self.part, start, min(start + self.length, self.num_tokens))
+        preceding = self.corpus.read(self.part, start - 1, start) if start else np.array([END])
+        return torch.from_numpy(np.concatenate([preceding, block]))
 
     def __getitems__(self, indices: list[int]) -> Tensor | list[Tensor]:
         items = [self[index] for index in indices]
         return torch.stack(items) if len({len(item) for item in items}) == 1 else items
-
-
-class OverlappingBlocks(Dataset[tuple[Tensor, int]]):
-    """Blocks of ``length`` tokens, the first ``overlap`` of which repeat the previous block (fairseq's context window).
-
-    An item is the preceding token with the block, and the number of tokens at its end that no earlier block contains.
-    """
-
-    def __init__(self, corpus: Corpus, part: str, length: int, *, overlap: int) -> None:
-        self.corpus, self.part, self.length, self.overlap = corpus, part, length, overlap
-        self.num_tokens = len(corpus.files[part])
-
-    def __len__(self) -> int:
-        later = max(0, self.num_tokens - self.length)
-        return 1 + -(-later // (self.length - self.overlap))
-
-    def __getitems__(self, indices: list[int]) -> list[tuple[Tensor, int]]:
-        return [self[index] for index in indices]
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        start = index * (self.length - self.overlap)
-        block = self.corpus.read(self.part, start, min(start + self.length, self.num_tokens))
-        before = self.corpus.read(self.part, start - 1, start) if start else np.array([END])
-        tokens = torch.from_numpy(np.concatenate([before, block]))
-        return tokens, len(block) - (self.overlap if index else 0)
 
 
 class PackedLines(Dataset[Tensor]):

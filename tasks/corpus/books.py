@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from cab import UserError
 from cab.files.cache import checksums
@@ -18,154 +18,107 @@ PARTS = ("train", "validation", "test")
 WIKITEXTS = ("wikitext103", "wikitext2")
 WIKITEXT_FILES = ("wiki.{}.tokens", "wiki.{}.raw", "{}.txt")
 """Published file names, with <unk> for rare words (``tokens``) or not (``raw``), and those of PyTorch's examples."""
-LEAST_WORDS = 10
+MIN_WORDS = 10
 """Books with fewer words are skipped, with a warning that counts them."""
+COUNTS = {"train": 128, "validation": 8, "test": 8}
+"""Generated books per part."""
+GENERATOR_VERSION = 2
 
 
-class Books(ABC):
-    """Stream books one at a time; ``key`` identifies their content.
+@dataclass(frozen=True)
+class Books:
+    """Books that are read one at a time.
 
-    ``counts_line_ends``: whether per-word perplexity counts line ends as words.
+    Attributes:
+        name: name in messages.
+        key: identification of the content.
+        read: yields the text of each book of a part, one of :data:`PARTS`.
+        counts_line_ends: whether per-word perplexity counts line ends as words.
     """
 
+    name: str
     key: dict[str, Any]
-    counts_line_ends: ClassVar[bool] = False
-
-    @abstractmethod
-    def read(self, part: str) -> Iterator[str]:
-        """Yield the text of each book of ``part``, one of :data:`PARTS`."""
+    read: Callable[[str], Iterator[str]]
+    counts_line_ends: bool = False
 
     def readable(self, part: str) -> Iterator[str]:
-        """Yield :meth:`read` without books of fewer than :data:`LEAST_WORDS` words.
-
-        Raises:
-            ValueError: no book is left.
-        """
-        kept = left_out = 0
+        """Yield the books with :data:`MIN_WORDS` words or more; raise UserError if there is none."""
+        kept = skipped = 0
         for text in self.read(part):
-            if len(text[:2000].split()) < LEAST_WORDS:
-                left_out += 1
+            if len(text[:2000].split()) < MIN_WORDS:
+                skipped += 1
                 continue
             kept += 1
             yield text
-        if left_out:
-            log.warning("left out %d books of %s with fewer than %d words", left_out, part, LEAST_WORDS)
+        if skipped:
+            log.warning("left out %d books of %s with fewer than %d words", skipped, part, MIN_WORDS)
         if not kept:
-            raise UserError(f"{self}: no book of {part} has {LEAST_WORDS} words or more")
+            raise UserError(f"{self.name}: no book of {part} has {MIN_WORDS} words or more")
 
 
-class FileBooks(Books):
-    """Text files of each part, one per book."""
-
-    def __init__(self, files: dict[str, list[Path]]) -> None:
-        self.files = files
-        self.key = {part: checksums(paths) for part, paths in files.items()}
-
-    def __str__(self) -> str:
-        return str(self.files["train"][0].parent)
-
-    def read(self, part: str) -> Iterator[str]:
-        for path in self.files[part]:
-            try:
-                yield path.read_text(encoding="utf-8")
-            except UnicodeDecodeError as error:
-                raise UserError(f"{path} is not UTF-8 text: byte {error.start} cannot be read") from None
-
-
-class FolderBooks(FileBooks):
-    """``<folder>/{train,validation,test}/*.txt``, the layout of PG-19.
-
-    Raises:
-        ValueError: a part is missing or empty, or a file is not UTF-8.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        files = {part: sorted((folder / part).glob("*.txt")) for part in PARTS}
-        for part, paths in files.items():
-            if not paths:
-                from cab.data.sources import fetch_hint
-
-                raise UserError(
-                    f"no books at {folder / part}: PG-19's layout is train/, validation/ and test/ with <id>.txt; "
-                    f"{fetch_hint('pg19', folder.parent)}, or use dataset=synthetic"
-                )
-        super().__init__(files)
-
-
-class WikiText(FileBooks):
-    """The three files of WikiText-103 or WikiText-2 (Merity et al. 2017), each a book of tokenized articles.
-
-    The published word counts, which define per-word perplexity, include line ends: 217,646 in validation and 245,569 in
-    test, with blank lines and headings.
-
-    Raises:
-        ValueError: a part is missing, or a file is not UTF-8.
-    """
-
-    counts_line_ends = True
-
-    def __init__(self, name: str, data_root: Path | None) -> None:
-        from tasks.files import find_data
-
-        spellings = zip(PARTS, ("train", "valid", "test"), strict=True)
-        super().__init__(
-            {part: [find_data(name, data_root, *(file.format(x) for file in WIKITEXT_FILES))] for part, x in spellings}
-        )
-
-
-class HubBooks(Books):
-    """A data set on the Hub with a column ``text``, streamed; its revision is part of the key."""
-
-    def __init__(self, name: str) -> None:
-        from tasks.files import stream
-
-        self.name = name
-        self._parts, self.key = stream(name, {part: part for part in PARTS})
-
-    def __str__(self) -> str:
-        return self.name
-
-    def read(self, part: str) -> Iterator[str]:
-        for row in self._parts[part]:
-            yield row["text"]
-
-
-class SyntheticBooks(Books):
-    """Books that ``generate`` writes, a fixed number per part.
-
-    Args:
-        generate: returns the text of a book, which depends on its number only.
-    """
-
-    COUNTS: ClassVar[dict[str, int]] = {"train": 128, "validation": 8, "test": 8}
-    VERSION = 2
-
-    def __init__(self, generate: Callable[[int], str]) -> None:
-        self.generate = generate
-        digest = hashlib.sha256(generate(0).encode()).hexdigest()[:16]
-        self.key = {"generator": self.VERSION, "first": digest, "counts": self.COUNTS}
-
-    def __str__(self) -> str:
-        return "the generated books"
-
-    def read(self, part: str) -> Iterator[str]:
-        first = sum(self.COUNTS[before] for before in PARTS[: PARTS.index(part)])
-        for number in range(self.COUNTS[part]):
-            yield self.generate(first + number)
-
-
-def find_books(dataset: str, source: str | None, data_root: Path | None, *, synthetic: SyntheticBooks) -> Books:
-    """Find a data set's books: ``synthetic``, on the Hub if ``source`` is given, or under ``data_root``.
+def find_books(dataset: str, source: str | None, data_root: Path | None, *, generate: Callable[[int], str]) -> Books:
+    """Return generated books, a data set on the Hub if ``source`` is given, or files under ``data_root``.
 
     Raises:
         ValueError: no folder is given, or it has no books.
     """
     if dataset == "synthetic":
-        return synthetic
-    if source is not None:
-        return HubBooks(source)
-    if dataset in WIKITEXTS:
-        return WikiText(dataset, data_root)
-    from tasks.files import find_data  # generated books need no files
+        return generated_books(generate)
+    from tasks.files import find_data, stream
 
-    return FolderBooks(find_data(dataset, data_root, "train").parent)
+    if source is not None:
+        parts, key = stream(source, {part: part for part in PARTS})
+        return Books(source, key, lambda part: (row["text"] for row in parts[part]))
+    if dataset in WIKITEXTS:
+        return wikitext(dataset, data_root)
+    return folder_books(find_data(dataset, data_root, "train").parent)
+
+
+def folder_books(folder: Path) -> Books:
+    """Read ``<folder>/{train,validation,test}/*.txt``, the layout of PG-19."""
+    files = {part: sorted((folder / part).glob("*.txt")) for part in PARTS}
+    for part, paths in files.items():
+        if not paths:
+            from cab.data.sources import fetch_hint
+
+            raise UserError(
+                f"no books at {folder / part}: PG-19's layout is train/, validation/ and test/ with <id>.txt; "
+                f"{fetch_hint('pg19', folder.parent)}, or use dataset=synthetic"
+            )
+    return _book_files(files)
+
+
+def wikitext(name: str, data_root: Path | None) -> Books:
+    """Read the three files of WikiText-103 or WikiText-2 (Merity et al. 2017), each as one book.
+
+    The published word counts, which define per-word perplexity, include line ends: 217,646 in validation and 245,569 in
+    test, with blank lines and headings.
+    """
+    from tasks.files import find_data
+
+    spellings = zip(PARTS, ("train", "valid", "test"), strict=True)
+    files = {part: [find_data(name, data_root, *(file.format(x) for file in WIKITEXT_FILES))] for part, x in spellings}
+    return _book_files(files, counts_line_ends=True)
+
+
+def _book_files(files: dict[str, list[Path]], *, counts_line_ends: bool = False) -> Books:
+    def read(part: str) -> Iterator[str]:
+        for path in files[part]:
+            try:
+                yield path.read_text(encoding="utf-8")
+            except UnicodeDecodeError as error:
+                raise UserError(f"{path} is not UTF-8 text: byte {error.start} cannot be read") from None
+
+    key = {part: checksums(paths) for part, paths in files.items()}
+    return Books(str(files["train"][0].parent), key, read, counts_line_ends)
+
+
+def generated_books(generate: Callable[[int], str]) -> Books:
+    """Return :data:`COUNTS` books; ``generate`` writes one, which depends on its number only."""
+
+    def read(part: str) -> Iterator[str]:
+        start = sum(COUNTS[earlier] for earlier in PARTS[: PARTS.index(part)])
+        return map(generate, range(start, start + COUNTS[part]))
+
+    digest = hashlib.sha256(generate(0).encode()).hexdigest()[:16]
+    return Books("the generated books", {"generator": GENERATOR_VERSION, "first": digest, "counts": COUNTS}, read)

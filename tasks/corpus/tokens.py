@@ -68,7 +68,7 @@ class Corpus:
 
     @property
     def size(self) -> int:
-        """Return the number of entries of the dictionary, rounded up to a multiple of 8 as in fairseq."""
+        """Number of entries of the dictionary, rounded up to a multiple of 8 as in fairseq."""
         return -(-len(self.counts) // 8) * 8
 
     def read(self, part: str, start: int, stop: int) -> np.ndarray:
@@ -101,19 +101,15 @@ def read_corpus(books: Books, *, tokenizer: str | None, vocab_size: int) -> Corp
     """Return the corpus of the books, from the cache if available.
 
     Args:
-        tokenizer: a tokenizer.json, or a folder with one or with GPT-2's files; by default, a tokenizer of
-            ``vocab_size`` entries is trained on the training part. ``words``: every word of the training part is a
-            token.
+        books: the books.
+        tokenizer: path for :func:`tasks.bpe.read_bpe`, or ``words``; None trains a tokenizer on the training part.
+        vocab_size: number of entries of a trained tokenizer.
     """
+    training_key = {"books": books.key.get("train", books.key)}
     if tokenizer == WORDS:
-        bpe = words_of(lambda: books.readable("train"), key={"books": books.key.get("train", books.key)})
+        bpe = words_of(lambda: books.readable("train"), key=training_key)
     elif tokenizer is None:
-        bpe = trained_bpe(
-            lambda: books.readable("train"),
-            vocab_size=vocab_size,
-            special_tokens=[],
-            key={"books": books.key.get("train", books.key)},
-        )
+        bpe = trained_bpe(lambda: books.readable("train"), vocab_size=vocab_size, special_tokens=[], key=training_key)
     else:
         bpe = read_bpe(tokenizer)
     key = {"books": books.key, "tokenizer": bpe.to_str(), "version": 2}
@@ -126,8 +122,7 @@ def read_corpus(books: Books, *, tokenizer: str | None, vocab_size: int) -> Corp
     occurring = np.flatnonzero(raw_counts[:end_of_line])
     dictionary[occurring] = NUM_SPECIAL + np.arange(len(occurring))
     dictionary[end_of_line] = END
-    counts = np.zeros(NUM_SPECIAL + len(occurring), dtype=np.int64)
-    counts[NUM_SPECIAL:] = raw_counts[occurring]
+    counts = np.concatenate([np.zeros(NUM_SPECIAL, dtype=np.int64), raw_counts[occurring]])
     counts[END] = raw_counts[end_of_line]
     return Corpus(
         files=files,
@@ -167,9 +162,14 @@ def _encode(books: Books, tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def _count_unknown(file: TokenFile, dictionary: np.ndarray) -> int:
-    return sum(
-        int((dictionary[file.read(start, start + CHUNK)] == UNKNOWN).sum()) for start in range(0, len(file), CHUNK)
-    )
+    starts = range(0, len(file), CHUNK)
+    return sum(int((dictionary[file.read(start, start + CHUNK)] == UNKNOWN).sum()) for start in starts)
+
+
+def padding_or_none(tokens: Tensor) -> Tensor | None:
+    """Return the padding mask of ``tokens``; None without padding."""
+    padding = tokens == PAD
+    return padding if bool(padding.any()) else None
 
 
 def perplexity(mean: float) -> float:

@@ -96,23 +96,18 @@ def find_files(name: str, data_root: Path | None) -> dict[str, Path]:
 
 
 def read_table(path: Path, layout: Layout) -> Examples:
-    """Read the examples of a file with LF or CRLF line ends.
+    """Read the examples of a file with LF or CRLF line ends; UserError for a line that the official file lacks.
 
-    Sentences may be empty; labels may not. Every line must have the columns of the official file, except for the known
-    broken lines of some files: these are skipped, with a warning that counts them.
-
-    Raises:
-        ValueError: with the file and the line.
+    Sentences may be empty; labels may not. The known broken lines of some files are skipped, with a warning that counts
+    them.
     """
     columns = layout.columns_of(path.stem)
     lines = _lines(path)
-    first = 0
     if layout.has_header:
         _check_header(path, lines[0].split("\t"), layout, columns)
-        first = 1
     places, label = [columns.index(text) for text in layout.texts], columns.index(layout.label)
     texts, labels, short = [], [], []
-    for number, line in enumerate(lines[first:], first + 1):
+    for number, line in enumerate(lines[layout.has_header :], layout.has_header + 1):
         fields = line.split("\t")
         if len(fields) < len(columns) and layout.leaves_out_short:
             short.append(number)
@@ -146,9 +141,9 @@ def _check_header(path: Path, names: list[str], layout: Layout, columns: tuple[s
     if len(names) != len(columns):
         raise UserError(f"{path}, line 1: {len(names)} columns, and the header of the official file has {len(columns)}")
     for name in (*layout.texts, layout.label):
-        found = names[columns.index(name)]
-        if found != name:
-            raise UserError(f"{path}, line 1: expected the column '{name}', got '{found:.40}'")
+        actual = names[columns.index(name)]
+        if actual != name:
+            raise UserError(f"{path}, line 1: expected the column '{name}', got '{actual:.40}'")
 
 
 def _label(where: str, field: str, classes: tuple[str, ...]) -> float:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -18,14 +20,13 @@ from cab.files.cache import checksums
 from cab.registry.options import Positive
 from cab.runner.pretrained import Pretrained
 from cab.task import Batches, Metric
-from tasks.corpus.tokens import PAD
+from tasks.corpus.tokens import PAD, padding_or_none
 from tasks.glue.tables import (
     BEST_SCORE,
     LAYOUTS,
     SYNTHETIC_CLASSES,
     SYNTHETIC_COUNTS,
     VERSION,
-    Examples,
     find_files,
     generate_pairs,
     read_table,
@@ -33,8 +34,8 @@ from tasks.glue.tables import (
 from tasks.glue.vocabulary import Vocabulary
 
 TRAIN, HELD_OUT = "train", "held_out"
-SCORED = {"dev": "", "dev_matched": "", "dev_mismatched": "_mm"}
-"""Evaluated parts, and the suffixes of their metrics."""
+ENDINGS = {"dev": "", "dev_matched": "", "dev_mismatched": "_mm", HELD_OUT: f"_{HELD_OUT}"}
+"""Evaluated parts, and the endings of their metrics."""
 
 
 class Batch(NamedTuple):
@@ -47,8 +48,8 @@ class Batch(NamedTuple):
 class Rows(Dataset[Batch]):
     """Encoded examples; ``labels`` are class indices or scores."""
 
-    def __init__(self, examples: Examples, tokens: list[np.ndarray]) -> None:
-        self.texts, self.labels, self.tokens = examples.texts, np.array(examples.labels), tokens
+    def __init__(self, texts: Sequence[tuple[str, ...]], labels: Sequence[float], tokens: list[np.ndarray]) -> None:
+        self.texts, self.labels, self.tokens = texts, np.array(labels), tokens
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -70,6 +71,7 @@ class Rows(Dataset[Batch]):
     report="tasks.glue.report:SECTION",
     options_from_task="mlm",
 )
+@dataclass(kw_only=True, eq=False)
 class GLUE(Task):
     """Classify sentences or pairs: grammaticality, sentiment, paraphrase, entailment, similarity.
 
@@ -88,21 +90,14 @@ class GLUE(Task):
     packages: ClassVar[Mapping[str, str]] = {"tokenizers": "text"}
     required_protocols: ClassVar = (SequenceClassifier,)
 
-    def __init__(
-        self,
-        *,
-        dataset: str,
-        pretrained: str | None = None,
-        tokenizer: str | None = None,
-        vocab_size: int = 8192,
-        max_length: int = 512,
-        validation_fraction: float = 0.1,
-        evaluation_batch_size: Positive = 64,
-    ) -> None:
-        self.dataset, self.pretrained = dataset, pretrained
-        self.tokenizer, self.vocab_size, self.max_length = tokenizer, vocab_size, max_length
-        self.validation_fraction, self.evaluation_batch_size = validation_fraction, evaluation_batch_size
-        self._start: Pretrained | None = None
+    dataset: str
+    pretrained: str | None = None
+    tokenizer: str | None = None
+    vocab_size: int = 8192
+    max_length: int = 512
+    validation_fraction: float = 0.1
+    evaluation_batch_size: Positive = 64
+    _start: Pretrained | None = field(default=None, init=False)
 
     @property
     def config_variant(self) -> str:
@@ -114,19 +109,20 @@ class GLUE(Task):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        endings = {SCORED[part]: True for part in self._scored}
-        if self.validation_fraction:
-            endings[f"_{HELD_OUT}"] = False
-        first = METRICS[self.dataset][0]
+        names = METRICS[self.dataset]
         return tuple(
-            Metric(name + ending, unit=UNITS[name], higher_is_better=True, primary=is_scored and name == first)
-            for ending, is_scored in endings.items()
-            for name in METRICS[self.dataset]
+            Metric(name + ENDINGS[part], UNITS[name], True, primary=part != HELD_OUT and name == names[0])
+            for part in self._evaluated
+            for name in names
         )
 
     @property
     def _scored(self) -> tuple[str, ...]:
         return LAYOUTS[self.dataset].dev if self.dataset in LAYOUTS else ("dev",)
+
+    @property
+    def _evaluated(self) -> tuple[str, ...]:
+        return (*self._scored, HELD_OUT) if self.validation_fraction else self._scored
 
     @property
     def _classes(self) -> tuple[str, ...]:
@@ -139,8 +135,7 @@ class GLUE(Task):
             raise UserError(f"task.max_length must be at least 8, got {self.max_length}")
         if self.pretrained is not None and self.tokenizer is not None:
             raise UserError(
-                "task.tokenizer is for fresh weights; task.pretrained uses the dictionary of its run: "
-                "remove one of them"
+                "task.tokenizer is for fresh weights; task.pretrained has its dictionary: remove one of them"
             )
 
     def bind_config(self, cell: Mapping[str, Any]) -> None:
@@ -163,19 +158,14 @@ class GLUE(Task):
             parts = {part: generate_pairs(part) for part in SYNTHETIC_COUNTS}
             self._key = {"generator": VERSION}
         if self._start is None:
-            texts = [text for pair in parts[TRAIN].texts for text in pair]
-            self.vocabulary = Vocabulary.of_sentences(
-                texts, tokenizer=self.tokenizer, vocab_size=self.vocab_size, key=self._key
-            )
-            longest = self.max_length
+            texts, self._positions = [text for pair in parts[TRAIN].texts for text in pair], self.max_length
+            options = {"tokenizer": self.tokenizer, "vocab_size": self.vocab_size}
+            self.vocabulary = Vocabulary.of_sentences(texts, **options, key=self._key)
         else:
-            self.vocabulary, longest = Vocabulary.of_pretraining(self._start.record, data_root)
-        self._positions = longest
-        rows = {
-            part: Rows(examples, self.vocabulary.encode(examples.texts, min(longest, self.max_length)))
-            for part, examples in parts.items()
-        }
-        self.parts = {**rows, **_cut(rows[TRAIN], self.validation_fraction)}
+            self.vocabulary, self._positions = Vocabulary.of_pretraining(self._start.record, data_root)
+        longest = min(self._positions, self.max_length)
+        rows = {part: Rows(x.texts, x.labels, self.vocabulary.encode(x.texts, longest)) for part, x in parts.items()}
+        self.parts = {**rows, **_split(rows[TRAIN], self.validation_fraction)}
 
     def fingerprint(self) -> dict[str, Any]:
         counts = {part: len(rows) for part, rows in self.parts.items()}
@@ -194,8 +184,7 @@ class GLUE(Task):
         return self.parts[TRAIN]
 
     def _logits(self, backbone: Backbone, batch: Batch) -> Tensor:
-        padding = batch.tokens == PAD
-        return backbone(batch.tokens, padding if bool(padding.any()) else None).float()
+        return backbone(batch.tokens, padding_or_none(batch.tokens)).float()
 
     def loss(self, backbone: Backbone, batch: Batch) -> Tensor:
         """Return the mean negative log-likelihood of the classes, or for scores the mean squared relative error."""
@@ -205,8 +194,8 @@ class GLUE(Task):
         return F.mse_loss(logits.squeeze(1), batch.labels.float() / BEST_SCORE)
 
     def _guesses(self, backbone: Backbone, batches: Batches, part: str) -> np.ndarray:
-        found = [self._logits(backbone, batch) for batch in batches(self.parts[part], self.evaluation_batch_size)]
-        logits = torch.cat(found).cpu()
+        evaluated = batches(self.parts[part], self.evaluation_batch_size)
+        logits = torch.cat([self._logits(backbone, batch) for batch in evaluated]).cpu()
         return (logits.argmax(dim=1) if self._classes else logits.squeeze(1) * BEST_SCORE).numpy()
 
     def _scores(self, backbone: Backbone, batches: Batches, part: str) -> dict[str, float]:
@@ -218,24 +207,22 @@ class GLUE(Task):
         return 1.0 - self._scores(backbone, batches, part)[METRICS[self.dataset][0]]
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
-        parts = {part: SCORED[part] for part in self._scored}
-        if self.validation_fraction:
-            parts[HELD_OUT] = f"_{HELD_OUT}"
         return {
-            name + ending: value
-            for part, ending in parts.items()
+            name + ENDINGS[part]: value
+            for part in self._evaluated
             for name, value in self._scores(backbone, batches, part).items()
         }
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """Return the scores of predicting the most frequent training class, or the mean training score."""
-        known = self.training_set.labels
-        answer = np.bincount(known.astype(int)).argmax() if self._classes else known.mean()
-        scores: dict[str, float] = {}
-        for part in self._scored:
-            truth = self.parts[part].labels
-            found = scores_of(self.dataset, np.full(len(truth), answer), truth)
-            scores |= {name + SCORED[part]: value for name, value in found.items()}
+        labels = self.training_set.labels
+        answer = np.bincount(labels.astype(int)).argmax() if self._classes else labels.mean()
+        truths = {part: self.parts[part].labels for part in self._scored}
+        scores = {
+            name + ENDINGS[part]: value
+            for part, truth in truths.items()
+            for name, value in scores_of(self.dataset, np.full(len(truth), answer), truth).items()
+        }
         return {"commonest" if self._classes else "mean": scores}
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
@@ -243,42 +230,36 @@ class GLUE(Task):
         lines = []
         for part in self._scored:
             rows, guesses = self.parts[part], self._guesses(backbone, batches, part)
-            for texts, label, guess in list(zip(rows.texts, rows.labels, guesses, strict=True))[:20]:
+            for texts, label, guess in zip(rows.texts[:20], rows.labels, guesses, strict=False):
                 shown = [self._classes[int(x)] if self._classes else f"{x:.2f}" for x in (label, guess)]
                 lines.append("\t".join((part, *shown, *texts)))
         (folder / "answers.txt").write_text("part\ttruth\tguess\tsentences\n" + "\n".join(lines) + "\n")
 
 
-def _cut(rows: Rows, validation_fraction: float) -> dict[str, Rows]:
+def _split(rows: Rows, validation_fraction: float) -> dict[str, Rows]:
     """Split the training examples into training and held-out examples, identically in every run."""
     if not validation_fraction:
         return {}
     order = np.random.default_rng(0).permutation(len(rows))
     count = min(max(round(validation_fraction * len(rows)), 1), len(rows) - 1)
-    chosen = {HELD_OUT: order[:count], TRAIN: order[count:]}
+    chosen = {HELD_OUT: sorted(order[:count]), TRAIN: sorted(order[count:])}
     return {
-        part: Rows(
-            Examples([rows.texts[i] for i in sorted(places)], [float(rows.labels[i]) for i in sorted(places)]),
-            [rows.tokens[i] for i in sorted(places)],
-        )
-        for part, places in chosen.items()
+        part: Rows([rows.texts[i] for i in indices], rows.labels[indices], [rows.tokens[i] for i in indices])
+        for part, indices in chosen.items()
     }
 
 
 METRICS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("sst2", "mnli", "qnli", "rte", "synthetic"), ("accuracy",)),
     "cola": ("matthews",),
-    "sst2": ("accuracy",),
     "mrpc": ("f1", "accuracy"),
     "qqp": ("accuracy", "f1"),
-    "mnli": ("accuracy",),
-    "qnli": ("accuracy",),
-    "rte": ("accuracy",),
     "stsb": ("pearson", "spearman"),
-    "synthetic": ("accuracy",),
 }
 """Per data set; the first metric is the one in Qin et al. 2022 (except for STS-B), and selects the checkpoint."""
-UNITS = {"accuracy": "of examples", "f1": "of class 1", "matthews": "correlation"}
-UNITS |= dict.fromkeys(("pearson", "spearman"), "correlation")
+UNITS = {"accuracy": "of examples", "f1": "of class 1"} | dict.fromkeys(
+    ("matthews", "pearson", "spearman"), "correlation"
+)
 
 
 def accuracy(guesses: np.ndarray, truth: np.ndarray) -> float:
@@ -288,36 +269,25 @@ def accuracy(guesses: np.ndarray, truth: np.ndarray) -> float:
 
 def f1(guesses: np.ndarray, truth: np.ndarray) -> float:
     """Return F1 of class 1; 0 if it is neither predicted nor true."""
-    named = int((guesses == 1).sum() + (truth == 1).sum())
-    return 2 * int(((guesses == 1) & (truth == 1)).sum()) / named if named else 0.0
+    positives = int((guesses == 1).sum() + (truth == 1).sum())
+    return 2 * int(((guesses == 1) & (truth == 1)).sum()) / positives if positives else 0.0
 
 
-def pearson(guesses: np.ndarray, truth: np.ndarray) -> float:
-    """Return Pearson's correlation; 0 if either input is constant, as scikit-learn defines Matthews' correlation."""
+def correlation(name: str, guesses: np.ndarray, truth: np.ndarray) -> float:
+    """Return a correlation of scipy.stats; 0 if either input is constant, as scikit-learn defines Matthews'."""
     from scipy import stats
 
-    return _correlation(stats.pearsonr, guesses, truth)
-
-
-def spearman(guesses: np.ndarray, truth: np.ndarray) -> float:
-    """Return Spearman's correlation; 0 if either input is constant."""
-    from scipy import stats
-
-    return _correlation(stats.spearmanr, guesses, truth)
-
-
-def _correlation(measure: Callable[..., tuple[float, float]], guesses: np.ndarray, truth: np.ndarray) -> float:
     if len(truth) < 2 or np.ptp(guesses) == 0 or np.ptp(truth) == 0:
         return 0.0
-    return float(measure(guesses, truth)[0])
+    return float(getattr(stats, name)(guesses, truth)[0])
 
 
 FUNCTIONS: Mapping[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "accuracy": accuracy,
     "f1": f1,
-    "matthews": pearson,  # equal for two classes
-    "pearson": pearson,
-    "spearman": spearman,
+    "matthews": partial(correlation, "pearsonr"),  # equal for two classes
+    "pearson": partial(correlation, "pearsonr"),
+    "spearman": partial(correlation, "spearmanr"),
 }
 
 

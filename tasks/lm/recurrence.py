@@ -14,7 +14,7 @@ from cab import Backbone
 from cab.attention import DecodeState
 from cab.backbone_protocols import RecurrentLM
 from cab.task import Batches
-from tasks.corpus.losses import recurrent_token_losses
+from tasks.corpus.losses import token_losses
 from tasks.corpus.tokens import END, PAD, Corpus
 
 
@@ -38,14 +38,12 @@ class BookChunks(Dataset[Segment]):
         num_tokens = min(len(corpus.files[part]), limit or len(corpus.files[part]))
         ends = np.unique(np.minimum(corpus.ends[part], num_tokens))
         begins = np.concatenate([[0], ends[:-1]])
-        self.counts = -(-(ends - begins) // length)
-        """Number of blocks per book."""
-        self.firsts = np.cumsum(self.counts) - self.counts
-        """Index of the first block per book."""
-        place = np.arange(self.counts.sum()) - np.repeat(self.firsts, self.counts)
-        self._starts = np.repeat(begins, self.counts) + place * length
+        self.counts = -(-(ends - begins) // length)  # blocks per book
+        self.firsts = np.cumsum(self.counts) - self.counts  # index of the first block per book
+        number = np.arange(self.counts.sum()) - np.repeat(self.firsts, self.counts)
+        self._starts = np.repeat(begins, self.counts) + number * length
         self._stops = np.minimum(self._starts + length, np.repeat(ends, self.counts))
-        self._begins = place == 0
+        self._begins = number == 0
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -83,15 +81,15 @@ class BatchedBooks(Dataset[Segment]):
         return self.blocks.__getitems__(self._items[index])
 
 
-def stretch_losses(
-    backbone: Backbone, vocab_size: int, stretch: Segment, mems: DecodeState | None, remembered: int
+def segment_losses(
+    backbone: Backbone, vocab_size: int, segment: Segment, mems: DecodeState | None, remembered: int
 ) -> tuple[Tensor, DecodeState]:
     """Return the loss [B, N] of each token of a block after ``mems`` or nothing, and the new memory."""
-    tokens, begins = stretch
+    tokens, begins = segment
     network = cast(RecurrentLM, backbone)
     mems = network.init_mems(len(tokens), remembered) if mems is None else network.reset_mems(mems, begins)
     targets = tokens[:, 1:]
-    return recurrent_token_losses(backbone, vocab_size, targets, tokens[:, :-1], targets == PAD, mems=mems)
+    return token_losses(backbone, vocab_size, targets, tokens[:, :-1], targets == PAD, mems=mems)
 
 
 def read_books(
@@ -99,20 +97,19 @@ def read_books(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the tokens [n] and losses [n] of each book, in whole blocks, ``rows`` books at once."""
     mems: DecodeState | None = None
-    read: list[list[Any]] = []
-    for stretch in batches(BatchedBooks(blocks, rows), 1):
-        if stretch.begins.all():
-            yield from _joined(read)
-            mems, read = None, [[] for _ in stretch.begins]
+    books: list[list[Any]] = []
+    for segment in batches(BatchedBooks(blocks, rows), 1):
+        if segment.begins.all():
+            yield from map(_join, books)
+            mems, books = None, [[] for _ in segment.begins]
         if mems is not None:
-            mems = {name: x[: len(stretch.tokens)] for name, x in mems.items()}
-        losses, mems = stretch_losses(backbone, corpus.size, stretch, mems, remembered)
-        for book, *block in zip(read, stretch.tokens[:, 1:], losses, strict=False):  # books that have ended are dropped
+            mems = {name: x[: len(segment.tokens)] for name, x in mems.items()}
+        losses, mems = segment_losses(backbone, corpus.size, segment, mems, remembered)
+        for book, *block in zip(books, segment.tokens[:, 1:], losses, strict=False):  # without books that have ended
             book.append(block)
-    yield from _joined(read)
+    yield from map(_join, books)
 
 
-def _joined(books: list[list[Any]]) -> Iterator[tuple[Tensor, Tensor]]:
-    for blocks in books:
-        tokens, losses = zip(*blocks, strict=True)
-        yield torch.cat(tokens), torch.cat(losses)
+def _join(blocks: list[Any]) -> tuple[Tensor, Tensor]:
+    tokens, losses = zip(*blocks, strict=True)
+    return torch.cat(tokens), torch.cat(losses)

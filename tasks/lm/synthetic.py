@@ -1,14 +1,8 @@
 """Books with long-range questions: each answer is one token that occurs once, anywhere before.
 
-A chapter first states who keeps which thing: one fact of one token (``annalamp``) per name, in random order. It has 128
-tokens with 16 names, and 144 with 32.
-Then come 48 questions with answers (``anna lamp``); only answers are learned and scored. Before 12 of the questions the
-fact is repeated: for these, a window of 2 tokens suffices. Answers whose last occurrence, in the fact or in the same
-question, is within 4 tokens are ``near``, and those with more than 40 tokens are ``far`` (:data:`LEVELS`).
-
-Best possible perplexities of the answers (:meth:`tasks.lm.task.LM.baselines` computes them): 16 without attention,
-since all things are equally likely; with a window of ``w`` tokens 1 if the fact, or the same question, is within ``w``,
-else 16; with the whole chapter 1. A state must hold one fact of 4 bits per name.
+A chapter first states who keeps which thing: one fact of one token (``annalamp``) per name, in random order. Then come
+48 questions with answers (``anna lamp``); only answers are learned and scored. Before 12 of the questions the fact is
+repeated. docs/reference/tasks/lm.md gives the best possible perplexities.
 """
 
 from __future__ import annotations

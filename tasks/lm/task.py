@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
@@ -19,8 +20,8 @@ from cab.attention import DecodeState
 from cab.backbone_protocols import RecurrentLM, TokenLM
 from cab.registry.options import Positive
 from cab.task import Batches, Metric
-from tasks.corpus.blocks import Blocks, OverlappingBlocks
-from tasks.corpus.books import WIKITEXTS, SyntheticBooks, find_books
+from tasks.corpus.blocks import Blocks
+from tasks.corpus.books import WIKITEXTS, find_books
 from tasks.corpus.facts import Facts, FactScores, Names, names_variant
 from tasks.corpus.losses import RepeatScores, token_losses
 from tasks.corpus.tokens import PAD, perplexity, read_corpus, unigram_loss
@@ -36,6 +37,7 @@ log = logging.getLogger(__name__)
 @register_task(
     "lm", paper="Radford et al. 2019", datasets="pg19 wikitext103 wikitext2 synthetic", backbones={"gpt2": "CS"}
 )
+@dataclass(kw_only=True, eq=False)
 class LM(Task):
     """Predict each token of a book from the preceding ones.
 
@@ -68,54 +70,39 @@ class LM(Task):
     recurrent: ClassVar = RecurrentLM
     memory_length = 0
 
-    def __init__(
-        self,
-        *,
-        dataset: str,
-        source: str | None = None,
-        tokenizer: str | None = None,
-        vocab_size: int = 50257,
-        names: Names = 16,
-        loss_on: Literal["all", "answers"] = "all",
-        block_len: Positive = 8192,
-        overlap: int = 0,
-        evaluation_batch_size: Positive = 1,
-        context_lengths: Sequence[Positive] = (256, 512, 1024, 2048, 4096, 8192, 16384),
-        context_tokens: int | None = None,
-        sample_tokens: Positive = 100,
-    ) -> None:
-        self.dataset, self.source, self.tokenizer = dataset, source, tokenizer
-        self.vocab_size, self.names, self.loss_on, self.block_len = vocab_size, names, loss_on, block_len
-        self.overlap, self.evaluation_batch_size = overlap, evaluation_batch_size
-        self.context_lengths = tuple(context_lengths)
-        self.context_tokens, self.sample_tokens = context_tokens, sample_tokens
+    dataset: str
+    source: str | None = None
+    tokenizer: str | None = None
+    vocab_size: int = 50257
+    names: Names = 16
+    loss_on: Literal["all", "answers"] = "all"
+    block_len: Positive = 8192
+    overlap: int = 0
+    evaluation_batch_size: Positive = 1
+    context_lengths: Sequence[Positive] = (256, 512, 1024, 2048, 4096, 8192, 16384)
+    context_tokens: int | None = None
+    sample_tokens: Positive = 100
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        further = [(f"ppl_{level}", "per token") for level in LEVELS]
+        names = [f"ppl_{level}" for level in LEVELS]
         if not self._asks:
-            further = [(name, "per word") for name in ("word_ppl", *self._word_perplexities)]
-            further += [] if self.memory_length else [(name, "per token") for name in RepeatScores.names]
-        return (
-            Metric("ppl", "per token", higher_is_better=False),
-            *(Metric(name, unit, higher_is_better=False, primary=False) for name, unit in further),
-            *(
-                Metric(f"ppl_{length}", "per token", higher_is_better=False, primary=False, at_length=length)
-                for length in self.context_lengths
-            ),
-        )
+            names = ["word_ppl", *self._word_perplexities, *([] if self.memory_length else RepeatScores.names)]
+        lengths = {**dict.fromkeys(names), **{f"ppl_{length}": length for length in self.context_lengths}}
+        further = [
+            Metric(name, f"per {'word' if 'word' in name else 'token'}", False, primary=False, at_length=length)
+            for name, length in lengths.items()
+        ]
+        return Metric("ppl", "per token", higher_is_better=False), *further
 
     @property
     def _asks(self) -> bool:
-        """Return whether only answers are learned and scored."""
+        """Whether only answers are learned and scored."""
         return self.loss_on == "answers" and self.dataset == "synthetic"
 
     @property
     def _word_perplexities(self) -> list[str]:
-        """Return the names of the additional per-word perplexities, which are published for WikiText.
-
-        WikiText's perplexities are published for validation and test, with and without overlap.
-        """
+        """Names of the additional perplexities per word that are published for WikiText."""
         names = ["word_ppl_validation"] if self.dataset in WIKITEXTS else []
         return [*names, "word_ppl_overlap"] if self.overlap else names
 
@@ -130,20 +117,15 @@ class LM(Task):
 
     def load_initial_weights(self, backbone: Backbone) -> None:
         if self.memory_length:
-            cast(RecurrentLM, backbone).init_mems(
-                1, self.memory_length
-            )  # raises an error if the network has no recurrent memory
+            cast(RecurrentLM, backbone).init_mems(1, self.memory_length)  # an error without recurrent memory
 
     @property
     def config_variant(self) -> str:
-        names = names_variant(self.dataset, self.names)
         recurrence = f"recurrence {self.memory_length}" if self.memory_length else ""
-        return " ".join(filter(None, (names, recurrence)))
+        return " ".join(filter(None, (names_variant(self.dataset, self.names), recurrence)))
 
     def setup(self, data_root: Path | None) -> None:
-        books = find_books(
-            self.dataset, self.source, data_root, synthetic=SyntheticBooks(partial(generate_book, names=self.names))
-        )
+        books = find_books(self.dataset, self.source, data_root, generate=partial(generate_book, names=self.names))
         self.corpus = read_corpus(books, tokenizer=self.tokenizer, vocab_size=self.vocab_size)
         self._facts = Facts.of(self.corpus) if self._asks else None
         self._training: Blocks | BookChunks
@@ -156,7 +138,7 @@ class LM(Task):
 
     @property
     def _context(self) -> int:
-        """Return the number of tokens of a training block and its memory."""
+        """Number of tokens of a training block and its memory."""
         return self.block_len + self.memory_length
 
     def fingerprint(self) -> dict[str, Any]:
@@ -178,14 +160,14 @@ class LM(Task):
     def recurrent_loss(
         self, backbone: Backbone, batch: Segment, mems: DecodeState | None
     ) -> tuple[Tensor, DecodeState]:
-        from tasks.lm.recurrence import stretch_losses
+        from tasks.lm.recurrence import segment_losses
 
-        losses, mems = stretch_losses(backbone, self.corpus.size, batch, mems, self.memory_length)
+        losses, mems = segment_losses(backbone, self.corpus.size, batch, mems, self.memory_length)
         scored = self._is_scored(batch.tokens[:, 1:])
         return losses[scored].sum() / scored.sum().clamp(min=1), mems
 
     def scored_losses(self, backbone: Backbone, batch: Tensor) -> Tensor:
-        """Return the negative log-likelihoods of the scored tokens of blocks [B, N + 1], in order [K]."""
+        """Return the losses of the scored tokens of blocks [B, N + 1], in order [K]."""
         targets = batch[:, 1:]
         scored = self._is_scored(targets)
         if self._facts is None:
@@ -194,7 +176,7 @@ class LM(Task):
         return token_losses(backbone, self.corpus.size, targets.flatten()[places], batch[:, :-1], selected=places)
 
     def token_losses(self, backbone: Backbone, batch: Tensor) -> Tensor:
-        """Return the negative log-likelihood of each token but the first, [B, N]."""
+        """Return the loss of each token but the first, [B, N]."""
         return token_losses(backbone, self.corpus.size, batch[:, 1:], batch[:, :-1])
 
     def _is_scored(self, tokens: Tensor) -> Tensor:
@@ -206,19 +188,23 @@ class LM(Task):
         self, backbone: Backbone, batches: Batches, part: str, length: int, limit: int | None = None
     ) -> tuple[float, int]:
         """Return the mean loss and the number of scored tokens of a part, in blocks of ``length`` without overlap."""
-        total, count = 0.0, 0
+        losses: Iterable[Tensor]
         if self.memory_length:
-            for tokens, found in self._books(backbone, batches, part, length, limit):
-                losses = found[self._is_scored(tokens)]
-                total += losses.double().sum().item()
-                count += losses.numel()
-            return total / count, count
-        for batch in batches(Blocks(self.corpus, part, length, whole=False, limit=limit), self.evaluation_batch_size):
-            for rows in [batch] if isinstance(batch, Tensor) else [row.unsqueeze(0) for row in batch]:
-                losses = self.scored_losses(backbone, rows)
-                total += losses.double().sum().item()
-                count += losses.numel()
+            books = self._books(backbone, batches, part, length, limit)
+            losses = (all_losses[self._is_scored(tokens)] for tokens, all_losses in books)
+        else:
+            blocks = self._blocks(batches, part, length, limit=limit)
+            losses = (self.scored_losses(backbone, rows) for rows in blocks)
+        total, count = 0.0, 0
+        for scored in losses:
+            total += scored.double().sum().item()
+            count += scored.numel()
         return total / count, count
+
+    def _blocks(self, batches: Batches, part: str, length: int, **options: Any) -> Iterator[Tensor]:
+        """Yield the blocks of a part [B, N + 1], in order; a shorter last block is alone."""
+        for batch in batches(Blocks(self.corpus, part, length, **options), self.evaluation_batch_size):
+            yield from [batch] if isinstance(batch, Tensor) else [row[None] for row in batch]
 
     def _books(
         self, backbone: Backbone, batches: Batches, part: str, length: int, limit: int | None = None
@@ -232,11 +218,11 @@ class LM(Task):
 
     def overlapping_loss(self, backbone: Backbone, batches: Batches, part: str) -> float:
         """Return the summed loss of a part, with ``overlap`` or more context tokens except in the first block."""
-        total = 0.0
-        blocks = OverlappingBlocks(self.corpus, part, self.block_len, overlap=self.overlap)
-        for batch in batches(blocks, self.evaluation_batch_size):
-            for tokens, num_new in batch:
-                total += self.token_losses(backbone, tokens[None])[0, -num_new:].double().sum().item()
+        total, repeated = 0.0, 0
+        for rows in self._blocks(batches, part, self.block_len, overlap=self.overlap):
+            for tokens in rows:
+                total += self.token_losses(backbone, tokens[None])[0, repeated:].double().sum().item()
+                repeated = self.overlap
         return total
 
     def validate(self, backbone: Backbone, batches: Batches) -> float:
@@ -269,9 +255,8 @@ class LM(Task):
 
     def _repeat_scores(self, backbone: Backbone, batches: Batches) -> RepeatScores:
         scores = RepeatScores()
-        for batch in batches(Blocks(self.corpus, "test", self.block_len, whole=False), self.evaluation_batch_size):
-            for rows in [batch] if isinstance(batch, Tensor) else [row.unsqueeze(0) for row in batch]:
-                scores.add(rows, self.token_losses(backbone, rows))
+        for rows in self._blocks(batches, "test", self.block_len):
+            scores.add(rows, self.token_losses(backbone, rows))
         return scores
 
     def _level_scores(self, facts: Facts, backbone: Backbone, batches: Batches) -> dict[str, float]:
@@ -280,12 +265,12 @@ class LM(Task):
             for tokens, losses in self._books(backbone, batches, "test", self._context):
                 scores.add(tokens[None], losses[None])
             return scores.perplexities()
-        for batch in batches(Blocks(self.corpus, "test", self.block_len, whole=True), self.evaluation_batch_size):
-            scores.add(batch, F.pad(self.token_losses(backbone, batch), (1, 0)))
+        for rows in self._blocks(batches, "test", self.block_len, whole=True):
+            scores.add(rows, F.pad(self.token_losses(backbone, rows), (1, 0)))
         return scores.perplexities()
 
     def baselines(self) -> dict[str, dict[str, float]]:
-        """Return unigram perplexities, and in generated books those of ideal lookup within windows."""
+        """Return unigram perplexities, or in generated books those of ideal lookup within windows."""
         if self._facts is not None:
             windows = dict.fromkeys((0, 4, 16, self.block_len, self._context))
             return {f"look_up_{window}": self._looked_up(self._facts, window) for window in windows}
@@ -315,8 +300,8 @@ class LM(Task):
         (folder / "samples.txt").write_text(shown + "\n")
 
     def _draw_contexts(self, axes: Any, perplexities: Mapping[int, float]) -> None:
-        points = [(length, ppl) for length, ppl in sorted(perplexities.items()) if math.isfinite(ppl)]
-        axes.plot([length for length, _ in points], [ppl for _, ppl in points], marker="o")
+        points = {length: ppl for length, ppl in sorted(perplexities.items()) if math.isfinite(ppl)}
+        axes.plot([*points], [*points.values()], marker="o")
         axes.axvline(self._context, color="0.7", linestyle="--", label="training length")
         axes.set_xscale("log", base=2)
         axes.set_xlabel("context length (tokens)")

@@ -63,11 +63,11 @@ def bag_of_words(train: Rows, test: Rows) -> float:
     counts: tuple[Counter[bytes], Counter[bytes]] = Counter(), Counter()
     for row, label in enumerate(labels_of(train)):
         counts[label].update(_words(train, row))
-    totals = [sum(each.values()) + len(counts[0] | counts[1]) for each in counts]
-    known = counts[0] | counts[1]
+    vocabulary = counts[0] | counts[1]
+    totals = [sum(words.values()) + len(vocabulary) for words in counts]
     weight = {
         word: math.log((counts[1][word] + 1) / totals[1]) - math.log((counts[0][word] + 1) / totals[0])
-        for word in known
+        for word in vocabulary
     }
     share = labels_of(train).mean()
     prior = math.log(share / (1 - share)) if 0 < share < 1 else 0.0
@@ -93,26 +93,22 @@ def byte_pairs(train: Rows, test: Rows) -> float:
 
 def _likeness(rows: Rows, count: int) -> np.ndarray:
     """Return the cosine similarity of the bigram counts of both texts."""
-    found = np.empty(count)
+    similarity = np.empty(count)
     for row in range(count):
         vectors = []
         for number in range(2):
             text = rows.seen(row, number).astype(np.int64)
             vectors.append(np.bincount(256 * text[:-1] + text[1:], minlength=1 << 16).astype(np.float32))
         length = np.linalg.norm(vectors[0]) * np.linalg.norm(vectors[1])
-        found[row] = vectors[0] @ vectors[1] / length if length else 0.0
-    return found
+        similarity[row] = vectors[0] @ vectors[1] / length if length else 0.0
+    return similarity
 
 
 def nearest_mean(train: Rows, test: Rows) -> float:
     """Predict the class with the nearest mean image."""
-    labels, means = labels_of(train), []
-    for label in range(labels.max() + 1):
-        rows = np.flatnonzero(labels == label)
-        means.append(
-            sum((train.text(row).astype(float) for row in rows.tolist()), np.zeros(len(train.text(0))))
-            / max(1, len(rows))
-        )
-    centers = np.stack(means)
+    labels, nothing = labels_of(train), np.zeros(len(train.text(0)))
+    groups = [np.flatnonzero(labels == label).tolist() for label in range(labels.max() + 1)]
+    sums = [sum((train.text(row).astype(float) for row in rows), nothing) for rows in groups]
+    centers = np.stack([total / max(1, len(rows)) for total, rows in zip(sums, groups, strict=True)])
     guesses = [((centers - test.text(row)) ** 2).sum(axis=1).argmin() for row in range(len(test))]
     return accuracy(np.array(guesses), test)

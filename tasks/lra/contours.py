@@ -86,7 +86,7 @@ class Pen:
         self.masks = np.stack([dash(length, thickness, margin, angle, around=margin) for angle in angles])
         self.ball = ball(margin)
         offsets = [np.argwhere(mask == 1.0) - self.reach + 1 for mask in self.masks[:360]]
-        self.taken = [each[(each <= length + margin).all(axis=1)] for each in offsets]
+        self.taken = [pixels[(pixels <= length + margin).all(axis=1)] for pixels in offsets]
 
 
 @functools.cache
@@ -194,19 +194,19 @@ class Boards:
         weights = np.where(inside, np.cos(turn) ** 2 * (1.0 - self._near(boards, ends, inside)), 0.0)
         total = weights.sum(axis=1)
         shares = np.cumsum(weights, axis=1)
-        found = np.zeros(len(rows), dtype=bool)
+        extended = np.zeros(len(rows), dtype=bool)
         for _ in range(TRIES):
-            left = np.flatnonzero(~found & (total >= 1e-4))
-            chosen = (shares[left] > rng.random((len(left), 1)) * total[left, None]).argmax(axis=1)
-            dashes = np.column_stack([ends[left, chosen], 360 + chosen])
+            pending = np.flatnonzero(~extended & (total >= 1e-4))
+            chosen = (shares[pending] > rng.random((len(pending), 1)) * total[pending, None]).argmax(axis=1)
+            dashes = np.column_stack([ends[pending, chosen], 360 + chosen])
             taken, y, x = self._patches(dashes)
-            fits = (self.padded[boards[left, None, None], y, x] + taken).max(axis=(1, 2)) < CROSSED
-            done = left[fits]
+            fits = (self.padded[boards[pending, None, None], y, x] + taken).max(axis=(1, 2)) < CROSSED
+            done = pending[fits]
             self.take(boards[done], contours.dashes[rows[done], count - 1])
             contours.dashes[rows[done], count] = dashes[fits]
             contours.pivots[rows[done]], contours.angles[rows[done]] = pivots[done], self.pen.angles[chosen[fits]]
-            found[done] = True
-        return found
+            extended[done] = True
+        return extended
 
     def _near(self, boards: np.ndarray, ends: np.ndarray, inside: np.ndarray) -> np.ndarray:
         """Return the maximum mask value within a margin of each end [n, k]; 0 outside."""

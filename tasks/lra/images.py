@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
 from cab import UserError
-from tasks.lra.rows import PARTS, Example, shuffled, stamp
+from tasks.lra.rows import Counts, Example, Parts, Source, shuffled, stamp
 
 TRAIN, TEST = tuple(f"data_batch_{n}" for n in range(1, 6)), ("test_batch",)
 SIDE = 32
@@ -24,17 +23,16 @@ class _Arrays(pickle.Unpickler):
     """Restricted unpickler for arrays and plain values, which calls no other code."""
 
     def find_class(self, module: str, name: str) -> Any:
-        array = np.array(0).__reduce__()[0]  # the function that rebuilds an array in this NumPy version
-        known = {
-            ("numpy.core.multiarray", "_reconstruct"): array,
-            ("numpy._core.multiarray", "_reconstruct"): array,
-            ("numpy", "ndarray"): np.ndarray,
-            ("numpy", "dtype"): np.dtype,
-            ("_codecs", "encode"): _encode,
+        allowed = {
+            "numpy.core.multiarray._reconstruct": np.array(0).__reduce__()[0],  # of this NumPy version
+            "numpy._core.multiarray._reconstruct": np.array(0).__reduce__()[0],
+            "numpy.ndarray": np.ndarray,
+            "numpy.dtype": np.dtype,
+            "_codecs.encode": _encode,
         }
-        if (module, name) not in known:
+        if f"{module}.{name}" not in allowed:
             raise UserError(f"it refers to {module}.{name}, which is not allowed")
-        return known[module, name]
+        return allowed[f"{module}.{name}"]
 
 
 def _encode(text: str, encoding: str) -> bytes:
@@ -54,32 +52,25 @@ def unpickle(file: IO[bytes]) -> Any:
         raise UserError(f"it is damaged ({type(error).__name__})") from None
 
 
-@dataclass(frozen=True)
-class Photographs:
-    """CIFAR-10 in its Python distribution, ``cifar-10-batches-py``."""
+def photographs(folder: Path) -> Source:
+    """Read CIFAR-10 in its Python distribution, ``cifar-10-batches-py``."""
 
-    folder: Path
+    def read() -> Parts:
+        images, labels = (np.concatenate(x) for x in zip(*(read_batch(folder / n) for n in TRAIN), strict=True))
+        order, held_out = shuffled(len(labels)), len(labels) // HELD_OUT
+        yield "train", _examples(images[order[held_out:]], labels[order[held_out:]])
+        yield "validation", _examples(images[order[:held_out]], labels[order[:held_out]])
+        yield "test", _examples(*read_batch(folder / TEST[0]))
 
-    @property
-    def key(self) -> dict[str, Any]:
-        return {"reader": "cifar 1", "files": stamp(self.folder / name for name in (*TRAIN, *TEST))}
+    return Source({"reader": "cifar 1", "files": stamp(folder / name for name in (*TRAIN, *TEST))}, read)
 
-    def examples(self) -> Iterable[tuple[str, Iterable[Example]]]:
-        images, labels = (np.concatenate(x) for x in zip(*(read_batch(self.folder / n) for n in TRAIN), strict=True))
-        order = shuffled(len(labels))
-        validation_split = len(labels) // HELD_OUT
-        for part, rows in (("train", order[validation_split:]), ("validation", order[:validation_split])):
-            yield part, (Example((images[i].tobytes(),), int(labels[i])) for i in rows)
-        test = zip(*read_batch(self.folder / TEST[0]), strict=True)
-        yield "test", (Example((image.tobytes(),), int(label)) for image, label in test)
+
+def _examples(images: np.ndarray, labels: np.ndarray) -> Iterator[Example]:
+    return (Example((image.tobytes(),), int(label)) for image, label in zip(images, labels, strict=True))
 
 
 def read_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Read gray images [n, 1024] uint8 and labels [n].
-
-    Raises:
-        ValueError: with the file, and the image if one is invalid.
-    """
+    """Read gray images [n, 1024] uint8 and labels [n]; UserError with the file if it is invalid."""
     try:
         with path.open("rb") as file:
             batch = unpickle(file)
@@ -98,9 +89,8 @@ def read_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 def gray(images: np.ndarray) -> np.ndarray:
     """Convert colors [n, 3, pixels] to gray values [n, pixels], uint8, rounded like TensorFlow's rgb_to_grayscale."""
-    return np.stack([GRAY.astype(np.float32) @ (image.astype(np.float32) / 255) * 255.5 for image in images]).astype(
-        np.uint8
-    )
+    weights = GRAY.astype(np.float32)
+    return np.stack([weights @ (image.astype(np.float32) / 255) * 255.5 for image in images]).astype(np.uint8)
 
 
 SHAPES: tuple[Callable[[np.ndarray, np.ndarray], np.ndarray], ...] = (
@@ -117,27 +107,17 @@ SHAPES: tuple[Callable[[np.ndarray, np.ndarray], np.ndarray], ...] = (
 )
 
 
-@dataclass(frozen=True)
-class GeneratedShapes:
-    """One of ten shapes of any size, position and brightness on noise, ``side`` x ``side`` pixels."""
+def generated_shapes(side: int, counts: Counts) -> Source:
+    """Return images of ``side`` x ``side`` pixels: a shape of any size, position and brightness on noise."""
+    grid = np.arange(side) + 0.5
 
-    side: int
-    counts: tuple[int, int, int]
-
-    @property
-    def key(self) -> dict[str, Any]:
-        return {"generator": "shapes 1", **asdict(self)}
-
-    def examples(self) -> Iterable[tuple[str, Iterable[Example]]]:
-        for number, part in enumerate(PARTS):
-            yield part, self._images(np.random.default_rng(number), self.counts[number])
-
-    def _images(self, rng: np.random.Generator, count: int) -> Iterator[Example]:
-        grid = np.arange(self.side) + 0.5
+    def generate(rng: np.random.Generator, count: int) -> Iterator[Example]:
         for _ in range(count):
-            label, radius = int(rng.integers(len(SHAPES))), self.side * rng.uniform(0.2, 0.4)
-            center = rng.uniform(radius, self.side - radius, size=2)
+            label, radius = int(rng.integers(len(SHAPES))), side * rng.uniform(0.2, 0.4)
+            center = rng.uniform(radius, side - radius, size=2)
             inside = SHAPES[label]((grid - center[1])[None] / radius, (grid - center[0])[:, None] / radius)
             dark, bright = rng.uniform(0, 80), rng.uniform(140, 255)
             image = np.where(inside, bright, dark) + rng.normal(0, 12, size=inside.shape)
             yield Example((np.clip(image, 0, 255).astype(np.uint8).tobytes(),), label)
+
+    return Source.generated("shapes 1", counts, generate, side=side)

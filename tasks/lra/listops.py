@@ -7,15 +7,14 @@ closing bracket.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from cab import UserError
-from tasks.lra.rows import PARTS, Example, stamp
+from tasks.lra.rows import PARTS, Counts, Example, Parts, Source
 
 OPERATORS = ("MIN", "MAX", "MED", "SM")
 CLOSE = 10 + len(OPERATORS)
@@ -29,14 +28,10 @@ _IDS = {word: symbol for symbol, word in enumerate(WORDS)}
 
 def apply(operator: int, values: list[int]) -> int:
     """Apply an operator to its arguments; the mean of two middle values is truncated to an integer."""
-    if operator == 10:
-        return min(values)
-    if operator == 11:
-        return max(values)
     if operator == 12:
         ordered, half = sorted(values), len(values) // 2
         return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) // 2
-    return sum(values) % 10
+    return {10: min, 11: max}[operator](values) if operator < 12 else sum(values) % 10
 
 
 @dataclass(frozen=True)
@@ -91,54 +86,34 @@ def _grow(draw: Iterator[float], depth: int, shape: Shape, symbols: bytearray) -
     return apply(operator, values)
 
 
-@dataclass(frozen=True)
-class GeneratedTrees:
-    """``counts`` distinct trees per part; the random numbers depend on the part only."""
+def generated_trees(shape: Shape, counts: Counts) -> Source:
+    """Return distinct trees; the random numbers depend on the part only."""
 
-    shape: Shape
-    counts: tuple[int, int, int]
-
-    @property
-    def key(self) -> dict[str, Any]:
-        return {"generator": "listops 1", **asdict(self.shape), "counts": self.counts}
-
-    def examples(self) -> Iterable[tuple[str, Iterable[Example]]]:
+    def read() -> Parts:
         seen: set[bytes] = set()
         for number in (2, 1, 0):  # so that the test part does not depend on the sizes of the others
-            rng = np.random.default_rng(number)
-            yield PARTS[number], self._different(rng, self.counts[number], seen)
+            yield PARTS[number], _distinct(np.random.default_rng(number), shape, counts[number], seen)
 
-    def _different(self, rng: np.random.Generator, count: int, seen: set[bytes]) -> Iterator[Example]:
-        last = len(seen) + count
-        for tree in trees(rng, self.shape):
-            if len(seen) == last:
-                return
-            if tree is not None and tree.texts[0] not in seen:
-                seen.add(tree.texts[0])
-                yield tree
+    return Source({"generator": "listops 1", **asdict(shape), "counts": counts}, read)
 
 
-@dataclass(frozen=True)
-class TreeFiles:
-    """Official files ``basic_{train,val,test}.tsv``: a header, then one tree and its value per line."""
+def _distinct(rng: np.random.Generator, shape: Shape, count: int, seen: set[bytes]) -> Iterator[Example]:
+    last = len(seen) + count
+    for tree in trees(rng, shape):
+        if len(seen) == last:
+            return
+        if tree is not None and tree.texts[0] not in seen:
+            seen.add(tree.texts[0])
+            yield tree
 
-    folder: Path
 
-    @property
-    def key(self) -> dict[str, Any]:
-        return {"reader": "listops 1", "files": stamp(self.folder / name for name in FILES.values())}
-
-    def examples(self) -> Iterable[tuple[str, Iterable[Example]]]:
-        for part, name in FILES.items():
-            yield part, read_trees(self.folder / name)
+def tree_files(folder: Path) -> Source:
+    """Read the official files ``basic_{train,val,test}.tsv``: a header, then one tree and its value per line."""
+    return Source.files("listops 1", {part: folder / name for part, name in FILES.items()}, read_trees)
 
 
 def read_trees(path: Path) -> Iterator[Example]:
-    """Read the trees of a file.
-
-    Raises:
-        ValueError: with file and line, for an invalid tree or value.
-    """
+    """Read the trees of a file; UserError with file and line for an invalid tree or value."""
     with path.open(encoding="ascii", errors="replace", newline=None) as file:
         if file.readline().rstrip("\n") != HEADER:
             raise UserError(f"{path}, line 1: expected the header Source, Target with a tab between them")
@@ -150,9 +125,8 @@ def read_trees(path: Path) -> Iterator[Example]:
                     f"{path}, line {number}: expected a tree, a tab and a digit, got '{line[-40:].strip()}'"
                 )
             words = source.replace("(", " ").replace(")", " ").split()
-            wrong = next((word for word in words if word not in _IDS), None)
-            if wrong is not None:
-                raise UserError(f"{path}, line {number}: '{wrong[:20]}' is not a digit, operator or bracket")
+            if unknown := [word for word in words if word not in _IDS]:
+                raise UserError(f"{path}, line {number}: '{unknown[0][:20]}' is not a digit, operator or bracket")
             symbols = bytes(_IDS[word] for word in words)
             opened = sum(map(symbols.count, range(10, CLOSE)))
             if not symbols or opened != symbols.count(CLOSE) or (opened and symbols[-1] != CLOSE):

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from cab import UserError
 from tasks.lra.contours import FREE, TRIES, Boards, Contours, disc, pen
-from tasks.lra.rows import PARTS, Example, shuffled, stamp
+from tasks.lra.rows import PARTS, Counts, Example, Parts, Source, shuffled, stamp
 
 ATTEMPTS = 256
 """Pairs of contours started at once; few long ones are completed."""
@@ -90,22 +89,18 @@ def targets(
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Generate pairs of contours grown alternately, each as dashes [segments, 3], with their common mask, indefinitely.
 
-    A pair without room is discarded.
-
-    Raises:
-        ValueError: no pair seems to fit.
+    A pair without room is discarded; UserError if no pair seems to fit.
     """
     barren = 0
     while barren < HOPELESS:
         barren += 1
         boards = Boards(ATTEMPTS, geometry.side, pen(geometry.length, geometry.thickness, margin))
         one, other = (Contours.empty(ATTEMPTS, geometry.segments) for _ in range(2))
-        begun = [
-            row for row in range(ATTEMPTS) if _seed(boards, one, row, geometry, rng) and _seed_beside(
-                boards, one, other, row, geometry, rng
-            )
-        ]  # fmt: skip
-        alive = np.array(begun, dtype=int)
+        begun = (
+            _seed(boards, one, row, geometry, rng) and _seed_beside(boards, one, other, row, geometry, rng)
+            for row in range(ATTEMPTS)
+        )
+        alive = np.flatnonzero([*begun])
         for count in range(1, geometry.segments):
             for contours in (one, other):
                 contours.count = count
@@ -152,11 +147,11 @@ def _seed_beside(
 
 def _add_distractors(boards: Boards, pictures: list[np.ndarray], geometry: Geometry, rng: np.random.Generator) -> None:
     """Add a distractor to each image if one of five attempts finds room."""
-    left = np.arange(len(pictures))
+    pending = np.arange(len(pictures))
     for _ in range(TRIES + 2):
         contours = Contours.empty(len(pictures), geometry.distractor_segments)
-        before = boards.masks[left].copy()
-        alive = np.array([row for row in left.tolist() if _seed_anywhere(boards, contours, row, rng)], dtype=int)
+        masks = boards.masks[pending].copy()
+        alive = np.array([row for row in pending.tolist() if _seed_anywhere(boards, contours, row, rng)], dtype=int)
         for count in range(1, geometry.distractor_segments):
             contours.count = count
             alive = alive[boards.extend(alive, contours, alive, geometry.continuity, rng)]
@@ -164,9 +159,9 @@ def _add_distractors(boards: Boards, pictures: list[np.ndarray], geometry: Geome
         for row in alive:
             picture = geometry.distractor_contrast * boards.drawn(contours.dashes[row])
             np.maximum(pictures[row], picture, out=pictures[row])
-        failed = ~np.isin(left, alive)
-        left = left[failed]
-        boards.masks[left] = before[failed]
+        failed = ~np.isin(pending, alive)
+        pending = pending[failed]
+        boards.masks[pending] = masks[failed]
 
 
 def _seed_anywhere(boards: Boards, contours: Contours, row: int, rng: np.random.Generator) -> bool:
@@ -183,27 +178,15 @@ def _seed_anywhere(boards: Boards, contours: Contours, row: int, rng: np.random.
     return False
 
 
-@dataclass(frozen=True)
-class GeneratedPaths:
-    """``counts`` images per part; the random numbers depend on the part only."""
+def generated_paths(geometry: Geometry, counts: Counts) -> Source:
+    """Return images of :func:`paint`."""
 
-    geometry: Geometry
-    counts: tuple[int, int, int]
+    def generate(rng: np.random.Generator, count: int) -> Iterator[Example]:
+        for start in range(0, count, BLOCK):
+            images, labels = paint(rng, geometry, min(BLOCK, count - start))
+            yield from (Example((image.tobytes(),), int(label)) for image, label in zip(images, labels, strict=True))
 
-    @property
-    def key(self) -> dict[str, Any]:
-        return {"generator": "pathfinder 1", **asdict(self.geometry), "counts": self.counts}
-
-    def examples(self) -> Iterable[tuple[str, Iterable[Example]]]:
-        for number, part in enumerate(PARTS):
-            yield part, self._images(number)
-
-    def _images(self, part: int) -> Iterator[Example]:
-        rng = np.random.default_rng(part)
-        for start in range(0, self.counts[part], BLOCK):
-            images, labels = paint(rng, self.geometry, min(BLOCK, self.counts[part] - start))
-            for image, label in zip(images, labels, strict=True):
-                yield Example((image.tobytes(),), int(label))
+    return Source.generated("pathfinder 1", counts, generate, **asdict(geometry))
 
 
 INSIDE = "curv_contour_length_14/metadata"
@@ -212,67 +195,47 @@ LABEL = 3
 """Index of the label field; folder, file and number precede it, the settings follow."""
 
 
-class Named(NamedTuple):
-    """An image, its label, and the file and line that name it."""
+def path_files(folder: Path, side: int) -> Source:
+    """Read ``imgs/B/sample_N.png`` and ``metadata/B.npy`` (a text file), split into 80, 10 and 10 percent."""
+    lists = sorted((folder / INSIDE).glob("*.npy"), key=lambda path: (len(path.stem), path.stem))
+    if not lists:
+        raise UserError(f"no lists of images (*.npy) in {folder / INSIDE}")
 
-    path: Path
-    label: int
-    origin: str
+    def read() -> Parts:
+        entries = [entry for path in lists for entry in _entries(path, folder)]
+        order = [entries[i] for i in shuffled(len(entries))]
+        bounds = (0, int(0.8 * len(order)), int(0.9 * len(order)), len(order))
+        for part, start, stop in zip(PARTS, bounds, bounds[1:], strict=False):
+            rows = order[start:stop]
+            yield part, (Example((_read_image(path, side, origin),), label) for path, label, origin in rows)
+
+    return Source({"reader": "paths 1", "side": side, "files": stamp(lists)}, read)
 
 
-@dataclass(frozen=True)
-class PathFiles:
-    """``imgs/B/sample_N.png`` and ``metadata/B.npy`` (a text file), split into 80, 10 and 10 percent.
+def _entries(path: Path, folder: Path) -> Iterator[tuple[Path, int, str]]:
+    """Yield the image, the label, and file and line of each entry of a list.
 
-    Empty files, of which the release contains one, are skipped.
+    Empty images, of which the release contains one, are skipped.
     """
+    for number, line in enumerate(path.read_text(errors="replace").splitlines(), start=1):
+        origin, fields = f"{path}, line {number}", line.split(" ")
+        if len(fields) <= LABEL or fields[LABEL] not in ("0", "1"):
+            raise UserError(f"{origin}: expected a folder, a file, a number and a label, 0 or 1")
+        image = folder / Path(INSIDE).parent / fields[0] / fields[1]
+        if not image.is_file():
+            raise UserError(f"{origin}: {image} is missing")
+        if image.stat().st_size:
+            yield image, int(fields[LABEL]), origin
 
-    folder: Path
-    side: int
 
-    @property
-    def key(self) -> dict[str, Any]:
-        return {"reader": "paths 1", "side": self.side, "files": stamp(self._lists())}
-
-    def _lists(self) -> list[Path]:
-        lists = sorted((self.folder / INSIDE).glob("*.npy"), key=lambda path: (len(path.stem), path.stem))
-        if not lists:
-            raise UserError(f"no lists of images (*.npy) in {self.folder / INSIDE}")
-        return lists
-
-    def examples(self) -> Iterable[tuple[str, Iterable[Example]]]:
-        named = [each for path in self._lists() for each in self.read_list(path)]
-        order = [named[i] for i in shuffled(len(named))]
-        first, second = int(0.8 * len(order)), int(0.9 * len(order))
-        for part, rows in (("train", order[:first]), ("validation", order[first:second]), ("test", order[second:])):
-            yield part, (Example((self.read_image(each).tobytes(),), each.label) for each in rows)
-
-    def read_list(self, path: Path) -> list[Named]:
-        """Read a list of images; raise UserError with file and line if it is invalid."""
-        named = []
-        for number, line in enumerate(path.read_text(errors="replace").splitlines(), start=1):
-            fields = line.split(" ")
-            if len(fields) <= LABEL or fields[LABEL] not in ("0", "1"):
-                raise UserError(f"{path}, line {number}: expected a folder, a file, a number and a label, 0 or 1")
-            image = self.folder / Path(INSIDE).parent / fields[0] / fields[1]
-            if not image.is_file():
-                raise UserError(f"{path}, line {number}: {image} is missing")
-            if image.stat().st_size:
-                named.append(Named(image, int(fields[LABEL]), f"{path}, line {number}"))
-        return named
-
-    def read_image(self, named: Named) -> np.ndarray:
-        """Return the pixels [side, side] uint8."""
-        try:
-            with Image.open(named.path) as image:
-                image.load()
-                if image.mode != "L" or image.size != (self.side, self.side):
-                    size = f"{image.size[0]} x {image.size[1]} pixels of mode {image.mode}"
-                    raise UserError(
-                        f"{named.path} ({named.origin}) has {size}, not {self.side} x {self.side} of mode L"
-                    )
-                return np.asarray(image)
-        except (UnidentifiedImageError, OSError, SyntaxError) as error:
-            raise UserError(
-                f"{named.path} ({named.origin}) is not an image that can be read ({type(error).__name__})"
-            ) from None
+def _read_image(path: Path, side: int, origin: str) -> bytes:
+    """Return the pixels of an image, [side, side] uint8."""
+    try:
+        with Image.open(path) as image:
+            image.load()
+            if image.mode != "L" or image.size != (side, side):
+                size = f"{image.size[0]} x {image.size[1]} pixels of mode {image.mode}"
+                raise UserError(f"{path} ({origin}) has {size}, not {side} x {side} of mode L")
+            return np.asarray(image).tobytes()
+    except (UnidentifiedImageError, OSError, SyntaxError) as error:
+        raise UserError(f"{path} ({origin}) is not an image that can be read ({type(error).__name__})") from None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,18 +29,41 @@ class Example(NamedTuple):
     label: int
 
 
-class Source(Protocol):
-    """A source of examples.
+Parts = Iterable[tuple[str, Iterable[Example]]]
+"""Each part with its examples."""
+Counts = tuple[int, int, int]
+"""Number of examples in each of :data:`PARTS`."""
 
-    Attributes:
-        key: plain values that identify the examples.
-    """
 
-    @property
-    def key(self) -> Mapping[str, Any]: ...
+@dataclass(frozen=True)
+class Source:
+    """Examples that ``read`` returns; ``key`` are plain values that identify them."""
 
-    def examples(self) -> Iterable[tuple[str, Iterable[Example]]]:
-        """Yield each part with its examples."""
+    key: Mapping[str, Any]
+    read: Callable[[], Parts]
+
+    @classmethod
+    def files(cls, reader: str, paths: Mapping[str, Path], read: Callable[[Path], Iterable[Example]]) -> Source:
+        """Return the examples of one file per part."""
+        key = {"reader": reader, "files": stamp(paths.values())}
+        return cls(key, lambda: ((part, read(path)) for part, path in paths.items()))
+
+    @classmethod
+    def generated(
+        cls,
+        generator: str,
+        counts: Counts,
+        generate: Callable[[np.random.Generator, int], Iterable[Example]],
+        **settings: Any,
+    ) -> Source:
+        """Return what ``generate`` makes from random numbers that depend on the part only, and a count."""
+        numbered = list(zip(PARTS, counts, strict=True))
+
+        def read() -> Parts:
+            for seed, (part, count) in enumerate(numbered):
+                yield part, generate(np.random.default_rng(seed), count)
+
+        return cls({"generator": generator, **settings, "counts": counts}, read)
 
 
 class Batch(NamedTuple):
@@ -71,14 +95,13 @@ class Rows(Dataset[Batch]):
 
     @property
     def width(self) -> int:
-        """Return the number of sequences per example: 1, or 2 for pairs."""
+        """Number of sequences per example: 1, or 2 for pairs."""
         return int(self.ends.shape[1])
 
     def text(self, row: int, number: int = 0) -> np.ndarray:
         """Return all symbols of a sequence, before removal and truncation: uint8."""
-        place = row * self.width + number
-        ends = self.ends.reshape(-1)
-        return self.symbols[ends[place - 1] if place else 0 : ends[place]]
+        index, ends = row * self.width + number, self.ends.reshape(-1)
+        return self.symbols[ends[index - 1] if index else 0 : ends[index]]
 
     def seen(self, row: int, number: int = 0) -> np.ndarray:
         """Return the symbols of a sequence that the network reads."""
@@ -88,12 +111,11 @@ class Rows(Dataset[Batch]):
     def __getitems__(self, rows: list[int]) -> Batch:
         return Batch(tuple(self._padded(rows, number) for number in range(self.width)), self.labels[rows])
 
-    def _padded(self, rows: list[int], number: int) -> Tensor:
-        texts = [self.seen(row, number) for row in rows]
-        ids = np.full((len(rows), max(map(len, texts))), NOTHING, dtype=np.int64)
-        for each, text in zip(ids, texts, strict=True):
-            each[: len(text)] = text
-            each[: len(text)] += 1
+    def _padded(self, indices: list[int], number: int) -> Tensor:
+        texts = [self.seen(index, number) for index in indices]
+        ids = np.full((len(texts), max(map(len, texts))), NOTHING, dtype=np.int64)
+        for row, text in zip(ids, texts, strict=True):
+            row[: len(text)] = text.astype(np.int64) + 1
         return torch.from_numpy(ids)
 
 
@@ -101,9 +123,7 @@ def prepare(source: Source) -> tuple[Path, dict[str, dict[str, Any]]]:
     """Return the cache folder with one folder per part, and per part the number of examples and a checksum."""
 
     def build(target: Path) -> None:
-        about = {}
-        for part, examples in source.examples():
-            about[part] = _write(target / part, progress(examples, f"preparing {part}"))
+        about = {part: _write(target / part, progress(rows, f"preparing {part}")) for part, rows in source.read()}
         (target / "about.json").write_text(json.dumps(about))
 
     folder = prepared("lra", source.key, build)
@@ -112,14 +132,14 @@ def prepare(source: Source) -> tuple[Path, dict[str, dict[str, Any]]]:
 
 def _write(folder: Path, examples: Iterable[Example]) -> dict[str, Any]:
     folder.mkdir()
-    place, ends, labels = 0, [], []
+    size, ends, labels = 0, [], []
     digest = hashlib.sha256()
     with (folder / SYMBOLS).open("wb") as file:
         for texts, label in examples:
             for text in texts:
                 file.write(text)
                 digest.update(text)
-            ends.append([place := place + len(text) for text in texts])
+            ends.append([size := size + len(text) for text in texts])
             labels.append(label)
     for name, values in (("ends", ends), ("labels", labels)):
         array = np.array(values, dtype=np.int64)

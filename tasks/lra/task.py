@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -18,7 +18,7 @@ from cab.registry.registries import is_generated
 from cab.task import Batches, Metric
 from tasks.files import find_data
 from tasks.lra import baselines, images, listops, pathfinder, retrieval, text
-from tasks.lra.pathfinder import PATHFINDER, PATHX, GeneratedPaths
+from tasks.lra.pathfinder import PATHFINDER, PATHX
 from tasks.lra.rows import NOTHING, PARTS, Batch, Rows, Source, prepare
 from tasks.pictures import draw_grid, draw_image
 
@@ -46,6 +46,7 @@ BLACK = 1
     in_index=False,
     report="tasks.lra.report:SECTION",
 )
+@dataclass(kw_only=True, eq=False)
 class LongRangeArena(Task):
     """Classify long sequences.
 
@@ -72,35 +73,24 @@ class LongRangeArena(Task):
     required_protocols: ClassVar = (PairClassifier,)
     packages: ClassVar[Mapping[str, str]] = {"PIL": "vision"}
 
-    def __init__(
-        self,
-        *,
-        dataset: str,
-        length: Positive = 2000,
-        min_length: int = 500,
-        max_depth: Positive = 10,
-        max_arguments: int = 10,
-        side: int = 32,
-        segments: int = 14,
-        distractors: int = 5,
-        examples: Positive = 96000,
-        test_examples: Positive = 2000,
-        brackets: Literal["kept", "dropped"] = "kept",
-        zero_pixel_is_padding: bool = False,
-        validation_split: Literal["train", "test"] = "train",
-        evaluation_batch_size: Positive = 32,
-    ) -> None:
-        self.dataset, self.length, self.min_length = dataset, length, min_length
-        self.max_depth, self.max_arguments = max_depth, max_arguments
-        self.side, self.segments, self.distractors = side, segments, distractors
-        self.examples, self.test_examples = examples, test_examples
-        self.brackets, self.validation_split = brackets, validation_split
-        self.zero_pixel_is_padding = zero_pixel_is_padding
-        self.evaluation_batch_size = evaluation_batch_size
+    dataset: str
+    length: Positive = 2000
+    min_length: int = 500
+    max_depth: Positive = 10
+    max_arguments: int = 10
+    side: int = 32
+    segments: int = 14
+    distractors: int = 5
+    examples: Positive = 96000
+    test_examples: Positive = 2000
+    brackets: Literal["kept", "dropped"] = "kept"
+    zero_pixel_is_padding: bool = False
+    validation_split: Literal["train", "test"] = "train"
+    evaluation_batch_size: Positive = 32
 
     @property
     def question(self) -> str:
-        """Return the name of the data set without the suffix of generated data."""
+        """The data set without the suffix of generated data."""
         return self.dataset.removesuffix("_synthetic")
 
     @property
@@ -156,54 +146,46 @@ class LongRangeArena(Task):
 
     def setup(self, data_root: Path | None) -> None:
         folder, self._about = prepare(self._source(data_root))
+        self._max_length = self.side**2 if self.has_pixels else self.length
+        dropped = listops.CLOSE if self.brackets == "dropped" else None
+        counts = {part: self._about[part]["rows"] for part in PARTS}
         self.parts = {
-            part: Rows(
-                folder / part,
-                count=self._about[part]["rows"],
-                length=self._places,
-                dropped=listops.CLOSE if self.brackets == "dropped" else None,
-            )
-            for part in PARTS
+            part: Rows(folder / part, count=count, length=self._max_length, dropped=dropped)
+            for part, count in counts.items()
         }
 
-    @property
-    def _places(self) -> int:
-        """Return the maximum number of symbols of a sequence."""
-        return self.side**2 if self.has_pixels else self.length
-
     def _source(self, data_root: Path | None) -> Source:
-        counts = (self.examples, self.test_examples, self.test_examples)
         if is_generated(self.dataset):
-            return self._generated(counts)
+            return self._generated_source()
 
-        def found(inside: str) -> Path:
+        def folder(inside: str) -> Path:
             path = find_data(self.dataset, data_root, inside, instead=f"dataset={self.dataset}_synthetic")
             return path.parents[inside.count("/")]
 
         if self.question in PATHS:
-            return pathfinder.PathFiles(found(pathfinder.INSIDE), self.side)
+            return pathfinder.path_files(folder(pathfinder.INSIDE), self.side)
         if self.question == "listops":
-            return listops.TreeFiles(found(listops.FILES["train"]))
+            return listops.tree_files(folder(listops.FILES["train"]))
         if self.question == "text":
-            return text.Reviews(found(text.INSIDE), validation_split=self.validation_split == "train")
+            return text.reviews(folder(text.INSIDE), validation_split=self.validation_split == "train")
         if self.question == "retrieval":
-            return retrieval.Papers(found(retrieval.FILES["train"]))
-        return images.Photographs(found(images.TRAIN[0]))
+            return retrieval.papers(folder(retrieval.FILES["train"]))
+        return images.photographs(folder(images.TRAIN[0]))
 
-    def _generated(self, counts: tuple[int, int, int]) -> Source:
+    def _generated_source(self) -> Source:
+        counts = (self.examples, self.test_examples, self.test_examples)
         if self.question in PATHS:
-            usual = PATHS[self.question]
-            distance = usual.seed_distance * self.side // usual.side
-            size = replace(usual, side=self.side, seed_distance=distance)
-            return GeneratedPaths(replace(size, segments=self.segments, distractors=self.distractors), counts)
+            published = PATHS[self.question]
+            sizes = {"side": self.side, "seed_distance": published.seed_distance * self.side // published.side}
+            geometry = replace(published, **sizes, segments=self.segments, distractors=self.distractors)
+            return pathfinder.generated_paths(geometry, counts)
         if self.question == "listops":
             shape = listops.Shape(self.max_depth, self.max_arguments, self.min_length, self.length)
-            return listops.GeneratedTrees(shape, counts)
-        if self.question == "text":
-            return text.GeneratedReviews(self.length, counts)
-        if self.question == "retrieval":
-            return retrieval.GeneratedPairs(self.length, counts)
-        return images.GeneratedShapes(self.side, counts)
+            return listops.generated_trees(shape, counts)
+        if self.question == "image":
+            return images.generated_shapes(self.side, counts)
+        generated = text.generated_reviews if self.question == "text" else retrieval.generated_pairs
+        return generated(self.length, counts)
 
     def fingerprint(self) -> dict[str, Any]:
         return self._about
@@ -211,7 +193,7 @@ class LongRangeArena(Task):
     def backbone_options(self, backbone: str) -> dict[str, Any]:  # noqa: ARG002
         return {
             "vocab_size": (listops.NUM_SYMBOLS if self.question == "listops" else 256) + 1,
-            "max_length": self._places,
+            "max_length": self._max_length,
             "num_classes": CLASSES.get(self.question, 2),
             "pairs": self.parts["train"].width == 2,
         }

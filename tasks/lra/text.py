@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from cab import UserError
-from tasks.lra.rows import PARTS, Example, shuffled, stamp
+from tasks.lra.rows import PARTS, Counts, Example, Parts, Source, shuffled, stamp
 
 INSIDE = "train/pos"
 HELD_OUT = 10
@@ -21,40 +19,34 @@ MARKED = 32
 """Bytes of generated text per marker, on average."""
 
 
-@dataclass(frozen=True)
-class Reviews:
-    """IMDB's folders ``{train,test}/{pos,neg}/*.txt`` (Maas et al. 2011).
+def reviews(folder: Path, *, validation_split: bool = True) -> Source:
+    """Read IMDB's folders ``{train,test}/{pos,neg}/*.txt`` (Maas et al. 2011).
 
     Args:
         folder: path of ``aclImdb``.
         validation_split: hold out a tenth of the training part for validation; otherwise validate on the test part, as
             published.
     """
+    train, test = _files(folder / "train"), _files(folder / "test")
 
-    folder: Path
-    validation_split: bool = True
-
-    @property
-    def key(self) -> dict[str, Any]:
-        files = [path for part in ("train", "test") for path, _ in self._files(part)]
-        return {"reader": "reviews 1", "files": stamp(files), "held_out": self.validation_split}
-
-    def _files(self, part: str) -> list[tuple[Path, int]]:
-        found = []
-        for label, name in enumerate(CLASSES):
-            files = sorted((self.folder / part / name).glob("*.txt"))
-            if not files:
-                raise UserError(f"no reviews (*.txt) in {self.folder / part / name}")
-            found += [(path, label) for path in files]
-        return found
-
-    def examples(self) -> Iterable[tuple[str, Iterable[Example]]]:
-        train, test = self._files("train"), self._files("test")
-        order = shuffled(len(train)) if self.validation_split else list(range(len(train)))
-        kept = max(1, len(train) // HELD_OUT) if self.validation_split else 0
-        validation = [train[i] for i in order[:kept]] if self.validation_split else test
-        for part, files in zip(PARTS, ([train[i] for i in order[kept:]], validation, test), strict=True):
+    def read() -> Parts:
+        order = shuffled(len(train)) if validation_split else list(range(len(train)))
+        held_out = max(1, len(train) // HELD_OUT) if validation_split else 0
+        validation = [train[i] for i in order[:held_out]] if validation_split else test
+        for part, files in zip(PARTS, ([train[i] for i in order[held_out:]], validation, test), strict=True):
             yield part, (Example((read_review(path),), label) for path, label in files)
+
+    files = stamp(path for path, _ in (*train, *test))
+    return Source({"reader": "reviews 1", "files": files, "held_out": validation_split}, read)
+
+
+def _files(folder: Path) -> list[tuple[Path, int]]:
+    """Return the files of each class, with their labels."""
+    files = {label: sorted((folder / name).glob("*.txt")) for label, name in enumerate(CLASSES)}
+    for label, paths in files.items():
+        if not paths:
+            raise UserError(f"no reviews (*.txt) in {folder / CLASSES[label]}")
+    return [(path, label) for label, paths in files.items() for path in paths]
 
 
 def read_review(path: Path) -> bytes:
@@ -70,37 +62,30 @@ def read_review(path: Path) -> bytes:
     return content
 
 
-@dataclass(frozen=True)
-class GeneratedReviews:
-    """Texts of ``length`` bytes whose class is that of most of their markers, among meaningless words.
+def generated_reviews(length: int, counts: Counts) -> Source:
+    """Return texts of ``length`` bytes whose class is that of most of their markers, among meaningless words.
 
     Markers are evenly distributed and have letters of their own, so counting words or letters suffices. As a control,
     this data set needs no long range and does not distinguish attentions.
     """
 
-    length: int
-    counts: tuple[int, int, int]
+    def generate(rng: np.random.Generator, count: int) -> Iterator[Example]:
+        return (_review(rng, length) for _ in range(count))
 
-    @property
-    def key(self) -> dict[str, Any]:
-        return {"generator": "text 1", **asdict(self)}
+    return Source.generated("text 1", counts, generate, length=length)
 
-    def examples(self) -> Iterable[tuple[str, Iterable[Example]]]:
-        for number, part in enumerate(PARTS):
-            rng = np.random.default_rng(number)
-            yield part, (self._text(rng) for _ in range(self.counts[number]))
 
-    def _text(self, rng: np.random.Generator) -> Example:
-        label = int(rng.integers(2))
-        markers = 2 * (self.length // MARKED // 2) + 1
-        right = int(rng.integers(markers // 2 + 1, markers + 1))
-        classes = rng.permutation([label] * right + [1 - label] * (markers - right))
-        between = self.length // markers
-        text = bytearray()
-        for number, kind in enumerate(classes, start=1):
-            marker = MARKERS[kind][rng.integers(len(MARKERS[kind]))] + b" "
-            text += b"".join(_words(rng, number * between - len(text) - len(marker))) + marker
-        return Example((bytes(text[: self.length].ljust(self.length)),), label)
+def _review(rng: np.random.Generator, length: int) -> Example:
+    label = int(rng.integers(2))
+    markers = 2 * (length // MARKED // 2) + 1
+    right = int(rng.integers(markers // 2 + 1, markers + 1))
+    classes = rng.permutation([label] * right + [1 - label] * (markers - right))
+    spacing = length // markers
+    text = bytearray()
+    for number, kind in enumerate(classes, start=1):
+        marker = MARKERS[kind][rng.integers(len(MARKERS[kind]))] + b" "
+        text += b"".join(_words(rng, number * spacing - len(text) - len(marker))) + marker
+    return Example((bytes(text[:length].ljust(length)),), label)
 
 
 def _words(rng: np.random.Generator, size: int) -> Iterator[bytes]:

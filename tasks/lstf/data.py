@@ -22,7 +22,7 @@ from tasks.files import find_data
 
 @dataclass(frozen=True)
 class Source:
-    """A published data set: file, target column, columns, split and sampling.
+    """A published data set.
 
     ``split`` is the number of rows of train, validation and test (ETT: 12, 4, 4 months of 30 days), or None for 70 / 10
     / 20 percent. ``rows`` is the official length if the split depends on it.
@@ -32,18 +32,17 @@ class Source:
     target: str
     num_channels: int
     columns: tuple[str, ...] | None
-    split: tuple[int, int, int] | None
+    split: tuple[int, ...] | None
     rows: int | None
     steps_per_day: int
 
 
 _ETT = ("HUFL", "HULL", "MUFL", "MULL", "LUFL", "LULL", "OT")
-_MONTH = 30 * 24
+_DAYS = (360, 120, 120)
 
 SOURCES = {
-    "etth1": Source("ETTh1.csv", "OT", 7, _ETT, (12 * _MONTH, 4 * _MONTH, 4 * _MONTH), None, 24),
-    "etth2": Source("ETTh2.csv", "OT", 7, _ETT, (12 * _MONTH, 4 * _MONTH, 4 * _MONTH), None, 24),
-    "ettm1": Source("ETTm1.csv", "OT", 7, _ETT, (48 * _MONTH, 16 * _MONTH, 16 * _MONTH), None, 96),
+    **{f"etth{i}": Source(f"ETTh{i}.csv", "OT", 7, _ETT, tuple(24 * n for n in _DAYS), None, 24) for i in (1, 2)},
+    "ettm1": Source("ETTm1.csv", "OT", 7, _ETT, tuple(96 * n for n in _DAYS), None, 96),
     "ecl": Source("ECL.csv", "MT_320", 321, None, None, 26304, 24),
     "weather": Source("WTH.csv", "WetBulbCelsius", 12, None, None, 35064, 24),
 }
@@ -58,7 +57,7 @@ class Series:
 
     values: np.ndarray
     calendar: np.ndarray
-    split: tuple[int, int, int]
+    split: tuple[int, ...]
     steps_per_day: int
     fingerprint: dict[str, str | int]
     episode: int = 1
@@ -68,8 +67,7 @@ def read_series(name: str, data_root: Path | None) -> Series:
     """Read data set ``name`` from its official CSV (or .csv.gz) under ``data_root``.
 
     Raises:
-        ValueError: the file is missing, truncated or has wrong columns, a value is missing or not finite, dates are not
-            increasing, or there are fewer rows than the official split needs.
+        ValueError: the file is missing, damaged, or another edition.
     """
     source = SOURCES[name]
     path = find_data(name, data_root, source.file, f"{source.file}.gz")
@@ -91,7 +89,7 @@ def read_series(name: str, data_root: Path | None) -> Series:
         calendar=calendar_features(dates),
         split=source.split or (train, rows - train - test, test),
         steps_per_day=source.steps_per_day,
-        fingerprint={"file": path.name, "rows": rows, "sha256": _sha256(path)},
+        fingerprint={"file": path.name, "rows": rows, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()},
     )
 
 
@@ -105,24 +103,20 @@ def _read_csv(path: Path) -> pd.DataFrame:
         raise UserError(f"{path} cannot be read as CSV ({reason}): the file is damaged, download it again") from None
 
 
-_RESTORE = "correct the first line or download the file again"
-
-
 def _check_columns(path: Path, table: pd.DataFrame, source: Source) -> None:
-    found = [str(c) for c in table.columns]
-    if not found or found[0] != "date":
-        raise UserError(f"{path}: the first column must be 'date', found '{found[0] if found else ''}'; {_RESTORE}")
-    channels = found[1:]
-    if source.columns is not None and set(channels) != set(source.columns):
-        raise UserError(f"{path}: columns must be date,{','.join(source.columns)}; found {','.join(found)}; {_RESTORE}")
-    if source.target not in channels:
-        raise UserError(
-            f"{path}: the target column '{source.target}' is missing; found {','.join(found[:12])}; {_RESTORE}"
-        )
-    if len(channels) != source.num_channels:
-        raise UserError(
-            f"{path}: {source.num_channels} columns after 'date' are expected, found {len(channels)}; {_RESTORE}"
-        )
+    columns = [str(column) for column in table.columns]
+    date, channels = columns[:1], columns[1:]
+    if date != ["date"]:
+        problem = f"the first column must be 'date', found '{''.join(date)}'"
+    elif source.columns is not None and set(channels) != set(source.columns):
+        problem = f"columns must be date,{','.join(source.columns)}; found {','.join(columns)}"
+    elif source.target not in channels:
+        problem = f"the target column '{source.target}' is missing; found {','.join(columns[:12])}"
+    elif len(channels) != source.num_channels:
+        problem = f"{source.num_channels} columns after 'date' are expected, found {len(channels)}"
+    else:
+        return
+    raise UserError(f"{path}: {problem}; correct the first line or download the file again")
 
 
 def _numbers(path: Path, table: pd.DataFrame) -> pd.DataFrame:
@@ -139,12 +133,9 @@ def _numbers(path: Path, table: pd.DataFrame) -> pd.DataFrame:
 
 def _dates(path: Path, column: pd.Series) -> pd.DatetimeIndex:
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", UserWarning
-        )  # pandas warns about formats it cannot guess; the error below is more specific
+        warnings.simplefilter("ignore", UserWarning)  # pandas warns about formats it cannot guess
         dates = pd.to_datetime(column, errors="coerce")
-    # bare numbers would be parsed as nanoseconds since 1970
-    broken = np.flatnonzero(dates.isna() | is_numeric_dtype(column))
+    broken = np.flatnonzero(dates.isna() | is_numeric_dtype(column))  # numbers would be nanoseconds since 1970
     if len(broken):
         raise UserError(
             f"{path}, line {broken[0] + 2}, column 'date': '{column.iloc[broken[0]]}' is not a date "
@@ -162,15 +153,8 @@ def _dates(path: Path, column: pd.Series) -> pd.DatetimeIndex:
 
 def calendar_features(dates: pd.DatetimeIndex) -> np.ndarray:
     """Return hour of day, day of week, of month and of year, each in [-0.5, 0.5] (Informer's ``timeF``, freq h)."""
-    return np.stack(
-        [
-            dates.hour / 23.0 - 0.5,
-            dates.day_of_week / 6.0 - 0.5,
-            (dates.day - 1) / 30.0 - 0.5,
-            (dates.day_of_year - 1) / 365.0 - 0.5,
-        ],
-        axis=1,
-    ).astype(np.float32)
+    parts = (dates.hour / 23.0, dates.day_of_week / 6.0, (dates.day - 1) / 30.0, (dates.day_of_year - 1) / 365.0)
+    return np.stack([part - 0.5 for part in parts], axis=1).astype(np.float32)
 
 
 def standardize(values: np.ndarray, train_rows: int) -> np.ndarray:
@@ -181,20 +165,17 @@ def standardize(values: np.ndarray, train_rows: int) -> np.ndarray:
 
 
 class Windows(Dataset[dict[str, Tensor]]):
-    """Windows of one part of a series: ``seq_len`` rows of past, ``pred_len`` rows to forecast.
+    """Windows of one part of a series, ``stride`` rows apart: ``seq_len`` rows of past, ``pred_len`` to forecast.
 
     A batch is a dict of ``past`` [B, seq_len, C], ``past_time`` [B, seq_len, 4], ``known`` [B, label_len, C] (the end
     of the past), ``decoder_time`` [B, label_len + pred_len, 4], ``future`` [B, pred_len, C].
-
-    Windows start ``stride`` rows apart.
     """
 
     def __init__(
         self, values: Tensor, calendar: Tensor, *, seq_len: int, label_len: int, pred_len: int, stride: int = 1
     ) -> None:
         self.values, self.calendar = values, calendar
-        self.seq_len, self.label_len, self.pred_len = seq_len, label_len, pred_len
-        self.stride = stride
+        self.seq_len, self.label_len, self.pred_len, self.stride = seq_len, label_len, pred_len, stride
 
     def __len__(self) -> int:
         return max(0, (len(self.values) - self.seq_len - self.pred_len) // self.stride + 1)
@@ -213,7 +194,3 @@ class Windows(Dataset[dict[str, Tensor]]):
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         return {name: tensor[0] for name, tensor in self.__getitems__([index]).items()}
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

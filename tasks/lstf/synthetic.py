@@ -1,15 +1,10 @@
 """Generated series that attention can forecast: future values repeat a past day, identified by an announced color.
 
-An episode is a window of its own: a legend, six days of ``hours`` hours, and five days to forecast. Values are noise,
-so neighboring rows and other episodes carry no information. A forecast hour repeats the values of the same hour of one
-of the six days, plus the level of that day; the calendar identifies the day by its color. Two channels of the past show
-the color of each day in all its rows; the legend gives the level of each day, but not its color.
-
-* ``direct``, the first of the days to forecast: the calendar gives hour and color. One lookup in the past (NC) finds
-the values; their level must have been added by the encoder (NS), since the one-layer decoder reads the past once.
-* ``lookup`` and ``long_lookup``, two days each: the calendar gives the hour only. The color is given by the ``direct``
-row of the same hour, up to four days before, and not by the past: this needs another lookup among the decoder's own
-rows (CS). A state must hold one color per hour.
+An episode is a window of its own: a legend, six days of ``hours`` hours, and five days to forecast. A forecast hour
+repeats the values of the same hour of one of the six days, plus the level of that day. Two channels of the past show
+the color of each day; the legend gives its level. The calendar gives hour and color of the first day to forecast
+(``direct``), and only the hour of the others (``lookup``, ``long_lookup``), whose color is that of the ``direct`` row
+of the same hour. docs/reference/tasks/lstf.md explains what each level requires.
 """
 
 from __future__ import annotations

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -28,6 +31,7 @@ PUBLISHED_BATCH = 32
     datasets="etth1 etth2 ettm1 ecl weather synthetic",
     backbones={"informer": "NS CS NC"},
 )
+@dataclass(kw_only=True, eq=False)
 class LSTF(Task):
     """Forecast the next ``pred_len`` steps of a series from the last ``seq_len``.
 
@@ -45,24 +49,14 @@ class LSTF(Task):
 
     required_protocols: ClassVar = (Forecaster,)
 
-    def __init__(
-        self,
-        *,
-        dataset: str,
-        features: Literal["M", "S"] = "M",
-        seq_len: Positive = 96,
-        label_len: Positive = 48,
-        pred_len: Positive = 24,
-        hours: Positive = 6,
-        evaluation_batch_size: Positive = 32,
-        test_windows: Literal["all", "whole_batches"] = "all",
-    ) -> None:
-        self.dataset = dataset
-        self.features = features
-        self.seq_len, self.label_len, self.pred_len = seq_len, label_len, pred_len
-        self.hours = hours
-        self.evaluation_batch_size = evaluation_batch_size
-        self.test_windows = test_windows
+    dataset: str
+    features: Literal["M", "S"] = "M"
+    seq_len: Positive = 96
+    label_len: Positive = 48
+    pred_len: Positive = 24
+    hours: Positive = 6
+    evaluation_batch_size: Positive = 32
+    test_windows: Literal["all", "whole_batches"] = "all"
 
     @property
     def config_variant(self) -> str:
@@ -71,15 +65,16 @@ class LSTF(Task):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        names = [("mse", UNIT + "^2", True), ("mae", UNIT, True)]
+        names = ["mse", "mae"]
         if self.test_windows == "whole_batches":
-            names += [("mse_all_windows", UNIT + "^2", False), ("mae_all_windows", UNIT, False)]
-        names += [(f"mse_{level}", UNIT + "^2", False) for level in self._levels]
-        return tuple(Metric(name, unit, higher_is_better=False, primary=primary) for name, unit, primary in names)
+            names += ["mse_all_windows", "mae_all_windows"]
+        names += [f"mse_{level}" for level in self._levels]
+        units = {"mse": f"{UNIT}^2", "mae": UNIT}
+        return tuple(Metric(name, units[name[:3]], False, primary=name in units) for name in names)
 
     @property
     def _levels(self) -> Mapping[str, slice]:
-        """Return the steps of the horizon with separate scores, for generated series with the full horizon."""
+        """The steps of the horizon with separate scores, for generated series with the full horizon."""
         is_whole = self.dataset == "synthetic" and self.pred_len == horizon(self.hours)
         return levels_of(self.hours) if is_whole else {}
 
@@ -94,21 +89,17 @@ class LSTF(Task):
         if self.features == "S":
             values = values[:, -1:]
         self.num_channels = values.shape[1]
-        train, validation, test = series.split
         back = self.seq_len if series.episode == 1 else 0  # an episode contains its own past
+        train, validation, test = itertools.accumulate(series.split)
         self._training = self._windows(series, values, 0, train)
-        self._validation = self._windows(series, values, train - back, train + validation)
-        self._test = self._windows(series, values, train + validation - back, train + validation + test)
+        self._validation = self._windows(series, values, train - back, validation)
+        self._test = self._windows(series, values, validation - back, test)
 
-    def _windows(self, series: Series, values: Any, start: int, stop: int) -> Windows:
-        windows = Windows(
-            torch.from_numpy(values[max(start, 0) : stop]),
-            torch.from_numpy(series.calendar[max(start, 0) : stop]),
-            seq_len=self.seq_len,
-            label_len=self.label_len,
-            pred_len=self.pred_len,
-            stride=series.episode,
-        )
+    def _windows(self, series: Series, values: np.ndarray, start: int, stop: int) -> Windows:
+        rows = slice(max(start, 0), stop)
+        lengths = {"seq_len": self.seq_len, "label_len": self.label_len, "pred_len": self.pred_len}
+        part = torch.from_numpy(values[rows]), torch.from_numpy(series.calendar[rows])
+        windows = Windows(*part, **lengths, stride=series.episode)
         if start < 0 or not len(windows):
             raise UserError(
                 f"dataset '{self.dataset}' is shorter than one window: task.seq_len {self.seq_len} + "
@@ -143,45 +134,38 @@ class LSTF(Task):
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
         scored, every = Error(), Error()
         levels = {f"mse_{level}": (steps, Error()) for level, steps in self._levels.items()}
-        left = self._scored_windows()
+        remaining = self._num_scored
         for batch in batches(self._test, self.evaluation_batch_size):
             forecast, future = self.forecast(backbone, batch), batch["future"]
             every.add(forecast, future)
-            scored.add(forecast[:left], future[:left])
-            left = max(0, left - len(future))
+            scored.add(forecast[:remaining], future[:remaining])
+            remaining = max(0, remaining - len(future))
             for steps, error in levels.values():
                 error.add(forecast[:, steps], future[:, steps])
-        scores = {"mse": scored.mse, "mae": scored.mae}
+        scores = scored.means
         if self.test_windows == "whole_batches":
-            scores |= {"mse_all_windows": every.mse, "mae_all_windows": every.mae}
+            scores |= {f"{name}_all_windows": value for name, value in every.means.items()}
         return scores | {name: error.mse for name, (_, error) in levels.items()}
 
-    def _scored_windows(self) -> int:
-        if self.test_windows == "all":
-            return len(self._test)
-        whole = len(self._test) // PUBLISHED_BATCH * PUBLISHED_BATCH
-        return whole or len(self._test)
+    @property
+    def _num_scored(self) -> int:
+        """Number of test windows that ``mse`` and ``mae`` include."""
+        whole_batches = len(self._test) // PUBLISHED_BATCH * PUBLISHED_BATCH
+        return whole_batches if self.test_windows == "whole_batches" and whole_batches else len(self._test)
 
     def baselines(self) -> dict[str, dict[str, float]]:
-        """Return the scores of repeating the last value or the last day, and of the linear forecast.
-
-        All are computed on the windows of ``mse`` and ``mae``.
-        """
-        value, day, linear = Error(), Error(), Error()
+        """Return the scores of repeating the last value or the last day, and of the linear forecast."""
+        errors = {"repeat_last_value": Error(), "repeat_last_day": Error(), "ridge": Error()}
         ridge = RidgeForecast(self._training)
         steps = min(self.series.steps_per_day, self.seq_len)
         repeat = -(-self.pred_len // steps)
-        for start in range(0, self._scored_windows(), 256):
-            batch = self._test.__getitems__(list(range(start, min(start + 256, self._scored_windows()))))
+        for start in range(0, self._num_scored, 256):
+            batch = self._test.__getitems__(list(range(start, min(start + 256, self._num_scored))))
             past, future = batch["past"], batch["future"]
-            value.add(past[:, -1:].expand_as(future), future)
-            day.add(past[:, -steps:].repeat(1, repeat, 1)[:, : self.pred_len], future)
-            linear.add(ridge(past), future)
-        return {
-            "repeat_last_value": {"mse": value.mse, "mae": value.mae},
-            "repeat_last_day": {"mse": day.mse, "mae": day.mae},
-            "ridge": {"mse": linear.mse, "mae": linear.mae},
-        }
+            errors["repeat_last_value"].add(past[:, -1:].expand_as(future), future)
+            errors["repeat_last_day"].add(past[:, -steps:].repeat(1, repeat, 1)[:, : self.pred_len], future)
+            errors["ridge"].add(ridge(past), future)
+        return {name: error.means for name, error in errors.items()}
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
         count = len(self._test)
@@ -222,8 +206,8 @@ class Error:
         return self._squared / self._count
 
     @property
-    def mae(self) -> float:
-        return self._absolute / self._count
+    def means(self) -> dict[str, float]:
+        return {"mse": self.mse, "mae": self._absolute / self._count}
 
 
 MOST_WINDOWS = 8_192

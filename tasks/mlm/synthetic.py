@@ -1,13 +1,9 @@
 """Pages whose masked words occur once more, far away: facts in random order, then answers in name order.
 
 A page states who keeps which thing, one fact of one token (``annalamp``) per name in random order, and then lists all
-names in alphabetical order with their things (``anna lamp``). It has 52 tokens with 16 names, and 100 with 32. Only
-things of the list are masked, learned and scored. For a quarter of the names, the list contains the fact instead of the
-name: these are ``near``, for which a window of one token on either side suffices. The fact of the others is 3 or more
-tokens before, and only the name, or the position in the list, identifies it. More than 16 tokens are ``far``.
-
-Best possible perplexities of the masked words: 16 without attention; 16^(3/4) = 8 with a window that shows the name
-only; 1 with the whole page.
+names in alphabetical order with their things (``anna lamp``). Only things of the list are masked, learned and scored.
+For a quarter of the names, the list contains the fact instead of the name. docs/reference/tasks/mlm.md gives the best
+possible perplexities.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -12,13 +13,14 @@ from torch import Tensor
 
 from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import MaskedLM
+from cab.metric import mean_over_batches
 from cab.registry.options import Positive
 from cab.task import Batches, Metric
 from tasks.corpus.blocks import PackedLines
-from tasks.corpus.books import SyntheticBooks, find_books
+from tasks.corpus.books import PARTS, find_books
 from tasks.corpus.facts import Facts, FactScores, Names, names_variant
 from tasks.corpus.losses import token_losses
-from tasks.corpus.tokens import NUM_SPECIAL, PAD, perplexity, read_corpus, unigram_loss
+from tasks.corpus.tokens import NUM_SPECIAL, PAD, padding_or_none, perplexity, read_corpus, unigram_loss
 from tasks.mlm.synthetic import LEVELS, generate_book
 
 MASKED, REPLACED, KEPT = 0.8, 0.1, 0.1  # fractions of the chosen tokens (Devlin et al. 2019, section 3.1)
@@ -27,6 +29,7 @@ MASKED, REPLACED, KEPT = 0.8, 0.1, 0.1  # fractions of the chosen tokens (Devlin
 @register_task(
     "mlm", paper="Liu et al. 2019", datasets="pg19 wikitext103 wikitext2 synthetic", backbones={"roberta": "NS"}
 )
+@dataclass(kw_only=True, eq=False)
 class MLM(Task):
     """Predict the masked tokens of a page from the others.
 
@@ -46,37 +49,26 @@ class MLM(Task):
     packages: ClassVar[Mapping[str, str]] = {"tokenizers": "text"}
     required_protocols: ClassVar = (MaskedLM,)
 
-    def __init__(
-        self,
-        *,
-        dataset: str,
-        source: str | None = None,
-        tokenizer: str | None = None,
-        vocab_size: int = 50257,
-        names: Names = 16,
-        loss_on: Literal["all", "answers"] = "all",
-        block_len: Positive = 2048,
-        mask_share: float = 0.15,
-        scored_part: Literal["test", "validation"] = "test",
-        evaluation_batch_size: Positive = 8,
-    ) -> None:
-        self.dataset, self.source, self.tokenizer = dataset, source, tokenizer
-        self.vocab_size, self.names, self.loss_on, self.block_len = vocab_size, names, loss_on, block_len
-        self.mask_share, self.scored_part = mask_share, scored_part
-        self.evaluation_batch_size = evaluation_batch_size
+    dataset: str
+    source: str | None = None
+    tokenizer: str | None = None
+    vocab_size: int = 50257
+    names: Names = 16
+    loss_on: Literal["all", "answers"] = "all"
+    block_len: Positive = 2048
+    mask_share: float = 0.15
+    scored_part: Literal["test", "validation"] = "test"
+    evaluation_batch_size: Positive = 8
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        beside = [] if self.scored_part == "test" else ["ppl_test"]
-        beside += [f"ppl_{level}" for level in LEVELS] if self._asks else []
-        names = {"ppl": True, **dict.fromkeys(beside, False)}
-        return tuple(
-            Metric(name, "per masked token", higher_is_better=False, primary=primary) for name, primary in names.items()
-        )
+        names = ["ppl", *([] if self.scored_part == "test" else ["ppl_test"])]
+        names += [f"ppl_{level}" for level in LEVELS] if self._asks else []
+        return tuple(Metric(name, "per masked token", False, primary=name == "ppl") for name in names)
 
     @property
     def _asks(self) -> bool:
-        """Return whether only answers are learned and scored."""
+        """Whether only answers are learned and scored."""
         return self.loss_on == "answers" and self.dataset == "synthetic"
 
     def check(self) -> None:
@@ -88,19 +80,17 @@ class MLM(Task):
         return names_variant(self.dataset, self.names)
 
     def setup(self, data_root: Path | None) -> None:
-        books = find_books(
-            self.dataset, self.source, data_root, synthetic=SyntheticBooks(partial(generate_book, names=self.names))
-        )
+        books = find_books(self.dataset, self.source, data_root, generate=partial(generate_book, names=self.names))
         self.corpus = read_corpus(books, tokenizer=self.tokenizer, vocab_size=self.vocab_size)
         self._facts = Facts.of(self.corpus) if self._asks else None
-        self.parts = {part: PackedLines(self.corpus, part, self.block_len) for part in ("train", "validation", "test")}
+        self.parts = {part: PackedLines(self.corpus, part, self.block_len) for part in PARTS}
 
     def fingerprint(self) -> dict[str, Any]:
         return {**self.corpus.key, "dictionary": self.mask + 1, "unknown": self.corpus.unknown}
 
     @property
     def mask(self) -> int:
-        """Return the entry after the dictionary of LM."""
+        """The entry after the dictionary of LM."""
         return self.corpus.size
 
     def backbone_options(self, backbone: str) -> dict[str, Any]:  # noqa: ARG002
@@ -131,9 +121,8 @@ class MLM(Task):
     def masked_loss(self, backbone: Backbone, tokens: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Return the negative log-likelihood of each chosen token, in nats [K]."""
         seen, places = self.hide(tokens, generator)
-        padding = tokens == PAD
-        mask = padding if bool(padding.any()) else None
-        return token_losses(backbone, self.mask + 1, tokens.flatten()[places], seen, mask, selected=places)
+        padding = padding_or_none(tokens)
+        return token_losses(backbone, self.mask + 1, tokens.flatten()[places], seen, padding, selected=places)
 
     def loss(self, backbone: Backbone, batch: Tensor) -> Tensor:
         return self.masked_loss(backbone, batch).mean()
@@ -141,22 +130,18 @@ class MLM(Task):
     def mean_loss(self, backbone: Backbone, batches: Batches, part: str) -> float:
         """Return the mean loss over the chosen tokens of a part; the choice is fixed."""
         generator = torch.Generator().manual_seed(0)
-        total, count = 0.0, 0
-        for batch in batches(self.parts[part], self.evaluation_batch_size):
-            losses = self.masked_loss(backbone, batch, generator)
-            total += losses.double().sum().item()
-            count += losses.numel()
-        return total / count
+        evaluated = batches(self.parts[part], self.evaluation_batch_size)
+        losses = (self.masked_loss(backbone, batch, generator) for batch in evaluated)
+        return mean_over_batches((chosen.double().sum().item(), chosen.numel()) for chosen in losses)
 
     def validate(self, backbone: Backbone, batches: Batches) -> float:
         return self.mean_loss(backbone, batches, "validation")
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
-        test = perplexity(self.mean_loss(backbone, batches, "test"))
-        levels = {} if self._facts is None else self._level_scores(self._facts, backbone, batches)
-        if self.scored_part == "test":
-            return {"ppl": test, **levels}
-        return {"ppl": perplexity(self.mean_loss(backbone, batches, "validation")), "ppl_test": test, **levels}
+        scores = {"ppl": perplexity(self.mean_loss(backbone, batches, self.scored_part))}
+        if self.scored_part == "validation":
+            scores["ppl_test"] = perplexity(self.mean_loss(backbone, batches, "test"))
+        return scores if self._facts is None else scores | self._level_scores(self._facts, backbone, batches)
 
     def _level_scores(self, facts: Facts, backbone: Backbone, batches: Batches) -> dict[str, float]:
         """Return the perplexity of the test part's chosen answers by distance to their facts."""
@@ -170,7 +155,7 @@ class MLM(Task):
         return scores.perplexities()
 
     def baselines(self) -> dict[str, dict[str, float]]:
-        """Return unigram perplexities of the scored part, and in generated pages those of lookup within windows."""
+        """Return unigram perplexities, or in generated pages those of lookup within windows."""
         if self._facts is not None:
             return {f"look_up_{window}": self._looked_up(self._facts, window) for window in (0, 4, self.block_len)}
         scores = {"ppl": perplexity(unigram_loss(self.corpus, self.scored_part))}
@@ -179,21 +164,18 @@ class MLM(Task):
         return {"unigram": scores}
 
     def _looked_up(self, facts: Facts, window: int) -> dict[str, float]:
-        scores = FactScores(facts, LEVELS)
-        for i in range(len(self.parts[self.scored_part])):
-            scores.add_look_up(self.parts[self.scored_part].__getitems__([i])[0], window)
+        scores, pages = FactScores(facts, LEVELS), self.parts[self.scored_part]
+        for i in range(len(pages)):
+            scores.add_look_up(pages.__getitems__([i])[0], window)
         return {"ppl": perplexity(scores.mean), **scores.perplexities()}
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
         """Write pages of the test part with the chosen tokens as [truth|prediction]."""
         tokens = next(batches(self.parts["test"], 2))
         seen, places = self.hide(tokens, torch.Generator().manual_seed(0))
-        padding = tokens == PAD
-        guesses = backbone(seen, padding if bool(padding.any()) else None, selected=places).argmax(dim=-1)
-        guessed = dict(zip(places.tolist(), guesses.tolist(), strict=True))
-        words = []
-        for place, token in enumerate(tokens.flatten().tolist()):
-            text = self.corpus.text([token])
-            words.append(f"[{text}|{self.corpus.text([guessed[place]])}]" if place in guessed else text)
+        guesses = backbone(seen, padding_or_none(tokens), selected=places).argmax(dim=-1)
+        words = [self.corpus.text([token]) for token in tokens.flatten().tolist()]
+        for place, guess in zip(places.tolist(), guesses.tolist(), strict=True):
+            words[place] = f"[{words[place]}|{self.corpus.text([guess])}]"
         note = "Masked tokens are shown as [truth|prediction].\n\n"
         (folder / "masked.txt").write_text(note + "".join(words) + "\n")

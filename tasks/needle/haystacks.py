@@ -46,7 +46,7 @@ class Haystack(NamedTuple):
 
     @property
     def answers(self) -> Tensor:
-        """Return the answers [B, K], every second token at the end."""
+        """The answers [B, K], every second token at the end."""
         return self.tokens[:, -2 * self.num_queries :][:, 1::2]
 
 
@@ -63,10 +63,10 @@ class Haystacks(Dataset[Haystack]):
         return self.count
 
     def __getitems__(self, rows: list[int]) -> Haystack:
-        tokens, depths = zip(*(self._made(row) for row in rows), strict=True)
+        tokens, depths = zip(*map(self._generate, rows), strict=True)
         return Haystack(torch.from_numpy(np.stack(tokens)), torch.from_numpy(np.stack(depths)))
 
-    def _made(self, row: int) -> tuple[np.ndarray, np.ndarray]:
+    def _generate(self, row: int) -> tuple[np.ndarray, np.ndarray]:
         rng = np.random.default_rng([PARTS.index(self.part), self.length, row])
         hay = self.length - 2 * self.num_needles
         tokens = np.empty(self.length, dtype=np.int64)
@@ -80,9 +80,9 @@ class Haystacks(Dataset[Haystack]):
 
     @property
     def digest(self) -> str:
-        """Return a digest of the first 64 texts."""
-        first = self.__getitems__(list(range(min(64, self.count))))
-        return hashlib.sha256(first.tokens.numpy().tobytes()).hexdigest()[:16]
+        """Digest of the first 64 texts."""
+        tokens = self.__getitems__(list(range(min(64, self.count)))).tokens
+        return hashlib.sha256(tokens.numpy().tobytes()).hexdigest()[:16]
 
 
 def words(tokens: list[int]) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from torch.nn import functional as F
 
 from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import TokenLM
+from cab.metric import mean_over_batches
 from cab.registry.options import Positive
 from cab.task import Batches, Metric
 from tasks.corpus.facts import NAMES
@@ -22,13 +24,6 @@ from tasks.needle.haystacks import FIRST_THING, PARTS, VOCABULARY, Haystack, Hay
 from tasks.pictures import draw_grid
 
 log = logging.getLogger(__name__)
-
-
-class Found(NamedTuple):
-    """``right`` [answers] bool and ``depths`` [answers] at one length."""
-
-    right: Tensor
-    depths: Tensor
 
 
 @register_task(
@@ -40,6 +35,7 @@ class Found(NamedTuple):
     report="tasks.needle.report:SECTION",
     options_from_task="lm",
 )
+@dataclass(kw_only=True, eq=False)
 class Needle(Task):
     """Retrieve the thing that occurred once with a name, at any depth of a text, also beyond the training length.
 
@@ -57,22 +53,14 @@ class Needle(Task):
 
     required_protocols: ClassVar = (TokenLM,)
 
-    def __init__(
-        self,
-        *,
-        dataset: str,
-        length: int = 2048,
-        multiples: Sequence[int] = (1, 2, 4),
-        num_needles: Positive = 8,
-        depths: Positive = 5,
-        examples: Positive = 100_000,
-        test_examples: Positive = 512,
-        evaluation_batch_size: Positive = 8,
-    ) -> None:
-        self.dataset, self.length, self.multiples = dataset, length, tuple(multiples)
-        self.num_needles, self.depths = num_needles, depths
-        self.examples, self.test_examples = examples, test_examples
-        self.evaluation_batch_size = evaluation_batch_size
+    dataset: str
+    length: int = 2048
+    multiples: Sequence[int] = (1, 2, 4)
+    num_needles: Positive = 8
+    depths: Positive = 5
+    examples: Positive = 100_000
+    test_examples: Positive = 512
+    evaluation_batch_size: Positive = 8
 
     @property
     def config_variant(self) -> str:
@@ -85,19 +73,10 @@ class Needle(Task):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        unit = "of answers"
-        return (
-            Metric("accuracy", unit, higher_is_better=True),
-            *(
-                Metric(f"accuracy_{length}", unit, higher_is_better=True, primary=False, at_length=length)
-                for length in self.lengths
-            ),
-            *(
-                Metric(name, unit, higher_is_better=True, primary=False)
-                for length in self.lengths
-                for name in self._by_depth(length)
-            ),
-        )
+        names: dict[str, int | None] = {f"accuracy_{length}": length for length in self.lengths}
+        names |= dict.fromkeys(name for length in self.lengths for name in self._by_depth(length))
+        others = [Metric(name, "of answers", True, primary=False, at_length=at) for name, at in names.items()]
+        return Metric("accuracy", "of answers", higher_is_better=True), *others
 
     def _by_depth(self, length: int) -> list[str]:
         """Return the names of the scores at a length, with the center of each part of the text in percent."""
@@ -105,9 +84,7 @@ class Needle(Task):
 
     def check(self) -> None:
         if self.num_needles > len(NAMES):
-            raise UserError(
-                f"task.num_needles must be at most {len(NAMES)}, the number of names, got {self.num_needles}"
-            )
+            raise UserError(f"task.num_needles must be at most {len(NAMES)} (names), got {self.num_needles}")
         if self.depths > 50:
             raise UserError(f"task.depths must be at most 50, got {self.depths}")
         if self.length < 3 * self.num_needles:
@@ -115,15 +92,14 @@ class Needle(Task):
                 f"task.length must be at least {3 * self.num_needles}, for {self.num_needles} facts and as many "
                 f"questions and answers, got {self.length}"
             )
-        if self.multiples[:1] != (1,) or any(a >= b for a, b in zip(self.multiples, self.multiples[1:], strict=False)):
+        if [1, *self.multiples[1:]] != sorted({*self.multiples}):
             raise UserError(f"task.multiples must start with 1 and increase, got {list(self.multiples)}")
 
     def setup(self, data_root: Path | None) -> None:  # noqa: ARG002
         counts = dict(zip(PARTS, (self.examples, self.test_examples, self.test_examples), strict=True))
         self.parts = {part: Haystacks(part, count, self.length, self.num_needles) for part, count in counts.items()}
-        self._tests = {
-            length: Haystacks("test", self.test_examples, length, self.num_needles) for length in self.lengths
-        }
+        count = self.test_examples
+        self._tests = {length: Haystacks("test", count, length, self.num_needles) for length in self.lengths}
 
     def fingerprint(self) -> dict[str, Any]:
         parts = {**self.parts, **{str(length): part for length, part in self._tests.items()}}
@@ -145,40 +121,37 @@ class Needle(Task):
         return F.cross_entropy(self.logits(backbone, batch).flatten(0, 1), batch.answers.flatten())
 
     def validate(self, backbone: Backbone, batches: Batches) -> float:
-        losses = [
-            self.loss(backbone, batch).item() * len(batch.tokens)
+        return mean_over_batches(
+            (self.loss(backbone, batch).item() * len(batch.tokens), len(batch.tokens))
             for batch in batches(self.parts["validation"], self.evaluation_batch_size)
-        ]
-        return sum(losses) / len(self.parts["validation"])
+        )
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
         scores: dict[str, float] = {}
         self._grid: dict[int, list[float]] = {}
         for length, part in self._tests.items():
-            names = self._by_depth(length)
+            names = [f"accuracy_{length}", *self._by_depth(length)]
             try:
-                found = self._found(backbone, batches, part)
+                accuracies = self._accuracies(backbone, batches, part)
             except (UserError, torch.OutOfMemoryError) as error:
                 if length == self.length:
                     raise
                 log.warning("accuracy at length %d failed: %s", length, error)
-                scores |= dict.fromkeys([f"accuracy_{length}", *names], math.nan)
+                scores |= dict.fromkeys(names, math.nan)
                 continue
-            self._grid[length] = self._shares(found)
-            scores |= {f"accuracy_{length}": _mean(found.right), **dict(zip(names, self._grid[length], strict=True))}
+            self._grid[length] = accuracies[1:]
+            scores |= dict(zip(names, accuracies, strict=True))
         return {"accuracy": scores[f"accuracy_{self.length}"], **scores}
 
-    def _found(self, backbone: Backbone, batches: Batches, part: Haystacks) -> Found:
-        right, depths = [], []
+    def _accuracies(self, backbone: Backbone, batches: Batches, part: Haystacks) -> list[float]:
+        """Return the accuracy of all answers, then that in each part of the text; NaN without facts."""
+        correct, depths = [], []
         for batch in batches(part, self.evaluation_batch_size):
-            right.append((self.logits(backbone, batch).argmax(-1) == batch.answers).flatten().cpu())
+            correct.append((self.logits(backbone, batch).argmax(-1) == batch.answers).flatten().cpu())
             depths.append(batch.depths.flatten().cpu())
-        return Found(torch.cat(right), torch.cat(depths))
-
-    def _shares(self, found: Found) -> list[float]:
-        """Return the accuracy in each part of the text; NaN without facts."""
-        parts = (found.depths * self.depths).long()
-        return [_mean(found.right[parts == part]) for part in range(self.depths)]
+        everywhere, depth = torch.cat(correct), (torch.cat(depths) * self.depths).long()
+        groups = [everywhere, *(everywhere[depth == number] for number in range(self.depths))]
+        return [group.double().mean().item() for group in groups]
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """Return the accuracy of a random thing of the text, the best without looking up names."""
@@ -212,7 +185,3 @@ class Needle(Task):
         axes.set_yticks(range(len(values)), [f"{100 * row // len(values)}%" for row in range(len(values))])
         axes.set_xlabel("length, tokens")
         axes.set_ylabel("depth of the fact, from")
-
-
-def _mean(right: Tensor) -> float:
-    return right.double().mean().item()

@@ -82,29 +82,25 @@ def subset(points: Tensor, count: int, generator: torch.Generator | None) -> Ten
     return points[torch.randperm(len(points), generator=generator)[:count]]
 
 
-def read_pcn(
-    data_root: Path | None, list_file: str, part: str, *, views: int, from_part: str | None = None
-) -> tuple[Clouds, Clouds, dict[str, Any]]:
+def read_pcn(data_root: Path | None, list_file: str, part: str, *, views: int) -> tuple[Clouds, Clouds, dict[str, Any]]:
     """Read the partial and complete clouds of a part (train, val, test) of PCN; also return an identifier.
 
     Args:
+        data_root: folder of all data sets.
         list_file: the split list, ``PCN.json`` of the official release or one in its format.
-        from_part: read another part's shapes (a small sample may have only one).
+        part: the part.
+        views: partial views per shape.
 
     Raises:
         ValueError: the list or one of its shapes is missing or invalid.
     """
     folder = find_data("pcn", data_root, list_file).parents[list_file.count("/")]
-    part = from_part or part
     names = [(entry["taxonomy_id"], name) for entry in _read_list(folder / list_file) for name in entry.get(part, [])]
     if not names:
         raise UserError(f"{folder / list_file} has no shapes in part '{part}'")
     complete = [folder / part / "complete" / taxonomy / f"{name}.pcd" for taxonomy, name in names]
-    partial = [
-        folder / part / "partial" / taxonomy / name / f"{view:02d}.pcd"
-        for taxonomy, name in names
-        for view in range(views)
-    ]
+    views_of = [folder / part / "partial" / taxonomy / name for taxonomy, name in names]
+    partial = [path / f"{view:02d}.pcd" for path in views_of for view in range(views)]
     missing = [path for path in (*complete, *partial) if not path.is_file()]
     if missing:
         raise UserError(
@@ -120,12 +116,12 @@ def read_pcn(
             np.save(target / f"{kind}-bounds.npy", clouds.bounds)
 
     ready = prepared("pcc", {**key, "names": [str(path.relative_to(folder)) for path in partial]}, build)
-    found = [
+    clouds = [
         Clouds(np.load(ready / f"{kind}.npy", mmap_mode="r"), np.load(ready / f"{kind}-bounds.npy"))
         for kind in ("partial", "complete")
     ]
     about = {"list": checksum(folder / list_file), "part": part, "shapes": len(names), "clouds": ready.name}
-    return found[0], found[1], about
+    return clouds[0], clouds[1], about
 
 
 def _read_list(path: Path) -> list[dict[str, Any]]:
@@ -138,16 +134,8 @@ def _read_list(path: Path) -> list[dict[str, Any]]:
 
 
 def read_pcd(path: Path) -> np.ndarray:
-    """Read the points of a file, [N, 3] float32.
-
-    Raises:
-        ValueError: with the file: not a .pcd, fields other than x y z, truncated, compressed, or a NaN or infinite
-            point, with its line or index.
-    """
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    """Read the points of a file, [N, 3] float32; UserError if it is not a plain .pcd of finite points x y z."""
+    content = path.read_bytes()
     header, start, lines = _header(path, content)
     if header.get("FIELDS", "").split() != ["x", "y", "z"] or header.get("SIZE", "").split() != ["4"] * 3:
         raise UserError(
@@ -165,9 +153,9 @@ def read_pcd(path: Path) -> np.ndarray:
         points = np.frombuffer(content, dtype="<f4", count=3 * count, offset=start).reshape(count, 3).copy()
     else:
         raise UserError(f"{path}: DATA {header['DATA']} is not supported; convert it to ascii or binary")
-    bad = ~np.isfinite(points).all(axis=1)
-    if bad.any():
-        number = int(bad.argmax())
+    broken = ~np.isfinite(points).all(axis=1)
+    if broken.any():
+        number = int(broken.argmax())
         place = f"line {lines + number + 1}" if header["DATA"] == "ascii" else f"point {number + 1}"
         raise UserError(f"{path}, {place}: the point is NaN or infinite: {points[number].tolist()}")
     if not count:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -22,6 +23,7 @@ NAMES = {"cd_l1": ("x 1000", False), "cd_l2": ("x 1000", False), "f_score": ("",
 
 
 @register_task("pcc", paper="Yu et al. 2021", datasets="pcn synthetic", backbones={"pointr": "NS NC"})
+@dataclass(kw_only=True, eq=False)
 class PCC(Task):
     """Complete point clouds.
 
@@ -41,23 +43,15 @@ class PCC(Task):
 
     required_protocols: ClassVar = (PointCompleter,)
 
-    def __init__(
-        self,
-        *,
-        dataset: str,
-        list_file: str = "PCN.json",
-        sample_part: Literal["train", "val", "test"] | None = None,
-        partial_points: Positive = 2048,
-        complete_points: Positive = 16384,
-        f_score_of: Literal["real", "all"] = "real",
-        validation_split: Literal["val", "test"] = "val",
-        batch_norm: Literal["constant", "decaying"] = "constant",
-        evaluation_batch_size: Positive = 8,
-    ) -> None:
-        self.dataset, self.list_file, self.sample_part = dataset, list_file, sample_part
-        self.partial_points, self.complete_points = partial_points, complete_points
-        self.validation_split, self.batch_norm, self.f_score_of = validation_split, batch_norm, f_score_of
-        self.evaluation_batch_size = evaluation_batch_size
+    dataset: str
+    list_file: str = "PCN.json"
+    sample_part: Literal["train", "val", "test"] | None = None
+    partial_points: Positive = 2048
+    complete_points: Positive = 16384
+    f_score_of: Literal["real", "all"] = "real"
+    validation_split: Literal["val", "test"] = "val"
+    batch_norm: Literal["constant", "decaying"] = "constant"
+    evaluation_batch_size: Positive = 8
 
     @property
     def config_variant(self) -> str:
@@ -68,29 +62,26 @@ class PCC(Task):
         scored = [Metric(name, unit, higher_is_better=higher) for name, (unit, higher) in NAMES.items()]
         if self.f_score_of == "all":
             scored.append(Metric("f_score_real", "", True, primary=False))
-        if self.validation_split == "val":
-            return tuple(scored)
-        beside = [Metric(f"{m.name}_unseen", m.unit, m.higher_is_better, primary=False) for m in scored]
-        return (*scored, *beside)
+        if self.validation_split == "test":
+            scored += [Metric(f"{m.name}_unseen", m.unit, m.higher_is_better, primary=False) for m in scored]
+        return tuple(scored)
 
     def setup(self, data_root: Path | None) -> None:
         self._about: dict[str, Any] = {}
         self.parts = {part: self._part(part, data_root) for part in ("train", "val", "test")}
 
     def _part(self, part: str, data_root: Path | None) -> Shapes:
-        random = part == "train"
-        sizes = {"partial_points": self.partial_points, "complete_points": self.complete_points}
+        random, views = part == "train", 1
         if self.dataset == "synthetic":
-            first = sum(SYNTHETIC[before] for before in list(SYNTHETIC)[: list(SYNTHETIC).index(part)])
-            shapes = [generate_shape(first + i) for i in range(SYNTHETIC[part])]
+            start = {"train": 0, "val": SYNTHETIC["train"], "test": SYNTHETIC["train"] + SYNTHETIC["val"]}[part]
+            shapes = [generate_shape(start + i) for i in range(SYNTHETIC[part])]
             partial, complete = (Clouds.of(clouds) for clouds in zip(*shapes, strict=True))
             self._about[part] = {"generator": 1, "shapes": SYNTHETIC[part]}
-            return Shapes(partial, complete, views=1, random=random, **sizes)
-        views = TRAINING_VIEWS if random else 1
-        from_part = None if random else self.sample_part
-        partial, complete, self._about[part] = read_pcn(
-            data_root, self.list_file, part, views=views, from_part=from_part
-        )
+        else:
+            views = TRAINING_VIEWS if random else 1
+            source = part if random else self.sample_part or part
+            partial, complete, self._about[part] = read_pcn(data_root, self.list_file, source, views=views)
+        sizes = {"partial_points": self.partial_points, "complete_points": self.complete_points}
         return Shapes(partial, complete, views=views, random=random, **sizes)
 
     def fingerprint(self) -> dict[str, Any]:
@@ -117,10 +108,10 @@ class PCC(Task):
 
     def validate(self, backbone: Backbone, batches: Batches) -> float:
         """Return the Chamfer distance (l1) x 1000 of the fine points."""
-        part, total = self.parts[self.validation_split], 0.0
-        for batch in batches(part, self.evaluation_batch_size):
+        shapes, total = self.parts[self.validation_split], 0.0
+        for batch in batches(shapes, self.evaluation_batch_size):
             total += chamfer_l1(backbone(batch["partial"])[1].float(), batch["complete"]).sum().item()
-        return 1000.0 * total / len(part)
+        return 1000.0 * total / len(shapes)
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
         scores = self._scores(backbone, batches, "test")
@@ -129,17 +120,17 @@ class PCC(Task):
         return scores | {f"{k}_unseen": v for k, v in self._scores(backbone, batches, "val").items()}
 
     def _scores(self, backbone: Backbone, batches: Batches, part: str) -> dict[str, float]:
-        """Return the means over the shapes of a part."""
         clouds = ((backbone(batch["partial"])[1], batch["complete"]) for batch in batches(self.parts[part], 1))
         return mean_scores(clouds, self.f_score_of)
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """Return the scores of the view itself, and of the view with its mirror images (left-right, front-back)."""
         test = self.parts["test"]
-        pairs = [test.__getitems__([i]) for i in range(len(test))]
+        shapes = [test.__getitems__([i]) for i in range(len(test))]
+        pairs = [(shape["partial"], shape["complete"]) for shape in shapes]
         return {
-            "input_cloud": mean_scores(((pair["partial"], pair["complete"]) for pair in pairs), self.f_score_of),
-            "mirrored": mean_scores(((mirrored(pair["partial"]), pair["complete"]) for pair in pairs), self.f_score_of),
+            "input_cloud": mean_scores(pairs, self.f_score_of),
+            "mirrored": mean_scores(((mirrored(partial), complete) for partial, complete in pairs), self.f_score_of),
         }
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:

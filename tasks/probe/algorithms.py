@@ -1,9 +1,8 @@
 """Algorithms learned on short sequences and tested on long ones: copy, reverse, addition.
 
-The distributions are those of ``tensor2tensor/data_generators/algorithmic.py``, on which the Universal Transformer
-(Dehghani et al. 2019) was tested: lengths uniform from 1 to the maximum, ten symbols, and the digits of summands in
-reverse order. Here one sequence contains the input, a mark, and the output with its end; each output symbol is
-predicted from those before it.
+The distributions are those of ``tensor2tensor/data_generators/algorithmic.py`` (Dehghani et al. 2019): lengths uniform
+from 1 to the maximum, ten symbols, and the digits of summands in reverse order. Here one sequence contains the input, a
+mark, and the output with its end; each output symbol is predicted from those before it.
 """
 
 from __future__ import annotations
@@ -19,11 +18,9 @@ PLUS = MARK
 
 def copy(rng: np.random.Generator, rows: int, *, vocab_size: int, length: int, reverse: bool = False) -> ProbeBatch:
     """Repeat the input, or reverse it."""
-    made = []
-    for size in rng.integers(1, length, size=rows, endpoint=True):
-        symbols = DIGITS + rng.integers(vocab_size, size=size)
-        made.append((symbols, symbols[::-1] if reverse else symbols))
-    return _joined(made, 2 * length + 1)
+    sizes = rng.integers(1, length, size=rows, endpoint=True)
+    inputs = [DIGITS + rng.integers(vocab_size, size=size) for size in sizes]
+    return _join([(symbols, symbols[::-1] if reverse else symbols) for symbols in inputs], 2 * length + 1)
 
 
 def addition(rng: np.random.Generator, rows: int, *, vocab_size: int, length: int) -> ProbeBatch:
@@ -32,13 +29,13 @@ def addition(rng: np.random.Generator, rows: int, *, vocab_size: int, length: in
     The first summand has 1 to ``length // 2`` digits; the second has at least 1 and at most as many as fit ``length``
     with the mark. Neither has a leading zero.
     """
-    made = []
+    pairs = []
     for first in rng.integers(1, length // 2, size=rows, endpoint=True):
         second = rng.integers(1, length - first - 1, endpoint=True)
         summands = [_number(rng, size, vocab_size) for size in (first, second)]
         total = sum(_value(digits, vocab_size) for digits in summands)
-        made.append((np.concatenate([summands[0] + DIGITS, [PLUS], summands[1] + DIGITS]), _digits(total, vocab_size)))
-    return _joined(made, 2 * length + 1)
+        pairs.append((np.concatenate([summands[0] + DIGITS, [PLUS], summands[1] + DIGITS]), _digits(total, vocab_size)))
+    return _join(pairs, 2 * length + 1)
 
 
 def _number(rng: np.random.Generator, size: int, base: int) -> np.ndarray:
@@ -59,11 +56,11 @@ def _digits(value: int, base: int) -> np.ndarray:
     return np.array(digits)
 
 
-def _joined(made: list[tuple[np.ndarray, np.ndarray]], places: int) -> ProbeBatch:
-    """Join input, mark and output in ``places`` positions, padded at the end; predictions start at the mark."""
-    tokens = np.full((len(made), places), PAD)
-    answers = np.full((len(made), places), IGNORE_INDEX)
-    for i, (source, target) in enumerate(made):
+def _join(pairs: list[tuple[np.ndarray, np.ndarray]], length: int) -> ProbeBatch:
+    """Join input, mark and output in ``length`` positions, padded at the end; predictions start at the mark."""
+    tokens = np.full((len(pairs), length), PAD)
+    answers = np.full((len(pairs), length), IGNORE_INDEX)
+    for i, (source, target) in enumerate(pairs):
         tokens[i, : len(source) + 1 + len(target)] = np.concatenate([source, [MARK], target])
         answers[i, len(source) : len(source) + len(target) + 1] = np.concatenate([target, [END]])
     return inline_queries(tokens, answers)

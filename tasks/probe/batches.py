@@ -55,7 +55,7 @@ class Examples(Dataset[ProbeBatch]):
 
     @property
     def digest(self) -> str:
-        """Return a digest of all data."""
+        """Digest of all data."""
         digest = hashlib.sha256()
         for x in self.batch:
             digest.update(np.ascontiguousarray(x.numpy()).tobytes())
@@ -79,19 +79,13 @@ def query_logits(backbone: Backbone, batch: ProbeBatch) -> Tensor:
     context, queries, answers = batch
     read = network.decode_compressed if answers.shape[1] != queries.shape[1] else network
     if network.pattern is Pattern.CC:
-        return read(_after_its_answer(queries, answers), context)
+        if answers.shape == queries.shape[:2]:  # each query includes the answer to the previous one
+            queries = torch.cat([queries, F.pad(answers[:, :-1], (1, 0), value=PAD).unsqueeze(-1)], dim=-1)
+        return read(queries, context)
     if network.pattern is Pattern.NC:
         return read(queries, context)
-    before = queries.shape[1] // 2 if network.pattern is Pattern.NS else 0
-    logits = read(torch.cat([queries[:, :before], context, queries[:, before:]], dim=1))
+    half = queries.shape[1] // 2 if network.pattern is Pattern.NS else 0
+    logits = read(torch.cat([queries[:, :half], context, queries[:, half:]], dim=1))
     if read is not network:
         return logits
-    return torch.cat([logits[:, :before], logits[:, before + context.shape[1] :]], dim=1)
-
-
-def _after_its_answer(queries: Tensor, answers: Tensor) -> Tensor:
-    """Return queries [B, Q, S + 1], each with the answer to the previous one."""
-    if answers.shape[1] != queries.shape[1]:
-        return queries
-    previous = F.pad(answers[:, :-1], (1, 0), value=PAD)
-    return torch.cat([queries, previous.unsqueeze(-1)], dim=-1)
+    return torch.cat([logits[:, :half], logits[:, half + context.shape[1] :]], dim=1)

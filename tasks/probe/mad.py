@@ -1,9 +1,8 @@
-"""Probes of MAD (Poli et al. 2024, "Mechanistic Design and Scaling of Hybrid Architectures"), as in its repository.
+"""Probes of MAD (Poli et al. 2024), as in ``mad/data/instances.py`` of athms/mad-lab, commit 6e7e4c9.
 
-Checked against ``mad/data/instances.py`` of athms/mad-lab, commit 6e7e4c9: the distributions agree, the random numbers
-do not. Its sixth task, compression, is :func:`tasks.probe.recall.compression`. Symbols are MAD's plus one, since 0 is
-empty. In training MAD predicts every next token, in the test only those that can be known; ``everything`` selects
-which.
+The distributions agree, the random numbers do not. MAD's sixth task, compression, is
+:func:`tasks.probe.recall.compression`. Symbols are MAD's plus one, since 0 is empty. In training MAD predicts every
+next token (``everything``), in the test only those that can be known.
 """
 
 from __future__ import annotations
@@ -56,16 +55,15 @@ def fuzzy(
     """Generate recall in which keys and values are one to :data:`LONGEST` different consecutive symbols.
 
     Keys of a test have the maximum length. One pair is planted and queried at the end; other repeated keys are queried
-    too. Short sequences are left-padded with the last symbol. MAD draws the position of the pair from a range that its
-    loop may not reach, and then queries a missing pair; here it is always present.
+    too. Short sequences are left-padded with the last symbol. In MAD the planted pair may be missing; here it is not.
     """
     generator = random.Random(int(rng.integers(2**62)))
-    made = [_fuzzy_row(generator, vocab_size, length, test=test) for _ in range(rows)]
     tokens = np.full((rows, length + 1), vocab_size - 1)
     is_query = np.zeros((rows, length + 1), dtype=bool)
-    for i, (row, places) in enumerate(made):
+    for i in range(rows):
+        row, queried = _fuzzy_row(generator, vocab_size, length, test=test)
         tokens[i, -len(row) :] = row
-        is_query[i, -len(row) :] = places
+        is_query[i, -len(row) :] = queried
     return _next_tokens(tokens, is_query, everything=everything)
 
 

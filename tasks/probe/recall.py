@@ -1,13 +1,8 @@
-"""Queries for all four patterns: recall, noisy recall, copying, compression.
+"""Queries for all four patterns: recall, noisy recall, copying, compression; and Zoology's MQAR.
 
-One position holds one fact: a key and its value are two symbols whose vectors are added, so that one lookup suffices
-and no layer is needed to join neighbors. Symbol ids are
-
-    0 empty, 1 a filler, 2 the question mark, then ``vocab_size`` values, then as many keys, then as many keys that are
-    never queried.
-
-To answer all queries a state must hold ``pairs`` times log2(vocab_size) bits; noiseless content lookup needs as many
-directions as there are pairs.
+One position holds one fact: a key and its value are two symbols whose vectors are added, so that one lookup suffices.
+Symbol ids are 0 empty, 1 a filler, 2 the question mark, then ``vocab_size`` values, then as many keys, then as many
+keys that are never queried.
 """
 
 from __future__ import annotations
@@ -25,6 +20,8 @@ def recall(
     """Generate facts in random order, fillers, then keys whose values are predicted.
 
     Args:
+        rng: source of random numbers.
+        rows: number of examples.
         vocab_size: number of values, and of keys.
         pairs: facts per example, with distinct keys; values may repeat.
         distance: number of fillers between the facts and the queries.
@@ -36,22 +33,16 @@ def recall(
     values = rng.integers(vocab_size, size=(rows, pairs))
     facts = np.stack([keys + keys_in_context, VALUES + values], axis=-1)
     if never := round(pairs * noise / (1.0 - noise)):
-        noisy = np.stack(
-            [
-                keys + vocab_size + rng.integers(vocab_size, size=(rows, never)),
-                VALUES + rng.integers(vocab_size, size=(rows, never)),
-            ],
-            axis=-1,
-        )
+        starts = keys + vocab_size, VALUES
+        noisy = np.stack([start + rng.integers(vocab_size, size=(rows, never)) for start in starts], axis=-1)
         order = rng.permuted(np.tile(np.arange(pairs + never), (rows, 1)), axis=1)[..., None]
         facts = np.take_along_axis(np.concatenate([facts, noisy], axis=1), order, axis=1)
     rounds = -(-num_queries // pairs)
     chosen = rng.permuted(np.tile(np.arange(pairs), (rows * rounds, 1)), axis=1).reshape(rows, -1)[:, :num_queries]
     queried = np.take_along_axis(keys_in_context, chosen, axis=1)
     answers = VALUES + np.take_along_axis(values, chosen, axis=1)
-    return probe_batch(
-        _far(facts, distance), np.stack([keys + queried, np.full_like(queried, QUESTION)], axis=-1), answers
-    )
+    queries = np.stack([keys + queried, np.full_like(queried, QUESTION)], axis=-1)
+    return probe_batch(_far(facts, distance), queries, answers)
 
 
 def copying(rng: np.random.Generator, rows: int, *, vocab_size: int, pairs: int, distance: int) -> ProbeBatch:
@@ -81,9 +72,9 @@ POWER = 0.01
 def mqar(rng: np.random.Generator, rows: int, *, vocab_size: int, length: int, pairs: int) -> ProbeBatch:
     """Generate alternating keys and values, then every key again at random positions; predict its value there.
 
-    As in ``zoology/data/multiquery_ar.py`` of HazyResearch/zoology, commit dbcb60d, without random symbols instead of
-    fillers, which Figure 2 of the paper does not use. Keys are distinct, and so are values: they are the lower and the
-    upper half of ``vocab_size`` numbers, the first of which, 0, is the filler. Here all numbers are greater by one.
+    As in ``zoology/data/multiquery_ar.py`` of HazyResearch/zoology, commit dbcb60d, with fillers as in Figure 2 of the
+    paper. Keys are distinct, and so are values: they are the lower and the upper half of ``vocab_size`` numbers, the
+    first of which, 0, is the filler. Here all numbers are greater by one.
     """
     half = vocab_size // 2
     keys = _distinct(rng, rows, half - 1, pairs) + 1

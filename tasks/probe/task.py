@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -13,6 +14,7 @@ from torch.nn import functional as F
 
 from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import Prober
+from cab.metric import mean_over_batches
 from cab.registry.options import Positive
 from cab.task import Batches, Metric
 from tasks.probe import algorithms, mad, recall
@@ -45,6 +47,7 @@ PARTS = ("train", "validation", "test", "longer")
     in_index=False,
     report="tasks.probe.report:SECTION",
 )
+@dataclass(kw_only=True, eq=False)
 class Probe(Task):
     """Answer queries that test one capability of an attention: lookup, selection, order, compression.
 
@@ -69,39 +72,29 @@ class Probe(Task):
 
     required_protocols: ClassVar = (Prober,)
 
-    def __init__(
-        self,
-        *,
-        dataset: str,
-        vocab_size: Positive = 16,
-        length: Positive = 128,
-        longer_length: Positive = 400,
-        pairs: Positive = 16,
-        distance: int = 0,
-        noise: float = 0.0,
-        num_queries: Positive = 16,
-        train_on: Literal["answers", "all"] = "answers",
-        examples: Positive = 12800,
-        test_examples: Positive = 1280,
-        evaluation_batch_size: Positive = 128,
-    ) -> None:
-        self.dataset, self.vocab_size, self.length, self.longer_length = dataset, vocab_size, length, longer_length
-        self.pairs, self.distance, self.noise, self.num_queries = pairs, distance, noise, num_queries
-        self.train_on, self.examples, self.test_examples = train_on, examples, test_examples
-        self.evaluation_batch_size = evaluation_batch_size
+    dataset: str
+    vocab_size: Positive = 16
+    length: Positive = 128
+    longer_length: Positive = 400
+    pairs: Positive = 16
+    distance: int = 0
+    noise: float = 0.0
+    num_queries: Positive = 16
+    train_on: Literal["answers", "all"] = "answers"
+    examples: Positive = 12800
+    test_examples: Positive = 1280
+    evaluation_batch_size: Positive = 128
 
     @property
     def config_variant(self) -> str:
         """Return the settings that determine the difficulty."""
-        settings = {"vocabulary": self.vocab_size}
         if self.dataset in (*IN_CONTEXT, *PACKED):
-            settings |= {"pairs": self.pairs, "distance": self.distance}
+            settings = {"pairs": self.pairs, "distance": self.distance}
         else:
-            settings |= {"length": self.length}
-        if self.dataset in ("mqar", "mad_copying"):
-            settings |= {"pairs": self.pairs}
+            settings = {"length": self.length}
+            settings |= {"pairs": self.pairs} if self.dataset in ("mqar", "mad_copying") else {}
         noise = f" noise {self.noise:g}" if self.noise else ""
-        return " ".join(f"{name} {value}" for name, value in settings.items()) + noise
+        return f"vocabulary {self.vocab_size} {' '.join(f'{k} {value}' for k, value in settings.items())}{noise}"
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -113,54 +106,35 @@ class Probe(Task):
         )
 
     def check(self) -> None:
-        for name, smallest in {"vocab_size": 2, "length": 4, "longer_length": 4}.items():
-            if getattr(self, name) < smallest:
-                raise UserError(f"task.{name} must be at least {smallest}, got {getattr(self, name)}")
         if not 0.0 <= self.noise < 1.0:
             raise UserError(f"task.noise must be from 0 to below 1, got {self.noise}")
         if self.noise and self.dataset not in ("noisy", "mad_noisy"):
             raise UserError(f"task.noise applies to noisy and mad_noisy, not to {self.dataset}")
-        if problem := self._misfit():
-            raise UserError(problem)
-
-    def _misfit(self) -> str:
-        """Return why these sizes are impossible, or an empty string."""
-        vocab_size, length, pairs = self.vocab_size, self.length, self.pairs
-        if self.dataset in IN_CONTEXT and pairs > vocab_size:
-            return f"task.pairs {pairs} needs as many keys: raise task.vocab_size to {pairs}"
-        smallest = {
-            "mad_recall": 4,
-            "mad_noisy": mad.NOISE_SYMBOLS + 4,
-            "mad_fuzzy": 2 * mad.LONGEST + 1,
-            "mqar": 2 * pairs + 2,
-        }
-        smallest |= {"mad_copying": 3, "mad_memorization": 6}
-        if vocab_size < smallest.get(self.dataset, 2):
-            return f"task.vocab_size must be at least {smallest[self.dataset]} for {self.dataset}, got {vocab_size}"
-        needed = {"mqar": 4 * pairs, "mad_copying": 2 * pairs + 2, "mad_fuzzy": 6 * mad.LONGEST}.get(self.dataset, 4)
-        if length < needed:
-            return f"task.length must be at least {needed} for {self.dataset}, got {length}"
-        if length % 2 and self.dataset in ("mad_recall", "mad_noisy", "mad_memorization", "mqar"):
-            return f"task.length must be even for {self.dataset}, got {length}"
-        return ""
+        if self.dataset in IN_CONTEXT and self.pairs > self.vocab_size:
+            raise UserError(f"task.pairs {self.pairs} needs as many keys: raise task.vocab_size to {self.pairs}")
+        vocab_sizes = {"mad_recall": 4, "mad_noisy": mad.NOISE_SYMBOLS + 4, "mad_fuzzy": 2 * mad.LONGEST + 1}
+        vocab_sizes |= {"mqar": 2 * self.pairs + 2, "mad_copying": 3, "mad_memorization": 6}
+        lengths = {"mqar": 4 * self.pairs, "mad_copying": 2 * self.pairs + 2, "mad_fuzzy": 6 * mad.LONGEST}
+        smallest = {"vocab_size": vocab_sizes.get(self.dataset, 2), "length": lengths.get(self.dataset, 4)}
+        for name, minimum in {**smallest, "longer_length": 4}.items():
+            if getattr(self, name) < minimum:
+                raise UserError(f"task.{name} must be at least {minimum} for {self.dataset}, got {getattr(self, name)}")
+        if self.length % 2 and self.dataset in ("mad_recall", "mad_noisy", "mad_memorization", "mqar"):
+            raise UserError(f"task.length must be even for {self.dataset}, got {self.length}")
 
     def setup(self, data_root: Path | None) -> None:  # noqa: ARG002
-        self.parts = {part: Examples(self._made(part)) for part in PARTS if part != "longer" or self._has_longer}
+        parts = PARTS if self.dataset in ALGORITHMS else PARTS[:3]
+        self.parts = {part: Examples(self._generate(part)) for part in parts}
 
-    @property
-    def _has_longer(self) -> bool:
-        return self.dataset in ALGORITHMS
-
-    def _made(self, part: str) -> ProbeBatch:
-        """Generate the examples of a part, deterministically."""
+    def _generate(self, part: str) -> ProbeBatch:
         rng = np.random.default_rng(PARTS.index(part))
         rows = self.examples if part == "train" else self.test_examples
-        sizes: dict[str, Any] = {"vocab_size": self.vocab_size}
-        packed = {**sizes, "pairs": self.pairs, "distance": self.distance}
+        packed: dict[str, Any] = {"vocab_size": self.vocab_size, "pairs": self.pairs, "distance": self.distance}
         asked = {**packed, "noise": self.noise, "num_queries": self.num_queries}
-        fixed = {**sizes, "length": self.longer_length if part == "longer" else self.length}
+        length = self.longer_length if part == "longer" else self.length
+        fixed: dict[str, Any] = {"vocab_size": self.vocab_size, "length": length}
         everything = part == "train" and self.train_on == "all"
-        make = {
+        generators = {
             "recall": partial(recall.recall, **asked),
             "noisy": partial(recall.recall, **asked),
             "copying": partial(recall.copying, **packed),
@@ -175,17 +149,16 @@ class Probe(Task):
             "reverse": partial(algorithms.copy, **fixed, reverse=True),
             "addition": partial(algorithms.addition, **fixed),
         }
-        return make[self.dataset](rng, rows)
+        return generators[self.dataset](rng, rows)
 
     def fingerprint(self) -> dict[str, Any]:
-        return {part: {"examples": len(made), "sha256": made.digest} for part, made in self.parts.items()}
+        return {part: {"examples": len(rows), "sha256": rows.digest} for part, rows in self.parts.items()}
 
     def backbone_options(self, backbone: str) -> dict[str, Any]:  # noqa: ARG002
-        longest = [self.parts["longer" if self._has_longer else "test"].batch, self.parts["train"].batch]
-        highest = max(int(x.max()) for made in self.parts.values() for x in made.batch if x.numel())
+        batches = [part.batch for part in self.parts.values()]
         options = {
-            "vocab_size": highest + 1,
-            "max_length": max(q.context.shape[1] + q.queries.shape[1] for q in longest),
+            "vocab_size": 1 + max(int(x.max()) for batch in batches for x in batch if x.numel()),
+            "max_length": max(batch.context.shape[1] + batch.queries.shape[1] for batch in batches),
         }
         if self.dataset == "compression":
             options["num_compressed_symbols"] = self.pairs
@@ -201,16 +174,15 @@ class Probe(Task):
         return F.cross_entropy(logits, batch.answers.flatten(), ignore_index=IGNORE_INDEX)
 
     def validate(self, backbone: Backbone, batches: Batches) -> float:
-        total, count = 0.0, 0
+        sums = []
         for batch in batches(self.parts["validation"], self.evaluation_batch_size):
-            asked = int((batch.answers != IGNORE_INDEX).sum())
-            total += self.loss(backbone, batch).item() * asked
-            count += asked
-        return total / count
+            count = int((batch.answers != IGNORE_INDEX).sum())
+            sums.append((self.loss(backbone, batch).item() * count, count))
+        return mean_over_batches(sums)
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
         scores = self._scores(backbone, batches, "test")
-        if self._has_longer:
+        if "longer" in self.parts:
             longer = self._scores(backbone, batches, "longer")
             scores |= {f"{name}_longer": value for name, value in longer.items()}
         return scores
@@ -225,13 +197,14 @@ class Probe(Task):
         """Predict the most frequent validation answer; for answers from the context, its most frequent value."""
         answers = self.parts["validation"].batch.answers  # in training MAD predicts every next token
         commonest = int(answers[answers != IGNORE_INDEX].mode().values)
-        found = {"commonest": torch.full_like(self.parts["test"].batch.answers, commonest)}
+        test = self.parts["test"].batch
+        guesses = {"commonest": torch.full_like(test.answers, commonest)}
         if self.dataset in IN_CONTEXT:
-            values = self.parts["test"].batch.context[..., 1]
+            values = test.context[..., 1]
             fillers = -torch.arange(1, values.shape[1] + 1)  # distinct, so never the mode
             values = values.where(values > 0, fillers)
-            found["most_frequent_in_context"] = values.mode(dim=1, keepdim=True).values.expand(-1, self.num_queries)
-        return {name: _share(guess, self.parts["test"].batch.answers) for name, guess in found.items()}
+            guesses["most_frequent_in_context"] = values.mode(dim=1, keepdim=True).values.expand(-1, self.num_queries)
+        return {name: _share(guess, test.answers) for name, guess in guesses.items()}
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
         """Write examples as numbers: context, queries, and each answer as [truth|prediction]."""

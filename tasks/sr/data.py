@@ -17,6 +17,7 @@ from cab.files.cache import checksums, prepared, progress
 from tasks.files import find_data
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
+KINDS = ("truth", "blurred")
 
 
 def degrade(image: np.ndarray, low: int) -> np.ndarray:
@@ -69,7 +70,7 @@ class ImagePairs(Dataset[dict[str, Tensor]]):
     def __getitems__(self, indices: list[int]) -> dict[str, Tensor]:
         mirrored = torch.rand(len(indices)) < 0.5 if self.mirror else torch.zeros(len(indices), dtype=torch.bool)
         batch = {}
-        for name, images in (("truth", self.truth), ("blurred", self.blurred)):
+        for name, images in zip(KINDS, (self.truth, self.blurred), strict=True):
             x = torch.from_numpy(np.stack([images[i] for i in indices])).permute(0, 3, 1, 2).float() / 127.5 - 1.0
             batch[name] = torch.where(mirrored[:, None, None, None], x.flip(3), x)
         return {**batch, "index": torch.tensor(indices)}
@@ -81,9 +82,8 @@ class ImagePairs(Dataset[dict[str, Tensor]]):
 def read_pairs(name: str, data_root: Path | None, *, low: int, high: int) -> tuple[ImagePairs, dict[str, Any]]:
     """Read the pairs of ``name`` (ffhq, celebahq); also return an identifier.
 
-    SR3's layout ``<name>_<low>_<high>/{hr_<high>,sr_<low>_<high>}`` is used as it is. From a folder ``<name>`` of
-    images of any size, or from SR3's layout at a larger size, pairs are made: scale the shorter side to ``high``, crop
-    the center, downsample and upsample.
+    They are in SR3's layout ``<name>_<low>_<high>/{hr_<high>,sr_<low>_<high>}``, or are made from a folder ``<name>``
+    of images of any size or SR3's layout at a larger size: scaled, cropped, downsampled and upsampled.
 
     Raises:
         ValueError: there is neither folder, or an image is broken, not RGB, of the wrong size, or unpaired.
@@ -127,19 +127,17 @@ def _from_files(
 
     def build(target: Path) -> None:
         shape = (len(files), high, high, 3)
-        arrays = [
-            np.lib.format.open_memmap(target / f"{kind}.npy", mode="w+", dtype=np.uint8, shape=shape)
-            for kind in ("truth", "blurred")
-        ]
+        paths = [target / f"{kind}.npy" for kind in KINDS]
+        truth, low_images = (np.lib.format.open_memmap(p, mode="w+", dtype=np.uint8, shape=shape) for p in paths)
         for i, path in enumerate(progress(files, "reading images")):
-            arrays[0][i] = whole(path) if partners else center_crop(read_image(path), high)
-            arrays[1][i] = whole(partners[i]) if partners else degrade(arrays[0][i], low)
+            truth[i] = whole(path) if partners else center_crop(read_image(path), high)
+            low_images[i] = whole(partners[i]) if partners else degrade(truth[i], low)
 
     ready = prepared("sr", key, build)
-    truth, blurred_images = (np.load(ready / f"{kind}.npy", mmap_mode="r") for kind in ("truth", "blurred"))
+    truth, low_images = (np.load(ready / f"{kind}.npy", mmap_mode="r") for kind in KINDS)
     about = {"folder": folder.name, "images": len(files), "low": low, "high": high, "checksums": key["truth"]}
     about |= {"blurred": key["blurred"]} if partners else {}
-    return ImagePairs(truth, blurred_images, mirror=False), about
+    return ImagePairs(truth, low_images, mirror=False), about
 
 
 def make_pairs(count: int, paint: Callable[[int, int, int], np.ndarray], *, low: int, high: int) -> ImagePairs:
@@ -163,12 +161,7 @@ def render(number: int, low: int, high: int) -> np.ndarray:
 
     A low-resolution pixel is a cell of one color, given by its red and green. The first row of cells is the legend:
     each color of the image at least once, in random order, with a texture encoded in blue. All other cells have the
-    texture of their color, with a period of one cell: it is invisible at low resolution in the cell, and faint in
-    neighboring cells. It follows from the legend cell of the same color, at any distance.
-
-    Without attention the best guess is one of four textures. Convolutions reach the whole image, but would have to
-    transport six colors and their textures to every cell; a window of three cells reaches the legend from the second
-    row only.
+    texture of their color, with a period of one cell, so that it is invisible at low resolution.
     """
     rng = np.random.default_rng([8, number])
     cell = high // low

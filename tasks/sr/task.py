@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -13,6 +15,7 @@ from torch.nn import functional as F
 
 from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import Denoiser
+from cab.metric import mean_over_batches
 from cab.registry.options import Positive
 from cab.task import Batches, Metric
 from tasks.pictures import draw_grid, draw_image
@@ -24,6 +27,7 @@ SYNTHETIC = {"train": 2000, "validation": 32, "test": 64}
 
 
 @register_task("sr", paper="Saharia et al. 2021", datasets="ffhq synthetic", backbones={"sr3": "NS"})
+@dataclass(kw_only=True, eq=False)
 class SR(Task):
     """Super-resolution of images from ``low_resolution`` to ``high_resolution`` pixels per side.
 
@@ -42,22 +46,14 @@ class SR(Task):
     packages: ClassVar[Mapping[str, str]] = {"skimage": "vision", "PIL": "vision"}
     required_protocols: ClassVar = (Denoiser,)
 
-    def __init__(
-        self,
-        *,
-        dataset: str,
-        low_resolution: int = 16,
-        high_resolution: int = 128,
-        num_held_out: int = 0,
-        diffusion_steps: Positive = 2000,
-        step_of: Literal["image", "batch"] = "image",
-        scored_images: Literal["all", "first_100"] = "all",
-        evaluation_batch_size: Positive = 25,
-    ) -> None:
-        self.dataset = dataset
-        self.low_resolution, self.high_resolution = low_resolution, high_resolution
-        self.num_held_out, self.diffusion_steps, self.step_of = num_held_out, diffusion_steps, step_of
-        self.scored_images, self.evaluation_batch_size = scored_images, evaluation_batch_size
+    dataset: str
+    low_resolution: int = 16
+    high_resolution: int = 128
+    num_held_out: int = 0
+    diffusion_steps: Positive = 2000
+    step_of: Literal["image", "batch"] = "image"
+    scored_images: Literal["all", "first_100"] = "all"
+    evaluation_batch_size: Positive = 25
 
     @property
     def config_variant(self) -> str:
@@ -84,23 +80,17 @@ class SR(Task):
         self.diffusion = Diffusion(self.diffusion_steps)
         if self.dataset == "synthetic":
             pairs = make_pairs(sum(SYNTHETIC.values()), render, **sizes)
-            end = SYNTHETIC["train"] + SYNTHETIC["validation"]
-            self._training = pairs.part(0, SYNTHETIC["train"], mirror=False)
-            self._validation = pairs.part(SYNTHETIC["train"], end, mirror=False)
-            self._test = pairs.part(end, len(pairs), mirror=False)
+            bounds = itertools.pairwise(itertools.accumulate(SYNTHETIC.values(), initial=0))
+            self._training, self._validation, self._test = (pairs.part(*part, mirror=False) for part in bounds)
             self._about: dict[str, Any] = {"generator": 2, "images": SYNTHETIC, **sizes}
             return
         pairs, about = read_pairs("ffhq", data_root, **sizes)
         rest = len(pairs) - self.num_held_out
         if rest < 1:
             raise UserError(f"task.num_held_out {self.num_held_out} leaves none of the {len(pairs)} images to train on")
-        if self.num_held_out:
-            self._test = pairs.part(rest, len(pairs), mirror=False)
-            about_test: dict[str, Any] = {}
-        else:
-            self._test, about_test = read_pairs("celebahq", data_root, **sizes)
-        self._training = pairs.part(0, rest, mirror=True)
-        self._validation = self._test
+        held_out: tuple[ImagePairs, dict[str, Any]] = pairs.part(rest, len(pairs), mirror=False), {}
+        test, about_test = held_out if self.num_held_out else read_pairs("celebahq", data_root, **sizes)
+        self._training, self._validation, self._test = pairs.part(0, rest, mirror=True), test, test
         self._about = {"ffhq": about, "celebahq": about_test}
 
     def fingerprint(self) -> dict[str, Any]:
@@ -120,13 +110,12 @@ class SR(Task):
 
     def validate(self, backbone: Backbone, batches: Batches) -> float:
         """Return the loss on the validation part, with fixed noise."""
-        total, count = 0.0, 0
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            for batch in batches(self._validation, self.evaluation_batch_size):
-                total += self.loss(backbone, batch).item() * len(batch["truth"])
-                count += len(batch["truth"])
-        return total / count
+            return mean_over_batches(
+                (self.loss(backbone, batch).item() * len(batch["truth"]), len(batch["truth"]))
+                for batch in batches(self._validation, self.evaluation_batch_size)
+            )
 
     def sample(self, backbone: Backbone, batch: Mapping[str, Tensor]) -> Tensor:
         """Sample high-resolution images [B, 3, H, W] in [-1, 1]."""
@@ -140,23 +129,17 @@ class SR(Task):
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
         scores = []
         for batch in batches(self._test, self.evaluation_batch_size):
-            images = to_uint8(self.sample(backbone, batch))
-            scores += [similarity(a, b) for a, b in zip(images, to_uint8(batch["truth"]), strict=True)]
+            scores += map(similarity, to_uint8(self.sample(backbone, batch)), to_uint8(batch["truth"]))
         return self._means(scores)
 
     def _means(self, scores: list[tuple[float, float]]) -> dict[str, float]:
-        shown = scores if self.scored_images == "all" else scores[:PUBLISHED_IMAGES]
-        psnr, ssim = np.array(shown).mean(axis=0).tolist()
-        means = {"psnr": psnr, "ssim": ssim}
-        if self.scored_images == "first_100":
-            psnr, ssim = np.array(scores).mean(axis=0).tolist()
-            means |= {"psnr_all_images": psnr, "ssim_all_images": ssim}
-        return means
+        groups = [scores] if self.scored_images == "all" else [scores[:PUBLISHED_IMAGES], scores]
+        means = [mean for group in groups for mean in np.array(group).mean(axis=0).tolist()]
+        return dict(zip((metric.name for metric in self.metrics), means, strict=True))
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """Return the scores of the upsampled low resolution (bicubic)."""
-        pairs = zip(self._test.blurred, self._test.truth, strict=True)
-        return {"bicubic": self._means([similarity(blurred, truth) for blurred, truth in pairs])}
+        return {"bicubic": self._means([*map(similarity, self._test.blurred, self._test.truth)])}
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
         batch = next(batches(self._test.part(0, min(6, len(self._test)), mirror=False), 6))

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
 from cab import UserError
@@ -29,6 +30,8 @@ PARTS = ("train", "val", "test")
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
 """First entries of a trained tokenizer, as in BART's."""
 SEPARATOR = "|||||"
+COUNTS = {"train": 8000, "val": 64, "test": 128}
+"""Generated pairs per part."""
 
 
 def clean(text: str) -> str:
@@ -36,111 +39,98 @@ def clean(text: str) -> str:
     return text.replace("NEWLINE_CHAR", "\n").replace("story_separator_special_tag", SEPARATOR).strip()
 
 
-class Pairs(ABC):
-    """Stream (documents, summary) pairs; ``key`` identifies their content."""
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs of documents and their summary; ``read`` yields those of a part, ``key`` identifies their content."""
 
     key: dict[str, Any]
-
-    @abstractmethod
-    def read(self, part: str) -> Iterator[tuple[str, str]]:
-        """Yield the pairs of ``part``, one of :data:`PARTS`."""
+    read: Callable[[str], Iterator[tuple[str, str]]]
 
 
-class FolderPairs(Pairs):
-    """``{train,val,test}.src.cleaned`` (or ``.src``) and ``.tgt``, one example per line.
+def find_pairs(dataset: str, source: str | None, data_root: Path | None, *, empty: str = "stop") -> Pairs:
+    """Return generated pairs, a data set on the Hub if ``source`` is given, or files under ``data_root``."""
+    if dataset == "synthetic":
+        return generated_pairs()
+    if source is not None:
+        return hub_pairs(source)
+    return file_pairs(find_data(dataset, data_root, "train.tgt").parent, empty=empty)
+
+
+def file_pairs(folder: Path, *, empty: str = "stop") -> Pairs:
+    """Read ``{train,val,test}.src.cleaned`` (or ``.src``) and ``.tgt``, one example per line.
 
     Args:
+        folder: the folder.
         empty: ``stop`` at an example without a document or summary, or ``skip`` it, with a warning that counts them.
 
     Raises:
         ValueError: a file is missing, files differ in length, or a line is empty, with file and line.
     """
+    files = {part: _part_files(folder, part) for part in PARTS}
 
-    def __init__(self, folder: Path, *, empty: str = "stop") -> None:
-        self.empty = empty
-        self.files = {part: self._find(folder, part) for part in PARTS}
-        self.key = {**checksums([path for pair in self.files.values() for path in pair]), "empty": empty}
+    def read(part: str) -> Iterator[tuple[str, str]]:
+        skipped = 0
+        for line, (text, summary) in enumerate(_lines_of(*files[part]), start=1):
+            lacking = "summary" if not summary else ""
+            lacking = lacking if text.replace(SEPARATOR, "").strip() else "document"
+            if not lacking:
+                yield text, summary
+                continue
+            skipped += 1
+            if empty == "stop":
+                path = files[part][lacking == "summary"]
+                raise UserError(f"{path}, line {line}: the {lacking} is empty; set task.empty=skip to skip it")
+        if skipped:
+            log.warning("skipped %d examples of %s without a document or a summary", skipped, part)
 
-    @staticmethod
-    def _find(folder: Path, part: str) -> tuple[Path, Path]:
-        sources = [folder / f"{part}.src.cleaned", folder / f"{part}.src"]
-        source = next((path for path in sources if path.is_file()), None)
-        target = folder / f"{part}.tgt"
-        if source is None or not target.is_file():
-            missing = sources[0] if source is None else target
+    return Pairs({**checksums([path for pair in files.values() for path in pair]), "empty": empty}, read)
+
+
+def _part_files(folder: Path, part: str) -> tuple[Path, Path]:
+    sources = [folder / f"{part}.src.cleaned", folder / f"{part}.src"]
+    source, target = next((path for path in sources if path.is_file()), sources[0]), folder / f"{part}.tgt"
+    for path in (source, target):
+        if not path.is_file():
             raise UserError(
-                f"no {missing.name} in {folder}: Multi-News's layout is {{train,val,test}}.src.cleaned and .tgt; "
+                f"no {path.name} in {folder}: Multi-News's layout is {{train,val,test}}.src.cleaned and .tgt; "
                 f"{fetch_hint('multi_news', folder.parent)}, or use dataset=synthetic"
             )
-        return source, target
-
-    def read(self, part: str) -> Iterator[tuple[str, str]]:
-        source, target = self.files[part]
-        left_out = 0
-        with source.open(encoding="utf-8") as sources, target.open(encoding="utf-8") as targets:
-            for line, pair in enumerate(_in_step(source, sources, target, targets), start=1):
-                text, summary = clean(pair[0]), clean(pair[1])
-                lacking = source if not text.replace(SEPARATOR, "").strip() else target if not summary else None
-                if lacking is None:
-                    yield text, summary
-                    continue
-                left_out += 1
-                if self.empty == "stop":
-                    what = "document" if lacking is source else "summary"
-                    raise UserError(f"{lacking}, line {line}: the {what} is empty; set task.empty=skip to skip it")
-        if left_out:
-            log.warning("skipped %d examples of %s without a document or a summary", left_out, part)
+    return source, target
 
 
-def _in_step(source: Path, sources: Iterator[str], target: Path, targets: Iterator[str]) -> Iterator[tuple[str, str]]:
-    try:
-        yield from zip(sources, targets, strict=True)
-    except ValueError as error:
-        if isinstance(error, UnicodeDecodeError):
+def _lines_of(source: Path, target: Path) -> Iterator[tuple[str, str]]:
+    with source.open(encoding="utf-8") as sources, target.open(encoding="utf-8") as targets:
+        try:
+            for text, summary in zip(sources, targets, strict=True):
+                yield clean(text), clean(summary)
+        except UnicodeDecodeError:
             raise UserError(f"{source} or {target.name} is not UTF-8 text") from None
-        raise UserError(f"{source} and {target.name} differ in their number of lines: one is truncated") from None
+        except ValueError:
+            raise UserError(f"{source} and {target.name} differ in their number of lines: one is truncated") from None
 
 
-class HubPairs(Pairs):
-    """A data set on the Hub with columns ``document`` and ``summary``, as in Multi-News, streamed."""
+def hub_pairs(name: str) -> Pairs:
+    """Stream a data set on the Hub with columns ``document`` and ``summary``, as in Multi-News."""
+    rows, key = stream(name, {"train": "train", "val": "validation", "test": "test"})
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self._parts, self.key = stream(name, {"train": "train", "val": "validation", "test": "test"})
+    def read(part: str) -> Iterator[tuple[str, str]]:
+        for number, row in enumerate(rows[part], start=1):
+            text, summary = clean(row["document"]), clean(row["summary"])
+            if not text or not summary:
+                raise UserError(f"{name}, {part}, row {number}: the document or the summary is empty")
+            yield text, summary
 
-    def read(self, part: str) -> Iterator[tuple[str, str]]:
-        for number, row in enumerate(self._parts[part], start=1):
-            pair = clean(row["document"]), clean(row["summary"])
-            if not all(pair):
-                raise UserError(f"{self.name}, {part}, row {number}: the document or the summary is empty")
-            yield pair
-
-
-class SyntheticPairs(Pairs):
-    """Pairs generated by :func:`generate_pair`."""
-
-    counts: ClassVar[dict[str, int]] = {"train": 8000, "val": 64, "test": 128}
-
-    def __init__(self) -> None:
-        self.key = {"generator": 10, "first": list(generate_pair(0)), "counts": self.counts}
-
-    def read(self, part: str) -> Iterator[tuple[str, str]]:
-        first = sum(self.counts[before] for before in PARTS[: PARTS.index(part)])
-        for number in range(self.counts[part]):
-            yield generate_pair(first + number)
+    return Pairs(key, read)
 
 
-def find_pairs(dataset: str, source: str | None, data_root: Path | None, *, empty: str = "stop") -> Pairs:
-    """Find a data set's pairs: generated, on the Hub if ``source`` is given, or under ``data_root``.
+def generated_pairs() -> Pairs:
+    """Return :data:`COUNTS` pairs of :func:`generate_pair`."""
 
-    Raises:
-        ValueError: no folder is given, or a file is missing.
-    """
-    if dataset == "synthetic":
-        return SyntheticPairs()
-    if source is not None:
-        return HubPairs(source)
-    return FolderPairs(find_data(dataset, data_root, "train.tgt").parent, empty=empty)
+    def read(part: str) -> Iterator[tuple[str, str]]:
+        start = sum(COUNTS[earlier] for earlier in PARTS[: PARTS.index(part)])
+        return map(generate_pair, range(start, start + COUNTS[part]))
+
+    return Pairs({"generator": 10, "first": list(generate_pair(0)), "counts": COUNTS}, read)
 
 
 class EncodedPairs(Dataset[dict[str, Tensor | None]]):
@@ -185,28 +175,19 @@ class EncodedPairs(Dataset[dict[str, Tensor | None]]):
         return (len(self.bounds) - 1) // 2
 
     def __getitems__(self, indices: list[int]) -> dict[str, Tensor | None]:
-        source, source_padding = self._batch([2 * i for i in indices])
-        target, target_padding = self._batch([2 * i + 1 for i in indices])
-        return {
-            "source": source,
-            "source_padding": source_padding,
-            "target": target,
-            "target_padding": target_padding,
-        }
-
-    def _batch(self, numbers: list[int]) -> tuple[Tensor, Tensor | None]:
-        rows = [torch.from_numpy(self.tokens[self.bounds[i] : self.bounds[i + 1]].astype(np.int64)) for i in numbers]
-        batch = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=self.pad)
-        lengths = torch.tensor([len(row) for row in rows])
-        padding = torch.arange(batch.shape[1]) >= lengths.unsqueeze(1)
-        return batch, padding if bool(padding.any()) else None
+        batch: dict[str, Tensor | None] = {}
+        for offset, name in enumerate(("source", "target")):
+            numbers = [2 * i + offset for i in indices]
+            rows = [self.tokens[self.bounds[i] : self.bounds[i + 1]].astype(np.int64) for i in numbers]
+            tokens = pad_sequence([*map(torch.from_numpy, rows)], batch_first=True, padding_value=self.pad)
+            padding = torch.arange(tokens.shape[1]) >= torch.tensor([len(row) for row in rows]).unsqueeze(1)
+            batch |= {name: tokens, f"{name}_padding": padding if bool(padding.any()) else None}
+        return batch
 
     def read_texts(self) -> Iterator[tuple[str, str]]:
         """Yield the original documents and summaries, in order."""
         with self.texts.open() as lines:
-            for line in lines:
-                text, summary = json.loads(line)
-                yield text, summary
+            yield from (tuple(json.loads(line)) for line in lines)
 
 
 def special_tokens(tokenizer: Tokenizer) -> tuple[int, int, int]:

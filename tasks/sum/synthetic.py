@@ -2,27 +2,12 @@
 
 Each word of a document is one token that encodes one fact. The first document states what each of twelve people keeps,
 in random order: for three the thing (``annalamp``), for nine its color (``annared``). The second gives the thing of
-each of ten colors (``redlamp``), uniformly drawn. The third gives the change of each thing (``lampring``).
+each of ten colors (``redlamp``), uniformly drawn. The third gives the change of each thing (``lampring``); the twelve
+things form one cycle, because on a cycle of six, five steps forward would equal one back.
 
-The summary first states what each person keeps, in name order:
-
-* ``kept``, 12 words. The entry of a person is found by the name, which pays off from the first steps on. If it is a
-color, the encoder must have joined the two facts (NS): the one-layer decoder reads the source once (CC), and its four
-heads cannot read ten colors at the same time. (Without the names, two consecutive things would agree between summaries
-by chance: with 47% of these words right, ROUGE-2 was 78.)
-
-It then follows six of twelve things through five changes, all six before the next change:
-
-* ``change``, 30 words: the successor of the word six positions before. That word must be found in the summary itself
-(CS), then its change in the source (CC). The encoder can join each change with its neighbors, so that three of the
-changes can be found without the summary. (The twelve things form one cycle: on a cycle of six, five steps forward would
-equal one back.)
-
-Best possible results of restricted models: without the source, all things are equally likely, 1 in 8 or 12, and the
-summary of other documents is as good. Without an encoder, or with a window of a few words in it, the things of the
-other nine people are a guess among those with a color. Without the summary's own words, or with a window of fewer than
-six of them, the last two of the five changes are guesses, and of the two before them those that the encoder does not
-join.
+The summary first states what each person keeps, in name order (``kept``): by name, because without the names, two
+consecutive things would agree between summaries by chance. It then follows six of the things through five changes, all
+six before the next change (``changed``). docs/reference/tasks/sum.md explains what each part requires.
 """
 
 from __future__ import annotations

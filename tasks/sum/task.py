@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice, zip_longest
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
 
@@ -16,6 +17,7 @@ from torch.nn import functional as F
 from backbones.generation import Limits, beam_search, greedy
 from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import SequenceToSequence
+from cab.metric import mean_over_batches
 from cab.registry.options import Positive
 from cab.task import Batches, Metric
 from tasks.bpe import read_bpe, trained_bpe
@@ -28,6 +30,7 @@ Batch = Mapping[str, Tensor]
 @register_task(
     "sum", paper="Fabbri et al. 2019", datasets="multi_news synthetic", backbones={"transformer": "NS CS CC"}
 )
+@dataclass(kw_only=True, eq=False)
 class Sum(Task):
     """Summarize several news articles in one text.
 
@@ -53,32 +56,22 @@ class Sum(Task):
     packages: ClassVar[Mapping[str, str]] = {"tokenizers": "text", "rouge_score": "text"}
     required_protocols: ClassVar = (SequenceToSequence,)
 
-    def __init__(
-        self,
-        *,
-        dataset: str,
-        source: str | None = None,
-        tokenizer: str | None = None,
-        vocab_size: int = 50265,
-        empty: Literal["stop", "skip"] = "stop",
-        source_len: Positive = 4096,
-        target_len: int = 400,
-        ends: Literal["targets", "short"] = "targets",
-        label_smoothing: float = 0.1,
-        search: Literal["greedy", "beam"] = "greedy",
-        min_length: int = 200,
-        max_length: int = 400,
-        num_beams: Positive = 4,
-        length_penalty: float = 1.0,
-        blocked_ngram: int | None = None,
-        evaluation_batch_size: Positive = 8,
-    ) -> None:
-        self.dataset, self.source, self.tokenizer_path = dataset, source, tokenizer
-        self.vocab_size, self.source_len, self.target_len = vocab_size, source_len, target_len
-        self.empty, self.ends, self.label_smoothing = empty, ends, label_smoothing
-        self.search, self.num_beams, self.length_penalty = search, num_beams, length_penalty
-        self.min_length, self.max_length, self.blocked_ngram = min_length, max_length, blocked_ngram
-        self.evaluation_batch_size = evaluation_batch_size
+    dataset: str
+    source: str | None = None
+    tokenizer: str | None = None
+    vocab_size: int = 50265
+    empty: Literal["stop", "skip"] = "stop"
+    source_len: Positive = 4096
+    target_len: int = 400
+    ends: Literal["targets", "short"] = "targets"
+    label_smoothing: float = 0.1
+    search: Literal["greedy", "beam"] = "greedy"
+    min_length: int = 200
+    max_length: int = 400
+    num_beams: Positive = 4
+    length_penalty: float = 1.0
+    blocked_ngram: int | None = None
+    evaluation_batch_size: Positive = 8
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -88,7 +81,7 @@ class Sum(Task):
 
     @property
     def _levels(self) -> Mapping[str, slice]:
-        """Return the words of a generated summary that are scored separately, if complete summaries fit."""
+        """The words of a generated summary that are scored separately, if complete summaries fit."""
         return LEVELS if self.dataset == "synthetic" and self.max_length >= SUMMARY_WORDS else {}
 
     def check(self) -> None:
@@ -98,26 +91,25 @@ class Sum(Task):
 
     def setup(self, data_root: Path | None) -> None:
         pairs = find_pairs(self.dataset, self.source, data_root, empty=self.empty)
-        if self.tokenizer_path is None:
-
-            def texts() -> Iterator[str]:
-                return (text for pair in pairs.read("train") for text in pair)
-
-            self.tokenizer = trained_bpe(
-                texts, vocab_size=self.vocab_size, special_tokens=SPECIAL, key={"pairs": pairs.key}
+        if self.tokenizer is None:
+            self.bpe = trained_bpe(
+                lambda: chain.from_iterable(pairs.read("train")),
+                vocab_size=self.vocab_size,
+                special_tokens=SPECIAL,
+                key={"pairs": pairs.key},
             )
         else:
-            self.tokenizer = read_bpe(self.tokenizer_path)
+            self.bpe = read_bpe(self.tokenizer)
         lengths = {"source_len": self.source_len, "target_len": self.target_len}
-        self.parts = {part: EncodedPairs(pairs, part, self.tokenizer, **lengths, ends=self.ends) for part in PARTS}
+        self.parts = {part: EncodedPairs(pairs, part, self.bpe, **lengths, ends=self.ends) for part in PARTS}
         self._key = pairs.key
 
     def fingerprint(self) -> dict[str, Any]:
         sizes = {part: len(pairs) for part, pairs in self.parts.items()}
-        return {"pairs": self._key, "examples": sizes, "vocabulary": self.tokenizer.get_vocab_size()}
+        return {"pairs": self._key, "examples": sizes, "vocabulary": self.bpe.get_vocab_size()}
 
     def backbone_options(self, backbone: str) -> dict[str, Any]:  # noqa: ARG002
-        return {"vocab_size": self.tokenizer.get_vocab_size()}
+        return {"vocab_size": self.bpe.get_vocab_size()}
 
     @property
     def training_set(self) -> EncodedPairs:
@@ -126,27 +118,24 @@ class Sum(Task):
     def token_loss(self, backbone: Backbone, batch: Batch, *, smoothing: float, reduction: str) -> Tensor:
         """Return the negative log-likelihood of the summaries' tokens, given the documents and the preceding tokens."""
         target, padding = batch["target"], batch["target_padding"]
-        before = None if padding is None else padding[:, 1:]
-        logits = backbone(batch["source"], target[:, :-1], batch["source_padding"], before)
-        pad = self.training_set.pad
-        return F.cross_entropy(
-            logits.flatten(0, 1).float(),
-            target[:, 1:].flatten(),
-            ignore_index=pad,
-            label_smoothing=smoothing,
-            reduction=reduction,
-        )
+        target_padding = None if padding is None else padding[:, 1:]
+        logits = backbone(batch["source"], target[:, :-1], batch["source_padding"], target_padding)
+        options: dict[str, Any] = {"label_smoothing": smoothing, "reduction": reduction}
+        targets = target[:, 1:].flatten()
+        return F.cross_entropy(logits.flatten(0, 1).float(), targets, ignore_index=self.training_set.pad, **options)
 
     def loss(self, backbone: Backbone, batch: Batch) -> Tensor:
         return self.token_loss(backbone, batch, smoothing=self.label_smoothing, reduction="mean")
 
     def validate(self, backbone: Backbone, batches: Batches) -> float:
         """Return the mean negative log-likelihood per token, in nats."""
-        total, count = 0.0, 0
-        for batch in batches(self.parts["val"], self.evaluation_batch_size):
-            total += self.token_loss(backbone, batch, smoothing=0.0, reduction="sum").item()
-            count += int((batch["target"][:, 1:] != self.training_set.pad).sum())
-        return total / count
+        return mean_over_batches(
+            (
+                self.token_loss(backbone, batch, smoothing=0.0, reduction="sum").item(),
+                int((batch["target"][:, 1:] != self.training_set.pad).sum()),
+            )
+            for batch in batches(self.parts["val"], self.evaluation_batch_size)
+        )
 
     def summarize(self, backbone: SequenceToSequence, batch: Batch) -> list[str]:
         """Generate the summaries of a batch."""
@@ -160,7 +149,7 @@ class Sum(Task):
             tokens = beam_search(
                 backbone, state, prompt, limits, num_beams=self.num_beams, length_penalty=self.length_penalty
             )
-        return [self.tokenizer.decode([t for t in row if t != end]).strip() for row in tokens.tolist()]
+        return [self.bpe.decode([t for t in row if t != end]).strip() for row in tokens.tolist()]
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
         test = self.parts["test"]
@@ -184,11 +173,10 @@ class Sum(Task):
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:  # noqa: ARG002
         """Write the first summaries of the test part with their references."""
+        examples = zip(self.parts["test"].read_texts(), self._summaries[:5], strict=False)
         shown = [
             f"--- documents\n{documents[:2000]}\n--- reference\n{reference}\n--- summary\n{summary}"
-            for (documents, reference), summary in islice(
-                zip(self.parts["test"].read_texts(), self._summaries, strict=False), 5
-            )
+            for (documents, reference), summary in examples
         ]
         (folder / "summaries.txt").write_text("\n\n".join(shown) + "\n")
 
@@ -206,8 +194,7 @@ def right_words(references: Sequence[str], summaries: Sequence[str], words: slic
 
 def lead(documents: str) -> str:
     """Return the first sentence of each document."""
-    firsts = [split_sentences(document)[:1] for document in documents.split(SEPARATOR)]
-    return " ".join(sentence for first in firsts for sentence in first)
+    return " ".join(sentence for text in documents.split(SEPARATOR) for sentence in split_sentences(text)[:1])
 
 
 NAMES = {"rouge1": "rouge1", "rouge2": "rouge2", "rougeL": "rougeLsum"}

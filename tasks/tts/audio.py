@@ -21,9 +21,8 @@ from cab.files.cache import cache_root
 def compiled_librosa() -> ModuleType:
     """Return librosa with the functions used here compiled or loaded from numba's cache.
 
-    numba does not lock its cache: when 24 processes filled it three at a time, one crashed with a segmentation fault,
-    and an interrupted process can leave a cache that breaks all later ones. The first use is therefore protected by a
-    lock next to the cache, which is in ``$NUMBA_CACHE_DIR`` or in CAB's own.
+    numba does not lock its cache, and processes that fill it at the same time can crash or damage it. The first use is
+    therefore protected by a lock next to the cache, which is in ``$NUMBA_CACHE_DIR`` or in CAB's own.
     """
     folder = Path(os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_root() / "numba")))
     folder.mkdir(parents=True, exist_ok=True)
@@ -85,13 +84,11 @@ def features(wave: np.ndarray, *, as_fairseq: bool = False) -> tuple[np.ndarray,
     mel = (mel_filters() @ spectrum).clamp(min=FLOOR).log().T.contiguous().numpy()
     energy = spectrum.norm(dim=0).numpy()
     low, high = PITCH_RANGE
-    pitch = compiled_librosa().yin(wave, fmin=low, fmax=high, sr=RATE, frame_length=N_FFT, hop_length=HOP)[
-        : len(energy)
-    ]
+    pitch = compiled_librosa().yin(wave, fmin=low, fmax=high, sr=RATE, frame_length=N_FFT, hop_length=HOP)
+    pitch = pitch[: len(energy)]
     voiced = (pitch > low * 1.02) & (pitch < high * 0.98) & (energy > 0.05 * energy.max())
     frames = np.arange(len(pitch))
-    known = pitch[voiced] if voiced.any() else np.array([low])
-    pitch = np.interp(frames, frames[voiced] if voiced.any() else [0], known)
+    pitch = np.interp(frames, frames[voiced], pitch[voiced]) if voiced.any() else np.full(len(pitch), low)
     if as_fairseq:
         energy = magnitudes(wave, windowed=False).norm(dim=0).numpy()
     return mel, np.log(pitch).astype(np.float32), np.log(np.maximum(energy, FLOOR)).astype(np.float32)
@@ -105,13 +102,6 @@ def in_16_bits(wave: np.ndarray) -> np.ndarray:
     soundfile.write(file, wave, RATE, format="WAV", subtype="PCM_16")
     file.seek(0)
     return np.asarray(soundfile.read(file, dtype="float32")[0])
-
-
-def write_wave(wave: np.ndarray, path: Path) -> None:
-    """Write a wave file."""
-    import soundfile
-
-    soundfile.write(path, wave, RATE)
 
 
 @functools.cache

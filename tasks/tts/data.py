@@ -46,6 +46,11 @@ class Utterance:
     pitch: np.ndarray
     energy: np.ndarray
 
+    @property
+    def columns(self) -> np.ndarray:
+        """Frames, pitch and energy, [F, 82]."""
+        return np.concatenate([self.mel, self.pitch[:, None], self.energy[:, None]], axis=1)
+
 
 def read_metadata(folder: Path) -> list[tuple[str, str]]:
     """Read (clip, normalized text) from each line of metadata.csv, in which quotes are literal.
@@ -54,17 +59,17 @@ def read_metadata(folder: Path) -> list[tuple[str, str]]:
         ValueError: a line lacks one of its three parts, its text or its wave, with its number.
     """
     path = folder / "metadata.csv"
-    found = []
+    clips = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         parts = line.split("|")
         if len(parts) != 3 or not parts[2].strip():
             raise UserError(f"{path}, line {number}: expected id|text|normalized text, got '{line[:60]}'")
         if not (folder / "wavs" / f"{parts[0]}.wav").is_file():
             raise UserError(f"{path}, line {number}: wavs/{parts[0]}.wav is missing")
-        found.append((parts[0], parts[2]))
-    if not found:
+        clips.append((parts[0], parts[2]))
+    if not clips:
         raise UserError(f"{path} is empty")
-    return found
+    return clips
 
 
 def read_ljspeech(data_root: Path | None, *, as_fairseq: bool = False) -> tuple[list[Utterance], dict[str, Any]]:
@@ -83,8 +88,8 @@ def read_ljspeech(data_root: Path | None, *, as_fairseq: bool = False) -> tuple[
     if aligned and len(aligned) < len(grids):
         lacking = metadata[grids.index(None)][0]
         raise UserError(f"{folder}/TextGrid has alignments of some clips but not of {lacking}")
-    made = _made(as_fairseq=as_fairseq)
-    key = {"metadata": metadata, "waves": checksums(waves), "alignments": checksums(aligned), **made}
+    method = _method(as_fairseq=as_fairseq)
+    key = {"metadata": metadata, "waves": checksums(waves), "alignments": checksums(aligned), **method}
 
     def utterances() -> Iterator[Utterance]:
         for (clip, text), wave, grid in zip(progress(metadata, "features"), waves, grids, strict=True):
@@ -93,7 +98,7 @@ def read_ljspeech(data_root: Path | None, *, as_fairseq: bool = False) -> tuple[
             written = [WRITTEN[token] for token in written_tokens(text)] + [END]
             yield Utterance(clip, written, tokens, durations, start, mel, pitch, energy)
 
-    about = {"clips": len(metadata), "alignments": len(aligned), "content": digest_of(key), **made}
+    about = {"clips": len(metadata), "alignments": len(aligned), "content": digest_of(key), **method}
     return _cached(key, utterances()), about
 
 
@@ -124,11 +129,11 @@ def synthetic_utterances(count: int, *, as_fairseq: bool = False) -> tuple[list[
             yield Utterance(f"{number:04d}", text, aligned, durations, 0, mel, pitch, energy)
 
     said = " ".join(generate_utterance(1)[0])
-    key = {"generator": 23, "second": said, "count": count, **_made(as_fairseq=as_fairseq)}
+    key = {"generator": 23, "second": said, "count": count, **_method(as_fairseq=as_fairseq)}
     return _cached(key, utterances()), key
 
 
-def _made(*, as_fairseq: bool) -> dict[str, Any]:
+def _method(*, as_fairseq: bool) -> dict[str, Any]:
     """Return what identifies the computation of the features."""
     return {"version": VERSION} | ({"features": "fairseq"} if as_fairseq else {})
 
@@ -140,9 +145,7 @@ def _cached(key: dict[str, Any], utterances: Iterator[Utterance]) -> list[Uttera
         about, frames = [], 0
         with (folder / "frames.bin").open("wb") as file:
             for utterance in utterances:
-                columns = np.concatenate(
-                    [utterance.mel, utterance.pitch[:, None], utterance.energy[:, None]], axis=1
-                ).astype(np.float32)
+                columns = utterance.columns.astype(np.float32)
                 columns.tofile(file)
                 fields = [utterance.written, utterance.aligned, utterance.durations, utterance.start]
                 about.append([utterance.name, *fields, frames, len(columns)])
@@ -151,12 +154,11 @@ def _cached(key: dict[str, Any], utterances: Iterator[Utterance]) -> list[Uttera
 
     folder = prepared("tts", key, build)
     frames = np.memmap(folder / "frames.bin", dtype=np.float32, mode="r").reshape(-1, NUM_MELS + 2)
-    found = []
-    for name, written, aligned, durations, start, first, count in json.loads((folder / "utterances.json").read_text()):
-        part = frames[first : first + count]
-        mel, pitch, energy = part[:, :NUM_MELS], part[:, NUM_MELS], part[:, NUM_MELS + 1]
-        found.append(Utterance(name, written, aligned, durations, start, mel, pitch, energy))
-    return found
+    cached = []
+    for *fields, first, count in json.loads((folder / "utterances.json").read_text()):
+        columns = frames[first : first + count]
+        cached.append(Utterance(*fields, columns[:, :NUM_MELS], columns[:, NUM_MELS], columns[:, NUM_MELS + 1]))
+    return cached
 
 
 def split_by_chapter(utterances: Sequence[Utterance]) -> dict[str, list[Utterance]]:
@@ -170,12 +172,9 @@ def split_by_chapter(utterances: Sequence[Utterance]) -> dict[str, list[Utteranc
 
 def split_at_end(utterances: Sequence[Utterance], count: int) -> dict[str, list[Utterance]]:
     """Use the last ``count`` utterances for test, as many before them for dev, the rest for training."""
-    rest = len(utterances) - 2 * count
-    return {
-        "train": list(utterances[: max(rest, 0)]),
-        "dev": list(utterances[max(rest, 0) : rest + count]),
-        "test": list(utterances[rest + count :]),
-    }
+    rest = max(len(utterances) - 2 * count, 0)
+    bounds = {"train": (0, rest), "dev": (rest, len(utterances) - count), "test": (len(utterances) - count, None)}
+    return {part: list(utterances[slice(*bound)]) for part, bound in bounds.items()}
 
 
 @dataclass(frozen=True)
@@ -191,7 +190,7 @@ class Scale:
         """Compute the statistics one utterance at a time, since the frames may exceed memory."""
         sums, squares, count = np.zeros(NUM_MELS + 2), np.zeros(NUM_MELS + 2), 0
         for u in utterances:
-            columns = np.concatenate([u.mel, u.pitch[:, None], u.energy[:, None]], axis=1).astype(np.float64)
+            columns = u.columns.astype(np.float64)
             sums, squares, count = sums + columns.sum(axis=0), squares + (columns**2).sum(axis=0), count + len(columns)
         mean = sums / count
         deviation = np.sqrt(np.maximum(squares / count - mean**2, 1e-10))

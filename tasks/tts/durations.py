@@ -18,43 +18,31 @@ from cab.backbone_protocols import StepSynthesizer, missing_call
 from cab.records.record import Record, Status, weights_path
 from cab.registry.registries import BACKBONES
 from cab.runner.folder import load_network
+from cab.scoring.normalization import SOFTMAX_VARIANTS
 from tasks.tts.data import FRAMES_PER_STEP
 from tasks.tts.phonemes import ALIGNED, ARPABET, WRITTEN
 
 _NAMES = {number: name for name, number in WRITTEN.items()}
 
 
-def load_teacher(record_path: Path) -> TransformerTTS:
-    """Load the trained Transformer-TTS of a result.
-
-    Raises:
-        ValueError: there is no such result or no weights, or its cross attention has no attention weights.
-    """
+def load_teacher(record_path: Path) -> tuple[Record, TransformerTTS]:
+    """Load a result and its trained Transformer-TTS; UserError if it is none with weights and softmax attention."""
     record = Record.read(record_path)
     config = record.config
-    name = config["backbone"]["name"]
+    name, attention, other = config["backbone"]["name"], config["attention"], config["other_attention"]
     if record.status is not Status.FINISHED or missing_call(BACKBONES.get(name).cls, StepSynthesizer):
         raise UserError(f"{record_path} is not the result of a finished transformer_tts run")
-    spec, pattern = config["attention"], config["pattern"]
-    other_attention = (
-        config["other_attention"] if isinstance(config["other_attention"], str) else config["other_attention"].get("CC")
-    )
-    cross = spec["name"] if pattern == "CC" else other_attention
-    if cross not in ("vanilla", "eager", "flash"):
-        raise UserError(
-            f"{record_path}: the cross attention '{cross}' is not softmax attention; use a result "
-            "with softmax attention"
-        )
+    cross = other if isinstance(other, str) else other.get("CC")
+    cross = attention["name"] if config["pattern"] == "CC" else cross
+    if cross not in SOFTMAX_VARIANTS:
+        raise UserError(f"{record_path}: the cross attention '{cross}' is not softmax attention; use another result")
     weights = weights_path(record_path.parent, record.hash)
     if not weights.exists():
         raise UserError(f"{record_path}: the weights are missing; run the cell again with force=true")
     options = {name: value for name, value in config["backbone"].items() if name != "name"}
-    backbone = cast(
-        TransformerTTS,
-        build_backbone(name, attention=spec, pattern=pattern, other_attention=config["other_attention"], **options),
-    )
+    backbone = build_backbone(name, attention=attention, pattern=config["pattern"], other_attention=other, **options)
     load_network(backbone, weights)
-    return backbone.eval()
+    return record, cast(TransformerTTS, backbone.eval())
 
 
 @torch.no_grad()
@@ -65,17 +53,17 @@ def focus(teacher: TransformerTTS, written: Tensor, frames: Tensor) -> Tensor:
     def remember(module: Any, inputs: tuple[Tensor, ...]) -> None:
         seen.append((module, inputs[0], inputs[1]))
 
-    slots = [m for m in teacher.modules() if isinstance(m, Attention) and m.pattern is Pattern.CC]
-    hooks = [slot.register_forward_pre_hook(remember) for slot in slots]
+    cross = [m for m in teacher.modules() if isinstance(m, Attention) and m.pattern is Pattern.CC]
+    hooks = [module.register_forward_pre_hook(remember) for module in cross]
     try:
         teacher(written, None, frames)
     finally:
         for hook in hooks:
             hook.remove()
     heads = []
-    for slot, query, key in seen:
-        q = slot.q_proj(query).unflatten(-1, (slot.num_heads, -1)).transpose(1, 2)
-        k = slot.k_proj(key).unflatten(-1, (slot.num_heads, -1)).transpose(1, 2)
+    for module, query, key in seen:
+        projected = module.q_proj(query), module.k_proj(key)
+        q, k = (x.unflatten(-1, (module.num_heads, -1)).transpose(1, 2) for x in projected)
         heads.append((q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5).softmax(dim=-1)[0])
     weights = torch.cat(heads)
     return weights[weights.amax(dim=2).mean(dim=1).argmax()]
@@ -84,9 +72,7 @@ def focus(teacher: TransformerTTS, written: Tensor, frames: Tensor) -> Tensor:
 def attended_durations(weights: Tensor, num_frames: int) -> list[int]:
     """Return the frames of each token, from weights [S, T] of steps of four frames; they sum to ``num_frames``."""
     counts = torch.bincount(weights.argmax(dim=1), minlength=weights.shape[1]) * FRAMES_PER_STEP
-    surplus = int(counts.sum()) - num_frames
-    last = int(weights[-1].argmax())
-    counts[last] -= surplus  # the last step may be partly filled
+    counts[weights[-1].argmax()] -= counts.sum() - num_frames  # the last step may be partly filled
     return counts.tolist()
 
 
@@ -94,8 +80,3 @@ def aligned_tokens(written: list[int]) -> list[int]:
     """Convert written tokens to aligned ones: spaces and punctuation become pauses."""
     names = [_NAMES[token] for token in written]
     return [ALIGNED[name] if name in ARPABET else ALIGNED["sp"] for name in names]
-
-
-def fingerprint(record_path: Path) -> str:
-    """Return the hash of the teacher's result."""
-    return Record.read(record_path).hash

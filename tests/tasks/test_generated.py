@@ -13,11 +13,11 @@ from cab.registry.registries import TASKS
 from tasks.corpus.facts import NAMES
 from tasks.glue.tables import generate_pairs
 from tasks.lm.synthetic import generate_book
-from tasks.lra.images import GeneratedShapes
-from tasks.lra.listops import GeneratedTrees, Shape
-from tasks.lra.retrieval import GeneratedPairs
+from tasks.lra.images import generated_shapes
+from tasks.lra.listops import Shape, generated_trees
+from tasks.lra.retrieval import generated_pairs
 from tasks.lra.rows import Source
-from tasks.lra.text import GeneratedReviews
+from tasks.lra.text import generated_reviews
 from tasks.lstf.synthetic import synthetic_series
 from tasks.mlm.synthetic import generate_book as generate_pages
 from tasks.needle.haystacks import Haystacks
@@ -29,7 +29,7 @@ from tests.tasks.probe.test_batches import small
 
 
 def examples(source: Source) -> Any:
-    return [(part, [*rows]) for part, rows in source.examples()]
+    return [(part, [*rows]) for part, rows in source.read()]
 
 
 def rounded(x: np.ndarray) -> bytes:
@@ -53,10 +53,10 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "sum": lambda: [generate_pair(i) for i in range(20)],
     "glue": lambda: [generate_pairs("dev"), NAMES],
     "needle": lambda: [x.tolist() for x in Haystacks("train", 20, 40, 4).__getitems__([*range(20)])],
-    "listops": lambda: examples(GeneratedTrees(Shape(4, 5, 5, 40), COUNTS)),
-    "text": lambda: examples(GeneratedReviews(128, COUNTS)),
-    "retrieval": lambda: examples(GeneratedPairs(32, COUNTS)),
-    "image": lambda: examples(GeneratedShapes(12, COUNTS)),
+    "listops": lambda: examples(generated_trees(Shape(4, 5, 5, 40), COUNTS)),
+    "text": lambda: examples(generated_reviews(128, COUNTS)),
+    "retrieval": lambda: examples(generated_pairs(32, COUNTS)),
+    "image": lambda: examples(generated_shapes(12, COUNTS)),
     "sr": lambda: [render(i, low, high).tobytes() for i in range(4) for low, high in ((6, 12), (8, 16))],
     "pcc": lambda: [rounded(cloud) for i in range(6) for cloud in generate_shape(i)],
     "tts": lambda: [spoken(i) for i in range(5)],

@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 
 from cab import UserError
-from tasks.corpus.books import HubBooks
-from tasks.sum.data import HubPairs
+from tasks.corpus.books import Books, find_books
+from tasks.sum.data import find_pairs
+
+
+def hub_books() -> Books:
+    return find_books("pg19", "me/books", None, generate=str)
 
 
 def test_books_and_pairs_are_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,8 +29,8 @@ def test_books_and_pairs_are_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("datasets.load_dataset", load)
     monkeypatch.setattr("datasets.load_dataset_builder", lambda name: builder([f"hf://datasets/{name}@main/a"]))
-    assert list(HubBooks("me/books").read("validation")) == ["validation book"]
-    pairs = HubPairs("me/news")
+    assert list(hub_books().read("validation")) == ["validation book"]
+    pairs = find_pairs("multi_news", "me/news", None)
     assert list(pairs.read("val")) == [("validation \n news", "– validation")]
     assert {(split, streaming) for _, split, streaming in asked} == {(s, True) for s in ("train", "validation", "test")}
     assert pairs.key["hub"] == "me/news"
@@ -43,7 +47,7 @@ def test_the_key_contains_what_the_content_depends_on(tmp_path: Path, monkeypatc
 
     def key(*files: str) -> Any:
         monkeypatch.setattr("datasets.load_dataset_builder", lambda _: builder(list(files)))
-        return HubBooks("me/books").key
+        return hub_books().key
 
     file.write_text("old")
     assert key(str(file)) == (before := key(str(file)))
@@ -61,4 +65,4 @@ def test_what_cannot_be_read_is_one_line(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr("datasets.load_dataset_builder", load)
     with pytest.raises(UserError, match=r"cannot read data set 'me/books' from the hub: no network$"):
-        HubBooks("me/books")
+        hub_books()

@@ -17,7 +17,7 @@ from cab import Pattern, build_backbone
 from cab.efficiency.subjects import AttentionSubject
 from tasks.sr.diffusion import Diffusion
 from tasks.sr.task import SR
-from tasks.sum.data import FolderPairs
+from tasks.sum.data import file_pairs
 from tasks.tts.audio import RATE, read_wave
 from tasks.tts.distortion import distortions
 from tasks.tts.synthetic import generate_utterance
@@ -35,9 +35,9 @@ def test_ends_are_paragens(room: int, tmp_path: Path, monkeypatch: pytest.Monkey
     ends = composed("sum", "multi_news", "transformer", "paper")["task"]["ends"]
     folder = write_pairs(tmp_path)
     whole = ready_sum(folder, source_len=500, target_len=500)
-    pairs = FolderPairs(folder / "sum")
+    pairs = file_pairs(folder / "sum")
     texts = next(iter(pairs.read("train")))
-    source, target = (whole.tokenizer.encode(text, add_special_tokens=False).ids for text in texts)
+    source, target = (whole.bpe.encode(text, add_special_tokens=False).ids for text in texts)
     lengths = {"source_len": len(source) + room, "target_len": len(target) + room}
     data = ready_sum(folder, ends=ends, **lengths).training_set
     batch = data.__getitems__([0])

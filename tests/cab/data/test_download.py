@@ -21,7 +21,7 @@ from cab.data.check import State, take_inventory
 from cab.data.download import download, fetch, unpack
 from cab.data.sources import DataSet, data_sets
 from cab.errors import UserError
-from tasks.corpus.books import FolderBooks
+from tasks.corpus.books import folder_books
 from tasks.files import find_data
 from tasks.pcc.data import read_pcn
 from tasks.sr.data import read_pairs
@@ -175,7 +175,7 @@ def test_every_data_set_arrives_where_its_task_reads_it(hosts: dict[str, DataSet
     assert table[0].startswith("date,MT_000,MT_001,")
     assert table[0].endswith(",MT_320")
     assert [line[:23] for line in table[1:]] == [f"2012-01-01 0{hour}:00:00,0,1" for hour in range(3)]
-    assert list(FolderBooks(tmp_path / "lm").read("train")) == [BOOK.decode()] * 2
+    assert list(folder_books(tmp_path / "lm").read("train")) == [BOOK.decode()] * 2
     assert next(find_pairs("multi_news", None, tmp_path).read("val")) == ("text", "text")
     folder = find_data("ljspeech", tmp_path, "metadata.csv").parent
     assert [clip for clip, _ in read_metadata(folder)] == ["LJ001-0001", "LJ002-0001"]

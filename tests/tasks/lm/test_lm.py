@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from cab import Backbone, UserError, build_backbone
 from tasks.corpus.blocks import Blocks, PackedLines
-from tasks.corpus.books import FolderBooks, SyntheticBooks, find_books
+from tasks.corpus.books import find_books, folder_books
 from tasks.corpus.facts import THINGS, Facts
 from tasks.corpus.tokens import END, NUM_SPECIAL, PAD, UNKNOWN, Corpus, read_corpus
 from tasks.lm.synthetic import generate_book
@@ -37,7 +37,7 @@ def write_books(folder: Path, **changes: str) -> Path:
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Corpus:
-    return read_corpus(FolderBooks(write_books(tmp_path)), tokenizer=None, vocab_size=300)
+    return read_corpus(folder_books(write_books(tmp_path)), tokenizer=None, vocab_size=300)
 
 
 def test_tokens_are_lines_with_their_ends_book_after_book(corpus: Corpus) -> None:
@@ -169,14 +169,14 @@ def test_bad_books_are_named(name: str, tmp_path: Path) -> None:
 
 
 def test_a_book_of_one_word_is_left_out_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    corpus = read_corpus(FolderBooks(write_books(tmp_path, book5="Word\n")), tokenizer=None, vocab_size=300)
+    corpus = read_corpus(folder_books(write_books(tmp_path, book5="Word\n")), tokenizer=None, vocab_size=300)
     assert "left out 1 books of test with fewer than 10 words" in caplog.text
     assert corpus.words["test"] == len((TEXT * 2).split()) + 5
 
 
 def test_without_books_the_way_out_is_named() -> None:
     with pytest.raises(UserError, match="dataset=synthetic"):
-        find_books("pg19", None, None, synthetic=SyntheticBooks(generate_book))
+        find_books("pg19", None, None, generate=generate_book)
 
 
 @pytest.fixture(scope="module")

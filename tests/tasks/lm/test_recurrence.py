@@ -15,7 +15,7 @@ from torch import Tensor
 from backbones.gpt2 import GPT2
 from cab import UserError, build_backbone
 from cab.runner.batches import Shares, StepBatches
-from tasks.corpus.books import SyntheticBooks
+from tasks.corpus import books
 from tasks.corpus.facts import Facts
 from tasks.corpus.tokens import END, PAD
 from tasks.lm.recurrence import BatchedBooks, BookChunks
@@ -162,7 +162,7 @@ def test_training_goes_on_from_the_block_before_and_forgets_at_a_book(task: LM) 
 
 
 def test_answers_of_generated_books_are_looked_up_in_the_block_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SyntheticBooks, "COUNTS", {"train": 8, "validation": 1, "test": 2})
+    monkeypatch.setattr(books, "COUNTS", {"train": 8, "validation": 1, "test": 2})
     options = {"vocab_size": 800, "block_len": 64, "loss_on": "answers", "evaluation_batch_size": 2}
     task = ready(None, dataset="synthetic", memory_length=64, context_tokens=512, **options)
     baselines = task.baselines()

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from cab import Backbone, UserError
-from tasks.corpus.blocks import OverlappingBlocks
-from tasks.corpus.books import WikiText
+from tasks.corpus.blocks import Blocks
+from tasks.corpus.books import wikitext
 from tasks.corpus.tokens import END, NUM_SPECIAL
 from tasks.lm.task import LM
 from tasks.mlm.task import MLM
@@ -55,7 +55,7 @@ class Bigram(Backbone):
     ],
 )
 def test_files_of_either_kind_are_found(tmp_path: Path, ending: str, name: str, dataset: str) -> None:
-    books = WikiText(dataset, write(tmp_path, ending, name))
+    books = wikitext(dataset, write(tmp_path, ending, name))
     assert list(books.read("validation")) == [ARTICLE * 3]
 
 
@@ -98,12 +98,13 @@ def test_perplexity_is_per_word_whatever_the_tokenizer(tmp_path: Path, tokenizer
 @pytest.mark.parametrize("overlap", [0, 1, 11])
 def test_overlapping_blocks_score_every_token_once(tmp_path: Path, overlap: int) -> None:
     corpus = ready(write(tmp_path)).corpus
-    blocks = OverlappingBlocks(corpus, "test", 12, overlap=overlap)
-    items = [blocks[i] for i in range(len(blocks))]
+    blocks = Blocks(corpus, "test", 12, overlap=overlap)
+    items = [blocks[i].tolist() for i in range(len(blocks))]
     stream = corpus.read("test", 0, len(corpus.files["test"])).tolist()
-    assert [t for tokens, new in items for t in tokens[-new:].tolist()] == stream
-    assert all(len(tokens) - 1 - new >= overlap for tokens, new in items[1:])
-    assert max(len(tokens) for tokens, _ in items) == 13
+    new = [item[1:] if number == 0 else item[1 + overlap :] for number, item in enumerate(items)]
+    assert [token for tokens in new for token in tokens] == stream
+    assert all(new)
+    assert max(map(len, items)) == 13
 
 
 def test_masked_words(tmp_path: Path) -> None:

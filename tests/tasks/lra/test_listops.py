@@ -13,7 +13,7 @@ import pytest
 
 from cab import UserError
 from tasks.lra import listops
-from tasks.lra.listops import GeneratedTrees, Shape, TreeFiles, direct_digits, read_trees, trees
+from tasks.lra.listops import Shape, direct_digits, generated_trees, read_trees, tree_files, trees
 from tasks.lra.rows import prepare
 from tasks.lra.task import LongRangeArena
 
@@ -75,7 +75,7 @@ def test_values_are_those_of_a_second_evaluator() -> None:
 def test_the_official_distribution() -> None:
     """Long Range Arena's own generator gives 8.3% kept, deciles 578, 958, 1643, and 17.0, 36.0, 48.2 percent."""
     counts = (2000, 1, 2000)
-    source = GeneratedTrees(Shape(), counts)
+    source = generated_trees(Shape(), counts)
     grown = list(itertools.islice(trees(np.random.default_rng(0), Shape()), 20_000))
     assert 0.075 < sum(tree is not None for tree in grown) / len(grown) < 0.09
     folder, about = prepare(source)
@@ -144,8 +144,8 @@ def test_dropped_brackets_are_not_seen_and_what_is_cut_comes_after() -> None:
 def official(folder: Path, counts: Sequence[int] = (20, 5, 5)) -> Path:
     """The released layout, with made-up trees."""
     folder.mkdir(parents=True)
-    source = GeneratedTrees(SMALL, (counts[0], counts[1], counts[2]))
-    for part, examples in source.examples():
+    source = generated_trees(SMALL, (counts[0], counts[1], counts[2]))
+    for part, examples in source.read():
         lines = [f"{written(texts[0])}\t{label}" for texts, label in examples]
         (folder / listops.FILES[part]).write_bytes("\r\n".join([listops.HEADER, *lines, ""]).encode())
     return folder
@@ -155,18 +155,18 @@ def test_official_files_are_read(tmp_path: Path) -> None:
     folder = official(tmp_path / "lra_release" / "lra_release" / "listops-1000")
     task = LongRangeArena(dataset="listops", length=39)
     task.setup(tmp_path)
-    same = GeneratedTrees(SMALL, (20, 5, 5))
-    for part, examples in same.examples():
+    same = generated_trees(SMALL, (20, 5, 5))
+    for part, examples in same.read():
         rows = task.parts[part]
         found = [(rows.text(row).tobytes(), int(rows.labels[row])) for row in range(len(rows))]
         assert found == [(texts[0], label) for texts, label in examples]
     assert task.backbone_options("encoder") == {
         "vocab_size": 16, "max_length": 39, "num_classes": 10, "pairs": False
     }  # fmt: skip
-    before = TreeFiles(folder).key
-    assert before == TreeFiles(folder).key
+    before = tree_files(folder).key
+    assert before == tree_files(folder).key
     os.utime(folder / "basic_test.tsv", (1, 1))
-    assert before != TreeFiles(folder).key
+    assert before != tree_files(folder).key
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_tokens_are_cut_and_framed(tmp_path: Path) -> None:
     assert batch["target"][:, -1].tolist() == [end] * 2
     assert (task.training_set.pad, begin, end) == (1, 0, 2)
     whole = ready(tmp_path, source_len=500, target_len=500)
-    text = whole.tokenizer.decode(whole.training_set.__getitems__([3])["source"][0].tolist())  # type: ignore[index]
+    text = whole.bpe.decode(whole.training_set.__getitems__([3])["source"][0].tolist())  # type: ignore[index]
     assert text == clean(f"{SOURCE} Number 3 of train.")
 
 
