@@ -7,13 +7,13 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.documents import EXAMPLE, PROGRAMS, ROOT, commands_of, make_targets, run as run_in, run_shown, runnable
+from tests.cab.cli.command import cab
+from tests.documents import EXAMPLE, PROGRAMS, ROOT, commands_of, make_targets, run, run_shown, runnable
 from tests.untimed import UNTIMED_OPTION
 
 DOCS = ROOT / "docs"
@@ -42,17 +42,6 @@ def files(page: str) -> dict[str, str]:
     return {name.removeprefix("# "): content for name, content in found if re.fullmatch(r"# [\w/.]+\.\w+", name)}
 
 
-def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join([str(folder / "site"), str(ROOT)]),
-    }
-    process = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    assert process.returncode == 0, f"{shlex.join(command)}\n{process.stdout}\n{process.stderr}"
-    return process
-
-
 def install(page: str, folder: Path) -> None:
     """Install the package of a guide in folder/site, known by its entry points only; single files go to ``folder``."""
     package = folder / "package"
@@ -63,7 +52,8 @@ def install(page: str, folder: Path) -> None:
         if "/" in name and name.endswith(".py"):
             path.with_name("__init__.py").touch()
     pip = [sys.executable, "-m", "pip", "install", "-qq", "--no-deps", "--no-build-isolation"]
-    run([*pip, "--target", str(folder / "site"), str(package)], folder)
+    process = run([*pip, "--target", str(folder / "site"), str(package)], folder)
+    assert process.returncode == 0, process.stderr
 
 
 @pytest.mark.slow
@@ -78,7 +68,10 @@ def test_a_package_trains_scores_and_appears_on_the_leaderboard(guide: str, tmp_
         program, *words = shlex.split(command)
         assert program == "cab"
         words += UNTIMED_OPTION if words[0] == "verify" else []
-        process = run([sys.executable, "-m", "cab.cli.main", *words], tmp_path)
+        process = cab(
+            *words, cwd=tmp_path, timeout=900, PYTHONPATH=os.pathsep.join([str(tmp_path / "site"), str(ROOT)])
+        )
+        assert process.returncode == 0, f"{command}\n{process.stdout}\n{process.stderr}"
         if words[0] == "score":
             assert all(re.search(rf"^{column.replace(' ', ' +')} ", process.stdout, re.MULTILINE) for column in columns)
     for path in (tmp_path / "results").glob("*/*.json"):
@@ -115,7 +108,7 @@ def test_the_programs_of_the_pages_run(tmp_path: Path) -> None:
     programs = [block for page in PAGES.values() for block in blocks(page, "python") if not block.startswith("# ")]
     assert programs
     for program in programs:
-        process = run_in([sys.executable, "-c", program], tmp_path)
+        process = run([sys.executable, "-c", program], tmp_path)
         assert process.returncode == 0, f"{program}\n{process.stderr}"
         assert process.stdout
 
@@ -135,8 +128,7 @@ def test_the_bug_of_the_tutorial_fails_the_checks_that_it_names(tmp_path: Path) 
     broken = re.sub(r" +if padding\.key.*\n.*\n", "", EXAMPLE)
     assert broken != EXAMPLE
     (tmp_path / "gated_mean.py").write_text(broken)
-    command = [sys.executable, "-m", "cab.cli.main", "verify", "gated_mean.py:GatedMean", "--pattern", "NS", "--quick"]
-    process = run_in([*command, "--csv"], tmp_path)
+    process = cab("verify", "gated_mean.py:GatedMean", "--pattern", "NS", "--quick", "--csv", cwd=tmp_path)
     assert process.returncode == 1, process.stderr
     assert set(re.findall(r"^GatedMean,NS,(\w+),false", process.stdout, re.MULTILINE)) == set(claimed.split(", "))
 

@@ -12,6 +12,7 @@ import pytest
 from cab.cli.main import EXAMPLES
 from cab.errors import EXAMPLE_COMMAND
 from scripts import readme_figure
+from tests.cab.cli.command import cab
 from tests.documents import EXAMPLE, ROOT, commands_of, make_targets, run, run_shown, runnable
 from tests.untimed import UNTIMED_OPTION
 
@@ -96,8 +97,7 @@ def test_make_demo_ends_with_verdicts_and_a_page(tmp_path: Path) -> None:
 def test_its_example_is_short_and_correct(tmp_path: Path) -> None:
     assert len([line for line in EXAMPLE.splitlines() if line]) <= 14
     (tmp_path / "gated_mean.py").write_text(EXAMPLE)
-    command = [sys.executable, "-m", "cab.cli.main", "verify", "gated_mean.py:GatedMean", "--csv", *UNTIMED_OPTION]
-    process = run(command, tmp_path)
+    process = cab("verify", "gated_mean.py:GatedMean", "--csv", *UNTIMED_OPTION, cwd=tmp_path)
     assert process.returncode == 0, process.stdout
     assert ",NC," in process.stdout
 

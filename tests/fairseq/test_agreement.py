@@ -19,9 +19,6 @@ CELLS = {
     ("lm", "s4d"): (),
     ("mlm", "vanilla"): (),
     ("mlm", "abc"): ("attention.num_landmarks=8",),
-    ("mlm", "local"): ("attention.window_size=16",),
-    ("mlm", "performer"): ("attention.num_features=16",),
-    ("mlm", "s4d"): (),
 }
 DECODED = 256
 

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import csv
 import functools
-import os
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,8 +22,8 @@ from cab.records.record import Record
 from cab.registry.registries import ATTENTIONS
 from cab.runner.cell import Cell
 from cab.runner.engine import make_backbone
+from tests.cab.cli.command import ROOT, cab
 
-ROOT = Path(__file__).resolve().parents[2]
 OUTPUT = Path(__file__).with_name("output")
 RECORDS = sorted((ROOT / "results").glob("*/*.json"))
 COMMANDS = {
@@ -80,12 +77,13 @@ def compare(name: str, text: str) -> None:
     assert text == path.read_text()
 
 
+@pytest.fixture(autouse=True)
+def _no_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CAB_DATA", raising=False)
+
+
 def output(command: str) -> str:
-    program = "import sys; from cab.cli.main import program; sys.argv[0] = 'cab'; sys.exit(program())"
-    environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1"}
-    environment.pop("CAB_DATA", None)
-    arguments = [sys.executable, "-c", program, *shlex.split(command)]
-    run = subprocess.run(arguments, cwd=ROOT, env=environment, text=True, capture_output=True)
+    run = cab(*shlex.split(command), cwd=ROOT, COLUMNS="100", NO_COLOR="1")
     assert run.returncode in (0, 1), run.stderr
     return re.sub(r"(\.py):\d+", r"\1", run.stdout)  # without the lines of classes
 

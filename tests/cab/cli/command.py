@@ -73,6 +73,7 @@ def _run(words: list[str], cwd: Path, environment: dict[str, str], *files: Path)
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(environment)
+    sys.path[:0] = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path not in sys.path]
     if "CAB_TEST_STOP" in environment:
         runpy.run_path(str(STOPPING / "sitecustomize.py"))
     sys.argv = words
