@@ -1,8 +1,8 @@
 """The conformance suite on every registered attention, in every pattern it claims; none is left out.
 
 A pair that `results/verified.csv` says passed, of this code, these checks and this torch, is trusted, but for those
-that are drawn anew each day (:mod:`tests.attentions.trust`). Time is not measured here, where other work shares the
-processor: `cab verify` does that.
+that the slow tests draw anew each day (:mod:`tests.attentions.trust`). Time is not measured here, where other work
+shares the processor: `cab verify` does that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which verifications `results/verified.csv` makes superfluous, and which of these are repeated all the same.
+"""Which verifications `results/verified.csv` makes superfluous, and which of these the slow tests repeat all the same.
 
 CAB_CONFORMANCE_SEED draws what is repeated; it is the day where nothing else is said (tests/conftest.py).
 """
@@ -15,8 +15,8 @@ from cab.records.verified import COMMITTED, code_of, read_rows
 from cab.registry.registries import ATTENTIONS
 
 SEED = os.environ["CAB_CONFORMANCE_SEED"]
-SHARE = {"quick": 30, "whole": 60}
-"""One in so many of the trusted is repeated."""
+SHARE = 60
+"""One in so many of the trusted is repeated, in full."""
 
 Pair = tuple[str, str]
 
@@ -38,20 +38,20 @@ def codes() -> dict[Pair, str]:
 def split(*, quick: bool, path: Path = COMMITTED, seed: str = SEED) -> Split:
     """What runs by the rows of ``path``."""
     rows = {(row.attention, row.pattern): row for row in read_rows(path)}
-    runs, trusted, form = {}, set(), "quick" if quick else "whole"
+    runs, trusted = {}, set()
     for pair, code in codes().items():
         if pair not in rows or not rows[pair].holds(code, quick=quick):
             runs[pair] = "new"
-        elif _is_drawn(pair, f"{seed} {form}", SHARE[form]):
+        elif not quick and _is_drawn(pair, seed):
             runs[pair] = "drawn"
         else:
             trusted.add(pair)
     return Split(runs, trusted)
 
 
-def _is_drawn(pair: Pair, seed: str, share: int) -> bool:
+def _is_drawn(pair: Pair, seed: str) -> bool:
     digest = hashlib.sha256(" ".join([seed, *pair]).encode()).digest()
-    return int.from_bytes(digest[:4]) % share == 0
+    return int.from_bytes(digest[:4]) % SHARE == 0
 
 
 def summary() -> str:

@@ -13,10 +13,10 @@ from scripts.validity import rank_test, rank_test_power
 
 def test_one_cell_equals_the_exact_permutation_test() -> None:
     x, y = [1.0, 2.0, 3.0, 4.0, 5.0], [1.0, 3.0, 2.0, 5.0, 4.0]
-    observed, p_value = rank_test({"NS": (pd.DataFrame(x), pd.DataFrame(y))})
+    observed, p_value = rank_test({"NS": (pd.DataFrame(x), pd.DataFrame(y))}, draws=999)
     exact = [np.cov(each, y)[0, 1] for each in itertools.permutations(x)]
     assert observed == pytest.approx(np.cov(x, y)[0, 1])
-    assert p_value == pytest.approx(np.mean(np.array(exact) >= observed - 1e-9), abs=0.01)
+    assert p_value == pytest.approx(np.mean(np.array(exact) >= observed - 1e-9), abs=0.03)
 
 
 def test_missing_scores_are_left_out() -> None:
