@@ -53,12 +53,10 @@ def test_a_layer_is_norm_branch_relu_gate() -> None:
     torch.testing.assert_close(backbone(ids), backbone.predict(backbone.final_norm(x)))
 
 
-@pytest.mark.parametrize(("gate_bias", "low", "high"), [(60.0, 0.0, 1e-9), (2.0, 0.05, 0.6), (0.0, 0.3, 3.0)])
-def test_the_bias_says_how_near_a_network_starts_to_the_identity(gate_bias: float, low: float, high: float) -> None:
-    backbone, ids = small("gpt2", "CS", residual="gtrxl", gate_bias=gate_bias), tokens(2, 11)
+def test_a_large_bias_starts_at_the_identity() -> None:
+    backbone, ids = small("gpt2", "CS", residual="gtrxl", gate_bias=60.0), tokens(2, 11)
     x = backbone.decoder_embedding(ids, torch.arange(11)[None])
-    y = backbone.decoder_layers[0](x)
-    assert low <= (y - x).norm() / x.norm() <= high
+    torch.testing.assert_close(backbone.decoder_layers[0](x), x)
 
 
 def test_mistakes() -> None:

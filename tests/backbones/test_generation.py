@@ -104,51 +104,8 @@ def test_the_source_is_projected_once_and_never_copied() -> None:
 # --- searches ------------------------------------------------------------------------------------------------------
 
 
-def slow_greedy(backbone: Transformer, source: Tensor, limits: Limits) -> list[int]:
-    """One row, the whole prefix anew for each token."""
-    said: list[int] = []
-    while len(said) < limits.max_length:
-        logits = backbone(source, torch.tensor([[0, *said]]))[0, -1]
-        if len(said) < limits.min_length:
-            logits[limits.end] = -math.inf
-        said.append(int(logits.argmax()))
-        if said[-1] == limits.end:
-            break
-    return said
-
-
-@pytest.mark.parametrize(("pattern", "attention"), [("CS", "s4d"), ("CC", "abc")])
-def test_greedy_rows_of_a_batch_are_greedy_rows_alone(pattern: str, attention: str) -> None:
-    """Rows end at different tokens, are let go, and the others go on undisturbed."""
-    backbone, source, mask = transformer(pattern, attention), tokens(5, 19), padding(19)
-    with torch.no_grad():
-        free = [slow_greedy(backbone, source[row : row + 1, ~mask[row]], Limits(12)) for row in range(5)]
-        end = max(set(free[0] + free[4]), key=lambda t: sum(t in said[2:] for said in free))
-        limits = Limits(12, min_length=3, end=end)
-        expected = [slow_greedy(backbone, source[row : row + 1, ~mask[row]], limits) for row in range(5)]
-    output = greedy(backbone, backbone.init_state(source, mask), torch.zeros(5, 1, dtype=torch.long), limits)
-    assert output.shape[1] == max(map(len, expected))
-    assert len({len(said) for said in expected}) > 1
-    for said, row in zip(expected, output.tolist(), strict=True):
-        assert row == said + [end] * (len(row) - len(said))
-        assert end not in row[:3]
-
-
-def test_the_end_waits_for_the_minimum_and_the_maximum_waits_for_nobody() -> None:
-    backbone = gpt2(num_layers=1)
-    prompt = tokens(2, 1)
-    ids = range(VOCABULARY)
-    always = next(
-        end for end in ids if greedy(backbone, backbone.init_state(2), prompt, Limits(1, end=end))[0, 0] == end
-    )
-    output = greedy(backbone, backbone.init_state(2), prompt, Limits(40, min_length=20, end=always))
-    assert not (output[:, :20] == always).any()
-    assert 21 <= output.shape[1] <= 40
-    assert greedy(backbone, backbone.init_state(2), prompt, Limits(40, min_length=40, end=always)).shape == (2, 40)
-
-
 def slow_beam_search(
-    backbone: Transformer, source: Tensor, limits: Limits, num_beams: int, length_penalty: float
+    backbone: Transformer, source: Tensor, limits: Limits, num_beams: int = 1, length_penalty: float = 1.0
 ) -> list[int]:
     """One row, hypotheses in lists, the whole prefix anew for each token."""
     beams: list[tuple[float, list[int]]] = [(0.0, [])]
@@ -175,6 +132,36 @@ def slow_beam_search(
     else:
         endings += [(score / limits.max_length**length_penalty, said) for score, said in beams]
     return max(endings)[1]
+
+
+@pytest.mark.parametrize(("pattern", "attention"), [("CS", "s4d"), ("CC", "abc")])
+def test_greedy_rows_of_a_batch_are_greedy_rows_alone(pattern: str, attention: str) -> None:
+    """Rows end at different tokens, are let go, and the others go on undisturbed."""
+    backbone, source, mask = transformer(pattern, attention), tokens(5, 19), padding(19)
+    with torch.no_grad():
+        free = [slow_beam_search(backbone, source[row : row + 1, ~mask[row]], Limits(12)) for row in range(5)]
+        end = max(set(free[0] + free[4]), key=lambda t: sum(t in said[2:] for said in free))
+        limits = Limits(12, min_length=3, end=end)
+        expected = [slow_beam_search(backbone, source[row : row + 1, ~mask[row]], limits) for row in range(5)]
+    output = greedy(backbone, backbone.init_state(source, mask), torch.zeros(5, 1, dtype=torch.long), limits)
+    assert output.shape[1] == max(map(len, expected))
+    assert len({len(said) for said in expected}) > 1
+    for said, row in zip(expected, output.tolist(), strict=True):
+        assert row == said + [end] * (len(row) - len(said))
+        assert end not in row[:3]
+
+
+def test_the_end_waits_for_the_minimum_and_the_maximum_waits_for_nobody() -> None:
+    backbone = gpt2(num_layers=1)
+    prompt = tokens(2, 1)
+    ids = range(VOCABULARY)
+    always = next(
+        end for end in ids if greedy(backbone, backbone.init_state(2), prompt, Limits(1, end=end))[0, 0] == end
+    )
+    output = greedy(backbone, backbone.init_state(2), prompt, Limits(40, min_length=20, end=always))
+    assert not (output[:, :20] == always).any()
+    assert 21 <= output.shape[1] <= 40
+    assert greedy(backbone, backbone.init_state(2), prompt, Limits(40, min_length=40, end=always)).shape == (2, 40)
 
 
 @pytest.mark.parametrize(

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-import backbones.transformer_tts as module
 from backbones.transformer_tts import TransformerTTS
 from cab import UserError, build_backbone
 
 SMALL = {"num_tokens": 19, "num_mels": 3, "frames_per_step": 2, "embed_dim": 16, "num_heads": 2, "ffn_dim": 24}
-SMALL |= {"encoder_layers": 2, "decoder_layers": 2, "prenet_dim": 8, "postnet_dim": 16, "encoder_convs": 2}
+SMALL |= {
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "prenet_dim": 8,
+    "postnet_dim": 16,
+    "encoder_convs": 2,
+    "prenet_dropout": 0.0,
+}
 OPTIONS = {"local": {"window_size": 3}, "abc": {"num_landmarks": 4}, "cosformer": {"reweighting_length": 30}}
 OPTIONS |= {"performer": {"num_features": 8}}
 SOURCE, STEPS = (8, 5, 3), (7, 9, 4)
@@ -39,28 +43,10 @@ def batch() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return tokens, mask, frames, frame_padding
 
 
-@pytest.fixture
-def _no_dropout_in_the_prenet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Its dropout is always on; without it two computations can be compared."""
-
-    class Silent:
-        relu = staticmethod(F.relu)
-        pad = staticmethod(F.pad)
-
-        @staticmethod
-        def dropout(x: Tensor, p: float, training: bool) -> Tensor:
-            assert (p, training) == (0.5, True)
-            return x
-
-    monkeypatch.setattr(module, "F", Silent)
-    return iter(())
-
-
 CAUSAL = [("vanilla", "CS"), ("abc", "CS"), ("local", "CS"), ("longshort", "CS"), ("s4d", "CS"), ("cosformer", "CS")]
 CROSS = [("vanilla", "CC"), ("abc", "CC"), ("performer", "CC"), ("linear", "CC")]
 
 
-@pytest.mark.usefixtures("_no_dropout_in_the_prenet")
 @pytest.mark.parametrize(("attention", "pattern"), CAUSAL + CROSS)
 def test_synthesis_step_by_step_is_teacher_forcing(attention: str, pattern: str) -> None:
     """The frames that synthesis made, given back as teacher, are predicted again, padding and all."""
@@ -88,7 +74,6 @@ def test_synthesis_step_by_step_is_teacher_forcing(attention: str, pattern: str)
         assert not frames[row, 2 * count :].any()
 
 
-@pytest.mark.usefixtures("_no_dropout_in_the_prenet")
 @pytest.mark.parametrize(("attention", "pattern"), [("vanilla", "NS"), ("lara", "NS"), *CAUSAL[1:3], *CROSS[1:3]])
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_a_padded_sentence_is_read_as_alone(attention: str, pattern: str, side: str) -> None:
@@ -148,7 +133,6 @@ def test_padding_does_not_enter_the_statistics_of_batch_norm() -> None:
     torch.testing.assert_close(first.norm.running_mean, 0.1 * real.mean(dim=0), atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.usefixtures("_no_dropout_in_the_prenet")
 @pytest.mark.parametrize(
     ("attention", "pattern"), [("vanilla", "CS"), ("abc", "CS"), ("s4d", "CS"), ("abc", "CC"), ("performer", "CC")]
 )
@@ -181,7 +165,6 @@ def test_mistakes_are_named(index: int, value: Tensor, message: str) -> None:
         tts()(*inputs)
 
 
-@pytest.mark.usefixtures("_no_dropout_in_the_prenet")
 def test_a_beginning_is_heard_as_it_was_said() -> None:
     """And no row ends in it."""
     backbone = tts().double().eval()
