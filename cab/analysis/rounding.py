@@ -54,10 +54,8 @@ def rounded(x: Tensor, number_format: str) -> Tensor:
 
 def rounded_state(state: DecodeState, formats: Sequence[str]) -> DecodeState:
     """Round the state of a batch, each of ``len(formats)`` equal parts of the batch to its own format."""
-    return {
-        name: torch.cat([rounded(part, each) for part, each in zip(x.chunk(len(formats)), formats, strict=True)])
-        for name, x in state.items()
-    }
+    parts = {name: zip(x.chunk(len(formats)), formats, strict=True) for name, x in state.items()}
+    return {name: torch.cat([rounded(rows, form) for rows, form in pairs]) for name, pairs in parts.items()}
 
 
 def constant_state_attentions() -> list[str]:
@@ -91,21 +89,25 @@ def rounding_errors(attention: Attention, *, rows: int, steps: int) -> dict[str,
     formats = (UNROUNDED, *BITS)
     positions = [position for position in POSITIONS if position <= steps]
     tokens = torch.randn(rows, positions[-1], attention.embed_dim, generator=torch.Generator().manual_seed(0))
-    tokens = tokens.repeat(len(formats), 1, 1)
-    state = attention.init_state(len(tokens))
-    outputs: dict[int, list[Tensor]] = {position: [] for position in positions}
-    for t in range(positions[-1]):
-        output, state = attention.step(tokens[:, t], state)
-        state = rounded_state(state, formats)
-        for position in positions:
-            if position - WINDOW <= t < position:
-                outputs[position].append(output)
-    errors: dict[str, dict[int, float]] = {each: {} for each in BITS}
-    for position, window in outputs.items():
-        exact, *others = torch.stack(window, 1).double().chunk(len(formats))
-        for each, output in zip(BITS, others, strict=True):
-            errors[each][position] = float((output - exact).norm() / exact.norm())
+    outputs = torch.stack([*_steps(attention, tokens.repeat(len(formats), 1, 1), formats)], 1).double()
+    errors: dict[str, dict[int, float]] = {name: {} for name in BITS}
+    for position in positions:
+        exact, *others = outputs[:, position - WINDOW : position].chunk(len(formats))
+        for name, output in zip(BITS, others, strict=True):
+            errors[name][position] = float((output - exact).norm() / exact.norm())
     return errors
+
+
+def _steps(
+    attention: Attention, tokens: Tensor, formats: Sequence[str], mask: Tensor | None = None
+) -> Iterator[Tensor]:
+    """Yield the output of each token, decoded with a state that is rounded after each."""
+    state = attention.init_state(len(tokens))
+    for t in range(tokens.shape[1]):
+        padding = None if mask is None else mask[:, t]
+        output, state = attention.step(tokens[:, t], state, query_padding_mask=padding)
+        state = rounded_state(state, formats)
+        yield output
 
 
 def bits_needed(errors: dict[str, dict[int, float]]) -> int:
@@ -123,9 +125,9 @@ def rounded_scores(subject: Subject) -> dict[str, dict[str, float]]:
         raise UserError(f"the state of pattern CS can be rounded, not that of {subject.cell.config.pattern}")
     batches: Any = DeviceBatches(torch.device("cpu"))
     scores = {}
-    for each in (UNROUNDED, *BITS):
-        with torch.no_grad(), _decoding(subject, each):
-            scores[each] = subject.cell.task.evaluate(subject.network.eval(), batches)
+    for number_format in (UNROUNDED, *BITS):
+        with torch.no_grad(), _decoding(subject, number_format):
+            scores[number_format] = subject.cell.task.evaluate(subject.network.eval(), batches)
     return scores
 
 
@@ -151,9 +153,4 @@ def _decode(
     key_padding_mask: Tensor | None = None,
 ) -> Tensor:
     mask = union(query_padding_mask, key_padding_mask)
-    state, outputs = attention.init_state(len(query)), []
-    for t in range(query.shape[1]):
-        output, state = attention.step(query[:, t], state, query_padding_mask=None if mask is None else mask[:, t])
-        state = rounded_state(state, [number_format])
-        outputs.append(output)
-    return torch.stack(outputs, 1)
+    return torch.stack([*_steps(attention, query, [number_format], mask)], 1)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from cab.paper import published
-from cab.paper.published import SCRIPT_DIGITS, Scale, Term
+from cab.paper.published import SCRIPT_DIGITS, Term
 from cab.paper.rounding import CONTRADICTS, UNKNOWN, Interval, deviation_of, normalized, range_of, unit, verdict
 from cab.records.results import PAPER_DIR, load_results
 from cab.scoring.efficiency_length import published_length
@@ -20,11 +19,10 @@ from cab.scoring.normalization import NO_ATTENTION, SOFTMAX_VARIANTS, correction
 if TYPE_CHECKING:
     import pandas as pd
 
-COLUMNS = ["table", "pattern", "task", "attention", "printed", "recomputed", "low", "high", "verdict"]
 TOLERANCE = 0.0015
 """Absolute tolerance for indices and R2; constants must agree in all digits, lengths exactly."""
-
-_TABLE_OF_PATTERN = {"NS": "7", "CS": "8", "NC": "9", "CC": "10"}
+TABLE_OF_PATTERN = {"NS": "7", "CS": "8", "NC": "9", "CC": "10"}
+COST_COLUMNS = {"time": "time_ms", "memory": "memory_mib"}
 
 
 class AuditRow(NamedTuple):
@@ -42,23 +40,21 @@ class AuditRow(NamedTuple):
     note: str = ""
 
 
-def audit(*, normalization: str = "official") -> pd.DataFrame:
-    """Recompute Tables 3, 6-10, 11 and 12 from the raw metrics of Table 3 and the published costs.
+COLUMNS = list(AuditRow._fields[:-1])
+Key = tuple[str, str, str]
+"""Pattern, task, attention."""
+Index = dict[Key, tuple[float, Interval]]
 
-    Tables 6 (index of a task), 3 (``task=all``: the average) and 12 (index of the best efficient attention and of
-    softmax attention) are recomputed under ``normalization``. Tables 7-10 (mean and standard deviation of a metric) are
-    recomputed over the attentions named in Appendix E, and Table 11 (efficiency length) from the published costs.
+
+def audit(*, normalization: str = "official") -> pd.DataFrame:
+    """Recompute the published tables from the raw metrics of Table 3 and the published costs.
+
+    Returns the fields of :class:`AuditRow`. ``low`` and ``high`` bound the recomputed value if every input was rounded
+    or truncated to its printed digits: the paper does both (MSD 2.199 in Table 3a is 2.198 in 3b). Table ``script``
+    lists constants of the official scoring script that contradict Table 3; Table 3 with ``task=all`` is the average.
 
     Args:
-        normalization: see :func:`cab.scoring.score_table`.
-
-    Returns:
-        Columns table, pattern, task, attention, printed, recomputed, low, high, verdict, note. ``low`` and ``high``
-        bound the recomputed value if every input was rounded or truncated to its printed digits. The paper does both:
-        one network has MSD 2.199 in Table 3a and 2.198 in 3b, and standard deviation 0.2750 is 0.274 in Table 7.
-        ``verdict`` is ``agrees`` (indices and R2 within 0.0015, constants in all digits), ``explained by rounding``
-        (printed number between low and high), ``contradicts`` or ``cannot be recomputed``. Table ``script`` lists
-        constants of the official scoring script that contradict Table 3.
+        normalization: of the indices, see :func:`cab.scoring.score_table`.
     """
     import pandas as pd
 
@@ -67,71 +63,57 @@ def audit(*, normalization: str = "official") -> pd.DataFrame:
     return pd.DataFrame(rows, columns=AuditRow._fields)
 
 
-Key = tuple[str, str, str]
-"""Pattern, task, attention."""
-Index = dict[Key, tuple[float, Interval]]
-
-
-def _indices(normalization: str) -> Index:
-    """Return the index of each pattern, task and attention recomputed from Table 3, and its possible range."""
-    table = score_table(load_results(PAPER_DIR / "results.csv"), normalization=normalization).dropna(subset=["index"])
-    exact = {tuple(key): ci for *key, ci in table[["pattern", "task", "attention", "index"]].itertuples(index=False)}
-    scales, better = published.scales(normalization), published.directions()
-    terms: dict[tuple[str, str, str], list[Interval]] = {}
-    for term, values in published.raw_metrics().items():
-        scale = scales[term]
-        for attention, text in values.items():
-            bounds = normalized(Interval.printed(text), scale.mean, scale.std, higher_is_better=better[term])
-            terms.setdefault((term.pattern, term.task, attention), []).append(bounds)
-    possible = {key: Interval.mean(intervals) for key, intervals in terms.items()}
-    for pattern, task, attention in exact:
-        if task == AVERAGE:
-            parts = [possible[key] for key in terms if (key[0], key[2]) == (pattern, attention)]
-            possible[(pattern, AVERAGE, attention)] = Interval.mean(parts)
-    return {key: (ci, possible[key]) for key, ci in exact.items()}
-
-
-def _row(table: str, key: Key, printed: str, recomputed: float, possible: Interval, tolerance: float) -> AuditRow:
-    return AuditRow(
-        table, *key, printed, recomputed, *possible, verdict(printed, recomputed, possible, tolerance=tolerance)
-    )
+def _row(
+    table: str, key: Key, printed: str, recomputed: float, possible: Interval, tolerance: float = TOLERANCE
+) -> AuditRow:
+    judgment = verdict(printed, recomputed, possible, tolerance=tolerance)
+    return AuditRow(table, *key, printed, recomputed, *possible, judgment)
 
 
 def _unknown(table: str, key: Key, printed: str, note: str) -> AuditRow:
     return AuditRow(table, *key, printed, math.nan, math.nan, math.nan, UNKNOWN, note)
 
 
+def _indices(normalization: str) -> Index:
+    """Return the index of each pattern, task and attention recomputed from Table 3, and its possible range."""
+    scales, better = published.scales(normalization), published.directions()
+    terms: dict[Key, list[Interval]] = {}
+    for term, values in published.raw_metrics().items():
+        for attention, text in values.items():
+            bounds = normalized(Interval.printed(text), *scales[term], higher_is_better=better[term])
+            terms.setdefault((term.pattern, term.task, attention), []).append(bounds)
+    of_tasks = {key: Interval.mean(intervals) for key, intervals in terms.items()}
+    table = score_table(load_results(PAPER_DIR / "results.csv"), normalization=normalization).dropna(subset=["index"])
+    indices = {}
+    for pattern, task, attention, index in table[["pattern", "task", "attention", "index"]].itertuples(index=False):
+        tasks = [bounds for (p, _, a), bounds in of_tasks.items() if (p, a) == (pattern, attention)]
+        possible = Interval.mean(tasks) if task == AVERAGE else of_tasks[pattern, task, attention]
+        indices[pattern, task, attention] = index, possible
+    return indices
+
+
 def _index_rows(indices: Index, normalization: str) -> Iterator[AuditRow]:
     """Yield the rows of Table 6 and the averages of Table 3."""
     printed = published.rows("compositional_index.csv")
-    scales = published.scales(normalization)
-    raw = published.raw_metrics()
     for line in printed:
         key = (line["pattern"], line["task"], line["attention"])
-        row = _row("3" if line["task"] == AVERAGE else "6", key, line["index"], *indices[key], TOLERANCE)
-        if row.verdict == CONTRADICTS:
-            row = row._replace(note=_average_note(key, printed) or _needed_note(row, raw, scales))
+        row = _row("3" if line["task"] == AVERAGE else "6", key, line["index"], *indices[key])
+        if row.verdict == CONTRADICTS and row.task == AVERAGE:
+            same = [x for x in printed if (x["pattern"], x["attention"]) == (row.pattern, row.attention)]
+            mean = np.mean([float(x["index"]) for x in same if x["task"] != AVERAGE])
+            row = row._replace(note=f"the mean of the indices printed in Table 6 is {mean:.3f}")
+        elif row.verdict == CONTRADICTS:
+            row = row._replace(note=_needed_note(row, normalization))
         yield row
 
 
-def _average_note(key: tuple[str, str, str], printed: list[dict[str, str]]) -> str:
-    pattern, task, attention = key
-    if task != AVERAGE:
-        return ""
-    parts = [
-        float(line["index"])
-        for line in printed
-        if (line["pattern"], line["attention"]) == (pattern, attention) and line["task"] != AVERAGE
-    ]
-    return f"the mean of the indices printed in Table 6 is {np.mean(parts):.3f}"
-
-
-def _needed_note(row: AuditRow, raw: dict[Term, dict[str, str]], scales: dict[Term, Scale]) -> str:
+def _needed_note(row: AuditRow, normalization: str) -> str:
     """Return, for a task with a single metric, the raw value that the printed index requires."""
+    raw = published.raw_metrics()
     terms = [term for term in raw if (term.pattern, term.task) == (row.pattern, row.task)]
     if len(terms) != 1:
         return ""
-    mean, std = (sum(bounds) / 2 for bounds in (scales[terms[0]].mean, scales[terms[0]].std))
+    mean, std = (sum(bounds) / 2 for bounds in published.scales(normalization)[terms[0]])
     sign = 1 if published.directions()[terms[0]] else -1
     needed = mean + sign * float(row.printed) * std
     return f"the printed index requires {terms[0].metric} {needed:.2f}; Table 3 has {raw[terms[0]][row.attention]}"
@@ -144,55 +126,49 @@ def _constant_rows() -> Iterator[AuditRow]:
         for name, printed in texts.items():
             row = _constant_row(term, name, printed, raw[term])
             if row.verdict == CONTRADICTS:
-                others = [_constant_row(term, name, printed, raw[term], without=one) for one in population(raw[term])]
-                fitting = [other.attention for other in others if other.verdict != CONTRADICTS]
-                row = row._replace(note=f"agrees when {' or '.join(fitting)} is excluded" if fitting else "")
-            yield row._replace(attention="")
+                without = [(one, _constant_row(term, name, printed, raw[term], one)) for one in population(raw[term])]
+                fitting = " or ".join(one for one, other in without if other.verdict != CONTRADICTS)
+                row = row._replace(note=f"agrees when {fitting} is excluded" if fitting else "")
+            yield row
     for line in corrections().to_dict("records"):
-        term, name, reason = Term(*(str(line[name]) for name in Term._fields)), str(line["column"]), str(line["reason"])
-        recomputed = _constant_row(term, name, str(line["published"]), raw[term]).recomputed
-        key = (term.pattern, _place(term, name), "")
-        exact = Interval.around(recomputed, SCRIPT_DIGITS)  # the script computes its constants from the printed numbers
-        yield _row("script", key, str(line["published"]), recomputed, exact, SCRIPT_DIGITS)._replace(note=reason)
+        term, name, printed = Term.of(line), str(line["column"]), str(line["published"])
+        row = _constant_row(term, name, printed, raw[term])
+        exact = Interval.around(row.recomputed, SCRIPT_DIGITS)  # the script computes from the printed numbers
+        key = (row.pattern, row.task, "")
+        yield _row("script", key, printed, row.recomputed, exact, SCRIPT_DIGITS)._replace(note=str(line["reason"]))
 
 
-def _constant_row(term: Term, name: str, printed: str, values: dict[str, str], *, without: str = "") -> AuditRow:
+def _constant_row(term: Term, name: str, printed: str, values: dict[str, str], without: str = "") -> AuditRow:
+    """Compare a mean or standard deviation over the attentions of Appendix E, except for ``without``."""
     members = published.members(values, without=without)
     numbers, intervals = [float(text) for text in members], [Interval.printed(text) for text in members]
     if name == "mean":
         recomputed, possible = float(np.mean(numbers)), Interval.mean(intervals)
     else:
         recomputed, possible = float(np.std(numbers, ddof=1)), deviation_of(intervals)
-    key = (term.pattern, _place(term, name), without)
-    return _row(_TABLE_OF_PATTERN[term.pattern], key, printed, recomputed, possible, unit(printed) / 2)
-
-
-def _place(term: Term, name: str) -> str:
-    return f"{term.task} {term.backbone} {term.dataset} {term.metric} {name}"
+    key = (term.pattern, " ".join([*term[1:], name]), "")
+    return _row(TABLE_OF_PATTERN[term.pattern], key, printed, recomputed, possible, unit(printed) / 2)
 
 
 def _length_rows() -> Iterator[AuditRow]:
     """Yield the rows of Table 11 (efficiency length and R2); raw costs were published for a single method."""
     costs = published.rows("efficiency_cost.csv")
     measured = {row["attention"] for row in costs}
-    columns = {"time": "time_ms", "memory": "memory_mib"}
     for line in published.rows("efficiency_length.csv"):
-        for resource, quantity in itertools.product(columns, ("length", "r2")):
-            key = ("NS", f"{resource} {quantity}", line["attention"])
-            printed = line[f"{resource}_{quantity}"]
-            if line["attention"] in measured:
-                recomputed, possible = _length(costs, line["attention"], resource, columns[resource], quantity)
-                yield _row(
-                    "11", key, printed, recomputed, possible, TOLERANCE if quantity == "r2" else unit(printed) / 2
-                )
-            else:
-                yield _unknown("11", key, printed, "raw costs are not published")
+        for resource in COST_COLUMNS:
+            for quantity in ("length", "r2"):
+                key = ("NS", f"{resource} {quantity}", line["attention"])
+                printed = line[f"{resource}_{quantity}"]
+                if line["attention"] in measured:
+                    tolerance = TOLERANCE if quantity == "r2" else unit(printed) / 2
+                    yield _row("11", key, printed, *_length(costs, line["attention"], resource, quantity), tolerance)
+                else:
+                    yield _unknown("11", key, printed, "raw costs are not published")
 
 
-def _length(
-    costs: list[dict[str, str]], attention: str, resource: str, column: str, quantity: str
-) -> tuple[float, Interval]:
+def _length(costs: Sequence[dict[str, str]], attention: str, resource: str, quantity: str) -> tuple[float, Interval]:
     """Return the length or R2 of an attention, and its range for costs within their printed digits."""
+    column = COST_COLUMNS[resource]
     ours, theirs = ([row for row in costs if row["attention"] == name] for name in (attention, "vanilla"))
     lengths = [np.array([float(row["length"]) for row in rows]) for rows in (ours, theirs)]
     values = np.array([float(row[column]) for row in (*ours, *theirs)])
@@ -215,7 +191,7 @@ def _benefit_rows(indices: Index) -> Iterator[AuditRow]:
         for column, name in (("efficient", best), ("vanilla", "vanilla"), ("without", NO_ATTENTION)):
             key = ("NS", line["task"], column)
             if name in of_task:
-                row = _row("12", key, line[column], *of_task[name], TOLERANCE)
+                row = _row("12", key, line[column], *of_task[name])
                 yield row._replace(note=f"the best in Table 3 is {name}" if row.verdict == CONTRADICTS else "")
             elif line[column]:
                 yield _unknown("12", key, line[column], "raw metrics are not published")

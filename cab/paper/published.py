@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cab.paper.rounding import Interval, deviation_of
 from cab.records.results import PAPER_DIR
@@ -24,13 +23,14 @@ class Term(NamedTuple):
     dataset: str
     metric: str
 
+    @classmethod
+    def of(cls, row: dict[Any, Any]) -> Term:
+        """Return the metric of a row of a published table."""
+        return cls(*(str(row[name]) for name in cls._fields))
 
-@dataclass(frozen=True)
-class Scale:
-    """Mean and standard deviation of a metric, each as the range of possible values."""
 
-    mean: Interval
-    std: Interval
+Scale = tuple[Interval, Interval]
+"""Mean and standard deviation of a metric, each as the range of possible values."""
 
 
 def rows(name: str) -> list[dict[str, str]]:
@@ -49,18 +49,18 @@ def raw_metrics() -> dict[Term, dict[str, str]]:
     table: dict[Term, dict[str, str]] = {}
     for row in rows("results.csv"):
         if row["value"]:
-            table.setdefault(_term(row), {})[row["attention"]] = row["value"]
+            table.setdefault(Term.of(row), {})[row["attention"]] = row["value"]
     return table
 
 
 def directions() -> dict[Term, bool]:
     """Return whether higher is better, for each metric."""
-    return {_term(row): row["higher_is_better"] == "1" for row in rows("results.csv")}
+    return {Term.of(row): row["higher_is_better"] == "1" for row in rows("results.csv")}
 
 
 def printed_scales() -> dict[Term, dict[str, str]]:
     """Return the printed ``mean`` and ``std`` of each metric (Tables 7-10)."""
-    return {_term(row): {"mean": row["mean_table"], "std": row["std_table"]} for row in rows("normalization.csv")}
+    return {Term.of(row): {"mean": row["mean_table"], "std": row["std_table"]} for row in rows("normalization.csv")}
 
 
 def members(values: dict[str, str], *, without: str = "") -> list[str]:
@@ -71,19 +71,11 @@ def members(values: dict[str, str], *, without: str = "") -> list[str]:
 def scales(normalization: str) -> dict[Term, Scale]:
     """Return mean and standard deviation of each metric, as wide as their printed digits allow."""
     if normalization == "results":
-        raw = raw_metrics().items()
-        numbers = {term: [Interval.printed(text) for text in members(values)] for term, values in raw}
-        return {term: Scale(Interval.mean(values), deviation_of(values)) for term, values in numbers.items()}
+        raw = {term: [Interval.printed(text) for text in members(of)] for term, of in raw_metrics().items()}
+        return {term: (Interval.mean(values), deviation_of(values)) for term, values in raw.items()}
     if normalization == "paper":
-        printed = printed_scales()
-        return {term: Scale(*(Interval.printed(of[name]) for name in ("mean", "std"))) for term, of in printed.items()}
-    return {
-        _term({str(name): str(value) for name, value in row.items()}): Scale(
-            Interval.around(row["mean"], SCRIPT_DIGITS), Interval.around(row["std"], SCRIPT_DIGITS)
-        )
-        for row in constants(normalization).to_dict("records")
-    }
-
-
-def _term(row: dict[str, str]) -> Term:
-    return Term(*(row[name] for name in Term._fields))
+        printed = printed_scales().items()
+        return {term: (Interval.printed(of["mean"]), Interval.printed(of["std"])) for term, of in printed}
+    script = constants(normalization).to_dict("records")
+    around = {Term.of(row): [Interval.around(row[name], SCRIPT_DIGITS) for name in ("mean", "std")] for row in script}
+    return {term: (mean, std) for term, (mean, std) in around.items()}

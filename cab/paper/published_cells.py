@@ -40,20 +40,20 @@ class PublishedCell(NamedTuple):
 
 def published_cells() -> Iterator[PublishedCell]:
     """Yield the cells in the order of Table 3."""
-    printed: dict[tuple[str, ...], bool] = {}
+    has_value: dict[tuple[str, ...], bool] = {}
     for row in rows("results.csv"):
         key = row["pattern"], row["task"].lower(), row["backbone"], row["dataset"], row["attention"]
-        printed[key] = printed.get(key, False) or bool(row["value"])
+        has_value[key] = has_value.get(key, False) or bool(row["value"])
     differences = rows("differences.csv")
-    for (pattern, task, backbone, dataset, attention), has_value in printed.items():
+    for (pattern, task, backbone, dataset, attention), is_printed in has_value.items():
         cell = {"task": task, "pattern": pattern, "backbone": backbone, "attention": attention}
-        known = [row for row in differences if all(row[key] in ("", cell[key]) for key in KEYS)]
-        directions = {row["direction"] for row in known} - {"either"}
+        differs = [row for row in differences if all(row[key] in ("", value) for key, value in cell.items())]
+        directions = [name for name in DIRECTIONS[:2] if name in {row["direction"] for row in differs}]
         yield PublishedCell(
-            *(pattern, task, backbone, dataset, attention, "yes" if has_value else "no"),
+            *(pattern, task, backbone, dataset, attention, "yes" if is_printed else "no"),
             options=_options(task, backbone, pattern, attention),
-            differs="; ".join(row["what"] for row in known),
-            direction=" or ".join(name for name in DIRECTIONS if name in directions) or "either",
+            differs="; ".join(row["what"] for row in differs),
+            direction=" or ".join(directions) or "either",
         )
 
 

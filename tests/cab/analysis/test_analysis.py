@@ -15,6 +15,7 @@ from cab import build_attention
 from cab.analysis.dilution import dilution, effective_weights, mass_of_neighbors
 from cab.analysis.gradients import recorded, relative_deviation, score_gradients
 from cab.analysis.subject import Subject, subject_of
+from cab.cli.main import main
 from tests.cab.cli.command import cab
 
 SMOKE = ["task=lm", "dataset=synthetic", "backbone=gpt2", "pattern=CS", "preset=smoke", "device=cpu"]
@@ -155,16 +156,15 @@ def test_a_fresh_network_and_a_record(tmp_path: Path) -> None:
     assert json.loads(record.read_text())
 
 
-def test_mistakes(tmp_path: Path) -> None:
-    for arguments, words in (
-        (
-            ["dilution", "task=lstf", "dataset=synthetic", "attention=abc", "pattern=NC", "preset=smoke"],
-            "dilution is not defined",
-        ),
-        (["dilution", *SMOKE, "attention=abc", "--steps", "2"], "--steps applies to gradients"),
-        (["gradients", *SMOKE, "attention=abc", "--rows", "0"], "--rows must be"),
-        (["gradients", *SMOKE, "attention=abcd"], "abcd"),
-    ):
-        process = cab("analyze", *arguments, cwd=tmp_path)
-        assert process.returncode == 2
-        assert words in process.stderr
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("dilution task=lstf dataset=synthetic attention=abc pattern=NC preset=smoke", "dilution is not defined"),
+        ("dilution attention=abc --steps 2", "--steps applies to gradients"),
+        ("gradients attention=abc --rows 0", "--rows must be"),
+        ("gradients task=lm dataset=synthetic pattern=CS attention=abcd", "abcd"),
+    ],
+)
+def test_mistakes(arguments: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", *arguments.split()]) == 2
+    assert words in capsys.readouterr().err

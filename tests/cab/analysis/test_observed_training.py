@@ -18,6 +18,7 @@ from tasks.glue import tables
 STEPS = 3
 SMOKE = ["preset=smoke", "device=cpu"]
 LM = ["task=lm", "dataset=synthetic", "backbone=gpt2", "pattern=CS", "attention=abc", *SMOKE]
+XL = [word.replace("=abc", "=transformer_xl") for word in LM]
 LSTF = ["task=lstf", "dataset=synthetic", "pattern=NC", "attention=performer", "backbone.dropout=0.2", *SMOKE]
 DECAY = ["trainer.optimizer=adamw", "trainer.weight_decay=0.1", "trainer.decay_vectors=false"]
 LAST = ["trainer.checkpoint_selection=last", f"trainer.max_steps={STEPS}"]
@@ -57,15 +58,7 @@ def assert_same_weights(overrides: list[str], folder: Path) -> Subject:
     [
         [*LM, *LAST, *DECAY, "trainer.micro_batch_size=2", "trainer.precision=bf16-mixed", "trainer.max_grad_norm=0.1"],
         [*LSTF, *INSIDE, *DECAY, "trainer.schedule=linear", "trainer.warmup_steps=2"],
-        [
-            "task=lm",
-            "dataset=synthetic",
-            "attention=transformer_xl",
-            "pattern=CS",
-            *SMOKE,
-            *LAST,
-            "trainer.memory_length=8",
-        ],
+        [*XL, *LAST, "trainer.memory_length=8"],
     ],
     ids=["decay-precision-micro", "inside-a-longer-schedule", "recurrence"],
 )
@@ -73,25 +66,24 @@ def test_weights_are_those_of_the_run(overrides: list[str], tmp_path: Path) -> N
     assert_same_weights(overrides, tmp_path)
 
 
-@pytest.mark.parametrize(
-    "setting", ["trainer.decay_vectors=true", "trainer.precision=32-true", "trainer.micro_batch_size=null"]
-)
-def test_the_settings_matter(setting: str, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_the_settings_matter(tmp_path: Path) -> None:
     """Each setting of the first case above changes the weights, so that ignoring it would be noticed."""
-    cell = [
-        *LSTF,
-        *LAST,
-        *DECAY,
-        "trainer.weight_decay=10",
-        "trainer.precision=bf16-mixed",
-        "trainer.micro_batch_size=2",
-    ]
+    cell = [*LSTF, *LAST, *DECAY, "trainer.weight_decay=10", "trainer.precision=bf16-mixed"]
+    cell.append("trainer.micro_batch_size=2")
     subject = subject_of(cell)
     norms_over_training(subject, STEPS)
-    other = trained_weights([*cell, setting], tmp_path)
-    assert any(not torch.equal(weight, other[name]) for name, weight in subject.network.state_dict().items())
+    weights = subject.network.state_dict()
+    for setting in ("decay_vectors=true", "precision=32-true", "micro_batch_size=null"):
+        other = trained_weights([*cell, f"trainer.{setting}"], tmp_path)
+        assert any(not torch.equal(weight, other[name]) for name, weight in weights.items()), setting
 
 
+def test_training_is_observed(tmp_path: Path) -> None:
+    assert_same_weights([*LSTF, *LAST], tmp_path)
+
+
+@pytest.mark.slow
 def test_a_fresh_network_has_the_initial_weights_of_its_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """GLUE starts from the encoder of a finished run of MLM."""
     monkeypatch.setenv("CAB_CACHE", str(tmp_path / "cache"))

@@ -46,54 +46,37 @@ def tree(folder: Path) -> dict[str, bytes]:
     ("override", "words"),
     [
         ("force=maybe", "force must be true or false, got 'maybe'; as force=false"),
-        ("force=null", "force must be true or false, got None"),
-        ("attention.num_landmarks=many", "attention.num_landmarks must be an integer from 0, got 'many'"),
         ("attention.num_landmarks=2.5", "must be an integer from 0, got 2.5; as attention.num_landmarks=16"),
-        ("attention.num_landmarks=null", "attention.num_landmarks must be an integer from 0, got None"),
-        ("attention.num_landmarks=true", "attention.num_landmarks must be an integer from 0, got True"),
         ("attention.num_landmarks='8'", "attention.num_landmarks must be an integer from 0, got '8'"),
         ("attention.num_landmarks=-3", "must be an integer from 0, got -3"),
         ("backbone.dropout=1.5", "backbone.dropout must be a number from 0 to below 1, got 1.5"),
-        ("backbone.dropout=-0.1", "backbone.dropout must be a number from 0 to below 1, got -0.1"),
         ("backbone.dropout=nan", "backbone.dropout must be a number from 0 to below 1, got nan"),
-        ("backbone.dropout=low", "backbone.dropout must be a number from 0 to below 1, got 'low'"),
-        ("backbone.embed_dim=-8", "backbone.embed_dim must be an integer from 0, got -8"),
         ("backbone.embed_dim=8.5", "backbone.embed_dim must be an integer from 0, got 8.5; as backbone.embed_dim=512"),
         ("backbone.embed_dim=7", "embed_dim"),
         ("backbone.num_heads=0", "num_heads"),
         ("task.pred_len=soon", "task.pred_len must be an integer"),
         ("task.features=3", "task.features must be"),
         ("seed=1.5", "seed must be an integer from 0 to 2147483647, got 1.5; as seed=1"),
-        ("seed=true", "seed must be an integer from 0 to 2147483647, got True"),
         ("seed=-1", "seed must be"),
-        ("device=3", "device must be text, got 3"),
-        ("retry=failed", "retry must be a list"),
         ("retry=[lost]", "retry must be a list of finished, oom, diverged, failed"),
         ("other_attention=3", "other_attention must be text or a group of options, got 3"),
         ("other_attention={CS: 3}", "an attention must be a name or a mapping with 'name'"),
-        ("trainer.learning_rate=fast", "trainer.learning_rate must be a number"),
         ("trainer.compile=perhaps", "trainer.compile must be true or false"),
         ("trainer.learning_rat=1", "unknown option 'trainer.learning_rat': did you mean 'trainer.learning_rate'"),
         ("+trainer.speed=1", "unknown option 'trainer.speed'"),
         ("~trainer.learning_rate", "'~trainer.learning_rate' removes an option"),
-        ("~seed", "'~seed' removes an option"),
-        ("~attention.num_landmarks", "removes an option"),
-        ("+zzz=1", "unknown option 'zzz'"),
         ("sede=1", "unknown option 'sede': did you mean 'seed'"),
         ("+attention.zzz=1", "attention 'abc' has no option 'zzz'"),
         ("cluster.workers=2", "cluster.workers requires cluster=local"),
         ("cluster.partitio=a", "unknown option 'cluster.partitio': did you mean 'cluster.partition'"),
         ("logger=false", "unknown logger 'False': Known: csv, tensorboard, wandb"),
-        ("logger=[csv]", "unknown logger"),
         ("logger.project=a", "logger.project requires logger=wandb"),
-        ("trainer=3", "unknown trainer '3': Known: default"),
         ("trainer=quick", "unknown trainer 'quick': Known: default"),
         ("trainer.num_workers=100000", "trainer.num_workers must be an integer from 0 to 256, got 100000"),
         ("data=3", "data is a group of options: set data.download"),
         ("data.speed=3", "unknown option 'data.speed'"),
         ("hydra=3", "unknown option 'hydra'"),
         ("results_dir=''", "results_dir must name a folder"),
-        ("results_dir=null", "results_dir must be text, got None"),
         ("results_dir=file/below", "results_dir: file is not a folder"),
         ("results_dir=" + "x" * 300, "results_dir"),
         ("results_dir=/proc/results", "/proc"),
@@ -105,34 +88,26 @@ def test_a_wrong_option_of_a_run_is_one_line(override: str, words: str, refused:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "words"),
+    ("cluster", "override", "words"),
     [
-        (
-            ["cluster=local", "cluster.workers=many"],
-            "cluster.workers must be an integer from 1 to 256 or null, got 'many'",
-        ),
-        (["cluster=local", "+cluster.speed=1"], "unknown option 'cluster.speed'"),
-        (["cluster=slurm", "cluster.wait=maybe"], "cluster.wait must be true or false, got 'maybe'"),
-        (
-            ["cluster=slurm", "cluster.gpus=1.5"],
-            "cluster.gpus must be an integer from 0, got 1.5; as cluster.gpus=1",
-        ),
+        ("local", "cluster.workers=many", "cluster.workers must be an integer from 1 to 256 or null, got 'many'"),
+        ("local", "+cluster.speed=1", "unknown option 'cluster.speed'"),
+        ("slurm", "cluster.wait=maybe", "cluster.wait must be true or false, got 'maybe'"),
+        ("slurm", "cluster.gpus=1.5", "cluster.gpus must be an integer from 0, got 1.5; as cluster.gpus=1"),
     ],
-    ids=lambda value: value[-1] if isinstance(value, list) else "",
 )
-def test_a_wrong_option_of_a_cluster_is_one_line(overrides: list[str], words: str, refused: Refused) -> None:
-    refused("run", *CELL, *overrides, words=words)
+def test_a_wrong_option_of_a_cluster_is_one_line(cluster: str, override: str, words: str, refused: Refused) -> None:
+    refused("run", *CELL, f"cluster={cluster}", override, words=words)
 
 
-@pytest.mark.parametrize("flag", ["--explain", "--dry-run"])
 @pytest.mark.parametrize(
-    ("override", "words"),
+    ("flag", "override", "words"),
     [
-        ("device=tpu", "device must be auto, cpu or cuda"),
-        ("engine=quick", "unknown engine 'quick': Known: fairseq, torch"),
-        ("trainer.optimizer=sgd", "trainer.optimizer must be one of adam, adamw"),
-        ("attention.num_landmarks=0", "num_landmarks must be at least 1, got 0"),
-        ("task.features=X", "task.features must be"),
+        ("--explain", "device=tpu", "device must be auto, cpu or cuda"),
+        ("--dry-run", "engine=quick", "unknown engine 'quick': Known: fairseq, torch"),
+        ("--dry-run", "trainer.optimizer=sgd", "trainer.optimizer must be one of adam, adamw"),
+        ("--explain", "attention.num_landmarks=0", "num_landmarks must be at least 1, got 0"),
+        ("--dry-run", "task.features=X", "task.features must be"),
     ],
 )
 def test_what_a_run_refuses_is_refused_without_running(

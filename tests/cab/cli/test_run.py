@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,7 +13,8 @@ import pytest
 import yaml
 
 from cab.cli.main import main
-from tests.cab.cli.command import cab
+from cab.cli.run import _task_table
+from tests.cab.made_records import make_record
 
 CELL = {"task": "lstf", "dataset": "synthetic", "backbone": "informer", "attention": "vanilla", "pattern": "NC"}
 
@@ -100,36 +102,31 @@ def test_the_configuration_is_printed_with_the_values_of_the_tables(
     assert not list(tmp_path.iterdir())
 
 
-def etth1(rows: int = 17_420) -> pd.DataFrame:
+@functools.cache
+def etth1() -> str:
     """A table in the layout of ETTh1.csv."""
-    rng = np.random.default_rng(1)
     columns = ["HUFL", "HULL", "MUFL", "MULL", "LUFL", "LULL", "OT"]
-    table = pd.DataFrame(rng.normal(size=(rows, 7)).cumsum(axis=0), columns=columns)
-    table.insert(0, "date", pd.date_range("2016-07-01", periods=rows, freq="h").astype(str))
-    return table
+    table = pd.DataFrame(np.ones((17_420, 7)), columns=columns)
+    table.insert(0, "date", pd.date_range("2016-07-01", periods=len(table), freq="h").astype(str))
+    return table.to_csv(index=False)
 
 
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        ("missing", ["no ETTh1.csv", "cab data download etth1 --data-root ", "dataset=synthetic"]),
-        ("truncated", ["ETTh1.csv"]),
-        ("nan", ["ETTh1.csv, line 1002, column 'MULL'"]),
-        ("column", ["columns must be date,HUFL", "TO"]),
-        ("short", ["40 rows", "14,400"]),
+        (None, ["no ETTh1.csv", "cab data download etth1 --data-root ", "dataset=synthetic"]),
+        (lambda lines: [*lines[:8000], lines[8000][:22]], ["ETTh1.csv"]),
+        (lambda lines: [*lines[:1001], lines[1001].replace("1.0", "", 4), *lines[1002:]], ["ETTh1.csv, line 1002"]),
+        (lambda lines: [lines[0].replace("OT", "TO"), *lines[1:]], ["columns must be date,HUFL", "TO"]),
+        (lambda lines: lines[:41], ["40 rows", "14,400"]),
     ],
+    ids=["missing", "truncated", "nan", "column", "short"],
 )
 def test_bad_data_is_one_line_and_writes_nothing(
-    damage: str, words: list[str], tmp_path: Path, refused: Refused
+    damage: Callable[[list[str]], list[str]] | None, words: list[str], tmp_path: Path, refused: Refused
 ) -> None:
-    table = etth1(40 if damage == "short" else 17_420)
-    if damage == "nan":
-        table.loc[1000, "MULL"] = np.nan
-    if damage == "column":
-        table = table.rename(columns={"OT": "TO"})
-    if damage != "missing":
-        text = table.to_csv(index=False)
-        (tmp_path / "ETTh1.csv").write_text(text[: len(text) // 2] if damage == "truncated" else text)
+    if damage is not None:
+        (tmp_path / "ETTh1.csv").write_text("\n".join(damage(etth1().splitlines())))
     refused(*overrides(dataset="etth1", data_root=str(tmp_path)), words=words)
 
 
@@ -138,69 +135,41 @@ def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_a_sweep_skips_what_cannot_run_and_is_done_once(tmp_path: Path) -> None:
-    sweep = ["-m", *overrides(attention="probsparse,none", pattern="NC,NS", results_dir=str(tmp_path / "r"))]
-    sweep += ["trainer.max_steps=2"]
-    first = cab("run", *sweep, cwd=tmp_path)
-    assert first.returncode == 0, first.stderr
-    assert "skipped: attention 'probsparse' does not support pattern NC" in first.stderr
-    records = sorted((tmp_path / "r").glob("*.json"))
-    assert len(records) == 3
-    stamps = [path.stat().st_mtime_ns for path in records]
-    second = cab("run", *sweep, cwd=tmp_path)
-    assert second.returncode == 0, second.stderr
-    assert second.stdout == first.stdout
-    assert second.stderr.count("cached: ") == 3
-    assert [path.stat().st_mtime_ns for path in records] == stamps
-    (records[0]).write_text(records[0].read_text()[:200])
-    board = cab("leaderboard", tmp_path / "r", "--format", "markdown", cwd=tmp_path)
-    assert board.returncode == 0, board.stderr
-    assert records[0].name in board.stderr
-    assert "synthetic" in board.stdout
-
-
-def test_a_sweep_prints_a_table_per_task(tmp_path: Path) -> None:
-    cells = ["task=lstf,lm", "dataset=synthetic", "pattern=CS", "attention=none", "task.features=M,S"]
-    short = ["preset=smoke", "device=cpu", "trainer.max_steps=2"]
-    process = cab("run", "-m", *cells, *short, cwd=tmp_path)
-    assert process.returncode == 0, process.stderr
-    lstf, lm = (table.replace("† ", "").splitlines() for table in process.stdout.split("\n\n"))
-    assert lstf[0] == "lstf synthetic informer CS smoke"  # the trivial answers differ between M and S
-    assert [row.split()[:3] for row in lstf[2:]] == [["M", "none", "1"], ["S", "none", "1"]]
-    assert {"mse", "mae", "ridge"} <= set(lstf[1].split())
-    assert lm[0].startswith("lm synthetic gpt2 CS smoke; ppl of trivial baselines: ")
-    assert lm[1].split() == ["attention", "seed", "ppl", "params", "seconds"]
-    assert [row.split()[:2] for row in lm[2:]] == [["none", "1"]]
-    assert all(len(line) <= 80 for line in lm[1:])
-    assert " - " not in process.stdout
-
-
-def test_a_record_says_where_it_comes_from(tmp_path: Path) -> None:
-    arguments = overrides(attention="abc", **{"attention.num_landmarks": "5"}, results_dir=str(tmp_path))
-    process = cab("run", *arguments, cwd=tmp_path)
-    assert process.returncode == 0, process.stderr
-    [path] = tmp_path.glob("*.json")
+def test_a_sweep_skips_what_cannot_run_and_is_done_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sweep = ["-m", *overrides(attention="probsparse,none", pattern="NC", results_dir=str(tmp_path / "r"))]
+    sweep.append("trainer.max_steps=1")
+    assert main(["run", *sweep]) == 0
+    first = capsys.readouterr()
+    assert "skipped: attention 'probsparse' does not support pattern NC" in first.err
+    [path] = (tmp_path / "r").glob("*.json")
     record = json.loads(path.read_text())
     assert path.stem == record["hash"]
-    assert record["cell"]["attention"] == "abc(num_landmarks=5)"
-    assert record["cell"]["dataset"] == "synthetic"
-    assert record["config"]["attention"] == {"name": "abc", "num_landmarks": 5}
     assert {m["name"] for m in record["metrics"]} == {"mse", "mae"}
     assert set(record["baselines"]) == {"repeat_last_value", "repeat_last_day", "ridge"}
     assert record["cost"]["params"] > 0
-    assert record["versions"]["torch"]
-    assert "repeat_last_day" in process.stdout
+    stamp = path.stat().st_mtime_ns
+    assert main(["run", *sweep]) == 0
+    second = capsys.readouterr()
+    assert second.out == first.out
+    assert second.err.count("cached: ") == 1
+    assert path.stat().st_mtime_ns == stamp
+    path.write_text(path.read_text()[:200])
+    assert main(["leaderboard", str(tmp_path / "r"), "--format", "markdown"]) == 2
+    board = capsys.readouterr()
+    assert path.name in board.err
 
 
-def test_preset_paper_reports_the_published_figure_and_the_sound_one(tmp_path: Path) -> None:
-    """At the paper's windows and protocol, with a network small enough for a test."""
-    small = ["backbone.embed_dim=8", "backbone.num_heads=1", "backbone.ffn_dim=8", "task.features=S"]
-    short = ["trainer.max_epochs=null", "trainer.max_steps=2", f"results_dir={tmp_path}"]
-    process = cab("run", *overrides(preset="paper"), *small, *short, cwd=tmp_path)
-    assert process.returncode == 0, process.stderr
-    record = json.loads(next(tmp_path.glob("*.json")).read_text())
-    assert record["config"]["task"]["pred_len"] == 720
-    metrics = {metric["name"]: metric for metric in record["metrics"]}
-    assert set(metrics) == {"mse", "mae", "mse_all_windows", "mae_all_windows"}
-    assert metrics["mse"]["value"] != metrics["mse_all_windows"]["value"]
-    assert "mse_all_windows" in process.stdout
+def test_a_table_of_runs_names_what_differs() -> None:
+    place = {"dataset": "synthetic", "pattern": "CS", "preset": "smoke", "attention": "none", "verified": True}
+    baselines = [{"ridge": {"mse": value}, "zero": {"mse": 1.0}} for value in (0.5, 0.25)]
+    records = [
+        make_record({"mse": 1.5}, config_variant=variant, baselines=trivial, seed=1, **place)
+        for variant, trivial in zip(("M", "S"), baselines, strict=True)
+    ]
+    title, header, *rows = _task_table(records).replace("† ", "").splitlines()
+    assert title == "lstf synthetic informer CS smoke; mse of trivial baselines: zero 1.0000"
+    assert header.split() == ["config_variant", "attention", "seed", "mse", "ridge", "mse", "params", "seconds"]
+    assert [row.split() for row in rows] == [
+        [variant, "none", "1", "1.5000", ridge, "1,000,003", "-"]
+        for variant, ridge in (("M", "0.5000"), ("S", "0.2500"))
+    ]
