@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from attentions.bases.options import check_at_least
 from attentions.kernels.causal_abc import causal_abc
 from attentions.kernels.numerics import mask_value, upcast
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, Decoded
+from cab.registry.options import Positive
 
 
 @register_attention("abc", patterns="NS CS NC CC", complexity="n", paper="Peng et al. 2022")
@@ -36,9 +36,8 @@ class ABCAttention(Attention):
 
     has_constant_size_state = True
 
-    def __init__(self, *, num_landmarks: int = 16, **common: Unpack[CommonArguments]) -> None:
+    def __init__(self, *, num_landmarks: Positive = 16, **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)
-        check_at_least(1, num_landmarks=num_landmarks)
         self.requires_right_padding = self.pattern is Pattern.CS  # so that a row begins with a token
         self.num_landmarks = num_landmarks
         self.compress_k = nn.Parameter(torch.empty(self.head_dim, num_landmarks))

@@ -5,18 +5,18 @@ Shapes: B batch, H heads, N tokens, E width of a head, S max_span, R ramp.
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.bases.options import check_choice, check_fraction
 from attentions.bases.sparse import SparseAttention
 from attentions.kernels.numerics import mask_value
 from attentions.kernels.window_attention import Distances, Window, window_attention
 from cab import PaddingMasks, Pattern, UserError, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit
+from cab.registry.options import Fraction
 
 
 @register_attention("adaptive_span", patterns="NS CS", complexity="n", paper="Sukhbaatar et al. 2019")
@@ -49,10 +49,10 @@ class AdaptiveSpanAttention(SparseAttention):
         *,
         max_span: int = 8192,
         ramp: int = 32,
-        init_span: float = 0.0,
+        init_span: Fraction = 0.0,
         coefficient: float = 5e-07,
         include_self: bool = True,
-        position: str = "learned",
+        position: Literal["learned", "none"] = "learned",
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
@@ -60,8 +60,6 @@ class AdaptiveSpanAttention(SparseAttention):
             raise UserError(
                 f"ramp must be at least 1 and max_span at least ramp, got ramp {ramp} and max_span {max_span}"
             )
-        check_fraction(init_span=init_span)
-        check_choice(("learned", "none"), position=position)
         if not include_self and self.pattern is Pattern.NS:
             raise UserError("include_self=false is supported only in pattern CS; set include_self=true")
         self.max_span, self.ramp, self.coefficient, self.include_self = max_span, ramp, coefficient, include_self

@@ -5,13 +5,12 @@ Shapes: B batch, H heads, N tokens, D width, E head dimension, L segment, M memo
 
 from __future__ import annotations
 
-from typing import ClassVar, Unpack
+from typing import ClassVar, Literal, Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.bases.options import check_at_least, check_choice
 from attentions.bases.sparse import SparseDecoding
 from attentions.kernels.chunks import in_chunks
 from attentions.kernels.numerics import attention_weights
@@ -21,6 +20,7 @@ from attentions.transformer_xl import RelativeAttention
 from cab import DecodeState, PaddingMasks, register_attention
 from cab.attention import NUM_TOKENS, CommonArguments, Decoded
 from cab.padding import take_rows
+from cab.registry.options import Positive
 
 
 @register_attention("compressive", patterns="CS", complexity="n", paper="Rae et al. 2020")
@@ -58,16 +58,14 @@ class CompressiveAttention(RelativeAttention, SparseDecoding):
     def __init__(
         self,
         *,
-        segment: int = 128,
-        memory: int = 128,
-        compressed: int = 128,
-        factor: int = 3,
-        position: str = "relative",
+        segment: Positive = 128,
+        memory: Positive = 128,
+        compressed: Positive = 128,
+        factor: Positive = 3,
+        position: Literal["relative", "none"] = "relative",
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        check_at_least(1, segment=segment, memory=memory, compressed=compressed, factor=factor)
-        check_choice(("relative", "none"), position=position)
         if position == "none":
             self.remove_positions()
         self.segment, self.memory, self.slots, self.factor = segment, memory, compressed, factor

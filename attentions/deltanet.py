@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.linearized import LinearizedAttention, PositionInfo, mask_fill
-from attentions.bases.options import check_at_least
 from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, projection, xavier_linear
 from attentions.kernels import fla_kernels
 from attentions.kernels.chunks import Heads
@@ -20,6 +19,7 @@ from attentions.ssd import step_map
 from cab import DecodeState, ParamGroupOverride, Pattern, UnsupportedError, UserError, register_attention
 from cab.attention import CommonArguments, Decoded
 from cab.padding import lengths
+from cab.registry.options import Positive, PositiveFloat
 
 GAIN = 2**-2.5
 """Xavier gain of all maps of DeltaNet."""
@@ -96,8 +96,8 @@ class GatedDeltaNetAttention(DeltaRule):
     def __init__(
         self,
         *,
-        key_expansion: float = 0.75,
-        value_expansion: float = 2.0,
+        key_expansion: PositiveFloat = 0.75,
+        value_expansion: PositiveFloat = 2.0,
         negative_eigenvalues: bool = False,
         conv_size: int = 4,
         **common: Unpack[CommonArguments],
@@ -149,10 +149,9 @@ class DPFPAttention(LinearizedAttention):
 
     feature_map = kernel_of("identity")
 
-    def __init__(self, *, nu: int = 1, update: str | None = None, **common: Unpack[CommonArguments]) -> None:
+    def __init__(self, *, nu: Positive = 1, update: str | None = None, **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)
         self.update = update or ("delta" if self.pattern is Pattern.CS else "sum")
-        check_at_least(1, nu=nu)
         if self.update not in ("delta", "sum"):
             raise UserError(f"update must be delta or sum, got '{update}'")
         if self.update == "delta" and self.pattern is not Pattern.CS:

@@ -12,14 +12,15 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
-from attentions.bases.options import check_at_least, check_odd
 from attentions.bases.sparse import SparseAttention
 from attentions.kernels.chunks import by_length, in_chunks
+from attentions.kernels.layers import check_odd
 from attentions.kernels.numerics import attention_weights
 from attentions.kernels.over_blocks import Block, tiled_attention
 from attentions.kernels.window_attention import Distances, Slots, Window, window_attention
 from cab import Attention, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit
+from cab.registry.options import Positive
 
 
 @register_attention("bigbird", patterns="NS", complexity="n", paper="Zaheer et al. 2020")
@@ -44,11 +45,14 @@ class BigBirdAttention(SparseAttention):
     """
 
     def __init__(
-        self, *, block_size: int = 64, num_random: int = 3, num_window: int = 3, **common: Unpack[CommonArguments]
+        self,
+        *,
+        block_size: Positive = 64,
+        num_random: int = 3,
+        num_window: Positive = 3,
+        **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        check_at_least(1, block_size=block_size)
-        check_at_least(0, num_random=num_random)
         check_odd(num_window=num_window)
         self.block_size, self.num_random, self.window_radius = block_size, num_random, num_window // 2
         self.seed: Tensor
@@ -144,7 +148,6 @@ class ETCAttention(Attention):
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        check_at_least(0, radius=radius, num_globals=num_globals, max_distance=max_distance)
         self.radius, self.num_globals, self.max_distance = radius, num_globals, max_distance
         # Distances of the long part, of the global part, long to global, global to long.
         count = 2 * (2 * max_distance + 1) + 2

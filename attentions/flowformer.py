@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from attentions.bases.linearized import mask_fill
-from attentions.bases.options import check_positive
 from attentions.kernels.numerics import mask_value, upcast
 from attentions.kernels.recurrence import recurrence
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, Decoded
 from cab.padding import lengths
+from cab.registry.options import PositiveFloat
 
 EPSILON = 1e-6
 """Added to both factors of a flow, as released."""
@@ -41,9 +41,8 @@ class FlowAttention(Attention):
 
     has_constant_size_state = True
 
-    def __init__(self, *, competition_clamp: float | None = 1.0, **common: Unpack[CommonArguments]) -> None:
+    def __init__(self, *, competition_clamp: PositiveFloat | None = 1.0, **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)
-        check_positive(competition_clamp=competition_clamp)
         self.competition_clamp = competition_clamp
         self.requires_right_padding = self.pattern is Pattern.CS
 

@@ -6,12 +6,11 @@ Shapes: B batch, N tokens, D width.
 from __future__ import annotations
 
 import math
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import Tensor, nn
 
-from attentions.bases.options import check_choice
 from attentions.kernels.chunks import by_length
 from attentions.kernels.numerics import upcast
 from cab import Attention, PaddingMasks, register_attention
@@ -32,9 +31,8 @@ class FNetAttention(Attention):
 
     requires_right_padding = True
 
-    def __init__(self, *, norm: str = "backward", **common: Unpack[CommonArguments]) -> None:
+    def __init__(self, *, norm: Literal["backward", "ortho"] = "backward", **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)
-        check_choice(("backward", "ortho"), norm=norm)
         self.norm = norm
 
     def make_projections(self) -> None:

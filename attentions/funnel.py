@@ -5,19 +5,19 @@ Shapes: B batch, H heads, N targets, M keys, E width of a head, f factor, P pool
 
 from __future__ import annotations
 
-from typing import ClassVar, Unpack
+from typing import ClassVar, Literal, Unpack
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.bases.options import check_at_least, check_choice
 from attentions.kernels.chunks import by_length, in_chunks
 from attentions.kernels.numerics import attention_weights
 from attentions.transformer_xl import RelativeAttention
 from cab import PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments
 from cab.padding import lengths
+from cab.registry.options import Positive
 
 
 @register_attention("funnel", patterns="NS NC", complexity="n^2", paper="Dai et al. 2020")
@@ -39,10 +39,14 @@ class FunnelAttention(RelativeAttention):
 
     softmax_options: ClassVar = {"factor": 1, "position": "none"}
 
-    def __init__(self, *, factor: int = 2, position: str = "relative", **common: Unpack[CommonArguments]) -> None:
+    def __init__(
+        self,
+        *,
+        factor: Positive = 2,
+        position: Literal["relative", "none"] = "relative",
+        **common: Unpack[CommonArguments],
+    ) -> None:
         super().__init__(**common)
-        check_at_least(1, factor=factor)
-        check_choice(("relative", "none"), position=position)
         if position == "none" or self.pattern is Pattern.NC:
             self.remove_positions()
         self.factor = factor

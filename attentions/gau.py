@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.bases.options import check_at_least
 from attentions.kernels.chunks import sums_by_targets
 from attentions.kernels.layers import rotate
 from attentions.kernels.numerics import upcast
@@ -20,6 +19,7 @@ from attentions.kernels.token_cache import append_tokens, empty_cache, padding_l
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, Decoded
 from cab.padding import lengths
+from cab.registry.options import Positive
 
 BUCKETS, FARTHEST = 32, 128
 """Number of distinct relative positions, and the distance from which they are merged."""
@@ -44,7 +44,6 @@ class GatedAttentionUnit(Attention):
 
     def __init__(self, *, query_key_dim: int, **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)
-        check_at_least(1, query_key_dim=query_key_dim)
         self.query_key_dim = query_key_dim
         self.gate_proj, self.v_proj = (nn.Linear(self.embed_dim, 2 * self.embed_dim) for _ in range(2))
         self.z_proj = nn.Linear(self.embed_dim, query_key_dim)
@@ -105,9 +104,10 @@ class QuadraticUnit(GatedAttentionUnit):
         scale_length: n in CS, in tokens.
     """
 
-    def __init__(self, *, query_key_dim: int = 128, scale_length: int = 512, **common: Unpack[CommonArguments]) -> None:
+    def __init__(
+        self, *, query_key_dim: Positive = 128, scale_length: Positive = 512, **common: Unpack[CommonArguments]
+    ) -> None:
         super().__init__(query_key_dim=query_key_dim, **common)
-        check_at_least(1, scale_length=scale_length)
         self.scale_length = scale_length
 
     def compute(self, query: Tensor, _key: Tensor, _value: Tensor, padding: PaddingMasks) -> Tensor:
@@ -170,9 +170,10 @@ class GroupedUnit(GatedAttentionUnit):
     has_constant_size_state = True
     num_maps = 4
 
-    def __init__(self, *, group_size: int = 256, query_key_dim: int = 128, **common: Unpack[CommonArguments]) -> None:
+    def __init__(
+        self, *, group_size: Positive = 256, query_key_dim: Positive = 128, **common: Unpack[CommonArguments]
+    ) -> None:
         super().__init__(query_key_dim=query_key_dim, **common)
-        check_at_least(1, group_size=group_size)
         self.group_size = group_size
 
     def rotated_maps(self, x: Tensor, position: Tensor) -> list[Tensor]:

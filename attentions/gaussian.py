@@ -5,14 +5,14 @@ Shapes: B batch, H heads, N targets, M keys, E width of a head, r landmarks.
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Annotated, Unpack
 
 import torch
+from annotated_types import Ge
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.linearized import mask_fill
-from attentions.bases.options import check_at_least, check_odd, check_positive
 from attentions.bases.pairwise import PairwiseAttention
 from attentions.kernels.chunks import sums_by_targets
 from attentions.kernels.key_summaries import average, segment_means, segments
@@ -22,6 +22,7 @@ from attentions.kernels.token_cache import gather_tokens
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, Decoded
 from cab.padding import lengths
+from cab.registry.options import Positive, PositiveFloat
 
 
 @register_attention("kernelized", patterns="NS CS NC CC", complexity="n^2", paper="Chen et al. 2021")
@@ -65,10 +66,14 @@ class SkyformerAttention(Attention):
 
     places: Tensor
 
-    def __init__(self, *, num_landmarks: int = 128, ridge: float = 0.1, **common: Unpack[CommonArguments]) -> None:
+    def __init__(
+        self,
+        *,
+        num_landmarks: Annotated[int, Ge(2)] = 128,
+        ridge: PositiveFloat = 0.1,
+        **common: Unpack[CommonArguments],
+    ) -> None:
         super().__init__(**common)
-        check_at_least(2, num_landmarks=num_landmarks)
-        check_positive(ridge=ridge)
         self.ridge = ridge
         counts = [num_landmarks]
         if self.pattern is not Pattern.CC:
@@ -144,15 +149,12 @@ class SoftAttention(Attention):
     def __init__(
         self,
         *,
-        num_landmarks: int = 49,
-        conv_kernel_size: int | None = 9,
-        ridge: float = 0.01,
+        num_landmarks: Positive = 49,
+        conv_kernel_size: Positive | None = 9,
+        ridge: PositiveFloat = 0.01,
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        check_at_least(1, num_landmarks=num_landmarks)
-        check_odd(conv_kernel_size=conv_kernel_size)
-        check_positive(ridge=ridge)
         self.num_landmarks, self.ridge = num_landmarks, ridge
         self.k_proj = nn.Identity()  # type: ignore[assignment]  # keys are the queries
         self.landmark_map = nn.Linear(self.head_dim, self.head_dim, bias=False)

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.bases.options import check_positive
 from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, projection, xavier_linear
 from cab import LayerPosition, register_attention
 from cab.attention import SINGLE_LAYER, CommonArguments
+from cab.registry.options import Positive, PositiveFloat
 
 GAIN = 2**-2.5
 """Xavier gain of all maps in flash-linear-attention at the time of the paper."""
@@ -34,16 +34,15 @@ class GatedLinearAttention(Recurrent):
     def __init__(
         self,
         *,
-        key_expansion: float = 0.5,
-        gate_rank: int = 16,
-        gate_temperature: float = 16.0,
+        key_expansion: PositiveFloat = 0.5,
+        gate_rank: Positive = 16,
+        gate_temperature: PositiveFloat = 16.0,
         conv_size: int = 0,
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(
             key_expansion=key_expansion, gate=True, conv_size=conv_size, gain=GAIN, out_gain=GAIN, **common
         )
-        check_positive(gate_rank=gate_rank, gate_temperature=gate_temperature)
         self.gate_temperature = gate_temperature
         self.decay_map = nn.Sequential(
             projection(self.embed_dim, gate_rank, GAIN),

@@ -10,11 +10,11 @@ from typing import ClassVar, Unpack
 import torch
 from torch import Tensor
 
-from attentions.bases.options import check_at_least
 from attentions.bases.sparse import SparseAttention
 from attentions.kernels.over_blocks import Block, tiled_attention
 from cab import Pattern, register_attention
 from cab.attention import NUM_TOKENS, CommonArguments
+from cab.registry.options import Positive
 
 
 @register_attention("image_local", patterns="NS CS", complexity="n", paper="Parmar et al. 2018")
@@ -43,18 +43,16 @@ class ImageLocalAttention(SparseAttention):
     def __init__(
         self,
         *,
-        block: int = 256,
+        block: Positive = 256,
         memory: int | None = None,
         width: int = 0,
-        block_height: int = 16,
-        block_width: int = 16,
+        block_height: Positive = 16,
+        block_width: Positive = 16,
         flange_height: int = 16,
         flange_width: int = 32,
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        check_at_least(1, block=block, block_height=block_height, block_width=block_width)
-        check_at_least(0, memory=memory, width=width, flange_height=flange_height, flange_width=flange_width)
         memory = block if memory is None else memory
         # 1D is an image of one column: what is beside a block there is nothing.
         self.width = width or 1

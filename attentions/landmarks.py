@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Unpack
+from typing import ClassVar, Literal, Unpack
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.bases.options import check_at_least, check_choice, check_odd
 from attentions.kernels.key_summaries import average, segment_means, segments
 from attentions.kernels.layers import depthwise_conv, value_convolution
 from attentions.kernels.numerics import mask_value, upcast
 from cab import Attention, PaddingMasks, Pattern, register_attention
 from cab.attention import NUM_TOKENS, CommonArguments, SoftmaxLimit
 from cab.padding import lengths
+from cab.registry.options import Positive
 
 ITERATIONS = 6
 
@@ -40,15 +40,12 @@ class NystromAttention(Attention):
     def __init__(
         self,
         *,
-        num_landmarks: int = 16,
-        conv_kernel_size: int | None = None,
-        logit_scale: str = "sqrt",
+        num_landmarks: Positive = 16,
+        conv_kernel_size: Positive | None = None,
+        logit_scale: Literal["sqrt", "linear"] = "sqrt",
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        check_at_least(1, num_landmarks=num_landmarks)
-        check_odd(conv_kernel_size=conv_kernel_size)
-        check_choice(("sqrt", "linear"), logit_scale=logit_scale)
         self.num_landmarks = num_landmarks
         self.logit_factor = self.scale if logit_scale == "sqrt" else 1.0 / self.head_dim
         self.conv = value_convolution(self.num_heads, conv_kernel_size)
@@ -125,9 +122,8 @@ class LARAAttention(Attention):
 
     requires_right_padding = True
 
-    def __init__(self, *, num_landmarks: int = 16, **common: Unpack[CommonArguments]) -> None:
+    def __init__(self, *, num_landmarks: Positive = 16, **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)
-        check_at_least(1, num_landmarks=num_landmarks)
         self.num_landmarks = num_landmarks
 
     @classmethod

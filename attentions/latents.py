@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.linearized import mask_fill
-from attentions.bases.options import check_at_least
 from attentions.kernels.key_summaries import latent_attention, zero_empty_sources
 from attentions.kernels.numerics import upcast
 from attentions.kernels.recurrence import recurrence
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, Decoded
 from cab.padding import lengths
+from cab.registry.options import Positive
 
 
 @register_attention("luna", patterns="NS CS NC CC", complexity="n", paper="Ma et al. 2021")
@@ -45,9 +45,8 @@ class LunaAttention(Attention):
 
     has_constant_size_state = True
 
-    def __init__(self, *, num_landmarks: int = 32, tie_kv: bool = True, **common: Unpack[CommonArguments]) -> None:
+    def __init__(self, *, num_landmarks: Positive = 32, tie_kv: bool = True, **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)
-        check_at_least(1, num_landmarks=num_landmarks)
         self.requires_right_padding = self.pattern is Pattern.CS  # counts tokens
         if tie_kv:
             self.v_proj = self.k_proj
@@ -150,9 +149,10 @@ class SetTransformerAttention(Attention):
     has_constant_size_state = True
     parameter_budget = 0.18  # two maps of the points and their feed-forward layer, as published
 
-    def __init__(self, *, num_inducing: int = 32, feedforward: bool = True, **common: Unpack[CommonArguments]) -> None:
+    def __init__(
+        self, *, num_inducing: Positive = 32, feedforward: bool = True, **common: Unpack[CommonArguments]
+    ) -> None:
         super().__init__(**common)
-        check_at_least(1, num_inducing=num_inducing)
         self.inducing = nn.Parameter(torch.empty(self.num_heads, num_inducing, self.head_dim))
         nn.init.normal_(self.inducing)  # the released 0.02 makes all points start as the mean of all tokens
         self.slot_k, self.slot_v = nn.Linear(self.embed_dim, self.embed_dim), nn.Linear(self.embed_dim, self.embed_dim)

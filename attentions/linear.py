@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.bases.linearized import LinearizedAttention, PositionInfo
-from attentions.bases.options import check_at_least
 from attentions.bases.recurrent import xavier_linear
 from attentions.kernels.linear_attention import LEAK, Reweighted, Taylor, kernel_of
 from cab import register_attention
 from cab.attention import CommonArguments
+from cab.registry.options import Positive
 
 
 @register_attention("linear", patterns="NS CS NC CC", complexity="n", paper="Katharopoulos et al. 2020")
@@ -67,13 +67,12 @@ class CosformerAttention(LinearizedAttention):
     def __init__(
         self,
         *,
-        reweighting_length: int = 8192,
+        reweighting_length: Positive = 8192,
         kernel: str = "relu",
         reweight: bool = True,
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        check_at_least(1, reweighting_length=reweighting_length)
         self.reweighting_length = reweighting_length
         self.kernel = kernel
         self.reweight = reweight
@@ -113,9 +112,8 @@ class BasedAttention(LinearizedAttention):
 
     feature_map = Taylor()
 
-    def __init__(self, *, feature_dim: int = 16, **common: Unpack[CommonArguments]) -> None:
+    def __init__(self, *, feature_dim: Positive = 16, **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)
-        check_at_least(1, feature_dim=feature_dim)
         self.feature_dim = feature_dim
         self.q_proj = xavier_linear(self.embed_dim, self.num_heads * feature_dim, gain=2**-0.5)
         self.k_proj = xavier_linear(self.embed_dim, self.num_heads * feature_dim, gain=2**-0.5)

@@ -5,17 +5,17 @@ Shapes: B batch, H heads, N targets, M keys, E width of a head, r slots.
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.linearized import mask_fill
-from attentions.bases.options import check_at_least, check_choice
 from attentions.kernels.numerics import upcast
 from cab import Attention, DecodeState, PaddingMasks, UserError, register_attention
 from cab.attention import CommonArguments, Decoded
+from cab.registry.options import Positive
 
 
 @register_attention("linformer", patterns="NS NC CC", complexity="n", paper="Wang et al. 2020")
@@ -42,14 +42,12 @@ class LinformerAttention(Attention):
     def __init__(
         self,
         *,
-        num_landmarks: int = 128,
-        max_length: int = 8192,
-        share: str = "none",
+        num_landmarks: Positive = 128,
+        max_length: Positive = 8192,
+        share: Literal["none", "key_value"] = "none",
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        check_at_least(1, num_landmarks=num_landmarks, max_length=max_length)
-        check_choice(("none", "key_value"), share=share)
         self.max_length = max_length
         self.mix_k = self.make_map(num_landmarks)
         self.mix_v = self.mix_k if share == "key_value" else self.make_map(num_landmarks)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Unpack
+from typing import ClassVar, Literal, Unpack
 
 import torch
 from torch import Tensor
 
-from attentions.bases.options import check_at_least, check_choice
 from attentions.kernels.token_cache import gather_tokens
 from attentions.kernels.window_attention import Window, window_attention
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import NUM_TOKENS, CommonArguments, Decoded
 from cab.padding import lengths
+from cab.registry.options import Positive
 
 
 @register_attention("local", patterns="NS CS", complexity="n", paper="Luong et al. 2015")
@@ -34,10 +34,14 @@ class LocalAttention(Attention):
     selects_tokens = True
     has_constant_size_state = True
 
-    def __init__(self, *, window_size: int = 16, extent: str = "total", **common: Unpack[CommonArguments]) -> None:
+    def __init__(
+        self,
+        *,
+        window_size: Positive = 16,
+        extent: Literal["total", "per_side"] = "total",
+        **common: Unpack[CommonArguments],
+    ) -> None:
         super().__init__(**common)
-        check_at_least(1, window_size=window_size)
-        check_choice(("total", "per_side"), extent=extent)
         total = extent == "total"
         if self.pattern is Pattern.CS:
             self.window = Window(max(window_size // 2, 1) - 1 if total else window_size - 1, 0)

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.bases.options import check_at_least
 from attentions.bases.sparse import SparseAttention
 from attentions.kernels.chunks import dropout_factor, dropout_seed, groups_at_once
 from attentions.kernels.numerics import accumulation_dtype, mask_value, softmax_gradient
@@ -20,6 +19,7 @@ from attentions.kernels.operator import differentiable_operator
 from cab import DecodeState, PaddingMasks, Pattern, UserError, register_attention
 from cab.attention import NUM_TOKENS, CommonArguments, Decoded
 from cab.padding import lengths, take_rows
+from cab.registry.options import Positive
 
 
 @register_attention("logsparse", patterns="NS CS", complexity="n log n", paper="Li et al. 2019")
@@ -43,9 +43,8 @@ class LogSparseAttention(SparseAttention):
     softmax_options: ClassVar = {"local": NUM_TOKENS}
 
     def __init__(
-        self, *, local: int = 1, restart: int = 0, kernel_size: int = 1, **common: Unpack[CommonArguments]
+        self, *, local: Positive = 1, restart: int = 0, kernel_size: Positive = 1, **common: Unpack[CommonArguments]
     ) -> None:
-        check_at_least(1, local=local, kernel_size=kernel_size)
         if restart < 0 or 0 < restart < local:
             raise UserError(f"restart must be 0 (disabled) or at least local ({local}), got {restart}")
         self.local, self.restart, self.kernel_size = local, restart, kernel_size

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.bases.options import check_at_least
 from attentions.bases.sparse import SparseAttention
 from attentions.kernels.chunks import by_length
 from attentions.kernels.window_attention import Slots, Window, window_attention
 from cab import PaddingMasks, Pattern, register_attention
 from cab.attention import NUM_TOKENS, CommonArguments
+from cab.registry.options import Positive
 
 
 @register_attention("longformer", patterns="NS CS", complexity="n", paper="Beltagy et al. 2020")
@@ -44,14 +44,12 @@ class LongformerAttention(SparseAttention):
         self,
         *,
         window: int = 256,
-        dilation: int = 1,
+        dilation: Positive = 1,
         num_globals: int = 1,
         share_global: bool = False,
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        check_at_least(1, dilation=dilation)
-        check_at_least(0, window=window, num_globals=num_globals)
         self.window, self.dilation, self.num_globals = window, dilation, num_globals
         self.max_kept = window * dilation + num_globals
         self.has_own = self.pattern is Pattern.NS and num_globals > 0 and not share_global

@@ -10,7 +10,6 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
-from attentions.bases.options import check_at_least, check_odd
 from attentions.kernels.layers import depthwise_conv, value_convolution
 from attentions.kernels.numerics import mask_value, upcast
 from attentions.kernels.token_cache import gather_tokens
@@ -85,7 +84,9 @@ class LongShortAttention(LongShort):
             if size is not None:
                 raise UserError(f"{name} is not supported in pattern {pattern}, got {size}; remove the option")
         sizes = {name: size for name, size in {**options, "window_size": window_size}.items() if size is not None}
-        check_at_least(1, **sizes)
+        for name, size in sizes.items():
+            if size < 1:
+                raise UserError(f"{name} must be at least 1, got {size}")
         return (ChunkedLongShort if pattern is Pattern.CS else SegmentedLongShort)(**common, **sizes)
 
 
@@ -106,7 +107,6 @@ class SegmentedLongShort(LongShort):
     ) -> None:
         super().__init__(**common)
         self.window = Window(window_size // 2, window_size // 2, window_size)
-        check_odd(conv_kernel_size=conv_kernel_size)
         self.conv = value_convolution(self.num_heads, conv_kernel_size)
         if self.conv is not None:
             nn.init.zeros_(self.conv.weight)

@@ -5,13 +5,12 @@ Shapes: B batch, H heads, N targets, M keys, E width of a head.
 
 from __future__ import annotations
 
-from typing import ClassVar, Unpack
+from typing import ClassVar, Literal, Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.bases.options import check_choice
 from attentions.kernels.chunks import masked, sums_by_targets
 from attentions.kernels.numerics import attention_weights, upcast
 from attentions.softmax import VanillaAttention
@@ -38,9 +37,14 @@ class LuongAttention(VanillaAttention):
 
     softmax_options: ClassVar = {"score": "dot", "scaled": True}
 
-    def __init__(self, *, score: str = "general", scaled: bool = False, **common: Unpack[CommonArguments]) -> None:
+    def __init__(
+        self,
+        *,
+        score: Literal["dot", "general", "concat"] = "general",
+        scaled: bool = False,
+        **common: Unpack[CommonArguments],
+    ) -> None:
         super().__init__(**common)
-        check_choice(("dot", "general", "concat"), score=score)
         self.score = score
         self.factor = self.scale if scaled else 1.0
         if score != "dot":

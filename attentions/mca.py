@@ -5,17 +5,17 @@ Shapes: B batch, H heads, N targets, M keys, E width of a head, c tokens of a gr
 
 from __future__ import annotations
 
-from typing import ClassVar, Unpack
+from typing import ClassVar, Literal, Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.bases.options import check_at_least, check_choice
 from attentions.kernels.token_cache import packed, take_tokens
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, Decoded
 from cab.padding import lengths
+from cab.registry.options import Positive
 
 
 @register_attention("mca", patterns="NS CS NC CC", complexity="n^2", paper="Liu et al. 2018")
@@ -35,10 +35,10 @@ class MemoryCompressedAttention(Attention):
     requires_right_padding = True
     unused_parameters = ("q_proj.", "k_proj.", "compress_k.", "compress_v.")
 
-    def __init__(self, *, factor: int = 3, reduction: str = "conv", **common: Unpack[CommonArguments]) -> None:
+    def __init__(
+        self, *, factor: Positive = 3, reduction: Literal["conv", "mean"] = "conv", **common: Unpack[CommonArguments]
+    ) -> None:
         super().__init__(**common)
-        check_at_least(1, factor=factor)
-        check_choice(("conv", "mean"), reduction=reduction)
         self.factor, self.reduction = factor, reduction
         if reduction == "conv":
             self.compress_k, self.compress_v = (

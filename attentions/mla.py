@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.bases.options import check_at_least, check_even
 from attentions.kernels.layers import rotate
 from attentions.kernels.numerics import masked_softmax, upcast
 from attentions.kernels.token_cache import append_tokens, empty_cache, masked_tokens
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, Decoded
 from cab.padding import lengths
+from cab.registry.options import Even, Positive
 
 
 @register_attention("mla", patterns="NS CS NC CC", complexity="n^2", paper="DeepSeek-AI 2024")
@@ -41,13 +41,11 @@ class LatentKeyValueAttention(Attention):
     requires_right_padding = True
 
     def __init__(
-        self, *, kv_rank: int | None = None, rotary_dim: int | None = None, **common: Unpack[CommonArguments]
+        self, *, kv_rank: Positive | None = None, rotary_dim: Even | None = None, **common: Unpack[CommonArguments]
     ) -> None:
         super().__init__(**common)
         rank = max(1, min(4 * self.head_dim, self.embed_dim // 4)) if kv_rank is None else kv_rank
         rotary = max(self.head_dim // 4 * 2, 2) if rotary_dim is None else rotary_dim
-        check_at_least(1, kv_rank=rank)
-        check_even(rotary_dim=rotary)
         self.down = nn.Linear(self.embed_dim, rank, bias=False)
         self.norm = nn.RMSNorm(rank, eps=1e-6)
         self.k_proj, self.v_proj = (nn.Linear(rank, self.embed_dim, bias=False) for _ in range(2))

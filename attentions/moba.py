@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.bases.options import check_at_least
 from attentions.bases.pairwise import PairwiseAttention
 from attentions.kernels.key_summaries import block_means, expand_blocks, largest
 from attentions.kernels.numerics import masked_softmax
@@ -19,6 +18,7 @@ from attentions.kernels.token_cache import append_tokens, padding_last
 from cab import DecodeState, PaddingMasks, register_attention
 from cab.attention import NUM_TOKENS, CommonArguments, Decoded
 from cab.padding import lengths
+from cab.registry.options import Positive
 
 
 @register_attention("moba", patterns="CS", complexity="n^2", paper="Lu et al. 2025")
@@ -39,9 +39,8 @@ class BlockMixtureAttention(PairwiseAttention):
     softmax_options: ClassVar = {"block_size": 4, "top_k": NUM_TOKENS}
     selects_tokens = True
 
-    def __init__(self, *, block_size: int = 512, top_k: int = 3, **common: Unpack[CommonArguments]) -> None:
+    def __init__(self, *, block_size: Positive = 512, top_k: Positive = 3, **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)
-        check_at_least(1, block_size=block_size, top_k=top_k)
         self.block_size, self.top_k = block_size, top_k
 
     def weigh(self, query: Tensor, key: Tensor, _masked: Tensor | None, count: Tensor) -> Tensor:

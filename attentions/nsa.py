@@ -5,13 +5,13 @@ Shapes: B batch, H heads, N tokens, E head dimension, l and d size and stride of
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Annotated, Literal, Unpack
 
 import torch
+from annotated_types import Ge
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.bases.options import check_at_least, check_choice
 from attentions.kernels.chunks import sums_by_targets
 from attentions.kernels.key_summaries import expand_blocks, largest
 from attentions.kernels.numerics import masked_softmax, upcast
@@ -20,6 +20,7 @@ from attentions.kernels.window_attention import Window, window_attention
 from cab import Attention, DecodeState, PaddingMasks, UserError, register_attention
 from cab.attention import CommonArguments, Decoded
 from cab.padding import lengths
+from cab.registry.options import Positive
 
 BRANCHES = 3
 """Compression, selection, window."""
@@ -68,23 +69,20 @@ class NativeSparseAttention(Attention):
     def __init__(
         self,
         *,
-        block_size: int = 64,
-        num_blocks: int = 16,
-        window_size: int = 512,
+        block_size: Positive = 64,
+        num_blocks: Annotated[int, Ge(3)] = 16,
+        window_size: Positive = 512,
         compress_size: int = 32,
-        compress_stride: int = 16,
-        compression: str = "mlp",
+        compress_stride: Positive = 16,
+        compression: Literal["mlp", "mean"] = "mlp",
         separate_kv: bool = True,
         num_kv_heads: int | None = None,
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        check_at_least(1, block_size=block_size, window_size=window_size, compress_stride=compress_stride)
-        check_at_least(3, num_blocks=num_blocks)
         if compress_size % compress_stride or block_size % compress_stride or not 1 <= compress_size <= block_size:
             sizes = f"{compress_size}, {block_size} and {compress_stride}"
             raise UserError(f"compress_size <= block_size must be multiples of compress_stride, got {sizes}")
-        check_choice(("mlp", "mean"), compression=compression)
         self.num_kv_heads = _published_groups(self.num_heads) if num_kv_heads is None else num_kv_heads
         if self.num_kv_heads < 1 or self.num_heads % self.num_kv_heads:
             raise UserError(f"num_kv_heads must divide num_heads ({self.num_heads}), got {num_kv_heads}")

@@ -5,19 +5,20 @@ Shapes: B batch, H heads, N tokens, E width of a head, S pooled tokens, w kernel
 
 from __future__ import annotations
 
-from typing import ClassVar, Unpack
+from typing import ClassVar, Literal, Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.bases.options import check_at_least, check_choice, check_odd
 from attentions.kernels.chunks import by_length
+from attentions.kernels.layers import check_odd
 from attentions.kernels.numerics import mask_value
 from attentions.kernels.over_blocks import Block, tiled_attention
 from attentions.kernels.window_attention import Window, window_attention
 from cab import Attention, PaddingMasks, UserError, register_attention
 from cab.attention import NUM_TOKENS, CommonArguments
+from cab.registry.options import Positive
 
 BLOCK = 128
 """Queries that share the pooled tokens around them."""
@@ -47,18 +48,15 @@ class PoolingformerAttention(Attention):
         *,
         window: int = 128,
         pooled_window: int = 512,
-        kernel_size: int = 5,
-        stride: int = 4,
-        pooling: str = "ldconv",
+        kernel_size: Positive = 5,
+        stride: Positive = 4,
+        pooling: Literal["ldconv", "mean"] = "ldconv",
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        check_at_least(0, window=window, pooled_window=pooled_window)
-        check_at_least(1, stride=stride)
         if 0 < pooled_window < stride:
             raise UserError(f"pooled_window must be 0 or at least stride ({stride}), got {pooled_window}")
         check_odd(kernel_size=kernel_size)
-        check_choice(("ldconv", "mean"), pooling=pooling)
         self.window, self.pooled_window, self.kernel_size, self.stride = window, pooled_window, kernel_size, stride
         self.kernels: nn.Parameter | None = None
         if pooling == "ldconv" and pooled_window:

@@ -6,17 +6,17 @@ Shapes: B batch, H heads, N tokens, E width of a head, u selected queries, s sam
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Unpack
+from typing import ClassVar, Literal, Unpack
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.bases.options import check_at_least, check_choice
 from attentions.kernels.numerics import accumulation_dtype
 from cab import Attention, PaddingMasks, Pattern, UserError, register_attention
 from cab.attention import NUM_TOKENS, CommonArguments
 from cab.padding import lengths
+from cab.registry.options import Positive
 
 QUERIES = 128
 """That have sampled keys of their own at once."""
@@ -54,16 +54,13 @@ class ProbSparseAttention(Attention):
     def __init__(
         self,
         *,
-        factor: int = 5,
-        mean_over: str = "sample",
-        sampled: str = "shared",
+        factor: Positive = 5,
+        mean_over: Literal["sample", "length"] = "sample",
+        sampled: Literal["shared", "per_query"] = "shared",
         mix: bool = False,
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        check_at_least(1, factor=factor)
-        check_choice(("sample", "length"), mean_over=mean_over)
-        check_choice(("shared", "per_query"), sampled=sampled)
         if mix and self.pattern is not Pattern.CS:
             raise UserError(f"mix=true requires pattern CS, got {self.pattern}; set mix=false")
         self.factor = factor

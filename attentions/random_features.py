@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.linearized import LinearizedAttention, PositionInfo, mask_fill
-from attentions.bases.options import check_at_least, check_positive
 from attentions.kernels.chunks import Extras
 from attentions.kernels.exponential_features import KeyMeans, read_features
 from attentions.kernels.linear_attention import Trigonometric, unit
 from attentions.kernels.numerics import mask_value
 from cab import DecodeState, Pattern, UnsupportedError, register_attention
 from cab.attention import CommonArguments, SoftmaxLimit
+from cab.registry.options import NonNegativeFloat, Positive, PositiveFloat
 
 RELEASED_OFFSET = 1e-4
 
@@ -54,11 +54,13 @@ class PerformerAttention(LinearizedAttention):
     weights: Tensor
 
     def __init__(
-        self, *, num_features: int = 16, denominator_floor: float = 0.0, **common: Unpack[CommonArguments]
+        self,
+        *,
+        num_features: Positive = 16,
+        denominator_floor: NonNegativeFloat = 0.0,
+        **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        check_at_least(1, num_features=num_features)
-        check_at_least(0, denominator_floor=denominator_floor)
         if denominator_floor and self.pattern is Pattern.CS:
             raise UnsupportedError("denominator_floor is not supported in pattern CS; set it to 0")
         self.num_features = num_features
@@ -184,14 +186,12 @@ class RandomFeatureAttention(LinearizedAttention):
     def __init__(
         self,
         *,
-        num_features: int = 64,
+        num_features: Positive = 64,
         gate: bool = False,
-        denominator_floor: float = 0.001,
+        denominator_floor: PositiveFloat = 0.001,
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        check_at_least(1, num_features=num_features)
-        check_positive(denominator_floor=denominator_floor)
         if gate and self.pattern is not Pattern.CS:
             raise UnsupportedError(f"gate requires pattern CS, got {self.pattern}; set gate=false")
         self.smallest_denominator = denominator_floor

@@ -5,19 +5,19 @@ Shapes: B batch, H heads, R rounds, N tokens, E head dimension, m tokens per chu
 
 from __future__ import annotations
 
-from typing import NamedTuple, Unpack
+from typing import Literal, NamedTuple, Unpack
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.bases.bucketed import BucketedAttention
-from attentions.bases.options import check_at_least, check_choice, check_even
 from attentions.kernels.buckets import BucketWindow
 from attentions.kernels.numerics import mask_value, recompute, upcast
 from cab import PaddingMasks, Pattern, UserError, register_attention
 from cab.attention import CommonArguments
 from cab.padding import lengths
+from cab.registry.options import Even, Positive
 
 
 @register_attention("reformer", patterns="NS CS", complexity="n", paper="Kitaev et al. 2020")
@@ -51,17 +51,14 @@ class ReformerAttention(BucketedAttention):
     def __init__(
         self,
         *,
-        num_buckets: int = 64,
-        chunk_size: int = 64,
-        rounds: int = 2,
-        key_norm: str = "scaled",
+        num_buckets: Even = 64,
+        chunk_size: Positive = 64,
+        rounds: Positive = 2,
+        key_norm: Literal["unit", "scaled"] = "scaled",
         keys: str | None = None,
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        check_even(num_buckets=num_buckets)
-        check_at_least(1, chunk_size=chunk_size, rounds=rounds)
-        check_choice(("unit", "scaled"), key_norm=key_norm)
         both = self.pattern is Pattern.NS
         self.keys = ("chunks" if both else "buckets") if keys is None else keys
         if self.keys not in ("chunks", "buckets") or (self.keys == "chunks" and not both):

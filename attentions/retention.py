@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.bases.options import check_choice
 from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, projection
 from cab import LayerPosition, UserError, register_attention
 from cab.attention import SINGLE_LAYER, CommonArguments
+from cab.registry.options import PositiveFloat
 
 
 @register_attention("retention", patterns="CS", complexity="n", paper="Sun et al. 2023")
@@ -35,7 +35,9 @@ class RetentionAttention(Recurrent):
     norm_eps = 1e-6
     parameter_budget = 0.25  # 8 D^2 per layer, as published: 23.1% of GPT-2
 
-    def __init__(self, *, value_expansion: float = 2.0, conv_size: int = 0, **common: Unpack[CommonArguments]) -> None:
+    def __init__(
+        self, *, value_expansion: PositiveFloat = 2.0, conv_size: int = 0, **common: Unpack[CommonArguments]
+    ) -> None:
         super().__init__(
             value_expansion=value_expansion,
             gate=True,
@@ -72,9 +74,6 @@ def rotate(x: Tensor, position: Tensor) -> Tensor:
     return torch.cat([x_1 * cos - x_2 * sin, x_1 * sin + x_2 * cos], dim=-1)
 
 
-VARIANTS = ("paper", "released", "repository")
-
-
 @register_attention("lightning", patterns="CS", complexity="n", paper="Qin et al. 2023")
 class LightningAttention(Recurrent):
     """Compute o_t = q_t S_t with S_t = lambda_h S_{t-1} + k_t (x) v_t, where silu is applied to q and k.
@@ -102,12 +101,11 @@ class LightningAttention(Recurrent):
         self,
         *,
         layer_position: LayerPosition = SINGLE_LAYER,
-        variant: str = "paper",
+        variant: Literal["paper", "released", "repository"] = "paper",
         lrpe: bool = True,
         conv_size: int = 0,
         **common: Unpack[CommonArguments],
     ) -> None:
-        check_choice(VARIANTS, variant=variant)
         super().__init__(gate=variant != "repository", conv_size=conv_size, norm_has_weight=False, **common)
         self.variant = variant
         index, num_layers = layer_position.index, layer_position.num_layers

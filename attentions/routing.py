@@ -12,13 +12,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.bases.bucketed import BucketedAttention
-from attentions.bases.options import check_at_least, check_fraction
 from attentions.kernels.buckets import BucketWindow
 from attentions.kernels.chunks import by_length
 from attentions.kernels.token_cache import gather_tokens
 from attentions.kernels.window_attention import Window, window_attention
 from cab import Attention, PaddingMasks, Pattern, register_attention
 from cab.attention import NUM_TOKENS, CommonArguments, SoftmaxLimit
+from cab.registry.options import Fraction, Positive
 
 
 @register_attention("routing", patterns="NS CS", complexity="n", paper="Roy et al. 2021")
@@ -50,17 +50,15 @@ class RoutingAttention(BucketedAttention):
     def __init__(
         self,
         *,
-        num_clusters: int = 32,
-        window: int = 256,
+        num_clusters: Positive = 32,
+        window: Positive = 256,
         local_heads: bool = True,
         normalize: bool = True,
-        decay: float = 0.999,
+        decay: Fraction = 0.999,
         commitment: float = 0.0001,
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        check_at_least(1, num_clusters=num_clusters, window=window)
-        check_fraction(decay=decay)
         self.num_buckets, self.window, self.normalize = num_clusters, window, normalize
         self.decay, self.commitment = decay, commitment
         self.num_local = self.num_heads // 2 if local_heads else 0
@@ -203,11 +201,14 @@ class ClusterFormerAttention(Attention):
     centroids: Tensor
 
     def __init__(
-        self, *, num_clusters: int = 64, chunk_size: int = 256, decay: float = 0.999, **common: Unpack[CommonArguments]
+        self,
+        *,
+        num_clusters: Positive = 64,
+        chunk_size: Positive = 256,
+        decay: Fraction = 0.999,
+        **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        check_at_least(1, num_clusters=num_clusters, chunk_size=chunk_size)
-        check_fraction(decay=decay)
         self.num_clusters, self.chunk_size, self.decay = num_clusters, chunk_size, decay
         self.register_buffer("centroids", torch.randn(num_clusters, self.embed_dim))
 

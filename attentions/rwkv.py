@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.bases.options import check_positive
 from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent
 from attentions.kernels import fla_kernels
 from attentions.kernels.chunks import tokens_at_once
@@ -20,6 +19,7 @@ from attentions.kernels.numerics import recompute
 from cab import LayerPosition, PaddingMasks, register_attention
 from cab.attention import SINGLE_LAYER, CommonArguments, Decoded, DecodeState
 from cab.padding import lengths
+from cab.registry.options import Positive
 
 
 class TokenShift(Recurrent):
@@ -99,12 +99,11 @@ class RWKV6Attention(TokenShift):
         self,
         *,
         layer_position: LayerPosition = SINGLE_LAYER,
-        mix_rank: int = 32,
-        decay_rank: int = 64,
+        mix_rank: Positive = 32,
+        decay_rank: Positive = 64,
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        check_positive(mix_rank=mix_rank, decay_rank=decay_rank)
         index, num_layers = layer_position.index, layer_position.num_layers
         last, rest = index / max(num_layers - 1, 1), 1 - index / num_layers
         ratio = torch.arange(self.embed_dim) / self.embed_dim
@@ -208,16 +207,15 @@ class RWKV7Attention(TokenShift):
         self,
         *,
         layer_position: LayerPosition = SINGLE_LAYER,
-        decay_rank: int | None = None,
-        rate_rank: int | None = None,
-        gate_rank: int | None = None,
+        decay_rank: Positive | None = None,
+        rate_rank: Positive | None = None,
+        gate_rank: Positive | None = None,
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
         decay_rank = default_rank(2.5, self.embed_dim) if decay_rank is None else decay_rank
         rate_rank = default_rank(2.5, self.embed_dim) if rate_rank is None else rate_rank
         gate_rank = default_rank(5.0, self.embed_dim) if gate_rank is None else gate_rank
-        check_positive(decay_rank=decay_rank, rate_rank=rate_rank, gate_rank=gate_rank)
         index, num_layers = layer_position.index, layer_position.num_layers
         late, rest = index / max(num_layers - 1, 1), 1 - index / num_layers
         ratio = torch.arange(self.embed_dim) / self.embed_dim

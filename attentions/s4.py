@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.bases.options import check_even
 from attentions.kernels.chunks import chunk_size
 from attentions.kernels.numerics import accumulation_dtype, recompute_upcast, upcast
 from cab import Attention, DecodeState, PaddingMasks, ParamGroupOverride, Pattern, register_attention
 from cab.attention import CommonArguments, Decoded
+from cab.registry.options import Even
 
 DT_MIN, DT_MAX = 1e-3, 1e-1
 """Range of the initial step sizes."""
@@ -48,9 +48,8 @@ class S4Attention(Attention):
     requires_right_padding = True
     has_constant_size_state = True
 
-    def __init__(self, *, state_size: int = 64, **common: Unpack[CommonArguments]) -> None:
+    def __init__(self, *, state_size: Even = 64, **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)
-        check_even(state_size=state_size)
         self.state_size = state_size
         self.make_state_space()
 

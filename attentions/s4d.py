@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.bases.options import check_at_least, check_even
 from attentions.kernels.chunks import dropout_factor, dropout_seed
 from attentions.kernels.numerics import accumulation_dtype, recompute
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, Decoded
 from cab.padding import compact_rows, lengths
+from cab.registry.options import Even, Positive
 
 MIN_BLOCK = 16
 """Tokens of a block, or M where that is more: within a block a matrix does the convolution, then the state."""
@@ -54,14 +54,12 @@ class S4DAttention(Attention):
     def __init__(
         self,
         *,
-        state_size: int = 16,
-        channels: int | None = None,
+        state_size: Even = 16,
+        channels: Positive | None = None,
         bidirectional: bool = True,
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        check_even(state_size=state_size)
-        check_at_least(1, channels=channels)
         self.state_size = state_size
         self.channels = self.num_heads if channels is None else channels
         self.bidirectional = bidirectional and self.pattern is Pattern.NS

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.bases.options import check_at_least, check_even
 from attentions.kernels.chunks import dropout_factor, dropout_seed
 from attentions.kernels.numerics import mask_value, recompute, upcast
 from attentions.kernels.token_cache import gather_tokens
@@ -21,6 +20,7 @@ from attentions.random_features import feature_means, orthogonal_gaussians
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import NUM_TOKENS, CommonArguments, Decoded
 from cab.padding import lengths
+from cab.registry.options import Even
 
 CPU_BLOCK, DEVICE_BLOCK = 64, 512
 """Queries of one block on a CPU; elsewhere a launch costs more than keys that are computed in vain."""
@@ -56,10 +56,8 @@ class ScatterbrainAttention(Attention):
     has_constant_size_state = True
     weights: Tensor
 
-    def __init__(self, *, window: int = 16, num_features: int = 16, **common: Unpack[CommonArguments]) -> None:
+    def __init__(self, *, window: int = 16, num_features: Even = 16, **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)
-        check_at_least(0, window=window)
-        check_even(num_features=num_features)
         self.window, self.num_features = window, num_features
         self.window_after = 0 if self.pattern is Pattern.CS else window
         half = orthogonal_gaussians(self.num_heads, num_features // 2, self.head_dim)

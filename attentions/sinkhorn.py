@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.bases.options import check_at_least, check_positive
 from attentions.kernels.chunks import by_length
 from attentions.kernels.key_summaries import block_means
 from attentions.kernels.numerics import mask_value, upcast
@@ -19,6 +18,7 @@ from attentions.kernels.token_cache import append_tokens, empty_cache, padding_l
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import NUM_TOKENS, CommonArguments, Decoded
 from cab.padding import lengths
+from cab.registry.options import Positive, PositiveFloat
 
 QUERIES_AT_ONCE = 64
 """Tokens that are read at once in decoding."""
@@ -47,11 +47,14 @@ class SinkhornAttention(Attention):
     requires_right_padding = True
 
     def __init__(
-        self, *, block_size: int = 64, iterations: int = 8, temperature: float = 0.75, **common: Unpack[CommonArguments]
+        self,
+        *,
+        block_size: Positive = 64,
+        iterations: Positive = 8,
+        temperature: PositiveFloat = 0.75,
+        **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        check_at_least(1, block_size=block_size, iterations=iterations)
-        check_positive(temperature=temperature)
         self.block_size, self.iterations, self.temperature = block_size, iterations, temperature
 
     def scores(self, queries: Tensor, keys: Tensor) -> Tensor:

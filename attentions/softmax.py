@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Unpack
+from typing import ClassVar, Literal, Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from attentions.bases.options import check_choice
 from attentions.kernels.numerics import mask_value
 from cab import Attention, DecodeState, PaddingMasks, Pattern, UserError, register_attention
 from cab.attention import CommonArguments, Decoded
-
-SINKS = ("none", "one", "learned")
 
 
 @register_attention("vanilla", patterns="NS CS NC CC", complexity="n^2", paper="Vaswani et al. 2017")
@@ -41,14 +38,13 @@ class VanillaAttention(Attention):
         *,
         qkv_bias: bool = True,
         num_kv_heads: int | None = None,
-        sink: str = "none",
+        sink: Literal["none", "one", "learned"] = "none",
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
         self.num_kv_heads = self.num_heads if num_kv_heads is None else num_kv_heads
         if self.num_kv_heads < 1 or self.num_heads % self.num_kv_heads:
             raise UserError(f"num_kv_heads must divide num_heads ({self.num_heads}), got {num_kv_heads}")
-        check_choice(SINKS, sink=sink)
         self.sink = sink
         self.sink_logit = nn.Parameter(torch.zeros(self.num_heads)) if sink == "learned" else None
         if self.num_kv_heads < self.num_heads:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, ClassVar, Unpack
+from typing import Any, ClassVar, Literal, Unpack
 
 import torch
 from torch import Tensor
 
-from attentions.bases.options import check_choice
 from attentions.bases.sparse import SparseAttention, Spread, by_halves, check_stride, first_heads
 from attentions.kernels.grid2d import along_both, along_columns, along_rows
 from attentions.kernels.over_blocks import Block, tiled_attention
@@ -49,15 +48,13 @@ class SparseTransformerAttention(SparseAttention):
     def __init__(
         self,
         *,
-        layout: str = "fixed",
+        layout: Literal["strided", "fixed"] = "fixed",
         stride: int = 128,
         summary: int = 32,
-        spread: str = "merged",
+        spread: Literal["heads", "merged"] = "merged",
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        check_choice(("strided", "fixed"), layout=layout)
-        check_choice(("heads", "merged"), spread=spread)
         check_stride("stride", stride, self.pattern)
         if summary < 1 or (layout == "fixed" and 0 < stride < summary):
             raise UserError(f"summary must be between 1 and stride ({stride}), got {summary}")
@@ -138,9 +135,10 @@ class AxialAttention(SparseAttention):
 
     softmax_options: ClassVar = {"width": NUM_TOKENS, "spread": "merged"}
 
-    def __init__(self, *, width: int = 64, spread: str = "heads", **common: Unpack[CommonArguments]) -> None:
+    def __init__(
+        self, *, width: int = 64, spread: Literal["heads", "merged"] = "heads", **common: Unpack[CommonArguments]
+    ) -> None:
         super().__init__(**common)
-        check_choice(("heads", "merged"), spread=spread)
         check_stride("width", width, self.pattern)
         self.width, self.spreads = width, spread == "heads"
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.bases.options import check_positive
 from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent
 from cab import ParamGroupOverride, register_attention
 from cab.attention import CommonArguments
+from cab.registry.options import Positive, PositiveFloat
 
 STEP_MIN, STEP_MAX = 1e-3, 1e-1
 """Range of softplus(b) at initialization, uniform in the logarithm."""
@@ -40,12 +40,11 @@ class SSDAttention(Recurrent):
     def __init__(
         self,
         *,
-        state_size: int = 128,
-        value_expansion: float = 2.0,
+        state_size: Positive = 128,
+        value_expansion: PositiveFloat = 2.0,
         conv_size: int = 4,
         **common: Unpack[CommonArguments],
     ) -> None:
-        check_positive(state_size=state_size)
         super().__init__(
             key_width=state_size,
             value_expansion=value_expansion,

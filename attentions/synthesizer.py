@@ -6,19 +6,19 @@ Shapes: B batch, H heads, N targets, M keys, E width of a head, L the longest le
 from __future__ import annotations
 
 import math
-from typing import Unpack
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor, nn
 
-from attentions.bases.options import check_at_least, check_choice
 from attentions.kernels.chunks import masked, sums_by_targets
 from attentions.kernels.numerics import masked_softmax, upcast
 from cab import Attention, DecodeState, PaddingMasks, Pattern, UserError, register_attention
 from cab.attention import CommonArguments, Decoded
 from cab.padding import lengths
+from cab.registry.options import Positive
 
-VARIANTS = ("dense", "random", "factorized_dense", "factorized_random", "random_plus")
+Variant = Literal["dense", "random", "factorized_dense", "factorized_random", "random_plus"]
 
 Targets = slice | Tensor
 """Positions of targets: the same in every row, or [B, N]."""
@@ -55,11 +55,14 @@ class SynthesizerAttention(Attention):
     minor: Tensor
 
     def __init__(
-        self, *, variant: str = "dense", max_length: int = 8192, rank: int = 16, **common: Unpack[CommonArguments]
+        self,
+        *,
+        variant: Variant = "dense",
+        max_length: Positive = 8192,
+        rank: Positive = 16,
+        **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        check_choice(VARIANTS, variant=variant)
-        check_at_least(1, max_length=max_length, rank=rank)
         self.variant, self.max_length = variant, max_length
         self.reads_positions = "random" in variant
         # Maps that the variant does not read are left out.

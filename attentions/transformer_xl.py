@@ -5,17 +5,17 @@ Shapes: B batch, H heads, N tokens, D width, E width of a head, L segment, M mem
 
 from __future__ import annotations
 
-from typing import ClassVar, Unpack
+from typing import ClassVar, Literal, Unpack
 
 import torch
 from torch import Tensor, nn
 
-from attentions.bases.options import check_at_least, check_choice
 from attentions.bases.sparse import SparseAttention
 from attentions.kernels.numerics import accumulation_dtype
 from attentions.kernels.relative import all_pairs_attention, segment_attention
 from cab import Attention, PaddingMasks, Pattern, register_attention
 from cab.attention import NUM_TOKENS, CommonArguments
+from cab.registry.options import Positive
 
 
 class RelativeAttention(Attention):
@@ -95,12 +95,14 @@ class TransformerXLAttention(RelativeAttention, SparseAttention):
     has_constant_size_state = True
 
     def __init__(
-        self, *, segment: int = 150, memory: int = 150, position: str = "relative", **common: Unpack[CommonArguments]
+        self,
+        *,
+        segment: Positive = 150,
+        memory: int = 150,
+        position: Literal["relative", "none"] = "relative",
+        **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        check_at_least(1, segment=segment)
-        check_at_least(0, memory=memory)
-        check_choice(("relative", "none"), position=position)
         if position == "none":
             self.remove_positions()
         self.segment, self.memory = segment, memory

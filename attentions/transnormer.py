@@ -6,14 +6,13 @@ Shapes: B batch, H heads, N tokens, E width of a head, w tokens of a block.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import ClassVar, Unpack
+from typing import ClassVar, Literal, Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.linearized import mask_fill
-from attentions.bases.options import check_at_least, check_choice
 from attentions.bases.sparse import SparseAttention
 from attentions.kernels.chunks import Extras, Heads, over_chunks
 from attentions.kernels.grid2d import along_rows, in_rows
@@ -23,6 +22,7 @@ from attentions.kernels.recurrence import recurrence
 from cab import Attention, DecodeState, LayerPosition, PaddingMasks, Pattern, register_attention
 from cab.attention import NUM_TOKENS, SINGLE_LAYER, CommonArguments, Decoded
 from cab.padding import lengths
+from cab.registry.options import Positive
 
 KERNELS: dict[str, Callable[[Tensor], Tensor]] = {
     "elu1": lambda x: F.elu(x) + 1.0,
@@ -30,7 +30,8 @@ KERNELS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "identity": lambda x: x,
 }
-POSITIONS = ("none", "lrpe")
+
+Positions = Literal["none", "lrpe"]
 
 
 @register_attention("norm_attention", patterns="NS CS NC CC", complexity="n", paper="Qin et al. 2022")
@@ -55,13 +56,12 @@ class NormAttention(Attention):
     def __init__(
         self,
         *,
-        kernel: str = "elu1",
+        kernel: Literal["elu1", "elu", "relu", "identity"] = "elu1",
         norm: str = "simplerms",
-        positions: str = "none",
+        positions: Positions = "none",
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        check_choice(KERNELS, kernel=kernel)
         self.kernel = KERNELS[kernel]
         self.norm = MergedNorm(norm, self.embed_dim)
         self.rotary = make_rotary(positions, self.head_dim)
@@ -114,8 +114,7 @@ class NormAttention(Attention):
 
 
 def make_rotary(positions: str, head_dim: int) -> LinearizedRotary | None:
-    """Return the map that adds positions to queries and keys; raise UserError for an unknown name."""
-    check_choice(POSITIONS, positions=positions)
+    """Return the map that adds positions to queries and keys."""
     return LinearizedRotary(head_dim) if positions == "lrpe" else None
 
 
@@ -173,9 +172,6 @@ class LinearizedRotary(nn.Module):
         return turned if turning == x.shape[-1] else torch.cat([turned, x[..., turning:]], dim=-1)
 
 
-WEIGHTS = ("softmax", "rela")
-
-
 @register_attention("diag_attention", patterns="NS CS", complexity="n", paper="Qin et al. 2022")
 class DiagAttention(SparseAttention):
     """Compute sum_j f(q_i k_j / sqrt(E)) v_j over the tokens j of the own block of w tokens, with j <= i in CS.
@@ -198,14 +194,12 @@ class DiagAttention(SparseAttention):
     def __init__(
         self,
         *,
-        block_size: int = 64,
-        weights: str = "softmax",
-        positions: str = "none",
+        block_size: Positive = 64,
+        weights: Literal["softmax", "rela"] = "softmax",
+        positions: Positions = "none",
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        check_at_least(1, block_size=block_size)
-        check_choice(WEIGHTS, weights=weights)
         self.block_size, self.is_softmax = block_size, weights == "softmax"
         self.max_kept = block_size - 1
         self.norm = MergedNorm("none" if self.is_softmax else "simplerms", self.embed_dim)
@@ -269,9 +263,9 @@ class TransNormer(Attention):
         positions: none, the paper's text; lrpe, as released: see the two.
     """
 
-    weights: ClassVar[str]
+    weights: ClassVar[Literal["softmax", "rela"]]
     """Weights of DiagAttention."""
-    kernel: ClassVar[str]
+    kernel: ClassVar[Literal["elu", "elu1"]]
     """Kernel of NormAttention."""
 
     requires_right_padding = True
@@ -281,7 +275,7 @@ class TransNormer(Attention):
         self,
         *,
         block_size: int = 64,
-        positions: str = "none",
+        positions: Positions = "none",
         layer_position: LayerPosition = SINGLE_LAYER,
         **common: Unpack[CommonArguments],
     ) -> None:

@@ -15,12 +15,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from attentions.bases.options import check_at_least
 from attentions.bases.pairwise import PairwiseAttention
 from attentions.kernels.numerics import upcast
 from cab import Attention, DecodeState, PaddingMasks, UserError, register_attention
 from cab.attention import CommonArguments, Decoded
 from cab.padding import lengths
+from cab.registry.options import Positive
 
 EDGE = 1e-6
 """Distance of a cosine from 1 and -1, where the slope of arccos is infinite."""
@@ -112,10 +112,9 @@ class YosoAttention(HashedAttention):
     hyperplanes: Tensor
 
     def __init__(
-        self, *, num_hashes: int = 32, hash_length: int | None = None, **common: Unpack[CommonArguments]
+        self, *, num_hashes: Positive = 32, hash_length: int | None = None, **common: Unpack[CommonArguments]
     ) -> None:
         super().__init__(hash_length=hash_length, **common)
-        check_at_least(1, num_hashes=num_hashes)
         self.num_hashes = num_hashes
         self.register_buffer("hyperplanes", self.new_hyperplanes(torch.empty(0)))
 

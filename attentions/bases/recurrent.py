@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.bases.options import check_positive
 from attentions.kernels import fla_kernels
 from attentions.kernels.chunks import Extras, Heads, over_chunks
 from attentions.kernels.fla_kernels import Form
@@ -98,7 +97,6 @@ class Recurrent(Attention):
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        check_positive(key_expansion=key_expansion, value_expansion=value_expansion)
         if conv_size < 0 or conv_size == 1:
             raise UserError(f"conv_size must be 0 for no convolution, or at least 2, got {conv_size}")
         self.key_width = max(1, round(key_expansion * self.head_dim)) if key_width is None else key_width

@@ -67,10 +67,18 @@ BLOCK = 64
 """Positions of one block."""
 
 
+def check_odd(**options: int) -> None:
+    """Raise UserError for an even option."""
+    for name, value in options.items():
+        if value % 2 == 0:
+            raise UserError(f"{name} must be odd, got {value}")
+
+
 def value_convolution(num_heads: int, kernel_size: int | None) -> nn.Conv2d | None:
     """Create a convolution of values over positions with one filter per head; None without a size."""
     if kernel_size is None:
         return None
+    check_odd(conv_kernel_size=kernel_size)
     size, padding = (kernel_size, 1), (kernel_size // 2, 0)
     return nn.Conv2d(num_heads, num_heads, size, padding=padding, groups=num_heads, bias=False)
 

@@ -13,7 +13,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, Interval
+from annotated_types import Ge, Gt, Interval, MultipleOf
 
 from cab.errors import UserError, unknown_name
 
@@ -21,6 +21,8 @@ Natural = Annotated[int, Ge(0)]
 Positive = Annotated[int, Ge(1)]
 NonNegativeFloat = Annotated[float, Ge(0)]
 PositiveFloat = Annotated[float, Gt(0)]
+Fraction = Annotated[float, Interval(ge=0, le=1)]
+Even = Annotated[int, Ge(2), MultipleOf(2)]
 _KINDS: dict[Any, str] = {
     bool: "true or false",
     int: "an integer",
@@ -181,7 +183,7 @@ def _limits(constraint: Any) -> list[str]:
     return [f"{kind} {limit}" for kind, limit in limits if limit is not None]
 
 
-_LIMITS = {"from": "ge", "above": "gt", "to": "le", "to below": "lt"}
+_LIMITS = {"from": "ge", "above": "gt", "to": "le", "to below": "lt", "divisible by": "multiple_of"}
 
 
 def _written(value: Any) -> str:

@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 
 from attentions import scatterbrain
 from attentions.kernels import chunks
-from attentions.synthesizer import VARIANTS
+from attentions.synthesizer import Variant
 from cab import LayerPosition
 from cab.registry.registries import ATTENTIONS
 from tests.attentions.agreement import (
@@ -127,7 +127,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     ],
     "sparse_transformer NS": [{"layout": "strided", "stride": 0}],
     "ssd": [{"conv_size": 0}, {"conv_size": 3, "state_size": 3, "value_expansion": 1.0}],
-    "synthesizer": [{"variant": variant, "max_length": 80, "rank": 3} for variant in VARIANTS],
+    "synthesizer": [{"variant": variant, "max_length": 80, "rank": 3} for variant in get_args(Variant)],
     "transformer_xl": [{"segment": 7, "memory": 5}, {"segment": 4, "memory": 9}],
     "transformer_xl CS": [{"segment": 6, "memory": 0, "position": "none"}, {"segment": 1, "memory": 3}],
     "transnormer_t1": [EARLY | {"block_size": 4, "positions": "lrpe"}, LATE],

@@ -46,9 +46,9 @@ def tree(folder: Path) -> dict[str, bytes]:
     ("override", "words"),
     [
         ("force=maybe", "force must be true or false, got 'maybe'; as force=false"),
-        ("attention.num_landmarks=2.5", "must be an integer from 0, got 2.5; as attention.num_landmarks=16"),
-        ("attention.num_landmarks='8'", "attention.num_landmarks must be an integer from 0, got '8'"),
-        ("attention.num_landmarks=-3", "must be an integer from 0, got -3"),
+        ("attention.num_landmarks=2.5", "must be an integer from 1, got 2.5; as attention.num_landmarks=16"),
+        ("attention.num_landmarks='8'", "attention.num_landmarks must be an integer from 1, got '8'"),
+        ("attention.num_landmarks=-3", "must be an integer from 1, got -3"),
         ("backbone.dropout=1.5", "backbone.dropout must be a number from 0 to below 1, got 1.5"),
         ("backbone.dropout=nan", "backbone.dropout must be a number from 0 to below 1, got nan"),
         ("backbone.embed_dim=8.5", "backbone.embed_dim must be an integer from 0, got 8.5; as backbone.embed_dim=512"),
@@ -106,7 +106,7 @@ def test_a_wrong_option_of_a_cluster_is_one_line(cluster: str, override: str, wo
         ("--explain", "device=tpu", "device must be auto, cpu or cuda"),
         ("--dry-run", "engine=quick", "unknown engine 'quick': Known: fairseq, torch"),
         ("--dry-run", "trainer.optimizer=sgd", "trainer.optimizer must be one of adam, adamw"),
-        ("--explain", "attention.num_landmarks=0", "num_landmarks must be at least 1, got 0"),
+        ("--explain", "attention.num_landmarks=0", "num_landmarks must be an integer from 1, got 0"),
         ("--dry-run", "task.features=X", "task.features must be"),
     ],
 )
