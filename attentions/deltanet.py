@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +14,9 @@ from attentions.kernels import fla_kernels
 from attentions.kernels.chunks import Heads
 from attentions.kernels.delta_rule import delta_rule
 from attentions.kernels.fla_kernels import Form
-from attentions.kernels.linear_attention import kernel_of, unit
+from attentions.kernels.linear_attention import KERNELS, unit
 from attentions.ssd import step_map
-from cab import DecodeState, ParamGroupOverride, Pattern, UnsupportedError, UserError, register_attention
+from cab import DecodeState, ParamGroupOverride, Pattern, UnsupportedError, register_attention
 from cab.attention import CommonArguments, Decoded
 from cab.padding import lengths
 from cab.registry.options import Positive, PositiveFloat
@@ -147,13 +147,13 @@ class DPFPAttention(LinearizedAttention):
         update: delta or sum; when not given delta, the method, in CS, and sum elsewhere.
     """
 
-    feature_map = kernel_of("identity")
+    feature_map = KERNELS["identity"]
 
-    def __init__(self, *, nu: Positive = 1, update: str | None = None, **common: Unpack[CommonArguments]) -> None:
+    def __init__(
+        self, *, nu: Positive = 1, update: Literal["delta", "sum"] | None = None, **common: Unpack[CommonArguments]
+    ) -> None:
         super().__init__(**common)
         self.update = update or ("delta" if self.pattern is Pattern.CS else "sum")
-        if self.update not in ("delta", "sum"):
-            raise UserError(f"update must be delta or sum, got '{update}'")
         if self.update == "delta" and self.pattern is not Pattern.CS:
             raise UnsupportedError(f"update=delta requires pattern CS, got {self.pattern}; use update=sum")
         self.nu = nu

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from attentions.bases.linearized import LinearizedAttention, PositionInfo
 from attentions.bases.recurrent import xavier_linear
-from attentions.kernels.linear_attention import LEAK, Reweighted, Taylor, kernel_of
+from attentions.kernels.linear_attention import KERNELS, LEAK, Kernel, Reweighted, Taylor
 from cab import register_attention
 from cab.attention import CommonArguments
 from cab.registry.options import Positive
@@ -27,10 +27,10 @@ class LinearAttention(LinearizedAttention):
             from zero on its own side; gradients can be huge.
     """
 
-    def __init__(self, *, kernel: str = "elu1", **common: Unpack[CommonArguments]) -> None:
+    def __init__(self, *, kernel: Kernel = "elu1", **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)
         self.kernel = kernel
-        self.feature_map = kernel_of(kernel)
+        self.feature_map = KERNELS[kernel]
         if not self.feature_map.is_positive:
             self.smallest_denominator = 1e-6
 
@@ -68,7 +68,7 @@ class CosformerAttention(LinearizedAttention):
         self,
         *,
         reweighting_length: Positive = 8192,
-        kernel: str = "relu",
+        kernel: Kernel = "relu",
         reweight: bool = True,
         **common: Unpack[CommonArguments],
     ) -> None:
@@ -76,7 +76,7 @@ class CosformerAttention(LinearizedAttention):
         self.reweighting_length = reweighting_length
         self.kernel = kernel
         self.reweight = reweight
-        self.feature_map = Reweighted(kernel_of(kernel)) if reweight else kernel_of(kernel)
+        self.feature_map = Reweighted(KERNELS[kernel]) if reweight else KERNELS[kernel]
 
     def factors(self, x: Tensor, where: PositionInfo) -> Tensor | None:
         """Return cos and sin of each angle, counted from 1: products of features give cos of the difference."""

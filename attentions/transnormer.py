@@ -16,7 +16,7 @@ from attentions.bases.linearized import mask_fill
 from attentions.bases.sparse import SparseAttention
 from attentions.kernels.chunks import Extras, Heads, over_chunks
 from attentions.kernels.grid2d import along_rows, in_rows
-from attentions.kernels.layers import MergedNorm, turn
+from attentions.kernels.layers import MergedNorm, Norm, turn
 from attentions.kernels.numerics import upcast
 from attentions.kernels.recurrence import recurrence
 from cab import Attention, DecodeState, LayerPosition, PaddingMasks, Pattern, register_attention
@@ -57,7 +57,7 @@ class NormAttention(Attention):
         self,
         *,
         kernel: Literal["elu1", "elu", "relu", "identity"] = "elu1",
-        norm: str = "simplerms",
+        norm: Norm = "simplerms",
         positions: Positions = "none",
         **common: Unpack[CommonArguments],
     ) -> None:

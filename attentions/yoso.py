@@ -8,16 +8,17 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Unpack
+from typing import Annotated, Any, NamedTuple, Unpack
 
 import torch
+from annotated_types import Interval
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from attentions.bases.pairwise import PairwiseAttention
 from attentions.kernels.numerics import upcast
-from cab import Attention, DecodeState, PaddingMasks, UserError, register_attention
+from cab import Attention, DecodeState, PaddingMasks, register_attention
 from cab.attention import CommonArguments, Decoded
 from cab.padding import lengths
 from cab.registry.options import Positive
@@ -28,6 +29,8 @@ EDGE = 1e-6
 LONGEST_HASH = 16
 """Hyperplanes that are drawn for each hash; shorter hashes use the first of them."""
 
+HashLength = Annotated[int, Interval(ge=1, le=LONGEST_HASH)]
+
 
 class HashedAttention(Attention):
     """Base class of :class:`YosoAttention` and :class:`YosoExpectation`: the length of a hash."""
@@ -35,10 +38,8 @@ class HashedAttention(Attention):
     has_exact_gradient = False
     autocast_dtypes = (torch.bfloat16,)  # small probabilities vanish in float16
 
-    def __init__(self, *, hash_length: int | None = None, **common: Unpack[CommonArguments]) -> None:
+    def __init__(self, *, hash_length: HashLength | None = None, **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)
-        if hash_length is not None and not 1 <= hash_length <= LONGEST_HASH:
-            raise UserError(f"hash_length must be between 1 and {LONGEST_HASH} (or null), got {hash_length}")
         self.hash_length = hash_length
 
     @property
@@ -112,7 +113,7 @@ class YosoAttention(HashedAttention):
     hyperplanes: Tensor
 
     def __init__(
-        self, *, num_hashes: Positive = 32, hash_length: int | None = None, **common: Unpack[CommonArguments]
+        self, *, num_hashes: Positive = 32, hash_length: HashLength | None = None, **common: Unpack[CommonArguments]
     ) -> None:
         super().__init__(hash_length=hash_length, **common)
         self.num_hashes = num_hashes

@@ -9,7 +9,7 @@ Shapes: B batch, H heads, N queries, M keys, E width of a head, r features.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -17,7 +17,6 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from attentions.kernels.chunks import chunk_slices
-from cab import UserError
 
 LEAK = 0.01
 """Slope of the leaky ReLU below zero, torch's."""
@@ -37,19 +36,14 @@ class Elementwise(NamedTuple):
         return self.slope(features).mul_(grad)
 
 
-KERNELS = {
+Kernel = Literal["elu1", "relu", "leaky_relu", "identity"]
+
+KERNELS: dict[Kernel, Elementwise] = {
     "elu1": Elementwise(lambda x: F.elu(x).add_(1.0), lambda y: y.clamp(max=1.0), True),
     "relu": Elementwise(F.relu, lambda y: (y > 0).to(y.dtype), True),
     "leaky_relu": Elementwise(lambda x: F.leaky_relu(x, LEAK), lambda y: (y > 0).to(y.dtype).clamp_(min=LEAK), False),
     "identity": Elementwise(torch.clone, torch.ones_like, False),
 }
-
-
-def kernel_of(name: str) -> Elementwise:
-    """Return the feature map called ``name``, or raise UserError if there is none."""
-    if name not in KERNELS:
-        raise UserError(f"kernel must be one of {', '.join(KERNELS)}, got '{name}'")
-    return KERNELS[name]
 
 
 class Reweighted:
