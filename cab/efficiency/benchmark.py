@@ -21,9 +21,6 @@ from cab.efficiency.workload import PHASES, is_defined
 from cab.errors import UserError, exits_as_errors, first_line, unknown_name
 from cab.patterns import Pattern
 
-NOISY = 1.5
-"""Ratio of the baseline's 90th to 10th percentile above which a warning is reported."""
-
 Report = Callable[[str], None]
 """Receives progress messages."""
 
@@ -154,7 +151,7 @@ def _measure(plan: Plan, subjects: Sequence[Subject], pattern: Pattern, phase: s
 def report_noise(costs: Sequence[Cost], report: Report) -> None:
     """Report baseline times that vary too much for small ratios to be meaningful."""
     for cost in costs:
-        if cost.attention == BASELINES[0] and cost.p10 and cost.p90 and cost.p90 > NOISY * cost.p10:
+        if cost.attention == BASELINES[0] and cost.p10 and cost.p90 and cost.p90 > 1.5 * cost.p10:
             report(
                 f"  noisy: {cost.attention} takes {cost.p10 * 1e3:.3g} to {cost.p90 * 1e3:.3g} ms (10th to 90th "
                 "percentile); use a quieter machine, fewer threads or more --repeats"

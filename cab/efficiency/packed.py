@@ -19,12 +19,6 @@ from cab.patterns import Pattern
 
 PHASES = ("forward", "forward+backward")
 
-SHORT = 16
-"""Ratio of the longest length to the others in ``one-long``."""
-
-SPREAD, MEDIAN = 1.0, 8
-"""``log-normal``: standard deviation of the logarithm, and ratio of the longest permitted length to the median."""
-
 
 def sequence_lengths(distribution: str, longest: int, total: int) -> list[int]:
     """Return lengths from 1 to ``longest`` whose sum is ``total``, the same in every call; the last one is cut.
@@ -41,9 +35,9 @@ def sequence_lengths(distribution: str, longest: int, total: int) -> list[int]:
         if distribution == "uniform":
             length = int(random.integers(1, longest + 1))
         elif distribution == "log-normal":
-            length = round(longest / MEDIAN * random.lognormal(0.0, SPREAD))
+            length = round(longest / 8 * random.lognormal())  # of median longest / 8
         else:
-            length = longest // SHORT if lengths else longest
+            length = longest // 16 if lengths else longest
         lengths.append(min(max(1, length), longest, missing))
     return lengths
 

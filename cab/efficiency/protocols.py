@@ -41,9 +41,6 @@ from cab.verification.growth import peak_bytes
 
 # --- limits and failures of calls ------------------------------------------------------------------------------------
 
-USABLE = 0.9
-"""Share of the free memory that a call may use."""
-
 
 @contextlib.contextmanager
 def guarded(device: str, limit: float) -> Iterator[None]:
@@ -70,9 +67,9 @@ def guarded(device: str, limit: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def within_free_memory() -> Iterator[None]:
-    """Limit the process to the free memory, so that an excessive allocation raises an exception."""
+    """Limit the process to 90% of the free memory, so that an excessive allocation raises an exception."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    limit = psutil.Process().memory_info().vms + int(USABLE * psutil.virtual_memory().available)
+    limit = psutil.Process().memory_info().vms + int(0.9 * psutil.virtual_memory().available)
     resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
     try:
         yield
@@ -101,10 +98,8 @@ def status_of(error: BaseException) -> tuple[str, str]:
 
 # --- the default protocol ---------------------------------------------------------------------------------------------
 
-MIN_SECONDS = 0.02
-"""Minimum duration of a subject's calls in a round."""
-
-MAX_CALLS = 100
+MIN_SECONDS, MAX_CALLS = 0.02, 100
+"""Minimum duration of a subject's calls in a round, and maximum number of them."""
 
 
 @dataclass

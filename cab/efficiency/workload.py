@@ -194,9 +194,6 @@ def decoding(
 
 # --- CUDA graphs ---------------------------------------------------------------------------------------------------
 
-WARM_UP = 3
-"""Warm-up calls before a capture, as torch.cuda.graph requires: libraries are initialized in the first."""
-
 
 class CudaGraphStep:
     """A decoding step with a constant-size state that reads and writes static tensors.
@@ -226,7 +223,7 @@ def capture_graph(call: Callable[[], None]) -> Callable[[], None]:
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        for _ in range(WARM_UP):
+        for _ in range(3):  # as torch.cuda.graph requires: libraries are initialized in the first
             call()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()

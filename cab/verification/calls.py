@@ -24,10 +24,6 @@ from cab.verification.subject import Subject
 
 MODES = ("training", "evaluation")
 
-CALLS, QUICK_CALLS = 200, 60
-"""Numbers of small calls of one module in training mode, in the full and in the quick suite."""
-
-THREADS = 4
 DEPTH = 4
 """Levels of containers and objects that are searched for values that change."""
 
@@ -166,7 +162,7 @@ def many_calls(subject: Subject) -> Measurements:
     used, fresh = subject.build().train(), subject.build().train()
     tiny, small = subject.draw(used, 1, batch=1), subject.draw(used, 17, batch=1)
     inputs, decoded = subject.draw(used, 33), subject.draw(used, 9)
-    calls = CALLS if subject.long else QUICK_CALLS
+    calls = 200 if subject.long else 60
     for call in range(calls + 20):
         (tiny if call < calls else small).run(used)
         auxiliary_loss(used)
@@ -233,10 +229,10 @@ def several_threads(subject: Subject) -> Measurements:
     module, inputs = subject.case(300, batch=3, training=True)
     direction = torch.randn_like(inputs.query)
     alone = outputs_and_gradients(module, inputs, direction, seed=1)
-    with threads(THREADS):
+    with threads(4):
         together = outputs_and_gradients(module, inputs, direction, seed=1)
     for name, error in differences(together, alone).items():
-        yield error, f"{name}, n=300, {THREADS} threads"
+        yield error, f"{name}, n=300, 4 threads"
 
 
 @check("calls", "relative error, or outputs of another dtype", limit=LEAK)

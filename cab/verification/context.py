@@ -24,11 +24,8 @@ which adds a multiple of the token itself. ABC's released causal code, whose cum
 """
 
 
-LEAST_CHANGE = 1e-3
-"""Smallest relative change of the output when queries, keys or values are replaced."""
-
-LEAST_LONG_CHANGE = 1e-5
-"""The corresponding limit on thousands of tokens."""
+LEAST_CHANGE, LEAST_LONG_CHANGE = 1e-3, 1e-5
+"""Smallest relative change of the output when inputs are replaced, and the same on thousands of tokens."""
 
 
 @check(
@@ -51,7 +48,7 @@ def context_is_used(subject: Subject) -> Measurements:
             moved_others = replace(inputs, query=torch.where(last, inputs.query, fresh.query))
         with torch.no_grad():
             expected, *outputs = (x.run(module)[:, -1] for x in (inputs, moved_self, moved_others))
-        by_self, by_others = (_change(output, expected) for output in outputs)
+        by_self, by_others = (rms(output.double() - expected) for output in outputs)
         share = by_self / (by_self + by_others) if by_self + by_others > 0.0 else 1.0
         yield share, f"n={LENGTH}, position {LENGTH - 1}, seed {seed}"
 
@@ -81,12 +78,8 @@ def _needed(module: Module, inputs: Inputs, changed: Inputs, least: float) -> fl
     """Return the change of the output that is needed, relative to the one that ``changed`` inputs cause."""
     with torch.no_grad():
         expected = inputs.run(module)
-        change = _change(changed.run(module), expected) / max(rms(expected), 1e-30)
+        change = rms(changed.run(module).double() - expected) / max(rms(expected), 1e-30)
     return least / change if change else torch.inf
-
-
-BEYOND = 40
-"""Number of tokens in addition to twice the declared distance."""
 
 
 @check(
@@ -101,9 +94,9 @@ def token_distance(subject: Subject) -> Measurements:
     farthest = subject.max_token_distance
     assert farthest is not None
     module = subject.build()
-    length = 2 * farthest + BEYOND
+    length = 2 * farthest + 40
     inputs = subject.draw(module, length, batch=1)
-    outputs = torch.linspace(0, length - 1, BEYOND).long().unique().to(inputs.query.device)
+    outputs = torch.linspace(0, length - 1, 40).long().unique().to(inputs.query.device)
     away = (torch.arange(length, device=outputs.device) - outputs[:, None]).abs()
     rows = inputs.repeated(len(outputs)).requiring_grad()
     output = rows.run(module)[torch.arange(len(outputs)), outputs]
@@ -131,7 +124,6 @@ DECAYED = 0.5
 """Mean gradient to tokens 24 to 32 before an output, relative to the nearest 8, below which a method decays."""
 NOT_DECAYED = 0.05
 """Mean gradient to the first 32 of 600 tokens, relative to the nearest 8, below which 4,133 tokens are not all read."""
-MANY_KEYS, FEW_QUERIES = 600, 5
 
 
 def reads_all(subject: Subject) -> bool:
@@ -174,16 +166,16 @@ def context_map(subject: Subject) -> Measurements:
 )
 def source_map(subject: Subject) -> Measurements:
     """With far more source than target tokens, the output depends on every quarter of the source."""
-    for count in (MANY_KEYS, *subject.long):
+    for count in (600, *subject.long):
         module = subject.build_for(count)
-        inputs, fresh = (subject.draw(module, FEW_QUERIES, count, batch=1, seed=seed) for seed in (1, 2))
+        inputs, fresh = (subject.draw(module, 5, count, batch=1, seed=seed) for seed in (1, 2))
         others = fresh.tensors()
         for quarter in range(4):
             at = (torch.arange(count, device=subject.device) * 4 // count == quarter)[:, None]
             source = {name: torch.where(at, others[name], inputs.tensors()[name]) for name in ("key", "value")}
             needed = _needed(module, inputs, replace(inputs, **source), LEAST_LONG_CHANGE)
             finding = f"outputs do not depend on quarter {quarter + 1} of {count} source tokens"
-            yield needed, f"n={FEW_QUERIES}, m={count}, quarter {quarter + 1}", None, finding
+            yield needed, f"n=5, m={count}, quarter {quarter + 1}", None, finding
 
 
 def _outputs(length: int) -> Tensor:
@@ -222,7 +214,3 @@ def _gradient_sizes(subject: Subject, length: int) -> Tensor:
         sizes = torch.stack(gradients).norm(dim=-1)
     sizes = (sizes / sizes.amax(1, keepdim=True).clamp_min(1e-300)).cpu()
     return sizes.where(sizes > torch.finfo(sizes.dtype).eps ** 0.7, 0.0)
-
-
-def _change(a: Tensor, b: Tensor) -> float:
-    return rms(a.double() - b.double())

@@ -278,11 +278,10 @@ def softmax_attention(module: Module, inputs: Inputs, pattern: Pattern) -> Tenso
     return module.out_proj(module.merge_heads(logits.softmax(dim=-1) @ v))
 
 
-LAYERS, WIDTH, HEADS = 12, 768, 12
 BACKBONE = 122_319_360
 """Number of parameters of GPT-2 with softmax attention (12 layers, width 768), as counted in CAB, Table 17."""
 
-BUDGET = 0.1
+BUDGET = Attention.parameter_budget
 
 
 @check(
@@ -298,16 +297,12 @@ def parameter_budget(subject: Subject) -> Measurements:
     GPT-2 is the paper's language model. Methods published with more parameters (S4D, LongShort) declare
     ``parameter_budget``; ``cab params`` reports the share for other backbones.
     """
-    module = subject.build(embed_dim=WIDTH, num_heads=HEADS)
+    module = subject.build(embed_dim=768, num_heads=12)
     budget = subject.declared("parameter_budget", BUDGET)
     width, count = module.embed_dim, sum(parameter.numel() for parameter in module.parameters())
-    added = LAYERS * (count - 4 * width * (width + 1)) / BACKBONE
+    added = 12 * (count - 4 * width * (width + 1)) / BACKBONE
     declared = f", {budget:.0%} declared by the class, {BUDGET:.0%} in the paper" if budget != BUDGET else ""
     yield max(added, 0.0), f"width {width}, {count:,} parameters per layer{declared}"
-
-
-COMPILED_LENGTH = 600
-"""Longer than the blocks of causal implementations."""
 
 
 @check("compile", "graph breaks", is_quick=False)
@@ -316,9 +311,9 @@ def compile_graph_breaks(subject: Subject) -> Measurements:
     import torch._dynamo  # takes seconds
 
     for training in (False, True):
-        module, inputs = subject.case(COMPILED_LENGTH, training=training, requires_grad=True)
+        module, inputs = subject.case(600, training=training, requires_grad=True)
         torch._dynamo.reset()
         explained = torch._dynamo.explain(lambda *tensors, module=module: module(*tensors))(*inputs.tensors().values())
         reasons = "; ".join(str(reason.reason).splitlines()[0] for reason in explained.break_reasons)
         mode = "training" if training else "evaluation"
-        yield explained.graph_break_count, f"n={COMPILED_LENGTH}, {mode}{f' ({reasons})' if reasons else ''}"
+        yield explained.graph_break_count, f"n=600, {mode}{f' ({reasons})' if reasons else ''}"

@@ -154,44 +154,30 @@ def decoding_errors(module: Module, inputs: Inputs, *, chunks: Sequence[int], wh
     return {where: error_at(decoded[inputs.real], trained[inputs.real])}
 
 
-PROMPT = 17
-"""Number of tokens of a padded prompt."""
-PROMPTS = ([17], [6, 5, 6])
-"""Chunks of a padded prompt; in the second form, padding extends over several chunks."""
-
-
 def _compare_padded_prompt(subject: Subject, layout: str) -> Measurements:
     """Compare decoding after a padded prompt with every row without padding."""
-    module, inputs = subject.case(PROMPT + 3, batch=4)
-    mask = padding_masks(layout, inputs.query[:, :PROMPT])
+    module, inputs = subject.case(20, batch=4)
+    mask = padding_masks(layout, inputs.query[:, :17])
     inputs = replace(inputs, query_padding=torch.cat([mask, mask.new_zeros(len(mask), 3)], 1))
     limit = limit_for(module, inputs, subject.decode_tolerance)
+    prompts = ([17], [6, 5, 6]) if subject.prefills else ([1] * 17,)  # with padding in several chunks, too
     with torch.no_grad():
-        for prompt in PROMPTS if subject.prefills else ([1] * PROMPT,):
+        for prompt in prompts:
             decoded = decode(module, inputs, [*prompt, 1, 1, 1])
             for row, alone in rows_alone(inputs):
                 error = difference(decoded[row, inputs.real[row]], alone.run(module)[0])
                 yield error, f"prompt in {len(prompt)} chunks of {max(prompt)}, 3 steps, row {row}", limit
 
 
-ROWS = 5
-"""Batch size that no other dimension of a state is likely to have."""
-
-PREFIXES = (3, 16, 64, 71)
-"""Numbers of tokens before a branch, among them capacities of caches."""
-
-BRANCH = 5
-ORDER = (2, 0, 0, 1)
-
-
 @check("branching", "state tensors without the batch as first dimension", applies=lambda s: s.decodes)
 def state_has_rows(subject: Subject) -> Measurements:
     """Every tensor of the decoding state has the batch as its first dimension, so that its rows can be reordered."""
-    module, inputs = subject.case(9, batch=ROWS)
+    rows = 5  # no other dimension of a state is likely to have this size
+    module, inputs = subject.case(9, batch=rows)
     with torch.no_grad():
         state = initial_state(module, inputs)
         for t in range(10):
-            wrong = [name for name, x in state.items() if x.dim() == 0 or x.shape[0] != ROWS]
+            wrong = [name for name, x in state.items() if x.dim() == 0 or x.shape[0] != rows]
             yield len(wrong), f"after {t} tokens ({', '.join(wrong) or 'none'})"
             if t < 9:
                 _, state = module.step(inputs.query[:, t], state)
@@ -218,10 +204,10 @@ def prefill_keeps_state(subject: Subject) -> Measurements:
 @error_check("branching", "relative error of a branch")
 def decode_branches(subject: Subject) -> Measurements:
     """Two branches that continue one state in turn, reusing the memory of tokens and outputs, are both correct."""
-    for length in PREFIXES:
+    for length in (3, 16, 64, 71):  # among them capacities of caches
         by_prompt = subject.prefills and length % 2 == 0
-        module, inputs = subject.case(length + BRANCH)
-        other = replace(inputs, query=subject.draw(module, length + BRANCH, seed=2).query.clone())
+        module, inputs = subject.case(length + 5)
+        other = replace(inputs, query=subject.draw(module, length + 5, seed=2).query.clone())
         other.query[:, :length] = inputs.query[:, :length]
         limit = limit_for(module, inputs, subject.decode_tolerance)
         with torch.no_grad():
@@ -229,7 +215,7 @@ def decode_branches(subject: Subject) -> Measurements:
             _, state = read_chunks(module, inputs, chunks, initial_state(module, inputs))
             states = [state, state]
             outputs: tuple[list[Tensor], list[Tensor]] = [], []
-            for t in range(length, length + BRANCH):  # one token of each branch in turn
+            for t in range(length, length + 5):  # one token of each branch in turn
                 for branch, x in enumerate((inputs, other)):
                     token = x.query[:, t].clone()
                     output, states[branch] = module.step(token, states[branch])
@@ -250,7 +236,7 @@ def decode_reordered(subject: Subject) -> Measurements:
         layouts = [layout for layout in ("left", "right") if subject.decodes_padding(layout)]
         plans |= {f"a prompt of 11 with padding {layout}": ([11], layout) for layout in layouts}
     module = subject.build()
-    order = torch.tensor(ORDER, device=subject.device)
+    order = torch.tensor([2, 0, 0, 1], device=subject.device)
     for how, (chunks, layout) in plans.items():
         inputs = _padded(subject.draw(module, 19, batch=3), layout, 0, 11)
         moved = inputs.rows(order)
@@ -260,7 +246,7 @@ def decode_reordered(subject: Subject) -> Measurements:
             outputs, _ = read_chunks(module, moved.targets(11), [1] * 8, reorder_state(state, order))
             for row, alone in rows_alone(moved):
                 error = difference(outputs[row], alone.run(module)[0, -8:])
-                yield error, f"n=19, rows {' '.join(map(str, ORDER))} after {how}, row {row}", limit
+                yield error, f"n=19, rows 2 0 0 1 after {how}, row {row}", limit
 
 
 def _padded(inputs: Inputs, layout: str, start: int, stop: int | None = None) -> Inputs:

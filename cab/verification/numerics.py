@@ -197,9 +197,6 @@ precision_check = partial(check, "precision", applies=lambda s: bool(s.autocast_
 SPACINGS = 8.0
 """Limit for two computations in a low-precision dtype, in units of its machine epsilon."""
 
-CUTS = (0, 15, 63, 127, 150, 191, 255, 298)
-"""Positions after which all tokens are replaced."""
-
 GRADIENT, MARGIN = 0.14, 4.0
 """Largest relative distance of a gradient (a cosine of 0.99), and factor on the change that rounded inputs cause."""
 
@@ -246,7 +243,8 @@ def autocast_lookahead(subject: Subject) -> Measurements:
         yield leak, f"{_name(dtype)}, n=37, gradient, {where}", None, where
         module, inputs = subject.case(300, batch=1, embed_dim=16, num_heads=2)
         with autocast(subject, dtype):
-            leak, where = replacement_leak(module, inputs, torch.tensor(CUTS), 1.0)
+            cuts = torch.tensor([0, 15, 63, 127, 150, 191, 255, 298])
+            leak, where = replacement_leak(module, inputs, cuts, 1.0)
         yield leak, f"{_name(dtype)}, n=300, {where}", near(dtype), where
 
 

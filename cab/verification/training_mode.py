@@ -13,7 +13,6 @@ from cab.verification.compare import ROUNDING, difference, differences, limit_fo
 from cab.verification.inputs import INPUTS, Inputs, Module, gradients_of, leaves_of, outputs_and_gradients
 from cab.verification.subject import Subject
 
-LENGTHS = (17, 130)
 MANY = (1, 3, 7, 61)
 """Numbers of sequences in the parts of a large batch."""
 
@@ -27,7 +26,7 @@ MANY = (1, 3, 7, 61)
 )
 def training_is_evaluation(subject: Subject) -> Measurements:
     """Without dropout, training and evaluation mode, with and without autograd, give equal outputs and gradients."""
-    cases = [(1, ""), *((length, layout) for length in LENGTHS for layout in ("", "inside", "left"))]
+    cases = [(1, ""), *((length, layout) for length in (17, 130) for layout in ("", "inside", "left"))]
     for length, layout in [*cases, *((n, "") for n in (600, *subject.long) if subject.long)]:
         module, inputs = subject.case(length, batch=3 if layout else 1, padding=layout)
         inputs = inputs.rows(slice(1, 2)) if layout == "left" else inputs  # a padded batch of one
@@ -151,14 +150,8 @@ RATES = (0.1, 0.5)
 ROWS = 4096
 """Number of equal rows with independent dropout: the standard error of a mean is 1 / 64 of the standard deviation."""
 
-DRAWN, LEAST_DISTANCE = 24, 1e-3
-"""Number of equal sequences per call, and smallest distance of two samples relative to the typical distance."""
-
-DRAWS = 16
-"""Inputs that are tried until the output without dropout is not exactly 0."""
-
-SAMPLES, SIMILAR = 512, 0.3
-"""Number of samples, and largest similarity of the dropout of two heads or positions."""
+SIMILAR = 0.3
+"""Largest similarity of the dropout of two heads or positions."""
 
 
 @functools.lru_cache(maxsize=1)
@@ -166,7 +159,7 @@ def drops(subject: Subject) -> bool:
     """Return whether the class uses dropout and has no other randomness in training."""
     if subject.dropout == 0.0 or subject.is_random_in_training:
         return False
-    samples = torch.cat([_parts(subject, 0.5, 5, rows=DRAWN, seed=seed) for seed in (1, 2)])
+    samples = torch.cat([_parts(subject, 0.5, 5, rows=24, seed=seed) for seed in (1, 2)])
     return bool(samples.std() > 1e-3)
 
 
@@ -204,9 +197,9 @@ def dropout_rate(subject: Subject) -> Measurements:
 @check("dropout", "required distance of two samples, relative to the measured distance,", limit=1.0, applies=drops)
 def dropout_differs(subject: Subject) -> Measurements:
     """Sequences, calls and modules draw dropout separately: no two of them drop the same."""
-    length = 40  # a sparse method may have few weights in short sequences
+    length, count = 40, 24  # a sparse method may have few weights in short sequences
     module, other = (subject.build(dropout=0.5).train() for _ in range(2))
-    inputs = subject.draw(module, length, length, batch=1).repeated(DRAWN)
+    inputs = subject.draw(module, length, length, batch=1).repeated(count)
     with torch.no_grad():
         torch.manual_seed(1)
         samples = [inputs.run(m).flatten(1).double() for m in (module, module, other)]
@@ -214,8 +207,8 @@ def dropout_differs(subject: Subject) -> Measurements:
     typical = between.median().clamp_min(1e-30)
     between.fill_diagonal_(torch.inf)
     pair = int(between.argmin())
-    a, b = (f"sequence {i % DRAWN} of call {i // DRAWN}" for i in divmod(pair, len(between)))
-    yield LEAST_DISTANCE * typical / between.min().clamp_min(1e-30), f"n={length}, {a} and {b}"
+    a, b = (f"sequence {i % count} of call {i // count}" for i in divmod(pair, len(between)))
+    yield 1e-3 * typical / between.min().clamp_min(1e-30), f"n={length}, {a} and {b}"
 
 
 @check(
@@ -230,7 +223,7 @@ def dropout_per_head(subject: Subject) -> Measurements:
     shared = subject.declared("shares_dropout", ())
     module = subject.build(dropout=0.5)
     module.out_proj.weight.data.copy_(torch.eye(module.embed_dim))
-    inputs = subject.draw(module, 6, 6, batch=1).repeated(SAMPLES)
+    inputs = subject.draw(module, 6, 6, batch=1).repeated(512)
     with torch.no_grad():
         noise = inputs.run(module.train(), seed=1).double()
     noise = (noise - noise.mean(0)).unflatten(-1, (module.num_heads, -1))
@@ -254,7 +247,7 @@ def _parts(subject: Subject, rate: float, length: int, *, rows: int = ROWS, seed
     module = subject.build(num_heads=1, dropout=rate)
     bias = getattr(getattr(module, "out_proj", None), "bias", None)
     shift = 0.0 if bias is None else bias.double()  # added after dropout, so it would mask the effect
-    for draw in range(1, DRAWS + 1):
+    for draw in range(1, 17):
         inputs = subject.draw(module, length, length, batch=1, seed=draw)
         expected = inputs.run(module)[0].double() - shift
         if expected.any():  # an output of exactly 0, as of ReLU weights, has no coefficient

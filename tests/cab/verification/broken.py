@@ -126,8 +126,6 @@ class RandomFeatures(Method):
 
 @caught("NS", "state_dict_complete")
 class FeaturesNotSaved(RandomFeatures):
-    """The features are a plain attribute, which the state_dict does not know."""
-
     def set_up(self):
         super().set_up()
         del self.projection
@@ -159,8 +157,6 @@ class RunningMaximum(Weighted):
 
 @caught("NS", "inputs_untouched")
 class ScalesInPlace(Weighted):
-    """The input is scaled in place."""
-
     def compute(self, query, key, value, padding):
         with torch.no_grad():
             query.mul_(0.5)
@@ -250,8 +246,6 @@ class WantsContiguous(Weighted):
 
 @caught("NS", "parameter_budget")
 class ManyParameters(Weighted):
-    """A hidden layer of four times the width in front of the values."""
-
     def set_up(self):
         self.hidden = nn.Sequential(
             nn.Linear(self.embed_dim, 4 * self.embed_dim), nn.GELU(), nn.Linear(4 * self.embed_dim, self.embed_dim)
@@ -263,8 +257,6 @@ class ManyParameters(Weighted):
 
 
 class TakesAnything(nn.Module):
-    """A registered module that checks nothing."""
-
     def __init__(self, *, embed_dim, **_anything):
         super().__init__()
         self.project = nn.Linear(embed_dim, embed_dim)

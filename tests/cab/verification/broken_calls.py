@@ -39,8 +39,6 @@ def last_keys_lost_between_threads(call):
 
 @caught("CS", "no_counters")
 class CountsCalls(Weighted):
-    """Random features would be drawn again at the thousandth call."""
-
     calls = 0
 
     def attend(self, query, key, value, padding):
@@ -139,8 +137,6 @@ def only_eight_rows_train_weights(call):
 
 @caught("CS", "parameters_in_every_batch")
 class UnusedWhenShort(Weighted):
-    """A parameter that only long sequences use."""
-
     def set_up(self):
         self.far = nn.Parameter(torch.zeros(self.head_dim))
 

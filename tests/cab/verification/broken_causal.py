@@ -133,8 +133,6 @@ class CircularConvolution(Method):
 
 @caught("CS", "decode_padded_left decode_padded_inside")
 class StateIgnoresPadding(Weighted):
-    """The decoding cache keeps the keys of padded tokens, and later tokens see them."""
-
     def prefill(self, query, state, *, query_padding_mask=None):
         output, state = super().prefill(query, state)
         if query_padding_mask is not None:
@@ -144,8 +142,6 @@ class StateIgnoresPadding(Weighted):
 
 @caught("CS", "decode_after_prefill")
 class PrefillForgetsState(Weighted):
-    """A prompt read in pieces: each piece of more than one token starts anew."""
-
     def prefill(self, query, state, *, query_padding_mask=None):
         if query.shape[1] > 1:
             state = self.init_state(query.shape[0])

@@ -30,8 +30,6 @@ class SharedScale(Method):
 
 @caught("CC", "decode_padded_right decode_padded_left decode_padded_inside")
 class SourceMaskLostInDecoding(Weighted):
-    """Decoding starts from the source without its mask."""
-
     def init_state(self, batch_size, *, key=None, value=None, **_mask):
         return super().init_state(batch_size, key=key, value=value)
 

@@ -10,8 +10,6 @@ from tests.cab.verification.sound_learning import Gated
 
 @caught("CS", "prefill_keeps_state")
 class WritesIntoState(Gated):
-    """A prompt of several tokens adds to the sums that it received."""
-
     def decode(self, query, key, value, state, padding, **more):
         output, new = super().decode(query, key, value, state, padding, **more)
         if query.shape[2] > 1:
@@ -37,8 +35,6 @@ class SharedCapacity(Weighted):
 
 @caught("CS", "state_has_rows")
 class StateWithoutRows(Gated):
-    """The number of tokens read is one number for all rows."""
-
     def init_decode_state(self, batch_size, like):
         return super().init_decode_state(batch_size, like) | {"count": like.new_zeros(1)}
 

@@ -41,8 +41,6 @@ def loss_counts_padded_keys(call):
 
 @caught("NS", "loss_once")
 class LossInEvaluation(Sharpened):
-    """The loss is there whatever the mode."""
-
     def add_loss(self, loss, padding=None):
         self._losses.append(loss.mean())
         return padding
@@ -50,8 +48,6 @@ class LossInEvaluation(Sharpened):
 
 @caught("CS", "loss_once")
 class LossGivenTwice(Sharpened):
-    """The loss stays after it was given away."""
-
     def auxiliary_loss(self):
         return torch.stack(self._losses).sum() if self._losses else None
 
@@ -68,8 +64,6 @@ def scalar_loss_of_detached_inputs(call):
 
 @caught("NC", "loss_once")
 class LossTwiceRecomputed(Sharpened):
-    """The loss is added again where activations are formed anew."""
-
     def add_loss(self, loss, padding=None):
         if self.training:
             self._losses.append(loss.mean())
@@ -81,8 +75,6 @@ class LossTwiceRecomputed(Sharpened):
 
 @caught("CS", "forward_keeps_state statistics_once")
 class BufferInForward(Clustered):
-    """Centroids follow the keys in the forward pass."""
-
     def attend(self, query, key, value, padding):
         output = super().attend(query, key, value, padding)
         if self.training:
@@ -92,8 +84,6 @@ class BufferInForward(Clustered):
 
 @caught("NC", "forward_keeps_state")
 class CountsCalls(Weighted):
-    """A buffer counts the calls, in evaluation too."""
-
     def set_up(self):
         self.register_buffer("calls", torch.zeros((), dtype=torch.long))
 
@@ -104,8 +94,6 @@ class CountsCalls(Weighted):
 
 @caught("NS", "forward_keeps_state")
 class BufferInBackward(Clustered):
-    """Centroids move when the gradient arrives."""
-
     def attend(self, query, key, value, padding):
         output = super().attend(query, key, value, padding)
         if output.requires_grad and self.training:
@@ -118,8 +106,6 @@ class BufferInBackward(Clustered):
 
 @caught("NS", "statistics_once")
 class GathersTwice(Clustered):
-    """Statistics are added again where activations are formed anew."""
-
     @torch.no_grad()
     def accumulate_statistics(self, **statistics):
         if self.training:
@@ -129,8 +115,6 @@ class GathersTwice(Clustered):
 
 @caught("NS", "statistics_once")
 class GathersInEvaluation(Clustered):
-    """Statistics are added in evaluation too."""
-
     @torch.no_grad()
     def accumulate_statistics(self, **statistics):
         mode, self.training = self.training, True
@@ -140,8 +124,6 @@ class GathersInEvaluation(Clustered):
 
 @caught("NC", "statistics_padding")
 class StatisticsOfPadding(Clustered):
-    """Padded keys, projections of zeros, pull the centroids."""
-
     def collected(self, key, _padding):
         return super().collected(key, PaddingMasks())
 
@@ -157,8 +139,6 @@ class StatisticsOfMeans(Clustered):
 
 @caught("NC", "statistics_once")
 class LearnsUnsaved(Clustered):
-    """What is learned is kept beside the state_dict."""
-
     shift = 0.0
 
     def membership(self, x):
@@ -182,16 +162,12 @@ class GateCountsTokens(Gated):
 
 @caught("CS CC", "lookahead_gradient lookahead_perturbation")
 class GateSeesAll(Gated):
-    """The gate comes from the mean of the sequence."""
-
     def query_side_inputs(self, query):
         return super().query_side_inputs(query + query.mean(1, keepdim=True))
 
 
 @caught("CS", "lookahead_gradient lookahead_perturbation")
 class StrengthOfNext(Gated):
-    """A thousandth of a key's strength is its successor's."""
-
     def key_side_inputs(self, key):
         strength = super().key_side_inputs(key)["strength"]
         return {"strength": strength + 1e-3 * F.pad(strength[..., 1:], (0, 1))}
@@ -199,8 +175,6 @@ class StrengthOfNext(Gated):
 
 @caught("CS", "decode_steps decode_after_prefill")
 class GateLostInDecoding(Gated):
-    """Decoding has no gate."""
-
     def decode(self, query, key, value, state, padding, *, gate, strength):
         return super().decode(query, key, value, state, padding, gate=torch.ones_like(gate), strength=strength)
 
@@ -209,8 +183,6 @@ class GateLostInDecoding(Gated):
 
 
 class LastSeesAll(Weighted):
-    """The last layer of several attends to the whole sequence."""
-
     def __init__(self, *, pattern, embed_dim, num_heads, dropout=0.0, layer_position=SINGLE_LAYER):
         super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
         self.layer_position = layer_position
@@ -220,8 +192,6 @@ class LastSeesAll(Weighted):
 
 
 class FirstIgnoresPadding(LastSeesAll):
-    """The first layer of several knows no padding."""
-
     def weights(self, query, key, padding):
         is_first = self.layer_position.index == 0 and self.layer_position.num_layers > 1
         return Weighted.weights(self, query, key, PaddingMasks() if is_first else padding)
@@ -232,15 +202,11 @@ class FirstIgnoresPadding(LastSeesAll):
 
 @caught("NS", "param_group_overrides")
 class RuleOfNobody(Weighted):
-    """A rule for a parameter that is called otherwise."""
-
     def param_group_overrides(self):
         return {"decay": ParamGroupOverride(learning_rate=1e-4)}
 
 
 @caught("NC", "param_group_overrides")
 class RuleBelowZero(Sharpened):
-    """A negative decay, which blows the parameter up."""
-
     def param_group_overrides(self):
         return {"temperature": ParamGroupOverride(weight_decay=-0.1)}

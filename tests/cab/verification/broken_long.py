@@ -49,8 +49,6 @@ def padding_forgotten_beyond_3500(call):
 
 @caught("CS", "decode_steps", quick=False)
 class CacheOf500(Weighted):
-    """Decoding keeps the last 500 tokens."""
-
     kept = 500
 
     def prefill(self, query, state, *, query_padding_mask=None):
@@ -128,8 +126,6 @@ def centered_over_257_rows(call):
 
 @caught("NS", "lengths_in_turn")
 class LongestSoFar(Weighted):
-    """A factor depends on the longest sequence that was ever read."""
-
     longest = 0
 
     def weights(self, query, key, padding):

@@ -34,16 +34,12 @@ class PackedSoftmax(Method):
 
 @caught("CS NC", "packed_outputs packed_gradients packed_borders")
 class BorderOffByOne(PackedSoftmax):
-    """The first token of a sequence belongs to the sequence before it."""
-
     def sequence_of(self, ends):
         return torch.bucketize(torch.arange(ends[-1]), ends[1:])
 
 
 @caught("NS", "packed_outputs packed_gradients")
 class PositionsGoOn(PackedSoftmax):
-    """Absolute positions, which count from the first token of the packed tensor."""
-
     requires_right_padding = True
 
     def project(self, query, key, value):
@@ -53,8 +49,6 @@ class PositionsGoOn(PackedSoftmax):
 
 @caught("NC", "packed_gradients")
 class DetachedShortSequences(PackedSoftmax):
-    """The outputs of single tokens have no gradients."""
-
     def forward_packed(self, query, key=None, value=None, **ends):
         output = super().forward_packed(query, key, value, **ends)
         numbers = self.sequence_of(ends["query_cu_seqlens"])
@@ -94,8 +88,6 @@ class StateOfThePromptBefore(PackedSoftmax):
 
 @caught("CS", "packed_prompts")
 class EmptyPromptResets(PackedSoftmax):
-    """A sequence without new tokens loses what it has read."""
-
     def prefill_packed(self, query, state, *, query_cu_seqlens):
         output, state = super().prefill_packed(query, state, query_cu_seqlens=query_cu_seqlens)
         is_empty = query_cu_seqlens.diff() == 0

@@ -119,8 +119,6 @@ class FeaturesOnClass(Weighted):
 
 @caught("CS", "modules_apart")
 class FeaturesByWidth(Weighted):
-    """The same in a dictionary, one for each width of a head."""
-
     rotations: dict[int, torch.Tensor] = {}  # noqa: RUF012 - the defect
 
     def weights(self, query, key, padding):
@@ -131,8 +129,6 @@ class FeaturesByWidth(Weighted):
 
 @caught("NC", "modules_apart")
 class LastModuleWins(Weighted):
-    """The scale of the module that was built last is that of all."""
-
     def set_up(self):
         LastModuleWins.temperature = self.head_dim**0.5
 
@@ -142,8 +138,6 @@ class LastModuleWins(Weighted):
 
 @caught("CS", "calls_leave_nothing")
 class RemembersBatch(Weighted):
-    """In training the mean of the last batch is added a little."""
-
     memory = 0.0
 
     def attend(self, query, key, value, padding):
@@ -156,8 +150,6 @@ class RemembersBatch(Weighted):
 
 @caught("NS", "calls_leave_nothing")
 class RemembersLargest(Weighted):
-    """In training logits are clipped by the largest that any batch had."""
-
     largest = 1.0
 
     def weights(self, query, key, padding):
@@ -169,8 +161,6 @@ class RemembersLargest(Weighted):
 
 @caught("CS", "decode_keeps_state")
 class AddsToState(Gated):
-    """The sums of the state that a step is given are added to in place."""
-
     def decode(self, query, key, value, state, padding, **more):
         output, new = super().decode(query, key, value, state, padding, **more)
         state["sum"].copy_(new["sum"])
@@ -179,8 +169,6 @@ class AddsToState(Gated):
 
 @caught("CS", "decode_keeps_state")
 class RenamesInState(Gated):
-    """The mapping that a step is given is filled with the new state."""
-
     def decode(self, query, key, value, state, padding, **more):
         output, new = super().decode(query, key, value, state, padding, **more)
         state.update(new)
@@ -198,8 +186,6 @@ class UnusedParameter(Weighted):
 
 @caught("CC", "parameters_learn")
 class RoundedParameter(UnusedParameter):
-    """A parameter that is rounded, which has no gradient."""
-
     def weights(self, query, key, padding):
         return super().weights(query * self.temperature.round()[:, None, None], key, padding)
 
@@ -239,8 +225,6 @@ class MaskEmptied(Weighted):
 
 @caught("NS", "output_type")
 class ReturnsDouble(Weighted):
-    """In evaluation the output is float64."""
-
     def compute(self, query, key, value, padding):
         output = super().compute(query, key, value, padding)
         return output if self.training else output.double()

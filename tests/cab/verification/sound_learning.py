@@ -141,8 +141,6 @@ class Drawn(Weighted):
 
 
 class Deep(Weighted):
-    """A temperature that falls with depth."""
-
     def __init__(self, *, pattern, embed_dim, num_heads, dropout=0.0, layer_position=SINGLE_LAYER):
         super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
         self.layer_position = layer_position
