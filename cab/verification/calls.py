@@ -19,7 +19,7 @@ from cab.training import TrainableModule, auxiliary_loss
 from cab.verification.check import Measurements, check
 from cab.verification.compare import LEAK, ROUNDING, difference, differences
 from cab.verification.decoding import decode
-from cab.verification.inputs import Inputs, Module, outputs_and_gradients
+from cab.verification.inputs import Inputs, Module, copied, outputs_and_gradients
 from cab.verification.subject import Subject
 
 MODES = ("training", "evaluation")
@@ -79,7 +79,7 @@ def inputs_untouched(subject: Subject) -> Measurements:
     for length, mode in itertools.product((33, *subject.long), MODES):
         module = subject.build_for(length).train(mode == "training")
         for inputs in (subject.draw(module, length), subject.draw(module, length, batch=3, padding="left")):
-            originals = {name: x.clone() for name, x in inputs.arguments().items()}
+            originals = copied(inputs.arguments())
             with torch.no_grad():
                 inputs.run(module)
             for name, x in inputs.arguments().items():

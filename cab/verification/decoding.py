@@ -12,7 +12,7 @@ from torch import Tensor
 from cab.attention import reorder_state
 from cab.verification.check import Measurements, check
 from cab.verification.compare import difference, error_at, largest_errors, limit_for
-from cab.verification.inputs import LAYOUTS, Inputs, Module, padding_masks, rows_alone
+from cab.verification.inputs import LAYOUTS, Inputs, Module, copied, padding_masks, rows_alone
 from cab.verification.subject import LONG, Subject
 
 STEPS = 700
@@ -82,11 +82,6 @@ def decode_keeps_state(subject: Subject) -> Measurements:
             yield from _modified(state | inputs.arguments(), arguments, f"token {length}")
             repeated, _ = module.step(inputs.query[:, length], state)
             yield difference(repeated, output), f"token {length}, repeated step"
-
-
-def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return copies of the tensors."""
-    return {name: x.clone() for name, x in tensors.items()}
 
 
 def _modified(actual: Mapping[str, Tensor], originals: Mapping[str, Tensor], where: str) -> Measurements:

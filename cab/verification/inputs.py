@@ -145,6 +145,11 @@ def rows_alone(inputs: Inputs) -> Iterator[tuple[int, Inputs]]:
             yield row, Inputs(**tokens)
 
 
+def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return copies of the tensors."""
+    return {name: x.detach().clone() for name, x in tensors.items()}
+
+
 def leaves_of(module: Module, inputs: Inputs) -> dict[str, Tensor]:
     """Return the inputs and the trainable parameters by name."""
     return inputs.tensors() | {name: x for name, x in module.named_parameters() if x.requires_grad}

@@ -15,7 +15,7 @@ from cab.padding import PaddingMasks
 from cab.training import TrainableModule, after_optimizer_step, auxiliary_loss, parameter_groups, recompute
 from cab.verification.check import Measurements, check
 from cab.verification.compare import LEAK, ROUNDING, difference, differences
-from cab.verification.inputs import LAYOUTS, Inputs, Module, rows_alone, with_padding
+from cab.verification.inputs import LAYOUTS, Inputs, Module, copied, rows_alone, with_padding
 from cab.verification.subject import Subject
 
 SEED = 5
@@ -127,11 +127,11 @@ def forward_keeps_state(subject: Subject) -> Measurements:
     for training in (True, False):
         for recomputes in (False, True):
             module = subject.build(dropout=subject.dropout).train(training)
-            original = state_of(module)
+            original = copied(module.state_dict())
             inputs = with_padding(subject.draw(module, 17, batch=3), "right").requiring_grad()
             _run(module, inputs, recomputes=recomputes).sum().backward()
             auxiliary_loss(module)
-            changed = [name for name, x in state_of(module).items() if not _same(x, original.get(name))]
+            changed = [name for name, x in module.state_dict().items() if not _same(x, original.get(name))]
             mode = f"{'training' if training else 'evaluation'}{', recomputed' if recomputes else ''}"
             yield len(changed), f"n=17, {mode} ({', '.join(changed) or 'none'})"
 
@@ -165,7 +165,7 @@ def updated(subject: Subject, *, recomputes: bool, evaluates: bool) -> tuple[Mod
         if statistics:
             with torch.no_grad():
                 learner.update_buffers(**statistics)
-    return module.eval(), state_of(module) | gathered
+    return module.eval(), copied(module.state_dict()) | gathered
 
 
 @statistics_check()
@@ -180,10 +180,10 @@ def statistics_padding(subject: Subject) -> Measurements:
             alone.run(apart, seed=SEED)
         for module in (together, apart, filled):
             after_optimizer_step(module)
-        buffers = state_of(together)
-        yield worst_entry(state_of(filled), buffers, f"n=17, padding {layout} with value {POISON:g}")
+        buffers = together.state_dict()
+        yield worst_entry(filled.state_dict(), buffers, f"n=17, padding {layout} with value {POISON:g}")
         if not subject.is_random_in_training:
-            yield worst_entry(state_of(apart), buffers, f"n=17, padding {layout}, row by row")
+            yield worst_entry(apart.state_dict(), buffers, f"n=17, padding {layout}, row by row")
 
 
 @check("learning", "invalid parameter groups", applies=lambda s: s.learns)
@@ -250,11 +250,6 @@ def added_loss(module: Module, inputs: Inputs) -> float:
 def relative(actual: float, expected: float) -> float:
     """Return the relative error of ``actual``."""
     return abs(actual - expected) / max(abs(expected), 1e-30) if actual != expected else 0.0
-
-
-def state_of(module: Module) -> dict[str, Tensor]:
-    """Return a copy of the state_dict."""
-    return {name: x.detach().clone() for name, x in module.state_dict().items()}
 
 
 def worst_entry(actual: dict[str, Tensor], expected: dict[str, Tensor], where: str) -> tuple[float, str]:

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from cab import PaddingMasks
-from tests.cab.verification.mutations import Weighted, caught, defect
+from tests.cab.verification.mutations import MEDIUM, Weighted, caught, defect
 
 # --- modes and calls -----------------------------------------------------------------------------------------
 
@@ -197,7 +197,7 @@ def detached_in_odd_heads(call):
     return call.result.detach() if call.module.head_dim % 2 else call.result
 
 
-@defect("mask", "CS", "lookahead_long", quick=False)
+@defect("mask", "CS", "lookahead_long", long=3200)
 def no_mask_in_long_heads(call):
     return call.query.shape[2] > 3000 and call.module.num_heads > 1
 
@@ -288,9 +288,9 @@ def odd_tokens_unread_beyond_64(call):
     return without(call, lambda distance: (distance > 64) & (distance % 2 == 1))
 
 
-@defect("weights", "CS", "context_map", quick=False)
-def window_of_2000(call):
-    return without(call, lambda distance: distance > 2000)
+@defect("weights", "CS", "context_map", long=MEDIUM)
+def window_of_1000(call):
+    return without(call, lambda distance: distance > 1000)
 
 
 @defect("inputs", "NC", "source_map")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tests.cab.verification.mutations import Weighted, caught
+from tests.cab.verification.mutations import MEDIUM, Weighted, caught
 from tests.cab.verification.sound_learning import Gated
 
 
@@ -86,7 +86,7 @@ class QuadraticStep(GrowingState):
         return output + 0.0 * pairs.mean((1, 2))[:, None, None, None], new
 
 
-@caught("CS", "decode_steps", quick=False)
+@caught("CS", "decode_steps", long=MEDIUM)
 class StopsAfter1500(Gated):
     """The decay of a counter that overflows."""
 

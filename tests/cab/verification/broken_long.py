@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from cab import PaddingMasks
-from tests.cab.verification.mutations import Weighted, caught, defect
+from tests.cab.verification.mutations import LONG, MEDIUM, Weighted, caught, defect
 
 
 def border_leak(block, patterns, checks, **options):
@@ -21,33 +21,28 @@ def border_leak(block, patterns, checks, **options):
 
 
 border_leak(48, "CS", "lookahead_gradient lookahead_perturbation")
-border_leak(77, "CS", "lookahead_perturbation", quick=False)
-border_leak(191, "CS", "lookahead_gradient", quick=False)
+border_leak(77, "CS", "lookahead_perturbation", long=MEDIUM)
+border_leak(191, "CS", "lookahead_gradient", long=MEDIUM)
 for number in (350, 1000, 1536):
-    border_leak(number, "CS", "lookahead_long", quick=False)
+    border_leak(number, "CS", "lookahead_long", long=3200)
 
 
-@defect("mask", "CS", "lookahead_long lookahead_length", quick=False)
+@defect("mask", "CS", "lookahead_long lookahead_length", long=3200)
 def no_mask_beyond_3000(call):
     return call.query.shape[2] > 3000
 
 
-@defect("mask", "CS", "lookahead_long", quick=False)
-def no_mask_beyond_400(call):
-    return call.query.shape[2] > 400
-
-
-@defect("inputs", "NS", "padded_left padded_in_training_inside", quick=False)
+@defect("inputs", "NS", "padded_left padded_in_training_inside", long=MEDIUM)
 def padding_forgotten_beyond_300(call):
     return call._replace(padding=PaddingMasks()) if call.key.shape[2] > 300 else call
 
 
-@defect("inputs", "NS", "padded_right", quick=False)
+@defect("inputs", "NS", "padded_right", long=LONG)
 def padding_forgotten_beyond_3500(call):
     return call._replace(padding=PaddingMasks()) if call.key.shape[2] > 3500 else call
 
 
-@caught("CS", "decode_steps", quick=False)
+@caught("CS", "decode_steps", long=MEDIUM)
 class CacheOf500(Weighted):
     kept = 500
 
@@ -56,27 +51,27 @@ class CacheOf500(Weighted):
         return output, {name: x[:, -self.kept :] for name, x in state.items()}
 
 
-@caught("CS", "decode_after_prefill", quick=False)
+@caught("CS", "decode_after_prefill", long=LONG)
 class CacheOf3900(CacheOf500):
     kept = 3900
 
 
-@defect("output", "NS", "any_length", quick=False)
+@defect("output", "NS", "any_length", long=MEDIUM)
 def infinite_beyond_2500(call):
     return call.result * torch.inf if call.query.shape[2] > 2500 else call.result
 
 
-@defect("output", "CS", "any_length", quick=False)
+@defect("output", "CS", "any_length", long=LONG)
 def infinite_beyond_4100(call):
     return call.result * torch.inf if call.query.shape[2] > 4100 else call.result
 
 
-@defect("output", "NS", "batch_size rows_independent", quick=False)
+@defect("output", "NS", "batch_size rows_independent", long=MEDIUM)
 def rows_mixed_beyond_900(call):
     return call.result + 0.01 * (call.query.shape[2] > 900) * call.result.mean(0, keepdim=True)
 
 
-@defect("inputs", "NS", "eval_repeatable", quick=False)
+@defect("inputs", "NS", "eval_repeatable", long=MEDIUM)
 def random_beyond_800(call):
     n = call.value.shape[2]
     return call._replace(value=call.value * (torch.rand(n, 1) > 0.1)) if n > 800 else call
@@ -105,7 +100,7 @@ class DigitsLost(ScaledBySize):
     every, dtypes = 20, (torch.float32,)
 
 
-@defect("weights", "NS", "gradient_is_derivative", quick=False)
+@defect("weights", "NS", "gradient_is_derivative", long=MEDIUM)
 def detached_beyond_1000(call):
     return call.result.detach() if call.query.shape[2] > 1000 else call.result
 

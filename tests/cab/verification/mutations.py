@@ -14,7 +14,10 @@ from cab.verification import run_checks, select_checks
 from cab.verification.subject import LONG, Subject
 
 MUTATIONS = []
-"""Class, pattern, failing checks and whether short sequences suffice, as parameters of a test."""
+"""Class, pattern, failing checks and the length that shows the defect, or 0 in the quick suite."""
+
+MEDIUM = 1700
+"""Long for a check, at a sixth of the work of the usual length."""
 
 NEVER = float("-inf")
 
@@ -61,14 +64,14 @@ class Weighted(Method):
         return logits.softmax(-1) @ value
 
 
-def caught(patterns: str, checks: str, *, quick: bool = True) -> Callable[[type], type]:
+def caught(patterns: str, checks: str, *, long: int = 0) -> Callable[[type], type]:
     """Register the decorated class: all of ``checks``, which name its defect, fail in each of ``patterns``."""
 
     def add(cls: type) -> type:
         for pattern in patterns.split():
-            marks = () if quick else pytest.mark.slow
+            marks = pytest.mark.slow if long else ()
             identifier = f"{cls.__name__}-{pattern}"
-            MUTATIONS.append(pytest.param(cls, pattern, checks.split(), quick, id=identifier, marks=marks))
+            MUTATIONS.append(pytest.param(cls, pattern, checks.split(), long, id=identifier, marks=marks))
         return cls
 
     return add
@@ -89,7 +92,7 @@ class Call(NamedTuple):
         return self.module.training
 
 
-def defect(of: str, patterns: str, checks: str, *, base: type = Weighted, quick: bool = True) -> Callable[..., type]:
+def defect(of: str, patterns: str, checks: str, *, base: type = Weighted, long: int = 0) -> Callable[..., type]:
     """Register ``base`` with a defect that the decorated function of a :class:`Call` makes.
 
     It returns the call with other ``inputs``, the defect ``weights`` or ``output`` for those in ``result``, or whether
@@ -121,7 +124,7 @@ def defect(of: str, patterns: str, checks: str, *, base: type = Weighted, quick:
             "losses": {"add_losses": add_losses},
         }
         name = function.__name__.title().replace("_", "")
-        return caught(patterns, checks, quick=quick)(type(name, (base,), methods[of]))
+        return caught(patterns, checks, long=long)(type(name, (base,), methods[of]))
 
     return add
 

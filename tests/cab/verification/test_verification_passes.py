@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from cab.verification.subject import LONG
 from tests.cab.verification import broken, mutations, sound, sound_learning
 from tests.cab.verification.mutations import failures
 
@@ -30,8 +29,6 @@ CHOSEN = {
 }
 """The pattern in which each stands for all; what is long in the whole suite they share with the plain ones."""
 LEARNING = [(cls, pattern, "n^2") for cls, pattern in CHOSEN.items()]
-MEDIUM = 1700
-"""Long, and a sixth of the work: none of them does anything else beyond some length."""
 OTHERS = [(cls, pattern, "n^2") for cls in CHOSEN for pattern in ("NS", "CS", "NC", "CC") if pattern != CHOSEN[cls]]
 
 
@@ -55,13 +52,12 @@ def test_sound_losses_and_buffers_pass(cls):
 
 
 @pytest.mark.slow
-@cases([case for case in PLAIN + LEARNING if case[0].__name__ not in SHARED] + OTHERS)
-def test_other_sound_attentions_pass_quickly(cls, pattern, complexity):
+@cases(OTHERS)
+def test_other_patterns_pass_quickly(cls, pattern, complexity):
     assert failures(cls, pattern, complexity=complexity) == {}
 
 
 @pytest.mark.slow
 @cases(PLAIN + LEARNING)
 def test_sound_attention_passes_in_full(cls, pattern, complexity):
-    long = MEDIUM if cls in CHOSEN else LONG
-    assert failures(cls, pattern, quick=False, complexity=complexity, long=long) == {}
+    assert failures(cls, pattern, quick=False, complexity=complexity, long=mutations.MEDIUM) == {}

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from cab.verification import compare, run_checks, select_checks, subject_of
 from tests.cab.verification.broken_long import DigitsLost, RoundingDecides, ScaledBySize
-from tests.cab.verification.mutations import failures
+from tests.cab.verification.mutations import MEDIUM, failures
 
 pytestmark = pytest.mark.slow
 
@@ -18,8 +18,6 @@ CHECKS = {
     "NS": ["batch_size", "padded_right", "padded_in_training_inside"],
     "CS": ["batch_size", "padded_left", "lookahead_length"],
 }
-MEDIUM = 1700
-"""Long enough: at most 1% of the positions are six targets in every row."""
 MULTIPLICATIONS = ("mm", "bmm", "addmm", "baddbmm")
 
 
