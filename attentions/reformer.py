@@ -168,8 +168,8 @@ class Chunks(NamedTuple):
     def of(cls, buckets: Tensor, count: Tensor, size: int) -> Chunks:
         """Sort and cut sequences with ``buckets`` [R, G, N], of which ``count`` [G] tokens are not padding."""
         order = buckets.argsort(dim=-1, stable=True)
-        place = torch.arange(order.shape[-1], device=order.device)
-        slot = torch.empty_like(order).scatter_(-1, order, place.expand_as(order))
+        position = torch.arange(order.shape[-1], device=order.device)
+        slot = torch.empty_like(order).scatter_(-1, order, position.expand_as(order))
         tokens = F.pad(order, (0, -order.shape[-1] % size)).unflatten(-1, (-1, size))
         slots = torch.arange(tokens.shape[2] * size, device=order.device).view(-1, size)
         last = (count - 1).clamp(min=0) // size

@@ -308,9 +308,9 @@ class _Pairs(NamedTuple):
             if begin < end:
                 number = self.number[begin:end]
                 offsets = number.cumsum(0) - number
-                place = torch.arange(int(number.sum()), device=ends.device)
-                place += (self.start[begin:end] - offsets).repeat_interleave(number)
-                yield self.query[begin:end], self.keys[place], offsets
+                index = torch.arange(int(number.sum()), device=ends.device)
+                index += (self.start[begin:end] - offsets).repeat_interleave(number)
+                yield self.query[begin:end], self.keys[index], offsets
 
 
 def _all_pairs(read: Tensor, write: Tensor, left: Tensor, right: Tensor, x: Tensor, num_buckets: int) -> Tensor:

@@ -58,8 +58,8 @@ class BucketedAttention(Attention):
 
     def is_alone(self, buckets: Tensor) -> Tensor:
         """Return the mask of tokens without any other visible token, [B, H, N]."""
-        places = positions_in_buckets(buckets)
-        alone = places == 0 if self.bucket_window.left else torch.ones_like(places, dtype=torch.bool)
+        positions = positions_in_buckets(buckets)
+        alone = positions == 0 if self.bucket_window.left else torch.ones_like(positions, dtype=torch.bool)
         if self.bucket_window.right:
             alone = alone & (positions_in_buckets(buckets.flip(-1)).flip(-1) == 0)
         return alone.all(dim=0)
@@ -91,11 +91,13 @@ class BucketedAttention(Attention):
         state = append_tokens(state, padding.key, key=key, value=value, bucket=bucket)
         hidden, count = state["hidden"][:, None], query.shape[2]
         buckets = state["bucket"].movedim(3, 0).masked_fill(hidden, self.num_buckets)
-        places, first = positions_in_buckets(buckets), hidden.shape[2] - count
+        positions, start = positions_in_buckets(buckets), hidden.shape[2] - count
         outputs = []
         for begin in range(0, count, QUERIES_AT_ONCE):
-            piece = slice(first + begin, min(first + begin + QUERIES_AT_ONCE, hidden.shape[2]))
-            seen = shared_rounds(buckets[..., piece], places[..., piece], (buckets, places), self.bucket_window) > 0
+            piece = slice(start + begin, min(start + begin + QUERIES_AT_ONCE, hidden.shape[2]))
+            seen = (
+                shared_rounds(buckets[..., piece], positions[..., piece], (buckets, positions), self.bucket_window) > 0
+            )
             itself = torch.arange(hidden.shape[2], device=query.device)
             logits = query[:, :, begin : begin + QUERIES_AT_ONCE] @ state["key"].mT * self.scale
             weights = self.weigh(logits, seen, itself[piece, None] == itself)

@@ -60,20 +60,20 @@ def positions_in_buckets(buckets: Tensor) -> Tensor:
     """Return the number of preceding tokens of the same bucket, [..., N]."""
     order = buckets.argsort(dim=-1, stable=True)
     slot = torch.arange(buckets.shape[-1], device=buckets.device).expand_as(order)
-    place = slot - _starts(buckets.gather(-1, order))
-    return torch.empty_like(order).scatter_(-1, order, place)
+    position = slot - _starts(buckets.gather(-1, order))
+    return torch.empty_like(order).scatter_(-1, order, position)
 
 
-def shared_rounds(buckets: Tensor, places: Tensor, keys: tuple[Tensor, Tensor], window: BucketWindow) -> Tensor:
+def shared_rounds(buckets: Tensor, positions: Tensor, keys: tuple[Tensor, Tensor], window: BucketWindow) -> Tensor:
     """Return the number of rounds in which queries see keys, [..., T, S].
 
     Args:
-        buckets, places: of the queries, [R, ..., T].
+        buckets, positions: of the queries, [R, ..., T].
         keys: the same of the keys, [R, ..., S].
         window: what a token sees of its bucket.
     """
     same = buckets.unsqueeze(-1) == keys[0].unsqueeze(-2)
-    return (same & window.is_visible(places.unsqueeze(-1) - keys[1].unsqueeze(-2))).sum(dim=0)
+    return (same & window.is_visible(positions.unsqueeze(-1) - keys[1].unsqueeze(-2))).sum(dim=0)
 
 
 def _starts(ordered: Tensor) -> Tensor:
@@ -91,13 +91,13 @@ class _Round:
         self.order, self.window = order[number].flatten(0, 1), window
         slots = torch.arange(order.shape[-1], device=order.device)
         self.slot = torch.empty_like(self.order).scatter_(1, self.order, slots.expand_as(self.order))
-        # Twice the place in each round's sorted row, buckets set apart: keys in the window are so by number alone.
+        # Twice the position in each round's sorted row, buckets set apart: keys in the window are so by number alone.
         gap = max(window.left, window.right) + 1
-        places = []
+        positions = []
         for bucket, taken in zip(buckets.flatten(1, 2), order.flatten(1, 2), strict=True):
-            place = torch.empty_like(taken).scatter_(1, taken, slots.expand_as(taken)) + bucket * gap
-            places.append((2 * place).to(torch.int32).gather(1, self.order))
-        self.own, self.others = places[number], places[:number] + places[number + 1 :]
+            position = torch.empty_like(taken).scatter_(1, taken, slots.expand_as(taken)) + bucket * gap
+            positions.append((2 * position).to(torch.int32).gather(1, self.order))
+        self.positions, self.other_rounds = positions[number], positions[:number] + positions[number + 1 :]
         self.starts = _starts(buckets[number].flatten(0, 1).gather(1, self.order))
 
     def sort(self, x: Tensor) -> Tensor:
@@ -121,20 +121,20 @@ class _Round:
     def logits(self, query: Tensor, key: Tensor, queries: slice, keys: slice) -> Tensor:
         """[G, queries, keys], less the logarithm of the rounds that a pair meets in; hidden where not in this one."""
         logits = torch.bmm(upcast(query), upcast(key).mT)
-        seen = self._meets(self.own, queries, keys)
+        seen = self._in_window(self.positions, queries, keys)
         if not self.window.itself:
             slots = torch.arange(self.order.shape[1], device=key.device)
             seen &= slots[queries, None] != slots[keys]
-        if self.others:
+        if self.other_rounds:
             count = torch.ones_like(logits)
-            for places in self.others:
-                count += self._meets(places, queries, keys)
+            for positions in self.other_rounds:
+                count += self._in_window(positions, queries, keys)
             logits -= count.log_()
         return logits.masked_fill_(seen.logical_not_(), mask_value(logits.dtype))
 
-    def _meets(self, places: Tensor, queries: slice, keys: slice) -> Tensor:
+    def _in_window(self, positions: Tensor, queries: slice, keys: slice) -> Tensor:
         left, right, _ = self.window
-        distance = (places[:, queries] - (left - right)).unsqueeze(2) - places[:, keys].unsqueeze(1)
+        distance = (positions[:, queries] - (left - right)).unsqueeze(2) - positions[:, keys].unsqueeze(1)
         return distance.abs_() <= left + right
 
     def dropout_factor(self, queries: slice, keys: slice, dropout: float, seed: Tensor | None) -> Tensor | None:

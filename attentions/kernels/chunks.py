@@ -130,8 +130,8 @@ def by_length(function: Callable[..., Tensor], heads: Sequence[Tensor], mask: Te
     outputs, rows = [], []
     for length in counts.unique().tolist():
         of_length = (counts == length).nonzero()[:, 0]
-        found = [x[of_length][..., :length, :] for x in heads]
-        output = function(*found) if length else found[0]
+        rows_of_length = [x[of_length][..., :length, :] for x in heads]
+        output = function(*rows_of_length) if length else rows_of_length[0]
         outputs.append(F.pad(output, (0, 0, 0, full - length)))
         rows.append(of_length)
     return torch.cat(outputs)[torch.cat(rows).argsort()]

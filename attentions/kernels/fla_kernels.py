@@ -84,9 +84,9 @@ def _call(path: str, factors: dict[str, Tensor], decays: dict[str, Tensor], stat
     module, _, name = path.rpartition(".")
     function = getattr(import_module(f"fla.ops.{module}"), name)
     shape = factors["v"].shape[:3]
-    given = {name: x.to(FACTORS) for name, x in factors.items()}
-    given |= {name: x.clamp(min=FORGOTTEN) for name, x in decays.items()}
-    first = {name: x.expand(*shape, *x.shape[3:]).transpose(1, 2) for name, x in given.items()}
+    inputs = {name: x.to(FACTORS) for name, x in factors.items()}
+    inputs |= {name: x.clamp(min=FORGOTTEN) for name, x in decays.items()}
+    inputs = {name: x.expand(*shape, *x.shape[3:]).transpose(1, 2) for name, x in inputs.items()}
     with record_function(LABEL):
-        output, state = function(**first, scale=1.0, initial_state=state, output_final_state=True)
+        output, state = function(**inputs, scale=1.0, initial_state=state, output_final_state=True)
     return output.transpose(1, 2).to(state.dtype), state

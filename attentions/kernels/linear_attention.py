@@ -94,8 +94,8 @@ class Taylor:
         width = int((2 * features.shape[-1]) ** 0.5) - 1
         sizes = [1, width, *range(width, 0, -1)]
         x = features[..., 1 : width + 1]
-        _, own, squared, *pairs = grad.split(sizes, dim=-1)
-        result = own.addcmul(squared, x, value=2**0.5)
+        _, linear, squared, *pairs = grad.split(sizes, dim=-1)
+        result = linear.addcmul(squared, x, value=2**0.5)
         for apart, pair in enumerate(pairs, start=1):
             result[..., : width - apart].addcmul_(pair, x[..., apart:])
             result[..., apart:].addcmul_(pair, x[..., : width - apart])

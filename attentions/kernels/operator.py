@@ -42,30 +42,27 @@ def differentiable_operator(
         keeps: indices of the outputs that ``backward`` reads.
     """
     names = list(inspect.signature(forward).parameters)
-    places = [names.index(wanted) for wanted in gradients]
+    differentiable = [names.index(argument) for argument in gradients]
     call = torch.library.custom_op(f"cab::{name}", forward, mutates_args=())
     derive = torch.library.custom_op(f"cab::{name}_backward", backward, mutates_args=())
     num_grads = len(inspect.signature(backward).parameters) - len(names) - len(keeps)
 
     def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         outputs = output if isinstance(output, tuple) else (output,)
-        ctx.tensors = [place for place, x in enumerate(inputs) if isinstance(x, Tensor)]
-        ctx.others = [None if isinstance(x, Tensor) else x for x in inputs]
-        ctx.save_for_backward(*(inputs[place] for place in ctx.tensors), *(outputs[number] for number in keeps))
+        ctx.constants = [... if isinstance(x, Tensor) else x for x in inputs]
+        tensors = (x for x in inputs if isinstance(x, Tensor))
+        ctx.save_for_backward(*tensors, *(outputs[number] for number in keeps))
 
     def differentiate(derive: Callable[..., list[Tensor]], ctx: Any, *output_gradients: Tensor) -> tuple[Any, ...]:
-        inputs, saved, count = list(ctx.others), ctx.saved_tensors, len(ctx.tensors)
-        for place, tensor in zip(ctx.tensors, saved[:count], strict=True):
-            inputs[place] = tensor
-        found = iter(derive(*output_gradients, *inputs, *saved[count:]))
-        given: list[Tensor | None] = [None] * len(inputs)
-        for place in places:
-            given[place] = None if inputs[place] is None else next(found)
-        return tuple(given)
+        saved = iter(ctx.saved_tensors)
+        inputs = [next(saved) if x is ... else x for x in ctx.constants]
+        results = iter(derive(*output_gradients, *inputs, *saved))
+        by_input = {index: next(results) for index in differentiable if inputs[index] is not None}
+        return tuple(by_input.get(index) for index in range(len(inputs)))
 
     def gradient_shapes(*arguments: Any) -> list[Tensor]:
         inputs = arguments[num_grads:]
-        return [torch.empty_like(inputs[place]) for place in places if inputs[place] is not None]
+        return [torch.empty_like(inputs[index]) for index in differentiable if inputs[index] is not None]
 
     call.register_fake(shapes)
     derive.register_fake(gradient_shapes)

@@ -12,13 +12,12 @@ from torch import Tensor
 
 from attentions import efficient
 from attentions.kernels import causal_abc, delta_rule as delta_rules, recurrence as recurrences
-from attentions.kernels.delta_rule import BLOCK, WIDEST, delta_rule, delta_rule_chunked, generalized_delta_rule
-from attentions.kernels.recurrence import gated_linear_recurrence, recurrence
+from attentions.kernels.delta_rule import BLOCK, WIDEST, delta_rule, delta_rule_chunked
+from attentions.kernels.recurrence import gated_linear_recurrence
 from cab import build_attention
 from cab.efficiency.operations import count_operations
 from tests.attentions.agreement import assert_compiles, assert_forms_agree, make, with_output
 from tests.attentions.interpreter import compiled, interpreted, needs_triton
-from tests.attentions.test_recurrence import additive, corrected, removed
 
 pytestmark = needs_triton
 
@@ -116,27 +115,6 @@ def test_the_kernel_is_the_loop(
     for result, inputs in zip(results, cases, strict=True):
         assert all(x.dtype is dtype for x in result)
         assert_near(result, with_gradients(function, upcast(inputs)), error)
-
-
-@pytest.mark.usefixtures("_fused")
-@pytest.mark.parametrize("rule", ["none", "head", "feature", "delta", "gated delta", "generalized"])
-@pytest.mark.parametrize(("length", "keys", "values"), [(2, 4, 2), (BLOCK + 1, 8, 17), (2 * BLOCK + 5, 21, 6)])
-def test_a_rule_is_its_steps(rule: str, length: int, keys: int, values: int) -> None:
-    """Float32, outputs and every gradient."""
-    query, key, value = (torch.randn(2, 3, length, width) for width in (keys, keys, values))
-    by_head, by_feature, state = -torch.rand(2, 3, length), -torch.rand(2, 3, length, keys), torch.randn(keys, values)
-    state = state.expand(2, 3, -1, -1)
-    unit = key / key.norm(dim=-1, keepdim=True)
-    erasure = unit * torch.rand_like(unit)
-    function, steps, inputs = {
-        "none": (recurrence, additive, [query, key, value, None, state]),
-        "head": (recurrence, additive, [query, key, value, by_head, state]),
-        "feature": (recurrence, additive, [query, key, value, by_feature, state]),
-        "delta": (delta_rule, corrected, [query, unit, value, -by_head, None, state]),
-        "gated delta": (delta_rule, corrected, [query, unit, value, -by_head, by_head, state]),
-        "generalized": (generalized_delta_rule, removed, [query, key, value, unit, erasure, by_feature, state]),
-    }[rule]
-    assert_near(with_gradients(function, inputs), with_gradients(steps, upcast(inputs)), 1e-5)
 
 
 def test_states_too_wide_for_the_kernel_go_a_step_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
