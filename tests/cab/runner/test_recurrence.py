@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import shlex
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +15,7 @@ import torch
 
 from cab import UserError
 from cab.backbone_protocols import RecurrentLM
-from cab.config.compose import check_overrides, compose
+from cab.config.compose import compose
 from cab.records.record import Record
 from cab.runner.cell import Cell
 from cab.runner.processes import Processes
@@ -26,7 +25,6 @@ from engines.torch.loop import make_order
 from engines.torch.recurrent_memory import RecurrentMemory
 from tasks.lm.task import LM
 from tests.cab.runner.troubled import trained
-from tests.documents import ROOT, commands_of
 from tests.tasks.lm.test_lm import write_books
 
 CELL = ["task=lm", "dataset=pg19", "backbone=gpt2", "pattern=CS", "preset=smoke", "device=cpu"]
@@ -43,14 +41,6 @@ RECURRENT = [
     "trainer.validate_every=null",
     "trainer.checkpoint_selection=last",
 ]
-
-
-def test_the_commands_of_its_page_are_cells() -> None:
-    commands = commands_of((ROOT / "docs" / "reference" / "backbones.md").read_text())
-    assert commands
-    for command in commands:
-        overrides = [word for word in shlex.split(command)[2:] if not word.startswith("-")]
-        check_overrides(overrides, sweep="-m" in command.split())
 
 
 def test_the_memory_length_names_the_variant() -> None:
