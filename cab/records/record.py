@@ -172,7 +172,7 @@ class Record(RunMetadata):
         **others: Any,
     ) -> Record:
         """Create the record of a run with a score; ``others`` are the cost and the facts of the engine."""
-        finite = {
+        finite: dict[str, Any] = {
             "baselines": {name: _finite(values) for name, values in baselines.items()},
             "history": [_finite(entry) for entry in history],
         }

@@ -189,13 +189,8 @@ def attend_heads(
 ) -> Tensor:
     """Return outputs [B, T, H, E] of the last T tokens, for queries [B, H, T, E] and keys and values [B, G, M, E].
 
-    Args:
-        attention: the attention, see :func:`bare_attention`.
-        query: queries.
-        key: keys; G divides H.
-        value: values.
-        real: mask [B, M] of keys that are not padding, or None.
-        scaling: factor of query-key products in the model; default: 1 / sqrt(E).
+    G divides H. ``real`` [B, M] is false at padding. ``scaling`` is the model's factor of query-key products, by
+    default 1 / sqrt(E).
     """
     num_heads, num_tokens, head_dim = query.shape[1:]
     factor = 1.0 if scaling is None else scaling * math.sqrt(head_dim)

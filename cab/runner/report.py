@@ -148,12 +148,9 @@ class Report:
     Attributes:
         raises: raise the error of a cell, and count a run without score as a failure; for commands with a single cell.
         expected: total number of cells, to estimate the remaining time.
-        outcomes: outcomes so far.
         left_out: reasons why combinations are skipped.
         failures: one message per failure.
-        started: start time, in seconds of the monotonic clock.
-        began: start time in UTC (ISO 8601).
-        existing: records of earlier runs.
+        started, began: start time, in seconds of the monotonic clock and in UTC (ISO 8601).
     """
 
     raises: bool = False

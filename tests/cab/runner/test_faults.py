@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import pickle
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -244,10 +245,10 @@ def flipped(path: Path, tensor: torch.Tensor) -> bytes:
 
 @pytest.mark.parametrize("kind", ["pickle", "text", "empty", "flipped", "shape", "list", "missing"])
 def test_weights_that_cannot_be_loaded_are_a_user_error(
-    kind: str, troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kind: str, uncut: Record, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    record = trained(troubled())
-    path = tmp_path / record.hash / "weights.pt"
+    results = Path(shutil.copytree(uncut.config["results_dir"], tmp_path / "results"))
+    path = results / uncut.hash / "weights.pt"
     state = torch.load(path, weights_only=True)
     name = max(state, key=lambda name: state[name].numel())
     contents: dict[str, Any] = {
@@ -262,7 +263,7 @@ def test_weights_that_cannot_be_loaded_are_a_user_error(
     content = contents[kind]
     path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
     capsys.readouterr()
-    assert main(["analyze", "dilution", str(tmp_path / f"{record.hash}.json")]) == 2
+    assert main(["analyze", "dilution", str(results / f"{uncut.hash}.json")]) == 2
     said = capsys.readouterr().err
     assert str(path) in said
     assert "force=true" in said

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from cab.cli.main import main
 from cab.records.identity import attention_files, cell_hash, identity_of
 from cab.records.record import Record, with_checksum
 from cab.runner.run import run_cell
+from tests.cab.runner.conftest import troubled_config
 from tests.cab.runner.troubled import trained
 
 Cell = Callable[..., dict[str, Any]]
@@ -31,12 +33,16 @@ class Payload:
         return os.system, (f"touch {self.mark}",)
 
 
+@pytest.fixture(scope="module")
+def genuine(tmp_path_factory: pytest.TempPathFactory) -> Record:
+    return trained(troubled_config(f"results_dir={tmp_path_factory.mktemp('genuine')}"))
+
+
 @pytest.fixture
-def hostile(troubled: Cell, tmp_path: Path) -> Path:
+def hostile(genuine: Record, tmp_path: Path) -> Path:
     """Results of a real cell beside records whose every name and file is made to do harm."""
-    folder = tmp_path / "results"
+    folder = Path(shutil.copytree(genuine.config["results_dir"], tmp_path / "results"))
     mark = tmp_path / "executed"
-    genuine = trained(troubled(f"results_dir={folder}"))
     tag = f"!!python/object/apply:os.system ['touch {mark}']"
     evil = f"${{oc.env:HOME}}/../../{tmp_path}/escaped"
     for number, name in enumerate([tag, evil, "../../escaped", "/tmp/../" + str(tmp_path / "escaped"), "<script>"]):
