@@ -115,8 +115,8 @@ def expand(arguments: Sequence[str]) -> tuple[list[list[str]], list[str]]:
     settings: list[tuple[str, list[str]]] = []
     for override in parse_overrides(list(arguments)):
         if override.key_or_group in GROUPS:
-            names = names_of(override)
-            named[override.key_or_group] = [name_of_file(name) if is_file(name) else name for name in names]
+            listed = names_of(override)
+            named[override.key_or_group] = [name_of_file(name) if is_file(name) else name for name in listed]
         else:
             settings.append((override.key_or_group, _alternatives(override)))
     indexed = {task.name for task in TASKS if task.in_index}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -51,9 +51,9 @@ def find_processes() -> Processes:
     return Processes(rank, count, local_rank)
 
 
-def num_gpu_sharers(environment: Mapping[str, str] = os.environ) -> int:
+def num_gpu_sharers() -> int:
     """Return the number of processes that share the GPU, including this one."""
-    return int(environment.get(SHARED_BY, "1"))
+    return int(os.environ.get(SHARED_BY, "1"))
 
 
 def limit_gpu_memory(device: torch.device) -> None:
