@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Unpack
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +30,7 @@ class VanillaAttention(Attention):
             logit of 0 (Miller 2023); ``learned``, one per head with initial value 0 (OpenAI 2025, gpt-oss).
     """
 
-    softmax_options: ClassVar = {}
+    softmax_options: ClassVar[Mapping[str, Any] | None] = {}
     recent: ClassVar[int] = 64
     """Decoded tokens that are kept apart from the long cache, so that a step does not copy the whole of it."""
 

@@ -124,16 +124,16 @@ def blocks(
 
 def _in_chunks(block: Block, chunks: Chunks, offset: int, num_slots: int, like: Tensor) -> Block:
     """Restrict a block to the keys and slots that its chunks see."""
-    assert isinstance(block.queries, slice)
-    assert isinstance(block.keys, slice)
-    (window, size, rank, before), device = chunks, like.device
-    i = torch.arange(block.queries.start, block.queries.stop, device=device).unsqueeze(1)
-    seen = before + (block.queries.stop - 1) // size * rank
+    (window, size, rank, before), device, queries, keys = chunks, like.device, block.queries, block.keys
+    assert isinstance(queries, slice)
+    assert isinstance(keys, slice)
+    i = torch.arange(queries.start, queries.stop, device=device).unsqueeze(1)
+    seen = before + (queries.stop - 1) // size * rank
     if size > window:
-        j = torch.arange(block.keys.start, block.keys.stop, device=device) - offset
+        j = torch.arange(keys.start, keys.stop, device=device) - offset
         mask = _hidden((i - j >= window) & (j < i // size * size), like.dtype)
         block = block._replace(mask=mask if block.mask is None else block.mask + mask)
-    if block.queries.start // size == (block.queries.stop - 1) // size:
+    if queries.start // size == (queries.stop - 1) // size:
         return block._replace(slots=slice(seen))
     finished, slot = before + i // size * rank, torch.arange(seen, device=device)
     slot_mask, slot_columns = _hidden(slot >= finished, like.dtype), (slot - finished) % num_slots
@@ -194,9 +194,10 @@ def by_blocks(
     per_head = slot_biases, slot_embeddings, *(distances or (None, None, None))
     per_group = (None if x is None else x.to(query.dtype).repeat(batch, *[1] * (x.dim() - 1)) for x in per_head)
     num_slots = 0 if slot_key is None else slot_key.shape[2]
-    masks = (None if x is None else _hidden(x, dtype) for x in (key_padding_mask, slot_padding))
+    key_mask, slot_mask = (None if x is None else _hidden(x, dtype) for x in (key_padding_mask, slot_padding))
     of_blocks = functools.partial(blocks, query, key.shape[2], num_slots, window, chunks, distances is not None)
-    return over_blocks(Plan(of_blocks, *masks, dropout), Inputs(query, key, value, slot_key, slot_value, *per_group))
+    plan = Plan(of_blocks, key_mask, slot_mask, dropout)
+    return over_blocks(plan, Inputs(query, key, value, slot_key, slot_value, *per_group))
 
 
 # --- FlexAttention on CUDA ------------------------------------------------------------
