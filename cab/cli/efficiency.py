@@ -136,7 +136,7 @@ def _plan(args: argparse.Namespace) -> Plan:
     from cab.efficiency.network import LENGTHS, SIZES
     from cab.efficiency.setting import Setting, appendix_g
     from cab.efficiency.subjects import select_attentions
-    from cab.efficiency.third_party import CHECKOUT, find_implementations
+    from cab.efficiency.third_party import CHECKOUT, ThirdPartySubject, find_implementations
     from cab.patterns import Pattern
 
     is_lra = args.protocol == "lra"
@@ -148,7 +148,8 @@ def _plan(args: argparse.Namespace) -> Plan:
     setting = Setting(**sizes, device=device, dtype=args.dtype, packed=args.packed or "", time_limit=args.time_limit)
     patterns = list(dict.fromkeys(Pattern.parse(text) for text in args.pattern))
     attentions = select_attentions(args.attentions, patterns)
-    others, notes = [], []
+    others: list[ThirdPartySubject] = []
+    notes: list[str] = []
     if args.third_party is not None:
         others, notes = find_implementations(attentions, Path(args.third_party or CHECKOUT))
     for note in notes:

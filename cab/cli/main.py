@@ -131,7 +131,7 @@ def _dispatch(argv: list[str]) -> int:
     if name == "run":  # its arguments are Hydra's overrides
         return module.run(arguments)
     parser = argparse.ArgumentParser(prog=f"cab {name}", description=COMMANDS[name])
-    _, _, parser.epilog = module.__doc__.partition("\n\n")
+    _, _, parser.epilog = (module.__doc__ or "").partition("\n\n")
     if parser.epilog:
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
     module.add_arguments(parser)

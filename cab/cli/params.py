@@ -19,7 +19,7 @@ def run(args: argparse.Namespace) -> int:
     from cab.paper.parameters import count_parameters
 
     lines = [*rows("parameters.csv"), *rows("parameters_transnormer.csv")]
-    published = {tuple(line[name] for name in HEADER[:3]): float(line["params_millions"]) for line in lines}
+    published = {(x["pattern"], x["backbone"], x["attention"]): float(x["params_millions"]) for x in lines}
     counts = count_parameters(published)
     if args.csv:
         print_rows([HEADER, *([*cell, count] for cell, count in counts.items())], as_csv=True)

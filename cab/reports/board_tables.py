@@ -51,12 +51,13 @@ BOARD_LEGEND = (
 
 def board_table(board: SuiteBoard) -> Table:
     """Return the table of the page: one row per attention, in the order of the board; own rows are pinned."""
+    tags: Any = [_tags(row, board.patterns) for row in board.table.to_dict("records")]
     rows = board.table.assign(
         sign=board.table["verified"].map({"no": UNVERIFIED_MARK}).fillna(""),
         href=board.table["attention"].str.removesuffix(TUNED).map(card_link),
         detail=board.table["own"].map({True: "yours", False: ""}),
         body=board.table["own"].map({True: PINNED, False: SORTED}),
-        tags=[_tags(row, board.patterns) for row in board.table.to_dict("records")],  # type: ignore[arg-type]
+        tags=tags,
     )
     caption = "K: share of softmax attention's gain over no attention that is retained, in percent"
     legend = [BOARD_LEGEND, ONE_SEED_LEGEND, *([LEGEND] if rows["sign"].any() else [])]

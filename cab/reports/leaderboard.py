@@ -171,8 +171,9 @@ def _index_columns(scores: pd.DataFrame) -> pd.DataFrame:
     """Return index, low and high of the average, then ``TASK.index|low|high`` per task, with ROW as index."""
     wide = scores.pivot(index=ROW, columns="task", values=["index", "low", "high"])
     tasks = dict.fromkeys([AVERAGE, *scores["task"]])
-    wide = wide.reindex(columns=[(bound, task) for task in tasks for bound in ("index", "low", "high")])
-    return wide.set_axis([bound if task == AVERAGE else f"{task}.{bound}" for bound, task in wide.columns], axis=1)
+    columns = [(bound, task) for task in tasks for bound in ("index", "low", "high")]
+    names = [bound if task == AVERAGE else f"{task}.{bound}" for bound, task in columns]
+    return wide.reindex(columns=columns).set_axis(names, axis="columns")
 
 
 def _total_cost(costs: pd.DataFrame) -> pd.DataFrame:

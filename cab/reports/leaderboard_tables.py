@@ -66,13 +66,16 @@ def index_table(board: Board, pattern: str) -> Table:
         shown = [task for task in shown if has_index[task].any()]
         rows = rows.sort_values(_prefix(shown[0]) + "index", ascending=False, kind="stable")
     columns = [_index_column(board, task, "descending" if task == shown[0] else "") for task in shown]
-    for cost in COSTS:
-        columns.append(Column(COST_LABELS[cost], lambda row, cost=cost: cost_cell(cost, row[cost]), "lower"))
+    columns += [_cost_column(cost) for cost in COSTS]
     columns.append(number_column("seeds", "seeds", 0, hint="smallest number of any cell"))
     columns.append(
         Column("revision", lambda row: Cell(" ".join(name[:10] for name in row["revision"].split()) or MISSING))
     )
     return _table(board, pattern, rows, columns, "compositional index", "index")
+
+
+def _cost_column(cost: str) -> Column:
+    return Column(COST_LABELS[cost], lambda row: cost_cell(cost, row[cost]), "lower")
 
 
 def metrics_table(board: Board, pattern: str) -> Table:

@@ -78,16 +78,6 @@ class Block:
 
 
 @dataclass
-class Tab:
-    """A tab of a section."""
-
-    id: str
-    label: str
-    hint: str
-    blocks: list[Block]
-
-
-@dataclass
 class Section:
     """A section of the page, with tabs or with blocks; ``badge`` is a warning next to its heading."""
 
@@ -95,8 +85,8 @@ class Section:
     heading: str
     summary: str = ""
     badge: str = ""
-    tabs: list[Tab] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
+    tabs: list[Section] = field(default_factory=list)
 
     @property
     def all_blocks(self) -> list[Block]:
@@ -110,13 +100,13 @@ def board_section(board: Board) -> Section:
     tabs = [_pattern_tab(board, pattern) for pattern in board.patterns]
     blocks = [*_pattern_correlation(board), *_benefit(board)]
     if blocks:
-        tabs.append(Tab(element_id(board.key, "patterns"), "Compare", "across patterns", blocks))
+        tabs.append(Section(element_id(board.key, "patterns"), "Compare", "across patterns", blocks=blocks))
     data = f"Data set{'s' * (len(board.datasets) != 1)}: {', '.join(board.datasets)}.{about}"
     text = " ".join([data, *(f"{line}." for line in board.excluded)])
-    return Section(element_id("preset", board.key), board.heading, text, badge, tabs)
+    return Section(element_id("preset", board.key), board.heading, text, badge, tabs=tabs)
 
 
-def _pattern_tab(board: Board, pattern: str) -> Tab:
+def _pattern_tab(board: Board, pattern: str) -> Section:
     tab = element_id(board.key, pattern)
     name, meaning = PATTERNS.get(pattern, ("", "unknown pattern"))
     heading = f"Compositional index, {pattern}: {meaning}"
@@ -126,7 +116,7 @@ def _pattern_tab(board: Board, pattern: str) -> Tab:
         *_task_correlation(board, pattern, tab),
         *_extrapolation(board, pattern, tab),
     ]
-    return Tab(tab, pattern, name, blocks)
+    return Section(tab, pattern, name, blocks=blocks)
 
 
 def _index_pictures(board: Board, pattern: str) -> list[Picture]:
@@ -156,25 +146,29 @@ def _task_correlation(board: Board, pattern: str, tab: str) -> Iterator[Block]:
     tasks = board.tasks(pattern)
     if len(tasks) > 1:
         pairs = task_correlation(board.scores.table)
-        pairs = pairs[pairs["pattern"] == pattern]
         caption = f"{board.heading}, pattern {pattern}: Pearson correlation of the index between tasks"
-        figure = figures.correlation_figure(pairs, order=tasks, title="Correlation between tasks")
-        table = correlation_table(pairs, table_id=f"{tab}-tasks", caption=caption)
         text = "Agreement of scores between tasks. Few shared attentions give wide intervals."
-        picture = Picture(figure, caption, f"figure4-{board.key}-{pattern}")
-        yield Block("Correlation between tasks", text, [picture], [table])
+        names = ("tasks", f"{tab}-tasks", f"figure4-{board.key}-{pattern}")
+        yield _correlation(pairs[pairs["pattern"] == pattern], tasks, caption, text, *names)
 
 
 def _pattern_correlation(board: Board) -> Iterator[Block]:
     if len(board.patterns) > 1:
-        scores, order = board.scores.table, [*board.patterns, LRA]
+        scores = board.scores.table
         pairs = pd.concat([pattern_correlation(scores), benchmark_correlation(scores)], ignore_index=True)
         caption = f"{board.heading}: Pearson correlation of the average index between patterns, and with LRA accuracy"
-        figure = figures.correlation_figure(pairs, order=order, title="Correlation between patterns")
-        table = correlation_table(pairs, table_id=element_id(board.key, "pattern-correlation"), caption=caption)
         text = "Agreement of scores between patterns, and with published accuracies on Long Range Arena."
-        picture = Picture(figure, caption, f"figure3a-{board.key}")
-        yield Block("Correlation between patterns", text, [picture], [table])
+        names = ("patterns", element_id(board.key, "pattern-correlation"), f"figure3a-{board.key}")
+        yield _correlation(pairs, [*board.patterns, LRA], caption, text, *names)
+
+
+def _correlation(
+    pairs: pd.DataFrame, order: Sequence[str], caption: str, text: str, kind: str, table_id: str, file: str
+) -> Block:
+    title = f"Correlation between {kind}"
+    figure = figures.correlation_figure(pairs, order=order, title=title)
+    table = correlation_table(pairs, table_id=table_id, caption=caption)
+    return Block(title, text, [Picture(figure, caption, file)], [table])
 
 
 def _benefit(board: Board) -> Iterator[Block]:

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -266,14 +267,12 @@ def efficiency_table(lengths: pd.DataFrame, *, table_id: str, caption: str) -> T
     wide.columns = [" ".join(names) for names in wide.columns]
     columns = []
     for resource in lengths["resource"].unique():
-        columns += [
-            Column(f"efficiency length ({resource})", lambda row, of=resource: _length_cell(row, of), "lower"),
-            number_column("R²", f"r2 {resource}", reason="no fit", hint="of the fitted curve"),
-        ]
+        columns.append(Column(f"efficiency length ({resource})", partial(_length_cell, resource), "lower"))
+        columns.append(number_column("R²", f"r2 {resource}", reason="no fit", hint="of the fitted curve"))
     return frame_table(wide.reset_index(), columns, table_id=table_id, caption=caption)
 
 
-def _length_cell(row: Fields, resource: str) -> Cell:
+def _length_cell(resource: str, row: Fields) -> Cell:
     length, low, high = (row[f"{name} {resource}"] for name in ("length", "low", "high"))
     if length in (0, math.inf):
         return Cell("never", NEVER) if length else Cell("always", 0)
