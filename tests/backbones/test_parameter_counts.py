@@ -15,7 +15,14 @@ CELLS = {
 }
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=" ".join)
+NETWORKS = list({cell[:2]: cell for cell in reversed(CELLS)}.values())
+"""One cell per pattern and network; the others are slow tests."""
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [pytest.param(cell, marks=[] if cell in NETWORKS else pytest.mark.slow, id=" ".join(cell)) for cell in CELLS],
+)
 def test_counts(cell: tuple[str, str, str]) -> None:
     assert count_parameters([cell]) == {cell: CELLS[cell]}
 
