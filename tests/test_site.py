@@ -12,15 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
 
 from cab.config.compose import check_overrides
 from scripts import docs_pages
 from tests.documents import ROOT, commands_of, run
 
 if TYPE_CHECKING:
+    from nbformat import NotebookNode
     from selenium import webdriver
 
 DOCS = ROOT / "docs"
@@ -170,7 +169,7 @@ def test_the_program_of_the_python_page_runs(tmp_path: Path) -> None:
     assert process.returncode == 0, process.stderr
 
 
-def shown_checks(cell: nbformat.NotebookNode) -> list[str]:
+def shown_checks(cell: NotebookNode) -> list[str]:
     """What `cab verify` printed in a cell: the same at every time."""
     if "cab verify" not in cell.source:
         return []
@@ -180,6 +179,9 @@ def shown_checks(cell: nbformat.NotebookNode) -> list[str]:
 @pytest.mark.slow
 def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All cells, with fewer training steps."""
+    import nbformat
+    from nbclient import NotebookClient
+
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     notebook = nbformat.read(NOTEBOOK, as_version=4)
