@@ -12,9 +12,9 @@ from tests.attentions.fuzz import Call, check_call, check_calls, draw_call
 
 
 def test_random_calls_agree_with_the_readable_form() -> None:
-    findings = list(check_calls(0, range(48)))
+    findings = list(check_calls(0, range(24)))
     assert [finding for finding in findings if not finding.passed] == []
-    assert sum(finding.error is not None for finding in findings) > 40
+    assert sum(finding.error is not None for finding in findings) > 20
 
 
 def test_calls_are_drawn_from_the_seed_and_the_number_alone() -> None:
