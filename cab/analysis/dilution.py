@@ -57,18 +57,15 @@ def dilution(subject: Subject, *, rows: int = 4) -> list[Curve]:
 
 def layer_inputs(subject: Subject, rows: int) -> list[list[Tensor]]:
     """Return the inputs [n, D] of each attention layer under test, without padding, while computing the task's loss."""
-    seen: list[list[Tensor]] = []
-    hooks = []
-    for _, layer in subject.attention_layers():
-        kept: list[Tensor] = []
-        seen.append(kept)
+    layers = [layer for _, layer in subject.attention_layers()]
+    inputs: dict[object, list[Tensor]] = {layer: [] for layer in layers}
 
-        def keep(_layer: object, args: tuple[Tensor, ...], kwargs: dict[str, Tensor | None], kept=kept) -> None:  # type: ignore[no-untyped-def]
-            mask = kwargs.get("query_padding_mask")
-            inputs = [x if mask is None else x[~mask[row]] for row, x in enumerate(args[0])]
-            kept.extend(x.detach() for x in inputs if len(x))
+    def keep(layer: object, args: tuple[Tensor, ...], kwargs: dict[str, Tensor | None]) -> None:
+        mask = kwargs.get("query_padding_mask")
+        sequences = [x if mask is None else x[~mask[row]] for row, x in enumerate(args[0])]
+        inputs[layer] += [x.detach() for x in sequences if len(x)]
 
-        hooks.append(layer.register_forward_pre_hook(keep, with_kwargs=True))
+    hooks = [layer.register_forward_pre_hook(keep, with_kwargs=True) for layer in layers]
     subject.network.eval()
     try:
         with torch.no_grad():
@@ -76,7 +73,7 @@ def layer_inputs(subject: Subject, rows: int) -> list[list[Tensor]]:
     finally:
         for hook in hooks:
             hook.remove()
-    return [kept[:rows] for kept in seen]
+    return [inputs[layer][:rows] for layer in layers]
 
 
 def effective_weights(layer: Attention, x: Tensor, generator: torch.Generator) -> Tensor:
