@@ -6,6 +6,7 @@ layout: what differs between them is how they are read.
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 from pathlib import Path
@@ -75,6 +76,18 @@ def is_long(task: str, dataset: str) -> bool:
     )
 
 
+@pytest.fixture
+def _little_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Generators have tests of their own; a training of few steps needs few examples."""
+    few = {"train": 64, "val": 4, "validation": 4, "dev": 16, "test": 4}
+    for counts in ("sum.data.COUNTS", "pcc.task.SYNTHETIC", "sr.task.SYNTHETIC", "glue.tables.SYNTHETIC_COUNTS"):
+        module, _, name = f"tasks.{counts}".rpartition(".")
+        usual = getattr(importlib.import_module(module), name)
+        monkeypatch.setattr(f"tasks.{counts}", {part: few[part] for part in usual})
+    monkeypatch.setattr("tasks.lstf.synthetic.NUM_EPISODES", (64, 8, 8))
+
+
+@pytest.mark.usefixtures("_little_data")
 @pytest.mark.parametrize(
     ("task", "dataset", "backbone", "pattern"),
     [pytest.param(*cell, marks=pytest.mark.slow if is_long(*cell[:2]) else ()) for cell in CELLS],

@@ -25,7 +25,7 @@ from tasks.pcc.synthetic import generate_shape
 from tasks.sr.data import render
 from tasks.sum.synthetic import generate_pair
 from tasks.tts.synthetic import generate_utterance
-from tests.tasks.probe.test_batches import small
+from tests.tasks.probe.test_probe import small
 
 
 def examples(source: Source) -> Any:

@@ -29,7 +29,6 @@ from cab.suite.gain import CellGain, compare, gains_of, suite_gains
 from cab.suite.verdict import gain_rows
 from tests.cab.suite.suite_records import (
     CELLS,
-    made_anchors,
     made_suite as made_suite,
     seeds,
     suite_record,
@@ -88,13 +87,6 @@ def found(*folders: Path) -> dict[tuple[str, str], float]:
         for name, gain in own.items()
         if gain.estimate
     }
-
-
-def test_k_equals_a_recomputation_from_the_files(made_suite: Path) -> None:
-    anchors = {(*key, name): values for key, own in made_anchors().items() for name, values in own.test.items()}
-    expected = recomputed(made_suite, anchors=anchors)
-    assert {("CS", name) for name in ("vanilla", "abc", "linear", "local", "none")} == expected.keys()
-    assert found(made_suite) == pytest.approx(expected, abs=1e-6)
 
 
 def test_k_of_the_bundled_results_equals_a_recomputation() -> None:

@@ -92,8 +92,6 @@ def test_the_report_prints_verdicts(tmp_path: Path, capsys: pytest.CaptureFixtur
     capsys.readouterr()
     assert main(["suite", "report", str(tmp_path)]) == 0
     assert "mine" in capsys.readouterr().out
-    assert main(["score", str(tmp_path)]) == 0
-    assert "1 of 3" in capsys.readouterr().out
 
 
 def test_the_frontier() -> None:

@@ -216,16 +216,11 @@ def test_a_chapter_with_32_names_is_a_block_of_144_tokens() -> None:
     blocks = task.training_set.__getitems__([0, 7, 511])
     assert all(task.corpus.text(block[1:].tolist()).startswith("Kept") for block in blocks)
     assert (task._is_scored(blocks[:, 1:]).sum(dim=1) == 48).all()
+    backbone = Bigram(task.corpus.size)
+    whole = task.token_losses(backbone, blocks)[task._is_scored(blocks[:, 1:])]
+    assert torch.allclose(task.scored_losses(backbone, blocks), whole, atol=1e-6)
     assert task.config_variant == "names 32"
     assert task.baselines()["look_up_144"]["ppl"] == pytest.approx(1.0)
-
-
-def test_losses_at_scored_positions_are_those_of_the_whole_block(generated: LM) -> None:
-    sizes = {"embed_dim": 8, "num_heads": 2, "ffn_dim": 8, "num_layers": 1, "vocab_size": generated.corpus.size}
-    network = build_backbone("gpt2", attention="vanilla", pattern="CS", **sizes).eval()
-    batch = torch.stack([generated.training_set[i] for i in range(3)])
-    whole = generated.token_losses(network, batch)[generated._is_scored(batch[:, 1:])]
-    assert torch.allclose(generated.scored_losses(network, batch), whole, atol=1e-6)
 
 
 def test_a_window_knows_what_was_told_within_it(generated: LM) -> None:

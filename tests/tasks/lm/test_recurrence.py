@@ -93,7 +93,7 @@ def test_a_row_of_a_batch_goes_on_where_it_ended_and_nothing_is_read_twice(micro
     assert [item for draw in order for item in draw.indices] == drawn[28:]
 
 
-@pytest.mark.parametrize("rows", [1, 2, 5])
+@pytest.mark.parametrize("rows", [1, 2])
 def test_books_at_once_are_each_book_from_its_beginning(task: LM, rows: int) -> None:
     at_once = BatchedBooks(BookChunks(task.corpus, "test", LENGTH), rows)
     read: list[list[Tensor]] = []
@@ -130,7 +130,7 @@ def by_hand(task: LM, backbone: GPT2, length: int, remembered: int) -> float:
 def test_perplexity_is_that_of_each_book_alone_whatever_the_batch(task: LM) -> None:
     backbone = network(task)
     scores = []
-    for rows in (1, 2, 7):
+    for rows in (1, 2):
         task.evaluation_batch_size = rows
         scores.append(task.evaluate(backbone, in_order))
     found = scores[0]

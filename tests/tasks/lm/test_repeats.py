@@ -12,7 +12,8 @@ import torch
 from tasks.corpus.blocks import Blocks
 from tasks.corpus.losses import RepeatScores, ends_repeated_bigram
 from tests.tasks.in_order import in_order
-from tests.tasks.lm.test_wikitext import Bigram, ready, write
+from tests.tasks.lm.test_lm import Bigram
+from tests.tasks.lm.test_wikitext import ready, write
 
 
 def marks(block: list[int]) -> list[bool]:
@@ -23,10 +24,6 @@ def marks(block: list[int]) -> list[bool]:
 def test_marks_equal_a_loop_and_rows_are_independent() -> None:
     blocks = torch.randint(0, 5, (7, 30), generator=torch.Generator().manual_seed(1))
     assert ends_repeated_bigram(blocks).tolist() == [marks(block) for block in blocks.tolist()]
-
-
-def test_the_first_occurrence_is_not_repeated() -> None:
-    assert ends_repeated_bigram(torch.tensor([[4, 5, 6, 4, 5, 5, 5]])).tolist() == [[False] * 3 + [True, False, True]]
 
 
 def test_perplexities_of_a_text(tmp_path: Path) -> None:

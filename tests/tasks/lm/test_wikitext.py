@@ -8,15 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
 
-from cab import Backbone, UserError
+from cab import UserError
 from tasks.corpus.blocks import Blocks
 from tasks.corpus.books import wikitext
 from tasks.corpus.tokens import END, NUM_SPECIAL
 from tasks.lm.task import LM
-from tasks.mlm.task import MLM
 from tests.tasks.in_order import in_order
+from tests.tasks.lm.test_lm import Bigram
 
 ARTICLE = " \n = Lobsters = \n \n The <unk> lobster weighs 0 @.@ 7 kg , or more . \n It may live 50 years . \n"
 
@@ -35,15 +34,6 @@ def ready(folder: Path, **options: Any) -> LM:
     task.check()
     task.setup(folder)
     return task
-
-
-class Bigram(Backbone):
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.table = nn.Parameter(torch.randn(size, size, generator=torch.Generator().manual_seed(1)))
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.table[tokens]
 
 
 @pytest.mark.parametrize(
@@ -105,14 +95,6 @@ def test_overlapping_blocks_score_every_token_once(tmp_path: Path, overlap: int)
     assert [token for tokens in new for token in tokens] == stream
     assert all(new)
     assert max(map(len, items)) == 13
-
-
-def test_masked_words(tmp_path: Path) -> None:
-    task = MLM(dataset="wikitext103", tokenizer="words", block_len=32)
-    task.check()
-    task.setup(write(tmp_path))
-    assert task.backbone_options("roberta") == {"vocab_size": task.corpus.size + 1, "max_length": 32}
-    assert len(task.training_set) > 10
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:

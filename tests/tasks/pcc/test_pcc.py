@@ -146,7 +146,7 @@ def ready(folder: Path | None, **options: Any) -> PCC:
 def test_views_points_and_mirrors_are_drawn_in_training_only(tmp_path: Path) -> None:
     task = ready(write_pcn(tmp_path))
     filled, signs = set(), set()
-    for seed in range(60):
+    for seed in range(40):
         torch.manual_seed(seed)
         batch = task.training_set.__getitems__([0, 1])
         assert batch["partial"].shape == (2, 24, 3)

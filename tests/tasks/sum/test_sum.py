@@ -104,25 +104,6 @@ def test_words_are_stemmed_as_published_and_plain_beside() -> None:
     assert scores["rouge1_plain"] == pytest.approx(f_score(2, 7, 6), abs=1e-4)  # the, in
 
 
-def lcs(a: list[str], b: list[str]) -> int:
-    table = [[0] * (len(b) + 1) for _ in range(len(a) + 1)]
-    for i, x in enumerate(a):
-        for j, y in enumerate(b):
-            table[i + 1][j + 1] = table[i][j] + 1 if x == y else max(table[i][j + 1], table[i + 1][j])
-    return table[-1][-1]
-
-
-def test_rouge_of_one_sentence_is_the_longest_common_subsequence() -> None:
-    import random
-
-    rng = random.Random(4)
-    for _ in range(20):
-        a, b = ([rng.choice("abcde") * 2 for _ in range(rng.randrange(4, 12))] for _ in range(2))
-        common = lcs(a, b)
-        expected = f_score(common, len(a), len(b)) if common else 0.0
-        assert rouge([(" ".join(a), " ".join(b))])["rougeL"] == pytest.approx(expected, abs=1e-4)
-
-
 def test_sentences_are_split_by_the_rule() -> None:
     text = 'He said "Stop." Then 3 left! – Why? in vain.\nNew line e.g. here'
     assert split_sentences(text) == ['He said "Stop.', "Then 3 left!", "– Why? in vain.", "New line e.g. here"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tasks.tts.audio import HOP, N_FFT, RATE, features, griffin_lim, mel_filters
-from tasks.tts.distortion import cepstra, distortions, log_mel_power, warped_distance
+from tasks.tts.distortion import cepstra, distortions, log_mel_power
 from tasks.tts.phonemes import ALIGNED, ARPABET, WRITTEN, pronounce, written_tokens
 
 
@@ -54,18 +54,6 @@ def dynamic_time_warping(a: np.ndarray, b: np.ndarray) -> float:
             here = math.sqrt(((a[i] - b[j]) ** 2).mean())
             cost[i + 1, j + 1] = here + min(cost[i, j], cost[i, j + 1], cost[i + 1, j])
     return float(cost[-1, -1])
-
-
-@pytest.mark.parametrize("shape", [(9, 13), (1, 5), (12, 4)])
-def test_the_path_against_a_plain_loop(shape: tuple[int, int]) -> None:
-    rng = np.random.default_rng(3)
-    a, b = (rng.normal(size=(n, 4)) for n in shape)
-    assert warped_distance(a, b) == pytest.approx(dynamic_time_warping(a, b), abs=1e-9)
-
-
-def test_the_path_by_hand() -> None:
-    """One dimension: 0 1 3 and 0 3: the 1 goes with the 0 at cost 1, or with the 3 at cost 2."""
-    assert warped_distance(np.array([[0.0], [1.0], [3.0]]), np.array([[0.0], [3.0]])) == pytest.approx(1.0)
 
 
 def test_cepstra_are_the_cosine_transform() -> None:
