@@ -30,9 +30,6 @@ def trained_bpe(
         vocab_size: number of entries, including special tokens.
         special_tokens: receive the ids 0, 1, ... in this order.
         key: identifies the texts, for example by the checksums of their files.
-
-    Raises:
-        ValueError: ``vocab_size`` is smaller than the number of bytes and special tokens.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -58,11 +55,7 @@ def trained_bpe(
 
 
 def read_bpe(source: str | Path) -> Tokenizer:
-    """Read a tokenizer from tokenizer.json, a folder with it, or a folder with GPT-2's vocab.json and merges.txt.
-
-    Raises:
-        ValueError: there is no such file, or it cannot be read.
-    """
+    """Read a tokenizer from tokenizer.json, a folder with it, or a folder with GPT-2's vocab.json and merges.txt."""
     from tokenizers import ByteLevelBPETokenizer, Tokenizer
 
     path = Path(source)

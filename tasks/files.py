@@ -20,9 +20,6 @@ def find_data(name: str, data_root: Path | None, *files: str, instead: str = "da
         data_root: the folder that contains them.
         files: alternative relative paths.
         instead: setting that needs no files, for the error message.
-
-    Raises:
-        UserError: there is none; the message contains the command that downloads the data set.
     """
     from cab.data.sources import data_set, fetch_hint  # generated data need none
 
@@ -48,9 +45,6 @@ def stream(name: str, splits: Mapping[str, str]) -> tuple[dict[str, Any], dict[s
     Args:
         name: name of the data set, such as ``deepmind/pg19``; it must consist of files, not of a script.
         splits: the Hub's split for each part.
-
-    Raises:
-        ValueError: the data set cannot be reached, does not exist, or has an unsupported format.
     """
     from datasets import load_dataset, load_dataset_builder
 

@@ -36,7 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from cab.scoring import probe_agreement, rank_agreement, read_probes, score
+    from cab.scoring.correlation import probe_agreement, rank_agreement, read_probes
+    from cab.scoring.index import score
 
     results = selected_results(args)
     presets = list(results["preset"].unique())
@@ -67,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 def _correlations(scores: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
-    from cab.scoring import benchmark_correlation, pattern_correlation, task_correlation
+    from cab.scoring.correlation import benchmark_correlation, pattern_correlation, task_correlation
 
     tables = [correlate(scores) for correlate in (pattern_correlation, benchmark_correlation, task_correlation)]
     return pd.concat([table for table in tables if len(table)] or tables[:1], ignore_index=True)

@@ -39,8 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from cab.scoring import efficiency_length, load_costs
-    from cab.scoring.efficiency_length import COLUMNS
+    from cab.scoring.costs import load_costs
+    from cab.scoring.efficiency_length import COLUMNS, efficiency_length
 
     costs = load_costs(args.costs)
     if args.csv:

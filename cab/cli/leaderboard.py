@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     from cab.reports.leaderboard import score_boards
     from cab.reports.suite_board import suite_board
     from cab.reports.tables import write_csv
-    from cab.scoring import load_costs
+    from cab.scoring.costs import load_costs
     from cab.scoring.selection import rows_in_index
 
     is_page = args.format == "page"

@@ -60,7 +60,7 @@ def given_results(args: argparse.Namespace) -> tuple[pd.DataFrame, list[str]]:
 
 def selected_results(args: argparse.Namespace) -> pd.DataFrame:
     """Return the results that match the filters; cells that do not measure attention are excluded from scores."""
-    from cab.scoring import select
+    from cab.scoring.selection import select
     from cab.suite.check import without_invalid_cells
 
     names = {"preset": args.preset, "patterns": args.pattern, "tasks": args.task, "datasets": args.dataset}

@@ -32,7 +32,7 @@ from cab.scoring.statistics import ONE_SEED_MARK, Verdict
 if TYPE_CHECKING:
     import pandas as pd
 
-    from cab.scoring import Scores
+    from cab.scoring.index import Scores
 
 SIGNS = {Verdict.BETTER: ">", Verdict.WORSE: "<", Verdict.ONE_SEED: ""}
 
@@ -51,8 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from cab.records.results import legend, verdicts
-    from cab.scoring import benefit_of_attention, order_table, score
-    from cab.scoring.index import COLUMNS
+    from cab.scoring.index import COLUMNS, benefit_of_attention, order_table, score
 
     results = selected_results(args)
     scores = score(results, normalization=args.normalization)
@@ -106,7 +105,7 @@ def _index_texts(scores: Scores, patterns: tuple[str, ...]) -> Iterator[str]:
     """Yield one table per pattern, best attention first, each followed by the metrics of its tasks."""
     from cab.records.results import verdicts
     from cab.records.verified import mark_unverified
-    from cab.scoring import order_table
+    from cab.scoring.index import order_table
 
     verified, order = verdicts(scores.results), order_table(scores)
     pairs = order[["pattern", "task", "better", "worse"]].itertuples(index=False, name=None)

@@ -180,7 +180,6 @@ def fetch(
 
 
 def _refuse_page(response: Any, **_: object) -> None:
-    """Raise UserError if a host answers with a web page instead of a file."""
     if response.status_code == 200 and response.headers.get("Content-Type", "").startswith("text/html"):
         raise UserError(f"{response.url} returns a web page instead of the file: it requires a login, or has moved")
 
@@ -195,7 +194,6 @@ def _listed_names(file: Path, list_name: str) -> list[str]:
 
 
 def _get_listed(names: list[str], base: str, data_set: str, folder: Path) -> None:
-    """Fetch the missing files of a list in parallel, and record those that were fetched."""
     missing = [name for name in names if not (folder / name).is_file()]
     log.info("%s: fetching %s files from %s", data_set, f"{len(missing):,}", base)
     pool = ThreadPoolExecutor(PARALLEL_DOWNLOADS)

@@ -54,7 +54,7 @@ def audit(*, normalization: str = "official") -> pd.DataFrame:
     lists constants of the official scoring script that contradict Table 3; Table 3 with ``task=all`` is the average.
 
     Args:
-        normalization: of the indices, see :func:`cab.scoring.score_table`.
+        normalization: of the indices, see :func:`cab.scoring.index.score_table`.
     """
     import pandas as pd
 

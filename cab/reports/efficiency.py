@@ -13,7 +13,7 @@ from cab.efficiency.cost import DECODING
 from cab.reports import figures
 from cab.reports.sections import Block, Picture, Section
 from cab.reports.tables import efficiency_table, element_id
-from cab.scoring import efficiency_length
+from cab.scoring.efficiency_length import efficiency_length
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

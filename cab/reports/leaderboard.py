@@ -11,8 +11,7 @@ from cab.files.disk import listed, sanitize_text
 from cab.patterns import pattern_rank
 from cab.records.record import COMPARISON_KEY, Status
 from cab.records.results import PUBLISHED, verdicts
-from cab.scoring import Scores, benefit_of_attention, score
-from cab.scoring.index import AVERAGE
+from cab.scoring.index import AVERAGE, Scores, benefit_of_attention, score
 from cab.scoring.normalization import MIN_ATTENTIONS, MIN_ATTENTIONS_GENERATED
 from cab.scoring.selection import data_ranks, is_synthetic, other_data, rows_in_index
 from cab.suite.check import without_invalid_cells
@@ -38,7 +37,7 @@ class Board:
         data_rank: 0 for the data of most runs, larger for other data under the same name.
         difference: from the data of most runs; empty for rank 0.
         excluded: sentences about the cells that are excluded from the index.
-        scores: see :func:`cab.scoring.score_table`.
+        scores: see :func:`cab.scoring.index.score_table`.
         results: the scored results, with the column ``place`` (``task/dataset/variant/backbone``).
     """
 

@@ -36,7 +36,7 @@ from cab.reports.suite_board import (
     main_finding,
     single_seeds,
 )
-from cab.scoring import NORMALIZATIONS
+from cab.scoring.normalization import NORMALIZATIONS
 from cab.suite.cells import metric_meanings
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def write_page(
     Args:
         boards: scored results.
         out: output folder.
-        normalization: as in :func:`cab.scoring.score_table`; stated on the page.
+        normalization: as in :func:`cab.scoring.index.score_table`; stated on the page.
         sections: sections of the boards, of tasks outside the index and of costs.
         suite: K of the attentions in the suite.
         unscored: results of tasks outside the index, as returned by :func:`cab.load_results`.

@@ -22,8 +22,7 @@ from cab.reports import figures
 from cab.reports.leaderboard import extrapolation_curves
 from cab.reports.leaderboard_tables import index_table, metrics_table
 from cab.reports.tables import Table, benefit_table, correlation_table, curve_table, element_id, write_csv
-from cab.scoring import benchmark_correlation, pattern_correlation, task_correlation
-from cab.scoring.correlation import LRA
+from cab.scoring.correlation import LRA, benchmark_correlation, pattern_correlation, task_correlation
 from cab.scoring.index import AVERAGE
 
 if TYPE_CHECKING:

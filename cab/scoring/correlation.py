@@ -37,7 +37,7 @@ def pattern_correlation(scores: pd.DataFrame) -> pd.DataFrame:
     """Return the Pearson correlation of the average indices of every two patterns, over their shared attentions.
 
     Args:
-        scores: table returned by :func:`cab.scoring.score_table`.
+        scores: table returned by :func:`cab.scoring.index.score_table`.
 
     Returns:
         Columns kind (``pattern``), pattern (empty), a, b, pearson (NaN for fewer than three shared attentions), shared
@@ -85,7 +85,6 @@ def _correlations(scores: pd.DataFrame, kind: str, *, pattern: Hashable) -> pd.D
 
 
 def _pearson(x: np.ndarray, y: np.ndarray) -> tuple[float, int, float, float, float, str]:
-    """Return correlation, size, p-value, bounds of the confidence interval, and note."""
     from scipy import special
 
     size, note = len(x), _note(x, y)
@@ -110,7 +109,7 @@ def rank_agreement(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
     """Return Spearman's rank correlation of the compositional indices of two sets of results, per pattern and task.
 
     Args:
-        one: table returned by :func:`cab.scoring.score_table`.
+        one: table returned by :func:`cab.scoring.index.score_table`.
         other: a second such table.
 
     Returns:
@@ -146,7 +145,6 @@ def _agreement(x: pd.Series, y: pd.Series) -> tuple[float, float, float, float, 
 
 
 def _rank_p_value(x: pd.Series, y: pd.Series) -> float:
-    """Return the two-sided p-value of the hypothesis of no rank correlation."""
     from scipy import stats
 
     if len(x) > 7:

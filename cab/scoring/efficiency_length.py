@@ -47,7 +47,7 @@ def efficiency_length(costs: pd.DataFrame, *, protocol: str = "default", baselin
     residuals of each curve, expanded for their small number; NaN if a curve has no residual degrees of freedom.
 
     Args:
-        costs: table returned by :func:`cab.scoring.load_costs`; rows without a value (out of memory) are ignored.
+        costs: table returned by :func:`cab.scoring.costs.load_costs`; rows without a value (out of memory) are ignored.
         protocol: ``default`` or ``paper``.
         baseline: the attention to compare with: ``vanilla`` (fused), or ``eager``, which materializes the attention
             weights, as in the paper.
@@ -94,7 +94,6 @@ Answer = tuple[float, float, float, float, str]
 
 
 def _points(curve: pd.DataFrame, column: str) -> Points:
-    """Return lengths and costs, sorted by length."""
     curve = curve.sort_values("length")
     return curve["length"].to_numpy(float), curve[column].to_numpy(float)
 
@@ -174,7 +173,6 @@ class Fit:
 
 
 def _fit(design: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Return non-negative coefficients [terms, targets] by least squares."""
     from scipy import optimize
 
     norms = np.sqrt((design**2).sum(axis=0))
@@ -213,7 +211,6 @@ def _measured(length: float, ours: Points, theirs: Points) -> str:
 
 
 def _outside(length: float, measured: np.ndarray) -> str:
-    """Report a length outside the measured range."""
     low, high = measured.min(), measured.max()
     is_inside = low <= length <= high or length in (ALWAYS, NEVER)
     return "" if is_inside else f"extrapolated beyond the measured {low:,.0f} to {high:,.0f}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ COLUMNS = ["pattern", "task", "attention", "index", "low", "high", "seeds"]
 ORDER = ["pattern", "task", "better", "worse", "difference", "low", "high", "verdict"]
 BENEFIT = ["pattern", "task", "best", "efficient", "vanilla", "without"]
 AVERAGE = "all"
+PLACE = ["pattern", *COMPARISON_KEY]
 MISSING = Estimate(math.nan, math.nan, 0)
 
 
@@ -35,9 +36,7 @@ def score_table(results: pd.DataFrame, *, normalization: str = "results") -> pd.
 
     Args:
         results: table returned by :func:`cab.load_results`, of a single preset.
-        normalization: source of mean and standard deviation. ``results``: mean and sample standard deviation over the
-            given results (see :func:`cab.scoring.normalization.population`). ``paper``: Tables 7-10 as printed.
-            ``official``: the constants of the official script. The last two require the paper's tasks and metrics.
+        normalization: source of mean and standard deviation (see :data:`cab.scoring.normalization.NORMALIZATIONS`).
 
     Returns:
         Columns pattern, task, attention, index, low, high, seeds, sorted by index within each pattern and task.
@@ -47,8 +46,7 @@ def score_table(results: pd.DataFrame, *, normalization: str = "results") -> pd.
         the row, 0 if one is missing.
 
     Raises:
-        ValueError: the results cannot be scored together (see :func:`cab.scoring.selection.comparable`), or the
-            normalization is unknown.
+        ValueError: the results cannot be scored together, or the normalization is unknown.
     """
     return score(results, normalization=normalization).table[COLUMNS]
 
@@ -80,7 +78,7 @@ def score(results: pd.DataFrame, *, normalization: str = "results") -> Scores:
     results = everything[everything["primary"].astype(bool)]
     needed = terms(results, normalization)
     estimates, rows = {}, []
-    for row, estimate in _rows(results, needed, _shares(results, needed)):
+    for row, estimate in _rows(results, needed):
         rows.append(row)
         estimates[row["pattern"], row["task"], row["attention"]] = estimate
     gaps = find_gaps(results, needed)
@@ -89,29 +87,27 @@ def score(results: pd.DataFrame, *, normalization: str = "results") -> Scores:
     return Scores(table, everything, _members(needed), notes, gaps, estimates)
 
 
-def _shares(results: pd.DataFrame, needed: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per run with ``place`` (backbone and data set) and ``share`` (contribution to the task's index).
+def _shares(results: pd.DataFrame, needed: pd.DataFrame) -> dict[Key, list[list[float]]]:
+    """Return the contributions to each task's index: one list per place (backbone and data set), one share per seed.
 
-    The share is NaN if the run lacks one of the place's metrics or its normalization.
+    A share is NaN if the run lacks one of the place's metrics or its normalization.
     """
     table = results.merge(needed, on=TERM)
     sign = np.where(table["higher_is_better"].astype(bool), 1.0, -1.0)
     table["share"] = sign * table["weight"] * (table["value"] - table["mean"]) / table["std"]
-    place = ["pattern", *COMPARISON_KEY]
-    runs = table.groupby([*place, "attention", "seed"], sort=False)["share"].agg(["sum", "count"]).reset_index()
-    wanted = needed.groupby(place).size().rename("wanted").reset_index()
-    runs = runs.merge(wanted, on=place)
-    runs["share"] = runs["sum"].where(runs["count"] == runs["wanted"])
-    runs["place"] = runs["backbone"] + " " + runs["dataset"] + " " + runs["config_variant"]
-    return runs[["pattern", "task", "place", "attention", "seed", "share"]]
+    runs = table.groupby([*PLACE, "attention", "seed"], sort=False)["share"].agg(["sum", "count"]).reset_index()
+    runs = runs.merge(needed.groupby(PLACE).size().rename("required").reset_index(), on=PLACE)
+    runs["share"] = runs["sum"].where(runs["count"] == runs["required"])
+    shares: dict[Key, list[list[float]]] = {}
+    for (pattern, task, *_, attention), rows in runs.groupby([*PLACE, "attention"], sort=False):
+        shares.setdefault((pattern, task, attention), []).append(rows["share"].to_list())
+    return shares
 
 
-def _rows(results: pd.DataFrame, needed: pd.DataFrame, runs: pd.DataFrame) -> Iterator[tuple[dict[str, Any], Estimate]]:
+def _rows(results: pd.DataFrame, needed: pd.DataFrame) -> Iterator[tuple[dict[str, Any], Estimate]]:
     """Yield the rows of the table, and each index with its variance over seeds."""
-    shares: dict[Key, list[Sequence[float]]] = {}  # one list per place, one share per seed
-    for (pattern, task, attention, _), rows in runs.groupby(["pattern", "task", "attention", "place"], sort=False):
-        shares.setdefault((str(pattern), str(task), str(attention)), []).append(rows["share"].to_list())
-    places = needed[["pattern", *COMPARISON_KEY]].drop_duplicates().groupby(["pattern", "task"], sort=False).size()
+    shares = _shares(results, needed)
+    places = needed[PLACE].drop_duplicates().groupby(["pattern", "task"], sort=False).size()
     measured = {key[:2] for key in shares}
     for pattern, attention in results[["pattern", "attention"]].drop_duplicates().itertuples(index=False, name=None):
         tasks = {}
@@ -135,7 +131,6 @@ def _row(pattern: str, task: str, attention: str, estimate: Estimate, seeds: int
 
 
 def _table(rows: list[dict[str, Any]], tasks: list[str]) -> pd.DataFrame:
-    """Return the rows sorted by pattern, average before tasks, and index."""
     order = [AVERAGE, *tasks]
 
     def key(row: Any) -> Any:
@@ -162,8 +157,7 @@ def order_table(scores: Scores) -> pd.DataFrame:
         and task). An index has no smallest relevant difference, so no pair is ``equivalent``.
     """
     rows = []
-    known = scores.table.dropna(subset=["index"])
-    for (pattern, task), ranked in known.groupby(["pattern", "task"], sort=False):
+    for (pattern, task), ranked in scores.table.dropna(subset=["index"]).groupby(["pattern", "task"], sort=False):
         estimates = {name: scores.estimates[str(pattern), str(task), name] for name in ranked["attention"]}
         pairs = {
             (one, other): difference(estimates[one], estimates[other])
@@ -176,10 +170,7 @@ def order_table(scores: Scores) -> pd.DataFrame:
 
 
 def benefit_of_attention(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return the benefit of attention per task (Section 4.2, Table 12, Figure 3b).
-
-    Args:
-        scores: table returned by :func:`cab.scoring.score_table`; attention ``none`` is the network without attention.
+    """Return the benefit of attention per task (Section 4.2, Table 12, Figure 3b) from a :func:`score_table`.
 
     Returns:
         Columns pattern, task, best (the best efficient attention), efficient (its index), vanilla (index of softmax

@@ -95,7 +95,6 @@ def _names(numbers: Iterable[Number]) -> list[str]:
 
 
 def _not_scored(results: pd.DataFrame, needed: pd.DataFrame, normalization: str) -> Iterator[str]:
-    """Report metrics of the results that no index includes."""
     scored = _by_task(needed)
     reason = f"measured only for '{NO_ATTENTION}':" if normalization == "results" else "no constants in the paper for"
     for key, numbers in _by_task(results[TERM].drop_duplicates()).items():
@@ -128,7 +127,6 @@ def _without_deviation(results: pd.DataFrame, needed: pd.DataFrame) -> Iterator[
 
 
 def _missing_numbers(results: pd.DataFrame, gaps: Mapping[Key, Gap]) -> list[str]:
-    """Report attentions without an index in a task, and the metrics that they lack."""
     measured = set(zip(results["pattern"], results["task"], strict=True))
     published = set(results.loc[results["preset"] == PUBLISHED, "file"])
     notes = []
@@ -145,7 +143,6 @@ def _missing_numbers(results: pd.DataFrame, gaps: Mapping[Key, Gap]) -> list[str
 
 
 def _corrected_constants(needed: pd.DataFrame) -> list[str]:
-    """Report constants of the official script that ``official`` corrects."""
     used = {" ".join(term).lower() for term in needed[PUBLISHED_TERM].itertuples(index=False, name=None)}
     return [
         f"official: {row['column']} of {row['pattern']} {row['task']} {row['metric']} is {row['corrected']}, not "
@@ -171,7 +168,6 @@ def _fewer_seeds(results: pd.DataFrame) -> Iterator[str]:
 
 
 def _unpublished_data(results: pd.DataFrame) -> Iterator[str]:
-    """Report runs on data files whose checksum is not the published one."""
     records = dict(zip(results["file"], results["record"], strict=True))
     marked = {str(file): record.unpublished_files for file, record in records.items() if record is not None}
     marked = {file: names for file, names in marked.items() if names}

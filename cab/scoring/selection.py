@@ -86,7 +86,6 @@ def comparable(results: pd.DataFrame) -> pd.DataFrame:
 
 
 def _warn_about_settings(table: pd.DataFrame) -> None:
-    """Warn if compared attentions were trained with different settings."""
     runs = table[table["value"].notna() & table["record"].notna()].drop_duplicates("file")
     runs = runs.assign(settings=[_settings(record) for record in runs["record"]])
     for names, rows in runs.groupby([*COMPARISON_KEY, "pattern"]):

@@ -110,13 +110,13 @@ def suite_cells() -> tuple[SuiteCell, ...]:
 
 @functools.cache
 def cell_descriptions() -> dict[Key, str]:
-    """Return what each cell tests in one sentence, from configs/suite/descriptions.csv."""
+    """Return what each cell tests in one sentence."""
     return {(row["task"], row["backbone"], row["pattern"]): row["tests"] for row in _rows(FOLDER / "descriptions.csv")}
 
 
 @functools.cache
 def metric_meanings() -> dict[tuple[str, str], str]:
-    """Return the meaning of each metric by task and name, from configs/suite/metrics.csv."""
+    """Return the meaning of each metric by task and name."""
     return {(row["task"], row["metric"]): row["meaning"] for row in _rows(FOLDER / "metrics.csv")}
 
 
@@ -159,11 +159,7 @@ def read_anchors(path: Path | None = None) -> dict[Key, Anchors]:
 
 
 def write_anchors(records: Iterable[Record], path: Path = ANCHORS_FILE) -> int:
-    """Write the anchors of every cell of the suite with results of both in ``records``, and return their number.
-
-    Raises:
-        ValueError: there are none, or a cell has anchors with different data.
-    """
+    """Write the anchors of every cell of the suite with results of both in ``records``, and return their number."""
     cells = {cell.key: cell for cell in suite_cells()}
     runs: dict[Key, dict[tuple[int, int], Record]] = {key: {} for key in cells}
     for record in with_program_names(records):
@@ -199,7 +195,6 @@ def data_hash(record: Record) -> str:
 
 
 def _validation(record: Record) -> str:
-    """Return the last validation loss of a run; empty if it has none."""
     losses = [entry["validation"] for entry in record.history if entry.get("validation") is not None]
     return repr(losses[-1]) if losses else ""
 
@@ -238,11 +233,7 @@ class CellResults:
         return [self.cell.value(record) for record in self.runs[attention].values()]
 
     def add(self, record: Record) -> None:
-        """Add a record of this cell.
-
-        Raises:
-            ValueError: there is another result of the same attention and seed.
-        """
+        """Add a record of this cell; UserError if there is another result of the same attention and seed."""
         attention, seed = str(record.cell["attention"]), int(record.cell["seed"])
         if record.status is not Status.FINISHED:
             self.left_out[attention] = f"seed {seed} is {record.status}"
@@ -272,16 +263,12 @@ def collect(records: Iterable[Record]) -> list[CellResults]:
 
 
 def read_suite(folders: Sequence[Path]) -> list[CellResults]:
-    """Return the results of each cell in folders of records; damaged or modified records are skipped with a warning.
-
-    Raises:
-        ValueError: a folder does not exist; :data:`REFERENCE_DIRS` may lack one.
-    """
+    """Return the results of each cell in folders of records; damaged or modified records are skipped with a warning."""
     return collect(records_of(folders))
 
 
 def records_of(folders: Sequence[Path]) -> Iterator[Record]:
-    """Yield the records in folders, see :func:`read_suite`."""
+    """Yield the records in folders; UserError if one does not exist, except of :data:`REFERENCE_DIRS`."""
     for folder in folders:
         if folder.is_dir():
             yield from (record for _, record in whole_records(folder, skipped=[]))

@@ -39,12 +39,7 @@ FOLDER = "tuning"
 
 
 def suite_sweeps(overrides: Sequence[str]) -> list[list[str]] | None:
-    """Expand ``suite=NAME`` among the overrides to one sweep per cell; return None if it is not among them.
-
-    Raises:
-        UserError: the suite or a part of it does not exist, the overrides set data set or preset, or they lack an
-            attention.
-    """
+    """Expand ``suite=NAME`` among the overrides to one sweep per cell; return None if it is not among them."""
     values = dict(override.partition("=")[::2] for override in overrides)
     if "suite" not in values:
         return None
@@ -81,11 +76,7 @@ def _chosen(suite: str, parts: dict[str, str]) -> list[SuiteCell]:
 
 
 def requests_tuning(overrides: Sequence[str]) -> bool:
-    """Return whether ``tune=true`` is among the overrides.
-
-    Raises:
-        UserError: the value is neither true nor false.
-    """
+    """Return whether ``tune=true`` is among the overrides."""
     values = [override.partition("=")[2] for override in overrides if override.partition("=")[0] == "tune"]
     if set(values) - {"true", "false"}:
         raise UserError(f"tune must be true or false, got '{values[-1]}'; as tune=true")
@@ -93,12 +84,7 @@ def requests_tuning(overrides: Sequence[str]) -> bool:
 
 
 def tuned_sweeps(sweeps: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Train the grid of each cell and attention of the sweeps, and return the sweeps with the chosen rates.
-
-    Raises:
-        UserError: an option other than ``attention`` and ``seed`` has several values, or a scored seed is that of the
-            grid.
-    """
+    """Train the grid of each cell and attention of the sweeps, and return the sweeps with the chosen rates."""
     from cab.config.compose import compose
     from cab.runner.launch import expand, run_sweeps  # imports torch
 
@@ -144,7 +130,6 @@ def usable_rates(grid: Sequence[Mapping[str, Any]], anchors: Anchors) -> int | N
 
 
 def _singles(sweep: Sequence[str]) -> list[list[str]]:
-    """Split a sweep by attention."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     for override in OverridesParser.create().parse_overrides(list(sweep)):
@@ -180,6 +165,5 @@ def _row(record: Record) -> dict[str, Any]:
 
 
 def _override(grid: Sequence[Mapping[str, Any]]) -> str:
-    """Write the grid as the value of an override."""
     rows = [",".join(f"{name}:{'null' if value is None else value}" for name, value in row.items()) for row in grid]
     return f"{{seed:{SEED},grid:[{','.join(f'{{{row}}}' for row in rows)}]}}"

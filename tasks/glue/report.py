@@ -41,37 +41,32 @@ def glue_table(runs: pd.DataFrame) -> pd.DataFrame:
     runs = runs.assign(start=runs["config_variant"].map(lambda variant: variant.partition(",")[0]))
     rows = [
         {**dict(zip(_PLACE, place, strict=True)), "chosen_by": choice, **scores}
-        for place, own in runs.groupby(_PLACE, sort=True)
+        for place, place_runs in runs.groupby(_PLACE, sort=True)
         for choice in CHOICES
-        if (scores := _chosen_scores(own, choice))
+        if (scores := _chosen_scores(place_runs, choice))
     ]
     return pd.DataFrame(rows, columns=[*_PLACE, "chosen_by", *COLUMNS, "average", "seeds", "settings"])
 
 
 def _chosen_scores(runs: pd.DataFrame, choice: str) -> dict[str, Any]:
     """Return the columns of one row; empty if no run can be selected."""
-    found: dict[str, float] = {}
+    scores: dict[str, float] = {}
     seeds, settings = [], []
     for column, (dataset, metric) in COLUMNS.items():
-        values = runs[(runs["dataset"] == dataset) & (runs["metric"] == metric)].set_index("hash")
-        values = values[values["value"].notna()]
-        known = values["value"]
-        if choice == "held_out":
-            judge = runs[(runs["dataset"] == dataset) & (runs["metric"] == f"{metric.removesuffix('_mm')}_held_out")]
-            known = judge.set_index("hash")["value"].dropna()
-        values = values.assign(known=known).dropna(subset="known")
-        if values.empty:
-            continue
-        by_seed = values.groupby("seed")
-        best = values.loc[by_seed["known"].idxmax()]
-        found[column] = 100.0 * best["value"].mean()
-        seeds.append(len(best))
-        settings.append(int(by_seed.size().max()))
-    if not found:
+        judge = f"{metric.removesuffix('_mm')}_held_out" if choice == "held_out" else metric
+        of_dataset = runs[runs["dataset"] == dataset].set_index("hash")
+        values = of_dataset[(of_dataset["metric"] == metric) & of_dataset["value"].notna()]
+        values = values.assign(judged=of_dataset.loc[of_dataset["metric"] == judge, "value"]).dropna(subset="judged")
+        if not values.empty:
+            by_seed = values.groupby("seed")
+            best = values.loc[by_seed["judged"].idxmax()]
+            scores[column] = 100.0 * best["value"].mean()
+            seeds.append(len(best))
+            settings.append(int(by_seed.size().max()))
+    if not scores:
         return {}
-    missing = [column for column in AVERAGED if column not in found]
-    average = math.nan if missing else sum(found[column] for column in AVERAGED) / len(AVERAGED)
-    return {**found, "average": average, "seeds": min(seeds), "settings": max(settings)}
+    average = sum(scores.get(column, math.nan) for column in AVERAGED) / len(AVERAGED)
+    return {**scores, "average": average, "seeds": min(seeds), "settings": max(settings)}
 
 
 def glue_blocks(table: pd.DataFrame) -> Iterator[Block]:
@@ -84,9 +79,8 @@ def glue_blocks(table: pd.DataFrame) -> Iterator[Block]:
             reason = "a column has no result" if name == "average" else "no result"
             columns.append(number_column(name, name, 2, reason=reason, better="higher"))
         caption = f"GLUE, preset {preset}: score in %, mean over seeds"
-        yield Block(
-            f"Preset {preset}", text, (), [frame_table(rows, columns, table_id=f"glue-{number}", caption=caption)]
-        )
+        shown = frame_table(rows, columns, table_id=f"glue-{number}", caption=caption)
+        yield Block(f"Preset {preset}", text, (), [shown])
 
 
 SECTION = TaskSection(

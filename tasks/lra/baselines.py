@@ -53,7 +53,6 @@ def _by_root(train: Rows, test: Rows) -> np.ndarray:
 
 
 def _first(rows: Rows) -> np.ndarray:
-    """Return the first symbol of each row."""
     starts = np.concatenate([[0], rows.ends.reshape(-1)[: len(rows) - 1]])
     return np.asarray(rows.symbols[starts])
 

@@ -89,10 +89,7 @@ class Pen:
         self.taken = [pixels[(pixels <= length + margin).all(axis=1)] for pixels in offsets]
 
 
-@functools.cache
-def pen(length: int, thickness: float, margin: int) -> Pen:
-    """Return the cached :class:`Pen` of these sizes."""
-    return Pen(length, thickness, margin)
+pen = functools.cache(Pen)
 
 
 def moved(places: np.ndarray, angles: np.ndarray, distance: float) -> np.ndarray:
@@ -222,8 +219,8 @@ class Boards:
         size = 2 * self.pen.reach + 1
         corner = self.edge - self.pen.reach
         for y, x, direction in dashes + np.array([corner, corner, 0]):
-            part = image[y : y + size, x : x + size]
-            np.maximum(part, self.pen.pictures[direction], out=part)
+            patch = image[y : y + size, x : x + size]
+            np.maximum(patch, self.pen.pictures[direction], out=patch)
         return image[self.edge : -self.edge, self.edge : -self.edge]
 
 

@@ -36,7 +36,6 @@ class _Arrays(pickle.Unpickler):
 
 
 def _encode(text: str, encoding: str) -> bytes:
-    """Return bytes as encoded in pickles of Python 2."""
     if encoding != "latin1":
         raise UserError(f"it uses the unsupported encoding {encoding}")
     return text.encode("latin1")

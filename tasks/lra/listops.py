@@ -61,8 +61,8 @@ def trees(rng: np.random.Generator, shape: Shape) -> Iterator[Example | None]:
         except _TooLongError:
             yield None
             continue
-        wanted = shape.min_length < len(symbols) < shape.max_length
-        yield Example((bytes(symbols),), value) if wanted else None
+        fits = shape.min_length < len(symbols) < shape.max_length
+        yield Example((bytes(symbols),), value) if fits else None
 
 
 def _uniforms(rng: np.random.Generator) -> Iterator[float]:

@@ -122,7 +122,6 @@ def _free_middle(geometry: Geometry, margin: int, degree: int) -> np.ndarray:
 
 
 def _seed(boards: Boards, contours: Contours, row: int, geometry: Geometry, rng: np.random.Generator) -> bool:
-    """Start a contour in the middle of an empty image."""
     for _ in range(TRIES):
         degree = int(rng.integers(360))
         free = _free_middle(geometry, boards.pen.margin, degree)
@@ -229,7 +228,6 @@ def _entries(path: Path, folder: Path) -> Iterator[tuple[Path, int, str]]:
 
 
 def _read_image(path: Path, side: int, origin: str) -> bytes:
-    """Return the pixels of an image, [side, side] uint8."""
     try:
         with Image.open(path) as image:
             image.load()

@@ -36,8 +36,8 @@ def arena_table(runs: pd.DataFrame) -> pd.DataFrame:
     scored = scored.rename(columns={"mean": METRIC, "std": "deviation", "count": "seeds"}).assign(kind=TRAINED)
     trivial = [
         {**dict(zip(_PLACE, place, strict=True)), "kind": TRIVIAL, "name": sanitize_text(name), METRIC: scores[METRIC]}
-        for place, own in runs.groupby(_PLACE, dropna=False)
-        for name, scores in next((record.baselines for record in own["record"] if record is not None), {}).items()
+        for place, rows in runs.groupby(_PLACE, dropna=False)
+        for name, scores in next((record.baselines for record in rows["record"] if record is not None), {}).items()
     ]
     rows = [*scored.to_dict("records"), *trivial]
     table = pd.DataFrame(rows, columns=_COLUMNS).astype({METRIC: float, "deviation": float, "seeds": "Int64"})

@@ -249,7 +249,6 @@ class LongRangeArena(Task):
             (folder / "answers.txt").write_text("\n".join(text))
 
     def _shown(self, ids: list[int]) -> str:
-        """Return the start of a sequence as text."""
         symbols = [i - 1 for i in ids if i != NOTHING]
         shown, rest = symbols[:SHOWN], " ..." if len(symbols) > SHOWN else ""
         is_list = self.question == "listops"

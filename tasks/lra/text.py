@@ -41,7 +41,6 @@ def reviews(folder: Path, *, validation_split: bool = True) -> Source:
 
 
 def _files(folder: Path) -> list[tuple[Path, int]]:
-    """Return the files of each class, with their labels."""
     files = {label: sorted((folder / name).glob("*.txt")) for label, name in enumerate(CLASSES)}
     for label, paths in files.items():
         if not paths:

@@ -178,7 +178,6 @@ class LSTF(Task):
 
 
 def _draw_forecast(axes: Any, window: Any) -> None:
-    """Draw past, truth and forecast [steps] of a window."""
     past, future, forecast = window
     past = past[-3 * len(future) :]
     axes.plot(range(1 - len(past), 1), past, color="0.55", label="past")

@@ -111,9 +111,9 @@ class MLM(Task):
         random_tokens = torch.randint(NUM_SPECIAL, len(self.corpus.counts), tokens.shape, generator=generator)
         draw, rounding, random_tokens = (x.to(tokens.device) for x in (draw, rounding, random_tokens))
         real = tokens != PAD if self._facts is None else self._facts.is_answer.to(tokens.device)[tokens]
-        wanted = (self.mask_share * real.sum(dim=1, keepdim=True) + rounding).floor().clamp(min=1.0)
+        count = (self.mask_share * real.sum(dim=1, keepdim=True) + rounding).floor().clamp(min=1.0)
         rank = draw[0].masked_fill(~real, 2.0).argsort(dim=1).argsort(dim=1)
-        chosen = (rank < wanted) & real
+        chosen = (rank < count) & real
         seen = torch.where(chosen & (draw[1] < MASKED), self.mask, tokens)
         seen = torch.where(chosen & (draw[1] >= 1.0 - REPLACED), random_tokens, seen)
         return seen, chosen.flatten().nonzero().squeeze(1)
@@ -144,7 +144,6 @@ class MLM(Task):
         return scores if self._facts is None else scores | self._level_scores(self._facts, backbone, batches)
 
     def _level_scores(self, facts: Facts, backbone: Backbone, batches: Batches) -> dict[str, float]:
-        """Return the perplexity of the test part's chosen answers by distance to their facts."""
         generator = torch.Generator().manual_seed(0)
         scores = FactScores(facts, LEVELS)
         for batch in batches(self.parts["test"], self.evaluation_batch_size):

@@ -29,8 +29,7 @@ def needle_table(runs: pd.DataFrame) -> pd.DataFrame:
     percent from its start); accuracy (NaN for an unsupported length), its standard deviation (NaN for a single seed),
     seeds.
     """
-    found = runs["metric"].str.extract(METRIC)
-    runs = runs.assign(length=found["length"], depth=found["depth"]).dropna(subset=["length"])
+    runs = runs.join(runs["metric"].str.extract(METRIC)).dropna(subset=["length"])
     runs = runs.astype({"length": int, "depth": int, "value": float})
     table = runs.groupby(_CELL).agg(accuracy=("value", "mean"), deviation=("value", "std"), seeds=("seed", "nunique"))
     return table.reset_index()
@@ -38,9 +37,8 @@ def needle_table(runs: pd.DataFrame) -> pd.DataFrame:
 
 def grids(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     """Yield the rows with equal settings, with a heading."""
-    for (preset, dataset, config_variant), own in table.groupby(_PLACE, sort=False):
-        heading = f"Needles, {dataset}, preset {preset}" + (f": {config_variant}" if config_variant else "")
-        yield heading, own
+    for (preset, dataset, config_variant), rows in table.groupby(_PLACE, sort=False):
+        yield f"Needles, {dataset}, preset {preset}" + (f": {config_variant}" if config_variant else ""), rows
 
 
 @figures.style()

@@ -61,7 +61,6 @@ def _area(half: np.ndarray) -> float:
 
 
 def _on_surface(box: Box, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Sample points uniformly on the surface, [count, 3]."""
     center, half = box
     faces = np.array([half[1] * half[2], half[2] * half[0], half[0] * half[1]])
     points = rng.uniform(-half, half, size=(count, 3))

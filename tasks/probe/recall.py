@@ -90,5 +90,4 @@ def mqar(rng: np.random.Generator, rows: int, *, vocab_size: int, length: int, p
 
 
 def _distinct(rng: np.random.Generator, rows: int, count: int, chosen: int) -> np.ndarray:
-    """Return ``chosen`` distinct numbers below ``count`` per row."""
     return np.stack([rng.choice(count, size=chosen, replace=False) for _ in range(rows)])

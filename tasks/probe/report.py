@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from matplotlib.figure import Figure
 
@@ -45,7 +45,7 @@ def probe_table(runs: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     runs = runs[(runs["metric"] == METRIC) & runs["record"].notna()]
-    facts = [{"other": _other(record), **_knobs(record), "commonest": _commonest(record)} for record in runs["record"]]
+    facts = [_settings(record) for record in runs["record"]]
     settings = pd.DataFrame(facts, index=runs.index, columns=["other", *PROBE_PARAMS, "commonest"])
     rows = pd.concat([runs[[*_PLACE, "attention", "seed", "value"]], settings], axis=1)
     rows = rows.drop_duplicates([*_CELL, "seed"])
@@ -58,20 +58,17 @@ def probe_table(runs: pd.DataFrame) -> pd.DataFrame:
     return table.reset_index().sort_values(_CELL, key=lambda c: c.map(pattern_rank) if c.name == "pattern" else c)
 
 
-def _knobs(record: Record) -> dict[str, float]:
-    return {knob: float(record.config.get(group, {}).get(knob, math.nan)) for knob, group in PROBE_PARAMS.items()}
-
-
-def _other(record: Record) -> str:
-    """Return the settings that the runs of one curve share, as JSON."""
-    shared = {group: record.config.get(group, {}) for group in ("task", "backbone", "trainer")}
-    kept = {group: {k: v for k, v in options.items() if k not in PROBE_PARAMS} for group, options in shared.items()}
-    return json.dumps(kept, sort_keys=True)
-
-
-def _commonest(record: Record) -> float:
-    value = record.baselines.get("commonest", {}).get(METRIC)
-    return math.nan if value is None else float(value)
+def _settings(record: Record) -> dict[str, Any]:
+    """Return the settings of a run: those that the runs of one curve share as JSON, and those of an axis."""
+    groups = {group: record.config.get(group, {}) for group in ("task", "backbone", "trainer")}
+    knobs = {knob: float(groups[group].get(knob, math.nan)) for knob, group in PROBE_PARAMS.items()}
+    kept = {group: {k: v for k, v in options.items() if k not in PROBE_PARAMS} for group, options in groups.items()}
+    commonest = record.baselines.get("commonest", {}).get(METRIC)
+    return {
+        "other": json.dumps(kept, sort_keys=True),
+        **knobs,
+        "commonest": math.nan if commonest is None else commonest,
+    }
 
 
 def capacity_curves(table: pd.DataFrame) -> Iterator[Curve]:
@@ -97,8 +94,8 @@ def curve_figure(curve: Curve) -> Figure:
     values = sorted(curve.points[curve.knob].unique())
     wide = curve.points.pivot(index=curve.knob, columns="attention", values="accuracy").reindex(values)
     for name in names:
-        known = wide[name].reset_index(drop=True).dropna()
-        axes.plot(known, markersize=3.6, label=figures.short(name), **look[name])
+        accuracy = wide[name].reset_index(drop=True).dropna()
+        axes.plot(accuracy, markersize=3.6, label=figures.short(name), **look[name])
     axes.axhline(curve.points["commonest"].mean(), color=figures.MUTED, linewidth=0.9, linestyle=":")
     axes.set_ylim(0.0, 1.03)
     axes.set_xticks(range(len(values)), [f"{value:g}" for value in values])

@@ -103,7 +103,6 @@ def _larger(name: str, data_root: Path | None, high: int) -> list[str]:
 
 
 def _size(folder: Path) -> int:
-    """Return the size in the name of a folder such as ``hr_128``; 0 for other names."""
     size = folder.name.rpartition("_")[2]
     return int(size) if size.isascii() and size.isdecimal() else 0
 

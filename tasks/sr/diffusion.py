@@ -25,13 +25,13 @@ class Diffusion:
         betas = torch.linspace(BETAS[0] * scale, min(BETAS[1] * scale, 0.999), steps, dtype=torch.float64)
         alphas = 1.0 - betas
         alpha_bar = torch.cat([torch.ones(1, dtype=torch.float64), alphas.cumprod(dim=0)])
-        before, after = alpha_bar[:-1], alpha_bar[1:]
+        previous, current = alpha_bar[:-1], alpha_bar[1:]
         self.steps = steps
         self.levels = alpha_bar.sqrt()
         """sqrt(alpha-bar) before the first step and after each: [steps + 1]."""
-        self.variance = (betas * (1.0 - before) / (1.0 - after)).clamp(min=1e-20)
-        self.weight_of_image = betas * before.sqrt() / (1.0 - after)
-        self.weight_of_noisy = (1.0 - before) * alphas.sqrt() / (1.0 - after)
+        self.variance = (betas * (1.0 - previous) / (1.0 - current)).clamp(min=1e-20)
+        self.weight_of_image = betas * previous.sqrt() / (1.0 - current)
+        self.weight_of_noisy = (1.0 - previous) * alphas.sqrt() / (1.0 - current)
 
     def noisy(self, image: Tensor, *, one_step: bool = False) -> tuple[Tensor, Tensor, Tensor]:
         """Return ``image`` [B, C, H, W] with noise, the noise, and the noise level [B], sampled between two steps.

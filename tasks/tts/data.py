@@ -53,11 +53,7 @@ class Utterance:
 
 
 def read_metadata(folder: Path) -> list[tuple[str, str]]:
-    """Read (clip, normalized text) from each line of metadata.csv, in which quotes are literal.
-
-    Raises:
-        ValueError: a line lacks one of its three parts, its text or its wave, with its number.
-    """
+    """Read (clip, normalized text) from each line of metadata.csv, in which quotes are literal."""
     path = folder / "metadata.csv"
     clips = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
@@ -76,9 +72,6 @@ def read_ljspeech(data_root: Path | None, *, as_fairseq: bool = False) -> tuple[
     """Read all utterances, with features from the cache if available; also return an identifier.
 
     Alignments are read if there is a TextGrid for every clip; without any, the utterances have none.
-
-    Raises:
-        ValueError: see :func:`read_metadata`; a broken wave; alignments of some clips only.
     """
     folder = find_data("ljspeech", data_root, "metadata.csv").parent
     metadata = read_metadata(folder)
@@ -103,8 +96,8 @@ def read_ljspeech(data_root: Path | None, *, as_fairseq: bool = False) -> tuple[
 
 
 def _find_grid(folder: Path, clip: str) -> Path | None:
-    places = [folder / "TextGrid" / name / f"{clip}.TextGrid" for name in ("LJSpeech", ".")]
-    return next((path for path in places if path.is_file()), None)
+    paths = [folder / "TextGrid" / name / f"{clip}.TextGrid" for name in ("LJSpeech", ".")]
+    return next((path for path in paths if path.is_file()), None)
 
 
 def _alignment(grid: Path, num_frames: int) -> tuple[list[int], list[int], int]:
@@ -139,7 +132,6 @@ def _method(*, as_fairseq: bool) -> dict[str, Any]:
 
 
 def _cached(key: dict[str, Any], utterances: Iterator[Utterance]) -> list[Utterance]:
-    """Return the utterances, with frames in one memory map."""
 
     def build(folder: Path) -> None:
         about, frames = [], 0

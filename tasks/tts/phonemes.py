@@ -100,26 +100,23 @@ _INTERVAL = re.compile(
 
 
 def read_phones(path: Path) -> list[Phone]:
-    """Read the tier ``phones`` without leading and trailing silence.
-
-    Raises:
-        ValueError: with the file: no such tier, an unknown phone, times out of order, or silence only.
-    """
+    """Read the tier ``phones`` without leading and trailing silence; UserError with the file if it is invalid."""
     text = path.read_text(encoding="utf-8", errors="replace")
     tiers = list(_TIER.finditer(text))
-    place = next((i for i, tier in enumerate(tiers) if tier["name"] == "phones"), None)
-    if place is None:
+    index = next((i for i, tier in enumerate(tiers) if tier["name"] == "phones"), None)
+    if index is None:
         raise UserError(f"{path} has no tier 'phones': it is not an alignment in TextGrid's long form")
-    end = tiers[place + 1].start() if place + 1 < len(tiers) else len(text)
+    end = tiers[index + 1].start() if index + 1 < len(tiers) else len(text)
     phones = []
-    for interval in _INTERVAL.finditer(text, tiers[place].end(), end):
+    for interval in _INTERVAL.finditer(text, tiers[index].end(), end):
         name = interval["text"].strip() or "sil"
         if name not in ALIGNED:
             raise UserError(f"{path}: unknown phone '{name}'; ARPAbet with stress, sil, sp and spn are known")
         phones.append(Phone(name, float(interval["start"]), float(interval["end"])))
-    for before, after in itertools.pairwise(phones):
-        if not before.start <= before.end <= after.start + 1e-6:
-            raise UserError(f"{path}: phone '{after.name}' at {after.start} s starts before the previous one ends")
+    for phone, following in itertools.pairwise(phones):
+        if not phone.start <= phone.end <= following.start + 1e-6:
+            start = f"phone '{following.name}' at {following.start} s"
+            raise UserError(f"{path}: {start} starts before the previous one ends")
     while phones and phones[0].name in SILENCES:
         phones.pop(0)
     while phones and phones[-1].name in SILENCES:

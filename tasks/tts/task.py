@@ -130,7 +130,6 @@ class TTS(Task):
         self.parts = {name: Utterances(part, self.scale, as_fairseq=self.as_fairseq) for name, part in parts.items()}
 
     def _align(self, teacher: TransformerTTS, utterance: Utterance) -> Utterance:
-        """Return the utterance with durations from the teacher's attention."""
         batch = Utterances([utterance], self.scale).__getitems__([0])
         durations = attended_durations(focus(teacher, batch["written"], batch["frames"]), len(utterance.mel))
         aligned = aligned_tokens(utterance.written)

@@ -18,7 +18,7 @@ from cab.records.record import Cost, Record, Status
 from cab.records.results import PAPER_DIR, load_results
 from cab.reports.leaderboard import Board, score_boards, trivial_baselines
 from cab.reports.leaderboard_tables import index_table, metrics_table
-from cab.scoring import score_table
+from cab.scoring.index import score_table
 from tests.cab.made_records import make_about, make_metric, make_record, number
 from tests.cab.reports.conftest import write_suite
 

@@ -12,7 +12,8 @@ import pytest
 
 from cab import UserError, load_results
 from cab.errors import EXAMPLE_COMMAND
-from cab.scoring import score, score_table, select
+from cab.scoring.index import score, score_table
+from cab.scoring.selection import select
 from tests.cab.made_records import make_record
 from tests.cab.scoring.made_results import index_of, result, table
 

@@ -14,17 +14,16 @@ from scipy import stats
 
 from cab.cli.main import main
 from cab.records.results import MINI_DIR, PAPER_DIR, load_results
-from cab.scoring import (
+from cab.scoring.correlation import (
+    SETTING,
     benchmark_correlation,
-    benefit_of_attention,
     pattern_correlation,
     probe_agreement,
     rank_agreement,
     read_probes,
-    score_table,
     task_correlation,
 )
-from cab.scoring.correlation import SETTING
+from cab.scoring.index import benefit_of_attention, score_table
 from tests.cab.made_records import make_record
 from tests.cab.scoring.made_results import result, table
 

@@ -13,8 +13,8 @@ from scipy import optimize
 
 from cab import UserError
 from cab.records.results import PAPER_DIR
-from cab.scoring import efficiency_length, load_costs
-from cab.scoring.efficiency_length import ALWAYS, NEVER
+from cab.scoring.costs import load_costs
+from cab.scoring.efficiency_length import ALWAYS, NEVER, efficiency_length
 
 LENGTHS = (200, 500, 900, 2000, 3500, 8000)
 Curve = Callable[[float], float]

@@ -11,7 +11,7 @@ import pytest
 
 from cab.errors import UserError
 from cab.records.results import PAPER_DIR, load_results
-from cab.scoring import score, score_table
+from cab.scoring.index import score, score_table
 from cab.scoring.selection import comparable
 from tests.cab.made_records import make_record
 from tests.cab.scoring.made_results import index_of, result, table

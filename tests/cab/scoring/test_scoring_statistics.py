@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from cab.scoring import order_table, score, score_table
+from cab.scoring.index import order_table, score, score_table
 from cab.scoring.statistics import (
     MARGIN,
     Contrast,
