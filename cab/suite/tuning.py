@@ -53,13 +53,12 @@ def suite_sweeps(overrides: Sequence[str]) -> list[list[str]] | None:
     others = _without(overrides, "suite", "tune", *PARTS)
     others += [] if "seed" in values else ["seed=1,2,3"]
     cells = _chosen(suite, {name: values[name] for name in PARTS if name in values})
-    return [[*cell_overrides(cell), *others] for cell in cells]
-
-
-def cell_overrides(cell: SuiteCell) -> list[str]:
-    """Return the overrides that select a cell and set its options."""
-    groups = (*PARTS, "dataset")
-    return [*(f"{name}={getattr(cell, name)}" for name in groups), f"preset={PRESET}", *cell.options.split()]
+    names = (*PARTS, "dataset")
+    selections = [[f"{name}={getattr(cell, name)}" for name in names] for cell in cells]
+    return [
+        [*selection, f"preset={PRESET}", *cell.options.split(), *others]
+        for selection, cell in zip(selections, cells, strict=True)
+    ]
 
 
 def _chosen(suite: str, parts: dict[str, str]) -> list[SuiteCell]:

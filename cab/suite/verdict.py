@@ -63,7 +63,7 @@ class GainRow:
             str(gain.seeds),
             "-" if math.isnan(self.error) else f"{self.error:.2f}",
             steps_text(gain.steps) if gain.steps else "-",
-            rates_text(gain.usable_rates),
+            "-" if gain.usable_rates is None else f"{gain.usable_rates} of {len(FACTORS)}",
         ]
 
 
@@ -104,11 +104,6 @@ def steps_text(steps: Estimate) -> str:
     """Format a number of steps with its interval."""
     low, high = steps.interval()
     return f"{steps.value:,.0f}" + ("" if math.isnan(low) else f" [{max(low, 0):,.0f}, {high:,.0f}]")
-
-
-def rates_text(usable: int | None) -> str:
-    """Format the number of usable learning rates of a grid."""
-    return "-" if usable is None else f"{usable} of {len(FACTORS)}"
 
 
 def rank_text(rank: tuple[int, int] | None) -> str:

@@ -69,17 +69,16 @@ def file_pairs(folder: Path, *, empty: str = "stop") -> Pairs:
     files = {part: _part_files(folder, part) for part in PARTS}
 
     def read(part: str) -> Iterator[tuple[str, str]]:
-        skipped = 0
-        for line, (text, summary) in enumerate(_lines_of(*files[part]), start=1):
-            lacking = "summary" if not summary else ""
-            lacking = lacking if text.replace(SEPARATOR, "").strip() else "document"
-            if not lacking:
+        (source, target), skipped = files[part], 0
+        for line, (text, summary) in enumerate(_lines_of(source, target), start=1):
+            has_document = bool(text.replace(SEPARATOR, "").strip())
+            if has_document and summary:
                 yield text, summary
                 continue
             skipped += 1
             if empty == "stop":
-                path = files[part][lacking == "summary"]
-                raise UserError(f"{path}, line {line}: the {lacking} is empty; set task.empty=skip to skip it")
+                path, kind = (target, "summary") if has_document else (source, "document")
+                raise UserError(f"{path}, line {line}: the {kind} is empty; set task.empty=skip to skip it")
         if skipped:
             log.warning("skipped %d examples of %s without a document or a summary", skipped, part)
 

@@ -1,7 +1,7 @@
 """Every (task, data set, backbone, pattern) runs from `cab run`, in preset smoke.
 
-On generated data with one attention, on real samples with three. The series of LSTF are generated, in the official
-layout: what differs between them is how they are read.
+The series of LSTF are generated, in the official layout: what differs between them is how they are read. The probes
+share their protocol, and their generators have tests of their own; two of them run.
 """
 
 from __future__ import annotations
@@ -15,12 +15,10 @@ from typing import Any
 import pytest
 
 from cab.cli.main import main
-from cab.patterns import Pattern
-from cab.registry.registries import ATTENTIONS, TASKS
+from cab.registry.registries import TASKS
 from tests.tasks.lstf.official_layout import LAYOUTS
 
-ATTENTIONS_OF = {"NS": "vanilla,abc,lara", "CS": "vanilla,abc,local", "NC": "vanilla,abc,performer"}
-ATTENTIONS_OF["CC"] = "vanilla,abc,cosformer"
+ATTENTIONS_OF = {"NS": "lara", "CS": "local", "NC": "performer", "CC": "cosformer"}
 
 REAL: dict[str, list[str]] = {
     "pg19": ["task.vocab_size=2000"],
@@ -35,17 +33,18 @@ EXPENSIVE = {"ffhq": ["trainer.max_steps=2", "trainer.batch_size=1", "trainer.va
 
 ARENA = ("listops", "text", "retrieval", "image", "pathfinder", "pathx")
 GLUE = ("cola", "sst2", "mrpc", "qqp", "mnli", "qnli", "rte", "stsb")
-UNSAMPLED = ("ecl", "wikitext103", "wikitext2", *GLUE, *ARENA)
-"""Of which there is no sample of every part."""
+PROBES = set(TASKS.get("probe").datasets) - {"recall", "compression"}
+LEFT_OUT = {"ecl", "wikitext103", "wikitext2", *GLUE, *ARENA, *PROBES}
+"""Of most there is no sample of every part."""
 
 CELLS = [
     (task.name, dataset, backbone, str(pattern))
     for task in TASKS
     for dataset in task.datasets
-    if dataset not in UNSAMPLED
+    if dataset not in LEFT_OUT
     for backbone, patterns in task.backbones.items()
     for pattern in patterns
-    if task.has_pattern(dataset, pattern)
+    if task.has_pattern(dataset, pattern) and (dataset not in LAYOUTS or dataset == "etth1" or str(pattern) == "NC")
 ]
 
 
@@ -69,11 +68,8 @@ def test_the_cells_are_those_of_table_1() -> None:
 
 def is_long(task: str, dataset: str) -> bool:
     """Data sets in files; and the probes and the arena but one each, whose generators have tests of their own."""
-    return (
-        task == "tts"
-        or dataset in (*REAL, *LAYOUTS)
-        or (task in ("probe", "lra") and dataset not in ("recall", "listops_synthetic"))
-    )
+    is_another = task in ("probe", "lra") and dataset not in ("recall", "listops_synthetic")
+    return task == "tts" or dataset in (*REAL, *LAYOUTS) or is_another
 
 
 @pytest.fixture
@@ -104,23 +100,19 @@ def test_it_runs(
 ) -> None:
     monkeypatch.setenv("CAB_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
     arguments = ["run", "-m", f"task={task}", f"dataset={dataset}", f"backbone={backbone}", f"pattern={pattern}"]
-    attentions = ATTENTIONS_OF[pattern].split(",")
-    if dataset not in REAL:
-        attentions = attentions[-1:]
-    arguments += [f"attention={','.join(attentions)}", "preset=smoke", "device=cpu"]
+    arguments += [f"attention={ATTENTIONS_OF[pattern]}", "preset=smoke", "device=cpu"]
     if dataset in (*REAL, *LAYOUTS):
         root = request.getfixturevalue("samples" if dataset in REAL else "official_layout")
         arguments.append(f"data_root={root}")
     assert main([*arguments, *REAL.get(dataset, []), *EXPENSIVE.get(dataset, []), f"results_dir={tmp_path}"]) == 0
-    records = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("*.json"))]
-    assert {record["cell"]["attention"] for record in records} == set(attentions)
-    for record in records:
-        assert record["status"] == "finished"
-        check(record)
-        assert not list((tmp_path / record["hash"]).glob("step-*"))
-        pictures = {path.name for path in (tmp_path / record["hash"]).iterdir() if path.suffix in (".png", ".txt")}
-        assert "loss.png" in pictures
-        assert len(pictures) > 1, "nothing to look at"
+    [path] = tmp_path.glob("*.json")
+    record = json.loads(path.read_text())
+    assert record["status"] == "finished"
+    check(record)
+    assert not list((tmp_path / record["hash"]).glob("step-*"))
+    pictures = {path.name for path in (tmp_path / record["hash"]).iterdir() if path.suffix in (".png", ".txt")}
+    assert "loss.png" in pictures
+    assert len(pictures) > 1, "nothing to look at"
 
 
 def check(record: dict[str, Any]) -> None:
@@ -133,9 +125,3 @@ def check(record: dict[str, Any]) -> None:
     assert record["baselines"]
     for scores in record["baselines"].values():
         assert set(primary) & set(scores)
-
-
-def test_the_attentions_serve_their_patterns() -> None:
-    for pattern, names in ATTENTIONS_OF.items():
-        for name in names.split(","):
-            assert Pattern(pattern) in ATTENTIONS.get(name).patterns

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 from cab import Backbone, UserError, build_backbone
 from tasks.corpus.blocks import Blocks, PackedLines
-from tasks.corpus.books import find_books, folder_books
+from tasks.corpus.books import folder_books
 from tasks.corpus.facts import THINGS, Facts
 from tasks.corpus.tokens import END, NUM_SPECIAL, PAD, UNKNOWN, Corpus, read_corpus
-from tasks.lm.synthetic import generate_book
 from tasks.lm.task import LM
 from tests.tasks.in_order import in_order
 
@@ -172,11 +171,6 @@ def test_a_book_of_one_word_is_left_out_and_counted(tmp_path: Path, caplog: pyte
     corpus = read_corpus(folder_books(write_books(tmp_path, book5="Word\n")), tokenizer=None, vocab_size=300)
     assert "left out 1 books of test with fewer than 10 words" in caplog.text
     assert corpus.words["test"] == len((TEXT * 2).split()) + 5
-
-
-def test_without_books_the_way_out_is_named() -> None:
-    with pytest.raises(UserError, match="dataset=synthetic"):
-        find_books("pg19", None, None, generate=generate_book)
 
 
 @pytest.fixture(scope="module")

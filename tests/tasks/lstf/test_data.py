@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from cab import UserError
-from tasks.lstf.data import SOURCES, Windows, calendar_features, read_series, standardize
+from tasks.lstf.data import Windows, calendar_features, read_series, standardize
 from tasks.lstf.task import LSTF
 from tests.tasks.lstf.official_layout import AMERICAN, ETT, WEATHER, write
 
@@ -160,15 +160,6 @@ def test_a_bad_line_is_named(line: int, text: str, message: str, tmp_path: Path)
 def test_no_table_at_all(content: bytes, name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
     refused("etth1", tmp_path, name.replace(".", r"\.") + r".*(download|correct)")
-
-
-@pytest.mark.parametrize("dataset", SOURCES)
-def test_a_missing_file_is_named_with_where_to_put_it(dataset: str, tmp_path: Path) -> None:
-    file = SOURCES[dataset].file
-    again = f"cab data download {dataset} --data-root"
-    refused(dataset, None, rf"needs its files: {again} FOLDER; .*CAB_DATA.* lstf/{file}.*synthetic")
-    words = rf"no {file} or {file}\.gz in lstf, . of {tmp_path}: {again} {tmp_path}; check data_root, or .*synthetic"
-    refused(dataset, tmp_path, words)
 
 
 def refused(dataset: str, root: Path | None, message: str) -> None:

@@ -14,7 +14,7 @@ from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
 from cab import UserError
-from tasks.sr.data import center_crop, degrade, read_pairs, render
+from tasks.sr.data import center_crop, degrade, render
 from tasks.sr.diffusion import BETAS, Diffusion
 from tasks.sr.task import SR, similarity, to_uint8
 from tests.tasks.in_order import in_order
@@ -188,9 +188,3 @@ def test_bad_images_are_named(name: str, message: str, tmp_path: Path) -> None:
     damage(write_images(tmp_path), name)
     with pytest.raises(UserError, match=message):
         ready(tmp_path)
-
-
-def test_without_images_the_way_out_is_named(tmp_path: Path) -> None:
-    for root in (None, tmp_path):
-        with pytest.raises(UserError, match="dataset=synthetic"):
-            read_pairs("ffhq", root, low=8, high=16)
