@@ -67,19 +67,6 @@ def test_a_state_that_stands_is_the_one_that_is_handed_on(name: str, pattern: Pa
         torch.testing.assert_close(step.state[place], x)
 
 
-@torch.no_grad()
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "pattern"), CONSTANT)
-def test_a_step_is_one_graph(name: str, pattern: Pattern) -> None:
-    """The compiler finds no number that Python would have to wait for."""
-    module, (token, *_), state = after_a_prefix(name, pattern)
-    torch._dynamo.reset()
-    found, after = torch.compile(module.step, fullgraph=True, backend="eager")(token, state)
-    expected, wanted = module.step(token, state)
-    torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(after, wanted)
-
-
 def test_the_phase_reads_the_same_tokens_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The capture is left out: the call of a graph is then that of its step."""
     made: list[CudaGraphStep] = []
