@@ -46,7 +46,7 @@ def packed_inputs(pattern: Pattern, length: int, setting: Setting, *, requires_g
     """Return packed sequences [T, D] of T = batch size x length tokens; sources have the lengths of the targets."""
     lengths = sequence_lengths(setting.packed, length, setting.batch_size * length)
     ends = torch.tensor([0, *lengths], device=setting.device).cumsum(0)
-    inputs = {}
+    inputs: Inputs = {}
     for name, x in make_inputs(pattern, length, setting).items():
         if name == "value":
             inputs[name] = inputs["key"]

@@ -33,8 +33,8 @@ def same_seed(subject: Subject) -> Measurements:
     """Two modules built and run in training mode with the same seed give bit-identical outputs."""
     for length, dropout in ((17, 0.0), (65, 0.0), (33, subject.dropout), *((n, 0.0) for n in subject.long)):
         modules = [subject.build_for(length, dropout=dropout, seed=5).train() for _ in range(2)]
-        outputs = [subject.draw(module, length).run(module, seed=7) for module in modules]
-        yield difference(*outputs), f"n={length}, dropout {dropout:g}"
+        one, other = (subject.draw(module, length).run(module, seed=7) for module in modules)
+        yield difference(one, other), f"n={length}, dropout {dropout:g}"
 
 
 @check("determinism", "relative error between two calls in evaluation mode")
@@ -172,8 +172,9 @@ def many_calls(subject: Subject) -> Measurements:
         for _ in range(calls // 2):
             tiny.run(used.eval())
     for mode in MODES:
-        modules = [module.train(mode == "training") for module in (used, fresh)]
-        for name, error in _differences_of(*modules, inputs).items():
+        for module in (used, fresh):
+            module.train(mode == "training")
+        for name, error in _differences_of(used, fresh, inputs).items():
             yield error, f"{name}, n=33, {mode}"
     if subject.decodes:
         with torch.no_grad():

@@ -62,7 +62,7 @@ def wrong_options(subject: Subject) -> Measurements:
     """Invalid options raise ValueError: embed_dim not divisible by the heads, 0 heads, dropout 1, unknown pattern."""
     cls, options = subject.cls, dict(subject.options)
     valid = {"pattern": subject.pattern, "embed_dim": 32, "num_heads": 4}
-    wrong = {
+    wrong: dict[str, dict[str, Any]] = {
         "embed_dim 32 with 5 heads": {"num_heads": 5},
         "0 heads": {"num_heads": 0},
         "dropout 1": {"dropout": 1.0},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -84,7 +84,7 @@ def decode_keeps_state(subject: Subject) -> Measurements:
             yield difference(repeated, output), f"token {length}, repeated step"
 
 
-def _modified(actual: Mapping[str, Tensor], originals: Mapping[str, Tensor], where: str) -> Measurements:
+def _modified(actual: dict[str, Tensor], originals: dict[str, Tensor], where: str) -> Measurements:
     """Yield 1 for every tensor that was added, removed or modified."""
     for name in actual | originals:
         same = name in actual and name in originals and actual[name].shape == originals[name].shape

@@ -113,8 +113,8 @@ class FunctionAttention(ForeignModule):
     def forward(self, query: Tensor, key: Tensor | None = None, value: Tensor | None = None, **masks: Tensor) -> Tensor:
         key, value = (query if x is None else x for x in (key, value))
         projected = self.q_proj(query), self.k_proj(key), self.v_proj(value)
-        heads = (x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in projected)
-        return self.out_proj(self.call(*heads, masks.get("key_padding_mask")).flatten(2))
+        q, k, v = (x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in projected)
+        return self.out_proj(self.call(q, k, v, masks.get("key_padding_mask")).flatten(2))
 
     def call(self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None) -> Tensor:  # noqa: ARG002
         """Return the outputs [B, N, H, E] of the function for heads [B, H, N, E]."""
