@@ -66,9 +66,7 @@ class DeltaNetAttention(DeltaRule):
     def key_side_inputs(self, key: Tensor) -> dict[str, Tensor]:
         return {"strength": self.strength_proj(key)}
 
-    def recurrence_inputs(
-        self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor
-    ) -> RecurrenceInputs:
+    def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor) -> RecurrenceInputs:
         query, key = unit(F.silu(query)), unit(F.silu(key))
         strength = self.largest_strength * extras["strength"].sigmoid().transpose(1, 2)
         return RecurrenceInputs(query * self.key_width**-0.5, key, F.silu(value), strength=strength)
@@ -123,9 +121,7 @@ class GatedDeltaNetAttention(DeltaRule):
     def key_side_inputs(self, key: Tensor) -> dict[str, Tensor]:
         return {"strength": self.strength_proj(key), "step": self.step_proj(key)}
 
-    def recurrence_inputs(
-        self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor
-    ) -> RecurrenceInputs:
+    def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor) -> RecurrenceInputs:
         query, key = unit(F.silu(query)), unit(F.silu(key))
         # Contiguous: the compiler assumes that layout of the gradient.
         step = F.softplus(extras["step"].transpose(1, 2).contiguous())

@@ -52,9 +52,7 @@ class GatedLinearAttention(Recurrent):
     def key_side_inputs(self, key: Tensor) -> dict[str, Tensor]:
         return {"decay": self.decay_map(key)}
 
-    def recurrence_inputs(
-        self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor
-    ) -> RecurrenceInputs:
+    def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor) -> RecurrenceInputs:
         if self.conv_size:
             query, key, value = F.silu(query), F.silu(key), F.silu(value)
         log_decay = F.logsigmoid(self.split_heads(extras["decay"])) / self.gate_temperature
@@ -87,9 +85,7 @@ class HGRN2Attention(Recurrent):
             bound = torch.full((self.num_heads, 1, self.key_width), layer_position.index / layer_position.num_layers)
             self.bound = nn.Parameter(bound.logit())
 
-    def recurrence_inputs(
-        self, query: Tensor, key: Tensor, value: Tensor, _extras: Extras, _position: Tensor
-    ) -> RecurrenceInputs:
+    def terms(self, query: Tensor, key: Tensor, value: Tensor, _extras: Extras, _position: Tensor) -> RecurrenceInputs:
         log_forget, written = F.logsigmoid(key), (-key).sigmoid()
         if self.bound is not None:
             bound = self.bound.to(key.dtype)

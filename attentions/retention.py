@@ -50,9 +50,7 @@ class RetentionAttention(Recurrent):
         if self.key_width % 2:
             raise UserError(f"embed_dim / num_heads must be even for rotary embeddings, got {self.key_width}")
 
-    def recurrence_inputs(
-        self, query: Tensor, key: Tensor, value: Tensor, _extras: Extras, position: Tensor
-    ) -> RecurrenceInputs:
+    def terms(self, query: Tensor, key: Tensor, value: Tensor, _extras: Extras, position: Tensor) -> RecurrenceInputs:
         """Rotate queries and keys and scale the queries; the log decays are [1, H, N]."""
         if self.conv_size:
             query, key, value = F.silu(query), F.silu(key), F.silu(value)
@@ -126,9 +124,7 @@ class LightningAttention(Recurrent):
     def query_side_inputs(self, query: Tensor) -> dict[str, Tensor]:
         return {"gate": self.gate_map(query)} if self.variant == "repository" else super().query_side_inputs(query)
 
-    def recurrence_inputs(
-        self, query: Tensor, key: Tensor, value: Tensor, _extras: Extras, position: Tensor
-    ) -> RecurrenceInputs:
+    def terms(self, query: Tensor, key: Tensor, value: Tensor, _extras: Extras, position: Tensor) -> RecurrenceInputs:
         """Apply silu and encode positions; the log decays are [1, H, N]."""
         query, key = F.silu(query), F.silu(key)
         if self.variant == "repository":

@@ -141,9 +141,7 @@ class RWKV6Attention(TokenShift):
         decay = self.decay + torch.tanh(for_decay @ self.decay_in) @ self.decay_out
         return for_query, for_key, for_value, for_gate, decay
 
-    def recurrence_inputs(
-        self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor
-    ) -> RecurrenceInputs:
+    def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor) -> RecurrenceInputs:
         log_decay = -self.split_heads(extras["decay"]).clamp(max=LARGEST).exp()
         return RecurrenceInputs(query, key, value, log_decay)
 
@@ -250,9 +248,7 @@ class RWKV7Attention(TokenShift):
         gate = torch.sigmoid(for_gate @ self.gate_in) @ self.gate_out
         return for_query, for_key, for_value, decay, rate, gate
 
-    def recurrence_inputs(
-        self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor
-    ) -> RecurrenceInputs:
+    def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor) -> RecurrenceInputs:
         log_decay = -FASTEST * self.split_heads(extras["decay"]).sigmoid()
         return RecurrenceInputs(query, key, value, log_decay, strength=self.split_heads(extras["rate"]).sigmoid())
 

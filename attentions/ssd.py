@@ -66,9 +66,7 @@ class SSDAttention(Recurrent):
     def key_side_inputs(self, key: Tensor) -> dict[str, Tensor]:
         return {"step": self.step_proj(key)}
 
-    def recurrence_inputs(
-        self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor
-    ) -> RecurrenceInputs:
+    def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor) -> RecurrenceInputs:
         """Compute C, B, dt x and the log decays -dt A."""
         # Contiguous: the compiler assumes that layout of the gradient.
         step = F.softplus(extras["step"].transpose(1, 2).contiguous())

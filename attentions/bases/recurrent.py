@@ -46,7 +46,7 @@ class RecurrenceInputs(NamedTuple):
 class Recurrent(Attention):
     """Recurrence S_t = exp(g_t) S_{t-1} + k_t (x) v_t, o_t = q_t S_t, followed by an RMS norm and ``out_proj``.
 
-    A subclass computes q, k, v and g in ``recurrence_inputs`` from the heads and from tensors derived from the layer's
+    A subclass computes q, k, v and g in ``terms`` from the heads and from tensors derived from the layer's
     inputs. It applies gates in ``finish``. Sums are computed in float32 or wider. A padded token neither
     writes nor decays. The
     layer has no attention weights, so ``dropout`` has no effect. No projection has a bias.
@@ -132,9 +132,7 @@ class Recurrent(Attention):
 
     # --- hooks of a subclass -----------------------------------------------------------------------------
 
-    def recurrence_inputs(
-        self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, position: Tensor
-    ) -> RecurrenceInputs:
+    def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, position: Tensor) -> RecurrenceInputs:
         """Compute the inputs of the recurrence from the convolved heads; ``position`` [B or 1, N] counts from 0."""
         raise NotImplementedError
 
@@ -170,7 +168,7 @@ class Recurrent(Attention):
 
     @property
     def memory_width(self) -> int:
-        """Return the number of rows of S, the width of the keys of ``recurrence_inputs``."""
+        """Return the number of rows of S, the width of the keys of ``terms``."""
         return self.key_width
 
     def decode(
@@ -189,7 +187,7 @@ class Recurrent(Attention):
             convolved[name], after[name] = convolve(convolved[name], state[name], padding)
         query, key, value = convolved.values()
         position = state["length"].unsqueeze(1) + torch.arange(query.shape[2], device=query.device)
-        terms = self.hidden(self.recurrence_inputs(query, key, value, extras, position), padding)
+        terms = self.hidden(self.terms(query, key, value, extras, position), padding)
         ours, theirs = self.forms
         form = theirs if fla_kernels.can_use_kernels(terms.value, state["memory"], heads[0].dtype) else ours
         output, memory = self.update(terms, state["memory"], form)
@@ -222,9 +220,7 @@ class Recurrent(Attention):
             heads[name] = F.conv1d(flat[None], taps, bias, groups=len(taps))[0].unflatten(0, heads[name].shape[::2]).mT
         query, key, value = (x[None] for x in heads.values())
         extras = {name: x[None] for name, x in extras.items()}
-        terms = self.recurrence_inputs(
-            query, key, value, extras, torch.arange(query.shape[2], device=query.device)[None]
-        )
+        terms = self.terms(query, key, value, extras, torch.arange(query.shape[2], device=query.device)[None])
         memory = value.new_zeros(1, self.num_heads, terms.key.shape[-1], self.value_width)
         outputs = []
         for t in range(query.shape[2]):

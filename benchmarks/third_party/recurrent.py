@@ -77,7 +77,7 @@ def recurrence(kernel: Callable[[Layer, Any], Tensor]) -> Callable[..., Tensor]:
         for name, convolve in layer.convolutions.items():
             heads[name], _ = convolve(heads[name], start[name], None)
         position = torch.arange(query.shape[2], device=query.device).unsqueeze(0)
-        terms = layer.recurrence_inputs(*heads.values(), extras, position)
+        terms = layer.terms(*heads.values(), extras, position)
         output = kernel(layer, terms)
         return layer.finish(output, heads["value"], extras)
 

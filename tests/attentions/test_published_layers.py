@@ -17,7 +17,7 @@ from cab.training import parameter_groups
 def lightning_decays(**options: Any) -> Tensor:
     module = build_attention("lightning", pattern="CS", embed_dim=48, **options)
     x = torch.ones(1, module.num_heads, 2, 48 // module.num_heads, dtype=torch.float64)
-    return module.recurrence_inputs(x, x, x, {}, torch.zeros(1, 2)).log_decay[0, :, 0].exp()
+    return module.terms(x, x, x, {}, torch.zeros(1, 2)).log_decay[0, :, 0].exp()
 
 
 def test_decays_of_lightning_are_those_of_the_paper() -> None:
@@ -47,7 +47,7 @@ def test_hgrn2_forgets_less_in_later_layers() -> None:
         module = build_attention(
             "hgrn2", pattern="CS", embed_dim=24, num_heads=3, layer_position=LayerPosition(index, count)
         )
-        terms = module.recurrence_inputs(key, key, key, {}, torch.zeros(1, 1))
+        terms = module.terms(key, key, key, {}, torch.zeros(1, 1))
         torch.testing.assert_close(terms.log_decay.exp(), torch.full_like(key, index / count), atol=1e-6, rtol=1e-5)
         torch.testing.assert_close(terms.key, 1 - terms.log_decay.exp())
 

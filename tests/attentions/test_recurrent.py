@@ -106,7 +106,7 @@ def test_only_the_first_layer_of_lightning_encodes_positions() -> None:
     x = torch.randn(1, 30, 24, dtype=torch.float64)
     assert (first(x) - without(x)).norm() > 1e-3 * first(x).norm()
     query, key, value = (y[:, :, :1].expand(-1, -1, 30, -1) for y in first.project(x, x, x))
-    terms = first.recurrence_inputs(query, key, value, {}, torch.arange(30)[None])
+    terms = first.terms(query, key, value, {}, torch.arange(30)[None])
     scores = terms.query @ terms.key.mT
     torch.testing.assert_close(scores[..., 1:, 1:], scores[..., :-1, :-1])
     with torch.no_grad():
