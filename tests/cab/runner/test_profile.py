@@ -19,6 +19,7 @@ CELL = ["task=lstf", "dataset=synthetic", "backbone=informer", "attention=abc", 
 CELL += ["device=cpu"]
 
 
+@pytest.mark.slow
 def test_a_profile_is_a_table_and_a_trace_and_changes_no_score(tmp_path: Path) -> None:
     records = []
     for name in ("plain", "profiled"):

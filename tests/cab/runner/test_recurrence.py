@@ -142,6 +142,7 @@ def test_memories_are_those_of_the_rows_however_they_are_cut() -> None:
     assert four.state_dict() is None
 
 
+@pytest.mark.slow
 def test_a_run_that_is_cut_goes_on_with_what_it_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     books = f"data_root={write_books(tmp_path / 'data')}"
     options = [*RECURRENT, "trainer.micro_batch_size=2", "trainer.checkpoint_every=2", "trainer.max_steps=6", books]

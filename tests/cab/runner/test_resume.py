@@ -69,6 +69,7 @@ def test_two_kills_and_a_broken_checkpoint_change_nothing(uncut: Path, tmp_path:
     assert 1000 < resumed["cost"]["train_seconds"] <= resumed["cost"]["wall_seconds"] < 2000
 
 
+@pytest.mark.slow
 def test_only_the_record_and_its_weights_stay(uncut: Path) -> None:
     folder = uncut / the_record(uncut)["hash"]
     assert not list(folder.glob("step-*"))
