@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 REGISTRIES: Mapping[str, Registry[Any]] = {"attention": ATTENTIONS, "backbone": BACKBONES, "task": TASKS}
 MAX_WORKERS = 256
-Fraction = Annotated[float, Interval(ge=0, lt=1)]
+BelowOne = Annotated[float, Interval(ge=0, lt=1)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ class TrainerConfig(OptionGroup):
     max_steps: Natural | None
     optimizer: Literal["adam", "adamw"]
     learning_rate: NonNegativeFloat
-    betas: tuple[Fraction, Fraction]
+    betas: tuple[BelowOne, BelowOne]
     eps: NonNegativeFloat
     weight_decay: NonNegativeFloat
     decay_vectors: bool
