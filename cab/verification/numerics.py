@@ -17,10 +17,9 @@ from cab.verification.subject import LONG, Subject
 
 ANY = (2, 3, 4, 5, 7, 8, 11, 15, 16, 17, 24, 31, 32, 33, 47, 63, 64, 65, 96, 100, 127, 128, 129, 192, 255, 257)
 BEYOND = (385, 700, 1025, 2049, 3001)
+PAIRS = ((1, 1), (1, 17), (17, 1), (1, 130), (130, 1), (5, 64), (64, 5), (33, 33), (129, 65))
 TURNS = ((33, 3), (130, 3), (17, 3), (257, 2), (130, 3), (1, 4), (65, 3), (33, 3))
 """Lengths and batch sizes of consecutive calls of one module."""
-
-PAIRS = ((1, 1), (1, 17), (17, 1), (1, 130), (130, 1), (5, 64), (64, 5), (33, 33), (129, 65))
 
 
 @check("lengths", "NaN or inf values and gradients")
@@ -194,9 +193,6 @@ def fast_is_reference(subject: Subject) -> Measurements:
 
 precision_check = partial(check, "precision", applies=lambda s: bool(s.autocast_dtypes), declared_in="autocast_dtypes")
 
-SPACINGS = 8.0
-"""Limit for two computations in a low-precision dtype, in units of its machine epsilon."""
-
 GRADIENT, MARGIN = 0.14, 4.0
 """Largest relative distance of a gradient (a cosine of 0.99), and factor on the change that rounded inputs cause."""
 
@@ -207,8 +203,8 @@ def autocast(subject: Subject, dtype: torch.dtype) -> torch.autocast:
 
 
 def near(dtype: torch.dtype) -> float:
-    """Return the limit for ``dtype``."""
-    return SPACINGS * torch.finfo(dtype).eps
+    """Return the limit for two computations in ``dtype``: eight times its machine epsilon."""
+    return 8.0 * torch.finfo(dtype).eps
 
 
 @precision_check("relative distance between autocast and float32")
