@@ -6,14 +6,18 @@ import csv
 import io
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from cab.cli.main import main
 from cab.registry.build import measure_decode_state
 from cab.registry.registries import ATTENTIONS
 from cab.registry.tables import decode_state_size, read_rows
-from tests.cab.cli.command import ROOT, cab
+from tests.cab.cli.command import ROOT
+
+Table = Callable[..., list[dict[str, str]]]
 
 LIGHT = (
     "--help",
@@ -47,14 +51,17 @@ def test_commands_that_need_no_model_load_neither_torch_nor_plotting() -> None:
     assert done.stdout
 
 
-def table(*arguments: str, cwd: Path) -> list[dict[str, str]]:
-    process = cab(*arguments, cwd=cwd)
-    assert process.returncode == 0, process.stderr
-    return list(csv.DictReader(io.StringIO(process.stdout)))
+@pytest.fixture
+def table(capsys: pytest.CaptureFixture[str]) -> Table:
+    def rows(*arguments: str) -> list[dict[str, str]]:
+        assert main([*arguments, "--csv"]) == 0
+        return list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+
+    return rows
 
 
-def test_listed_attentions(tmp_path: Path) -> None:
-    rows = {row["attention"]: row for row in table("list", "attentions", "--csv", cwd=tmp_path)}
+def test_listed_attentions(table: Table) -> None:
+    rows = {row["attention"]: row for row in table("list", "attentions")}
     assert list(next(iter(rows.values()))) == ["attention", "patterns", "complexity", "state", "paper", "origin"]
     assert {"vanilla", "none", "abc", "performer", "cosformer", "probsparse"} <= set(rows)
     assert rows["vanilla"]["patterns"] == "NS CS NC CC"
@@ -83,8 +90,8 @@ def test_an_attention_that_is_not_in_the_table_is_measured(monkeypatch: pytest.M
     assert {name: decode_state_size(ATTENTIONS.get(name)) for name in expected} == expected
 
 
-def test_listed_cells_are_the_ones_that_can_run(tmp_path: Path) -> None:
-    rows = table("list", "cells", "--csv", cwd=tmp_path)
+def test_listed_cells_are_the_ones_that_can_run(table: Table) -> None:
+    rows = table("list", "cells")
     assert list(rows[0]) == ["task", "dataset", "backbone", "pattern", "attention"]
     lstf = {tuple(row.values()) for row in rows}
     assert ("lstf", "etth1", "informer", "NC", "abc") in lstf
@@ -94,8 +101,8 @@ def test_listed_cells_are_the_ones_that_can_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_counts_are_the_published_ones(tmp_path: Path) -> None:
-    rows = table("params", "--csv", cwd=tmp_path)
+def test_counts_are_the_published_ones(table: Table) -> None:
+    rows = table("params")
     assert list(rows[0]) == ["pattern", "backbone", "attention", "params"]
     with (ROOT / "results/paper/parameters_reproduced.csv").open() as file:
         expected = {(r["pattern"], r["backbone"], r["attention"]): r["params"] for r in csv.DictReader(file)}
@@ -106,7 +113,6 @@ def test_counts_are_the_published_ones(tmp_path: Path) -> None:
     assert informer <= set(counted)
 
 
-def test_an_unknown_command_suggests_one(tmp_path: Path) -> None:
-    process = cab("scor", cwd=tmp_path)
-    assert process.returncode == 2
-    assert "did you mean 'score'" in process.stderr
+def test_an_unknown_command_suggests_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["scor"]) == 2
+    assert "did you mean 'score'" in capsys.readouterr().err
