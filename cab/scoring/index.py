@@ -100,7 +100,7 @@ def _shares(results: pd.DataFrame, needed: pd.DataFrame) -> dict[Key, list[list[
     runs["share"] = runs["sum"].where(runs["count"] == runs["required"])
     shares: dict[Key, list[list[float]]] = {}
     for (pattern, task, *_, attention), rows in runs.groupby([*PLACE, "attention"], sort=False):
-        shares.setdefault((pattern, task, attention), []).append(rows["share"].to_list())
+        shares.setdefault((str(pattern), str(task), str(attention)), []).append(rows["share"].to_list())
     return shares
 
 

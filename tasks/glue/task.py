@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import Dataset
@@ -48,7 +49,7 @@ class Batch(NamedTuple):
 class Rows(Dataset[Batch]):
     """Encoded examples; ``labels`` are class indices or scores."""
 
-    def __init__(self, texts: Sequence[tuple[str, ...]], labels: Sequence[float], tokens: list[np.ndarray]) -> None:
+    def __init__(self, texts: Sequence[tuple[str, ...]], labels: ArrayLike, tokens: list[np.ndarray]) -> None:
         self.texts, self.labels, self.tokens = texts, np.array(labels), tokens
 
     def __len__(self) -> int:
@@ -159,8 +160,9 @@ class GLUE(Task):
             self._key = {"generator": VERSION}
         if self._start is None:
             texts, self._positions = [text for pair in parts[TRAIN].texts for text in pair], self.max_length
-            options = {"tokenizer": self.tokenizer, "vocab_size": self.vocab_size}
-            self.vocabulary = Vocabulary.of_sentences(texts, **options, key=self._key)
+            self.vocabulary = Vocabulary.of_sentences(
+                texts, tokenizer=self.tokenizer, vocab_size=self.vocab_size, key=self._key
+            )
         else:
             self.vocabulary, self._positions = Vocabulary.of_pretraining(self._start.record, data_root)
         longest = min(self._positions, self.max_length)

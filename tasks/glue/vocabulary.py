@@ -32,8 +32,10 @@ class Vocabulary:
     @classmethod
     def of_sentences(cls, texts: Sequence[str], *, tokenizer: str | None, vocab_size: int, key: Any) -> Vocabulary:
         """Read a tokenizer, or train a byte-level BPE of ``vocab_size`` entries on ``texts``."""
-        training = {"vocab_size": vocab_size, "special_tokens": [], "key": {"sentences": key}}
-        bpe = trained_bpe(lambda: iter(texts), **training) if tokenizer is None else read_bpe(tokenizer)
+        if tokenizer is None:
+            bpe = trained_bpe(lambda: iter(texts), vocab_size=vocab_size, special_tokens=[], key={"sentences": key})
+        else:
+            bpe = read_bpe(tokenizer)
         dictionary = NUM_SPECIAL + np.arange(bpe.get_vocab_size())
         return cls(bpe, dictionary, NUM_SPECIAL + len(dictionary), {"entries": len(dictionary)})
 

@@ -176,8 +176,9 @@ class LongRangeArena(Task):
         counts = (self.examples, self.test_examples, self.test_examples)
         if self.question in PATHS:
             published = PATHS[self.question]
-            sizes = {"side": self.side, "seed_distance": published.seed_distance * self.side // published.side}
-            geometry = replace(published, **sizes, segments=self.segments, distractors=self.distractors)
+            distance = published.seed_distance * self.side // published.side
+            geometry = replace(published, side=self.side, seed_distance=distance)
+            geometry = replace(geometry, segments=self.segments, distractors=self.distractors)
             return pathfinder.generated_paths(geometry, counts)
         if self.question == "listops":
             shape = listops.Shape(self.max_depth, self.max_arguments, self.min_length, self.length)

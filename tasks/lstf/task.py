@@ -97,9 +97,14 @@ class LSTF(Task):
 
     def _windows(self, series: Series, values: np.ndarray, start: int, stop: int) -> Windows:
         rows = slice(max(start, 0), stop)
-        lengths = {"seq_len": self.seq_len, "label_len": self.label_len, "pred_len": self.pred_len}
-        part = torch.from_numpy(values[rows]), torch.from_numpy(series.calendar[rows])
-        windows = Windows(*part, **lengths, stride=series.episode)
+        windows = Windows(
+            torch.from_numpy(values[rows]),
+            torch.from_numpy(series.calendar[rows]),
+            seq_len=self.seq_len,
+            label_len=self.label_len,
+            pred_len=self.pred_len,
+            stride=series.episode,
+        )
         if start < 0 or not len(windows):
             raise UserError(
                 f"dataset '{self.dataset}' is shorter than one window: task.seq_len {self.seq_len} + "

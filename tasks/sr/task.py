@@ -127,7 +127,7 @@ class SR(Task):
         return self.diffusion.sample(denoise, blurred, batch["index"].tolist())
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
-        scores = []
+        scores: list[tuple[float, float]] = []
         for batch in batches(self._test, self.evaluation_batch_size):
             scores += map(similarity, to_uint8(self.sample(backbone, batch)), to_uint8(batch["truth"]))
         return self._means(scores)

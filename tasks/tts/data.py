@@ -147,9 +147,10 @@ def _cached(key: dict[str, Any], utterances: Iterator[Utterance]) -> list[Uttera
     folder = prepared("tts", key, build)
     frames = np.memmap(folder / "frames.bin", dtype=np.float32, mode="r").reshape(-1, NUM_MELS + 2)
     cached = []
-    for *fields, first, count in json.loads((folder / "utterances.json").read_text()):
-        columns = frames[first : first + count]
-        cached.append(Utterance(*fields, columns[:, :NUM_MELS], columns[:, NUM_MELS], columns[:, NUM_MELS + 1]))
+    for name, written, aligned, durations, start, row, count in json.loads((folder / "utterances.json").read_text()):
+        columns = frames[row : row + count]
+        mel, pitch, energy = columns[:, :NUM_MELS], columns[:, NUM_MELS], columns[:, NUM_MELS + 1]
+        cached.append(Utterance(name, written, aligned, durations, start, mel, pitch, energy))
     return cached
 
 
