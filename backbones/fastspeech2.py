@@ -129,9 +129,10 @@ class FastSpeech2(Backbone):
         frames = self.decoder_positions(frames, index)
         frames = self.decoder(frames, mel_padding, checkpointed=self.checkpoint_activations)
         mel = self.output(frames)
+        log_duration, pitch, energy = predicted
         if self.postnet is None:
-            return SpokenTokens(mel, mel_padding, *predicted, None)
-        return SpokenTokens(self.postnet(mel, mel_padding), mel_padding, *predicted, mel)
+            return SpokenTokens(mel, mel_padding, log_duration, pitch, energy, None)
+        return SpokenTokens(self.postnet(mel, mel_padding), mel_padding, log_duration, pitch, energy, mel)
 
 
 class Block(nn.Module):
