@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
-from torch.nn import functional as F
 
 from backbones.layers.tokens import make_norm
 from backbones.layers.transformer import FeedForward
-from cab import UserError, build_backbone
 
 
 def test_glu_is_a_gate_of_its_own_map() -> None:
@@ -29,18 +26,3 @@ def test_simple_rms_norm_has_no_weights_and_leaves_zero_alone() -> None:
     assert not list(norm.parameters())
     torch.testing.assert_close(norm(x), x / (x.square().mean(dim=-1, keepdim=True).sqrt() + 1e-8))
     assert not norm(torch.zeros(2, 8)).any()
-
-
-@pytest.mark.parametrize(("name", "pattern"), [("gpt2", "CS"), ("roberta", "NS")])
-def test_networks_have_them_as_options(name: str, pattern: str) -> None:
-    options = {"vocab_size": 11, "embed_dim": 8, "num_heads": 2, "ffn_dim": 5, "num_layers": 2}
-    glu = {"norm": "simplerms", "feed_forward": "glu", "activation": "swish"}
-    network = build_backbone(name, attention="transnormer_t2", pattern=pattern, **options, **glu)
-    tokens = torch.arange(18).view(2, 9) % 11
-    loss = F.cross_entropy(network(tokens).flatten(0, 1), tokens.flatten())
-    loss.backward()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in network.parameters())
-    assert sum("norm" in key for key in network.state_dict()) == (0 if name == "gpt2" else 4)  # embedding and head
-    for option, value in (("norm", "batch"), ("feed_forward", "maxout"), ("activation", "sine")):
-        with pytest.raises(UserError, match=f"backbone.{option} must be one of"):
-            build_backbone(name, attention="none", pattern=pattern, **options, **{option: value})

@@ -23,21 +23,10 @@ def informer(attention: str = "vanilla", pattern: str = "NC", **options: Any) ->
     return build_backbone("informer", attention=attention, pattern=pattern, **{**SMALL, **options})
 
 
-@pytest.mark.parametrize(
-    ("channels", "encoder", "decoder", "count"),
-    [
-        (7, 2, 1, 11_330_055),
-        (321, 3, 2, 20_600_129),
-        (12, 3, 2, 19_492_364),
-        (1, 2, 1, 11_308_545),
-        (1, 3, 2, 19_452_929),
-    ],
-)
-def test_published_counts(channels: int, encoder: int, decoder: int, count: int) -> None:
+@pytest.mark.parametrize(("encoder", "decoder", "count"), [(2, 1, 11_308_545), (3, 2, 19_452_929)])
+def test_published_counts_of_one_channel(encoder: int, decoder: int, count: int) -> None:
     with torch.device("meta"):
-        backbone = build_backbone(
-            "informer", pattern="NC", channels=channels, encoder_layers=encoder, decoder_layers=decoder
-        )
+        backbone = build_backbone("informer", pattern="NC", channels=1, encoder_layers=encoder, decoder_layers=decoder)
     assert sum(parameter.numel() for parameter in backbone.parameters()) == count
 
 
