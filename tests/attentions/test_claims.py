@@ -107,6 +107,14 @@ def test_training_samples_are_the_same_in_both_forms() -> None:
         torch.manual_seed(5)
         results.append(module(x))
     torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern", "options"),
+    [("lara", "NS", {}), ("reformer", "CS", {"num_buckets": 8, "chunk_size": 4}), ("yoso", "NS", {})],
+)
+def test_random_numbers_are_drawn_in_training_alone(name: str, pattern: str, options: dict[str, int]) -> None:
+    module, x = make(name, pattern, **options), torch.randn(1, 50, 24, dtype=torch.float64)
     assert not torch.allclose(module(x), module(x))
     assert torch.equal(module.eval()(x), module(x))
 
@@ -155,18 +163,28 @@ def test_a_step_beyond_the_length_is_refused_and_holes_in_the_cache_do_not_count
 
 
 def test_without_random_scores_random_plus_is_softmax_attention() -> None:
-    module = build_attention(
-        "synthesizer", pattern="CS", embed_dim=24, num_heads=3, variant="random_plus", max_length=20
-    )
-    vanilla = build_attention("vanilla", pattern="CS", embed_dim=24, num_heads=3)
+    options = {"pattern": "CS", "embed_dim": 24, "num_heads": 3}
+    module = build_attention("synthesizer", variant="random_plus", max_length=20, **options)
+    vanilla = build_attention("vanilla", **options)
     vanilla.load_state_dict(module.state_dict(), strict=False)
     x = torch.randn(2, 20, 24)
     torch.testing.assert_close(module(x), vanilla(x))
 
 
-@pytest.mark.parametrize(("pattern", "sizes"), [("NS", (9,)), ("NC", (3, 9)), ("CC", (9, 3))])
-def test_it_is_defined_up_to_its_length(pattern: str, sizes: tuple[int, ...]) -> None:
-    module = make("synthesizer", pattern, variant="factorized_random", max_length=8)
+RANDOM = {"variant": "factorized_random"}
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern", "options", "sizes"),
+    [
+        ("synthesizer", "NS", RANDOM, (9,)),
+        ("synthesizer", "NC", RANDOM, (3, 9)),
+        ("synthesizer", "CC", RANDOM, (9, 3)),
+        ("linformer", "NC", {}, (9, 9)),
+    ],
+)
+def test_it_is_defined_up_to_its_length(name: str, pattern: str, options: dict[str, str], sizes: list[int]) -> None:
+    module = make(name, pattern, max_length=8, **options)
     inputs = [torch.zeros(1, size, 24, dtype=torch.float64) for size in sizes]
     with pytest.raises(UserError, match=r"increase attention\.max_length"):
         module(*inputs, *inputs[1:])
@@ -234,16 +252,6 @@ def test_one_group_without_the_linear_part_is_the_quadratic_unit() -> None:
 
 
 # --- scatterbrain ---
-
-
-@pytest.mark.parametrize("pattern", ["NS", "CS"])
-def test_large_products_stay_numbers(pattern: str) -> None:
-    """Features of which the largest is e^1000 times the next, as exp(q k) beside them."""
-    module = agreement.make("scatterbrain", pattern, window=2)
-    x = 100.0 * torch.randn(2, 50, agreement.WIDTH, dtype=torch.float64, requires_grad=True)
-    output = module(x)
-    gradients = torch.autograd.grad(output.sum(), [x, *module.parameters()])
-    assert all(tensor.isfinite().all() for tensor in (output, *gradients))
 
 
 def test_dropout_leaves_what_is_far() -> None:

@@ -22,9 +22,7 @@ from attentions.kernels.linear_attention import (
 from attentions.random_features import RandomFeatureAttention
 from cab import PaddingMasks, Pattern, build_attention
 from cab.attention import DecodeState
-from tests.attentions.agreement import (
-    make,
-)
+from tests.attentions.agreement import make
 
 MAPS: list[tuple[FeatureMap, bool]] = [
     *((kernel, False) for kernel in KERNELS.values()),
@@ -96,11 +94,6 @@ def test_a_gate_that_counts_is_no_gate() -> None:
     output = gated.attend(query, key, value, PaddingMasks(), gate=logits)
     torch.testing.assert_close(output, plain.attend(query, key, value, PaddingMasks()), rtol=1e-6, atol=1e-8)
     assert gated.gate_proj.bias.sigmoid().allclose(torch.tensor(0.9, dtype=torch.float64))
-
-
-def test_one_key_gives_its_value() -> None:
-    key, value = torch.randn(2, 1, 1, 1, 8, dtype=torch.float64)
-    torch.testing.assert_close(rfa("NS", 64).attend(key, key, value, PaddingMasks()), value)
 
 
 def test_dpfp_by_hand() -> None:

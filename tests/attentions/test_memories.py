@@ -10,10 +10,6 @@ import torch
 from tests.attentions import agreement
 
 
-def test_a_prompt_in_several_pieces() -> None:
-    agreement.assert_decodes(agreement.make("transformer_xl", "CS"), 300, 300, (3, 290, 1))
-
-
 def test_no_gradient_to_the_memory() -> None:
     """A token reads the memory, by replacement; by gradient, nothing before its segment."""
     module = agreement.make("transformer_xl", "CS", segment=5, memory=3)

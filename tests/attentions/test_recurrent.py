@@ -11,11 +11,7 @@ from torch import Tensor
 
 from attentions.rwkv import TokenShift
 from cab import Attention, LayerPosition, PaddingMasks, UserError, build_attention
-from tests.attentions.agreement import (
-    assert_forms_agree,
-    make,
-    with_output,
-)
+from tests.attentions.agreement import assert_forms_agree, make, with_output
 
 CONVOLVED = ["retention", "lightning", "gla", "hgrn2", "ssd", "deltanet", "gated_deltanet"]
 METHODS = [*CONVOLVED, "rwkv6", "rwkv7"]

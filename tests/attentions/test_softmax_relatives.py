@@ -11,16 +11,9 @@ from attentions.differential import DifferentialAttention
 from attentions.forgetting import ForgettingAttention
 from attentions.mla import LatentKeyValueAttention
 from attentions.nsa import NativeSparseAttention
-from cab import Attention, UserError, build_attention
+from cab import UserError, build_attention
 from cab.registry.build import state_bytes
-from tests.attentions.agreement import (
-    assert_decodes,
-    assert_forms_agree,
-    make,
-)
-
-NSA = {"block_size": 4, "num_blocks": 3, "window_size": 5, "compress_size": 2, "compress_stride": 1}
-SIMPLE_NSA = {"compression": "mean", "separate_kv": False}
+from tests.attentions.agreement import assert_decodes, assert_forms_agree, make
 
 
 @pytest.mark.parametrize("options", [{"num_kv_heads": 1}, {"sink": "learned", "num_kv_heads": 1}])
@@ -36,11 +29,38 @@ def test_differential_heads_are_half_of_an_even_number(heads: int) -> None:
     assert_forms_agree(module, 9, 0)
 
 
-def test_forgetting_nothing_is_softmax_attention() -> None:
-    module, vanilla = make("forgetting", "CS"), make("vanilla", "CS")
-    assert isinstance(module, ForgettingAttention)
+def forget_nothing(module: Any) -> None:
     torch.nn.init.zeros_(module.forget.weight)
     torch.nn.init.constant_(module.forget.bias, 60.0)
+
+
+def read_chosen_blocks_alone(module: Any) -> None:
+    torch.nn.init.zeros_(module.gate.weight)
+    module.gate.bias.data.copy_(torch.tensor([-60.0, 60.0, -60.0]).repeat(3))
+
+
+def keep_every_key(module: Any) -> None:
+    torch.nn.init.eye_(module.mix_k)
+    torch.nn.init.eye_(module.mix_v)
+
+
+EVERY_BLOCK = {"block_size": 3, "num_blocks": 9, "compress_size": 3, "compress_stride": 3, "num_kv_heads": 3}
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern", "options", "prepare"),
+    [
+        ("diag_attention", "NS", {"block_size": 16}, None),
+        ("diag_attention", "CS", {"block_size": 16}, None),
+        ("forgetting", "CS", {}, forget_nothing),
+        ("linformer", "NS", {"num_landmarks": 12, "max_length": 12}, keep_every_key),
+        ("nsa", "CS", {**EVERY_BLOCK, "compression": "mean", "separate_kv": False}, read_chosen_blocks_alone),
+    ],
+)
+def test_a_limit_is_softmax_attention(name: str, pattern: str, options: dict[str, Any], prepare: Any) -> None:
+    module, vanilla = make(name, pattern, **options), make("vanilla", pattern)
+    if prepare:
+        prepare(module)
     vanilla.load_state_dict(module.state_dict(), strict=False)
     x = torch.randn(2, 12, 24, dtype=torch.float64)
     torch.testing.assert_close(module(x), vanilla(x))
@@ -54,11 +74,6 @@ def test_what_was_forgotten_over_thousands_of_tokens_does_not_round_the_near_one
     torch.nn.init.constant_(module.forget.bias, -5.0)
     x = torch.randn(1, 4000, 8)
     torch.testing.assert_close(module(x)[:, -1], module(x[:, -10:])[:, -1], rtol=1e-5, atol=1e-6)
-
-
-def _nsa_of_every_block() -> Attention:
-    sizes = {"block_size": 3, "num_blocks": 9, "compress_size": 3, "compress_stride": 3}
-    return make("nsa", "CS", **sizes, **SIMPLE_NSA, num_kv_heads=3)
 
 
 @pytest.mark.parametrize(("heads", "groups"), [(1, 1), (8, 1), (12, 1), (16, 1), (32, 2), (56, 2), (64, 4)])
@@ -84,20 +99,6 @@ def test_scores_of_overlapping_blocks(rival: float, counted: list[int]) -> None:
         if seen[1].all():
             found.append(number)
     assert found == counted
-
-
-def test_nsa_decodes_beyond_its_window_and_its_blocks() -> None:
-    assert_decodes(make("nsa", "CS", **NSA | {"compress_size": 4, "compress_stride": 2}), 75, 0, (5, 29, 3))
-
-
-def test_nsa_of_every_block_alone_is_softmax_attention() -> None:
-    module, vanilla = _nsa_of_every_block(), make("vanilla", "CS")
-    assert isinstance(module, NativeSparseAttention)
-    torch.nn.init.zeros_(module.gate.weight)
-    module.gate.bias.data.copy_(torch.tensor([-60.0, 60.0, -60.0]).repeat(3))
-    vanilla.load_state_dict(module.state_dict(), strict=False)
-    x = torch.randn(2, 20, 24, dtype=torch.float64)
-    torch.testing.assert_close(module(x), vanilla(x))
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,8 @@ import pytest
 import torch
 
 from attentions.transnormer import DiagAttention
-from cab import LayerPosition, PaddingMasks, build_attention, build_backbone
-from tests.attentions.agreement import (
-    WIDTH,
-    make,
-)
+from cab import LayerPosition, build_attention, build_backbone
+from tests.attentions.agreement import assert_rounds_as_float32
 
 EARLY = LayerPosition(0, 2)
 FORMS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -22,31 +19,15 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("pattern", ["NS", "CS"])
-def test_a_block_of_the_whole_sequence_is_softmax_attention(pattern: str) -> None:
-    module, vanilla = make("diag_attention", pattern, block_size=16), make("vanilla", pattern)
-    vanilla.load_state_dict(module.state_dict())
-    x = torch.randn(2, 13, WIDTH, dtype=torch.float64)
-    torch.testing.assert_close(module(x), vanilla(x))
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("pattern", ["NS", "CS"])
 @pytest.mark.parametrize("form", ["diag rela", "norm"])
 def test_sums_that_nothing_divides_do_not_overflow(form: str, pattern: str, dtype: torch.dtype) -> None:
-    """Heads of 100 have weights of 1e4 and sums of 1e6: outputs and gradients are float32's of the same heads."""
+    """Heads of 100 have weights of 1e4 and sums of 1e6."""
     name, options = FORMS[form]
     module = build_attention(name, pattern=pattern, embed_dim=64, num_heads=2, **options)
-    heads = [(100 * torch.randn(2, 2, 30, 32)).to(dtype).requires_grad_() for _ in range(3)]
-    exact = [x.detach().float().requires_grad_() for x in heads]
-    results = []
-    for given, low in ((exact, False), (heads, True)):
-        with torch.autocast("cpu", dtype, enabled=low):
-            output = module.attend(*given, PaddingMasks())
-        assert output.dtype is given[0].dtype
-        results.append([output, *torch.autograd.grad(output.float().cos().sum(), given)])
-    for wanted, got in zip(*results, strict=True):
-        assert (got - wanted).abs().max() <= 3 * torch.finfo(dtype).eps * wanted.abs().max()
+    heads = [100 * torch.randn(2, 2, 30, 32) for _ in range(3)]
+    assert_rounds_as_float32(module, heads, dtype)
 
 
 @pytest.mark.parametrize("form", ["diag rela", "T1 early"])

@@ -1,0 +1,157 @@
+"""S4 and S4D: the convolution against the recurrence, kernels against their definitions, initial values, precision."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from attentions import s4, s4d
+from attentions.s4 import S4Attention
+from cab import build_attention
+from tests.attentions import agreement
+
+FORMS: list[tuple[str, str, dict[str, Any]]] = [
+    *((name, pattern, {}) for name in ("s4", "s4d") for pattern in ("NS", "CS")),
+    ("s4d", "NS", {"bidirectional": False}),
+]
+
+
+def build(name: str, pattern: str, **options: Any) -> Any:
+    """In float64, every parameter moved from where it starts, all features alike no longer."""
+    sizes = {"embed_dim": agreement.WIDTH, "num_heads": agreement.HEADS, "state_size": 6}
+    module = build_attention(name, pattern=pattern, **sizes, **options).double()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return module
+
+
+@pytest.mark.parametrize("length", [1, 7, 16, 17, 130])
+@pytest.mark.parametrize(("name", "pattern", "options"), FORMS)
+def test_convolution_is_the_recurrence(name: str, pattern: str, options: dict[str, Any], length: int) -> None:
+    module = build(name, pattern, **options)
+    agreement.assert_forms_agree(module, length, length, masked=False)
+    if length > 1:
+        agreement.assert_forms_agree(module, length, length)
+
+
+@pytest.mark.parametrize(("name", "pattern", "options"), [*FORMS, ("s4d", "CS", {"channels": 3})])
+def test_output_in_many_pieces_is_the_same(
+    name: str, pattern: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = build(name, pattern, **options)
+    x = torch.randn(2, 113, agreement.WIDTH, dtype=torch.float64, requires_grad=True)
+
+    def output_and_gradients() -> list[Tensor]:
+        output = module(x)
+        return [output, *torch.autograd.grad(output.cos().sum(), [x, *module.parameters()])]
+
+    whole = output_and_gradients()
+    monkeypatch.setattr(s4, "NUMBERS", 2**14)
+    monkeypatch.setattr(s4d, "CPU_LIMIT", 2 * agreement.WIDTH * options.get("channels", 1) * s4d.MIN_BLOCK)
+    for piece, one in zip(output_and_gradients(), whole, strict=True):
+        torch.testing.assert_close(piece, one)
+
+
+def test_dropout_in_pieces_has_the_gradient_of_what_was_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s4d, "CPU_LIMIT", 2 * agreement.WIDTH * s4d.MIN_BLOCK)
+    agreement.assert_dropout(build("s4d", "CS", dropout=0.4), 100)
+
+
+def test_s4_decodes() -> None:
+    agreement.assert_decodes(build("s4", "CS"), 41, 41, (5, 1, 17, 1))
+
+
+@pytest.mark.parametrize(("length", "state_size"), [(3, 2), (1000, 64)])
+def test_kernel_of_s4_is_made_of_powers(length: int, state_size: int) -> None:
+    """C Abar^l Bbar, at the published size and at times at which large powers still count."""
+    module = S4Attention(pattern="CS", embed_dim=4, num_heads=1, state_size=state_size).double()
+    forwards, inwards, readout = module.dense()
+    state, powers = inwards.unsqueeze(-1), []
+    for _ in range(length):
+        powers.append((readout[:, 0].unsqueeze(1) @ state).real.flatten())
+        state = forwards @ state
+    expected = torch.stack(powers, dim=1)
+    found = module.kernel(length, *module.modes())[:, 0]
+    torch.testing.assert_close(found, expected, rtol=0.0, atol=1e-10 * expected.abs().max().item())
+
+
+def test_state_matrix_of_s4_is_hippo_legs() -> None:
+    """As the paper's Eq. 2 has it, up to a change of basis: powers of A from B, seen by B."""
+    size = 10
+    n = torch.arange(size, dtype=torch.float64)
+    below = ((2 * n[:, None] + 1) * (2 * n + 1)).sqrt()
+    hippo, inwards = -(below.tril(-1) + torch.diag(n + 1)), (2 * n + 1).sqrt()
+    module = S4Attention(pattern="CS", embed_dim=1, num_heads=1, state_size=size).double()
+    with torch.no_grad():
+        module.low_rank.copy_(torch.view_as_real(torch.view_as_complex(module.input) * math.sqrt(0.5)))
+    modes, low_rank, own = (x[0] for x in module.both_of_each_pair()[1:4])
+    matrix = torch.diag(modes) - torch.outer(low_rank, low_rank.conj())
+    seen, expected = own, inwards
+    for power in range(5):
+        moment = (inwards @ expected).item()
+        assert (own.conj() @ seen).real.item() == pytest.approx(moment, rel=1e-4), power  # stored in float32
+        seen, expected = matrix @ seen, hippo @ expected
+
+
+def test_without_low_rank_every_mode_of_s4_is_alone() -> None:
+    """P = 0: a diagonal state space by the bilinear rule."""
+    module = build("s4", "CS")
+    with torch.no_grad():
+        module.low_rank.zero_()
+    dt, modes, _, inwards, readout = module.both_of_each_pair()
+    half = dt / 2 * modes
+    factor = (1 + half) / (1 - half)
+    powers = factor.unsqueeze(-1) ** torch.arange(50)
+    expected = torch.einsum("dn,dnl->dl", readout[:, 0] * dt * inwards / (1 - half), powers).real
+    torch.testing.assert_close(module.kernel(50, *module.modes())[:, 0], expected)
+
+
+def test_state_spaces_of_s4_are_trained_without_weight_decay() -> None:
+    rules = build("s4", "CS").param_group_overrides()
+    without = {name for name, rule in rules.items() if rule.weight_decay == 0.0}
+    assert without == {"log_decay", "frequency", "low_rank", "input", "log_dt"}
+
+
+@pytest.mark.parametrize(
+    ("width", "heads", "options", "extra"),
+    [
+        (256, 2, {"state_size": 64}, -98_240),
+        (768, 12, {"state_size": 16, "channels": 8}, 2_462_224),
+    ],
+)
+def test_parameters_of_s4d_are_those_of_the_published_runs(width: int, heads: int, options: dict, extra: int) -> None:
+    with torch.device("meta"):
+        module = build_attention("s4d", pattern="CS", embed_dim=width, num_heads=heads, **options)
+    assert sum(parameter.numel() for parameter in module.parameters()) == 4 * width**2 + 4 * width + extra
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("pattern", "options"), [form[1:] for form in FORMS if form[0] == "s4d"])
+def test_autocast_rounds_the_last_map_of_s4d_alone(pattern: str, options: dict[str, Any], dtype: torch.dtype) -> None:
+    module = build("s4d", pattern, **options).float()
+    x = 30.0 * torch.randn(3, 300, agreement.WIDTH)
+    exact = module(x)
+    with torch.autocast("cpu", dtype=dtype):
+        output = module(x)
+        output.float().square().mean().backward()
+    assert output.dtype is dtype
+    assert (output - exact).abs().max() <= 4 * torch.finfo(dtype).eps * exact.abs().max()
+    assert all(parameter.grad.isfinite().all() for parameter in module.parameters())
+
+
+def test_initial_modes_are_s4d_inv_and_outputs_are_of_size_one() -> None:
+    module = build_attention("s4d", pattern="CS", embed_dim=256, num_heads=2, state_size=16)
+    expected = [16 / math.pi * (16 / (2 * k + 1) - 1) for k in range(8)]
+    torch.testing.assert_close(module.frequency.detach(), torch.tensor(expected))
+    assert torch.allclose(module.log_decay.exp(), torch.tensor(0.5))
+    steps = module.log_dt.exp()
+    assert 1e-3 <= steps.min() < 2e-3
+    assert 5e-2 < steps.max() <= 1e-1
+    # the response to a constant input, C B / A times two: of variance one over channels and features
+    gain = torch.view_as_complex(module.readout[0]) / torch.complex(-module.log_decay.exp(), module.frequency)
+    assert 0.8 < (2 * gain.sum(dim=-1).real).square().mean() < 1.25
