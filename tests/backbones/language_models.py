@@ -1,4 +1,4 @@
-"""Small GPT-2, RoBERTa and Transformer networks with every parameter at random, and tokens for them."""
+"""Small GPT-2, RoBERTa, encoder and Transformer networks with every parameter at random, and tokens for them."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ WIDTH = {
 SMALL: dict[str, dict[str, Any]] = {
     "gpt2": {**WIDTH, "num_layers": 2},
     "roberta": {**WIDTH, "num_layers": 2, "max_length": 37},
+    "encoder": {**WIDTH, "num_layers": 2, "max_length": 37, "num_classes": 5, "init_std": 0.125},
     "transformer": {
         **WIDTH,
         "encoder_layers": 2,

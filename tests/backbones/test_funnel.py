@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cab import Attention, Backbone, UserError, build_backbone
-from tests.backbones.language_models import VOCABULARY, WIDTH, padding, small, tokens
+from cab import Attention, Backbone, build_backbone
+from tests.backbones.language_models import VOCABULARY, WIDTH, padding, slots, small, tokens
 from tests.backbones.test_language_models import compare_gradients
 
 BLOCKS = [2, 1, 2]
@@ -76,36 +76,19 @@ def test_it_is_the_papers_equations(length: int, decoder_layers: int) -> None:
     compare_gradients(backbone, backbone(ids), logits)
 
 
-def slots(backbone: Backbone) -> list[tuple[str, Attention]]:
-    return [(path, backbone.get_submodule(path)) for path, _ in backbone.attention_layers()]  # type: ignore[misc]
-
-
 def test_slots_and_their_depths() -> None:
     """The attention under test everywhere but where lengths differ; each layer is told its place among all."""
     backbone = build_backbone(
         "roberta", attention="abc", pattern="NS", other_attention={"NC": "performer"}, funnel_blocks=BLOCKS,
         num_layers=5, vocab_size=23, embed_dim=16, num_heads=2, ffn_dim=16, max_length=32,
     )  # fmt: skip
-    kinds = [(str(slot.pattern), type(slot).__name__) for _, slot in slots(backbone)]
+    kinds = [(str(slot.pattern), type(slot).__name__) for slot in slots(backbone)]
     own, other = ("NS", "ABCAttention"), ("NC", "PerformerAttention")
     assert kinds == [own, own, other, other, own, own, own]
     depths = small("roberta", "NS", "differential", num_layers=5, funnel_blocks=[3, 2])
-    assert [slot.initial for _, slot in slots(depths) if hasattr(slot, "initial")] == pytest.approx(
+    assert [slot.initial for slot in slots(depths) if hasattr(slot, "initial")] == pytest.approx(
         [0.8 - 0.6 * 2.718281828459045 ** (-0.3 * index) for index in (0, 1, 2, 4, 5, 6)]
     )
-
-
-@pytest.mark.parametrize(
-    ("attention", "other_attention"),
-    [("vanilla", "vanilla"), ("local", "vanilla"), ("abc", "abc"), ("vanilla", "funnel")],
-)
-def test_a_padded_row_gives_what_it_gives_alone(attention: str, other_attention: str) -> None:
-    """Padding on the right, on the left and inside: logits and all gradients."""
-    backbone, ids, mask = funnel(attention, other_attention={"NC": other_attention}), tokens(5, 19), padding(19)
-    together = backbone(ids, mask)[~mask]
-    alone = torch.cat([backbone(ids[row : row + 1, ~mask[row]])[0] for row in range(5)])
-    torch.testing.assert_close(together, alone)
-    compare_gradients(backbone, together, alone)
 
 
 @pytest.mark.parametrize("blocks", [None, [5]])
@@ -133,21 +116,6 @@ def test_a_classifier_reads_the_first_vector_of_the_last_block() -> None:
         last, _ = written_out(pretrained, ids[row, ~mask[row]])
         expected = backbone.classifier(last[0])
         torch.testing.assert_close(backbone(ids, mask)[row], expected)
-
-
-@pytest.mark.parametrize(
-    ("blocks", "message"),
-    [
-        ([2, 2], r"funnel_blocks=\[2,2\] must be the layers of each block, .* their sum num_layers=5: change one"),
-        ([5, 0], r"funnel_blocks=\[5,0\] must be the layers of each block, at least one each"),
-        ([], r"funnel_blocks=\[\] must be the layers"),
-        ("4,1", "backbone.funnel_blocks must be a list, each an integer from 0 or null, got '4,1'"),
-        ([-1, 6], "backbone.funnel_blocks must be .* from 0"),
-    ],
-)
-def test_blocks_that_are_none(blocks: Any, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        funnel(blocks=blocks)
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -231,33 +232,28 @@ def test_samples_have_the_nucleus_distribution(temperature: float, top_p: float)
 # --- what is refused -----------------------------------------------------------------------------------------------
 
 
-def test_mistakes() -> None:
+MISTAKES: list[tuple[Callable[[GPT2, DecodingState, Tensor], object], str]] = [
+    (lambda *_: Limits(0), "max_length of at least 1 and min_length from 0"),
+    (lambda *_: Limits(3, min_length=4), "max_length of at least 1 and min_length from 0"),
+    (lambda *_: Limits(3, min_length=-1), "max_length of at least 1 and min_length from 0"),
+    (lambda *_: Limits(3, blocked_ngram=0), "blocked_ngram must be at least 1, got 0"),
+    (lambda net, state, ids: sample(net, state, ids, Limits(2), temperature=0.0), r"got 0\.0 and 1\.0"),
+    (lambda net, state, ids: sample(net, state, ids, Limits(2), top_p=1.5), r"got 1\.0 and 1\.5"),
+    (lambda net, state, ids: beam_search(net, state, ids, Limits(2), num_beams=0), "num_beams must be at least 1"),
+    (lambda net, state, ids: greedy(net, state, ids, Limits(8)), r"prompt \(2, 4\) .* need 11 learned positions"),
+    (lambda net, state, _: net.prefill(tokens(2, 11), state), r"tokens \(2, 11\) after 0 earlier .* 10 learned"),
+    (lambda net, state, _: net.step(tokens(2, 1)[:, 0], net.prefill(tokens(2, 10), state)[1]), "after 10 earlier ones"),
+    (lambda net, state, _: net.step(tokens(3, 1)[:, 0], state), r"each of the state's 2 rows, got \(3,\)"),
+    (lambda net, state, ids: net.prefill(ids, state, padding_mask=ids >= 0), r"every token of rows \[0, 1\]"),
+    (lambda net, *_: net.init_state(0), "batch_size must be at least 1, got 0"),
+    (lambda net, state, ids: net.prefill(ids + VOCABULARY, state), "vocabulary has 0 to 22"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), MISTAKES)
+def test_mistakes(call: Callable[[GPT2, DecodingState, Tensor], object], message: str) -> None:
     backbone, prompt = gpt2(positions="learned", max_length=10), tokens(2, 4)
     state = backbone.init_state(2)
-    for wrong in ({"max_length": 0}, {"max_length": 3, "min_length": 4}, {"max_length": 3, "min_length": -1}):
-        with pytest.raises(UserError, match="max_length of at least 1 and min_length from 0"):
-            Limits(**wrong)
-    with pytest.raises(UserError, match="blocked_ngram must be at least 1, got 0"):
-        Limits(3, blocked_ngram=0)
-    with pytest.raises(UserError, match=r"got 0.0 and 1.0"):
-        sample(backbone, state, prompt, Limits(2), temperature=0.0)
-    with pytest.raises(UserError, match=r"got 1.0 and 1.5"):
-        sample(backbone, state, prompt, Limits(2), top_p=1.5)
-    with pytest.raises(UserError, match="num_beams must be at least 1"):
-        beam_search(backbone, state, prompt, Limits(2), num_beams=0)
     assert greedy(backbone, state, prompt, Limits(7)).shape == (2, 7)
-    with pytest.raises(UserError, match=r"prompt \(2, 4\) .* need 11 learned positions, the backbone has 10"):
-        greedy(backbone, state, prompt, Limits(8))
-    with pytest.raises(UserError, match=r"tokens \(2, 11\) after 0 earlier ones .* 10 learned positions"):
-        backbone.prefill(tokens(2, 11), state)
-    _, full = backbone.prefill(tokens(2, 10), state)
-    with pytest.raises(UserError, match=r"tokens \(2, 1\) after 10 earlier ones"):
-        backbone.step(tokens(2, 1)[:, 0], full)
-    with pytest.raises(UserError, match=r"one token for each of the state's 2 rows, got \(3,\)"):
-        backbone.step(tokens(3, 1)[:, 0], state)
-    with pytest.raises(UserError, match="hides every token of rows \\[0, 1\\]"):
-        backbone.prefill(prompt, state, padding_mask=torch.ones(2, 4, dtype=torch.bool))
-    with pytest.raises(UserError, match="batch_size must be at least 1, got 0"):
-        backbone.init_state(0)
-    with pytest.raises(UserError, match=r"vocabulary has 0 to 22"):
-        backbone.prefill(prompt + VOCABULARY, state)
+    with pytest.raises(UserError, match=message):
+        call(backbone, state, prompt)

@@ -17,7 +17,13 @@ from tests.backbones.language_models import VOCABULARY, padding, small, tokens
 
 PATTERNS = [("gpt2", "CS"), ("roberta", "NS"), ("transformer", "NS"), ("transformer", "CS"), ("transformer", "CC")]
 ATTENTIONS = {"NS": ["local", "performer", "abc"], "CS": ["local", "longshort", "s4d"], "CC": ["abc", "performer"]}
-CASES = [(name, pattern, attention) for name, pattern in PATTERNS for attention in ["vanilla", *ATTENTIONS[pattern]]]
+CASES: list[tuple[str, str, str, dict[str, Any]]] = [
+    *((*case, attention, {}) for case in PATTERNS for attention in ("vanilla", *ATTENTIONS[case[1]])),
+    *(
+        ("roberta", "NS", attention, {"num_layers": 5, "funnel_blocks": [2, 1, 2], "other_attention": {"NC": other}})
+        for attention, other in (("vanilla", "vanilla"), ("local", "vanilla"), ("abc", "abc"), ("vanilla", "funnel"))
+    ),
+]
 
 
 def run(backbone: Backbone, inputs: list[Tensor], masks: list[Tensor | None]) -> Tensor:
@@ -124,10 +130,12 @@ def compare_gradients(backbone: Backbone, a: Tensor, b: Tensor) -> None:
             torch.testing.assert_close(first, second, msg=lambda text, name=name: f"{name}: {text}")
 
 
-@pytest.mark.parametrize(("name", "pattern", "attention"), CASES)
-def test_a_padded_row_gives_what_it_gives_alone(name: str, pattern: str, attention: str) -> None:
+@pytest.mark.parametrize(("name", "pattern", "attention", "options"), CASES)
+def test_a_padded_row_gives_what_it_gives_alone(
+    name: str, pattern: str, attention: str, options: dict[str, Any]
+) -> None:
     """Padding on the right, on the left and inside: logits and all gradients."""
-    backbone = small(name, pattern, attention)
+    backbone = small(name, pattern, attention, **options)
     inputs, masks = draw_inputs(name)
     together = run(backbone, inputs, masks)[~masks[-1]]
     rows = []
@@ -166,18 +174,6 @@ def test_layers_of_every_kind_are_padded_causal_and_decoded(options: dict[str, A
     logits, _ = backbone.prefill(ids, backbone.init_state(5), padding_mask=mask)
     last = mask.shape[1] - 1 - (~mask).flip(1).int().argmax(dim=1)
     torch.testing.assert_close(logits, together[torch.arange(5), last])
-
-
-@pytest.mark.parametrize(("name", "pattern"), [("gpt2", "CS"), ("transformer", "CS"), ("transformer", "CC")])
-def test_no_logit_depends_on_later_tokens(name: str, pattern: str) -> None:
-    backbone = small(name, pattern)
-    inputs, _ = draw_inputs(name)
-    before = backbone(*inputs)
-    inputs[-1] = inputs[-1].clone()
-    inputs[-1][:, 9:] = (inputs[-1][:, 9:] + 1) % VOCABULARY
-    after = backbone(*inputs)
-    torch.testing.assert_close(after[:, :9], before[:, :9])
-    assert ((after[:, 9:] - before[:, 9:]).abs().amax(dim=-1) > 1e-3).all()
 
 
 def test_transformer_options_change_the_tables_they_name() -> None:
@@ -229,11 +225,9 @@ def test_initialization() -> None:
 BAD: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "too long": (lambda ids: ids.repeat(1, 3), r"\(5, \d\d\) is longer than the \d\d learned positions"),
     "empty batch": (lambda ids: ids[:0], r"batch and length of at least 1, got \(0, \d+\)"),
-    "no tokens": (lambda ids: ids[:, :0], r"batch and length of at least 1, got \(5, 0\)"),
     "no batch": (lambda ids: ids[0], r"must be \[batch, length\].* got \(\d+,\)"),
     "vectors": (lambda ids: ids.float(), r"token ids, int64 or int32, got torch.float32 \(5, \d+\)"),
     "unknown id": (lambda ids: ids.index_fill(1, torch.tensor([2]), VOCABULARY), r"to 23, the vocabulary has 0 to 22"),
-    "negative id": (lambda ids: ids.index_fill(1, torch.tensor([2]), -1), r"ids from -1 to"),
 }
 
 
@@ -258,17 +252,7 @@ def test_masks_that_do_not_fit(name: str, pattern: str) -> None:
         for change, message in (
             (lambda m: m.index_fill(0, torch.tensor([1, 3]), True), r"\[5, \d+\] hides every token of rows \[1, 3\]"),
             (lambda m: m[:, 1:], r"must be bool \[5, \d+\] .* got torch.bool \[5, \d+\]"),
-            (lambda m: m.long(), r"got torch.int64 \[5, \d+\]"),
         ):
             wrong: list[Any] = [change(m) if number == place else m for number, m in enumerate(masks)]
             with pytest.raises(UserError, match=message):
                 run(backbone, inputs, wrong)
-
-
-def test_unknown_choices() -> None:
-    with pytest.raises(UserError, match=r"backbone\.positions must be one of sinusoidal, learned, none"):
-        small("gpt2", "CS", positions="sinusoid")
-    with pytest.raises(UserError, match=r"backbone\.activation must be one of relu, gelu, gelu_tanh"):
-        small("gpt2", "CS", activation="tanh")
-    with pytest.raises(UserError, match="max_length of at least 1"):
-        small("roberta", "NS", max_length=0)

@@ -13,19 +13,16 @@ from torch.nn import functional as F
 from attentions.transformer_xl import TransformerXLAttention
 from backbones.gpt2 import GPT2
 from backbones.layers.recurrent_memory import COUNT, INPUTS
-from cab import Attention, UserError, build_backbone
+from cab import Attention, UserError
 from cab.attention import DecodeState
-from tests.backbones.language_models import SMALL, small, tokens
+from tests.backbones.language_models import small, tokens
 
 XL = {"name": "transformer_xl", "segment": 4, "memory": 8}
 """Segments as long as the blocks of :func:`in_blocks`, so that the two cut gradients at the same places."""
 
 
 def network(attention: str | Mapping[str, Any], positions: str = "none") -> GPT2:
-    if isinstance(attention, str):
-        return small("gpt2", "CS", attention, positions=positions)  # type: ignore[return-value]
-    options = {**SMALL["gpt2"], "positions": positions}
-    return build_backbone("gpt2", attention=attention, pattern="CS", **options).double().eval()  # type: ignore[return-value]
+    return small("gpt2", "CS", attention, positions=positions)  # type: ignore[return-value]
 
 
 def in_blocks(backbone: GPT2, ids: Tensor, length: int, remembered: int) -> tuple[Tensor, DecodeState]:
@@ -134,6 +131,6 @@ def test_padding_is_not_remembered() -> None:
 
 @pytest.mark.parametrize("option", [{"reversible": True}, {"weight_sharing": "universal"}])
 def test_layers_that_are_reversible_or_repeated_remember_nothing(option: dict[str, Any]) -> None:
-    backbone = build_backbone("gpt2", pattern="CS", **option, **SMALL["gpt2"])
+    backbone = small("gpt2", "CS", **option)
     with pytest.raises(UserError, match=r"set backbone\.reversible=false and backbone\.weight_sharing=stacked, or"):
         backbone.init_mems(1, 4)  # type: ignore[operator]

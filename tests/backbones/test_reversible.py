@@ -13,23 +13,11 @@ from backbones.layers import reversible
 from cab import Backbone, build_backbone
 from cab.training import auxiliary_loss
 from cab.verification.growth import peak_bytes
-from tests.backbones.language_models import VOCABULARY, padding, small, tokens
-
-ENCODER = {
-    "vocab_size": VOCABULARY,
-    "max_length": 37,
-    "num_classes": 5,
-    "init_std": 0.125,
-    "embed_dim": 24,
-    "num_heads": 3,
-    "ffn_dim": 40,
-}
+from tests.backbones.language_models import SMALL, padding, small, tokens
 
 
 def network(name: str, attention: Any = "vanilla", **options: Any) -> Backbone:
-    if name == "gpt2":
-        return small("gpt2", "CS", attention, reversible=True, **options)
-    return build_backbone(name, attention=attention, pattern="NS", reversible=True, **{**ENCODER, **options}).eval()
+    return small(name, "CS" if name == "gpt2" else "NS", attention, reversible=True, **options)
 
 
 def objective(backbone: Backbone, ids: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -79,7 +67,7 @@ def test_memory_hardly_grows_with_depth() -> None:
     """Peak of a forward and a backward pass; what is left of the growth is 5 kB of random state a branch."""
 
     def peak(num_layers: int, **options: Any) -> int:
-        sizes = {**ENCODER, "num_layers": num_layers, "max_length": 512, "attention_dropout": 0.0, **options}
+        sizes = {**SMALL["encoder"], "num_layers": num_layers, "max_length": 512, **options}
         backbone = build_backbone("encoder", attention="linear", pattern="NS", **sizes).train()
         ids = tokens(1, 512)
         for parameter in backbone.parameters():

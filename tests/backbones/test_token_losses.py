@@ -11,7 +11,6 @@ from torch.nn import functional as F
 
 from backbones.layers import token_losses as module
 from backbones.layers.token_losses import token_losses
-from cab import Backbone, build_backbone
 
 WORDS, WIDTH = 53, 8
 
@@ -63,23 +62,3 @@ def test_no_logit_overflows() -> None:
     losses.sum().backward()
     assert x.grad is not None
     assert x.grad.tolist() == [[2.0, -2.0]]
-
-
-def network(name: str) -> Backbone:
-    options = {"vocab_size": WORDS, "embed_dim": 16, "num_heads": 2, "ffn_dim": 16, "num_layers": 1}
-    pattern = {"gpt2": "CS", "roberta": "NS"}[name]
-    return build_backbone(name, attention={"name": "vanilla"}, pattern=pattern, **options).eval()
-
-
-@pytest.mark.parametrize("name", ["gpt2", "roberta"])
-def test_networks_give_the_losses_of_their_logits(name: str) -> None:
-    backbone = network(name)
-    tokens, targets = torch.randint(WORDS, (2, 7)), torch.randint(WORDS, (2, 7))
-    padding = torch.zeros(2, 7, dtype=torch.bool)
-    padding[1, 5:] = True
-    expected = F.cross_entropy(backbone(tokens, padding).transpose(1, 2), targets, reduction="none")
-    torch.testing.assert_close(backbone(tokens, padding, targets=targets), expected)
-    if name == "roberta":
-        places = torch.tensor([1, 4, 8])
-        losses = backbone(tokens, padding, selected=places, targets=targets.flatten()[places])
-        torch.testing.assert_close(losses, expected.flatten()[places])

@@ -12,14 +12,8 @@ from backbones.transformer_tts import TransformerTTS
 from cab import UserError, build_backbone
 
 SMALL = {"num_tokens": 19, "num_mels": 3, "frames_per_step": 2, "embed_dim": 16, "num_heads": 2, "ffn_dim": 24}
-SMALL |= {
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "prenet_dim": 8,
-    "postnet_dim": 16,
-    "encoder_convs": 2,
-    "prenet_dropout": 0.0,
-}
+SMALL |= {"encoder_layers": 2, "decoder_layers": 2, "encoder_convs": 2}
+SMALL |= {"prenet_dim": 8, "postnet_dim": 16, "prenet_dropout": 0.0}
 OPTIONS = {"local": {"window_size": 3}, "abc": {"num_landmarks": 4}, "cosformer": {"reweighting_length": 30}}
 OPTIONS |= {"performer": {"num_features": 8}}
 SOURCE, STEPS = (8, 5, 3), (7, 9, 4)
@@ -134,26 +128,11 @@ def test_padding_does_not_enter_the_statistics_of_batch_norm() -> None:
 
 
 @pytest.mark.parametrize(
-    ("attention", "pattern"), [("vanilla", "CS"), ("abc", "CS"), ("s4d", "CS"), ("abc", "CC"), ("performer", "CC")]
-)
-def test_a_frame_is_predicted_from_those_before_it(attention: str, pattern: str) -> None:
-    backbone = tts(attention, pattern).double().eval()
-    tokens, mask, frames, _ = batch()
-    frames = frames.double().requires_grad_()
-    for step in (0, 3, 8):
-        output = backbone(tokens, mask, frames)
-        [gradient] = torch.autograd.grad(output.before[:, step].sum() + output.stop_logits[:, step].sum(), frames)
-        assert not gradient[:, step:].any()
-        assert step == 0 or gradient[:, :step].abs().amax(dim=(0, 2)).min() > 0
-
-
-@pytest.mark.parametrize(
     ("index", "value", "message"),
     [
         (0, torch.full((3, 8), 19), "the vocabulary has 0 to 18"),
         (1, torch.ones(3, 8, dtype=torch.bool), "length zero"),
         (2, torch.zeros(3, 9, 5), r"\[3, steps, 6\].*got torch.float32 \[3, 9, 5\]"),
-        (2, torch.zeros(2, 9, 6), r"got torch.float32 \[2, 9, 6\]"),
         (2, torch.zeros(3, 9, 6, dtype=torch.long), "floating point"),
         (3, torch.zeros(3, 8, dtype=torch.bool), "frame_padding"),
     ],

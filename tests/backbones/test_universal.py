@@ -1,4 +1,4 @@
-"""One layer for all steps: weights that are shared, halting by token, the ponder cost, and what is refused."""
+"""One layer for all steps: weights that are shared, halting by token, the ponder cost."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from backbones.layers.tokens import SinusoidalPositions
-from backbones.layers.universal import HaltingSteps
-from cab import Backbone, UserError, build_backbone
+from cab import Backbone
 from cab.training import auxiliary_loss
 from tests.backbones.language_models import padding, small, tokens
 from tests.backbones.learning import same_gradients
 
-ENCODER = {"vocab_size": 23, "max_length": 37, "num_classes": 5, "embed_dim": 24, "num_heads": 3, "ffn_dim": 40}
 STEPS = 4
 
 
@@ -51,12 +49,11 @@ def objective(backbone: Backbone, ids: Tensor) -> Tensor:
 @pytest.mark.parametrize("name", ["gpt2", "encoder"])
 def test_fixed_steps_are_a_network_of_layers_with_the_same_weights(name: str) -> None:
     """To the bit, outputs and gradients; the layer's gradient is the sum of those of its copies."""
-    if name == "gpt2":
-        shared, stacked = universal("abc", step_embedding="none"), small("gpt2", "CS", "abc", num_layers=STEPS)
-    else:
-        options: dict[str, Any] = {"attention": "abc", "pattern": "NS", "num_layers": STEPS, **ENCODER}
-        shared = build_backbone("encoder", **options, weight_sharing="universal", step_embedding="none").double().eval()
-        stacked = build_backbone("encoder", **options).double().eval()
+    pattern = "CS" if name == "gpt2" else "NS"
+    shared, stacked = (
+        small(name, pattern, "abc", num_layers=STEPS, **options)
+        for options in ({"weight_sharing": "universal", "step_embedding": "none"}, {})
+    )
     [layers, copies] = [b.decoder_layers if name == "gpt2" else b.layers for b in (shared, stacked)]
     assert (len(layers), len(copies)) == (1, STEPS)
     weights = {key: value for key, value in shared.state_dict().items() if "layers.0." not in key}
@@ -89,9 +86,7 @@ def test_learned_positions_have_learned_steps() -> None:
     assert backbone.layer_stack.numbers.table.weight.shape == (STEPS, 24)
     objective(backbone, tokens(2, 11)).backward()
     assert (backbone.layer_stack.numbers.table.weight.grad.abs().amax(dim=1) > 0).all()
-    encoder = build_backbone(
-        "encoder", pattern="NS", weight_sharing="universal", init_std=0.5, **{**ENCODER, "embed_dim": 96}
-    )
+    encoder = small("encoder", "NS", weight_sharing="universal", init_std=0.5, embed_dim=96)
     assert encoder.layer_stack.numbers.table.weight.std().item() == pytest.approx(0.5, rel=0.2)
 
 
@@ -157,19 +152,3 @@ def test_padding_costs_nothing_and_evaluation_neither() -> None:
 def test_activations_are_recomputed_and_the_cost_counted_once() -> None:
     backbone, ids = halting(dropout=0.2), tokens(3, 11)
     assert same_gradients(backbone, lambda network: objective(network, ids)) < 1e-10
-    gated = halting(residual="gtrxl").train()
-    objective(gated, ids).backward()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in gated.parameters())
-
-
-def test_what_does_not_go_together() -> None:
-    assert isinstance(halting().layer_stack, HaltingSteps)
-    with pytest.raises(UserError, match="halting=act needs one repeated layer: set weight_sharing=universal"):
-        small("gpt2", "CS", halting="act")
-    with pytest.raises(UserError, match="reversible=true needs separate weights per layer: set weight_sharing=stacked"):
-        universal(reversible=True)
-    with pytest.raises(UserError, match=r"ponder_weight must be 0 or more, got -1\.0"):
-        halting(ponder_weight=-1.0)
-    for option in ("weight_sharing", "halting", "step_embedding"):
-        with pytest.raises(UserError, match=f"backbone.{option} must be one of"):
-            universal(**{option: "both"})
