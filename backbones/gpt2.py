@@ -111,6 +111,7 @@ class GPT2(TokenDecoder):
             step_embedding=step_embedding,
             checkpoint_activations=checkpoint_activations,
         )
+        # the step control of universal layers, else None; its name is that of its weights in checkpoints
         self.layer_stack = options.make_steps(num_layers, embed_dim, learned=positions == "learned")
         self.decoder_embedding = TokenEmbedding(
             vocab_size,

@@ -106,7 +106,7 @@ class Transformer(TokenDecoder):
             source: [B, M] ids.
             target: [B, N] ids, beginning with the token that starts every target.
             source_padding_mask, target_padding_mask: [B, M] and [B, N], True = padding, anywhere; positions count real
-            tokens only.
+                tokens only.
 
         Returns:
             [B, N, V].

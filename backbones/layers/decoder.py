@@ -16,7 +16,7 @@ from cab.attention import DecodeState, reorder_state
 
 @dataclass(frozen=True)
 class DecodingState:
-    """Decoding state of a backbone.
+    """Decoding state of a backbone, made of the :data:`cab.attention.DecodeState` of each attention.
 
     Attributes:
         layers: per layer, the state of its ``self`` attention and, if it has one, of its ``cross`` attention.
@@ -86,7 +86,7 @@ class TokenDecoder(Decoder):
     decoder_embedding: TokenEmbedding
 
     def predict(self, x: Tensor) -> Tensor:
-        """Return the logits [..., V] for the last layer's outputs [..., D]."""
+        """Return the logits [..., V] for outputs of :meth:`finish` [..., D]."""
         raise NotImplementedError
 
     def start_decoding(
@@ -139,7 +139,7 @@ class TokenDecoder(Decoder):
         return self.finish(x), state
 
     def finish(self, x: Tensor) -> Tensor:
-        """Apply the modules after the last layer."""
+        """Apply the modules between the last layer and :meth:`predict`, such as a final norm."""
         return x
 
     def _check_room(self, tokens: Tensor, state: DecodingState) -> None:

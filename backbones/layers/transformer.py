@@ -178,8 +178,8 @@ class TransformerLayer(nn.Module):
         ``mems`` [B, P, D] are stored inputs of the layer, which the self attention also reads; ``padding_mask`` then
         covers both, [B, P + N].
         """
-        read = self.self_residual.enter(x if mems is None else torch.cat([mems, x], dim=1))
-        y = self.self_attention(read, query_padding_mask=padding_mask)
+        inputs = self.self_residual.enter(x if mems is None else torch.cat([mems, x], dim=1))
+        y = self.self_attention(inputs, query_padding_mask=padding_mask)
         x = self.self_residual.leave(x, y if mems is None else y[:, mems.shape[1] :])
         if self.cross_attention is not None:
             y = self.cross_attention(
@@ -229,9 +229,12 @@ class TransformerLayer(nn.Module):
 def read_attention(
     attention: Attention, x: Tensor, state: DecodeState, padding_mask: Tensor | None
 ) -> tuple[Tensor, DecodeState]:
-    """Apply self or cross attention to the next tokens [B, T, D]; return the outputs and the new state."""
-    read = attention.step if x.shape[1] == 1 else attention.prefill
-    return read(x, state, query_padding_mask=padding_mask)
+    """Apply self or cross attention to the next tokens [B, T, D]; return the outputs and the new state.
+
+    A single token is read by ``step``, which an attention may override.
+    """
+    method = attention.step if x.shape[1] == 1 else attention.prefill
+    return method(x, state, query_padding_mask=padding_mask)
 
 
 class LayerStack(nn.ModuleList):
@@ -269,7 +272,10 @@ class LayerStack(nn.ModuleList):
         return tuple(layer.init_state(batch_size, like, memory, memory_padding_mask) for layer in self.executions())
 
     def read(self, x: Tensor, states: States, padding_mask: Tensor | None, *_: Any) -> tuple[Tensor, States]:
-        """Apply the layers to the next tokens [B, T, D]; return the outputs and the new states."""
+        """Apply the layers to the next tokens [B, T, D]; return the outputs and the new states.
+
+        The last argument, :data:`Positions`, is for stacks that add them more than once.
+        """
         after = []
         for layer, state in zip(self.executions(), states, strict=True):
             x, state = layer.read(x, state, padding_mask)

@@ -41,15 +41,15 @@ def run(args: argparse.Namespace) -> int:
 
     results = selected_results(args)
     presets = list(results["preset"].unique())
-    parts = [results]
+    sets = [results]
     if not args.probes and len(args.results) == len(presets) == 2:
-        parts = [results[results["preset"] == preset] for preset in presets]
-    scores = [score(part, normalization=args.normalization) for part in parts]
-    tables = [each.table for each in scores]
+        sets = [results[results["preset"] == preset] for preset in presets]
+    scores = [score(table, normalization=args.normalization) for table in sets]
+    tables = [of_set.table for of_set in scores]
     if args.probes:
         table = probe_agreement(read_probes(args.probes), tables[0])
         reason = "probes and tasks share fewer than three attentions in every pattern"
-    elif len(parts) == 2:
+    elif len(sets) == 2:
         table = rank_agreement(*tables)
         reason = "the two sets of results share no attention in a pattern and task"
     else:
@@ -60,8 +60,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"nothing to compare: {reason}")
     else:
         print(_agreement_text(table) if reason else _correlation_text(table))
-    for each in scores:
-        print_notes(each.notes)
+    for of_set in scores:
+        print_notes(of_set.notes)
     return 0
 
 

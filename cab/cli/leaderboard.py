@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from cab.cli.results_arguments import add_sources, given_results
+from cab.cli.results_arguments import add_sources, valid_results
 from cab.cli.terminal import print_note
 from cab.files.disk import check_writable
 from cab.records.record import REFERENCE_DIRS
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         check_writable(args.out, "--out")
     if args.with_reference and args.results == [DEFAULT_DIR] and not DEFAULT_DIR.exists():
         args.results = [folder for folder in REFERENCE_DIRS if folder.is_dir()][:1]
-    results, skipped = given_results(args)
+    results, skipped = valid_results(args)
     if args.with_reference:
         results = with_reference_results(results)
     unscored = results.drop(rows_in_index(results).index)

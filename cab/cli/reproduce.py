@@ -82,8 +82,8 @@ def _differences(record: Record, repeated: Record) -> Iterator[str]:
     if record.hash != repeated.hash:
         yield "the definition of the cell has changed since: the version of the task, an option, or a file"
     yield from Origin.of_record(record).changes(Origin.of_record(repeated)).values()
-    for part in ("revision", "versions", "hardware"):
-        old, new = getattr(record, part), getattr(repeated, part)
+    for field in ("revision", "versions", "hardware"):
+        old, new = getattr(record, field), getattr(repeated, field)
         for key in sorted({*old, *new}):
             if old.get(key) != new.get(key):
-                yield f"{part} {key}: {old.get(key)} then, {new.get(key)} now"
+                yield f"{field} {key}: {old.get(key)} then, {new.get(key)} now"

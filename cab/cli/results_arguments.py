@@ -49,7 +49,7 @@ def add_results_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def given_results(args: argparse.Namespace) -> tuple[pd.DataFrame, list[str]]:
+def valid_results(args: argparse.Namespace) -> tuple[pd.DataFrame, list[str]]:
     """Return the results and the messages about skipped records; UserError if there are no results."""
     results, skipped = read_results(args.results)
     if results.empty:
@@ -64,7 +64,7 @@ def selected_results(args: argparse.Namespace) -> pd.DataFrame:
     from cab.suite.check import without_invalid_cells
 
     names = {"preset": args.preset, "patterns": args.pattern, "tasks": args.task, "datasets": args.dataset}
-    results, excluded = without_invalid_cells(select(given_results(args)[0], **names, latest=args.latest_version))
+    results, excluded = without_invalid_cells(select(valid_results(args)[0], **names, latest=args.latest_version))
     print_notes(excluded)
     return results
 

@@ -49,7 +49,7 @@ def run(arguments: list[str]) -> int:
     from cab.config.compose import check_overrides, compose
     from cab.files.cache import report_waiting
 
-    sweeps = [check_overrides(each, sweep=flags.multirun) for each in (suite or [overrides])]
+    sweeps = [check_overrides(of_sweep, sweep=flags.multirun) for of_sweep in (suite or [overrides])]
     is_sweep = flags.multirun or not {"cluster=local", "cluster=slurm"}.isdisjoint(sweeps[0])
     if (flags.cfg or flags.explain) and (is_sweep or flags.dry_run):
         option = "--cfg" if flags.cfg else "--explain"

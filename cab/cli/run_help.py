@@ -106,8 +106,8 @@ def _table(options: Iterable[tuple[str, str]]) -> str:
     """Format one line per option, as wide as the terminal."""
     rows = list(options)
     width = shutil.get_terminal_size((120, 24)).columns
-    left = min(max((len(option) for option, _ in rows), default=0), width // 2)
-    lines = [f"  {_cut(option, left):<{left}}  {_cut(text, width - left - 4)}".rstrip() for option, text in rows]
+    label = min(max((len(option) for option, _ in rows), default=0), width // 2)
+    lines = [f"  {_cut(option, label):<{label}}  {_cut(text, width - label - 4)}".rstrip() for option, text in rows]
     return "\n".join([*lines, ""])
 
 

@@ -57,5 +57,5 @@ def _markdown_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) ->
 
 def _escaped(text: str) -> str:
     r"""Escape what Markdown would format in mathematics, outside code and bullets: ``S_t * q`` to ``S\_t \* q``."""
-    parts = [part if i % 2 else re.sub(r"([\\*_<\[\]|])", r"\\\1", part) for i, part in enumerate(text.split("`"))]
-    return re.sub(r"^\\\* ", "* ", "`".join(parts), flags=re.MULTILINE)
+    pieces = [piece if i % 2 else re.sub(r"([\\*_<\[\]|])", r"\\\1", piece) for i, piece in enumerate(text.split("`"))]
+    return re.sub(r"^\\\* ", "* ", "`".join(pieces), flags=re.MULTILINE)

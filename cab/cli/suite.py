@@ -61,8 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     report.add_argument(
         "--attention", nargs="+", metavar="A", help="print the verdict on these attentions among the results"
     )
-    for each in (check, report):
-        each.add_argument(
+    for command in (check, report):
+        command.add_argument(
             "results",
             nargs="*",
             type=Path,

@@ -56,7 +56,7 @@ def compose(overrides: Sequence[str]) -> dict[str, Any]:
 def hydra_context() -> Iterator[None]:
     """Use our groups, folders and resolvers in Hydra inside the block, and raise UserError for its errors."""
     OmegaConf.register_new_resolver("paper", paper_value, replace=True)
-    OmegaConf.register_new_resolver("table5", _table5_value, replace=True)
+    OmegaConf.register_new_resolver("tuned", _tuned_value, replace=True)
     Plugins.instance().register(RegistrySource)
     Plugins.instance().register(ConfigFolders)
     try:
@@ -93,7 +93,7 @@ class RegistrySource(ConfigSource):
         group, name = _split(config_path)
         options = REGISTRIES[group].get(name).options if group in REGISTRIES else {}
         if group == "attention":
-            options = {option: f"${{table5:{name},{option}}}" for option in options}
+            options = {option: f"${{tuned:{name},{option}}}" for option in options}
         content = OmegaConf.create({"name": name, **options})
         return ConfigResult(self.provider, self.full_path(), content, {"package": None})
 
@@ -120,16 +120,16 @@ def _names(group: str) -> list[str]:
 
 
 def paper_value(table: str, column: str, *where: str) -> Any:
-    """``${paper:TABLE,COLUMN,KEY,VALUE,...}``: one value of a table of configs/paper; empty cells are null.
-
-    An empty key stands for every value that no row before it has.
-    """
+    """Resolve ``${paper:TABLE,COLUMN,KEY,VALUE,...}``: one value of a table of configs/paper; empty cells are null."""
     cell = paper_row(table, *where)[column]
     return yaml.safe_load(cell) if cell else None
 
 
 def paper_row(table: str, *where: str) -> dict[str, str]:
-    """Return the row that contains such a value."""
+    """Return the row of the table with ``where``, columns and values in turn; an empty cell matches any value.
+
+    The earliest row wins, so rows with an empty cell come last.
+    """
     key_values = dict(zip(where[::2], where[1::2], strict=True))
     for row in read_table(table):
         if all(row[key] in (value, "") for key, value in key_values.items()):
@@ -137,8 +137,8 @@ def paper_row(table: str, *where: str) -> dict[str, str]:
     raise UserError(f"configs/paper/{table}.csv has no row with {', '.join(where)}")
 
 
-def _table5_value(attention: str, option: str, *, _root_: DictConfig) -> Any:
-    """``${table5:ATTENTION,OPTION}``: the option's value for the cell that is being composed."""
+def _tuned_value(attention: str, option: str, *, _root_: DictConfig) -> Any:
+    """Resolve ``${tuned:ATTENTION,OPTION}``: the option in this cell, see :func:`cab.registry.tables.tuned_options`."""
     cell = _root_.task.name, _root_.backbone.name, str(_root_.pattern), attention
     return tuned_options(*cell, preset=_root_.preset)[option]
 
@@ -231,7 +231,7 @@ def _normalized(argument: str) -> str:
 
 
 def _check_key(override: Override) -> None:
-    """UserError for a key that no run has, and for one that is taken away."""
+    """Raise UserError for a key that no run has, and for an override that deletes its key."""
     if override.is_delete():
         raise UserError(f"'{override.input_line}' removes an option; leave it out, and it has its usual value")
     group, _, option = override.key_or_group.replace("/", ".").partition(".")

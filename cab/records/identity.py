@@ -82,7 +82,7 @@ class Changes(dict[str, str]):
     """What differs between two origins: text with both values, by attribute of :class:`Origin`."""
 
     @property
-    def other_run(self) -> str:
+    def obstacles(self) -> str:
         """Reasons why a run cannot be resumed: another program or other data; empty if there are none."""
         return "; ".join(text for name, text in self.items() if name != "micro_batch_size")
 

@@ -217,7 +217,7 @@ def _published_rows(path: Path) -> list[tuple[Any, ...]]:
 
 def _published_row(path: Path, line: int, row: Mapping[str, str | None]) -> tuple[Any, ...]:
     try:
-        known: dict[str, Any] = {
+        fields: dict[str, Any] = {
             **{name: row.get(name) or "" for name in (*CELL, "metric")},
             "preset": row.get("preset") or PUBLISHED,
             "seed": int(row.get("seed") or 0),
@@ -228,9 +228,9 @@ def _published_row(path: Path, line: int, row: Mapping[str, str | None]) -> tupl
         raise UserError(f"{path}, line {line}: value '{row['value']}' or seed is not a number") from None
     except KeyError:
         raise UserError(f"{path}, line {line}: higher_is_better must be 1 or 0") from None
-    known |= {"task_version": 0, "unit": "", "primary": True, "status": str(Status.FINISHED)}
-    known |= {"revision": "", "verified": "unknown", "hash": "", "file": str(path)}
-    return tuple(known.get(name) for name in COLUMNS)
+    fields |= {"task_version": 0, "unit": "", "primary": True, "status": str(Status.FINISHED)}
+    fields |= {"revision": "", "verified": "unknown", "hash": "", "file": str(path)}
+    return tuple(fields.get(name) for name in COLUMNS)
 
 
 _VERDICTS = ("no", "unknown", "yes")

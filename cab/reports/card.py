@@ -76,8 +76,8 @@ def summary(name: str) -> Summary:
         UserError: if no attention has this name.
     """
     entry = ATTENTIONS.get(name)
-    place = entry.location  # without importing the class where its text was read
-    code = attention_hash(place.qualname, place.file, place.module) if place.file else code_of(entry.cls)
+    location = entry.location  # without importing the class where its text was read
+    code = attention_hash(location.qualname, location.file, location.module) if location.file else code_of(entry.cls)
     patterns = [str(pattern) for pattern in entry.patterns]
     verified = [(p, "verified" if is_verified(code, p) else "not with this code") for p in patterns]
     return Summary(name, entry.paper, " ".join(patterns), entry.complexity, verified)

@@ -37,7 +37,7 @@ class Board:
         data_rank: 0 for the data of most runs, larger for other data under the same name.
         difference: from the data of most runs; empty for rank 0.
         excluded: sentences about the cells that are excluded from the index.
-        scores: see :func:`cab.scoring.index.score_table`.
+        scores: see :class:`cab.scoring.index.Scores`.
         results: the scored results, with the column ``place`` (``task/dataset/variant/backbone``).
     """
 

@@ -75,7 +75,7 @@ def write_page(
     html = environment.from_string(_source("page.html")).render(
         title="Attention leaderboard",
         facts=_counts(results),
-        board=None if suite is None else _board(suite),
+        suite=None if suite is None else _suite(suite),
         sections=sections,
         records=record_facts(results, out),
         cards=[summary(name) for name in sorted(set(results["attention"]).intersection(ATTENTIONS.names()))],
@@ -96,7 +96,8 @@ def _source(name: str) -> str:
     return resources.files("cab.reports").joinpath(name).read_text(encoding="utf-8")
 
 
-def _board(suite: SuiteBoard) -> dict[str, Any]:
+def _suite(suite: SuiteBoard) -> dict[str, Any]:
+    """Return the variable ``suite`` of the template."""
     tasks = {results.cell.task for results in suite.results if results.runs}
     meanings = metric_meanings().items()
     return {

@@ -168,7 +168,7 @@ def main_finding(board: SuiteBoard) -> str:
     undecided = single = 0
     for pattern in board.patterns:
         verdicts = _against_softmax(board.gains, pattern)
-        complete = [gain for gain in board.gains.patterns[pattern].values() if _counts(gain)]
+        complete = [gain for gain in board.gains.patterns[pattern].values() if _is_counted(gain)]
         judged = {gain.attention.removesuffix(TUNED) for gain in complete if gain.seeds > 1}
         single += len({gain.attention.removesuffix(TUNED) for gain in complete} - judged)
         matching = {name for name in judged if verdicts[name] & {Verdict.EQUIVALENT, Verdict.BETTER}}
@@ -193,7 +193,8 @@ def main_finding(board: SuiteBoard) -> str:
     return sanitize_text(" ".join(sentences))
 
 
-def _counts(gain: PatternGain) -> bool:
+def _is_counted(gain: PatternGain) -> bool:
+    """Return whether :func:`main_finding` counts an attention."""
     return gain.is_complete and gain.attention not in (*ANCHORS, *SOFTMAX_VARIANTS)
 
 

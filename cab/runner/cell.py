@@ -1,4 +1,8 @@
-"""Cells: one combination of task, data set, backbone, pattern and attention, checked before any data is read."""
+"""The cell of a run, with its attention, preset and seed, checked before any data is read.
+
+In the documentation, a cell is a combination of task, data set, backbone and pattern. In the code of runs and records,
+a cell also has the attention, the preset and the seed, so it is what one run trains.
+"""
 
 from __future__ import annotations
 

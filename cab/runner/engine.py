@@ -116,6 +116,7 @@ def open_run(cell: Cell, command: str) -> Run:
     limit_gpu_memory(device)
     load_data(cell)
     with report_waiting(f"{cell.title}: building the network"), _build_errors(cell):
+        # a trial without memory, before anything is written; the run builds the network in make_initial_backbone
         cell.task.load_initial_weights(make_backbone(cell, has_memory=False))
     return Run(cell, command, engine, device, processes)
 
@@ -150,7 +151,10 @@ def download_data(cell: Cell) -> None:
 
 
 def check_without_data(cell: Cell) -> tuple[Processes, torch.device, Engine]:
-    """Check everything of a cell that does not depend on its data, as ``--dry-run`` and ``--explain`` do."""
+    """Check everything of a cell that does not depend on its data; return what its run needs besides them.
+
+    ``--dry-run`` and ``--explain`` only check.
+    """
     processes = find_processes()
     device = choose_device(cell.config.device, processes)
     _check_packages(cell)

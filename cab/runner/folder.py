@@ -92,9 +92,9 @@ def start_run(folder: Path, about: Mapping[str, Any], origin: Origin, *, afresh:
     replaced = _record_digest(folder)
     changes = _origin_in(folder).changes(origin)
     if changes and any(folder.glob("step-*.ckpt")):
-        outcome = "starts again from step 0" if changes.other_run else "is resumed with a change"
+        outcome = "starts again from step 0" if changes.obstacles else "is resumed with a change"
         log.warning("the interrupted run in %s %s: %s", folder, outcome, "; ".join(changes.values()))
-    if changes.other_run or (replaced and afresh and not is_replacing(folder)):
+    if changes.obstacles or (replaced and afresh and not is_replacing(folder)):
         for child in folder.iterdir():
             if child.name not in (LOCK, weights_path(folder.parent, folder.name).name) or child.is_symlink():
                 shutil.rmtree(child) if child.is_dir() and not child.is_symlink() else child.unlink()

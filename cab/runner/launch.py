@@ -46,9 +46,9 @@ def run_sweeps(sweeps: Sequence[Sequence[str]], *, is_sweep: bool = True) -> Rep
     """Run all cells of sweeps, or the single cell of the only overrides, on their ``cluster``."""
     report = Report(raises=not is_sweep)
     jobs = jobs_of(sweeps, report, is_sweep=is_sweep)
-    first = next(jobs, None)
-    if first is not None:
-        run_jobs(itertools.chain([first], jobs), report, parse_cluster(first.config["cluster"]))
+    job = next(jobs, None)
+    if job is not None:
+        run_jobs(itertools.chain([job], jobs), report, parse_cluster(job.config["cluster"]))
     return report
 
 
@@ -223,7 +223,7 @@ def explain(overrides: Sequence[str], *, added: Sequence[str] = ()) -> list[list
     layers = [_settings_of_file(file.config_path, file.package or "") for file in files if file.config_path]
     cell = (config["task"]["name"], config["backbone"]["name"], config["pattern"], config["attention"]["name"])
     tuned = {f"attention.{row['option']}": file for file, row in tuning_rows(*cell, preset=config["preset"])}
-    typed = {text.lstrip("+").partition("=")[0]: text in added for text in overrides}
+    overridden = {text.lstrip("+").partition("=")[0]: text in added for text in overrides}
     rows = []
     for name, value in _leaves(config):
         settings = [layer[name] for layer in layers if name in layer] or [(MISSING, "")]
@@ -234,7 +234,7 @@ def explain(overrides: Sequence[str], *, added: Sequence[str] = ()) -> list[list
             source = f"default of {origin}"
         if name in tuned:
             source = f"configs/{tuned[name]}"
-        for key, is_added in typed.items():
+        for key, is_added in overridden.items():
             if name in (key, f"{key}.name") or (key not in NAMED_GROUPS and name.startswith(f"{key}.")):
                 source = "the only one of the task" if is_added else "command line"
         rows.append([name, _text(value), "" if default in (MISSING, value) else _text(default), source])

@@ -55,7 +55,7 @@ def run_cell(config: Mapping[str, Any], *, command: str = "", existing: Existing
     check_writable(cell.config.results_dir, "results_dir")
     run = open_run(cell, command)
     if not run.processes.is_first:
-        _record(run)
+        _attempt(run)
         return Outcome(cell.title, "non_main_rank", None)
     with lock_run_dir(run.folder) as is_ours:
         if not is_ours and run.processes.count > 1:
@@ -69,16 +69,16 @@ def run_cell(config: Mapping[str, Any], *, command: str = "", existing: Existing
         record = find_reusable_result(run, existing)
         if record is not None:
             return Outcome(cell.title, "reused", record)
-        return Outcome(cell.title, "completed", _trained(run))
+        return Outcome(cell.title, "completed", _run_and_write(run))
 
 
-def _trained(run: Run) -> Record:
-    """Train the cell and write its record; checkpoints are kept unless the run finishes."""
+def _run_and_write(run: Run) -> Record:
+    """Train and evaluate the cell, and write its record; checkpoints are kept unless the run finishes."""
     config = run.cell.config
     with disk_errors(config.results_dir):
-        about = {"cell": run.cell.key, "command": run.command, "config": dict(config.resolved)}
-        start_run(run.folder, about, run.origin, afresh=config.force)
-        record = _record(run)
+        content = {"cell": run.cell.key, "command": run.command, "config": dict(config.resolved)}
+        start_run(run.folder, content, run.origin, afresh=config.force)
+        record = _attempt(run)
         assert record is not None
         record.write(config.results_dir)
     if record.status is Status.FINISHED:
@@ -88,8 +88,8 @@ def _trained(run: Run) -> Record:
     return record
 
 
-def _record(run: Run) -> Record | None:
-    """Return the record of the run, finished or failed; None in a process that is not the first of its run."""
+def _attempt(run: Run) -> Record | None:
+    """Train and evaluate the cell, and return its record, finished or failed; None in all but the first process."""
     started, usage = time.perf_counter(), ResourceUsage(run.device)
     about = about_run(run.cell, run.command, run.device)
     if run.processes.is_first:
@@ -126,6 +126,7 @@ def _warn_of_marks(cell: Cell, about: RunMetadata) -> None:
 
 
 def _train_and_evaluate(run: Run, about: RunMetadata, usage: ResourceUsage) -> Record | None:
+    """Return the record of a run that succeeds; the first process evaluates, the others return None."""
     cell, started = run.cell, time.perf_counter()
     with run.signals.watched(), cell.config.trainer.matmul_precision(), run.open_files:
         with report_waiting(f"{cell.title}: drawing the initial weights"):

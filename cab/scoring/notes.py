@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Key = tuple[str, str, str]
 """Pattern, task, attention."""
-Number = tuple[str, ...]
+MetricKey = tuple[str, ...]
 """Data set, variant, backbone, metric."""
 
 
@@ -36,14 +36,14 @@ class Gap(NamedTuple):
         flat: metrics without a standard deviation.
     """
 
-    lacking: list[Number]
-    broken: dict[Number, str]
-    flat: list[Number]
+    lacking: list[MetricKey]
+    broken: dict[MetricKey, str]
+    flat: list[MetricKey]
 
 
 def find_gaps(results: pd.DataFrame, needed: pd.DataFrame) -> dict[Key, Gap]:
     """Return the gaps of all attentions with a result in a pattern, for each task that their index requires."""
-    broken_files: dict[Key, dict[Number, str]] = {}
+    broken_files: dict[Key, dict[MetricKey, str]] = {}
     columns = results[["pattern", "task", "attention", "value", "file", *TERM[2:]]]
     for pattern, task, name, value, file, *number in columns.itertuples(index=False, name=None):
         files = broken_files.setdefault((pattern, task, name), {})
@@ -82,15 +82,15 @@ def notes_on_scores(
     ]
 
 
-def _by_task(needed: pd.DataFrame) -> dict[tuple[str, str], list[Number]]:
+def _by_task(needed: pd.DataFrame) -> dict[tuple[str, str], list[MetricKey]]:
     """Return the metrics that each pattern and task requires."""
-    tasks: dict[tuple[str, str], list[Number]] = {}
+    tasks: dict[tuple[str, str], list[MetricKey]] = {}
     for pattern, task, *number in needed[TERM].itertuples(index=False, name=None):
         tasks.setdefault((pattern, task), []).append(tuple(number))
     return tasks
 
 
-def _names(numbers: Iterable[Number]) -> list[str]:
+def _names(numbers: Iterable[MetricKey]) -> list[str]:
     return [" ".join(filter(None, (backbone, *place, metric))) for *place, backbone, metric in numbers]
 
 
@@ -112,7 +112,7 @@ def _without_deviation(results: pd.DataFrame, needed: pd.DataFrame) -> Iterator[
     measured = results[results["value"].notna()].groupby(TERM)["attention"].unique()
     for (pattern, task), numbers in _by_task(needed[needed["std"].isna()]).items():
         required = max(required_attentions(dataset) for dataset, *_ in numbers)
-        groups: dict[tuple[str, ...], list[Number]] = {}
+        groups: dict[tuple[str, ...], list[MetricKey]] = {}
         for number in numbers:
             attentions = population(measured.get((pattern, task, *number), ()))
             groups.setdefault(tuple(attentions), []).append(number)

@@ -202,7 +202,7 @@ def _without_duplicates(table: pd.DataFrame) -> pd.DataFrame:
     cell = " ".join(f"{name}={one[name]}" for name in CELL if one[name] != "")
     files = " and ".join(dict.fromkeys([one["file"], other["file"]]))
     changes = _changes(one["record"].config, other["record"].config) if one["record"] and other["record"] else []
-    shown = ", ".join(f"{name} is {before} and {after}" for name, before, after in changes[:4])
+    shown = ", ".join(f"{name} is {this} and {that}" for name, this, that in changes[:4])
     raise UserError(
         f"two results for one cell ({cell}, metric {one['metric']}): {files}{shown and f'; {shown}'}. "
         "Remove one, or score them separately"

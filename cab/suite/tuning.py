@@ -61,16 +61,16 @@ def suite_sweeps(overrides: Sequence[str]) -> list[list[str]] | None:
     ]
 
 
-def _chosen(suite: str, parts: dict[str, str]) -> list[SuiteCell]:
-    """Return the cells of a suite whose task, backbone and pattern are among those of ``parts``."""
+def _chosen(suite: str, named: dict[str, str]) -> list[SuiteCell]:
+    """Return the cells of a suite whose task, backbone and pattern are among those in ``named``."""
     cells = [cell for cell in suite_cells() if cell.core or suite != "core"]
-    for part, text in parts.items():
+    for group, text in named.items():
         names = [LONG_NAMES.get(name, name) for name in text.split(",")]
-        available = list(dict.fromkeys(getattr(cell, part) for cell in cells))
+        available = list(dict.fromkeys(getattr(cell, group) for cell in cells))
         for name in names:
             if name not in available:
-                raise unknown_name(f"{part} of suite={suite}", name, available)
-        cells = [cell for cell in cells if getattr(cell, part) in names]
+                raise unknown_name(f"{group} of suite={suite}", name, available)
+        cells = [cell for cell in cells if getattr(cell, group) in names]
     return cells
 
 

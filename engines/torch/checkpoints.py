@@ -198,8 +198,8 @@ class TrainingState:
 
         A state that does not fit raises any error, and may have been loaded in part.
         """
-        if other := Origin(**saved.get("origin", {})).changes(self._origin).other_run:
-            raise ValueError(other)
+        if obstacles := Origin(**saved.get("origin", {})).changes(self._origin).obstacles:
+            raise ValueError(obstacles)
         load_network_state(self.network, saved["network"])
         self.history.load_state_dict(saved["history"])
         if self.memory is not None:

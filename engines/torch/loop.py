@@ -142,23 +142,23 @@ def run_steps(
                 after_optimizer_step(network)
                 optimizer.zero_grad()
 
-        state.step = step = step + 1  # the number of completed steps
-        history.check_losses(step)
-        if history.is_due(step):
+        state.step = completed = step + 1
+        history.check_losses(completed)
+        if history.is_due(completed):
             score = validate(run, network) if config.validate_every is not None else None
-            entry = history.add(step, score)
-            if config.checkpoint_selection == "best" and history.best_step == step:
-                checkpoints.save_weights(whole_state_dict(network), checkpoints.best(step))
+            entry = history.add(completed, score)
+            if config.checkpoint_selection == "best" and history.best_step == completed:
+                checkpoints.save_weights(whole_state_dict(network), checkpoints.best(completed))
             loggers.write(entry)
-        if step in averaged:
-            checkpoints.save_weights(whole_state_dict(network), checkpoints.averaged(step))
-        stop = stop_signal(run, processes, step)
-        is_last = step == order.num_steps or history.ends_training
-        if step % config.checkpoint_every == 0 or is_last or stop:
-            checkpoints.save(state.state_dict(), step=step, best_step=history.best_step)
+        if completed in averaged:
+            checkpoints.save_weights(whole_state_dict(network), checkpoints.averaged(completed))
+        stop = stop_signal(run, processes, completed)
+        is_last = completed == order.num_steps or history.ends_training
+        if completed % config.checkpoint_every == 0 or is_last or stop:
+            checkpoints.save(state.state_dict(), step=completed, best_step=history.best_step)
         if stop:
             raise Preempted(stop)
-        if observer is not None and step == observer.num_steps:
+        if observer is not None and completed == observer.num_steps:
             break
 
 
@@ -191,7 +191,10 @@ def make_order(num_items: int, run: Run) -> StepBatches:
 def resume(
     run: Run, network: Backbone, order: StepBatches, processes: SingleProcess, checkpoints: Checkpoints
 ) -> TrainingState:
-    """Return the state of the newest usable checkpoint, or of step 0."""
+    """Return the state of the newest usable checkpoint, or of step 0.
+
+    A checkpoint that does not fit may have been loaded in part, so the initial weights are kept for step 0.
+    """
     initial = copy.deepcopy(network.state_dict()) if checkpoint_files(run.folder) else {}
     state = TrainingState(run, network, order, processes)
     if checkpoints.restore_newest(state.load_state_dict):
@@ -237,7 +240,10 @@ def stop_signal(run: Run, processes: SingleProcess, step: int) -> int:
 
 
 class SingleProcess:
-    """A run in one process; :class:`engines.torch.parallel.Distributed` shares its steps among several."""
+    """The work of a step in one process; :class:`engines.torch.parallel.Distributed` shares it among several.
+
+    ``run.processes`` only has their ranks and number.
+    """
 
     def prepare_network(self, backbone: Backbone, device: torch.device) -> Backbone:
         """Return the network to train, on its device: the backbone itself, or a sharded copy."""

@@ -36,8 +36,8 @@ class StepProfile:
         self.folder = run.folder
         self.device = run.device
         self.is_first = run.processes.is_first
-        first = order.start + min(WARM_UP, max(0, order.num_steps - order.start - 1))
-        self.steps = range(first, min(first + STEPS, order.num_steps))
+        start = order.start + min(WARM_UP, max(0, order.num_steps - order.start - 1))
+        self.steps = range(start, min(start + STEPS, order.num_steps))
         self.seconds = dict.fromkeys((*PARTS, "step"), 0.0)
         self._step = order.start - 1
         activities = [torch.profiler.ProfilerActivity.CPU]

@@ -19,6 +19,7 @@ LARGE = 2**26
 def token_losses(backbone: Backbone, vocab_size: int, targets: Tensor, *inputs: Any, **more: Any) -> Any:
     """Return the loss in nats of each of ``targets`` under ``backbone(*inputs, **more)``, in the targets' shape.
 
+    Above :data:`LARGE` logits, the backbone computes the losses itself if it can, without materializing all logits.
     With ``mems``, the backbone also returns the updated memory, and so does this function.
     """
     if targets.numel() * vocab_size > LARGE and backbone.gives_losses:

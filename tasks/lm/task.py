@@ -176,7 +176,7 @@ class LM(Task):
         return token_losses(backbone, self.corpus.size, targets.flatten()[places], batch[:, :-1], selected=places)
 
     def token_losses(self, backbone: Backbone, batch: Tensor) -> Tensor:
-        """Return the loss of each token but the first, [B, N]."""
+        """Return the loss of each token but the first, [B, N], see :func:`tasks.corpus.losses.token_losses`."""
         return token_losses(backbone, self.corpus.size, batch[:, 1:], batch[:, :-1])
 
     def _is_scored(self, tokens: Tensor) -> Tensor:

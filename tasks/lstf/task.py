@@ -39,7 +39,7 @@ class LSTF(Task):
         dataset: etth1, etth2, ettm1, ecl, weather, or synthetic.
         features: ``M`` reads and forecasts all channels, ``S`` the target channel only.
         seq_len, label_len, pred_len: number of steps of the past, of the past given to the decoder, and of the
-        forecast.
+            forecast.
         evaluation_batch_size: windows per batch in validation and test.
         hours: hours per day of the generated series. An episode has 12 + 6 ``hours`` rows of past and 5 ``hours`` rows
             to forecast.
