@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from cab import PaddingMasks
 from cab.attention import SoftmaxLimit
-from tests.cab.verification.mutations import Method, Weighted, caught, defect
+from tests.cab.verification.mutations import Weighted, caught, defect
 
 # --- padding -------------------------------------------------------------------------------------------------
 
@@ -19,19 +19,6 @@ from tests.cab.verification.mutations import Method, Weighted, caught, defect
 def forgotten_padding(call):
     """Padded keys take part with what their biases make of zeros."""
     return call._replace(padding=PaddingMasks())
-
-
-@caught("NS NC", "padded_right padded_left padded_inside")
-class PaddingInDenominator(Method):
-    """Linear attention whose normalizer counts padded keys (flash-linear-attention, 2026)."""
-
-    autocast_dtypes = ()
-
-    def attend(self, query, key, value, padding):
-        q, k = F.elu(query) + 1, F.elu(key) + 1
-        if padding.key is not None:
-            value = value.masked_fill(padding.key[:, None, :, None], 0.0)
-        return q @ (k.mT @ value) / (q @ k.sum(2).unsqueeze(-1))
 
 
 @caught("NS CC", "padded_right padded_left padded_inside padded_row")
@@ -43,26 +30,6 @@ class MaskTiledByHead(Weighted):
             return super().weights(query, key, padding)
         tiled = padding.key.repeat(self.num_heads, 1).unflatten(0, query.shape[:2])
         return (query @ key.mT * self.scale).masked_fill(tiled[:, :, None], torch.finfo(query.dtype).min).softmax(-1)
-
-
-@caught("NS", "padded_right padded_left padding_of_nothing")
-class OutOfRangeAndPadding(Method):
-    """Local attention as published: a place is hidden if it is out of range *and* padding, once there is a mask."""
-
-    requires_right_padding = True
-    reach = 3
-
-    def attend(self, query, key, value, padding):
-        n = query.shape[2]
-        places = torch.arange(n)[:, None] + torch.arange(-self.reach, self.reach + 1)
-        index = places.clamp(0, n - 1)
-        hidden = ((places < 0) | (places >= n))[None, None]
-        if padding.key is not None:
-            hidden = hidden & padding.key[:, index][:, None]
-        logits = torch.einsum("bhne,bhnwe->bhnw", query, key[:, :, index]) * self.scale
-        return torch.einsum(
-            "bhnw,bhnwe->bhne", logits.masked_fill(hidden, torch.finfo(query.dtype).min).softmax(-1), value[:, :, index]
-        )
 
 
 @caught("NS", "padding_poison_right padding_poison_left padding_poison_inside")
@@ -101,35 +68,13 @@ def centered_over_batch(call):
 # --- randomness ----------------------------------------------------------------------------------------------
 
 
-class RandomFeatures(Method):
-    """Sound linear attention with positive random features, kept in a buffer."""
-
-    autocast_dtypes = ()
-
-    def set_up(self):
-        self.register_buffer("projection", torch.randn(self.head_dim, 32))
-
-    def features(self):
-        return self.projection
-
-    def attend(self, query, key, value, padding):
-        projection = self.features()
-
-        def positive(x):
-            return (x @ projection - x.square().sum(-1, keepdim=True) / 2).exp()
-
-        q, k = positive(query * self.scale**0.5), positive(key * self.scale**0.5)
-        if padding.key is not None:
-            k = k.masked_fill(padding.key[:, None, :, None], 0.0)
-        return q @ (k.mT @ value) / (q @ k.sum(2).unsqueeze(-1)).clamp_min(1e-9)
-
-
 @caught("NS", "state_dict_complete")
-class FeaturesNotSaved(RandomFeatures):
+class RotationNotSaved(Weighted):
     def set_up(self):
-        super().set_up()
-        del self.projection
-        self.projection = torch.randn(self.head_dim, 32)
+        self.rotation = torch.randn(self.head_dim, self.head_dim)
+
+    def weights(self, query, key, padding):
+        return super().weights(query @ self.rotation, key, padding)
 
 
 @defect("weights", "NS", "eval_repeatable")
@@ -181,15 +126,10 @@ class NeedsWholeBlocks(Weighted):
         return super().attend(query, key, value, padding)
 
 
-@caught("NS", "finite_gradients")
-class NoMaximum(Method):
-    """A softmax without subtracting the maximum first."""
-
-    def attend(self, query, key, value, padding):
-        weights = (query @ key.mT * self.scale).exp()
-        if padding.key is not None:
-            weights = weights.masked_fill(padding.key[:, None, None], 0.0)
-        return weights @ value / weights.sum(-1, keepdim=True)
+@defect("weights", "NS", "finite_gradients")
+def no_maximum_subtracted(call):
+    weights = (call.query @ call.key.mT * call.module.scale).exp()
+    return weights / weights.sum(-1, keepdim=True)
 
 
 @defect("inputs", "NS", "gradient_is_derivative")
@@ -214,15 +154,9 @@ class ScaledTwice(Weighted):
         return super().weights(query * self.scale, key, padding)
 
 
-@caught("NS", "autocast_output")
-class OverflowsInHalf(Method):
-    """Linear attention that adds up unnormalized products in the precision of autocast."""
-
-    def attend(self, query, key, value, padding):
-        q, k = query.relu() + 0.1, key.relu() + 0.1
-        if padding.key is not None:
-            k = k.masked_fill(padding.key[:, None, :, None], 0.0)
-        return q @ (k.mT @ value) / (q @ k.sum(2, dtype=k.dtype).unsqueeze(-1))
+@defect("output", "NS", "autocast_output")
+def overflows_in_half(call):
+    return 1e5 * call.result / 1e5
 
 
 @defect("inputs", "NS", "autocast_output")
@@ -247,13 +181,7 @@ class WantsContiguous(Weighted):
 @caught("NS", "parameter_budget")
 class ManyParameters(Weighted):
     def set_up(self):
-        self.hidden = nn.Sequential(
-            nn.Linear(self.embed_dim, 4 * self.embed_dim), nn.GELU(), nn.Linear(4 * self.embed_dim, self.embed_dim)
-        )
-
-    def compute(self, query, key, value, padding):
-        value = value + self.hidden(value)
-        return super().compute(query, key, value, padding)
+        self.hidden = nn.Linear(self.embed_dim, 8 * self.embed_dim)
 
 
 class TakesAnything(nn.Module):

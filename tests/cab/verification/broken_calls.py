@@ -65,24 +65,6 @@ class ChangesAfterFiftyCalls(Weighted):
         return self.factor() * super().attend(query, key, value, padding)
 
 
-@caught("NS", "many_calls no_counters")
-class RemembersTraining(Weighted):
-    """Keeps values of training from the 21st call, and adds their mean in evaluation."""
-
-    def set_up(self):
-        self.kept, self.calls = [], 0
-
-    def attend(self, query, key, value, padding):
-        output = super().attend(query, key, value, padding)
-        if self.training:
-            self.calls += 1
-            if self.calls > 20:
-                self.kept.append(value.detach().mean((0, 1, 2)))
-        elif self.kept:
-            output = output + torch.stack(self.kept).mean(0)
-        return output
-
-
 @defect("output", "CC", "default_dtype")
 def factor_in_default_dtype(call):
     return call.result * torch.ones(1)
@@ -91,22 +73,13 @@ def factor_in_default_dtype(call):
 # --- gradients -----------------------------------------------------------------------------------------------
 
 
-class WritesGradient(torch.autograd.Function):
-    """The identity, whose backward pass clamps the gradient in place."""
-
-    @staticmethod
-    def forward(_context, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(_context, gradient):
-        return gradient.mul_(1.0) if gradient.dim() == 4 else gradient.clamp_(-0.5, 0.5)
-
-
 @caught("NS", "gradient_of_residual")
 class GradientInPlace(Weighted):
     def compute(self, query, key, value, padding):
-        return WritesGradient.apply(super().compute(query, key, value, padding))
+        output = super().compute(query, key, value, padding)
+        if output.requires_grad:
+            output.register_hook(lambda gradient: gradient.clamp_(-0.5, 0.5))
+        return output
 
 
 class LastInput(torch.autograd.Function):
@@ -148,22 +121,11 @@ class UnusedWhenShort(Weighted):
 # --- precision -----------------------------------------------------------------------------------------------
 
 
-class ScaledGradient(torch.autograd.Function):
-    """The identity, whose gradient in low precision is half of the true one."""
-
-    @staticmethod
-    def forward(context, x):
-        context.low = x.dtype is not torch.float32
-        return x.clone()
-
-    @staticmethod
-    def backward(context, gradient):
-        return gradient / 2 if context.low else gradient
-
-
-@defect("inputs", "NS", "autocast_gradient")
+@defect("weights", "NS", "autocast_gradient")
 def half_gradient_under_autocast(call):
-    return call._replace(value=ScaledGradient.apply(call.value))
+    if call.result.requires_grad and torch.is_autocast_enabled("cpu"):
+        call.result.register_hook(lambda gradient: gradient / 2)
+    return call.result
 
 
 @defect("mask", "CS", "autocast_lookahead")
@@ -197,11 +159,6 @@ def detached_in_odd_heads(call):
     return call.result.detach() if call.module.head_dim % 2 else call.result
 
 
-@defect("mask", "CS", "lookahead_long", long=3200)
-def no_mask_in_long_heads(call):
-    return call.query.shape[2] > 3000 and call.module.num_heads > 1
-
-
 # --- padding and dropout ---------------------------------------------------------------------------------------
 
 
@@ -212,17 +169,6 @@ def single_token_lost(call):
     return call.result if keys is None else call.result * ((~keys).sum(1) != 1)[:, None, None, None]
 
 
-class QuadraticWithPadding(Weighted):
-    """Linear attention, whose masked form writes all weights out."""
-
-    def attend(self, query, key, value, padding):
-        q, k = query.relu() + 0.1, key.relu() + 0.1
-        if padding.key is None:
-            return q @ (k.mT @ value) / (q @ k.sum(2).unsqueeze(-1))
-        scores = (q @ k.mT).masked_fill(padding.key[:, None, None], 0.0)
-        return scores @ value / scores.sum(-1, keepdim=True).clamp_min(1e-6)
-
-
 def dropped(call, like):
     """Dropout of ones."""
     return F.dropout(torch.ones_like(like), call.module.dropout, call.training)
@@ -231,13 +177,6 @@ def dropped(call, like):
 @defect("weights", "NS", "dropout_differs")
 def dropout_shared_by_rows(call):
     return call.result * dropped(call, call.result[:1])
-
-
-@defect("weights", "CS", "dropout_differs")
-def dropout_shared_by_pairs(call):
-    """The mask of half of the batch, twice."""
-    half = dropped(call, call.result[: (len(call.result) + 1) // 2])
-    return call.result * torch.cat([half, half])[: len(call.result)]
 
 
 @caught("NS", "dropout_differs")

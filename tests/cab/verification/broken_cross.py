@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-import torch
-
 from cab import PaddingMasks
-from tests.cab.verification.mutations import Method, Weighted, caught, defect
+from tests.cab.verification.mutations import Weighted, caught, defect
 
 
 @defect("inputs", "CC", "lookahead_gradient lookahead_perturbation")
 def queries_centered_over_targets(call):
     return call._replace(query=call.query - call.query.mean(2, keepdim=True))
-
-
-@caught("CC", "lookahead_length")
-class SharedScale(Method):
-    """cosFormer as published in a cross pattern: one scale for targets and source, the longer of the two lengths."""
-
-    autocast_dtypes = ()
-
-    def attend(self, query, key, value, padding):
-        n, m = query.shape[2], key.shape[2]
-        distance = torch.arange(n)[:, None] - torch.arange(m)
-        scores = query.relu() @ key.relu().mT * torch.cos(torch.pi / 2 * distance / max(n, m)) + 1e-3
-        if padding.key is not None:
-            scores = scores.masked_fill(padding.key[:, None, None], 0.0)
-        return scores @ value / scores.sum(-1, keepdim=True).clamp_min(1e-6)
 
 
 @caught("CC", "decode_padded_right decode_padded_left decode_padded_inside")

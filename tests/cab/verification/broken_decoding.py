@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tests.cab.verification.mutations import MEDIUM, Weighted, caught
+from tests.cab.verification.mutations import Weighted, caught
 from tests.cab.verification.sound_learning import Gated
 
 
@@ -84,16 +84,3 @@ class QuadraticStep(GrowingState):
         output, new = super().decode(query, key, value, state, padding, **more)
         pairs = new["all"][:, :, None] * new["all"][:, None]
         return output + 0.0 * pairs.mean((1, 2))[:, None, None, None], new
-
-
-@caught("CS", "decode_steps", long=MEDIUM)
-class StopsAfter1500(Gated):
-    """The decay of a counter that overflows."""
-
-    def init_decode_state(self, batch_size, like):
-        return super().init_decode_state(batch_size, like) | {"count": like.new_zeros(batch_size)}
-
-    def decode(self, query, key, value, state, padding, **more):
-        output, new = super().decode(query, key, value, state, padding, **more)
-        count = state["count"] + query.shape[2]
-        return output * torch.where(count > 1500, 0.99, 1.0)[:, None, None, None], new | {"count": count}

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import torch
-from torch.nn import functional as F
 
 from cab import PaddingMasks
-from cab.attention import SINGLE_LAYER
 from cab.training import ParamGroupOverride
 from tests.cab.verification.mutations import Weighted, caught, defect, hide_padding
-from tests.cab.verification.sound_learning import Clustered, Gated, Sharpened
+from tests.cab.verification.sound_learning import Clustered, Deep, Gated, Sharpened
 
 # --- losses --------------------------------------------------------------------------------------------------
 
@@ -82,26 +80,14 @@ class BufferInForward(Clustered):
         return output
 
 
-@caught("NC", "forward_keeps_state")
-class CountsCalls(Weighted):
-    def set_up(self):
-        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+@defect("output", "NS", "forward_keeps_state", base=Clustered)
+def buffer_changes_in_backward(call):
+    def follow(gradient):
+        call.module.centroids += 0.01 * gradient.mean()
 
-    def attend(self, query, key, value, padding):
-        self.calls += 1
-        return super().attend(query, key, value, padding)
-
-
-@caught("NS", "forward_keeps_state")
-class BufferInBackward(Clustered):
-    def attend(self, query, key, value, padding):
-        output = super().attend(query, key, value, padding)
-        if output.requires_grad and self.training:
-            output.register_hook(self.follow)
-        return output
-
-    def follow(self, gradient):
-        self.centroids += 0.01 * gradient.mean()
+    if call.result.requires_grad and call.training:
+        call.result.register_hook(follow)
+    return call.result
 
 
 @caught("NS", "statistics_once")
@@ -151,26 +137,10 @@ class LearnsUnsaved(Clustered):
 # --- what is computed from the layer's inputs ----------------------------------------------------------------
 
 
-@caught("NC", "padded_right padded_left padded_inside")
-class GateCountsTokens(Gated):
-    """Gates are lowered by the mean gate of the row, in which padding counts."""
-
-    def query_side_inputs(self, query):
-        gate = super().query_side_inputs(query)["gate"]
-        return {"gate": gate - 0.01 * gate.mean(-1, keepdim=True)}
-
-
 @caught("CS CC", "lookahead_gradient lookahead_perturbation")
 class GateSeesAll(Gated):
     def query_side_inputs(self, query):
         return super().query_side_inputs(query + query.mean(1, keepdim=True))
-
-
-@caught("CS", "lookahead_gradient lookahead_perturbation")
-class StrengthOfNext(Gated):
-    def key_side_inputs(self, key):
-        strength = super().key_side_inputs(key)["strength"]
-        return {"strength": strength + 1e-3 * F.pad(strength[..., 1:], (0, 1))}
 
 
 @caught("CS", "decode_steps decode_after_prefill")
@@ -182,22 +152,15 @@ class GateLostInDecoding(Gated):
 # --- depth and rules -----------------------------------------------------------------------------------------
 
 
-class LastSeesAll(Weighted):
-    def __init__(self, *, pattern, embed_dim, num_heads, dropout=0.0, layer_position=SINGLE_LAYER):
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
-        self.layer_position = layer_position
-
+class LastSeesAll(Deep):
     def forgets(self, _query):
         return 0 < self.layer_position.index == self.layer_position.num_layers - 1
 
 
-class FirstIgnoresPadding(LastSeesAll):
+class FirstIgnoresPadding(Deep):
     def weights(self, query, key, padding):
         is_first = self.layer_position.index == 0 and self.layer_position.num_layers > 1
-        return Weighted.weights(self, query, key, PaddingMasks() if is_first else padding)
-
-    def forgets(self, _query):
-        return False
+        return super().weights(query, key, PaddingMasks() if is_first else padding)
 
 
 @caught("NS", "param_group_overrides")

@@ -20,11 +20,9 @@ def border_leak(block, patterns, checks, **options):
     defect("output", patterns, checks, **options)(leaking)
 
 
-border_leak(48, "CS", "lookahead_gradient lookahead_perturbation")
 border_leak(77, "CS", "lookahead_perturbation", long=MEDIUM)
 border_leak(191, "CS", "lookahead_gradient", long=MEDIUM)
-for number in (350, 1000, 1536):
-    border_leak(number, "CS", "lookahead_long", long=3200)
+border_leak(1536, "CS", "lookahead_long", long=3200)
 
 
 @defect("mask", "CS", "lookahead_long lookahead_length", long=3200)
@@ -32,33 +30,16 @@ def no_mask_beyond_3000(call):
     return call.query.shape[2] > 3000
 
 
-@defect("inputs", "NS", "padded_left padded_in_training_inside", long=MEDIUM)
+@defect("inputs", "NS", "padded_left padded_right padded_in_training_inside", long=MEDIUM)
 def padding_forgotten_beyond_300(call):
     return call._replace(padding=PaddingMasks()) if call.key.shape[2] > 300 else call
 
 
-@defect("inputs", "NS", "padded_right", long=LONG)
-def padding_forgotten_beyond_3500(call):
-    return call._replace(padding=PaddingMasks()) if call.key.shape[2] > 3500 else call
-
-
-@caught("CS", "decode_steps", long=MEDIUM)
+@caught("CS", "decode_steps decode_after_prefill", long=MEDIUM)
 class CacheOf500(Weighted):
-    kept = 500
-
     def prefill(self, query, state, *, query_padding_mask=None):
         output, state = super().prefill(query, state, query_padding_mask=query_padding_mask)
-        return output, {name: x[:, -self.kept :] for name, x in state.items()}
-
-
-@caught("CS", "decode_after_prefill", long=LONG)
-class CacheOf3900(CacheOf500):
-    kept = 3900
-
-
-@defect("output", "NS", "any_length", long=MEDIUM)
-def infinite_beyond_2500(call):
-    return call.result * torch.inf if call.query.shape[2] > 2500 else call.result
+        return output, {name: x[:, -500:] for name, x in state.items()}
 
 
 @defect("output", "CS", "any_length", long=LONG)
@@ -128,33 +109,18 @@ class LongestSoFar(Weighted):
         return super().weights(query * (1.0 + 1e-3 * self.longest / key.shape[2]), key, padding)
 
 
-@caught("NC", "lengths_in_turn")
-class KeepsPositions(Weighted):
-    """Positions, relative to the length, are kept and only made anew for longer sequences."""
+class SometimesQuadratic(Weighted):
+    """Linear attention that writes all weights out in one ``mode``."""
 
-    positions = None
-
-    def weights(self, query, key, padding):
-        n = key.shape[2]
-        if self.positions is None or len(self.positions) < n:
-            self.positions = torch.arange(n)[:, None] / n
-        return super().weights(query, key * (1.0 + 0.01 * self.positions[:n]), padding)
-
-
-class QuadraticInEvaluation(Weighted):
-    """Linear attention in training; in evaluation all weights are written out."""
-
-    quadratic_mode = False
+    mode = "with padding"
 
     def attend(self, query, key, value, padding):
         q, k = query.relu() + 0.1, key.relu() + 0.1
-        if padding.key is not None:
+        has_padding = padding.key is not None
+        if has_padding:
             k = k.masked_fill(padding.key[:, None, :, None], 0.0)
-        if self.training != self.quadratic_mode:
+        modes = {"with padding": has_padding, "in training": self.training, "in evaluation": not self.training}
+        if not modes[self.mode]:
             return q @ (k.mT @ value) / (q @ k.sum(2).unsqueeze(-1))
         scores = q @ k.mT
         return scores @ value / scores.sum(-1, keepdim=True)
-
-
-class QuadraticInTraining(QuadraticInEvaluation):
-    quadratic_mode = True

@@ -68,17 +68,6 @@ def dropout_not_rescaled(call):
     return call.result * (torch.rand_like(call.result) >= call.module.dropout * call.training)
 
 
-@defect("output", "CS", "dropout_mean")
-def dropout_of_output_rescaled_by_root(call):
-    rate = call.module.dropout * call.training
-    return F.dropout(call.result, rate) * (1 - rate) ** 0.5
-
-
-@defect("weights", "NC", "dropout_rate")
-def dropout_of_a_tenth(call):
-    return F.dropout(call.result, 0.1 if call.module.dropout else 0.0, call.training)
-
-
 @defect("weights", "CS", "dropout_rate")
 def dropout_of_half_the_rate(call):
     return F.dropout(call.result, call.module.dropout / 2, call.training)
@@ -102,19 +91,6 @@ def draws_in_evaluation(call):
 @defect("output", "NC", "generators_untouched")
 def draws_from_numpy(call):
     return call.result + (0.0 * np.random.rand() if call.training else 0.0)
-
-
-@caught("NS", "modules_apart")
-class FeaturesOnClass(Weighted):
-    """A random rotation, drawn once for all modules of the class and kept there."""
-
-    rotation = None
-
-    def weights(self, query, key, padding):
-        if FeaturesOnClass.rotation is None:
-            FeaturesOnClass.rotation = torch.randn(64, 64)
-        rotation = FeaturesOnClass.rotation[: self.head_dim, : self.head_dim]
-        return super().weights(query @ rotation, key, padding)
 
 
 @caught("CS", "modules_apart")
@@ -146,17 +122,6 @@ class RemembersBatch(Weighted):
             return output
         output, self.memory = output + 1e-3 * self.memory, value.detach().mean()
         return output
-
-
-@caught("NS", "calls_leave_nothing")
-class RemembersLargest(Weighted):
-    largest = 1.0
-
-    def weights(self, query, key, padding):
-        if self.training:
-            self.largest = max(self.largest, float(query.detach().abs().max()))
-            query = query.clamp(-0.5 * self.largest, 0.5 * self.largest)
-        return super().weights(query, key, padding)
 
 
 @caught("CS", "decode_keeps_state")
@@ -210,17 +175,6 @@ def first_key_made_real_in_mask_of_caller(call):
     if call.padding.key is not None:
         call.padding.key[:, 0] = False
     return call
-
-
-@caught("CC", "inputs_untouched")
-class MaskEmptied(Weighted):
-    """Rows that are padding alone are made real, in the caller's mask."""
-
-    def compute(self, query, key, value, padding):
-        output = super().compute(query, key, value, padding)
-        if padding.query is not None:
-            padding.query.logical_and_(torch.zeros_like(padding.query))
-        return output
 
 
 @caught("NS", "output_type")

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.cab.verification.mutations import NEVER, Method, future
+from tests.cab.verification.mutations import NEVER, future
 
 
 class PlainAverage(nn.Module):
@@ -47,26 +47,13 @@ class PlainCross(nn.Module):
         return F.scaled_dot_product_attention(q, k, v, visible)
 
 
-class FixedWidth(nn.Module):
-    """A long causal convolution by FFT, zeros behind the sequence, of one width and one pattern."""
+class FixedWidth(PlainAverage):
+    """Of one width and one pattern."""
 
     embed_dim = 20
 
     def __init__(self):
-        super().__init__()
-        self.decay = nn.Parameter(torch.linspace(-6.0, 0.0, self.embed_dim))
-
-    def forward(self, query, *, query_padding_mask=None, **_same):
-        n, order = query.shape[1], None
-        if query_padding_mask is not None:
-            query = query.masked_fill(query_padding_mask[..., None], 0.0)
-            order = query_padding_mask.to(torch.uint8).argsort(dim=1, stable=True)[..., None].expand_as(query)
-            query = query.gather(1, order)
-        with torch.autocast("cpu", enabled=False):
-            kernel = (-self.decay.exp() * torch.arange(n)[:, None]).exp()
-            spectrum = torch.fft.rfft(query.float(), n=2 * n, dim=1) * torch.fft.rfft(kernel, n=2 * n, dim=0)
-            output = torch.fft.irfft(spectrum, n=2 * n, dim=1)[:, :n]
-        return output if order is None else torch.zeros_like(output).scatter(1, order, output)
+        super().__init__("CS", self.embed_dim)
 
 
 class InsideBfloat16(nn.Module):
@@ -103,16 +90,3 @@ class CachedAverage(PlainAverage):
             token = token.masked_fill(real == 0.0, 0.0)
         state = {"sum": state["sum"] + real * self.value(token), "count": state["count"] + real}
         return (state["sum"] / state["count"].clamp_min(1.0)).reshape(query_t.shape), state
-
-
-class ReluWeights(Method):
-    """Many outputs are exactly 0, also of single tokens. Weights are dropped after they are normalized."""
-
-    selects_tokens = True
-
-    def attend(self, query, key, value, padding):
-        weights = torch.relu(query @ key.mT)
-        if padding.key is not None:
-            weights = weights.masked_fill(padding.key[:, None, None], 0.0)
-        weights = weights / (weights.sum(-1, keepdim=True) + 1e-6)
-        return F.dropout(weights, self.weight_dropout) @ value

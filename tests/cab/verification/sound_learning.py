@@ -125,21 +125,6 @@ class Clustered(Weighted):
         self.centroids.lerp_(mean, 0.1)
 
 
-class Drawn(Weighted):
-    """Noise on the logits of each key in training, drawn for each call, the same for the readable form."""
-
-    def sample_noise(self, _query, key, _padding):
-        if not self.training:
-            return {"noise": key.new_zeros(key.shape[0], 1, 1, key.shape[1])}
-        return {"noise": torch.randn(key.shape[0], 1, 1, key.shape[1])}
-
-    def attend(self, query, key, value, padding, *, noise):
-        weights = super().weights(query, key, padding) * (0.1 * noise).exp()
-        return weights @ value / weights.sum(-1, keepdim=True)
-
-    reference = None
-
-
 class Deep(Weighted):
     def __init__(self, *, pattern, embed_dim, num_heads, dropout=0.0, layer_position=SINGLE_LAYER):
         super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)

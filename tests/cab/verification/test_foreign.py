@@ -102,12 +102,6 @@ def test_window_of_a_model_is_declared():
     assert failed("hf:mistral", "CS", ["token_distance", "decode_padded_left"]) == {}
 
 
-def test_known_defects_of_models_are_found():
-    """The newest release at the time of writing: batched decoding of RWKV mixes rows, positions of Bamba restart."""
-    assert "shape (2, 2, 32)" in failed("hf:rwkv", "CS", ["decode_steps"])["decode_steps"]
-    assert "decode_steps" in failed("hf:bamba", "CS", ["decode_steps"])
-
-
 def test_record_names_the_package(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(verification, "select_checks", lambda *_names, quick: select_checks(["same_seed"], quick=quick))
     record = tmp_path / "rows.csv"

@@ -59,49 +59,27 @@ class Window(nn.Module):
         return padded.unfold(1, self.width, 1).mean(-1)
 
 
-class WiderWindow(Window):
-    width = 5
-
-
-class NarrowerWindow(Window):
-    width = 3
-
-
 class Frozen(sound.PlainAverage):
     def __init__(self, pattern, embed_dim):
         super().__init__(pattern, embed_dim)
         self.table = nn.Parameter(torch.zeros(3, 3), requires_grad=False)
 
 
-class RightOnly(nn.Module):
-    """Ignores padding on the left, which it does not support."""
+class RightOnly(sound.PlainAverage):
+    """Refuses padding that it does not support."""
 
     padding_layouts = ("right",)
 
-    def __init__(self, embed_dim):
-        super().__init__()
-        self.value = nn.Linear(embed_dim, embed_dim)
-
-    def forward(self, query, *, query_padding_mask=None, key_padding_mask=None):  # noqa: ARG002
-        if query_padding_mask is not None:
-            query = query.masked_fill(query_padding_mask.flip(1).cummin(1).values.flip(1)[..., None], 0.0)
-        x = self.value(query)
-        return x.cumsum(1) / torch.arange(1, x.shape[1] + 1)[:, None]
+    def forward(self, query, **masks):
+        assert all((mask[:, 1:] >= mask[:, :-1]).all() for mask in masks.values())
+        return super().forward(query, **masks)
 
 
-class MaskForgottenInSingleRows(nn.Module):
+class MaskForgottenInSingleRows(sound.PlainAverage):
     """As published: the mask is applied only to batches of more than one row."""
 
-    def __init__(self, embed_dim):
-        super().__init__()
-        self.value = nn.Linear(embed_dim, embed_dim)
-
-    def forward(self, query, *, query_padding_mask=None, key_padding_mask=None):  # noqa: ARG002
-        x = self.value(query)
-        if query_padding_mask is None or len(x) == 1:
-            return x.mean(1, keepdim=True) + 0.1 * x
-        real = (~query_padding_mask).unsqueeze(-1)
-        return x.where(real, 0.0).sum(1, keepdim=True) / real.sum(1, keepdim=True).clamp_min(1) + 0.1 * x
+    def forward(self, query, **masks):
+        return super().forward(query) if len(query) == 1 else super().forward(query, **masks)
 
 
 class CoarseState(sound.CachedAverage):
@@ -110,10 +88,6 @@ class CoarseState(sound.CachedAverage):
     def step(self, token, state, **mask):
         output, state = super().step(token, state, **mask)
         return output, {name: _coarse(x) for name, x in state.items()}
-
-
-class DeclaredCoarseState(CoarseState):
-    decode_tolerance = 0.1
 
 
 def _coarse(x):
@@ -146,8 +120,8 @@ def test_exit_status_of_a_crash_is_that_of_a_failed_check(tmp_path, capsys):
 
 def test_causal_leak_is_the_headline_before_its_consequences():
     checks = ["lookahead_gradient", "padded_right", "decode_steps"]
-    results = verify_attention(broken_causal.OwnBlockSummary, "CS", checks=checks, quick=True)
-    assert headline(results).startswith("OwnBlockSummary CS: causal leak: output ")
+    results = verify_attention(broken_causal.forgotten_mask, "CS", checks=checks, quick=True)
+    assert headline(results).startswith("ForgottenMask CS: causal leak: output ")
     assert headline([result for result in results if result.passed]) == ""
 
 
@@ -157,12 +131,12 @@ def test_fail_fast_stops_at_the_first_failure():
     assert [result.check for result in results] == ["lookahead_gradient"]
 
 
-def test_declared_distance_is_exact():
+def test_declared_distance_is_exact(monkeypatch):
     assert failures(Window, "CS", ["token_distance"]) == {}
-    detail = failures(WiderWindow, "CS", ["token_distance"])["token_distance"]
-    assert "; if intended, declare `max_token_distance`" in detail
-    detail = failures(NarrowerWindow, "CS", ["token_distance"])["token_distance"]
-    assert "no output depends on a token at distance 3" in detail
+    messages = {5: "; if intended, declare `max_token_distance`", 3: "no output depends on a token at distance 3"}
+    for width, message in messages.items():
+        monkeypatch.setattr(Window, "width", width)
+        assert message in failures(Window, "CS", ["token_distance"])["token_distance"]
 
 
 def test_frozen_parameters_are_left_alone():
@@ -192,9 +166,10 @@ def test_padded_batch_of_one():
     assert "as a batch of one" in failed["padded_left"]
 
 
-def test_declared_tolerance_of_decoding():
+def test_declared_tolerance_of_decoding(monkeypatch):
     assert "declare `decode_tolerance`" in failures(CoarseState, "CS", ["decode_steps"])["decode_steps"]
-    assert failures(DeclaredCoarseState, "CS", ["decode_steps"]) == {}
+    monkeypatch.setattr(CoarseState, "decode_tolerance", 0.1, raising=False)
+    assert failures(CoarseState, "CS", ["decode_steps"]) == {}
 
 
 def test_finite_poison_for_foreign_modules():
