@@ -71,12 +71,11 @@ def test_the_phase_reads_the_same_tokens_again(monkeypatch: pytest.MonkeyPatch) 
     """The capture is left out: the call of a graph is then that of its step."""
     made: list[CudaGraphStep] = []
 
-    class Kept(CudaGraphStep):
-        def __init__(self, module: Attention, state: DecodeState, token: Tensor) -> None:
-            super().__init__(module, state, token)
-            made.append(self)
+    def make(*arguments: Any) -> CudaGraphStep:
+        made.append(CudaGraphStep(*arguments))
+        return made[-1]
 
-    monkeypatch.setattr(workload, "CudaGraphStep", Kept)
+    monkeypatch.setattr(workload, "CudaGraphStep", make)
     monkeypatch.setattr(workload, "capture_graph", lambda call: call)
     module = AttentionSubject.parse("linear").build(Pattern.CS, SMALL)
     graphed = workload.PHASES["decode-graph"](module, Pattern.CS, 9, SMALL)

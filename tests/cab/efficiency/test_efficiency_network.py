@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from cab import Pattern, UserError
+from cab import Pattern
 from cab.cli.main import main
-from cab.efficiency.benchmark import Plan
 from cab.efficiency.cost import Cost
 from cab.efficiency.network import NetworkSubject
 from cab.efficiency.report import tables
@@ -66,10 +65,3 @@ def test_tables_say_how_many_times_faster_and_smaller() -> None:
     text = tables([cost("vanilla", 0.5, 4 << 20, 1.0), cost("linear", 0.25, 1 << 20, 0.5)])
     assert "linear   4 (2.00)" in text
     assert "linear   1 (0.25)" in text
-
-
-@pytest.mark.parametrize(("patterns", "phases"), [((Pattern.CS,), ["forward"]), ((Pattern.NS,), ["decode"])])
-def test_other_patterns_and_phases_are_refused(patterns: tuple[Pattern, ...], phases: list[str]) -> None:
-    attentions = [AttentionSubject.parse("vanilla")]
-    with pytest.raises(UserError, match="protocol lra supports only pattern NS and the phases forward and forward"):
-        Plan(attentions, [], patterns, phases, [16], SETTING, "lra")

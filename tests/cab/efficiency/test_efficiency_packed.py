@@ -10,8 +10,8 @@ import torch
 
 from cab import Pattern, UserError
 from cab.cli.main import main
-from cab.efficiency import Plan, Setting
-from cab.efficiency.packed import SequencesSubject, packed_inputs, padded_inputs, sequence_lengths
+from cab.efficiency import Setting
+from cab.efficiency.packed import packed_inputs, padded_inputs, sequence_lengths
 from cab.efficiency.setting import DISTRIBUTIONS
 from cab.efficiency.subjects import AttentionSubject
 from cab.efficiency.workload import bound
@@ -63,14 +63,6 @@ def test_each_attention_is_measured_packed_and_padded(tmp_path: Path, capsys: py
     assert packed["bytes"] < padded["bytes"]
     assert pd.isna(padded["speedup_vs_padded"])
     assert "one-long lengths" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("phase", "protocol"), [("decode", "default"), ("forward", "paper"), ("forward", "lra")])
-def test_other_phases_and_protocols_have_no_packed_sequences(phase: str, protocol: str) -> None:
-    attentions = [AttentionSubject.parse("vanilla")]
-    with pytest.raises(UserError, match="packed sequences support only"):
-        Plan(attentions, [], [Pattern.NS, Pattern.CS][: 1 + (phase == "decode")], [phase], [16], SMALL, protocol)
-    assert SequencesSubject(attentions[0]).phases.keys() == {"forward", "forward+backward"}
 
 
 def test_unknown_distribution() -> None:
