@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cab.metric import Metric
-from cab.records.record import Cost, Record
+from cab.records.record import Record
 from cab.suite.cells import Anchors, Key, SuiteCell, data_hash, suite_cells
 from cab.suite.check import invalid_cells
 from tests.cab.made_records import COST, make_record
@@ -38,11 +38,6 @@ def value_record(cell: SuiteCell, attention: str, value: float, seed: int = 1, *
     worst = ENDS[cell.task][1]
     baselines = {cell.trivial_baseline: {cell.metric: worst}}
     return make_record([metric], baselines=baselines, **names)
-
-
-def solved_after(steps: int) -> Cost:
-    """The cost of a run whose training stopped early."""
-    return Cost(steps_to_solve=steps, cpu_seconds=20.0)
 
 
 def seeds(task: str, attention: str, share: float, count: int = 3) -> list[Record]:

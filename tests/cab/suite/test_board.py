@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import itertools
 import json
 import re
 from html import unescape
@@ -103,11 +102,6 @@ def test_page_and_csv_have_the_same_numbers(folders: list[Path], tmp_path: Path)
         assert bool(shown_values["K CS"][1]) == (table[name]["CS.not_worse_than_best"] == "True")
         solved = int(table[name]["solved"]) / int(table[name]["runs"])
         assert float(shown_values["solved"][0]) == solved
-    measured = measured_costs()
-    for pattern, cost in itertools.product(("NS", "CS"), ("time", "memory")):
-        expected = getattr(measured["abc", pattern], cost)
-        assert float(table["abc"][f"{pattern}.{cost}_8192_vs_softmax"]) == pytest.approx(expected)
-    assert float(table["abc"]["state_bytes"]) == measured["abc", "CS"].state_bytes
     costs = {(pattern, name): getattr(measured_costs()["abc", pattern], name) for pattern, name in COSTS}
     found = {(pattern, name): float(table["abc"][f"{pattern}.{name}_8192_vs_softmax"]) for pattern, name in COSTS}
     assert found == pytest.approx(costs)

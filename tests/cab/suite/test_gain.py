@@ -197,8 +197,11 @@ def test_anchors_are_frozen() -> None:
 
 
 @pytest.mark.usefixtures("made_suite")
-def test_other_options_are_no_result_of_the_cell() -> None:
-    assert not any(each.runs for each in collect([suite_record("lstf", "abc", 80, config={"task": {"hours": 6}})]))
+@pytest.mark.parametrize("options", [{"hours": 6}, {}])
+def test_other_options_are_no_result_of_the_cell(options: dict[str, int]) -> None:
+    record = suite_record("lstf", "abc", 80)
+    record.config["task"] = options
+    assert not any(each.runs for each in collect([record]))
 
 
 def test_two_results_of_one_seed_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,11 +13,10 @@ from cab.config.compose import compose
 from cab.errors import UserError
 from cab.records.record import Record
 from cab.runner.cell import Cell
-from cab.suite.cells import Anchors, collect, suite_cells
+from cab.suite.cells import Anchors, collect
 from cab.suite.gain import suite_gains
 from cab.suite.tuning import SEED, chosen_rate, suite_sweeps, tuned_sweeps, usable_rates
 from cab.suite.verdict import HEADER, GainRow, gain_rows
-from tests.cab.made_records import make_record
 from tests.cab.suite.suite_records import CELLS, made_anchors, suite_record
 
 
@@ -122,14 +121,3 @@ def test_the_record_of_a_tuned_run_contains_its_grid(tmp_path: Path) -> None:
     assert record.config["trainer"]["learning_rate"] == chosen_rate(rows)
     command = shlex.split(record.command.removeprefix("cab run "))
     assert Cell.from_config(compose(command)).hash == record.hash
-
-
-def test_a_record_belongs_to_a_cell_with_its_options() -> None:
-    [cell] = [cell for cell in suite_cells() if cell.key == ("probe", "mixer", "CC")]
-    names = {"task": "probe", "backbone": "mixer", "pattern": "CC", "dataset": "recall"}
-    record = make_record({"accuracy": 0.5}, **names)
-    assert cell.includes(record)
-    record.config["task"]["pairs"] = 16
-    assert not cell.includes(record)
-    del record.config["task"]["pairs"]
-    assert not cell.includes(record)

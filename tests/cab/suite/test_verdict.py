@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cab.cli.main import main
-from cab.records.record import Record, Status
+from cab.records.record import Cost, Record, Status
 from cab.reports.figures import frontier
 from cab.suite.verdict import judge_attention
 from tests.cab.made_records import COST, make_about
@@ -15,7 +15,6 @@ from tests.cab.suite.suite_records import (
     CELLS,
     made_suite as made_suite,
     seeds,
-    solved_after,
     suite_record,
     value_record,
 )
@@ -66,7 +65,8 @@ def test_all_core_cells_give_k_and_a_rank(made_suite: Path) -> None:
 
 
 def test_steps_to_solve_are_shown(made_suite: Path) -> None:
-    mine = [suite_record("lstf", MINE, 100, seed, cost=solved_after(100 * seed)) for seed in (1, 2, 3)]
+    costs = {seed: Cost(steps_to_solve=100 * seed, cpu_seconds=20.0) for seed in (1, 2, 3)}
+    mine = [suite_record("lstf", MINE, 100, seed, cost=cost) for seed, cost in costs.items()]
     line = next(line for line in lines_of(made_suite, *mine) if line.startswith("lstf informer CS"))
     assert "solved in 3 of 3 seeds, after 200 [0, 448] steps" in line
     assert "20 CPU seconds per training run" in lines_of(made_suite, *mine)[-2]
