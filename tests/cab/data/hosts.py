@@ -4,38 +4,32 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
 
 
 @dataclass
 class Host:
-    """A host with the content of its ``files`` by path.
-
-    Attributes:
-        address: its URL.
-        files: content by path.
-        requests: paths of the requests so far.
-        cuts: numbers of bytes after which the next answers end.
-        statuses: status codes of the next answers.
-        pages: paths that are answered with a web page.
-    """
+    """A host with the content of its ``files`` by path."""
 
     address: str = ""
     files: dict[str, bytes] = field(default_factory=dict)
-    requests: list[str] = field(default_factory=list)
-    cuts: list[int] = field(default_factory=list)
-    statuses: list[int] = field(default_factory=list)
-    pages: set[str] = field(default_factory=set)
+    requests: list[str] = field(default_factory=list)  # paths
+    cuts: list[int] = field(default_factory=list)  # numbers of bytes after which the next answers end
+    statuses: list[int] = field(default_factory=list)  # of the next answers
+    pages: set[str] = field(default_factory=set)  # paths that are answered with a web page
 
     def path(self, end: str) -> str:
         """Return the path of the file whose path ends so."""
         return next(path for path in self.files if path.endswith(end))
 
 
-@contextmanager
-def serve() -> Iterator[Host]:
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+    """A host; a failed download is retried at once."""
+    monkeypatch.setattr("cab.data.download.RETRY_DELAYS", (0.0, 0.0))
     host = Host()
 
     class Answer(BaseHTTPRequestHandler):
@@ -60,9 +54,7 @@ def serve() -> Iterator[Host]:
     host.address = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
-    try:
-        yield host
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    yield host
+    server.shutdown()
+    server.server_close()
+    thread.join()

@@ -63,7 +63,6 @@ def test_a_file_is_fetched_verified_and_readable_by_others(host: Host, tmp_path:
     [
         ({"statuses": [404]}, "404 Client Error: Not Found"),
         ({"statuses": [403]}, "403 .*; log in or accept the license there"),
-        ({"statuses": [503] * 3}, "503 Server Error"),
         ({"cuts": [9] * 3}, "cannot download .*/file.bin: .*IncompleteRead"),
         ({"pages": {"file.bin"}}, "returns a web page instead of the file: it requires a login, or has moved"),
         ({"sha256": "0" * 64}, "does not match the known hash"),
@@ -81,12 +80,6 @@ def test_a_bad_day_of_a_host_is_one_line(trouble: dict[str, Any], words: str, ho
     assert files_below(tmp_path) == []
 
 
-def test_no_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cab.data.download.RETRY_DELAYS", ())
-    with pytest.raises(UserError, match=r"cannot download http://127\.0\.0\.1:9/x: .*refused"):
-        fetch("http://127.0.0.1:9/x", tmp_path / "x")
-
-
 FILES = {"top/metadata.csv": b"a|b|c\n", "top/wavs/1.wav": CONTENT}
 
 
@@ -95,27 +88,15 @@ def with_changed_byte(archive: bytes) -> bytes:
     return archive[:place] + bytes([archive[place] ^ 1]) + archive[place + 1 :]
 
 
-@pytest.mark.parametrize("pack", [zip_of, tar_of])
-def test_an_archive_is_unpacked(pack: Any, tmp_path: Path) -> None:
-    (tmp_path / "archive").write_bytes(pack(FILES))
-    unpack(tmp_path / "archive", tmp_path / "unpacked")
-    assert {name: (tmp_path / "unpacked" / name).read_bytes() for name in files_below(tmp_path / "unpacked")} == FILES
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [
         (zip_of({**FILES, "../outside": b"x"}), "contains '../outside', a path outside the folder"),
-        (zip_of({**FILES, "/outside": b"x"}), "contains '/outside', a path outside the folder"),
         (tar_of({**FILES, "../outside": b"x"}), "damaged or unsafe .*outside the destination"),
         (tar_of(FILES, link="/etc/passwd"), "damaged or unsafe .*absolute path"),
-        (tar_of(FILES, link="../../x"), "damaged or unsafe .*outside the destination"),
-        (tar_of(FILES, link="/etc/passwd", kind=tarfile.LNKTYPE), "damaged or unsafe"),
         (tar_of(FILES, link="x", kind=tarfile.CHRTYPE), "damaged or unsafe .*special"),
         (zip_of(FILES)[:-30], "damaged or unsafe"),
-        (tar_of(FILES)[:-30], "damaged or unsafe"),
         (with_changed_byte(zip_of(FILES)), "damaged or unsafe"),
-        (b"no archive at all", "damaged or unsafe"),
     ],
 )
 def test_a_damaged_or_unsafe_archive_is_refused(content: bytes, words: str, tmp_path: Path) -> None:
@@ -249,8 +230,8 @@ def test_a_list_that_leads_outside_is_refused(path: str, hosts: dict[str, DataSe
 
 @pytest.mark.parametrize(
     "bad",
-    [zip_of({"../LJ001-0001.TextGrid": GRID}), zip_of({"another.txt": b""}), b"no archive at all"],
-    ids=["outside", "another", "no archive"],
+    [zip_of({"../LJ001-0001.TextGrid": GRID}), zip_of({"another.txt": b""})],
+    ids=["outside", "another"],
 )
 def test_a_bad_archive_without_a_known_checksum_is_not_kept(
     bad: bytes, hosts: dict[str, DataSet], host: Host, tmp_path: Path
@@ -277,12 +258,6 @@ def test_a_full_disk_is_one_line_and_a_verified_archive_is_kept(
     host.requests.clear()
     assert download(hosts["ljspeech"], tmp_path)[0].state is State.READY
     assert host.requests == [host.path("ljspeech_mfa.zip")]
-    with monkeypatch.context() as patch:
-        patch.setattr("shutil.copyfile", fail)
-        (tmp_path / "ETTh1.csv").write_bytes(CONTENTS["etth1"]["ETTh1.csv"])
-        with pytest.raises(UserError, match=r"no space left on the disk of .*/lstf"):
-            download(hosts["etth1"], tmp_path / "data", source=str(tmp_path))
-    assert files_below(tmp_path / "data") == []
 
 
 def test_a_file_with_another_content_is_replaced(

@@ -87,5 +87,3 @@ def test_what_cannot_be_brought_is_one_line(tmp_path: Path) -> None:
         load_data(cell("weather", tmp_path, download=True))
     with pytest.raises(UserError, match=r"data.download must be true or false, got 'perhaps'"):
         cell("weather", tmp_path, download="perhaps")
-    with pytest.raises(UserError, match=r"unknown option 'data.downlaod': did you mean 'data.download'"):
-        cell("weather", tmp_path, downlaod=True)
