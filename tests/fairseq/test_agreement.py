@@ -42,7 +42,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], tupl
 
 @pytest.mark.parametrize("key", CELLS, ids=" ".join)
 def test_agreement(both: Any, key: tuple[str, str]) -> None:
-    """The issue's bounds: logits 1e-4, loss 1e-5, loss after ten steps 1e-3."""
+    """Bounds: logits 1e-4, loss 1e-5, loss after ten steps 1e-3."""
     cell, theirs = both[key]
     seen, _ = cell.batches[0]
     real = seen != 1
@@ -61,16 +61,13 @@ def test_agreement(both: Any, key: tuple[str, str]) -> None:
 
 @pytest.mark.parametrize("attention", ["vanilla", "abc", "local", "performer", "s4d"])
 def test_decoding_through_the_incremental_state_is_that_of_the_whole_prefix(both: Any, attention: str) -> None:
+    """Also in beam search, which reorders the state."""
     _, theirs = both["lm", attention]
     assert theirs["step_tokens"].shape == (2, 1 + DECODED)
     assert theirs["step_tokens"].unique().numel() > 20
     assert torch.equal(theirs["step_tokens"], theirs["whole_tokens"])
     torch.testing.assert_close(theirs["step_logits"], theirs["whole_logits"], rtol=0, atol=1e-4)
 
-
-@pytest.mark.parametrize("attention", ["vanilla", "abc", "local", "performer", "s4d"])
-def test_beam_search_reorders_the_incremental_state(both: Any, attention: str) -> None:
-    _, theirs = both["lm", attention]
     assert [len(row) for row in theirs["step_beams"]] == [3, 3]
     assert theirs["step_beams"] == theirs["whole_beams"]
 

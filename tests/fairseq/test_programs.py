@@ -85,8 +85,6 @@ def test_roberta_trains_and_is_validated(folder: Path) -> None:
     ("wrong", "message"),
     [
         ("--attention abd", "unknown attention 'abd': did you mean 'abc'?"),
-        ("--attention lara", "attention 'lara' does not support pattern CS"),
-        ("--attention abc --attention-options landmarks=8", "has no option 'landmarks'"),
         ("--attention abc --attention-options 8", "--attention-options takes name=value, got '8'"),
     ],
 )

@@ -15,23 +15,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "scripts"
 SHELL_SCRIPTS = sorted(path.name for path in SCRIPTS.glob("*.sh"))
-PROGRAMS = (
-    "autograd_forms",
-    "decode_states",
-    "docs_pages",
-    "fuzz",
-    "kernel_gains",
-    "notebook",
-    "readme_figure",
-    "replay_public_bugs",
-    "simulate_statistics",
-    "sum_kernels",
-    "validity",
-    "window_kernels",
-)
-"""Each has a test in this module, except decode_states, docs_pages, notebook, readme_figure, simulate_statistics and
-validity, whose results tests/cab/cli/test_start_up.py, tests/test_site.py, tests/test_readme.py,
-tests/cab/suite/test_gain.py and tests/scripts/test_validity.py compare."""
 
 
 def program(name: str, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> ModuleType:
@@ -46,10 +29,6 @@ def shell(name: str, *arguments: str, **variables: str) -> subprocess.CompletedP
     return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | variables)
 
 
-def test_every_program_is_listed() -> None:
-    assert sorted(path.stem for path in SCRIPTS.glob("*.py")) == sorted(PROGRAMS)
-
-
 @pytest.mark.parametrize("name", SHELL_SCRIPTS)
 def test_shell_script_parses(name: str) -> None:
     found = subprocess.run(["bash", "-n", str(SCRIPTS / name)], capture_output=True, text=True, check=False)
@@ -62,12 +41,6 @@ def test_missing_argument_is_explained(name: str) -> None:
     found = shell(name)
     assert found.returncode == 1
     assert f"usage: {'scripts/' if name == 'benchmark.sh' else ''}{name}" in found.stderr
-
-
-def test_stop_slurm_without_a_daemon(tmp_path: Path) -> None:
-    (tmp_path / "slurmd.pid").write_text("999999999\n")
-    assert shell("stop_slurm.sh", str(tmp_path)).returncode == 0
-    assert not list(tmp_path.iterdir())
 
 
 def test_with_slurm_runs_the_command(tmp_path: Path) -> None:

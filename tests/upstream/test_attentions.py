@@ -62,22 +62,6 @@ def test_outputs_are_the_released_ones(
     assert difference(name, pattern, options) < tolerance
 
 
-@pytest.mark.parametrize(
-    ("name", "pattern", "sizes", "least"),
-    [
-        ("nystromformer", "NS", {"num_landmarks": 5, "conv_kernel_size": 3}, 1e-2),
-        ("probsparse", "NS", {"factor": 2}, 1e-2),
-        ("local_ns", "NS", {"window_size": 3}, 1e-2),
-    ],
-)
-def test_the_defaults_are_another_form(name: str, pattern: str, sizes: dict[str, Any], least: float) -> None:
-    """Where preset `paper` sets an option, the text's form is far away: the comparison above can tell."""
-    options = tuned_options("tts", "fastspeech2", pattern, name.partition("_")[0])
-    changed = {"logit_scale": "sqrt", "mean_over": "sample", "sampled": "shared", "extent": "total"}
-    options |= {option: value for option, value in changed.items() if option in options} | sizes
-    assert difference(name, pattern, options) > least
-
-
 @pytest.mark.parametrize(("task", "backbone"), [("sum", "transformer"), ("sr", "sr3"), ("mlm", "roberta")])
 @pytest.mark.parametrize(
     ("name", "sizes", "tolerance"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -11,7 +10,6 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from cab import Pattern, build_backbone
 from cab.efficiency.subjects import AttentionSubject
@@ -118,16 +116,11 @@ def test_images_of_a_batch_share_a_step_of_the_noise() -> None:
     task = SR(dataset="ffhq", step_of=config["step_of"], diffusion_steps=config["diffusion_steps"])
     task.diffusion = Diffusion(task.diffusion_steps)
     images = {name: torch.zeros(16, 3, 4, 4) for name in ("truth", "blurred")}
-    for level in levels_seen(task, images, times=5):
+    network = mock.Mock(side_effect=lambda image, _: image[:, 3:])
+    for _ in range(5):
+        task.loss(network, images)
+        level = network.call_args.args[1]
         step = int((task.diffusion.levels > level.max().item()).sum())
         low, high = (task.diffusion.levels[i].float() for i in (step, step - 1))
         assert ((level >= low) & (level <= high)).all()
         assert len(level.unique()) > 1
-
-
-def levels_seen(task: SR, images: dict[str, Tensor], *, times: int) -> Iterator[Tensor]:
-    for seed in range(times):
-        torch.manual_seed(seed)
-        network = mock.Mock(side_effect=lambda image, _: image[:, 3:])
-        task.loss(network, images)
-        yield network.call_args.args[1]

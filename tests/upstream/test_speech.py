@@ -7,7 +7,6 @@ import pytest
 
 from tasks.tts.audio import NUM_MELS, features, in_16_bits
 from tasks.tts.data import Scale, Utterance, Utterances
-from tasks.tts.distortion import distortions
 from tasks.tts.phonemes import END
 
 DURATIONS = [3, 5, 1, 7, 4]
@@ -53,12 +52,3 @@ def test_waves_are_rounded_to_16_bits() -> None:
     assert np.abs(kept[:3] - wave[:3]).max() < 2**-15
     assert (kept * 2**15 == np.round(kept * 2**15)).all()
     assert kept[3:].tolist() == pytest.approx([1.0, -1.0], abs=1e-4)
-
-
-def test_what_chooses_a_checkpoint_is_divided_by_the_targets_frames() -> None:
-    """``TextToSpeechTask.valid_step_with_inference``: ``targ_frames`` is the first side of the path, the target's."""
-    rng = np.random.default_rng(1)
-    spoken, target = (0.1 * rng.standard_normal(n).astype(np.float32) for n in (11025, 5512))
-    by_spoken, by_target = (distortions([(spoken, target)], over=side)["mcd"] for side in ("synthesized", "target"))
-    frames = [1 + len(wave) // 275 for wave in (spoken, target)]
-    assert by_target == pytest.approx(by_spoken * frames[0] / frames[1])
