@@ -42,19 +42,9 @@ def test_the_commands_that_cab_shows_first_are_among_them() -> None:
         assert any(each.startswith(command) for each in COMMANDS), command
 
 
-def test_the_environment_is_activated_before_the_first_command() -> None:
-    first = next(i for i, command in enumerate(COMMANDS) if command.startswith("cab "))
-    assert COMMANDS[:first] == ["make setup", "source .venv/bin/activate"]
-
-
-def test_its_make_targets_exist_and_are_short() -> None:
-    makefile = (ROOT / "Makefile").read_text()
+def test_its_make_targets_exist() -> None:
     targets = set(re.findall(r"\bmake ([a-z-]+)`", README))
     assert {"demo", "setup", "test"} <= targets <= make_targets()
-    for target in targets:
-        rule = re.search(rf"^{target}:(.*)\n((?:\t.*\n)*)", makefile, flags=re.MULTILINE)
-        assert rule is not None
-        assert rule.group(2).count("\n") <= 3
 
 
 def test_its_links_lead_to_files() -> None:

@@ -80,34 +80,25 @@ def test_attentions_with_a_released_form_are_that_form(task: str, backbone: str)
 
 
 def test_protocols_are_the_published_ones() -> None:
-    def task(name: str, dataset: str, backbone: str) -> dict[str, Any]:
-        return composed(name, dataset, backbone, "paper")["task"]
-
-    speech = task("tts", "ljspeech", "fastspeech2")
-    assert (speech["chosen_by"], speech["as_fairseq"]) == ("mcd", True)
-    summary = task("sum", "multi_news", "transformer")
-    assert (summary["search"], summary["min_length"], summary["max_length"]) == ("greedy", 200, 400)
-    assert (summary["empty"], summary["ends"]) == ("skip", "short")
-    assert (summary["source_len"], summary["target_len"], summary["label_smoothing"]) == (4096, 400, 0.1)
-    pcc = task("pcc", "pcn", "pointr")
-    assert (pcc["validation_split"], pcc["f_score_of"]) == ("test", "all")
-    lm = task("lm", "pg19", "gpt2")
-    assert lm["block_len"] == 8192
-    assert list(lm["context_lengths"]) == [256, 512, 1024, 2048, 4096, 8192, 16384]
-    mlm = task("mlm", "pg19", "roberta")
-    assert (mlm["block_len"], mlm["mask_share"], mlm["scored_part"]) == (2048, 0.15, "validation")
-    sr = composed("sr", "ffhq", "sr3", "paper")
-    assert (sr["task"]["diffusion_steps"], sr["task"]["scored_images"]) == (2000, "first_100")
-    assert sr["task"]["step_of"] == "batch"
-    assert list(sr["backbone"]["attention_resolutions"]) == [16, 32, 64]  # cab, tasks/SR/sr_sr3_16_128.json, `attn_res`
+    summary: dict[str, Any] = {"search": "greedy", "min_length": 200, "max_length": 400, "empty": "skip"}
+    summary |= {"ends": "short", "source_len": 4096, "target_len": 400, "label_smoothing": 0.1}
+    lengths = [256, 512, 1024, 2048, 4096, 8192, 16384]
+    published: dict[tuple[str, str, str], dict[str, Any]] = {
+        ("tts", "ljspeech", "fastspeech2"): {"chosen_by": "mcd", "as_fairseq": True},
+        ("sum", "multi_news", "transformer"): summary,
+        ("pcc", "pcn", "pointr"): {"validation_split": "test", "f_score_of": "all"},
+        ("lm", "pg19", "gpt2"): {"block_len": 8192, "context_lengths": lengths},
+        ("mlm", "pg19", "roberta"): {"block_len": 2048, "mask_share": 0.15, "scored_part": "validation"},
+        ("sr", "ffhq", "sr3"): {"diffusion_steps": 2000, "scored_images": "first_100", "step_of": "batch"},
+    }
+    configs = {cell: composed(*cell, "paper") for cell in published}
+    for cell, options in published.items():
+        assert options.items() <= configs[cell]["task"].items(), cell
+    sr, averaged = configs["sr", "ffhq", "sr3"], {"average_every": 50_000, "average_count": 5}
+    assert sr["backbone"]["attention_resolutions"] == [16, 32, 64]  # cab, tasks/SR/sr_sr3_16_128.json, `attn_res`
     assert paper_value("sr", "attention_resolutions", "attention", "abc") == [16, 32, 64, 128]
-    trainer = sr["trainer"]
-    assert (trainer["checkpoint_selection"], trainer["average_every"], trainer["average_count"]) == (
-        "average",
-        50_000,
-        5,
-    )
-    assert composed("sum", "multi_news", "transformer", "paper")["trainer"]["checkpoint_selection"] == "last"
+    assert ({"checkpoint_selection": "average"} | averaged).items() <= sr["trainer"].items()
+    assert configs["sum", "multi_news", "transformer"]["trainer"]["checkpoint_selection"] == "last"
 
 
 def test_tokens_of_a_step_are_table_4s() -> None:
@@ -115,13 +106,6 @@ def test_tokens_of_a_step_are_table_4s() -> None:
         config = composed(name, dataset, backbone, "paper")
         [row] = [row for row in read_table("table4") if row["task"] == name]
         assert config["trainer"]["batch_size"] * config["task"]["block_len"] == int(row["tokens_per_batch"])
-
-
-@pytest.mark.parametrize("preset", ["mini", "smoke"])
-@pytest.mark.parametrize(("task", "dataset", "backbone"), CELLS)
-def test_small_presets_are_small(task: str, dataset: str, backbone: str, preset: str) -> None:
-    trainer = composed(task, dataset, backbone, preset)["trainer"]
-    assert trainer["max_steps"] <= (10 if preset == "smoke" else 3000)
 
 
 @pytest.mark.parametrize(

@@ -79,36 +79,24 @@ def test_a_measured_value_is_finite_or_none(value: float | None) -> None:
         ({"hash": "../outside"}, "its hash is ../outside"),
         ({"status": "done"}, "status: Input should be 'finished', .* got 'done'"),
         ({"cell": CELL | {"seed": True}}, "its cell has seed True, its configuration 0"),
-        ({"cell": CELL | {"pattern": "XX"}}, "its cell has pattern 'XX', its configuration 'NC'"),
-        ({"cell": CELL | {"attention": ""}}, "its cell has attention ''"),
-        ({"cell": CELL | {"task": 3}}, "its cell has task 3, its configuration 'lstf'"),
         ({"task_version": 1.5}, "task_version: Input should be a valid integer, got 1.5"),
         ({"verified": "yes"}, "verified: Input should be a valid boolean, got 'yes'"),
         ({"started": "yesterday"}, "yesterday"),
-        ({"ended": ""}, "Invalid isoformat"),
         ({"step": -3}, "step: Input should be greater than or equal to 0, got -3"),
         ({"metrics": [{"name": "mse"}]}, "metrics.0.unit: Field required"),
         ({"metrics": [MSE | {"higher_is_better": 1}]}, "metrics.0.higher_is_better: Input should be a valid boolean"),
-        ({"metrics": [MSE | {"value": "1.0"}]}, "metrics.0.value: Input should be a valid number, got '1.0'"),
         ({"metrics": [MSE | {"value": math.nan}]}, "metrics.0.value: Input should be a finite number, got nan"),
         ({"metrics": [MSE | {"at_length": 0}]}, "metrics.0.at_length: Input should be greater than 0, got 0"),
-        ({"metrics": [MSE | {"colour": "red"}]}, "metrics.0.colour: Unexpected keyword argument"),
         ({"metrics": [MSE | {"name": "\ud800"}]}, "not a valid result record"),
         ({"status": "diverged", "metrics": [MSE | {"value": 1.0}]}, "it has a score, but its status is diverged"),
         ({"cost": {"params": 1.5}}, "cost.params: Input should be a valid integer, got 1.5"),
         ({"cost": {"train_seconds": -0.5}}, "cost.train_seconds: Input should be greater than or equal to 0, got -0.5"),
-        ({"cost": {"cpu_seconds": math.inf}}, "cost.cpu_seconds: Input should be a finite number, got inf"),
-        ({"cost": {"params": 10**400}}, "cost.params: Input should be less than or equal to"),
         ({"cost": {"euros\n\x1e": 1}}, r"euros \\x1e"),
         ({"baselines": {"naive": {"mse": []}}}, "baselines.naive.mse: Input should be a valid number"),
-        (
-            {"history": [{"step": 1, "loss": math.nan}]},
-            "history.0.loss.*got nan",
-        ),
+        ({"history": [{"step": 1, "loss": math.nan}]}, "history.0.loss.*got nan"),
         ({"history": [{"loss": 1.0}]}, "has no field step"),
         ({"history": [{"step": 1.5}]}, "a step in its history is not an integer"),
         ({"revision": {}}, "has no field commit"),
-        ({"revision": {"commit": None}}, "commit"),
         ({"config": nested(500)}, "not a valid result record"),
     ],
 )
@@ -158,15 +146,12 @@ def test_records_need_neither_torch_nor_pandas() -> None:
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("part", ["metrics", "cell", "cost", "started", "data", "status", "checksum"])
+@pytest.mark.parametrize("part", ["metrics", "started", "data", "checksum"])
 def test_a_record_that_was_changed_by_hand_is_named(part: str, tmp_path: Path) -> None:
     path = make_record({"mse": 0.5}).write(tmp_path)
-    other = make_record({"mse": 0.25}, seed=7, cost=Cost(params=1)).write(tmp_path / "other")
-    changes = {"started": "2020-01-01T00:00:00+00:00", "data": {"fingerprint": "beef"}, "status": "oom"}
-    content = json.loads(path.read_text())
-    if part == "status":
-        content["metrics"] = []
-    path.write_text(json.dumps(content | {part: changes.get(part, json.loads(other.read_text())[part])}))
+    other = json.loads(make_record({"mse": 0.25}, data={"fingerprint": "beef"}).write(tmp_path / "other").read_text())
+    other["started"] = "2020-01-01T00:00:00+00:00"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {part: other[part]}))
     with pytest.raises(UserError, match="was changed after it was written") as raised:
         Record.read(path)
     assert str(path) in str(raised.value)

@@ -32,13 +32,10 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Reg
             path.write_text(text)
         monkeypatch.syspath_prepend(tmp_path)
         point = EntryPoint("mine", name, "cab.attentions")
-        monkeypatch.setattr(
-            "cab.registry.registries.entry_points", lambda group: [point] if group == point.group else []
-        )
         registry: Registry[AttentionEntry] = Registry("attention")
-        monkeypatch.setattr(
-            "cab.registry.registries.ATTENTIONS", registry
-        )  # where the decorators of its modules register
+        registries = "cab.registry.registries"
+        monkeypatch.setattr(f"{registries}.entry_points", lambda group: [point] if group == point.group else [])
+        monkeypatch.setattr(f"{registries}.ATTENTIONS", registry)  # where the decorators of its modules register
         return registry
 
     return make

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-import pytest
-
-from cab.cli.main import main
 from cab.paper.published import rows
-from cab.paper.taxonomy import LEFT_OUT, UNDEFINED, UNSOUND, TaxonomyRow, known_verdicts, taxonomy
+from cab.paper.taxonomy import LEFT_OUT, UNDEFINED, UNSOUND, known_verdicts, taxonomy
 from cab.registry.registries import ATTENTIONS
 
 VERDICTS = list(taxonomy())
@@ -34,31 +31,3 @@ def test_verdicts_are_the_registrys() -> None:
         if verdict.verdict in (UNSOUND, UNDEFINED, LEFT_OUT):
             assert verdict.reason
             assert not built
-
-
-def row(model: str, pattern: str) -> TaxonomyRow:
-    [found] = [verdict for verdict in VERDICTS if (verdict.model, verdict.pattern) == (model, pattern)]
-    return found
-
-
-@pytest.mark.parametrize(
-    ("model", "pattern", "claimed", "verdict"),
-    [
-        ("ABC", "CS", "yes", "verified"),
-        ("cosFormer", "CS", "no", "verified, not claimed"),
-        ("Nystromformer", "CS", "no", "unsound"),
-        ("ETC", "CS", "yes", "unsound"),
-        ("Flowformer", "CC", "yes", "unsound"),
-        ("SAC", "NS", "yes", "left out"),
-        ("XCiT", "CC", "no", ""),
-    ],
-)
-def test_verdicts_by_hand(model: str, pattern: str, claimed: str, verdict: str) -> None:
-    assert (row(model, pattern).claimed, row(model, pattern).verdict) == (claimed, verdict)
-
-
-def test_the_command_prints_every_claim(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["paper", "taxonomy", "--csv"]) == 0
-    printed = capsys.readouterr().out.splitlines()
-    assert printed[0].startswith("model,attention,pattern,claimed,verdict")
-    assert len(printed) == 1 + 4 * 44

@@ -8,11 +8,10 @@ import pytest
 import torch
 
 from cab import UserError, use_in_transformers
+from tests.cab.test_fla_layer import PADDING, check_generation, prompt
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM  # takes seconds to import
-
-LENGTH, PADDING = 9, 4
 
 
 def model(attention: str) -> LlamaForCausalLM:
@@ -39,13 +38,6 @@ def model(attention: str) -> LlamaForCausalLM:
     return built
 
 
-def prompt() -> tuple[torch.Tensor, torch.Tensor]:
-    ids = torch.randint(3, 50, (2, LENGTH), generator=torch.Generator().manual_seed(1))
-    mask = torch.ones_like(ids)
-    mask[0, :PADDING] = 0
-    return ids, mask
-
-
 @pytest.mark.parametrize(
     ("name", "options"), [("linear", {}), ("local", {"window_size": 3}), ("flash", {}), ("abc", {})]
 )
@@ -57,9 +49,7 @@ def test_greedy_generation_is_the_same_with_and_without_cache(name, options):
         for cache in (True, False)
     )
     alone = built.generate(ids[:1, PADDING:], max_new_tokens=12, do_sample=False)
-    assert torch.equal(cached, whole)
-    assert torch.equal(cached[0, PADDING:], alone[0])
-    assert len(set(cached[:, LENGTH:].flatten().tolist())) > 3
+    check_generation(cached, whole, alone)
 
 
 def test_vanilla_is_the_attention_of_transformers():

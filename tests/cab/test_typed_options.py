@@ -91,14 +91,6 @@ def test_a_whole_number_is_one_configuration() -> None:
     assert isinstance(options["value_expansion"], float)
 
 
-def test_a_dropout_is_a_share() -> None:
-    for name in ("dropout", "attention_dropout"):
-        checked_options({name: 0.99}, {name: float})
-        for value in (1.0, -0.1, 1.5):
-            with pytest.raises(UserError, match="a number from 0 to below 1"):
-                checked_options({name: value}, {name: float})
-
-
 def test_every_default_of_ours_fits_its_annotation() -> None:
     for registry in (ATTENTIONS, BACKBONES, TASKS):
         for entry in registry:

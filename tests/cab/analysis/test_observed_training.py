@@ -66,19 +66,6 @@ def test_weights_are_those_of_the_run(overrides: list[str], tmp_path: Path) -> N
     assert_same_weights(overrides, tmp_path)
 
 
-@pytest.mark.slow
-def test_the_settings_matter(tmp_path: Path) -> None:
-    """Each setting of the first case above changes the weights, so that ignoring it would be noticed."""
-    cell = [*LSTF, *LAST, *DECAY, "trainer.weight_decay=10", "trainer.precision=bf16-mixed"]
-    cell.append("trainer.micro_batch_size=2")
-    subject = subject_of(cell)
-    norms_over_training(subject, STEPS)
-    weights = subject.network.state_dict()
-    for setting in ("decay_vectors=true", "precision=32-true", "micro_batch_size=null"):
-        other = trained_weights([*cell, f"trainer.{setting}"], tmp_path)
-        assert any(not torch.equal(weight, other[name]) for name, weight in weights.items()), setting
-
-
 def test_training_is_observed(tmp_path: Path) -> None:
     assert_same_weights([*LSTF, *LAST], tmp_path)
 

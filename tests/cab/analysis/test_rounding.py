@@ -64,6 +64,20 @@ def test_errors_grow_in_a_sum_and_not_in_a_decaying_state() -> None:
     assert bits_needed(gated) == 8
 
 
+def test_the_table_of_all_attentions_with_a_state_of_constant_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Options may stand before the names."""
+    assert {"linear", "gla", "local"} <= set(rounding.constant_state_attentions())
+    assert not {"vanilla", "none"} & set(rounding.constant_state_attentions())
+    monkeypatch.setattr(rounding, "constant_state_attentions", lambda: ["s4d", "gla"])
+    assert main(["analyze", "rounding", "--steps", "64", "--rows", "1", "--out", str(tmp_path), "all"]) == 0
+    rows = list(csv.DictReader((tmp_path / "rounding.csv").read_text().splitlines()))
+    assert list(rows[0]) == ["attention", "format", "error_64", "state_bits"]
+    assert [(row["attention"], row["format"]) for row in rows] == [(n, f) for n in ("s4d", "gla") for f in BITS]
+    assert capsys.readouterr().out.splitlines()[0].split() == list(rows[0])
+
+
 def test_a_growing_state_and_too_few_steps_are_refused() -> None:
     with pytest.raises(UserError, match="the decoding state of VanillaAttention grows"):
         rounding_errors(build_attention("vanilla", pattern="CS", embed_dim=8, num_heads=2), rows=1, steps=64)
@@ -95,24 +109,3 @@ def test_the_layers_decode_with_the_rounded_state(monkeypatch: pytest.MonkeyPatc
     torch.testing.assert_close(found[0], expected)
     assert all((found[n] - expected).abs().max() > 1e-6 for n in (1, 2, 3))
     assert torch.equal(subject.network(tokens), expected)
-
-
-def test_table_and_its_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Options may stand before the names."""
-    assert main(["analyze", "rounding", "--steps", "64", "--out", str(tmp_path / "found"), "linear", "gla"]) == 0
-    with (tmp_path / "found" / "rounding.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert list(rows[0]) == ["attention", "format", "error_64", "state_bits"]
-    assert [(row["attention"], row["format"]) for row in rows] == [(n, f) for n in ("linear", "gla") for f in BITS]
-    assert capsys.readouterr().out.splitlines()[0].split() == list(rows[0])
-
-
-def test_all_are_the_attentions_with_a_state_of_constant_size(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert {"linear", "gla", "local"} <= set(rounding.constant_state_attentions())
-    assert not {"vanilla", "none"} & set(rounding.constant_state_attentions())
-    monkeypatch.setattr(rounding, "constant_state_attentions", lambda: ["s4d", "gla"])
-    assert main(["analyze", "rounding", "all", "--steps", "64", "--rows", "1"]) == 0
-    shown = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
-    assert list(dict.fromkeys(shown))[1:] == ["s4d", "gla"]

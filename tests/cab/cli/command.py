@@ -84,16 +84,3 @@ def _run(words: list[str], cwd: Path, environment: dict[str, str], *files: Path)
         sys.exit(main(words[1:]))
     except KeyboardInterrupt:  # between these two lines
         sys.exit(130)
-
-
-def fresh_cab(*arguments: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The same in a new Python, which takes seconds: where the start itself matters."""
-    return subprocess.run(
-        [sys.executable, "-m", "cab.cli.main", *map(str, arguments)],
-        cwd=cwd,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )

@@ -10,7 +10,6 @@ import pytest
 from cab.cli.completion import overrides
 from cab.cli.main import COMMANDS, main
 from cab.config.run_config import KEYS, TrainerConfig
-from cab.data.sources import data_sets
 from cab.registry.options import annotations_of
 from cab.registry.registries import ATTENTIONS
 
@@ -29,14 +28,10 @@ def test_a_tab_in_bash(script: str) -> None:
     expected = {
         "": sorted(COMMANDS),
         "ver": ["verify"],
-        "data ": ["download", "list", "verify"],
         "data download ett": ["etth1", "etth2", "ettm1"],
         "data download --so": ["--source"],
-        "data verify ": list(data_sets()),
         "score --norm": ["--normalization"],
-        "verify gla": ["gla"],
         "show ": ATTENTIONS.names(),
-        "list tas": ["tasks"],
         "run task=s": ["task=sr", "task=sum"],
         "run task=lstf dataset=ett": ["dataset=etth1", "dataset=etth2", "dataset=ettm1"],
         "run trainer.pat": ["trainer.patience="],

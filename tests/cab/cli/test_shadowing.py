@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +14,7 @@ from cab.errors import UserError
 from cab.runner.cell import Cell
 from cab.runner.report import Job
 from cab.runner.slurm import _submit
+from tests.documents import run
 
 OURS = ("attentions", "backbones", "configs", "engines", "tasks")
 CELL = ["run", "task=lstf", "dataset=synthetic", "backbone=informer", "attention=none", "pattern=NS", "preset=smoke"]
@@ -29,13 +27,6 @@ def hostile(tmp_path: Path) -> Path:
     for name in OURS:
         (tmp_path / f"{name}.py").write_text("import os\nos._exit(77)\n")
     return tmp_path
-
-
-def start(command: Sequence[str | Path], folder: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [*map(str, command)], cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False
-    )
 
 
 PROGRAM = "import sys; from cab.cli.main import main; sys.exit(main(sys.argv[1:]))"
@@ -53,7 +44,7 @@ PROGRAM = "import sys; from cab.cli.main import main; sys.exit(main(sys.argv[1:]
 )
 @pytest.mark.slow
 def test_a_cell_runs_beside_hostile_files(command: list[str], hostile: Path) -> None:
-    process = start(command, hostile)
+    process = run(command, hostile)
     assert process.returncode == 0, process.stderr
     assert len(list((hostile / "results").glob("*.json"))) == 1
 
@@ -72,7 +63,7 @@ def test_a_job_of_slurm_imports_ours(hostile: Path, monkeypatch: pytest.MonkeyPa
     cells: list[tuple[Cell, Job]] = []
     with pytest.raises(UserError, match="no Slurm here"):
         _submit(cells, SlurmConfig(), hostile)
-    imported = start([*shlex.split(given["python"]), "-u", "-c", f"import {', '.join(OURS)}"], hostile)
+    imported = run([*shlex.split(given["python"]), "-u", "-c", f"import {', '.join(OURS)}"], hostile)
     assert imported.returncode == 0
-    replaced = start([sys.executable, "-u", "-c", "import tasks"], hostile)
+    replaced = run([sys.executable, "-u", "-c", "import tasks"], hostile)
     assert replaced.returncode == 77, "the files are harmless: nothing was shown"

@@ -59,29 +59,13 @@ def verify(capsys, *arguments):
     return status, captured.out, captured.err
 
 
-def test_table_of_a_registered_attention(capsys):
-    status, out, err = verify(capsys, "vanilla", "--pattern", "CS", *CHECKS)
-    assert status == 0
-    header, *rows = out.splitlines()
-    assert header.split() == ["attention", "pattern", "check", "passed", "detail"]
-    assert [row.split()[:4] for row in rows] == [
-        ["vanilla", "CS", check, "ok"]
-        for check in ("lookahead_gradient", "lookahead_perturbation", "lookahead_length", "same_seed")
-    ]
-    assert "4 checks, 0 failed" in err
-
-
 def test_csv_of_several_patterns(capsys):
     status, out, _ = verify(capsys, "none", "vanilla", "--pattern", "NS,CC", "--checks", "same_seed", "--csv")
-    rows = list(csv.DictReader(io.StringIO(out)))
+    header, *rows = csv.reader(io.StringIO(out))
     assert status == 0
-    assert list(rows[0]) == ["attention", "pattern", "check", "passed", "detail"]
-    assert [(row["attention"], row["pattern"], row["passed"]) for row in rows] == [
-        ("none", "NS", "true"),
-        ("none", "CC", "true"),
-        ("vanilla", "NS", "true"),
-        ("vanilla", "CC", "true"),
-    ]
+    assert header == ["attention", "pattern", "check", "passed", "detail"]
+    pairs = [[name, pattern] for name in ("none", "vanilla") for pattern in ("NS", "CC")]
+    assert [row[:4] for row in rows] == [[*pair, "same_seed", "true"] for pair in pairs]
 
 
 def test_without_names_everything_that_claims_the_pattern(capsys):
@@ -96,6 +80,7 @@ def test_sound_class_in_a_file(capsys, file):
     status, out, err = verify(capsys, f"{file}:Mean", "--pattern", "CS", *CHECKS)
     assert status == 0
     assert out.count(" ok ") == 4
+    assert "4 checks, 0 failed" in err
     assert "decoding is not verified" in err
 
 
@@ -105,7 +90,8 @@ def test_leak_of_a_thousandth_in_a_file(capsys, file):
     failed = {line.split()[2] for line in out.splitlines() if " FAILED " in line}
     assert failed == {"lookahead_gradient", "lookahead_perturbation", "lookahead_length"}
     assert "Leaky CS: 4 checks, 3 failed: lookahead_gradient, lookahead_perturbation, lookahead_length" in err
-    headline, _, _, *rows = out.splitlines()
+    headline, _, header, *rows = out.splitlines()
+    assert header.split() == ["attention", "pattern", "check", "passed", "detail"]
     assert re.fullmatch(
         r"Leaky CS: causal leak: output (\d+) depends on token (\d+) \(lookahead_gradient\); 2 other .*", headline
     )
@@ -170,13 +156,3 @@ def test_mistakes_exit_with_two(capsys, file, monkeypatch, arguments, message):
     assert out == ""
     assert message in err
     assert err.count("\n") == 1
-
-
-def test_list_of_checks(capsys):
-    status, out, _ = verify(capsys, "--list-checks")
-    assert status == 0
-    assert "lookahead_gradient" in out
-    status, out, _ = verify(capsys, "--list-checks", "--csv")
-    rows = list(csv.DictReader(io.StringIO(out)))
-    assert ("causality", "lookahead_length") in {(row["group"], row["check"]) for row in rows}
-    assert all(row["summary"] for row in rows)

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from cab import verification
-from cab.cli.main import main
 from cab.records import verified
 from cab.records.verified import COLUMNS, QUICK, Row, is_verified, read_rows, remembered, torch_version, write_rows
 from cab.verification import select_checks
+from tests.cab.cli.test_verify_command import verify
 
 AVERAGE = """
     from torch import nn
@@ -46,12 +46,6 @@ def file(tmp_path):
         return f"{path}:Average"
 
     return write
-
-
-def verify(capsys, *arguments):
-    status = main(["verify", *map(str, arguments)])
-    captured = capsys.readouterr()
-    return status, captured.out, captured.err
 
 
 def test_a_row_a_pair_and_nothing_twice(capsys, tmp_path):

@@ -7,13 +7,11 @@ import functools
 from pathlib import Path
 
 import pytest
-from hatchling.builders.wheel import WheelBuilder
 
 from cab.cli.main import main
 from cab.records import verified
 from cab.registry.registries import ATTENTIONS
-from cab.reports.card import COSTS, DEFAULTS, Card, card
-from tests.cab.cli.command import ROOT
+from cab.reports.card import DEFAULTS, Card, card
 
 card_of = functools.cache(card)
 """Cards of the code as it is, each built once."""
@@ -64,11 +62,6 @@ def test_scores_and_costs_are_relative_to_vanilla() -> None:
     assert {ratio for _, _, ratio, *_ in rows(card("vanilla"), "Cost")} == {"1.00"}
 
 
-def test_an_unknown_name_is_answered_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["show", "performr"]) == 2
-    assert "did you mean 'performer'?" in capsys.readouterr().err
-
-
 def test_text_fits_the_terminal_and_markdown_has_every_section(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -81,8 +74,3 @@ def test_text_fits_the_terminal_and_markdown_has_every_section(
     for section in card("gated_deltanet").sections:
         assert f"\n{section.title}\n" in text
         assert f"\n## {section.title}\n" in page
-
-
-def test_the_wheel_has_the_tables() -> None:
-    files = {file.distribution_path for file in WheelBuilder(str(ROOT)).recurse_included_files()}
-    assert {str(path.relative_to(ROOT)) for path in (DEFAULTS, COSTS)} <= files

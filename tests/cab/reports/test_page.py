@@ -1,4 +1,4 @@
-"""The page: structure, links, escaping, colours."""
+"""The page: structure, links, escaping."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 from html.parser import HTMLParser
-from importlib import resources
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
 import pandas as pd
 import pytest
-from matplotlib.colors import to_hex
 
 from cab.cli.main import main
 from cab.records.results import load_results
@@ -232,32 +230,3 @@ def test_the_same_results_give_the_same_bytes() -> None:
     scores = pd.DataFrame({"attention": ["vanilla", "abc"], "index": [0.1, 0.2], "low": [0.0, 0.1], "high": [0.3, 0.3]})
     images = [figures.image(figures.index_figure(scores, title="index"), "index") for _ in range(2)]
     assert images[0] == images[1]
-
-
-def luminance(colour: str) -> float:
-    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
-    linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def contrast(one: str, other: str) -> float:
-    high, low = sorted((luminance(one), luminance(other)), reverse=True)
-    return (high + 0.05) / (low + 0.05)
-
-
-def test_colours_can_be_told_from_the_paper_in_light_and_in_dark() -> None:
-    css = resources.files("cab.reports").joinpath("page.css").read_text()
-    schemes = [
-        dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block)) for block in re.findall(r":root {(.*?)}", css, re.S)
-    ]
-    assert len(schemes) == 2
-    assert schemes[0].keys() == schemes[1].keys()
-    for colours in schemes:
-        for paper in ("paper", "raised", "hot"):
-            for text in ("ink", "muted", "link"):
-                assert contrast(colours[text], colours[paper]) >= 4.5, (text, paper)
-        assert contrast(colours["badge"], colours["badge-paper"]) >= 4.5
-    for colour in (figures.POSITIVE, figures.NEGATIVE, *figures.SERIES):
-        assert contrast(colour, "#ffffff") >= 3, colour
-    for value in (-1.0, 1.0):  # the deepest cells of a heat map, with a number on them
-        assert contrast(figures.INK, to_hex(figures.HEAT((value + 1) / 2))) >= 4.5

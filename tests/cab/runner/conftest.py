@@ -11,10 +11,11 @@ import pytest
 
 from cab import register_attention, register_task
 from cab.config.compose import compose
+from cab.records.record import Record
 from cab.registry.registries import ATTENTIONS, TASKS
 from cab.registry.tables import config_folders
 from tests.cab.runner.learning_attention import Learning
-from tests.cab.runner.troubled import Troubled
+from tests.cab.runner.troubled import Troubled, trained
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -33,11 +34,19 @@ def _registered() -> Iterator[None]:
     del ATTENTIONS._entries["learning"]
 
 
+TROUBLED = ["task=troubled", "dataset=synthetic", "backbone=gpt2", "attention=vanilla", "pattern=CS", "preset=smoke"]
+TROUBLED += ["device=cpu", "trainer.batch_size=4", "trainer.max_steps=8"]
+
+
 def troubled_config(*overrides: str) -> dict[str, Any]:
     """Compose a cell of the troubled task with eight short steps."""
-    cell = ["task=troubled", "dataset=synthetic", "backbone=gpt2", "attention=vanilla", "pattern=CS"]
-    cell += ["preset=smoke", "device=cpu", "trainer.batch_size=4", "trainer.max_steps=8"]
-    return compose([*cell, *overrides])
+    return compose([*TROUBLED, *overrides])
+
+
+@pytest.fixture(scope="package")
+def uncut(tmp_path_factory: pytest.TempPathFactory) -> Record:
+    """The record of this cell without trouble."""
+    return trained(troubled_config(f"results_dir={tmp_path_factory.mktemp('uncut')}"))
 
 
 @pytest.fixture

@@ -31,7 +31,6 @@ def test_each_value_has_a_default_and_the_file_that_sets_it() -> None:
 
 
 def test_options_of_the_tables() -> None:
-    """Of Table 5, and of the suite in preset mini."""
     cell = ["task=tts", "dataset=ljspeech", "backbone=fastspeech2", "pattern=NS", "attention=local"]
     for preset, file in (("paper", "configs/paper/table5.csv"), ("mini", "configs/suite/options.csv")):
         rows = {name: row for name, *row in explain([*cell, f"preset={preset}"])}

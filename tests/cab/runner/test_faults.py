@@ -23,7 +23,8 @@ from cab.records.record import Record
 from cab.runner.folder import cell_statuses
 from cab.runner.processes import StopSignals
 from cab.runner.run import run_cell
-from tests.cab.runner.conftest import troubled_config
+from tests.cab.runner.conftest import TROUBLED
+from tests.cab.runner.test_hostile_results import Payload
 from tests.cab.runner.troubled import Troubled, trained
 
 Cell = Callable[..., dict[str, Any]]
@@ -107,12 +108,13 @@ def test_a_diverged_run_can_go_on(troubled: Cell, tmp_path: Path) -> None:
     assert list(tmp_path.glob("*/step-00000006.ckpt")), "it stopped at once"
 
 
-def interrupted_by(number: int) -> Callable[..., Any]:
+def interrupted_by(number: int, folder: Path) -> Callable[..., Any]:
     """The loss, with a signal at its fifth call."""
     loss = Troubled.loss
 
     def interrupted(self: Troubled, backbone: Any, batch: Any) -> Any:
         if self.calls == 4:
+            assert [status.status for status in cell_statuses(folder)] == ["running"]
             os.kill(os.getpid(), number)
         return loss(self, backbone, batch)
 
@@ -126,7 +128,7 @@ def test_a_signal_stops_after_the_step_and_the_run_goes_on(
     uncut = trained(troubled(f"results_dir={tmp_path / 'uncut'}"))
     before = signal.getsignal(number)
     with monkeypatch.context() as patched:
-        patched.setattr(Troubled, "loss", interrupted_by(number))
+        patched.setattr(Troubled, "loss", interrupted_by(number, tmp_path))
         with pytest.raises(Preempted):
             run_cell(troubled("trainer.checkpoint_every=100"))
     assert signal.getsignal(number) is before
@@ -137,7 +139,9 @@ def test_a_signal_stops_after_the_step_and_the_run_goes_on(
     assert resumed.history == uncut.history
 
 
-@pytest.mark.parametrize(("trouble", "again"), [("", "force=true"), ("crash", "retry=[failed]")])
+@pytest.mark.parametrize(
+    ("trouble", "again"), [("", "force=true"), ("", "retry=[finished]"), ("crash", "retry=[failed]")]
+)
 def test_a_cell_that_is_run_again_and_cut_goes_on(
     trouble: str,
     again: str,
@@ -150,10 +154,11 @@ def test_a_cell_that_is_run_again_and_cut_goes_on(
     relic = tmp_path / first.hash / "relic.txt"
     relic.touch()
     with monkeypatch.context() as patched:
-        patched.setattr(Troubled, "loss", interrupted_by(signal.SIGTERM))
+        patched.setattr(Troubled, "loss", interrupted_by(signal.SIGTERM, tmp_path))
         with pytest.raises(Preempted):
             run_cell(troubled(again))
-    assert relic.exists() == (again != "force=true")
+    assert Record.read(tmp_path / f"{first.hash}.json") == first, "kept until it is replaced"
+    assert relic.exists() == ("retry" in again)
     assert [found.status for found in cell_statuses(tmp_path)] == ["interrupted"], (
         "the old record is no outcome of this run"
     )
@@ -181,28 +186,11 @@ def test_a_sweep_with_a_failure_prints_its_table_and_goes_on(
     troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     troubled(trouble="crash")
-    arguments = ["task=troubled", "dataset=synthetic", "backbone=gpt2", "attention=vanilla", "pattern=CS"]
-    arguments += ["preset=smoke", "device=cpu", f"results_dir={tmp_path}", "trainer.max_steps=4", "seed=1,2"]
-    assert main(["run", "-m", *arguments, "task.at=3,99"]) == 1
+    assert main(["run", "-m", *TROUBLED, f"results_dir={tmp_path}", "seed=1,2", "task.at=3,99"]) == 1
     lines = capsys.readouterr().out.strip().splitlines()
     assert lines[0] == "troubled synthetic gpt2 CS smoke"
     states = sorted("finished" if " - " not in line else "failed" for line in lines[2:])
     assert states == ["failed"] * 2 + ["finished"] * 2
-
-
-class Hostile:
-    """Makes a file when it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (Path.touch, (self.path,))
-
-
-@pytest.fixture(scope="module")
-def uncut(tmp_path_factory: pytest.TempPathFactory) -> Record:
-    return trained(troubled_config(f"results_dir={tmp_path_factory.mktemp('uncut')}"))
 
 
 @pytest.mark.parametrize("kind", ["flipped", "only", "shape", "missing", "optimizer", "history", "step", "list"])
@@ -252,7 +240,7 @@ def test_weights_that_cannot_be_loaded_are_a_user_error(
     state = torch.load(path, weights_only=True)
     name = max(state, key=lambda name: state[name].numel())
     contents: dict[str, Any] = {
-        "pickle": pickle.dumps(Hostile(tmp_path / "owned")),
+        "pickle": pickle.dumps(Payload(tmp_path / "owned")),
         "text": b"hello",
         "empty": b"",
         "flipped": flipped(path, state[name]),

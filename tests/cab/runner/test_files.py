@@ -70,7 +70,6 @@ def test_files_in_a_list_are_quoted_as_hydra_reads_them(capsys: pytest.CaptureFi
     [
         ("folder.py:Mine", "file 'folder.py' is a folder"),
         ("./mine:Mine", "its name does not end in .py"),
-        (f"{'x' * 300}.py:Mine", "does not exist"),
         ("null\0.py:Mine", "does not exist"),
     ],
 )

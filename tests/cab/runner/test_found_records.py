@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -15,9 +14,8 @@ from filelock import FileLock
 from cab import UserError
 from cab.cli.main import main
 from cab.data.sources import data_sets
-from cab.records.record import Record, with_checksum
+from cab.records.record import with_checksum
 from cab.runner.cell import Cell as CheckedCell
-from cab.runner.folder import cell_statuses
 from cab.runner.report import Job, Report, cells_to_run
 from cab.runner.run import run_cell
 from tests.cab.runner.troubled import Troubled, trained
@@ -30,30 +28,6 @@ def measured(troubled: Cell, tmp_path: Path) -> Path:
     """The record of a finished cell."""
     record = trained(troubled("trainer.max_steps=1"))
     return tmp_path / f"{record.hash}.json"
-
-
-def files(folder: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def other_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Troubled, "fingerprint", lambda self: {"made": "anew"})  # noqa: ARG005
-
-
-def test_a_record_of_other_data_is_not_already_there(
-    measured: Path, troubled: Cell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    assert run_cell(troubled("trainer.max_steps=1")).kind == "cached"
-    other_data(monkeypatch)
-    before = files(tmp_path)
-    with pytest.raises(UserError, match=r"measured on different data \(made was for tests, is anew\)") as raised:
-        run_cell(troubled("trainer.max_steps=1"))
-    assert measured.name in str(raised.value)
-    assert "force=true" in str(raised.value)
-    assert files(tmp_path) == before
-    again = run_cell(troubled("trainer.max_steps=1", "force=true"))
-    assert again.kind == "completed"
-    assert Record.read(measured).data == {"made": "anew"}
 
 
 def test_a_sweep_reads_the_data_of_its_found_cells_once(
@@ -107,48 +81,19 @@ def test_a_variant_is_compared_with_the_code_of_the_task(measured: Path, capsys:
     assert "has config_variant 'easier', but its configuration is that of ''" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("override", ["force=true", "retry=[finished]"])
-def test_a_record_is_kept_until_it_is_replaced(
-    override: str, measured: Path, troubled: Cell, monkeypatch: pytest.MonkeyPatch
+def test_only_what_killed_processes_left_is_removed(
+    measured: Path, troubled: Cell, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """An interrupted run leaves the old record and its weights, and resumes."""
-    old, weights = measured.read_bytes(), (measured.with_suffix("") / "weights.pt").read_bytes()
-    settings = ("trainer.max_steps=1", "trainer.checkpoint_every=1", override)
-
-    def interrupted(*_: object) -> None:
-        assert measured.read_bytes() == old
-        assert [status.status for status in cell_statuses(measured.parent)] == ["running"]
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(f"{run_cell.__module__}.make_initial_backbone", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            run_cell(troubled(*settings))
-    assert measured.read_bytes() == old
-    assert (measured.with_suffix("") / "weights.pt").read_bytes() == weights
-    assert [status.status for status in cell_statuses(measured.parent)] == ["interrupted"]
-    (measured.with_suffix("") / "step-00000009.ckpt").write_bytes(b"of the interrupted run")
-    with monkeypatch.context() as patch:
-        patch.setattr(f"{run_cell.__module__}.make_initial_backbone", interrupted_later)
-        with pytest.raises(KeyboardInterrupt):
-            run_cell(troubled(*settings))
-    assert (measured.with_suffix("") / "step-00000009.ckpt").exists(), "it resumes"
-    assert run_cell(troubled(*settings)).kind == "completed"
-    assert measured.read_bytes() != old
-    assert [status.status for status in cell_statuses(measured.parent)] == ["finished"]
-
-
-def interrupted_later(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
-def test_leftovers_of_killed_processes_are_removed(measured: Path, troubled: Cell) -> None:
-    left = [measured.parent / f".{measured.name}-0123abcd.tmp", measured.with_suffix("") / ".weights.pt-0123.tmp"]
+    """Also from a folder with links, which are not followed."""
+    folder, precious = measured.with_suffix(""), tmp_path_factory.mktemp("elsewhere") / "mine.txt"
+    left = [measured.parent / f".{measured.name}-0123abcd.tmp", folder / ".weights.pt-0123.tmp"]
     other = measured.parent / ".another.json-0123abcd.tmp"
-    for path in (*left, other):
-        path.write_text("half of it")
-    run_cell(troubled("trainer.max_steps=1", "force=true"))
-    assert [path.exists() for path in (*left, other)] == [False, False, True]
+    for path in (*left, other, precious):
+        path.write_text("precious")
+    (folder / "folder").symlink_to(precious.parent)
+    (folder / "file").symlink_to(precious)
+    assert run_cell(troubled("trainer.max_steps=1", "force=true")).kind == "completed"
+    assert [path.exists() for path in (*left, folder / "folder", other, precious)] == [False] * 3 + [True] * 2
 
 
 def test_files_have_the_permissions_that_the_umask_leaves(troubled: Cell, tmp_path: Path) -> None:
@@ -192,18 +137,6 @@ def test_a_worker_that_dies_does_not_pass_off_the_old_record(measured: Path, tro
     assert report.failures == [f"{cell.title}: its worker died"]
 
 
-def test_a_record_changed_by_hand_is_named_and_run_again(
-    measured: Path, troubled: Cell, caplog: pytest.LogCaptureFixture
-) -> None:
-    content = json.loads(measured.read_text())
-    content["metrics"][0]["value"] = 0.999
-    measured.write_text(json.dumps(content))
-    with caplog.at_level(logging.WARNING):
-        assert run_cell(troubled("trainer.max_steps=1")).kind == "completed"
-    assert "was changed after it was written" in caplog.text
-    assert Record.read(measured).metrics[0].value != 0.999
-
-
 def test_a_cost_has_processor_seconds_the_load_and_the_expected_hours(
     troubled: Cell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,16 +163,3 @@ def test_a_folder_that_is_a_link_is_not_followed(
         run_cell(troubled("trainer.max_steps=1", f"force={force}"))
     assert [path.name for path in elsewhere.iterdir()] == ["mine.txt"]
     assert measured.exists() == (force == "true")
-
-
-def test_links_in_a_folder_are_not_followed(
-    measured: Path, troubled: Cell, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    elsewhere = tmp_path_factory.mktemp("elsewhere")
-    (elsewhere / "mine.txt").write_text("precious")
-    folder = measured.with_suffix("")
-    (folder / "folder").symlink_to(elsewhere)
-    (folder / "file").symlink_to(elsewhere / "mine.txt")
-    assert run_cell(troubled("trainer.max_steps=1", "force=true")).kind == "completed"
-    assert (elsewhere / "mine.txt").read_text() == "precious"
-    assert not (folder / "folder").exists()

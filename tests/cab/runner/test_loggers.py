@@ -65,24 +65,15 @@ def test_wandb_is_offline_and_grouped_by_sweep(troubled: Cell, tmp_path: Path, m
     assert list(tmp_path.glob("*/wandb/offline-run-*/*.wandb"))
 
 
-def test_a_logger_that_is_not_there_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_logger_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loggers.importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(
-        UserError, match=r"logger=tensorboard is not installed. Run: `pip install 'cab-benchmark\[tensorboard\]'`"
-    ):
+    with pytest.raises(UserError, match=r"not installed. Run: `pip install 'cab-benchmark\[tensorboard\]'`"):
         loggers.check_logger("tensorboard")
     with pytest.raises(UserError, match="unknown logger 'paper': choose csv, tensorboard, wandb"):
         loggers.check_logger("paper")
 
 
 def test_the_driver_of_a_gpu(tmp_path: Path) -> None:
-    text = (
-        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\nGCC version: 12.2.0\n"
-    )
-    (tmp_path / "version").write_text(text)
-    assert nvidia_driver(tmp_path / "version") == "550.54.15"
     text = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86  Release Build\n"
     (tmp_path / "version").write_text(text)
     assert nvidia_driver(tmp_path / "version") == "570.86"

@@ -71,6 +71,7 @@ def test_a_cached_result(
         with pytest.raises(UserError, match=words):
             run_cell(config)
         assert len(report.failures) == 1
+        assert trained(troubled("force=true")).data == {"made": "anew"}
         return
     assert run_cell(config).kind == "cached"
     assert caplog.text.count("use force=true to rerun it") == 2

@@ -18,6 +18,7 @@ from cab.records.record import Record
 from cab.runner.cell import Cell as CheckedCell
 from cab.runner.report import Report
 from cab.runner.run import run_cell
+from tests.cab.runner.conftest import TROUBLED
 from tests.cab.runner.troubled import Troubled, trained
 
 Cell = Callable[..., dict[str, Any]]
@@ -28,8 +29,7 @@ def test_a_single_run_without_a_score_is_status_1(
     trouble: str, troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     troubled()
-    command = ["run", "task=troubled", "dataset=synthetic", "backbone=gpt2", "attention=vanilla", "pattern=CS"]
-    command += ["preset=smoke", "device=cpu", f"results_dir={tmp_path}", "trainer.batch_size=4", "trainer.max_steps=8"]
+    command = ["run", *TROUBLED, f"results_dir={tmp_path}"]
     monkeypatch.setattr(Troubled, "trouble_now", trouble)
     assert main(command) == 1
     assert "failed: troubled synthetic" in capsys.readouterr().err
@@ -63,21 +63,6 @@ def test_a_wrong_option_deletes_nothing(option: str, troubled: Cell, tmp_path: P
     with pytest.raises(UserError, match=f"{option.partition('=')[0]} must be"):
         run_cell(troubled("trainer.max_steps=1", "force=yes", option))
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
-
-
-def test_yes_and_true_are_one_cell(troubled: Cell) -> None:
-    words = [CheckedCell.from_config(troubled(f"trainer.decay_vectors={word}")) for word in ("yes", "true", "no")]
-    assert words[0].hash == words[1].hash != words[2].hash
-    assert words[0].config.trainer.decay_vectors is True
-
-
-@pytest.mark.parametrize("place", ["file", "file/below"])
-def test_a_folder_that_is_none_is_refused_before_training(place: str, troubled: Cell, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("kept")
-    config = troubled(f"results_dir={tmp_path / place}")
-    with pytest.raises(UserError, match="is not a folder"):
-        run_cell(config)
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_log_lines_do_not_break_the_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,6 @@ import pytest
 import torch
 
 from cab import UserError
-from cab.cli.main import main
 from cab.runner import pool
 from cab.runner.cell import Cell
 from cab.runner.pool import Pool, run_in_pool, worker_environment
@@ -165,12 +164,3 @@ def test_a_record_says_that_the_gpu_was_shared(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv(SHARED_BY, "4")
     assert hardware(torch.device("cuda"))["gpu_shared_by"] == 4
     assert "gpu_shared_by" not in hardware(torch.device("cpu"))
-
-
-def test_mistakes_are_told_before_a_worker_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    number = "an integer from 1 to 256"
-    for option, wanted in (("workers", f"{number} or null"), ("workers_per_gpu", number)):
-        overrides = ["cluster=local", f"cluster.{option}=0", f"results_dir={tmp_path}"]
-        assert main(["run", *CELLS, *overrides]) == 2
-        assert f"cluster.{option} must be {wanted}, got 0" in capsys.readouterr().err
-    assert not any(tmp_path.iterdir())

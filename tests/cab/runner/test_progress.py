@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from cab.files import cache
-
-ROOT = Path(__file__).resolve().parents[3]
+from tests.cab.cli.command import ROOT
+from tests.cab.runner.processes import environment
 
 
 def test_a_slow_part_of_the_set_up_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,7 +36,13 @@ COMMAND += ["device=cpu", "cluster=local", "cluster.workers=2", "trainer.max_ste
 def test_two_workers_in_a_real_terminal(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    process = start(tmp_path, theirs)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cab.cli.main", *COMMAND, f"results_dir={tmp_path / 'results'}"],
+        cwd=tmp_path,
+        env=environment(PYTHONPATH=str(ROOT)),
+        stdout=subprocess.DEVNULL,
+        stderr=theirs,
+    )
     os.close(theirs)
     drawn = b""
     while True:
@@ -52,9 +58,3 @@ def test_two_workers_in_a_real_terminal(tmp_path: Path) -> None:
     for attention in ("vanilla", "abc"):
         assert re.search(rf"finished: lstf synthetic M informer NC {attention} smoke 1 \(\d of 2", text), text
     assert re.search(r"runs: +\d+%.*[12]/2", text), text
-
-
-def start(folder: Path, stderr: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "cab.cli.main", *COMMAND, f"results_dir={folder / 'results'}"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=stderr)

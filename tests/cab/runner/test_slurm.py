@@ -18,6 +18,7 @@ import pytest
 
 from cab.runner.slurm import job_facts
 from tests.cab.cli.command import ROOT
+from tests.cab.runner.processes import records
 
 pytestmark = [
     pytest.mark.slow,
@@ -97,10 +98,6 @@ def has_checkpoint(folder: Path, **wanted: Any) -> bool:
         if all(cell[key] == value for key, value in wanted.items()):
             return any(about.parent.glob("step-*.ckpt"))
     return False
-
-
-def records(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
 
 
 def leaderboard(folder: Path) -> str:

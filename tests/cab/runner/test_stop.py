@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from cab import Backbone, UserError
+from cab import Backbone
 from cab.records.record import Record, Status
-from cab.runner.run import run_cell
 from cab.task import Batches
 from tests.cab.runner.conftest import troubled_config
 from tests.cab.runner.troubled import Troubled, trained
@@ -86,8 +85,3 @@ def test_the_rate_does_not_depend_on_when_training_stops(free: Record, troubled:
     assert list(stopped.history) == list(whole.history[:2])
     assert stopped.cost.steps == 4
     assert free.history != whole.history
-
-
-def test_stopping_needs_validations(troubled: Cell) -> None:
-    with pytest.raises(UserError, match=r"trainer\.stop_at need validations"):
-        run_cell(troubled("trainer.stop_at=1", "trainer.validate_every=null", "trainer.checkpoint_selection=last"))

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from cab.cli.main import main
-from cab.config.run_config import SlurmConfig
-from cab.errors import UserError
 from cab.registry.registries import TASKS, is_generated
 from cab.registry.tables import read_rows
 from cab.runner.cell import runnable_cells
 from cab.runner.launch import expand
 from cab.runner.slurm import job_facts, job_name
-from tests.cab.cli.command import ROOT
+from tests.cab.runner.conftest import TROUBLED
 
 Cell = Callable[..., dict[str, Any]]
 
@@ -84,17 +78,8 @@ def test_other_overrides_multiply() -> None:
 def test_a_dry_run_prints_hours_and_commands_and_runs_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = [
-        "run",
-        "-m",
-        "--dry-run",
-        "task=lm,mlm",
-        "dataset=pg19",
-        "preset=paper",
-        "attention=vanilla",
-        f"results_dir={tmp_path}",
-    ]
-    assert main(arguments) == 0
+    cells = ["task=lm,mlm", "dataset=pg19", "preset=paper", "attention=vanilla"]
+    assert main(["run", "-m", "--dry-run", *cells, f"results_dir={tmp_path}"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["expected_time", "record", "command"]
     assert [line.split(")")[0].strip() for line in lines[1:]] == ["384 h (GPU", "880 h (GPU", "1264 h (GPU"]
@@ -125,8 +110,7 @@ def test_every_cell_of_the_paper_has_its_hours_and_hours_are_of_what_exists() ->
 
 
 def test_a_dry_run_decides_as_the_run_does(troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["run", "-m", "task=troubled", "dataset=synthetic", "attention=vanilla", "preset=smoke", "seed=1,2"]
-    arguments += ["device=cpu", f"results_dir={tmp_path}", "trainer.max_steps=4"]
+    arguments = ["run", "-m", *TROUBLED, "seed=1,2", f"results_dir={tmp_path}"]
 
     def planned(*more: str) -> tuple[list[str], str]:
         """What stands before each command, and how many cells are to be run."""
@@ -150,28 +134,6 @@ def test_a_dry_run_decides_as_the_run_does(troubled: Cell, tmp_path: Path, capsy
 def test_attention_names_are_checked_before_a_sweep(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "-m", "attention=vanila", "task=lstf"]) == 2
     assert "vanilla" in capsys.readouterr().err
-
-
-def test_the_recipe_is_the_whole_benchmark(tmp_path: Path) -> None:
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    command = [str(ROOT / "scripts/benchmark.sh"), "paper", "CC", "attention=vanilla,abc", "--dry-run"]
-    process = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert process.returncode == 0, process.stderr
-    lines = process.stdout.splitlines()
-    expected = [cell for cell in runnable_cells() if cell[1] != "synthetic" and cell[3] == "CC" and cell[0] in INDEXED]
-    expected = [cell for cell in expected if cell[4] in ("vanilla", "abc")]
-    assert len(lines) == len(expected) + 2
-    assert "results_dir=results/own-paper" in lines[1]  # results/paper holds the published tables
-    assert f"of {len(expected)} runs" in lines[-1]
-
-
-@pytest.mark.parametrize(
-    "option", ["time=abc", "time=0", "gpus=two", "gpus=-1", "cpus=1.5", "memory=0", "memory=much", "processes=0"]
-)
-def test_options_of_slurm_are_checked_before_anything_is_submitted(option: str) -> None:
-    name, _, value = option.partition("=")
-    with pytest.raises(UserError, match=f"cluster.{name} must be"):
-        SlurmConfig(**{name: yaml.safe_load(value)})
 
 
 def test_jobs_are_called_as_submitit_calls_them() -> None:

@@ -51,6 +51,7 @@ def test_epochs_become_steps() -> None:
         ({"max_epochs": 3}, "exactly one"),
         ({"max_steps": None}, "exactly one"),
         ({"validate_every": None}, "need validations"),
+        ({"validate_every": None, "checkpoint_selection": "last", "stop_at": 1.0}, "need validations"),
         *(
             ({name: value}, f"trainer.{name} must be")
             for name, value in (

@@ -83,13 +83,8 @@ def test_a_run_goes_on_with_micro_batches_of_another_size(
 
 def test_what_an_attention_asks_of_training_is_done_once_a_step(troubled: Cell, tmp_path: Path) -> None:
     """Its loss is added in every micro-batch, its buffer learns from all of them, its parameter has its own rate."""
-    options = [
-        "attention=learning",
-        "trainer.micro_batch_size=2",
-        "trainer.validate_every=4",
-        "trainer.checkpoint_selection=last",
-    ]
-    record = trained(troubled(*options))
+    options = ["trainer.micro_batch_size=2", "trainer.validate_every=4", "trainer.checkpoint_selection=last"]
+    record = trained(troubled("attention=learning", *options))
     gates = [1.0 - 0.5 * step for step in range(8)]  # the loss has a constant slope, so Adam steps by its rate
     expected = [LOSS * sum(part) / 4 for part in (gates[:4], gates[4:])]
     assert [entry["auxiliary_loss"] for entry in record.history] == pytest.approx(expected, abs=1e-5)
@@ -101,22 +96,13 @@ def test_what_an_attention_asks_of_training_is_done_once_a_step(troubled: Cell, 
 
 
 def test_the_average_is_of_the_last_multiples(troubled: Cell, tmp_path: Path) -> None:
-    options = [
-        "trainer.checkpoint_selection=average",
-        "trainer.average_every=2",
-        "trainer.average_count=3",
-        "trainer.validate_every=null",
-    ]
-    record = trained(troubled(*options))
+    average = ["trainer.checkpoint_selection=average", "trainer.average_every=2", "trainer.average_count=3"]
+    record = trained(troubled("trainer.validate_every=null", *average))
     assert [entry["validation"] for entry in record.history] == [None] * 8
     sums = []
     for steps in (4, 6, 8):
-        single = [
-            "trainer.checkpoint_selection=last",
-            f"trainer.max_steps={steps}",
-            f"results_dir={tmp_path / str(steps)}",
-        ]
-        last = trained(troubled("trainer.validate_every=null", *single))
+        single = ["trainer.validate_every=null", "trainer.checkpoint_selection=last", f"trainer.max_steps={steps}"]
+        last = trained(troubled(*single, f"results_dir={tmp_path / str(steps)}"))
         sums.append(last.metrics[1].value)
     assert record.metrics[1].value == pytest.approx(sum(sums) / 3, abs=1e-6)
 
