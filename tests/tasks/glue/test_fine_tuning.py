@@ -101,27 +101,6 @@ def test_another_network_is_refused_in_one_line(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.usefixtures("_few_pairs")
-def test_a_network_in_blocks_is_fine_tuned_without_its_decoder(
-    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The record says which blocks."""
-    pretraining, blocks = tmp_path / "pretrained", "backbone.funnel_blocks=[1,1]"
-    assert main(["run", "task=mlm", "dataset=synthetic", *SMOKE, blocks, f"results_dir={pretraining}"]) == 0
-    [record] = pretraining.glob("*.json")
-    assert json.loads(record.read_text())["config"]["backbone"]["funnel_blocks"] == [1, 1]
-    assert record.stem != next(results.glob("*.json")).stem
-    assert fine_tune(pretraining, tmp_path / "own", "trainer.max_steps=1") == 2
-    assert f"was trained with other options: add {blocks}" in capsys.readouterr().err
-    assert fine_tune(pretraining, tmp_path / "own", "trainer.max_steps=0", blocks) == 0
-    [path] = (tmp_path / "own").glob("*.json")
-    given, own = (torch.load(each.with_suffix("") / "weights.pt", weights_only=True) for each in (record, path))
-    assert {name.split(".")[1] for name in own if name.startswith("layers.")} == {"0", "1"}
-    assert {name.split(".")[1] for name in given if name.startswith("layers.")} == {"0", "1", "2", "3"}
-    for name in own.keys() & given.keys():
-        torch.testing.assert_close(own[name], given[name], atol=0, rtol=0)
-
-
 def test_a_record_that_is_none_or_has_no_weights(
     results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

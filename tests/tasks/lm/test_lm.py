@@ -78,19 +78,16 @@ def test_packed_lines_are_whole_where_they_fit(corpus: Corpus, length: int) -> N
     stream = corpus.read("train", 0, len(corpus.files["train"])).tolist()
     assert [t for row in rows for t in row] == stream
     assert max(map(len, rows)) <= length
-    lines, line = [], []
+    lines: list[list[int]] = [[]]
     for token in stream:
-        line.append(token)
-        if token == END:
-            lines.append(line)
-            line = []
+        lines[-1].append(token)
+        lines += [[]] if token == END else []
     if max(map(len, lines)) <= length:
-        assert all(row[-1] == END for row in rows)
-        ends, line_ends = (np.cumsum([len(part) for part in parts]) for parts in (rows, lines))
-        for end in ends[:-1]:  # the next line would not have fitted
-            following = len(lines[int(np.searchsorted(line_ends, end, side="right"))])
-            row = rows[int(np.searchsorted(ends, end))]
-            assert len(row) + following > length
+        packed: list[list[int]] = [[]]
+        for line in lines:
+            packed += [] if len(packed[-1]) + len(line) <= length else [[]]
+            packed[-1] += line
+        assert rows == packed
     batch = pages.__getitems__([0, 1, len(pages) - 1])
     assert (batch == PAD).sum() == batch.numel() - sum(len(rows[i]) for i in (0, 1, len(pages) - 1))
 

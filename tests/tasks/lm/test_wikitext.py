@@ -1,7 +1,8 @@
-"""WikiText for LM and MLM: files, words, line ends, perplexity a word whatever the tokenizer, blocks that overlap."""
+"""WikiText for LM and MLM: files, words, perplexity a word whatever the tokenizer, overlap, repeated bigrams."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from cab import UserError
 from tasks.corpus.blocks import Blocks
 from tasks.corpus.books import wikitext
+from tasks.corpus.losses import RepeatScores, ends_repeated_bigram
 from tasks.corpus.tokens import END, NUM_SPECIAL
 from tasks.lm.task import LM
 from tests.tasks.in_order import in_order
@@ -104,5 +106,37 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     (tmp_path / "wikitext-103" / "wiki.test.tokens").write_bytes(b"caf\xe9 \n")
     with pytest.raises(UserError, match=r"wiki\.test\.tokens is not UTF-8"):
         ready(tmp_path)
-    with pytest.raises(UserError, match=r"task\.overlap must be from 0 to below task\.block_len 16"):
-        LM(dataset="wikitext103", block_len=16, overlap=16).check()
+
+
+# --- tokens that end a repeated bigram ---
+
+
+def marks(block: list[int]) -> list[bool]:
+    bigrams = list(itertools.pairwise(block))
+    return [bigram in bigrams[:place] for place, bigram in enumerate(bigrams)]
+
+
+def test_marks_of_repeated_bigrams_equal_a_loop_and_rows_are_independent() -> None:
+    blocks = torch.randint(0, 5, (7, 30), generator=torch.Generator().manual_seed(1))
+    assert ends_repeated_bigram(blocks).tolist() == [marks(block) for block in blocks.tolist()]
+
+
+def test_perplexities_of_repeated_bigrams(tmp_path: Path) -> None:
+    task = ready(write(tmp_path), block_len=40)
+    backbone = Bigram(task.corpus.size)
+    scores = task.evaluate(backbone, in_order)
+    losses: dict[bool, list[float]] = {True: [], False: []}
+    blocks = Blocks(task.corpus, "test", 40, whole=False)
+    for block in (blocks[index] for index in range(len(blocks))):
+        own = task.token_losses(backbone, block[None])[0].tolist()
+        for mark, loss in zip(marks(block.tolist()), own, strict=True):
+            losses[mark].append(loss)
+    for name, group in zip(RepeatScores.names, (losses[True], losses[False]), strict=True):
+        assert scores[name] == pytest.approx(math.exp(sum(group) / len(group)), rel=1e-4)
+        assert name in {metric.name for metric in task.metrics}
+
+
+def test_a_group_without_tokens_has_no_perplexity() -> None:
+    scores = RepeatScores()
+    scores.add(torch.tensor([[4, 5, 6]]), torch.ones(1, 2))
+    assert math.isnan(scores.perplexities()["ppl_repeated"])

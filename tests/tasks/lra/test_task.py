@@ -86,8 +86,6 @@ def test_padding_changes_nothing_and_the_published_mean_is_of_the_padded_length(
         each.head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))  # type: ignore[union-attr]
         task.logits(each, batch)
     assert torch.allclose(seen[0] * real / 40, seen[1], atol=1e-6)
-    with pytest.raises(UserError, match=r"backbone\.pooling must be one of mean, padded_mean"):
-        network(task, pooling="max")
 
 
 def test_a_pair_is_read_by_one_network() -> None:

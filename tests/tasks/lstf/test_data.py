@@ -113,9 +113,7 @@ def test_american_dates_of_the_weather_file(tmp_path: Path) -> None:
     ("dataset", "file", "columns", "rows", "message"),
     [
         ("weather", "WTH.csv", WEATHER, 35_063, r"WTH\.csv: 35,063 rows.*needs 35,064.*download"),
-        ("weather", "WTH.csv", WEATHER, 35_065, r"WTH\.csv: 35,065 rows.*needs 35,064.*download"),
         ("etth1", "ETTh1.csv", ETT, 14_399, r"ETTh1\.csv: 14,399 rows.*needs 14,400.*download"),
-        ("ettm1", "ETTm1.csv", ETT, 17_420, r"ETTm1\.csv: 17,420 rows.*needs 57,600.*download"),
         ("weather", "WTH.csv", [*WEATHER[:-1], "OT"], 9, r"WTH\.csv: the target column 'WetBulbCelsius' .*correct"),
         ("weather", "WTH.csv", WEATHER[2:], 9, r"WTH\.csv: 12 columns after 'date' are expected, found 10.*correct"),
     ],
@@ -138,13 +136,10 @@ def edited(line: int, text: str) -> str:
 @pytest.mark.parametrize(
     ("line", "text", "message"),
     [
-        (9, ",1,2,3,4,5,6,7", "line 9, column 'date': 'nan' is not a date like 2016.*repair"),
         (9, "x,1,2,3,4,5,6,7", "line 9, column 'date': 'x' is not a date like 2016.*repair"),
         (9, "2016-07-01 06:00:00,1,2,3,4,5,6,7", "line 9, column 'date': dates must increase, '2016-07-01 06.*sort"),
         (9, "2016-07-01 07:00:00,1,,3,4,5,6,7", "line 9, column 'HULL': 'nan' is not a finite.*repair"),
-        (9, "2016-07-01 07:00:00,1,2,3,-inf,5,6,7", "line 9, column 'MULL': '-inf' is not a finite.*repair"),
         (9, "2016-07-01 07:00:00,1,2,3,4,5,six,7", "line 9, column 'LULL': 'six' is not a finite.*repair"),
-        (9, "2016-07-01 07:00:00,1,2,3,4", "line 9, column 'LUFL': 'nan' is not a finite.*repair"),
         (9, "2016-07-01 07:00:00,1,2,3,4,5,6,7,8", "cannot be read as CSV .*line 9, saw 9.*download"),
         (1, "HUFL,HULL,MUFL,MULL,LUFL,LULL,OT,date", "the first column must be 'date', found 'HUFL'; correct"),
         (1, "date,HUFL,HULL,MUFL,MULL,LUFL,LULL,Oil", "columns must be date,.*OT; found .*Oil; correct"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cab import build_backbone
-from tasks.corpus.facts import NAMES, THINGS
+from tasks.corpus.facts import THINGS
 from tasks.needle.haystacks import FIRST_FACT, FIRST_NAME, FIRST_THING, VOCABULARY
 from tasks.needle.task import Needle
 from tests.tasks.in_order import in_order
@@ -79,13 +78,3 @@ def test_a_length_that_is_not_possible_leaves_the_others() -> None:
     assert math.isnan(scores["accuracy_128"])
     assert math.isnan(scores["accuracy_128_depth_12"])
     assert 0.0 <= scores["accuracy_64"] <= 1.0
-
-
-def test_pictures_to_look_at(tmp_path: Path) -> None:
-    task = small()
-    task.evaluate(reader := Reader(4, lambda depth, _: depth >= 0.5), in_order)
-    task.save_plots(reader, in_order, tmp_path)
-    assert (tmp_path / "needles.png").stat().st_size > 1000
-    text = (tmp_path / "answers.txt").read_text()
-    assert text.count("|") == 16
-    assert f"|{NAMES[0]}] at " in text

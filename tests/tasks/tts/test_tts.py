@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -272,39 +273,32 @@ def test_the_mean_sound_of_a_phoneme_by_hand() -> None:
     assert spoken[:, 0].tolist() == [-1, 7, 2, 3, -1, -1]
 
 
-def damage(folder: Path, name: str) -> None:
-    wave = folder / "wavs" / "LJ001-0002.wav"
-    metadata = folder / "metadata.csv"
-    if name == "corrupt":
-        wave.write_bytes(b"no wave")
-    elif name == "rate":
-        soundfile.write(wave, tone(), 16000)
-    elif name == "stereo":
-        soundfile.write(wave, np.stack([tone(), tone()], axis=1), RATE)
-    elif name == "short":
-        soundfile.write(wave, tone()[:100], RATE)
-    elif name == "no file":
-        wave.unlink()
-    elif name == "columns":
-        metadata.write_text(metadata.read_text().replace('LJ001-0003|Say "it" 3|', "LJ001-0003|"))
-    elif name == "one alignment":
-        (folder / "TextGrid" / "LJ001-0004.TextGrid").unlink()
+WAVE, METADATA = "wavs/LJ001-0002.wav", "metadata.csv"
+
+
+def put(samples: np.ndarray, rate: int = RATE) -> Callable[[Path], object]:
+    return lambda folder: soundfile.write(folder / WAVE, samples, rate)
+
+
+def forget_text(folder: Path) -> None:
+    path = folder / METADATA
+    path.write_text(path.read_text().replace('LJ001-0003|Say "it" 3|', "LJ001-0003|"))
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("damage", "message"),
     [
-        ("corrupt", r"LJ001-0002\.wav is not a wave"),
-        ("rate", r"LJ001-0002\.wav has 16000 Hz"),
-        ("stereo", r"LJ001-0002\.wav has 22050 Hz and shape"),
-        ("short", r"LJ001-0002\.wav has 100 samples"),
-        ("no file", r"metadata\.csv, line 3: wavs/LJ001-0002\.wav is missing"),
-        ("columns", r"metadata\.csv, line 4: expected id\|text"),
-        ("one alignment", "but not of LJ001-0004"),
+        (lambda folder: (folder / WAVE).write_bytes(b"no wave"), r"LJ001-0002\.wav is not a wave"),
+        (put(tone(), 16000), r"LJ001-0002\.wav has 16000 Hz"),
+        (put(np.stack([tone(), tone()], axis=1)), r"LJ001-0002\.wav has 22050 Hz and shape"),
+        (put(tone()[:100]), r"LJ001-0002\.wav has 100 samples"),
+        (lambda folder: (folder / WAVE).unlink(), r"metadata\.csv, line 3: wavs/LJ001-0002\.wav is missing"),
+        (forget_text, r"metadata\.csv, line 4: expected id\|text"),
+        (lambda folder: (folder / "TextGrid/LJ001-0004.TextGrid").unlink(), "but not of LJ001-0004"),
     ],
 )
-def test_bad_data_is_named(name: str, message: str, tmp_path: Path) -> None:
-    damage(write_ljspeech(tmp_path) / "tts", name)
+def test_bad_data_is_named(damage: Callable[[Path], object], message: str, tmp_path: Path) -> None:
+    damage(write_ljspeech(tmp_path) / "tts")
     with pytest.raises(UserError, match=message):
         ready(tmp_path)
 
