@@ -87,7 +87,7 @@ def test_etc_leaks_in_cs() -> None:
 
 
 def test_random_blocks_of_bigbird() -> None:
-    """A head's own, outside of the fixed blocks, saved with the weights, the same in evaluation."""
+    """A head's own, outside of the fixed blocks, the same in evaluation."""
     module = agreement.make("bigbird", "NS", block_size=2, num_random=3)
     drawn = module.random_blocks(20)
     fixed = module.fixed_blocks(20).expand(3, -1, -1)
@@ -96,5 +96,4 @@ def test_random_blocks_of_bigbird() -> None:
     assert not torch.equal(drawn[0], drawn[1])
     other = agreement.make("bigbird", "NS", block_size=2, num_random=3)
     assert not torch.equal(other.random_blocks(20), drawn)
-    other.load_state_dict(module.state_dict())
-    assert torch.equal(other.eval().random_blocks(20), drawn)
+    assert torch.equal(module.eval().random_blocks(20), drawn)

@@ -22,8 +22,6 @@ def test_calls_are_drawn_from_the_seed_and_the_number_alone() -> None:
     assert calls == [draw_call(1, number) for number in range(300)]
     assert calls[7] != dataclasses.replace(draw_call(2, 7), number=7)
     assert len({(call.attention, call.pattern) for call in calls}) > 40
-    assert {call.pattern for call in calls} == {"NS", "CS", "NC", "CC"}
-    assert {call.training for call in calls} == {True, False}
     assert {call.precision for call in calls} == {"float64", "float32", "bfloat16", "float16"}
     torch.manual_seed(5)
     before = torch.rand(1)

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from attentions.deltanet import DPFPAttention
 from attentions.kernels.linear_attention import (
@@ -20,8 +19,7 @@ from attentions.kernels.linear_attention import (
     unit,
 )
 from attentions.random_features import RandomFeatureAttention
-from cab import PaddingMasks, Pattern, build_attention
-from cab.attention import DecodeState
+from cab import PaddingMasks, build_attention
 from tests.attentions.agreement import make
 
 MAPS: list[tuple[FeatureMap, bool]] = [
@@ -131,17 +129,3 @@ def test_kernels_that_are_positive_say_so() -> None:
     for kernel in KERNELS.values():
         assert isinstance(kernel, Elementwise)
         assert bool((kernel.forward(x, None) >= 0).all()) == kernel.is_positive
-
-
-def sizes(state: DecodeState) -> int:
-    return sum(x.numel() for name, x in state.items() if name != "length")
-
-
-@pytest.mark.parametrize(("name", "features"), [("rfa", 128), ("based", 153), ("dpfp", 16)])
-@pytest.mark.parametrize("pattern", [Pattern.CS, Pattern.CC])
-def test_states_are_features_times_width(name: str, features: int, pattern: Pattern) -> None:
-    module = build_attention(name, pattern=pattern, embed_dim=24, num_heads=3)
-    x: Tensor = torch.randn(2, 5, 24)
-    source = {"key": x, "value": x} if pattern is Pattern.CC else {}
-    masses = 0 if name == "dpfp" and pattern is Pattern.CS else 1
-    assert sizes(module.init_state(2, **source)) == 2 * 3 * features * (8 + masses)

@@ -33,14 +33,6 @@ def test_performer_nears_softmax_attention_with_its_features() -> None:
     assert errors[2] < errors[0] / 2
 
 
-def test_performer_keeps_its_features_in_the_state_dict() -> None:
-    first, second = (build_attention("performer", pattern="NS", embed_dim=32, num_heads=2) for _ in range(2))
-    x = torch.randn(1, 9, 32)
-    assert not torch.allclose(first(x), second(x))
-    second.load_state_dict(first.state_dict())
-    assert torch.equal(first(x), second(x))
-
-
 @pytest.mark.parametrize(("num_features", "scale", "share"), [(16, 1.0, 0.5), (64, 1.0, 1.0), (16, 0.5, 0.0)])
 def test_how_often_the_released_floor_replaces_a_denominator(num_features: int, scale: float, share: float) -> None:
     """Head width 64, 1,024 tokens: the figures of docs/paper/discrepancies.md."""

@@ -94,16 +94,6 @@ def test_blocks_of_the_delta_rule_are_its_steps(length: int, kind: str) -> None:
     assert_same(delta_rule, corrected, [query, key, value, strength, decays(kind, length), state])
 
 
-def test_the_delta_rule_adds_where_keys_are_orthogonal() -> None:
-    key = torch.eye(KEYS, dtype=torch.float64).expand(ROWS, HEADS, -1, -1)
-    query, value = drawn(ROWS, HEADS, KEYS, KEYS), drawn(ROWS, HEADS, KEYS, VALUES)
-    nothing = torch.zeros(ROWS, HEADS, KEYS, VALUES, dtype=torch.float64)
-    ones = torch.ones(ROWS, HEADS, KEYS, dtype=torch.float64)
-    torch.testing.assert_close(
-        delta_rule(query, key, value, ones, None, nothing), recurrence(query, key, value, None, nothing)
-    )
-
-
 def removals(length: int) -> tuple[Tensor, Tensor]:
     """Directions of length one, and a share in 0 to 1 of each of their features."""
     removal = drawn(ROWS, HEADS, length, KEYS)
@@ -118,22 +108,6 @@ def test_blocks_of_the_generalized_delta_rule_are_its_steps(length: int, largest
     log_decay = -largest * torch.rand(ROWS, HEADS, length, KEYS, dtype=torch.float64)
     state = drawn(ROWS, HEADS, KEYS, VALUES)
     assert_same(generalized_delta_rule, removed, [*heads, *removals(length), log_decay, state])
-
-
-def test_a_generalized_delta_rule_that_removes_nothing_is_additive() -> None:
-    query, key, value = (drawn(ROWS, HEADS, 70, width) for width in (KEYS, KEYS, VALUES))
-    log_decay, state = -torch.rand(ROWS, HEADS, 70, KEYS, dtype=torch.float64), drawn(ROWS, HEADS, KEYS, VALUES)
-    removal = removals(70)[0]
-    found = generalized_delta_rule(query, key, value, removal, torch.zeros_like(removal), log_decay, state)
-    torch.testing.assert_close(found, recurrence(query, key, value, log_decay, state))
-
-
-def test_a_generalized_delta_rule_that_forgets_nothing_and_writes_where_it_removes_is_the_delta_rule() -> None:
-    query, value, state = (drawn(ROWS, HEADS, *shape) for shape in ((70, KEYS), (70, VALUES), (KEYS, VALUES)))
-    key, strength = removals(70)[0], torch.rand(ROWS, HEADS, 70, dtype=torch.float64)
-    written = strength.unsqueeze(-1) * key
-    found = generalized_delta_rule(query, written, value, key, written, torch.zeros_like(key), state)
-    torch.testing.assert_close(found, delta_rule(query, key, value, strength, None, state))
 
 
 @pytest.mark.parametrize("rate", [0.0, -0.6, -1.0])

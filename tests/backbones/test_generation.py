@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +16,7 @@ from backbones.gpt2 import GPT2
 from backbones.layers.decoder import DecodingState, TokenDecoder
 from backbones.transformer import Transformer
 from cab import UserError
-from tests.backbones.language_models import VOCABULARY, padding, slots, small, tokens
+from tests.backbones.language_models import KINDS_OF_LAYERS, VOCABULARY, padding, slots, small, tokens
 
 CAUSAL = ["vanilla", "local", "longshort", "abc", "s4d", "cosformer"]
 
@@ -65,11 +67,16 @@ def test_transformer_steps_are_the_training_form(pattern: str, attention: str) -
         torch.testing.assert_close(steps, backbone(source, ids, mask)[:, 2:])
 
 
-@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
-@pytest.mark.parametrize("attention", ["vanilla", "local", "s4d", "abc"])
-def test_prompts_of_different_lengths(attention: str, positions: str) -> None:
+@pytest.mark.parametrize(
+    ("attention", "options"),
+    [
+        *itertools.product(["vanilla", "local", "s4d", "abc"], [{"positions": "sinusoidal"}, {"positions": "learned"}]),
+        *(("linear", {"num_layers": 3, **options}) for options in KINDS_OF_LAYERS),
+    ],
+)
+def test_prompts_of_different_lengths(attention: str, options: dict[str, Any]) -> None:
     """Padding on either side of the prompt: rows go on as if alone."""
-    backbone, ids, mask = gpt2(attention, positions=positions), tokens(5, 12), padding(12)
+    backbone, ids, mask = gpt2(attention, **options), tokens(5, 12), padding(12)
     following = tokens(5, 4)
     with torch.no_grad():
         logits, state = backbone.prefill(ids, backbone.init_state(5), padding_mask=mask)

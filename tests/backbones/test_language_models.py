@@ -13,11 +13,12 @@ from torch.nn import functional as F
 
 from backbones.layers.tokens import SinusoidalPositions
 from cab import Backbone, UserError, build_backbone
-from tests.backbones.language_models import VOCABULARY, padding, small, tokens
+from tests.backbones.language_models import KINDS_OF_LAYERS, VOCABULARY, padding, small, tokens
 
 PATTERNS = [("gpt2", "CS"), ("roberta", "NS"), ("transformer", "NS"), ("transformer", "CS"), ("transformer", "CC")]
 ATTENTIONS = {"NS": ["local", "performer", "abc"], "CS": ["local", "longshort", "s4d"], "CC": ["abc", "performer"]}
 CASES: list[tuple[str, str, str, dict[str, Any]]] = [
+    *(("gpt2", "CS", "linear", {"num_layers": 3, **options}) for options in KINDS_OF_LAYERS),
     *((*case, attention, {}) for case in PATTERNS for attention in ("vanilla", *ATTENTIONS[case[1]])),
     *(
         ("roberta", "NS", attention, {"num_layers": 5, "funnel_blocks": [2, 1, 2], "other_attention": {"NC": other}})
@@ -145,35 +146,6 @@ def test_a_padded_row_gives_what_it_gives_alone(
     alone = torch.cat(rows)
     torch.testing.assert_close(together, alone)
     compare_gradients(backbone, together, alone)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"residual": "gtrxl"},
-        {"reversible": True},
-        {"weight_sharing": "universal"},
-        {"weight_sharing": "universal", "halting": "act"},
-    ],
-    ids=lambda options: " ".join(map(str, options.values())),
-)
-def test_layers_of_every_kind_are_padded_causal_and_decoded(options: dict[str, Any]) -> None:
-    backbone, ids, mask = small("gpt2", "CS", "linear", num_layers=3, **options), tokens(5, 13), padding(13)
-    if "halting" in options:  # some tokens early, some never
-        nn.init.normal_(backbone.layer_stack.halting.weight, std=0.3)
-        nn.init.constant_(backbone.layer_stack.halting.bias, -0.8)
-    together, expected = backbone(ids, mask), backbone(ids)
-    for row in range(5):
-        torch.testing.assert_close(together[row, ~mask[row]], backbone(ids[row : row + 1, ~mask[row]])[0])
-    torch.testing.assert_close(backbone(ids[:, :9]), expected[:, :9])
-    logits, state = backbone.prefill(ids[:, :7], backbone.init_state(5))
-    torch.testing.assert_close(logits, expected[:, 6])
-    for index in range(7, 13):
-        logits, state = backbone.step(ids[:, index], state)
-        torch.testing.assert_close(logits, expected[:, index])
-    logits, _ = backbone.prefill(ids, backbone.init_state(5), padding_mask=mask)
-    last = mask.shape[1] - 1 - (~mask).flip(1).int().argmax(dim=1)
-    torch.testing.assert_close(logits, together[torch.arange(5), last])
 
 
 def test_transformer_options_change_the_tables_they_name() -> None:

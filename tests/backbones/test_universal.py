@@ -70,17 +70,6 @@ def test_fixed_steps_are_a_network_of_layers_with_the_same_weights(name: str) ->
         torch.testing.assert_close(parameter.grad, summed)
 
 
-def test_places_and_steps_are_added_before_each_step() -> None:
-    """P^t has the sines of the place and of t; the embedding has added those of the place before the first step."""
-    backbone, ids = universal(), tokens(2, 11)
-    layer, places = backbone.decoder_layers[0], SinusoidalPositions(24)(torch.arange(11)[None])
-    x = backbone.decoder_embedding(ids, torch.arange(11)[None])
-    for t in range(1, STEPS + 1):
-        step = SinusoidalPositions(24, offset=0)(torch.tensor([t]))
-        x = layer(x + (step + (places if t > 1 else 0.0)).double())
-    torch.testing.assert_close(backbone(ids), backbone.predict(backbone.final_norm(x)))
-
-
 def test_learned_positions_have_learned_steps() -> None:
     backbone = universal(positions="learned", max_length=30).train()
     assert backbone.layer_stack.numbers.table.weight.shape == (STEPS, 24)

@@ -156,17 +156,13 @@ def batch(**changes: Any) -> bytes:
 
 TSV, LIST = "new_aan_pairs.eval.tsv", "metadata/10.npy"
 DAMAGE: list[tuple[str, Callable[[Path], Path], Callable[[Path], object], str]] = [
-    ("text", reviews, overwrite("train/neg/3_5.txt", b" \n"), r"neg/3_5\.txt, line 1: the review is empty"),
     ("text", reviews, overwrite("test/pos/3_5.txt", b"one\ntwo \xff"), r"pos/3_5\.txt, line 2: not UTF-8 text"),
     ("text", reviews, lambda folder: [p.unlink() for p in (folder / "test/neg").iterdir()], r"no reviews .*test/neg"),
     ("retrieval", pairs, line(TSV, 2, lambda text: text.replace("\t", " ", 1)), r"eval\.tsv, line 2: expected 5"),
     ("retrieval", pairs, line(TSV, 1, lambda text: "2" + text[1:]), r"eval\.tsv, line 1: expected the label"),
-    ("retrieval", pairs, line(TSV, 2, lambda text: text[: text.rindex("\t") + 1]), "line 2: a text of the pair is"),
     ("retrieval", pairs, overwrite(TSV, b""), "has no pairs"),
     ("image", photographs, overwrite("data_batch_3", pickle.dumps(Evil())), r"data_batch_3 .* refers to posix\.system"),
     ("image", photographs, overwrite("data_batch_3", batch()[:-40]), "data_batch_3 .* is damaged"),
-    ("image", photographs, overwrite("data_batch_3", b""), "data_batch_3 .* is damaged"),
-    ("image", photographs, overwrite("data_batch_3", pickle.dumps([1])), "data_batch_3 .* data or labels are missing"),
     ("image", photographs, overwrite("test_batch", batch(labels=[0, 1])), "test_batch .* are not 2 rows of 3,072"),
     ("image", photographs, overwrite("test_batch", batch(labels=[0, 11, 2])), "test_batch, image 1: expected a label"),
     ("pathfinder", paths, line(LIST, 2, lambda text: text[:12]), r"10\.npy, line 2: expected a folder"),
