@@ -33,8 +33,6 @@ def test_what_the_tasks_make_lies_in_the_cache(tmp_path: Path, monkeypatch: pyte
 
 def test_what_cannot_be_prepared(official_layout: Path) -> None:
     assert list(prepare(data_set("gpt2_bpe"), official_layout)) == []
-    with pytest.raises(UserError, match="unknown option 'trainr'"):
-        list(prepare(data_set("etth1"), official_layout, ["trainr.max_steps=3"]))
     with pytest.raises(UserError, match=r"no ECL.csv .*: cab data download ecl --data-root"):
         list(prepare(data_set("ecl"), official_layout))
 

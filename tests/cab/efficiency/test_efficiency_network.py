@@ -48,8 +48,7 @@ def test_the_command_measures_a_batch_at_every_length(tmp_path: Path, capsys: py
     text = capsys.readouterr().out
     assert "steps per second (relative to vanilla)" in text
     assert "MiB (relative to vanilla)" in text
-    with out.open() as file:
-        rows = list(csv.DictReader(file))
+    rows = list(csv.DictReader(out.open()))
     assert {(row["attention"], row["length"]) for row in rows} == {
         (name, length) for name in ("vanilla", "eager", "local") for length in ("16", "32")
     }

@@ -71,13 +71,11 @@ class LossTwiceRecomputed(Sharpened):
 # --- buffers that learn --------------------------------------------------------------------------------------
 
 
-@caught("CS", "forward_keeps_state statistics_once")
-class BufferInForward(Clustered):
-    def attend(self, query, key, value, padding):
-        output = super().attend(query, key, value, padding)
-        if self.training:
-            self.centroids = self.centroids.lerp(key.detach().mean((0, 2)).unsqueeze(1), 0.01)
-        return output
+@defect("output", "CS", "forward_keeps_state statistics_once", base=Clustered)
+def buffer_changes_in_forward(call):
+    if call.training:
+        call.module.centroids.lerp_(call.key.detach().mean((0, 2)).unsqueeze(1), 0.01)
+    return call.result
 
 
 @defect("output", "NS", "forward_keeps_state", base=Clustered)
