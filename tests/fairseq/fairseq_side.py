@@ -33,14 +33,9 @@ def build(case: dict[str, Any]) -> tuple[Any, Any, Any]:
 
 def sample(seen: Tensor, target: Tensor) -> dict[str, Any]:
     """A batch as fairseq's data sets make it."""
-    lengths = torch.full((len(seen),), seen.shape[1])
-    name = {"src_tokens": seen, "src_lengths": lengths}
-    return {
-        "id": torch.arange(len(seen)),
-        "net_input": name,
-        "target": target.contiguous(),
-        "nsentences": len(seen),
-    } | {"ntokens": int(seen.ne(1).sum())}
+    inputs = {"src_tokens": seen, "src_lengths": torch.full((len(seen),), seen.shape[1])}
+    sizes = {"nsentences": len(seen), "ntokens": int(seen.ne(1).sum())}
+    return {"id": torch.arange(len(seen)), "net_input": inputs, "target": target.contiguous()} | sizes
 
 
 def answer(case: dict[str, Any]) -> dict[str, Any]:

@@ -47,8 +47,6 @@ def difference(name: str, pattern: str, options: dict[str, Any]) -> float:
     module.double().load_state_dict(state)
     if "sample" in arrays:
         keys = arrays["sample"].expand(len(inputs[0]), -1, -1)
-        if options["sampled"] == "shared":
-            keys = keys[:, :1]
         module.sample_noise = lambda *_: {"sample": keys}  # type: ignore[method-assign]
     output = module.eval()(*inputs, *inputs[1:])
     return ((output - arrays["output"]).norm() / arrays["output"].norm()).item()
