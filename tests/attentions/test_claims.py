@@ -1,4 +1,4 @@
-"""Claims about single attentions: windows, slots, segments, transforms, limits."""
+"""Claims about single attentions: windows, slots, segments, centers, transforms, limits."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from attentions.kernels.key_summaries import segment_means, segments
 from attentions.kernels.layers import BLOCK, depthwise_conv
 from attentions.landmarks import pseudo_inverse
 from cab import PaddingMasks, UserError, build_attention
+from cab.training import after_optimizer_step
 from tests.attentions import agreement
 from tests.attentions.agreement import make
 
@@ -284,3 +285,35 @@ def test_equals_conv2d(length: int, taps: int) -> None:
     half = depthwise_conv(x.bfloat16(), weight)
     assert half.dtype is torch.bfloat16
     torch.testing.assert_close(half.float(), exact, atol=0.2, rtol=0.05)
+
+
+# --- centers ---
+
+
+def test_centers_learn() -> None:
+    """By 1 - decay towards the sum of their tokens, made of mean 0 and variance 1; those without tokens stay."""
+    module = agreement.make("routing", "CS", num_clusters=3, local_heads=False, decay=0.75).train()
+    before = module.centroids.clone()
+    x = torch.randn(1, 2, agreement.WIDTH, dtype=torch.float64)
+    module(x)
+    routed = module.project(x, x, x)[0][0]
+    after_optimizer_step(module)
+    for head in range(agreement.HEADS):
+        nearest = (routed[head] @ before[head].T).argmax(dim=-1)
+        for cluster in range(3):
+            own = routed[head][nearest == cluster]
+            expected = before[head, cluster]
+            if len(own):
+                expected = 0.75 * expected + 0.25 * F.layer_norm(own.sum(dim=0), (module.head_dim,))
+            torch.testing.assert_close(module.centroids[head, cluster], expected)
+
+
+def test_centers_of_inputs_learn() -> None:
+    """By 1 - decay to the mean of their tokens, which at decay 0 is k-means."""
+    module = agreement.make("cluster_former", "NS", num_clusters=2, decay=0.0).train()
+    x = torch.randn(1, 30, agreement.WIDTH, dtype=torch.float64)
+    x[0, :15, 0], x[0, 15:, 0] = 9.0, -9.0
+    module.centroids.zero_()[:, 0] = torch.tensor([1.0, -1.0])
+    module(x)
+    after_optimizer_step(module)
+    torch.testing.assert_close(module.centroids, torch.stack([x[0, :15].mean(dim=0), x[0, 15:].mean(dim=0)]))

@@ -1,8 +1,11 @@
-"""Initial values and decays of recurrent attentions are those of the published layers."""
+"""Initial values and decays are those of published layers, and defaults those that the table of defaults states."""
 
 from __future__ import annotations
 
+import csv
+import inspect
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +14,7 @@ from torch import Tensor
 
 from attentions.rwkv import RWKV6Attention, RWKV7Attention, TokenShift, default_rank
 from cab import LayerPosition, build_attention
+from cab.registry.registries import ATTENTIONS
 from cab.training import parameter_groups
 
 
@@ -133,3 +137,25 @@ def test_maps_begin_with_a_small_gain(name: str) -> None:
         bound = 2**-2.5 * (6 / sum(linear.weight.shape)) ** 0.5
         assert 0.98 * bound < linear.weight.abs().max() <= bound
         assert linear.bias is None or not linear.bias.any()
+
+
+ROWS = list(csv.DictReader((Path(__file__).parents[2] / "attentions" / "defaults.csv").open(encoding="utf-8")))
+
+
+def test_every_row_names_a_part_of_a_registered_attention() -> None:
+    assert len(ROWS) > 50
+    assert {row["attention"] for row in ROWS} <= {entry.name for entry in ATTENTIONS}
+    parts = [(row["attention"], row["part"]) for row in ROWS]
+    assert len(set(parts)) == len(parts)
+    assert all(row["default"] and row["published"] and row["source"] for row in ROWS)
+
+
+def test_stated_defaults_are_those_of_the_constructors() -> None:
+    """An option whose default is computed (None) is described in words."""
+    compared = 0
+    for row in ROWS:
+        parameter = inspect.signature(ATTENTIONS.get(row["attention"]).cls).parameters.get(row["part"])
+        if parameter is not None and parameter.default is not None and row["part"] != "dropout":
+            assert row["default"] == str(parameter.default), row
+            compared += 1
+    assert compared > 20

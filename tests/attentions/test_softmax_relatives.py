@@ -1,4 +1,4 @@
-"""Sigmoid, forgetting, differential, MLA, MoBA, NSA, shared keys and sinks: readable forms, decoding."""
+"""Softmax attention and its relatives: limits, decoding, heads that share keys, biases, the flash kernel."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from attentions.differential import DifferentialAttention
 from attentions.forgetting import ForgettingAttention
 from attentions.mla import LatentKeyValueAttention
 from attentions.nsa import NativeSparseAttention
+from attentions.softmax import mask_by_coordinate
 from cab import UserError, build_attention
 from cab.registry.build import state_bytes
+from tests.attentions import agreement
 from tests.attentions.agreement import assert_decodes, assert_forms_agree, make
 
 
@@ -116,3 +118,39 @@ def test_latent_state_is_that_of_one_short_vector_a_token(width: int, heads: int
 def test_a_width_that_has_no_halves_is_refused() -> None:
     with pytest.raises(UserError, match="must be divisible by 6, got 9; change embed_dim"):
         build_attention("differential", pattern="CS", embed_dim=9, num_heads=3)
+
+
+PATTERNS = ("NS", "CS", "NC", "CC")
+
+
+def test_target_without_keys_is_zero_before_the_output_projection() -> None:
+    module = agreement.make("vanilla", "NC")
+    inputs, masks = agreement.draw(module, 6, 4)
+    masks["key_padding_mask"][4] = True
+    output = module(*inputs, key_padding_mask=masks["key_padding_mask"])
+    torch.testing.assert_close(output[4], module.out_proj.bias.expand_as(output[4]))
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_without_biases(pattern: str) -> None:
+    biased, unbiased = (agreement.make("vanilla", pattern, qkv_bias=bias) for bias in (True, False))
+    count = [sum(p.numel() for p in module.parameters()) for module in (biased, unbiased)]
+    assert count == [4 * agreement.WIDTH**2 + 4 * agreement.WIDTH, 4 * agreement.WIDTH**2 + agreement.WIDTH]
+
+
+def test_flash_says_where_there_is_no_kernel() -> None:
+    module = agreement.make("flash", "NS", dropout=0.1)
+    x = torch.randn(2, 5, agreement.WIDTH, dtype=torch.float64)
+    with pytest.raises(UserError, match=r"no flash kernel for torch.float64 on cpu.*vanilla"):
+        module(x)
+    assert module.eval()(x).shape == x.shape
+
+
+def test_flash_hides_padding_without_a_mask() -> None:
+    """As on CUDA, whose kernel takes none."""
+    query, key, value = torch.randn(3, 2, 4, 7, 8, requires_grad=True).unbind()
+    visible = torch.tensor([[True] * 4 + [False] * 3, [False, True] * 3 + [True]])[:, None, None]
+    expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, visible)
+    padded = mask_by_coordinate(query, key * 9.0, value, visible)
+    output = torch.nn.functional.scaled_dot_product_attention(*padded, scale=8**-0.5 / 9.0)[..., :8]
+    torch.testing.assert_close(output, expected)

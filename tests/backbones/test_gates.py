@@ -1,4 +1,4 @@
-"""Gates of GTrXL in place of sums: the paper's equations, and the identity they start near."""
+"""Parts of layers: the gates of GTrXL and the identity they start near, gated feed-forward maps, simple RMS norm."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import torch
 from torch.nn import functional as F
 
 from backbones.layers.gates import GRUGate
+from backbones.layers.tokens import make_norm
+from backbones.layers.transformer import FeedForward
 from tests.backbones.language_models import small, tokens
 
 
@@ -55,3 +57,23 @@ def test_a_large_bias_starts_at_the_identity() -> None:
     backbone, ids = small("gpt2", "CS", residual="gtrxl", gate_bias=60.0), tokens(2, 11)
     x = backbone.decoder_embedding(ids, torch.arange(11)[None])
     torch.testing.assert_close(backbone.decoder_layers[0](x), x)
+
+
+def test_glu_is_a_gate_of_its_own_map() -> None:
+    """W_3 (swish(W_1 x) * W_2 x), biases everywhere."""
+    module, x = FeedForward(6, 5, activation="swish", kind="glu"), torch.randn(2, 3, 6)
+    for parameter in module.parameters():
+        torch.nn.init.normal_(parameter)
+    assert module.gate is not None
+    w1, w2, w3 = (m.weight for m in (module.gate, module.expand, module.reduce))
+    b1, b2, b3 = (m.bias for m in (module.gate, module.expand, module.reduce))
+    gate = x @ w1.T + b1
+    expected = (gate * gate.sigmoid() * (x @ w2.T + b2)) @ w3.T + b3
+    torch.testing.assert_close(module(x), expected)
+
+
+def test_simple_rms_norm_has_no_weights_and_leaves_zero_alone() -> None:
+    norm, x = make_norm("simplerms", 8), torch.randn(3, 8)
+    assert not list(norm.parameters())
+    torch.testing.assert_close(norm(x), x / (x.square().mean(dim=-1, keepdim=True).sqrt() + 1e-8))
+    assert not norm(torch.zeros(2, 8)).any()

@@ -10,7 +10,7 @@ import torch
 
 from cab.cli.main import main
 from tasks.glue import tables
-from tests.tasks.glue.test_tables import table
+from tests.tasks.glue.test_glue import table
 
 SMOKE = ["preset=smoke", "device=cpu", "pattern=NS", "attention=vanilla"]
 
