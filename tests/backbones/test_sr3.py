@@ -52,14 +52,6 @@ def test_pixels_attend_as_tokens() -> None:
     torch.testing.assert_close(block(x, level), expected, atol=1e-5, rtol=1e-4)
 
 
-def test_images_do_not_see_each_other() -> None:
-    backbone = sr3().eval()
-    image, level = torch.randn(3, 6, 8, 8), torch.rand(3)
-    together = backbone(image, level)
-    for i in range(3):
-        torch.testing.assert_close(together[i], backbone(image[i : i + 1], level[i : i + 1])[0], atol=1e-5, rtol=1e-4)
-
-
 @pytest.mark.parametrize(
     ("image", "level", "message"),
     [

@@ -21,8 +21,6 @@ from tasks.glue.tables import LAYOUTS, Examples, find_files, read_table
 from tasks.glue.task import GLUE, Batch, f1, scores_of
 from tests.tasks.in_order import in_order
 
-SMOKE = ["preset=smoke", "device=cpu", "pattern=NS", "attention=vanilla"]
-
 
 def ready(dataset: str = "synthetic", folder: Path | None = None, **options: Any) -> GLUE:
     task = GLUE(**{"dataset": dataset, "vocab_size": 300, "max_length": 40, "evaluation_batch_size": 7, **options})

@@ -130,9 +130,6 @@ def test_scores_are_percent_of_the_whole_part(tmp_path: Path) -> None:
     assert "[M" in text or "[SM" in text
 
 
-SMALL = replace(PATHFINDER, side=16, seed_distance=3, segments=5, distractors=1)
-
-
 def test_a_dash_is_drawn_as_by_the_original() -> None:
     """Of length 2 and thickness 0.5 to the right and downwards, by snakes.draw_line_n_mask of ab9c130."""
     picture, mask = dash(2, 0.5, 1, 0.0), dash(2, 0.5, 1, 0.0, around=1)

@@ -23,11 +23,6 @@ def made(hours: int) -> tuple[np.ndarray, np.ndarray]:
     return series.values.reshape(-1, series.episode, 7), series.calendar.reshape(-1, series.episode, 4)
 
 
-@pytest.fixture(scope="module")
-def episodes() -> tuple[np.ndarray, np.ndarray]:
-    return made(HOURS)
-
-
 def nearest(angles: np.ndarray, among: np.ndarray) -> np.ndarray:
     """Number of the row of ``among`` that each row of ``angles`` is."""
     distances = np.linalg.norm(angles[:, None] - among[None], axis=-1)

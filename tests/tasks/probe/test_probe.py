@@ -76,15 +76,6 @@ def test_an_answer_depends_on_what_the_pattern_shows(dataset: str, pattern: str)
     assert changed.nonzero().flatten().tolist() == ([middle + 1] if pattern == "CC" else [])
 
 
-def test_without_attention_nothing_of_the_context_is_known() -> None:
-    task = small("recall")
-    batch = task.training_set.__getitems__([0, 1])
-    other = batch._replace(context=batch.context.flip(0))
-    for pattern in Pattern:
-        net = network(task, str(pattern), "none").eval()
-        assert torch.equal(query_logits(net, batch), query_logits(net, other))
-
-
 @pytest.mark.parametrize("dataset", TASKS.get("probe").datasets)
 def test_scores_are_shares_of_answers_and_of_examples(dataset: str) -> None:
     task = small(dataset)
