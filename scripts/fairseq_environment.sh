@@ -15,7 +15,7 @@ if [ ! -e "$packages/complete" ]; then
     "$python" -m venv --clear "$packages"
     install() { "$packages/bin/pip" install -qq --disable-pip-version-check -c constraints-fairseq.txt "$@"; }
     install torch setuptools wheel
-    install cython numpy cffi hydra-core omegaconf regex sacrebleu tqdm bitarray scikit-learn packaging ninja hatchling editables
+    install cython numpy cffi hydra-core omegaconf regex sacrebleu tqdm bitarray scikit-learn packaging pydantic ninja hatchling editables
     install --no-build-isolation --no-deps fairseq-fixed # it asks for versions that no longer install
     touch "$packages/complete"
 fi

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 SAMPLES = ("lm/train", "lstf/ETTh1.csv", "pcc/sample.json", "sr/ffhq_16_128", "sum/train.tgt", "tts/wavs", "wikitext")
 """Files and folders of the samples. The whole data sets, which ``CAB_DATA`` may name as well, lack some of them."""
+WANT_OF_SAMPLES = "samples of the real data sets"
 CONFORMANCE = "tests/attentions/test_conformance.py"
 os.environ.setdefault("CAB_CONFORMANCE_SEED", datetime.datetime.now(datetime.UTC).date().isoformat())  # for all workers
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of every `cab` that a test starts: sums do not depend on their split
@@ -42,7 +43,7 @@ def samples() -> Path:
     """The folder of samples of the real data sets, if ``CAB_DATA`` names one."""
     folder = Path(os.environ.get("CAB_DATA") or os.devnull).absolute()
     if not all((folder / name).exists() for name in SAMPLES):
-        pytest.skip(f"samples of the real data sets; CAB_DATA=FOLDER make test, with {', '.join(SAMPLES)} in FOLDER")
+        pytest.skip(f"{WANT_OF_SAMPLES}; CAB_DATA=FOLDER make test, with {', '.join(SAMPLES)} in FOLDER")
     return folder
 
 
@@ -74,8 +75,22 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chro
 # --- what was left out -----------------------------------------------------------------------------------------------
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--complete", action="store_true", help="fail where a test was left out; samples need CAB_DATA")
+
+
 def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background jobs ignore it
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    terminal = session.config.pluginmanager.get_plugin("terminalreporter")
+    reasons = [report.longrepr[2] for report in terminal.stats.get("skipped", [])] if terminal else []
+    expected = ["got empty parameter set", *([] if os.environ.get("CAB_DATA") else [WANT_OF_SAMPLES])]
+    reasons = [reason for reason in reasons if not any(words in reason for words in expected)]
+    if reasons and session.config.option.complete and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
