@@ -159,7 +159,7 @@ def _inputs(call: Call, subject: Subject, module: Module, seed: int) -> Inputs:
     inputs = subject.draw(module, *call.lengths, batch=call.batch, scale=call.scale, seed=seed + call.number)
     generator = torch.Generator().manual_seed(seed + call.number)
     pairs = zip(call.padding, (inputs.query, inputs.key), strict=True)
-    query, source = (None if x is None else _mask(layout, *x.shape[:2], generator) for layout, x in pairs)
+    query, source = (None if x is None else _mask(layout, x.shape[0], x.shape[1], generator) for layout, x in pairs)
     return replace(inputs, query_padding=query, key_padding=source)
 
 
