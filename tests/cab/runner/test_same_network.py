@@ -64,12 +64,12 @@ def test_the_network_of_another_pattern_is_not_trained_again(trained: tuple[Path
 def test_another_network_or_recipe_is(
     trained: tuple[Path, Record], overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cab.runner.run._trained", lambda run: None)  # noqa: ARG005
+    monkeypatch.setattr("cab.runner.run._run_and_write", lambda run: None)  # noqa: ARG005
     assert run_cell(config(trained[0], *overrides)).kind == "completed"
 
 
 def test_other_data_or_other_code_is(trained: tuple[Path, Record], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cab.runner.run._trained", lambda run: None)  # noqa: ARG005
+    monkeypatch.setattr("cab.runner.run._run_and_write", lambda run: None)  # noqa: ARG005
     folder, _ = trained
     with monkeypatch.context() as other:
         other.setattr("tasks.lstf.task.LSTF.fingerprint", lambda self: {"rows": 1})  # noqa: ARG005
