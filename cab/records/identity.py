@@ -83,7 +83,7 @@ class Changes(dict[str, str]):
 
     @property
     def obstacles(self) -> str:
-        """Reasons why a run cannot be resumed: another program or other data; empty if there are none."""
+        """Reasons why a run cannot be resumed: another program or other data; empty if it can."""
         return "; ".join(text for name, text in self.items() if name != "micro_batch_size")
 
 

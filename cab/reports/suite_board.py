@@ -60,7 +60,7 @@ class SuiteBoard:
 
 
 def suite_board(results: pd.DataFrame) -> SuiteBoard | None:
-    """Return the board of the suite's results in a table of :func:`cab.load_results`; None if there are none."""
+    """Return the board of the suite's results in a table of :func:`cab.load_results`; None without results."""
     runs = results[results["record"].notna()].drop_duplicates("file")
     cells = collect(runs["record"])
     if not any(cell.runs for cell in cells):

@@ -42,7 +42,7 @@ class Books:
     counts_line_ends: bool = False
 
     def readable(self, part: str) -> Iterator[str]:
-        """Yield the books with :data:`MIN_WORDS` words or more; raise UserError if there is none."""
+        """Yield the books with :data:`MIN_WORDS` words or more; raise UserError without such a book."""
         kept = skipped = 0
         for text in self.read(part):
             if len(text[:2000].split()) < MIN_WORDS:

@@ -1,7 +1,7 @@
 """The conformance suite on every registered attention, in every pattern it claims; none is left out.
 
 A pair that `results/verified.csv` says passed, of this code, these checks and this torch, is trusted, but for those
-that the slow tests draw anew each day (:mod:`tests.attentions.trust`). Time is not measured here, where other work
+that the slow tests draw again each day (:mod:`tests.attentions.trust`). Time is not measured here, where other work
 shares the processor: `cab verify` does that.
 """
 
