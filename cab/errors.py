@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 
 EXAMPLE_COMMAND = "cab run task=lstf dataset=synthetic backbone=informer attention=abc pattern=NC preset=smoke"
 """Command that produces a first result within seconds and without data; suggested if there are no results."""
+MOST_LISTED = 12
+"""Number of names up to which an error about an unknown name lists all of them."""
 
 
 class UserError(ValueError):
@@ -53,7 +55,7 @@ def exits_as_errors() -> Iterator[None]:
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
-    """Return the error for an unknown name, with the closest known name and all known names.
+    """Return the error for an unknown name, with the closest known name, and with all known names if they are few.
 
     >>> print(unknown_name("attention", "abd", ["abc", "vanilla"]))
     unknown attention 'abd': did you mean 'abc'? Known: abc, vanilla
@@ -61,7 +63,11 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
     names = sorted(known)
     near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
     hint = f"did you mean '{near[0]}'? " if near else ""
-    return UserError(f"unknown {kind} '{name}': {hint}Known: {', '.join(names) or 'none'}")
+    listed = f"Known: {', '.join(names) or 'none'}"
+    if len(names) > MOST_LISTED:
+        nearest = difflib.get_close_matches(name.lower(), names, n=5, cutoff=0)
+        listed = f"Nearest of {len(names)}: {', '.join(nearest)}"
+    return UserError(f"unknown {kind} '{name}': {hint}{listed}")
 
 
 def first_line(error: Exception) -> str:

@@ -19,10 +19,9 @@ examples:
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cab.cli.results_arguments import add_results_arguments, print_notes, selected_results
+from cab.cli.arguments import add_results_arguments, print_notes, results_path, selected_results
 from cab.files.text_table import number, print_csv, text_table
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_results_arguments(parser)
-    parser.add_argument("--probes", type=Path, metavar="CSV", help="probes.csv written by `cab leaderboard`")
+    parser.add_argument("--probes", type=results_path, metavar="CSV", help="probes.csv written by `cab leaderboard`")
     parser.add_argument("--csv", action="store_true", help="CSV: kind,pattern,a,b,pearson,shared,p_value,low,high,note")
 
 

@@ -17,9 +17,9 @@ examples:
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cab.cli.arguments import results_path
 from cab.files.text_table import number, print_rows, text_table
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("costs", type=Path, metavar="COSTS", help="CSV file of time and memory by length")
+    parser.add_argument("costs", type=results_path, metavar="COSTS", help="CSV file of time and memory by length")
     parser.add_argument("--protocol", default="default", metavar="P", help="default or paper")
     parser.add_argument(
         "--baseline",

@@ -15,6 +15,7 @@ from cab.files.disk import check_writable
 from cab.files.text_table import ABSENT, print_rows
 
 COLUMNS = ("data", "state", "size", "tasks", "download", "path", "license", "license_notes", "source", "title")
+IN_TABLE = ("data", "state", "size", "tasks", "download", "license")
 PARAGRAPH = """\
 {data}: {title}
   state: {state}; size: {size}; tasks: {tasks}; path: {path}
@@ -22,7 +23,7 @@ PARAGRAPH = """\
   license: {license} ({license_notes})
 """
 LIST_END = (
-    "To download one, or get instructions for a manual download: cab data download NAME. "
+    "Source, terms and folder of one: cab data list NAME. To download it: cab data download NAME.\n"
     "Every task also has generated data: dataset=synthetic"
 )
 
@@ -32,7 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     root = argparse.ArgumentParser(add_help=False)
     root.add_argument("--data-root", dest="root", metavar="DATA", help="folder of all data sets (default: $CAB_DATA)")
     listed = verbs.add_parser("list", parents=[root], help="list the data sets with their state and source")
-    listed.add_argument("--csv", action="store_true", help="print comma-separated values instead of paragraphs")
+    listed.add_argument(
+        "names", nargs="*", metavar="NAME", help="data sets to describe in full (default: a table of all)"
+    )
+    listed.add_argument("--csv", action="store_true", help="print every column as CSV")
     get = verbs.add_parser(
         "download",
         parents=[root],
@@ -64,10 +68,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the subcommand and return its exit status."""
     root = chosen_root(args.root)
-    if args.verb == "list":
-        _list(root, as_csv=args.csv)
-        return 0
     data = [data_set(name) for name in args.names]
+    if args.verb == "list":
+        _list(data, root, as_csv=args.csv)
+        return 0
     if root is None:
         raise UserError("the folder of the data sets is not set: use --data-root DATA or set CAB_DATA")
     if args.verb == "verify":
@@ -98,12 +102,15 @@ def _download(data: DataSet, root: Path, source: str | None, overrides: list[str
     return is_ready
 
 
-def _list(root: Path | None, *, as_csv: bool) -> None:
-    rows = [_row(data, root) for data in data_sets().values()]
-    if as_csv:
-        print_rows([COLUMNS, *rows], as_csv=True)
-    else:
-        print("\n".join([*(PARAGRAPH.format(**dict(zip(COLUMNS, row, strict=True))) for row in rows), LIST_END]))
+def _list(chosen: list[DataSet], root: Path | None, *, as_csv: bool) -> None:
+    rows = [dict(zip(COLUMNS, _row(data, root), strict=True)) for data in chosen or data_sets().values()]
+    if chosen and not as_csv:
+        print("\n".join(PARAGRAPH.format(**row) for row in rows), end="")
+        return
+    columns = COLUMNS if as_csv else IN_TABLE
+    print_rows([columns, *([row[name] for name in columns] for row in rows)], as_csv=as_csv, align="llrl", width=100)
+    if not as_csv:
+        print(f"\n{LIST_END}")
 
 
 def _row(data: DataSet, root: Path | None) -> list[str]:

@@ -2,16 +2,10 @@
 
 vanilla (fused) and eager (the paper's baseline) are always included. In pattern NS, attentions use the options of the
 paper's Appendix G (window 16, 16 landmarks, ...), in other patterns their defaults. An attention that fails
-`cab verify` is not timed. A module that runs out of memory (oom), exceeds --time-limit (timeout), raises an exception
-(failed) or does not support a length (unsupported) has this status in the table, and the others are still measured.
-
-Phases: forward (evaluation mode, no gradients), forward+backward (training mode, dropout 0), decode (seconds per token
-after a prefix of the given length, and the size of the state), decode-graph (the same with one CUDA graph per token).
-Protocols: default (every module runs once per round, in random order; median over rounds), paper (as released with
-CAB), lra (Table 2 of Long Range Arena). docs/howto/measure-cost.md describes them.
+`cab verify` is not timed. docs/howto/measure-cost.md describes phases, protocols and tables.
 
 examples:
-  cab efficiency local:window_size=128 s4d --pattern NS CS --phase forward+backward --lengths 4096 8192
+  cab efficiency abc local:window_size=128 --pattern NS,CS --phase forward+backward --lengths 4096 8192
   cab efficiency performer linear --protocol lra --batch-size 2
   cab efficiency --third-party --out costs.csv --plot figures
   cab crossover costs.csv
@@ -26,14 +20,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cab.cli.arguments import add_pattern
 from cab.cli.terminal import print_note
 from cab.errors import UserError
 from cab.files.disk import check_writable
+from cab.patterns import Pattern
 
 if TYPE_CHECKING:
     from cab.efficiency.benchmark import Plan
     from cab.efficiency.subjects import AttentionSubject
-    from cab.patterns import Pattern
 
 PHASES = ("forward", "forward+backward", "decode", "decode-graph")
 PACKED = ("uniform", "log-normal", "one-long")
@@ -41,43 +36,44 @@ REPEATS = {"cpu": 5, "cuda": 20}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "cab efficiency [NAME ...] [--pattern P[,P]] [--phase PHASE ...] [--lengths N ...] [options]"
     parser.add_argument(
         "attentions",
         nargs="*",
-        metavar="NAME | FILE.py:Class | hf:TYPE",
-        help="attentions with optional options, for example local:window_size=128, or modules of other packages as in "
-        "`cab verify` (default: all attentions); "
-        "place them before options that accept several values",
+        metavar="NAME",
+        help="registered name, with options as in local:window_size=128, or another name that `cab verify` accepts "
+        "(default: all attentions)",
     )
-    parser.add_argument("--pattern", nargs="+", default=["NS"], metavar="P", help="NS CS NC CC (default: NS)")
-    parser.add_argument("--phase", nargs="+", choices=PHASES, help="default: forward (protocol lra: forward+backward)")
+    add_pattern(parser, "NS, CS, NC or CC (default: NS)", nargs="+", default=(Pattern.NS,))
     parser.add_argument(
-        "--lengths", nargs="+", type=int, metavar="N", help="default: 256 to 8192 (protocol lra: 1K to 4K)"
+        "--phase", nargs="+", choices=PHASES, metavar="PHASE", help=f"{', '.join(PHASES)} (default: forward)"
     )
-    parser.add_argument("--packed", choices=PACKED, help="packed sequences with this distribution of lengths up to N")
-    parser.add_argument("--batch-size", type=int, help="default: 4 (protocol lra: 32)")
-    parser.add_argument("--embed-dim", type=int, help="default: 512 (protocol lra: 64)")
-    parser.add_argument("--num-heads", type=int, help="default: 8 (protocol lra: 2)")
+    parser.add_argument("--lengths", nargs="+", type=int, metavar="N", help="default: 256 to 8192, in powers of 2")
+    parser.add_argument("--packed", choices=PACKED, help="measure packed sequences with these lengths up to N")
+    for name, default in (("--batch-size", 4), ("--embed-dim", 512), ("--num-heads", 8)):
+        parser.add_argument(name, type=int, metavar="N", help=f"default: {default}")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda if available")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
-    parser.add_argument(
-        "--repeats", type=int, help="number of rounds (default: 5 on a CPU, 20 on CUDA; protocol paper: 100 calls)"
-    )
+    parser.add_argument("--repeats", type=int, metavar="N", help="number of rounds (default: 5 on a CPU, 20 on CUDA)")
     parser.add_argument(
         "--time-limit",
         type=float,
         default=600.0,
         metavar="SECONDS",
-        help="maximum time of all calls of a module at one length (default: 600)",
+        help="time for all calls of a module at one length (default: 600)",
     )
-    parser.add_argument("--protocol", choices=("default", "paper", "lra"), default="default")
+    parser.add_argument(
+        "--protocol",
+        choices=("default", "paper", "lra"),
+        default="default",
+        help="paper and lra: the published way of measuring, with its own sizes, lengths and phase",
+    )
     parser.add_argument(
         "--third-party",
         nargs="?",
         const="",
         metavar="FOLDER",
-        help="include installed third-party implementations, built by the programs in FOLDER (default: "
-        "benchmarks/third_party of the repository)",
+        help="include third-party implementations (default folder: benchmarks/third_party of the repository)",
     )
     parser.add_argument("--no-verify", action="store_true", help="skip the checks of `cab verify`")
     parser.add_argument("--shared-gpu", action="store_true", help="permit a GPU used by other processes")
@@ -137,7 +133,6 @@ def _plan(args: argparse.Namespace) -> Plan:
     from cab.efficiency.setting import Setting, appendix_g
     from cab.efficiency.subjects import select_attentions
     from cab.efficiency.third_party import CHECKOUT, ThirdPartySubject, find_implementations
-    from cab.patterns import Pattern
 
     is_lra = args.protocol == "lra"
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -146,7 +141,7 @@ def _plan(args: argparse.Namespace) -> Plan:
     chosen = {name: value for name, value in vars(args).items() if value is not None}
     sizes = {name: (defaults | chosen)[name] for name in ("batch_size", "embed_dim", "num_heads", "repeats")}
     setting = Setting(**sizes, device=device, dtype=args.dtype, packed=args.packed or "", time_limit=args.time_limit)
-    patterns = list(dict.fromkeys(Pattern.parse(text) for text in args.pattern))
+    patterns = list(args.pattern)
     attentions = select_attentions(args.attentions, patterns)
     others: list[ThirdPartySubject] = []
     notes: list[str] = []

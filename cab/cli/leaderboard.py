@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from cab.cli.results_arguments import add_sources, valid_results
+from cab.cli.arguments import add_sources, valid_results
 from cab.cli.terminal import print_note
 from cab.files.disk import check_writable
 from cab.records.record import REFERENCE_DIRS

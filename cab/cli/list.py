@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import logging
+import shutil
+from collections import Counter
 from collections.abc import Iterable
 
 from cab.errors import UserError
@@ -22,12 +24,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("attentions", "backbones", "tasks", "cells"),
         help="for attentions, state is the size of the decode state per layer, with 8 heads of width 64 in float32",
     )
-    parser.add_argument("--csv", action="store_true", help="print comma-separated values instead of a table")
+    parser.add_argument(
+        "--csv",
+        action="store_true",
+        help="print CSV, with the origin of each entry, or with one row per cell and attention",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    rows = {"attentions": _attentions, "backbones": _backbones, "tasks": _tasks, "cells": _cells}[args.kind]()
-    print_rows(rows, as_csv=args.csv)
+    tables = {"attentions": _attentions, "backbones": _backbones, "tasks": _tasks, "cells": _cells}
+    rows = tables[args.kind]()
+    if not args.csv:
+        rows = _counted(rows) if args.kind == "cells" else [row[:-1] for row in rows]  # without the origin
+    print_rows(rows, as_csv=args.csv, width=shutil.get_terminal_size((100, 24)).columns)
     return 0
 
 
@@ -65,6 +74,12 @@ def _cells() -> Rows:
     from cab.runner.cell import runnable_cells
 
     return [["task", "dataset", "backbone", "pattern", "attention"], *map(list, runnable_cells())]
+
+
+def _counted(rows: Rows) -> Rows:
+    """Return the rows of cells with the number of their attentions instead of one row per attention."""
+    header, *cells = (tuple(row[:-1]) for row in rows)
+    return [[*header, "attentions"], *([*cell, str(count)] for cell, count in Counter(cells).items())]
 
 
 def _names(patterns: Iterable[Pattern]) -> str:

@@ -19,33 +19,41 @@ from cab.cli.terminal import log_to_terminal, print_note
 from cab.errors import EXAMPLE_COMMAND, ExitError, Preempted, UserError, first_line, unknown_name
 from cab.files.disk import is_full_disk
 
-COMMANDS = {
-    "run": "train and evaluate one configuration, or a sweep with -m",
-    "reproduce": "rerun the configuration of a result and compare the scores",
-    "status": "show the status of every run in a results folder",
-    "list": "list registered attentions, backbones, tasks and runnable cells",
-    "show": "print the card of an attention: source, defaults against published, verification, cost, scores",
-    "data": "list, download and verify the published data sets",
-    "params": "compare parameter counts of the paper preset with the published ones",
-    "verify": "check an attention: causality, decoding, padding, numerics, growth of time and memory",
-    "efficiency": "measure time and memory against sequence length",
-    "crossover": "compute the length from which an attention is cheaper than softmax attention",
-    "analyze": "analyze networks: gradients of scores, dilution of attention weights, rounding of decoding states",
-    "score": "compute the compositional index from results",
-    "correlation": "correlate patterns, tasks and benchmarks",
-    "suite": "validate and summarize the synthetic suite",
-    "leaderboard": "write a page of tables and figures from results",
-    "paper": "recompute the published tables and compare them with this implementation",
-    "completion": "print a completion script for bash or zsh",
+GROUPS = {
+    "evaluate": {
+        "verify": "check an attention: causality, decoding, padding, numerics, growth of time and memory",
+        "efficiency": "measure time and memory against sequence length",
+        "run": "train and evaluate one configuration, the suite, or a sweep with -m",
+        "suite": "print the scores of the synthetic suite, and check that its cells measure attention",
+    },
+    "look": {
+        "leaderboard": "write a page of tables and figures from results",
+        "score": "print the scores of results, per pattern and task",
+        "show": "print the card of an attention: source, options, verification, cost, scores",
+        "list": "list registered attentions, backbones, tasks and runnable cells",
+        "crossover": "compute the length from which an attention is cheaper than softmax attention",
+    },
+    "manage": {
+        "status": "show the status of every run in a results folder",
+        "reproduce": "rerun the configuration of a result and compare the scores",
+        "data": "list, download and verify the published data sets",
+        "completion": "print a completion script for bash or zsh",
+    },
+    "paper": {
+        "paper": "recompute the published tables and compare them with this implementation",
+        "params": "compare parameter counts of the paper preset with the published ones",
+        "correlation": "correlate patterns, tasks and benchmarks",
+        "analyze": "analyze networks: gradients of scores, dilution of weights, rounding of decoding states",
+    },
 }
-
+COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
 
 EXAMPLES = {
-    "first result, in seconds": EXAMPLE_COMMAND,
-    "quality": "cab run suite=core attention=abc cluster=local",
-    "correctness": "cab verify abc",
-    "cost": "cab efficiency abc performer --pattern NS --lengths 256 512 1024",
-    "compare with reference results": "cab leaderboard --with-reference",
+    "Is it correct?": "cab verify abc",
+    "What does it cost?": "cab efficiency abc --pattern NS,CS",
+    "How good is it?": "cab run suite=core attention=abc cluster=local",
+    "All results": "cab leaderboard --with-reference",
+    "A first run": EXAMPLE_COMMAND,
 }
 """Command for each frequent goal; all are in the README."""
 
@@ -139,11 +147,12 @@ def _dispatch(argv: list[str]) -> int:
 
 
 def _help() -> str:
-    width, label = (max(map(len, names)) for names in (COMMANDS, EXAMPLES))
-    commands = [f"  {name:<{width}}  {text}" for name, text in COMMANDS.items()]
-    examples = [f"  {text + ':':<{label + 1}}  {command}" for text, command in EXAMPLES.items()]
     usage = "usage: cab COMMAND [...]   (cab COMMAND --help for details; --debug shows tracebacks)"
-    return "\n".join([usage, "", "The benchmark for attention mechanisms.", "", *commands, "", *examples])
+    lines = [usage, "", "Benchmark attention mechanisms: correctness, cost and quality."]
+    for title, entries in {**GROUPS, "examples": EXAMPLES}.items():
+        width = max(map(len, entries))
+        lines += ["", f"{title}:", *(f"  {name:<{width}}  {text}" for name, text in entries.items())]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from cab.cli.terminal import print_note
+from cab.errors import unknown_name
 from cab.files.text_table import print_rows
 from cab.paper.published import rows
 
@@ -12,6 +13,7 @@ HEADER = ("pattern", "backbone", "attention", "params")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--backbone", metavar="NAME", help="count only networks of this backbone, for example informer")
     parser.add_argument("--csv", action="store_true", help=f"CSV: {','.join(HEADER)}")
 
 
@@ -20,6 +22,10 @@ def run(args: argparse.Namespace) -> int:
 
     lines = [*rows("parameters.csv"), *rows("parameters_transnormer.csv")]
     published = {(x["pattern"], x["backbone"], x["attention"]): float(x["params_millions"]) for x in lines}
+    if args.backbone:
+        published = {cell: count for cell, count in published.items() if cell[1].startswith(args.backbone)}
+    if not published:
+        raise unknown_name("backbone", args.backbone, {row["backbone"] for row in lines})
     counts = count_parameters(published)
     if args.csv:
         print_rows([HEADER, *([*cell, count] for cell, count in counts.items())], as_csv=True)

@@ -25,7 +25,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from cab.cli.results_arguments import add_results_arguments, print_notes, selected_results
+from cab.cli.arguments import add_results_arguments, print_notes, selected_results
 from cab.files.text_table import number, print_csv, text_table
 from cab.scoring.statistics import ONE_SEED_MARK, Verdict
 

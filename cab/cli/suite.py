@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cab.cli.arguments import results_path
 from cab.errors import UserError
 from cab.files.text_table import print_rows
 from cab.records.record import REFERENCE_DIRS
@@ -65,14 +66,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         command.add_argument(
             "results",
             nargs="*",
-            type=Path,
+            type=results_path,
             default=REFERENCE_DIRS,
             help="folders of results (default: bundled reference results)",
         )
     anchors = commands.add_parser(
         "anchors", description="write configs/suite/anchors.csv from the results of vanilla and none"
     )
-    anchors.add_argument("results", nargs="+", type=Path, help="folders of results")
+    anchors.add_argument("results", nargs="+", type=results_path, help="folders of results")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -9,13 +9,14 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cab.cli.arguments import add_pattern
 from cab.cli.terminal import print_note
 from cab.errors import UserError
 from cab.files.disk import check_writable
 from cab.files.text_table import print_rows, text_table
-from cab.patterns import Pattern
 
 if TYPE_CHECKING:
+    from cab.patterns import Pattern
     from cab.verification.check import Check
     from cab.verification.subject import Subject
     from cab.verification.suite import CheckResult
@@ -35,13 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="registered names, FILE.py:Class, FILE.py:function, package.module:name or hf:TYPE, such as hf:mamba2 "
         "(default: all registered attentions)",
     )
-    parser.add_argument(
-        "--pattern",
-        action="append",
-        default=[],
-        metavar="P",
-        help="NS, CS, NC or CC; repeat the option or separate by commas (default: all supported patterns)",
-    )
+    add_pattern(parser, "NS, CS, NC or CC (default: all supported patterns)")
     parser.add_argument(
         "--checks", action="append", default=[], metavar="CHECK", help="checks or groups of checks (see --list-checks)"
     )
@@ -85,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     if args.record is not None:
         _check_record(args)
         checks = [check for check in checks if not check.is_timed]
-    subjects = list(_subjects(args, [Pattern.parse(word) for word in _words(args.pattern)]))
+    subjects = list(_subjects(args, args.pattern))
     if not any(True for subject in subjects for _ in applicable(checks, subject)):
         raise UserError("none of these checks applies to these attentions and patterns; see --list-checks")
     if args.record is not None and not args.all:

@@ -178,7 +178,7 @@ def check_overrides(arguments: Iterable[str], *, sweep: bool = False) -> list[st
         chosen["attention"] = [ATTENTIONS.get(name).name if is_file(name) else name for name in chosen["attention"]]
     choices: dict[str, Iterable[str]] = {
         "dataset": sorted({name for task in tasks for name in task.datasets}),
-        "backbone": BACKBONES.names(),
+        "backbone": BACKBONES.names() if "backbone" in chosen else backbones,
         "attention": ATTENTIONS.names(),
         "pattern": list(map(str, Pattern)),
         "preset": PRESETS,

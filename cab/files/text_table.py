@@ -50,12 +50,12 @@ def text_table(
     return "\n".join(texts)
 
 
-def print_rows(rows: Sequence[Sequence[object]], *, as_csv: bool, align: str = "l") -> None:
+def print_rows(rows: Sequence[Sequence[object]], *, as_csv: bool, align: str = "l", width: int | None = None) -> None:
     """Print rows, the first of which is the header, as a table or as CSV."""
     if as_csv:
         csv.writer(sys.stdout, lineterminator="\n").writerows(map(sanitize_csv_cell, row) for row in rows)
     else:
-        sys.stdout.write(text_table(rows[0], rows[1:], align=align) + "\n")
+        sys.stdout.write(text_table(rows[0], rows[1:], align=align, width=width) + "\n")
 
 
 def print_csv(table: pd.DataFrame) -> None:

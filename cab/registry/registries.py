@@ -181,7 +181,7 @@ class Registry(Generic[E]):
             self._entries[entry.name] = dataclasses.replace(entry, location=other.location)
 
     def get(self, name: str) -> E:
-        """Return the entry called ``name``; UserError with all names if there is none."""
+        """Return the entry called ``name``; UserError with the nearest names if there is none."""
         self._read()
         if name in self._entries:
             return self._entries[name]

@@ -95,10 +95,12 @@ def card(name: str) -> Card:
         UserError: if no attention has this name.
     """
     head, entry = summary(name), ATTENTIONS.get(name)
+    registered = ATTENTIONS.entry_of(entry.cls)
     documentation = inspect.getdoc(entry.cls) or ""
     state, texts = decode_state_size(entry), argument_texts(documentation)
     facts = [
         ("Class", f"{entry.cls.__qualname__} ({entry.origin})"),
+        *([("Registered name", registered.name)] if registered and registered.name != name else []),
         ("Source", head.paper),
         ("Patterns", head.patterns),
         ("Complexity", head.complexity),
@@ -158,7 +160,7 @@ def _costs(name: str) -> CardTable:
     for row in _table(COSTS):
         relative = row["relative_to_softmax"]
         if setting.items() <= row.items() and row["attention"].partition(":")[0] == name and relative:
-            hardware = f"{row['hardware']}, {row['threads']} threads, {row['dtype']}"
+            hardware = f"{row['hardware']}, {row['threads']} threads, width {row['embed_dim']}, {row['dtype']}"
             rows.append((row["attention"], row["pattern"], f"{float(relative):.2f}", row["run"], hardware))
     header = ("Attention", "Pattern", "Time relative to softmax", "Run", "Hardware")
     text = f"no measurement of forward and backward passes at {COST_LENGTH:,} tokens"

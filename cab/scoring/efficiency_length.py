@@ -134,8 +134,8 @@ def _compare(ours: Points, theirs: Points, complexity: str, key: tuple[str, ...]
         raise unknown_name("complexity", complexity, _GROWTHS)
     models = (_GROWTHS[complexity], _GROWTHS["n^2"])
     for (lengths, _), terms in zip((ours, theirs), models, strict=True):
-        if len(set(lengths)) < len(terms):
-            return _unknown(f"insufficient lengths: {len(set(lengths))} for {len(terms)} coefficients")
+        if len(set(lengths)) <= len(terms):  # no residual to judge the fit by
+            return _unknown(f"undetermined: {len(set(lengths))} measured lengths; measure at least {len(terms) + 1}")
     fit, baseline = (Fit(*points, terms) for points, terms in zip((ours, theirs), models, strict=True))
     length = float(_last_crossing(fit, baseline, fit.coefficients, baseline.coefficients)[0])
     low = high = math.nan
@@ -143,6 +143,8 @@ def _compare(ours: Points, theirs: Points, complexity: str, key: tuple[str, ...]
         random = np.random.default_rng(zlib.crc32(repr(key).encode()))
         lengths = _last_crossing(fit, baseline, fit.redrawn(random), baseline.redrawn(random))
         low, high = np.quantile(lengths, [0.025, 0.975], method="inverted_cdf")
+    if (low, high) == (ALWAYS, NEVER):
+        return math.nan, fit.r2, ALWAYS, NEVER, "undetermined: measure more lengths or repeats"
     return length, fit.r2, float(low), float(high), _outside(length, ours[0])
 
 

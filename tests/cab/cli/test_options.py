@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from cab.cli.arguments import results_path
 from cab.cli.main import main
+from cab.patterns import Pattern
 
 CELL = ["task=lstf", "dataset=synthetic", "backbone=informer", "attention=abc", "pattern=NC"]
 CELL += ["preset=smoke", "device=cpu"]
@@ -46,6 +50,7 @@ def tree(folder: Path) -> dict[str, bytes]:
     ("override", "words"),
     [
         ("force=maybe", "force must be true or false, got 'maybe'; as force=false"),
+        ("attention=abd", "unknown attention 'abd': did you mean 'abc'? Nearest of "),
         ("attention.num_landmarks=2.5", "must be an integer from 1, got 2.5; as attention.num_landmarks=16"),
         ("attention.num_landmarks='8'", "attention.num_landmarks must be an integer from 1, got '8'"),
         ("backbone.dropout=1.5", "backbone.dropout must be a number from 0 to below 1, got 1.5"),
@@ -132,6 +137,42 @@ def test_a_folder_without_leave_to_write(refused: Refused, tmp_path: Path, monke
     leave: Callable[..., bool] = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path).resolve() != tmp_path and leave(path, mode))
     refused("run", *CELL, "results_dir=new", words="results_dir: . is not writable; name another folder")
+
+
+@pytest.mark.parametrize("syntax", ["--pattern NS,CS", "--pattern NS --pattern CS,NS", "--pattern noncausal_self,CS"])
+@pytest.mark.parametrize("command", ["verify", "efficiency", "score"])
+def test_patterns_have_one_syntax(command: str, syntax: str) -> None:
+    parser = argparse.ArgumentParser()
+    importlib.import_module(f"cab.cli.{command}").add_arguments(parser)
+    assert parser.parse_args(syntax.split()).pattern == [Pattern.NS, Pattern.CS]
+
+
+def test_an_unknown_pattern_names_all(refused: Refused) -> None:
+    refused("score", "--pattern", "NS,SN", words="unknown pattern 'SN': choose one of NS, CS, NC, CC")
+
+
+def test_a_task_names_its_backbones(refused: Refused) -> None:
+    words = "name a backbone: backbone=NAME, one of fastspeech2, transformer_tts\n"
+    refused("run", "task=tts", "dataset=synthetic", "attention=abc", "pattern=NS", words=words)
+
+
+@pytest.mark.parametrize("what", ["list tasks", "list cells", "list backbones", "list attentions", "data list"])
+def test_lists_fit_the_terminal(what: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    assert main(what.split()) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert 10 < len(lines) < 120
+    assert max(map(len, lines)) <= 100
+
+
+def test_paths_of_examples_work_in_every_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["crossover", "results/paper/efficiency_cost.csv", "--protocol", "paper", "--csv"]) == 0
+    assert "abc,NS,forward,time,1877" in capsys.readouterr().out
+    (tmp_path / "results/paper").mkdir(parents=True)
+    assert results_path("results/paper") == Path("results/paper")
 
 
 def test_control_characters_reach_no_terminal(refused: Refused) -> None:

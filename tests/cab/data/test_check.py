@@ -84,10 +84,11 @@ def test_the_list_names_source_licence_place_and_state(
     assert rows["pg19"]["tasks"] == "lm mlm"
     assert rows["celebahq"]["download"] == "manual download"
     monkeypatch.delenv("CAB_DATA", raising=False)
-    assert main(["data", "list"]) == 0
+    assert main(["data", "list", "etth1"]) == 0
     said = capsys.readouterr().out
     assert "path: DATA/lstf" in said
-    assert "license: CC BY-ND 4.0 (may be passed on whole" in said
+    assert "license: CC BY-ND 4.0 (may be redistributed unmodified" in said
+    assert "etth2" not in said
 
 
 SMALL = DataSet(

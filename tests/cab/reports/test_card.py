@@ -12,6 +12,7 @@ from cab.cli.main import main
 from cab.records import verified
 from cab.registry.registries import ATTENTIONS
 from cab.reports.card import DEFAULTS, Card, card
+from tests.documents import EXAMPLE
 
 card_of = functools.cache(card)
 """Cards of the code as it is, each built once."""
@@ -74,3 +75,10 @@ def test_text_fits_the_terminal_and_markdown_has_every_section(
     for section in card("gated_deltanet").sections:
         assert f"\n{section.title}\n" in text
         assert f"\n## {section.title}\n" in page
+
+
+def test_a_class_in_a_file_shows_its_registered_name(tmp_path: Path) -> None:
+    (tmp_path / "gated_mean.py").write_text(EXAMPLE)
+    facts = dict(card(f"{tmp_path}/gated_mean.py:GatedMean").facts)
+    assert facts["Registered name"] == "gated_mean"
+    assert "Registered name" not in dict(card("abc").facts)

@@ -161,7 +161,17 @@ def test_too_few_lengths() -> None:
     for protocol in ("default", "paper"):
         row = time_of(efficiency_length(table[table["length"] < 600], protocol=protocol))
         assert math.isnan(row["length"])
-        assert "insufficient lengths" in row["note"]
+        assert row["note"].startswith("undetermined: 2 measured" if protocol == "default" else "insufficient lengths")
+    assert math.isnan(time_of(efficiency_length(table[table["length"] < 1200]))["length"])
+
+
+def test_an_interval_from_always_to_never_has_no_length() -> None:
+    table = crossing()
+    noise = np.random.default_rng(0).lognormal(sigma=2.0, size=len(table))
+    row = time_of(efficiency_length(table.assign(seconds=table["seconds"] * noise)))
+    assert (row["low"], row["high"]) == (0.0, math.inf)
+    assert math.isnan(row["length"])
+    assert row["note"].startswith("undetermined")
 
 
 def test_a_complexity_that_does_not_exist() -> None:

@@ -1,20 +1,45 @@
-"""Arguments shared by the commands that read results."""
+"""Arguments that several commands share: patterns, and sources of results."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cab.cli.terminal import print_note
 from cab.errors import EXAMPLE_COMMAND, UserError
+from cab.patterns import Pattern
 from cab.records.results import DEFAULT_DIR, read_results
 
 if TYPE_CHECKING:
     import pandas as pd
 
 MOST_NOTES = 20
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class _Patterns(argparse.Action):
+    """Patterns separated by commas; those of a repeated option are added."""
+
+    def __call__(self, _parser: Any, namespace: argparse.Namespace, values: Any, _option: Any = None) -> None:
+        words = ",".join([values] if isinstance(values, str) else values).split(",")
+        earlier = () if namespace.pattern is self.default else namespace.pattern
+        namespace.pattern = list(dict.fromkeys([*earlier, *map(Pattern.parse, words)]))
+
+
+def add_pattern(
+    parser: argparse.ArgumentParser, help_text: str, *, nargs: str | None = None, default: Sequence[Pattern] = ()
+) -> None:
+    """Add ``--pattern NS,CS``, which can be repeated; with ``nargs="+"``, spaces separate patterns as well."""
+    metavar = "P[,P]" if nargs is None else ("P[,P]", "P")
+    parser.add_argument("--pattern", action=_Patterns, nargs=nargs, default=default, metavar=metavar, help=help_text)
+
+
+def results_path(text: str) -> Path:
+    """Return the path; a missing ``results/...`` is that of the package, so that examples work in every folder."""
+    path, bundled = Path(text), ROOT / text
+    return bundled if text.startswith("results/") and not path.exists() and bundled.exists() else path
 
 
 def add_sources(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +47,7 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "results",
         nargs="*",
-        type=Path,
+        type=results_path,
         metavar="RESULTS",
         default=[DEFAULT_DIR],
         help=f"folders of records, single records, or CSV files with the columns of results/paper/results.csv "
@@ -41,7 +66,7 @@ def add_results_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of :func:`add_sources`, and filters."""
     add_sources(parser)
     parser.add_argument("--preset", help="use only results of this preset")
-    parser.add_argument("--pattern", nargs="+", metavar="P", help="use only these patterns (NS, CS, NC, CC)")
+    add_pattern(parser, "use only these patterns (NS, CS, NC, CC)", nargs="+")
     parser.add_argument("--task", nargs="+", metavar="T", help="use only these tasks")
     parser.add_argument("--dataset", nargs="+", metavar="D", help="use only these data sets")
     parser.add_argument(
