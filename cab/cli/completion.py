@@ -11,7 +11,7 @@ from cab.patterns import Pattern
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.registry.tables import CONFIGS
 
-RUN_FLAGS = ("-m", "--dry-run", "--explain", "--retry", "--cfg")
+RUN_FLAGS = ("-m", "--dry-run", "--explain", "--no-cost", "--retry", "--cfg")
 KEYS_OF = {"": "run", "trainer.": "trainer/default", "cluster.": "cluster/slurm"}
 """Prefix and file of the options of `cab run`."""
 

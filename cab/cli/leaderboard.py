@@ -23,7 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="page",
         help="page (default): index.html and CSV files in the --out folder; markdown: tables on stdout",
     )
-    parser.add_argument("--costs", type=Path, metavar="CSV", help="output of `cab efficiency`; adds cost curves")
+    parser.add_argument(
+        "--costs",
+        type=Path,
+        metavar="CSV",
+        help="output of `cab efficiency`; adds cost curves, and your attentions' costs",
+    )
     parser.add_argument(
         "--with-reference",
         action="store_true",
@@ -38,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     from cab.reports.leaderboard import score_boards
     from cab.reports.suite_board import suite_board
     from cab.reports.tables import write_csv
-    from cab.scoring.costs import load_costs
+    from cab.scoring.costs import load_costs, read_costs
     from cab.scoring.selection import rows_in_index
 
     is_page = args.format == "page"
@@ -51,8 +56,8 @@ def run(args: argparse.Namespace) -> int:
         results = with_reference_results(results)
     unscored = results.drop(rows_in_index(results).index)
     boards = [] if len(unscored) == len(results) else score_boards(results, normalization=args.normalization)
-    suite = suite_board(results)
     costs = load_costs(args.costs) if args.costs else None
+    suite = suite_board(results, read_costs(args.costs) if args.costs else {})
     if not is_page:
         from cab.reports.markdown import markdown
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ import yaml
 
 from cab.cli.terminal import log_to_terminal
 from cab.errors import UserError, unknown_name
+from cab.files.disk import replacing
 from cab.files.text_table import text_table
 from cab.records.record import CELL, Record, Status
 from cab.records.verified import LEGEND, mark_unverified, verdict, verified_codes
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("cab")
 
-FLAGS = ("-m", "--multirun", "--dry-run", "--retry", "--cfg", "--explain", "--debug", "--help")
+FLAGS = ("-m", "--multirun", "--dry-run", "--retry", "--cfg", "--explain", "--no-cost", "--debug", "--help")
 RESULTS_DIR = "results_dir="
 ALWAYS_NAMED = ("attention", "seed")
 """Columns that a table of runs always has, even if all values are equal."""
@@ -78,6 +79,8 @@ def run(arguments: list[str]) -> int:
         if suite is not None:
             from cab.cli.suite_tables import print_verdict
 
+            if not flags.no_cost and "cluster=slurm" not in overrides:  # not on the login node of a cluster
+                _measure_costs(records)
             for name in dict.fromkeys(str(record.cell["attention"]) for record in records):
                 print_verdict(name, records)
     return report.exit_status
@@ -91,6 +94,7 @@ def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--retry")
     parser.add_argument("--cfg", choices=("job",))
     parser.add_argument("--explain", action="store_true")
+    parser.add_argument("--no-cost", action="store_true")
     try:
         flags, overrides = parser.parse_known_args(arguments)
     except argparse.ArgumentError as error:
@@ -123,6 +127,30 @@ def _retry(overrides: Sequence[str], statuses: Sequence[str]) -> int:
     report.log_end()
     print_statuses(results_dir, as_csv=False)
     return report.exit_status
+
+
+def _measure_costs(records: Iterable[Record]) -> None:
+    """Measure the attentions without a committed cost, once per code and pattern, and store this in results_dir."""
+    from cab.efficiency.benchmark import measure_for_board
+    from cab.efficiency.cost import write_costs
+    from cab.efficiency.subjects import AttentionSubject
+    from cab.patterns import Pattern
+    from cab.scoring.costs import LENGTH, cost_name, cost_path, has_committed_cost
+
+    for record in records:
+        name, pattern = cost_name(record), Pattern.parse(str(record.cell["pattern"]))
+        path = cost_path(Path(record.config["results_dir"]), record)
+        if record.status is not Status.FINISHED or has_committed_cost(name) or path.exists():
+            continue
+        log.info("measuring the cost of %s in %s at %d tokens; --no-cost skips this", name, pattern, LENGTH)
+        options = {key: value for key, value in record.config["attention"].items() if key != "name"}
+        costs = measure_for_board(AttentionSubject(name, record.config["attention"]["name"], options), pattern)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+            for cost in write_costs(costs, file):
+                if cost.attention == name and cost.status != "ok":
+                    reason = f"{cost.status} {cost.detail}".rstrip()
+                    log.warning("%s %s has no cost of phase %s: %s", name, pattern, cost.phase, reason)
 
 
 def _print_plan(sweeps: Sequence[Sequence[str]], *, is_sweep: bool) -> Report:

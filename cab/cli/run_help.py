@@ -25,6 +25,7 @@ comma-separated values; a group that is not named means ALL of its values (of th
 
 suite=core runs the core cells of the synthetic suite with seeds 1 to 3, and suite=mini all its cells. Both compare the
 attention with the bundled reference results. With tune=true, the learning rate of each cell is chosen on another seed.
+An attention without a bundled cost is then measured: time, memory and decode state at 8,192 tokens.
 
   task       {tasks}
   dataset    {datasets}
@@ -40,6 +41,7 @@ attention with the bundled reference results. With tune=true, the learning rate 
   --dry-run                     print the runs, their expected time and commands, without running them
   --explain                     print every setting, its default and its source (command line, file or module),
                                 without running anything
+  --no-cost                     with suite=, do not measure the cost
   --cfg job                     print the composed configuration as YAML, without running anything
 
 Use attention=FILE.py:Class for your own subclass of cab.Attention. An attention that has not passed `cab verify` in

@@ -20,6 +20,7 @@ from cab.efficiency.third_party import ThirdPartySubject
 from cab.efficiency.workload import PHASES, is_defined
 from cab.errors import UserError, exits_as_errors, first_line, unknown_name
 from cab.patterns import Pattern
+from cab.scoring.costs import LENGTH, SHORT, SIZES
 
 Report = Callable[[str], None]
 """Receives progress messages."""
@@ -146,6 +147,25 @@ def _measure(plan: Plan, subjects: Sequence[Subject], pattern: Pattern, phase: s
         if clocks.get("throttled"):
             report(f"  GPU throttled ({clocks['throttled']}): {clocks['clock']} of {clocks['clock_most']} MHz")
         yield from (dataclasses.replace(cost, **under_roof(cost, rates), **clocks) for cost in costs)
+
+
+def measure_for_board(subject: AttentionSubject, pattern: Pattern, *, report: Report = lambda _: None) -> list[Cost]:
+    """Measure an attention as in ``results/efficiency/costs.csv``: on the CPU, one thread, one sequence per batch.
+
+    These are a forward pass at 8,192 tokens compared with vanilla and, in a causal pattern, decoding after 256 and
+    8,192 tokens.
+    """
+    vanilla = AttentionSubject.parse(BASELINES[0])
+    settings = {phase: Setting(batch_size=1, repeats=3, time_limit=60, **sizes) for phase, sizes in SIZES.items()}
+    plans = [Plan([vanilla, subject], [], [pattern], ["forward"], [LENGTH], settings["forward"])]
+    if pattern.is_causal:
+        plans.append(Plan([subject], [], [pattern], ["decode"], [SHORT, LENGTH], settings["decode"]))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return [cost for plan in plans for cost in measure(plan, report=report)]
+    finally:
+        torch.set_num_threads(threads)
 
 
 def report_noise(costs: Sequence[Cost], report: Report) -> None:

@@ -14,7 +14,17 @@ import pandas as pd
 from cab.files.disk import sanitize_text
 from cab.records.record import REFERENCE_DIRS, Record, Status
 from cab.registry.registries import ATTENTIONS
-from cab.scoring.costs import LENGTH, RUNS as COST_RUNS, MeasuredCost, cost_hardware, measured_costs
+from cab.scoring.costs import (
+    LENGTH,
+    RUNS as COST_RUNS,
+    Costs,
+    MeasuredCost,
+    cost_hardware,
+    cost_name,
+    cost_of,
+    has_committed_cost,
+    measured_costs,
+)
 from cab.scoring.normalization import SOFTMAX_VARIANTS
 from cab.scoring.statistics import Verdict
 from cab.suite.cells import ANCHORS, NO_ATTENTION, SOFTMAX, CellResults, collect
@@ -42,11 +52,13 @@ class SuiteBoard:
             results besides the bundled reference results; ``PATTERN.K``, its interval ``low`` and ``high``, ``cells``
             with results of ``core_cells``, ``seeds`` and ``not_worse_than_best``; worst_cell and its K and seeds;
             solved of all ``runs`` in core cells, usable_rates; verified; costs.
+        costs: by attention and pattern.
     """
 
     gains: SuiteGains
     results: list[CellResults]
     table: pd.DataFrame
+    costs: Costs
 
     @property
     def patterns(self) -> list[str]:
@@ -59,8 +71,11 @@ class SuiteBoard:
         return self.table.drop(columns="worst_cell_seeds")
 
 
-def suite_board(results: pd.DataFrame) -> SuiteBoard | None:
-    """Return the board of the suite's results in a table of :func:`cab.load_results`; None without results."""
+def suite_board(results: pd.DataFrame, costs: Costs | None = None) -> SuiteBoard | None:
+    """Return the board of the suite's results in a table of :func:`cab.load_results`; None without results.
+
+    ``costs`` are those of attentions without a committed cost; they replace the costs stored with the results.
+    """
     runs = results[results["record"].notna()].drop_duplicates("file")
     cells = collect(runs["record"])
     if not any(cell.runs for cell in cells):
@@ -74,11 +89,26 @@ def suite_board(results: pd.DataFrame) -> SuiteBoard | None:
     own = set() if all(is_own) else set(runs["attention"][is_own]) - set(ANCHORS)
     params = _relative_params(cells, runs["record"])
     patterns = [pattern for pattern, names in gains.patterns.items() if names]
+    known = {**_stored_costs(runs), **(costs or {}), **measured_costs()}
     rows = [
-        {"attention": name, "own": name in own, **_quality(rows, patterns), **_costs(name, params.get(name, math.nan))}
+        {
+            **{"attention": name, "own": name in own},
+            **_quality(rows, patterns),
+            **_costs(known, name, params.get(name, math.nan)),
+        }
         for name, rows in sorted(of_attention.items(), key=_order)
     ]
-    return SuiteBoard(gains, cells, pd.DataFrame(rows))
+    return SuiteBoard(gains, cells, pd.DataFrame(rows), known)
+
+
+def _stored_costs(runs: pd.DataFrame) -> Costs:
+    """Return the costs of attentions that `cab run suite=core` stored with their results."""
+    measured = {}
+    for name, file, record in runs[["attention", "file", "record"]].itertuples(index=False, name=None):
+        key = str(name).removesuffix(TUNED), record.cell["pattern"]
+        if key not in measured and not has_committed_cost(cost_name(record)):
+            measured[key] = cost_of(record, Path(file).parent)
+    return measured
 
 
 def _order(item: tuple[str, Mapping[str, GainRow]]) -> tuple[bool, float, int, str]:
@@ -115,31 +145,33 @@ def _quality(rows: Mapping[str, GainRow], patterns: Sequence[str]) -> dict[str, 
     }
 
 
-def measured_cost(attention: str, pattern: str) -> MeasuredCost:
-    """Return the committed cost of an attention in a pattern; a tuned learning rate does not change it."""
-    return measured_costs().get((attention.removesuffix(TUNED), pattern), MeasuredCost())
+def _cost(costs: Costs, attention: str, pattern: str) -> MeasuredCost:
+    """Return the cost of an attention in a pattern; a tuned learning rate does not change it."""
+    return costs.get((attention.removesuffix(TUNED), pattern), MeasuredCost())
 
 
-def _complexity(attention: str) -> str:
-    """Return the declared complexity; an empty string for an attention that is not registered."""
+def _complexity(costs: Costs, attention: str) -> str:
+    """Return the declared complexity; an empty string for a class in a file that is not measured."""
     name = attention.removesuffix(TUNED)
-    return ATTENTIONS.get(name).complexity if name in ATTENTIONS.names() else ""
+    if name in ATTENTIONS.names():
+        return ATTENTIONS.get(name).complexity
+    return next((cost.complexity for (measured, _), cost in costs.items() if measured == name), "")
 
 
-def _costs(name: str, params: float) -> dict[str, Any]:
+def _costs(costs: Costs, name: str, params: float) -> dict[str, Any]:
     """Return the columns of cost and complexity of an attention."""
     relative = {
-        f"{pattern}.{resource}_{LENGTH}_vs_softmax": getattr(measured_cost(name, pattern), resource)
+        f"{pattern}.{resource}_{LENGTH}_vs_softmax": getattr(_cost(costs, name, pattern), resource)
         for resource in ("time", "memory")
         for pattern in COST_PATTERNS
     }
-    decoding = measured_cost(name, "CS")
+    decoding = _cost(costs, name, "CS")
     return relative | {
         "decode_ms_per_token": decoding.decode_ms,
         "state_bytes": decoding.state_bytes,
         "constant_state": decoding.has_constant_state if decoding.state_bytes else None,
         "parameters_vs_softmax": params,
-        "complexity": _complexity(name),
+        "complexity": _complexity(costs, name),
     }
 
 
@@ -173,8 +205,8 @@ def main_finding(board: SuiteBoard) -> str:
         single += len({gain.attention.removesuffix(TUNED) for gain in complete} - judged)
         matching = {name for name in judged if verdicts[name] & {Verdict.EQUIVALENT, Verdict.BETTER}}
         undecided += sum(Verdict.UNDECIDED in verdicts[name] for name in judged - matching)
-        cheap = {name for name in judged if _complexity(name) in ("n", "n log n")}
-        times = [name + _time_text(name, pattern) for name in sorted(matching & cheap)]
+        cheap = {name for name in judged if _complexity(board.costs, name) in ("n", "n log n")}
+        times = [name + _time_text(board, name, pattern) for name in sorted(matching & cheap)]
         for kind, names, details in (("subquadratic", cheap, times), ("other", judged - cheap, [])):
             if names:
                 count = f"{len(matching & names)} of {len(names)} in {pattern}"
@@ -208,8 +240,8 @@ def _against_softmax(gains: SuiteGains, pattern: str) -> dict[str, set[Verdict]]
     return verdicts
 
 
-def _time_text(attention: str, pattern: str) -> str:
-    time = measured_cost(attention, pattern).time
+def _time_text(board: SuiteBoard, attention: str, pattern: str) -> str:
+    time = _cost(board.costs, attention, pattern).time
     return f", {time:.2f} times softmax's time at {LENGTH:,} tokens" if time else ""
 
 
@@ -237,7 +269,7 @@ def frontier_points(board: SuiteBoard, pattern: str, attribute: str) -> dict[str
     """Return cost and K of each attention that has both; ``attribute`` is one of :data:`FRONTIER_COSTS`."""
     points = {}
     for name, gain in board.gains.patterns[pattern].items():
-        cost = getattr(measured_cost(name, pattern), attribute)
+        cost = getattr(_cost(board.costs, name, pattern), attribute)
         if gain.estimate and cost and name != NO_ATTENTION:
             points[sanitize_text(name)] = (cost / FRONTIER_COSTS[attribute][1], gain.estimate.value)
     return points

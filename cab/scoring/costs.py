@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import csv
 import functools
+import math
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cab.errors import UserError
 from cab.records.results import PAPER_DIR
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from cab.records.record import Record
 
 COLUMNS = ["attention", "pattern", "phase", "length", "seconds", "bytes", "complexity"]
 _OURS = set(COLUMNS[:6])
@@ -85,11 +90,16 @@ def _numbers(column: pd.Series, path: Path) -> pd.Series:
 
 
 MEASURED = PAPER_DIR.parent / "efficiency" / "costs.csv"
+FOLDER = "costs"
+"""Folder in ``results_dir`` with the costs that `cab run suite=core` measures."""
 LENGTH = 8192
 """Length of the measurements, in tokens."""
 SHORT = 256
+SIZES = {"forward": {"embed_dim": 256, "num_heads": 4}, "decode": {"embed_dim": 512, "num_heads": 8}}
+"""Width and heads of the layer in each phase, with one sequence per batch."""
 RUNS = {"NS": "roof_ns", "CS": "roof_cs"}
 """Run of the forward passes of each pattern, which measures every attention on one machine."""
+DECODING_RUN = "decode_cs"
 
 
 @dataclass(frozen=True)
@@ -102,6 +112,7 @@ class MeasuredCost:
         decode_ms: time of decoding one token, in milliseconds.
         state_bytes: size of the decode state.
         has_constant_state: whether the state has the same size after :data:`SHORT` tokens; False if unknown.
+        complexity: declared growth with the length.
     """
 
     time: float | None = None
@@ -109,32 +120,85 @@ class MeasuredCost:
     decode_ms: float | None = None
     state_bytes: int | None = None
     has_constant_state: bool = False
+    complexity: str = ""
+
+
+Costs = Mapping[tuple[str, str], MeasuredCost]
+"""Costs by attention and pattern."""
 
 
 @functools.cache
-def measured_costs() -> dict[tuple[str, str], MeasuredCost]:
-    """Return the costs by (attention, pattern)."""
-    forward: dict[tuple[str, str], dict[str, str]] = {}
-    decode: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
-    for row in _measured_rows():
-        key = row["attention"], row["pattern"]
-        if (row["status"], row["kind"]) != ("ok", "attention"):
-            continue
-        if row["phase"] == "decode":
-            decode.setdefault(key, {})[row["length"]] = row
-        elif (row["run"], row["phase"], row["length"]) == (RUNS.get(row["pattern"]), "forward", str(LENGTH)):
-            forward[key] = row
-    costs: dict[tuple[str, str], dict[str, Any]] = {key: {} for key in {**forward, **decode}}
-    for key, row in forward.items():
-        softmax = forward.get(("vanilla", key[1]))
-        costs[key]["time"] = float(row["relative_to_softmax"])
-        costs[key]["memory"] = float(row["bytes"]) / float(softmax["bytes"]) if softmax else None
-    for key, rows in decode.items():
-        if long := rows.get(str(LENGTH)):
-            costs[key]["decode_ms"] = 1e3 * float(long["seconds"])
-            costs[key]["state_bytes"] = int(float(long["bytes"]))
-            costs[key]["has_constant_state"] = rows.get(str(SHORT), {}).get("bytes") == long["bytes"]
-    return {key: MeasuredCost(**fields) for key, fields in costs.items()}
+def measured_costs() -> Costs:
+    """Return the committed costs, which were measured on one machine."""
+    runs = (*RUNS.values(), DECODING_RUN)
+    return costs_in(row for row in _rows(MEASURED) if row["run"] in runs)
+
+
+def costs_in(rows: Iterable[Mapping[str, str]]) -> Costs:
+    """Return the costs among rows of ``cab efficiency`` that have the length and the sizes of the committed ones."""
+    chosen: dict[tuple[str, str], dict[tuple[str, int], Mapping[str, str]]] = {}
+    for row in rows:
+        phase, length = row.get("phase", ""), _number(row.get("length"))
+        sizes = {name: str(size) for name, size in SIZES.get(phase, {}).items() if name != "num_heads"}
+        setting = {"status": "ok", "kind": "attention", "protocol": "default", "batch_size": "1", **sizes}
+        if sizes and length in (SHORT, LENGTH) and setting.items() <= row.items() and not row.get("packed"):
+            chosen.setdefault((row["attention"], row["pattern"]), {})[phase, int(length)] = row
+    costs = {}
+    for (attention, pattern), of_phases in chosen.items():
+        nothing: Mapping[str, str] = {}
+        forward = of_phases.get(("forward", LENGTH), nothing)
+        softmax = chosen.get(("vanilla", pattern), {}).get(("forward", LENGTH), nothing)
+        decode, early = (of_phases.get(("decode", length), nothing) for length in (LENGTH, SHORT))
+        memory, of_softmax = _number(forward.get("bytes")), _number(softmax.get("bytes"))
+        seconds, state = _number(decode.get("seconds")), _number(decode.get("bytes"))
+        costs[attention, pattern] = MeasuredCost(
+            time=_number(forward.get("relative_to_softmax")),
+            memory=memory / of_softmax if memory is not None and of_softmax else None,
+            decode_ms=None if seconds is None else 1e3 * seconds,
+            state_bytes=None if state is None else int(state),
+            has_constant_state=bool(decode) and early.get("bytes") == decode["bytes"],
+            complexity=(forward or decode or early).get("complexity", ""),
+        )
+    return costs
+
+
+def _number(text: str | None) -> float | None:
+    """Return the number in a cell of a CSV file; None if there is none."""
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def has_committed_cost(attention: str) -> bool:
+    """Return whether an attention is among those of :func:`measured_costs`, in any pattern."""
+    return any(name == attention for name, _ in measured_costs())
+
+
+def cost_name(record: Record) -> str:
+    """Return the name of the attention of a record in tables of costs, which no learning rate changes."""
+    return str(record.cell["attention"]).removesuffix("(tuned)")
+
+
+def cost_path(results_dir: Path, record: Record) -> Path:
+    """Return the file with the costs of the attention of a record: of this code, in its pattern."""
+    name = f"{cost_name(record)[:80]}-{record.cell['pattern']}-{record.attention_code}"
+    return results_dir / FOLDER / (re.sub(r"[^A-Za-z0-9_.-]+", "-", name) + ".csv")
+
+
+def cost_of(record: Record, results_dir: Path) -> MeasuredCost:
+    """Return the committed cost of the attention of a record, or that measured in ``results_dir``."""
+    key = cost_name(record), str(record.cell["pattern"])
+    if has_committed_cost(key[0]):
+        return measured_costs().get(key, MeasuredCost())
+    path = cost_path(results_dir, record)
+    return read_costs(path).get(key, MeasuredCost()) if path.is_file() else MeasuredCost()
+
+
+def read_costs(path: Path) -> Costs:
+    """Return the costs in an output file of ``cab efficiency``, see :func:`costs_in`."""
+    return costs_in(_rows(path))
 
 
 @functools.cache
@@ -142,13 +206,12 @@ def cost_hardware() -> tuple[str, ...]:
     """Return processor, threads and version of PyTorch of the forward passes of :data:`RUNS`."""
     machines = {
         f"{row['hardware']}, {row['threads']} thread{'s' * (row['threads'] != '1')}, PyTorch {row['torch']}"
-        for row in _measured_rows()
+        for row in _rows(MEASURED)
         if row["run"] in RUNS.values()
     }
     return tuple(sorted(machines))
 
 
-@functools.cache
-def _measured_rows() -> list[dict[str, str]]:
-    with MEASURED.open(newline="", encoding="utf-8") as file:
+def _rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
         return list(csv.DictReader(file))

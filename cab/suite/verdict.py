@@ -11,7 +11,7 @@ from pathlib import Path
 from cab.patterns import pattern_rank
 from cab.records.record import REFERENCE_DIRS, Record
 from cab.records.verified import mark_unverified, verdict, verified_codes
-from cab.scoring.costs import LENGTH, MeasuredCost, measured_costs
+from cab.scoring.costs import LENGTH, cost_of
 from cab.scoring.statistics import MARGIN, ONE_SEED_LEGEND, ONE_SEED_MARK, Estimate, Verdict, rank_range
 from cab.suite.cells import ANCHORS, SOFTMAX, CellResults, SuiteCell, collect, records_of
 from cab.suite.check import invalid_cells
@@ -242,17 +242,20 @@ def _ceiling(cells: Sequence[CellGain], gains: SuiteGains) -> list[str]:
 
 
 def _cost(record: Record, runs: Sequence[Record]) -> str:
-    name, pattern = str(record.cell["attention"]), str(record.cell["pattern"])
     seconds = [run.cost.cpu_seconds for run in runs if run.cost.cpu_seconds is not None]
     parts = [f"{statistics.fmean(seconds):.0f} CPU seconds per training run"] if seconds else []
-    cost = measured_costs().get((name, pattern), MeasuredCost())
+    cost = cost_of(record, Path(str(record.config.get("results_dir"))))
     if cost.time is None:
-        parts.append(f"not measured against softmax (`cab efficiency {_target(record)} --pattern {pattern}`)")
+        parts.append(
+            f"not measured against softmax (`cab efficiency {_target(record)} --pattern {record.cell['pattern']}`)"
+        )
     else:
         memory = f" and {cost.memory:.2f} times its memory" if cost.memory is not None else ""
         parts.append(f"{cost.time:.2f} times the time of softmax attention{memory} at {LENGTH:,} tokens")
     if cost.state_bytes is not None:
         parts.append(f"decoding takes {cost.decode_ms:.2f} ms per token, with a state of {cost.state_bytes:,} bytes")
+    if cost.complexity:
+        parts.append(f"declared complexity {cost.complexity}")
     return f"cost: {'; '.join(parts)}"
 
 

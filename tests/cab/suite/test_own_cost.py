@@ -1,0 +1,156 @@
+"""The cost of an attention without a committed one: measured by `cab run suite=core`, shown on the board."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+from cab.cli.main import main
+from cab.cli.run import _measure_costs
+from cab.efficiency import machine
+from cab.efficiency.benchmark import measure_for_board
+from cab.efficiency.subjects import AttentionSubject
+from cab.patterns import Pattern
+from cab.records.record import Record
+from cab.records.results import load_results
+from cab.reports.suite_board import suite_board
+from cab.runner.report import Outcome, Report
+from cab.scoring import costs
+from cab.scoring.costs import MeasuredCost, cost_of, cost_path, costs_in, measured_costs, read_costs
+from cab.suite.verdict import _cost
+from tests.cab.suite.suite_records import CELLS, made_suite as made_suite, seeds, suite_record
+
+CLASS = """
+from cab import Attention, register_attention
+
+@register_attention("{name}", patterns="NC", complexity="n", paper="")
+class Mean(Attention):
+    def attend(self, query, key, value, padding):
+        {code}
+        return value.mean(2, keepdim=True) + 0 * query
+"""
+ROW = {"status": "ok", "kind": "attention", "protocol": "default", "batch_size": "1", "complexity": "n log n"}
+ROW |= {"pattern": "CS", "attention": "Mine"}
+FORWARD = ROW | {"phase": "forward", "embed_dim": "256", "length": "8192", "bytes": "10", "relative_to_softmax": "0.25"}
+DECODE = ROW | {"phase": "decode", "embed_dim": "512", "length": "8192", "seconds": "0.002", "bytes": "96"}
+RECORD = suite_record("probe", "abc", 80)
+VANILLA = FORWARD | {"attention": "vanilla", "bytes": "40", "relative_to_softmax": "1"}
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The measurements take 64 tokens instead of 8,192; the committed ones stay."""
+    measured_costs()
+    for module in ("cab.scoring.costs", "cab.efficiency.benchmark"):
+        monkeypatch.setattr(f"{module}.LENGTH", 64)
+        monkeypatch.setattr(f"{module}.SHORT", 16)
+    monkeypatch.setitem(machine.PRODUCT_SIZE, "cpu", 16)
+    monkeypatch.setitem(machine.COPIED_BYTES, "cpu", 2**12)
+
+
+@pytest.fixture
+def mean_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Record:
+    """A run of the class, whose forward pass starts with the line of code of the parameter."""
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(CLASS.format(code=getattr(request, "param", "pass"), name=f"mean_{tmp_path.name}"))
+    record = suite_record("probe", "Mean", 80, pattern="NC", attention_code="c0de", command="")
+    config = {**record.config, "results_dir": "runs", "attention": {"name": "own.py:Mean"}}
+    return dataclasses.replace(record, config=config)
+
+
+@pytest.mark.usefixtures("short")
+def test_the_cost_of_a_class_in_a_file(mean_record: Record) -> None:
+    assert "not measured against softmax" in _cost(mean_record, [mean_record])
+    _measure_costs([mean_record])
+    [path] = Path("runs/costs").iterdir()
+    cost = read_costs(path)["Mean", "NC"]
+    assert cost.time
+    assert cost.memory
+    assert f"{cost.time:.2f} times the time of softmax attention" in _cost(mean_record, [mean_record])
+    assert _cost(mean_record, [mean_record]).endswith("declared complexity n")
+    assert cost_of(dataclasses.replace(mean_record, attention_code="edited"), Path("runs")) == MeasuredCost()
+    written = path.stat().st_mtime_ns
+    committed = dataclasses.replace(mean_record, cell={**mean_record.cell, "attention": "abc"})
+    _measure_costs([mean_record, committed])
+    assert [each.stat().st_mtime_ns for each in path.parent.iterdir()] == [written], "each code is measured once"
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("mean_record", ["assert key.shape[0] > 1, 'too long'"], indirect=True)
+def test_a_failure_is_one_line(mean_record: Record, caplog: pytest.LogCaptureFixture) -> None:
+    _measure_costs([mean_record])
+    assert caplog.messages[-1] == "Mean NC has no cost of phase forward: failed AssertionError: too long"
+
+
+@pytest.mark.parametrize(("arguments", "measures"), [((), True), (("--no-cost",), False), (("cluster=slurm",), False)])
+def test_a_run_of_the_suite_ends_with_the_cost(
+    arguments: tuple[str, ...], measures: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    measured: list[list[Record]] = []
+    monkeypatch.setattr(
+        "cab.runner.launch.run_sweeps", lambda *_, **__: Report(outcomes=[Outcome("", "cached", RECORD)])
+    )
+    monkeypatch.setattr("cab.cli.run._measure_costs", measured.append)
+    monkeypatch.setattr("cab.cli.suite_tables.print_verdict", lambda *_: None)
+    assert main(["run", "suite=core", "attention=abc", "task=probe", f"results_dir={tmp_path}", *arguments]) == 0
+    assert measured == ([[RECORD]] if measures else [])
+
+
+@pytest.mark.parametrize("source", ["stored", "--costs"])
+def test_the_row_of_a_class_has_its_cost(made_suite: Path, tmp_path: Path, source: str) -> None:
+    own = [run for task in CELLS for run in seeds(task, "Mine", 80)]
+    paths = [record.write(tmp_path / "own") for record in own]
+    rows, path = [FORWARD, DECODE, VANILLA], tmp_path / "costs.csv"
+    if source == "stored":
+        path = cost_path(paths[0].parent, own[0])
+        path.parent.mkdir()
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)))
+        writer.writeheader()
+        writer.writerows(rows)
+    results = load_results([made_suite, tmp_path / "own"])
+    board = suite_board(results, read_costs(path) if source == "--costs" else {})
+    assert board is not None
+    row = board.table.set_index("attention").loc["Mine"]
+    assert (row["CS.time_8192_vs_softmax"], row["CS.memory_8192_vs_softmax"]) == (0.25, 0.25)
+    assert (row["decode_ms_per_token"], row["state_bytes"], row["complexity"]) == (2.0, 96, "n log n")
+
+
+def test_rows_at_the_sizes_of_the_board() -> None:
+    others = [
+        FORWARD | change
+        for change in ({"embed_dim": "512"}, {"length": "4096"}, {"status": "oom"}, {"packed": "uniform"})
+    ]
+    for row in others:
+        row["relative_to_softmax"] = "9"
+    early = DECODE | {"length": "256"}
+    found = costs_in([FORWARD, DECODE, VANILLA, early, *others])
+    expected = MeasuredCost(0.25, 0.25, 2.0, 96, True, "n log n")
+    assert found["Mine", "CS"] == expected
+    assert not costs_in([DECODE, early | {"bytes": "90"}])["Mine", "CS"].has_constant_state
+    assert costs_in(others) == {}
+    assert costs_in([FORWARD | {"relative_to_softmax": "", "bytes": "?"}])["Mine", "CS"].time is None
+
+
+@pytest.mark.usefixtures("short")
+def test_the_measurement_is_that_of_the_committed_costs() -> None:
+    threads = torch.get_num_threads()
+    measured = measure_for_board(AttentionSubject.parse("linear"), Pattern.CS)
+    found = {
+        (row.attention, row.phase, row.length): (row.embed_dim, row.num_heads)
+        for row in measured
+        if row.kind == "attention"
+    }
+    decode = {("linear", "decode", length): (512, 8) for length in (16, 64)}
+    assert found == {(name, "forward", 64): (256, 4) for name in ("vanilla", "linear")} | decode
+    assert {(row.threads, row.device, row.batch_size) for row in measured} == {(1, "cpu", 1)}
+    assert torch.get_num_threads() == threads
+    sizes = [row for row in costs._rows(costs.MEASURED) if row["run"] in (*costs.RUNS.values(), costs.DECODING_RUN)]
+    assert {(row["phase"], row["embed_dim"], row["num_heads"], row["repeats"]) for row in sizes} == {
+        ("forward", "256", "4", "3"),
+        ("decode", "512", "8", "3"),
+    }
