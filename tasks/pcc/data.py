@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from pydantic import BaseModel, TypeAdapter
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -92,10 +92,10 @@ def read_pcn(data_root: Path | None, list_file: str, part: str, *, views: int) -
         views: partial views per shape.
 
     Raises:
-        ValueError: the list or one of its shapes is missing or invalid.
+        UserError: the list or one of its shapes is missing or invalid.
     """
     folder = find_data("pcn", data_root, list_file).parents[list_file.count("/")]
-    names = [(entry["taxonomy_id"], name) for entry in _read_list(folder / list_file) for name in entry.get(part, [])]
+    names = [(shapes.taxonomy_id, name) for shapes in _read_list(folder / list_file) for name in getattr(shapes, part)]
     if not names:
         raise UserError(f"{folder / list_file} has no shapes in part '{part}'")
     complete = [folder / part / "complete" / taxonomy / f"{name}.pcd" for taxonomy, name in names]
@@ -124,42 +124,53 @@ def read_pcn(data_root: Path | None, list_file: str, part: str, *, views: int) -
     return clouds[0], clouds[1], about
 
 
-def _read_list(path: Path) -> list[dict[str, Any]]:
+class _Class(BaseModel):
+    """The names of the shapes of a class, in each part."""
+
+    taxonomy_id: str
+    train: Sequence[str] = ()
+    val: Sequence[str] = ()
+    test: Sequence[str] = ()
+
+
+def _read_list(path: Path) -> list[_Class]:
     try:
-        entries = json.loads(path.read_text())
-        assert all(isinstance(entry["taxonomy_id"], str) for entry in entries)
-    except (ValueError, KeyError, TypeError, AssertionError):
+        return TypeAdapter(list[_Class]).validate_json(path.read_bytes())
+    except ValueError:
         raise UserError(f"{path} is not a split list: a list of {{taxonomy_id, train, val, test}} in JSON") from None
-    return entries
+
+
+FORMAT = {"FIELDS": "x y z", "SIZE": "4 4 4", "TYPE": "F F F", "COUNT": "1 1 1"}
+"""Header of the supported files, of version 0.7 of the format."""
 
 
 def read_pcd(path: Path) -> np.ndarray:
     """Read the points of a file, [N, 3] float32; UserError if it is not a plain .pcd of finite points x y z."""
     content = path.read_bytes()
     header, start, lines = _header(path, content)
-    if header.get("FIELDS", "").split() != ["x", "y", "z"] or header.get("SIZE", "").split() != ["4"] * 3:
-        raise UserError(
-            f"{path}: fields must be x y z of 4 bytes, got '{header.get('FIELDS')}' of {header.get('SIZE')}"
-        )
+    for name, expected in FORMAT.items():
+        if header.get(name, "").split() != expected.split():
+            raise UserError(f"{path}: {name} must be {expected}, got '{header.get(name, '')}'")
     try:
-        count = int(header["POINTS"])
+        width, height, count = (int(header[name]) for name in ("WIDTH", "HEIGHT", "POINTS"))
     except (KeyError, ValueError):
-        raise UserError(f"{path}: the header does not give the number of POINTS") from None
+        raise UserError(f"{path}: the header does not give WIDTH, HEIGHT and the number of POINTS") from None
+    if count != width * height or count < 1:
+        raise UserError(f"{path}: the header gives {count} POINTS, but {width} x {height}; expected 1 or more")
     if header["DATA"] == "ascii":
-        points = _ascii(path, content[start:], count, lines)
+        points, rest = _ascii(path, content[start:], lines), 0
     elif header["DATA"] == "binary":
-        if len(content) - start < 12 * count:
-            raise UserError(f"{path} is truncated: {(len(content) - start) // 12} of {count} points")
-        points = np.frombuffer(content, dtype="<f4", count=3 * count, offset=start).reshape(count, 3).copy()
+        rows, rest = divmod(len(content) - start, 12)
+        points = np.frombuffer(content, dtype="<f4", count=3 * rows, offset=start).reshape(rows, 3)
     else:
         raise UserError(f"{path}: DATA {header['DATA']} is not supported; convert it to ascii or binary")
+    if len(points) != count or rest:
+        raise UserError(f"{path} has {len(points)} points, and its header gives {count}: it is truncated or damaged")
     broken = ~np.isfinite(points).all(axis=1)
     if broken.any():
         number = int(broken.argmax())
         place = f"line {lines + number + 1}" if header["DATA"] == "ascii" else f"point {number + 1}"
         raise UserError(f"{path}, {place}: the point is NaN or infinite: {points[number].tolist()}")
-    if not count:
-        raise UserError(f"{path} has no points")
     return points
 
 
@@ -181,15 +192,12 @@ def _header(path: Path, content: bytes) -> tuple[dict[str, str], int, int]:
     raise UserError(f"{path} is not a .pcd file: no line 'DATA' in its header")
 
 
-def _ascii(path: Path, content: bytes, count: int, lines: int) -> np.ndarray:
-    rows = content.decode("ascii", "replace").split("\n")[:count]
-    points = np.empty((count, 3), dtype=np.float32)
-    for number, row in enumerate(rows):
-        values = row.split()
+def _ascii(path: Path, content: bytes, lines: int) -> np.ndarray:
+    points = []
+    for number, row in enumerate(content.decode("ascii", "replace").rstrip().split("\n"), start=lines + 1):
         try:
-            points[number] = [float(value) for value in values]
+            x, y, z = map(float, row.split())
         except ValueError:
-            raise UserError(f"{path}, line {lines + number + 1}: expected three numbers, got '{row[:60]}'") from None
-    if len(rows) < count:
-        raise UserError(f"{path} is truncated: {len(rows)} of {count} points")
-    return points
+            raise UserError(f"{path}, line {number}: expected three numbers, got '{row[:60]}'") from None
+        points.append((x, y, z))
+    return np.array(points, dtype=np.float32)

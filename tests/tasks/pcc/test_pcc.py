@@ -99,15 +99,40 @@ def test_files_come_back(binary: bool, tmp_path: Path) -> None:
     np.testing.assert_array_equal(read_pcd(tmp_path / "a.pcd"), points)
 
 
+def cloud(data: bytes, kind: str = "ascii", n: int = 1, **header: str) -> bytes:
+    """A file whose header says ``n`` points, and what ``header`` replaces."""
+    lines = [line.split(" ", 1) for line in HEADER.format(n=n).splitlines()]
+    return (
+        "".join(f"{name} {header.get(name, value)}\n" for name, value in lines).encode()
+        + b"DATA %b\n" % kind.encode()
+        + data
+    )
+
+
 BROKEN = {
     "no header": (b"hello\nworld\n", "not a .pcd file"),
-    "other fields": ((HEADER.format(n=1).replace("x y z", "x y rgb") + "DATA ascii\n1 2 3\n").encode(), "x y rgb"),
-    "compressed": ((HEADER.format(n=1) + "DATA binary_compressed\n").encode(), "binary_compressed"),
-    "cut binary": ((HEADER.format(n=5) + "DATA binary\n").encode() + b"\0" * 25, "truncated: 2 of 5"),
-    "cut ascii": ((HEADER.format(n=3) + "DATA ascii\n1 2 3\n").encode(), "line 12: expected three|truncated"),
-    "text": ((HEADER.format(n=2) + "DATA ascii\n1 2 3\n1 two 3\n").encode(), "line 12: expected three numbers"),
-    "nan": ((HEADER.format(n=2) + "DATA ascii\n1 2 3\n1 nan 3\n").encode(), "line 12: the point is NaN or infinite"),
-    "empty": ((HEADER.format(n=0) + "DATA binary\n").encode(), "no points"),
+    **{
+        f"{name} {value}": (cloud(b"\0" * 24, "binary", n=2, **{name: value}), message)
+        for name, value, message in (
+            ("FIELDS", "x y rgb", "FIELDS must be x y z, got 'x y rgb'"),
+            ("SIZE", "8 8 8", "SIZE must be 4 4 4, got '8 8 8'"),
+            ("TYPE", "I I I", "TYPE must be F F F, got 'I I I'"),
+            ("COUNT", "1 1 2", "COUNT must be 1 1 1, got '1 1 2'"),
+            ("HEIGHT", "2", "gives 2 POINTS, but 2 x 2"),
+            ("POINTS", "-1", "gives -1 POINTS, but 2 x 1"),
+            ("POINTS", "many", "does not give WIDTH, HEIGHT and the number of POINTS"),
+        )
+    },
+    "compressed": (cloud(b"", "binary_compressed"), "binary_compressed"),
+    "cut binary": (cloud(b"\0" * 24, "binary", n=5), "has 2 points, and its header gives 5"),
+    "long binary": (cloud(b"\0" * 13, "binary", n=1), "truncated or damaged"),
+    "cut ascii": (cloud(b"1 2 3\n4 5 6\n0.7", n=3), "line 13: expected three numbers, got '0.7'"),
+    "short ascii": (cloud(b"1 2 3\n", n=3), "has 1 points, and its header gives 3"),
+    "long ascii": (cloud(b"1 2 3\n4 5 6\n", n=1), "has 2 points, and its header gives 1"),
+    "four numbers": (cloud(b"1 2 3 4\n", n=1), "line 11: expected three numbers, got '1 2 3 4'"),
+    "text": (cloud(b"1 2 3\n1 two 3\n", n=2), "line 12: expected three numbers"),
+    "nan": (cloud(b"1 2 3\n1 nan 3\n", n=2), "line 12: the point is NaN or infinite"),
+    "empty": (cloud(b"", "binary", n=0), "gives 0 POINTS"),
 }
 
 
