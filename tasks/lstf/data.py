@@ -67,14 +67,14 @@ def read_series(name: str, data_root: Path | None) -> Series:
     """Read data set ``name`` from its official CSV (or .csv.gz) under ``data_root``.
 
     Raises:
-        ValueError: the file is missing, damaged, or another edition.
+        UserError: the file is missing, damaged, or another edition.
     """
     source = SOURCES[name]
     path = find_data(name, data_root, source.file, f"{source.file}.gz")
     table = _read_csv(path)
     _check_columns(path, table, source)
     values = _numbers(path, table.iloc[:, 1:])
-    dates = _dates(path, table.iloc[:, 0])
+    dates = _dates(path, table.iloc[:, 0], source.steps_per_day)
     order = [c for c in table.columns[1:] if c != source.target] + [source.target]
     rows = len(values)
     needed = source.rows or sum(source.split or ())
@@ -131,22 +131,24 @@ def _numbers(path: Path, table: pd.DataFrame) -> pd.DataFrame:
     return numbers
 
 
-def _dates(path: Path, column: pd.Series) -> pd.DatetimeIndex:
+def _dates(path: Path, column: pd.Series, steps_per_day: int) -> pd.DatetimeIndex:
+    """Convert dates at regular intervals, those with a time zone to UTC; UserError for others."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # pandas warns about formats it cannot guess
-        dates = pd.to_datetime(column, errors="coerce")
+        dates = pd.to_datetime(column, errors="coerce", utc=True).dt.tz_localize(None)
     broken = np.flatnonzero(dates.isna() | is_numeric_dtype(column))  # numbers would be nanoseconds since 1970
     if len(broken):
         raise UserError(
             f"{path}, line {broken[0] + 2}, column 'date': '{column.iloc[broken[0]]}' is not a date "
             "like 2016-07-01 00:00:00; repair or download the file again"
         )
-    backwards = np.flatnonzero(np.diff(dates.to_numpy()) <= np.timedelta64(0))
-    if len(backwards):
-        line = backwards[0] + 3
+    minutes = 24 * 60 // steps_per_day
+    irregular = np.flatnonzero(np.diff(dates.to_numpy()) != np.timedelta64(minutes, "m"))
+    if len(irregular):
+        line = irregular[0] + 3
         raise UserError(
-            f"{path}, line {line}, column 'date': dates must increase, '{column.iloc[line - 2]}' does not; "
-            "sort the rows or download the file again"
+            f"{path}, line {line}, column 'date': '{column.iloc[line - 2]}' is not {minutes} minutes after "
+            f"'{column.iloc[line - 3]}', as in the official file; repair the rows or download the file again"
         )
     return pd.DatetimeIndex(dates)
 

@@ -101,6 +101,20 @@ def test_windows_at_odd_sizes(seq_len: int, label_len: int, pred_len: int) -> No
     assert batch["future"][0, -1, 0] == rows - 1  # the last window ends with the last row
 
 
+@pytest.mark.parametrize("dates", ["%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d %H:%M:%S+00:00"])
+def test_dates_with_a_time_zone_are_those_in_utc(dates: str, tmp_path: Path) -> None:
+    write(tmp_path / "ETTh1.csv", ETT, 14_400)
+    expected = read_series("etth1", tmp_path)
+    write(tmp_path / "ETTh1.csv", ETT, 14_400, dates=dates)
+    np.testing.assert_array_equal(read_series("etth1", tmp_path).calendar, expected.calendar)
+    utc = pd.date_range("2016-07-01", periods=14_400, freq="h", tz="UTC")
+    frame = pd.read_csv(tmp_path / "ETTh1.csv").assign(
+        date=[time.isoformat() for time in utc.tz_convert("Europe/Berlin")]
+    )
+    frame.to_csv(tmp_path / "ETTh1.csv", index=False)  # the offset changes with summer time
+    np.testing.assert_array_equal(read_series("etth1", tmp_path).calendar, expected.calendar)
+
+
 def test_american_dates_of_the_weather_file(tmp_path: Path) -> None:
     write(tmp_path / "WTH.csv", WEATHER, 35_064, dates=AMERICAN)
     series = read_series("weather", tmp_path)
@@ -137,7 +151,12 @@ def edited(line: int, text: str) -> str:
     ("line", "text", "message"),
     [
         (9, "x,1,2,3,4,5,6,7", "line 9, column 'date': 'x' is not a date like 2016.*repair"),
-        (9, "2016-07-01 06:00:00,1,2,3,4,5,6,7", "line 9, column 'date': dates must increase, '2016-07-01 06.*sort"),
+        (
+            9,
+            "2016-07-01 06:00:00,1,2,3,4,5,6,7",
+            "line 9, column 'date': '2016-07-01 06:00:00' is not 60 minutes after",
+        ),
+        (9, "2016-07-01 07:15:00,1,2,3,4,5,6,7", "line 9, column 'date': '2016-07-01 07:15:00' is not 60 .* 06:00:00'"),
         (9, "2016-07-01 07:00:00,1,,3,4,5,6,7", "line 9, column 'HULL': 'nan' is not a finite.*repair"),
         (9, "2016-07-01 07:00:00,1,2,3,4,5,six,7", "line 9, column 'LULL': 'six' is not a finite.*repair"),
         (9, "2016-07-01 07:00:00,1,2,3,4,5,6,7,8", "cannot be read as CSV .*line 9, saw 9.*download"),
