@@ -26,6 +26,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from cab.cli.arguments import add_results_arguments, print_notes, selected_results
+from cab.files.disk import sanitize_text
 from cab.files.text_table import number, print_csv, text_table
 from cab.scoring.statistics import ONE_SEED_MARK, Verdict
 
@@ -126,7 +127,7 @@ def _index_texts(scores: Scores, patterns: tuple[str, ...]) -> Iterator[str]:
             texts = (_cell(cell, is_trained=is_trained) for cell in cells)
             lines.append([label, signs.get((pattern, average, name, following), ""), *texts, seeds])
         grid = text_table([pattern, "", *columns, "seeds"], lines, align="llr")
-        yield "\n".join([grid, *(f"  {task}: {parts}" for task, parts in members.items())])
+        yield "\n".join([grid, *(sanitize_text(f"  {task}: {parts}") for task, parts in members.items())])
 
 
 def _cell(row: Mapping[Any, Any], *, is_trained: bool) -> str:

@@ -1,14 +1,17 @@
-"""Tables for a terminal, and the same rows as CSV: the only formatter of text tables."""
+"""Tables for a terminal, and the same rows as CSV: the only formatter of text tables. Also errors of CSV files."""
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import itertools
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cab.errors import UserError, first_line
 from cab.files.disk import sanitize_csv_cell, sanitize_table, sanitize_text
 
 if TYPE_CHECKING:
@@ -61,6 +64,19 @@ def print_rows(rows: Sequence[Sequence[object]], *, as_csv: bool, align: str = "
 def print_csv(table: pd.DataFrame) -> None:
     """Print a table of numbers as CSV, with six decimals."""
     sanitize_table(table).to_csv(sys.stdout, index=False, float_format="%.6f", lineterminator="\n")
+
+
+@contextlib.contextmanager
+def csv_errors(path: Path) -> Iterator[None]:
+    """Raise UserError if ``path`` is not a regular file, or cannot be read as CSV in UTF-8 inside the block."""
+    if not path.is_file():
+        raise UserError(f"{path} is not a file that can be read as CSV; pass the path of a CSV file")
+    try:
+        yield
+    except UserError:
+        raise
+    except (csv.Error, ValueError, OSError) as error:
+        raise UserError(f"{path} cannot be read as CSV ({first_line(error)}); save it as CSV in UTF-8") from None
 
 
 def number(value: float, decimals: int = 3) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from cab.errors import UserError
 from cab.files.disk import listed
+from cab.files.text_table import csv_errors
 from cab.records.record import CELL, COMMITTED_DIRS, REFERENCE_DIRS, Record, Status, record_path
 from cab.records.verified import LEGEND, verdict, verified_codes
 from cab.registry.registries import ATTENTIONS, is_file
@@ -206,7 +207,7 @@ def _record_rows(path: Path, record: Record, verified: Container[tuple[str, str]
 
 
 def _published_rows(path: Path) -> list[tuple[Any, ...]]:
-    with path.open(newline="") as file:
+    with csv_errors(path), path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file)
         needed = {"pattern", "task", "backbone", "dataset", "metric", "higher_is_better", "attention", "value"}
         lacking = needed - set(reader.fieldnames or ())

@@ -211,7 +211,7 @@ def length_figure(
     axes.xaxis.set_major_locator(LogLocator(base=2, numticks=8))
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.xaxis.set_minor_locator(NullLocator())
-    if log:
+    if log and (curves["value"] > 0).any():
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=7))
         axes.yaxis.set_major_formatter("{x:,g}")

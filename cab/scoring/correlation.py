@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cab.errors import UserError
+from cab.files.text_table import csv_errors
 from cab.patterns import pattern_rank
 from cab.records.results import PAPER_DIR
 from cab.scoring.index import AVERAGE
@@ -165,7 +166,8 @@ def read_probes(path: Path) -> pd.DataFrame:
 
     if not path.is_file():
         raise UserError(f"no table of probes at {path}; pass a probes.csv written by `cab leaderboard`")
-    table = pd.read_csv(path)
+    with csv_errors(path):
+        table = pd.read_csv(path)
     if lacking := {*SETTING, "attention", "accuracy"} - set(table.columns):
         raise UserError(f"{path} is not a table of probes; missing columns: {', '.join(sorted(lacking))}")
     return table

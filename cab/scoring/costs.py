@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cab.errors import UserError
+from cab.files.text_table import csv_errors
 from cab.records.results import PAPER_DIR
 
 if TYPE_CHECKING:
@@ -38,12 +39,10 @@ def load_costs(path: str | Path) -> pd.DataFrame:
     import pandas as pd
 
     path = Path(path)
-    try:
+    if not path.exists():
+        raise UserError(f"no cost file at {path}; create it with `cab efficiency --out {path}`")
+    with csv_errors(path):
         table = pd.read_csv(path, skipinitialspace=True)
-    except FileNotFoundError:
-        raise UserError(f"no cost file at {path}; create it with `cab efficiency --out {path}`") from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} is not a CSV file of costs: {error}") from None
     table.columns = [str(name).strip() for name in table.columns]
     if set(table.columns) >= _PUBLISHED:
         milliseconds, mebibytes = (_numbers(table[name], path) for name in ("time_ms", "memory_mib"))
@@ -60,8 +59,9 @@ def load_costs(path: str | Path) -> pd.DataFrame:
         raise UserError(f"{path} contains no costs")
     for name in ("length", "seconds", "bytes"):
         table[name] = _numbers(table[name], path)
-    if table["length"].isna().any():
-        raise UserError(f"{path}: column 'length' has an empty value")
+    for name in ("attention", "pattern", "phase", "length"):
+        if table[name].isna().any():
+            raise UserError(f"{path}: column '{name}' has an empty value, or one that means none, such as nan")
     if "complexity" not in table:
         table["complexity"] = "n"
     return table[COLUMNS].fillna({"complexity": "n"})

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cab import UserError, load_results
+from cab.cli.main import main
 from cab.errors import EXAMPLE_COMMAND
+from cab.scoring.correlation import read_probes
+from cab.scoring.costs import load_costs
 from cab.scoring.index import score, score_table
 from cab.scoring.selection import select
 from tests.cab.made_records import make_record
@@ -139,6 +144,37 @@ def test_selection_whatever_the_case() -> None:
     assert set(select(mixed, preset="PAPER")["pattern"]) == {"NS"}
     assert set(select(mixed, patterns=["nc"])["task"]) == {"lstf"}
     assert len(select(mixed, tasks=["lstf", "pcc"])) == 4
+
+
+CSV = "pattern,task,backbone,dataset,metric,higher_is_better,attention,value\nNS,T,b,d,m,1,café,1\n"
+UNREADABLE = {
+    "utf-16": CSV.encode("utf-16"),
+    "latin-1": CSV.encode("latin-1"),
+    "binary": bytes(range(256)) * 9,
+    "long field": CSV.replace("café", "a" * 140_000).encode(),
+}
+
+
+@pytest.mark.parametrize("read", [load_results, load_costs, read_probes])
+@pytest.mark.parametrize("name", [*UNREADABLE, "pipe"])
+def test_a_table_that_cannot_be_read_is_one_line(name: str, read: Callable[[Path], object], tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_bytes(UNREADABLE[name]) if name in UNREADABLE else os.mkfifo(path)
+    with pytest.raises(UserError, match=r"table\.csv") as error:
+        read(path)
+    assert "\n" not in str(error.value)
+
+
+def test_the_byte_order_mark_of_a_spreadsheet_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_bytes(CSV.encode("utf-8-sig"))
+    assert load_results(tmp_path / "table.csv")["attention"].tolist() == ["café"]
+
+
+def test_line_breaks_of_names_are_not_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [f'NS,T,b,"d\ne",m,1,{name},{value}' for value, name in enumerate(["vanilla", *"abcd"])]
+    (tmp_path / "table.csv").write_text("\n".join([CSV.splitlines()[0], *rows]))
+    assert main(["score", str(tmp_path / "table.csv")]) == 0
+    assert "  T: m of b d\ufffde\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

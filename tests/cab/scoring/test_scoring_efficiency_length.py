@@ -198,12 +198,13 @@ def test_costs_of_our_own_form(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "not a CSV file of costs"),
+        ("", "cannot be read as CSV"),
         (f"{HEAD}\n", "contains no costs"),
         ("attention,length\nabc,5\n", "lacks the columns bytes, pattern, phase, seconds"),
         (f"{HEAD}\nabc,NS,forward,256,fast,1\n", "seconds 'fast' is not a finite non-negative number"),
         (f"{HEAD}\nabc,NS,forward,-256,1,1\n", "length '-256' is not a finite positive number"),
         (f"{HEAD}\nabc,NS,forward,,1,1\n", "column 'length' has an empty value"),
+        (f"{HEAD}\nnan,NS,forward,1,1,1\n", "column 'attention' has an empty value"),
         (
             f"{HEAD},device\nabc,NS,forward,1,1,1,cpu\nabc,NS,forward,2,1,1,cuda\n",
             "mixes costs with different device \\(cpu, cuda",
