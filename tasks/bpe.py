@@ -84,7 +84,7 @@ def words_of(texts: Callable[[], Iterator[str]], *, key: Mapping[str, Any]) -> T
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     def build(folder: Path) -> None:
-        counts = Counter(word for text in texts() for line in text.splitlines() for word in line.split())
+        counts = Counter(word for text in texts() for word in text.split())
         counts.pop(UNKNOWN_WORD, None)
         words = [UNKNOWN_WORD, *(word for word, _ in counts.most_common())]
         vocabulary = {word: number for number, word in enumerate(words)}

@@ -1,10 +1,10 @@
-"""Published data sets: files below the data root, or a stream from the Hugging Face Hub."""
+"""Published data sets: files below the data root, their lines, or a stream from the Hugging Face Hub."""
 
 from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +39,29 @@ def find_data(name: str, data_root: Path | None, *files: str, instead: str = "da
     )
 
 
-def stream(name: str, splits: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the rows of each part, and an identifier of their content.
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the number and the text of each line of a UTF-8 file; UserError with file and line for other bytes.
+
+    Lines end with a line feed, or CRLF: texts contain other characters that Python treats as line ends.
+    """
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise UserError(f"{path}, line {number}: byte {error.start} is not UTF-8 text") from None
+            yield number, text.removesuffix("\n").removesuffix("\r")
+
+
+def stream(
+    name: str, splits: Mapping[str, str], columns: Sequence[str]
+) -> tuple[Callable[[str], Iterator[list[str]]], dict[str, Any]]:
+    """Return a function that yields the texts in ``columns`` of each row of a part, and an identifier of the content.
 
     Args:
         name: name of the data set, such as ``deepmind/pg19``; it must consist of files, not of a script.
         splits: the Hub's split for each part.
+        columns: names of the columns.
     """
     from datasets import load_dataset, load_dataset_builder
 
@@ -54,7 +71,16 @@ def stream(name: str, splits: Mapping[str, str]) -> tuple[dict[str, Any], dict[s
     except Exception as error:  # the library raises many kinds of exceptions, mostly network errors
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"cannot read data set '{name}' from the hub: {reason}") from None
-    return parts, {"hub": name, "files": _contents([str(path) for paths in groups.values() for path in paths])}
+
+    def read(part: str) -> Iterator[list[str]]:
+        for number, row in enumerate(parts[part], start=1):
+            for column in columns:
+                if not isinstance(row.get(column), str):
+                    problem = "is not a text" if column in row else f"is missing (columns: {', '.join(row)})"
+                    raise UserError(f"{name}, {splits[part]}, row {number}: column '{column}' {problem}")
+            yield [row[column] for column in columns]
+
+    return read, {"hub": name, "files": _contents([str(path) for paths in groups.values() for path in paths])}
 
 
 def _contents(files: Sequence[str]) -> dict[str, str]:

@@ -17,7 +17,7 @@ from typing import Any
 from cab.data.sources import Count, DataSet
 from cab.errors import UserError, first_line
 from cab.files.cache import checksums, progress
-from cab.files.disk import replacing
+from cab.files.disk import replacing, visible_files
 
 
 class State(StrEnum):
@@ -104,7 +104,7 @@ def _folder(data_set: DataSet, data_root: Path) -> Path:
 
 def _count_files(count: Count, folder: Path, _: DataSet, *, thorough: bool) -> tuple[int, str]:
     """Return the number of files, and the fault of one of them."""
-    files = next(filter(None, (list(folder.glob(pattern)) for pattern in count.files)), [])
+    files = next(filter(None, (visible_files(folder, pattern) for pattern in count.files)), [])
     empty = [path for path in files if thorough and path.stat().st_size == 0]
     return len(files), f"{empty[0]} is empty" if empty else ""
 

@@ -25,7 +25,7 @@ from cab.data.check import Inventory, add_to_record, sha256_of, take_inventory
 from cab.data.sources import DataSet, Item
 from cab.errors import UserError, first_line
 from cab.files.cache import cache_root, progress
-from cab.files.disk import disk_errors, is_full_disk
+from cab.files.disk import disk_errors, is_full_disk, visible_files
 
 log = logging.getLogger("cab")
 
@@ -238,7 +238,7 @@ def _merge(unpacked: Path, item: Item, folder: Path, transfer: Callable[[str, st
     """Copy or move an unpacked archive, or its folder that contains a certain file, into the folder of the data set."""
     options = item.unpacks or {}
     if "folder_of" in options:
-        matches = sorted(unpacked.rglob(options["folder_of"]), key=lambda path: (len(path.parts), path))
+        matches = sorted(visible_files(unpacked, f"**/{options['folder_of']}"), key=lambda path: len(path.parts))
         if not matches:
             raise UserError(f"the archive does not contain {options['folder_of']}: it is a different archive")
         unpacked = matches[0].parent

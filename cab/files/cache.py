@@ -95,9 +95,9 @@ def checksum(path: Path) -> str:
 def checksums(paths: Sequence[Path]) -> dict[str, str]:
     """Return the checksums of files, by their paths from the innermost folder that contains all of them.
 
-    A file is only read again if its path, size or modification time changes.
+    A file is only read again if its path, its size, or the time of its last change differs.
     """
-    stats = [[str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
+    stats = [[os.path.abspath(path), stat.st_size, stat.st_ctime_ns] for path in paths if (stat := path.stat())]  # noqa: PTH100
 
     def build(folder: Path) -> None:
         sums = [checksum(path) for path in progress(paths, "reading")]

@@ -90,6 +90,12 @@ def check_writable(folder: Path, option: str) -> None:
         raise UserError(f"{option}: {existing} is not writable; name another folder")
 
 
+def visible_files(folder: Path, pattern: str) -> list[Path]:
+    """Return what matches ``pattern`` below ``folder``, sorted, without hidden files such as ``._a.png`` of macOS."""
+    paths = sorted(folder.glob(pattern))
+    return [path for path in paths if not any(name.startswith(".") for name in path.relative_to(folder).parts)]
+
+
 CONTROL = ("Cc", "Cs", "Cf", "Cn", "Zl", "Zp")
 """Unicode categories of characters that are replaced: control and format characters, surrogates, line separators."""
 

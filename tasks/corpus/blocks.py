@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 from cab import UserError
 from cab.files.cache import prepared
-from tasks.corpus.tokens import END, PAD, Corpus
+from tasks.corpus.tokens import END, PAD, VERSION, Corpus
 
 
 class Blocks(Dataset[Tensor]):
@@ -63,7 +63,8 @@ class PackedLines(Dataset[Tensor]):
 
     def __init__(self, corpus: Corpus, part: str, length: int) -> None:
         self.corpus, self.part, self.length = corpus, part, length
-        key = {"corpus": corpus.key, "tokenizer": corpus.tokenizer.to_str(), "part": part, "length": length}
+        key = {"corpus": corpus.key, "tokenizer": corpus.tokenizer.to_str(), "version": VERSION}
+        key |= {"part": part, "length": length}
         folder = prepared("packed-lines", key, self._pack)
         self.bounds = np.load(folder / "bounds.npy", mmap_mode="r")
 

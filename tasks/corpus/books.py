@@ -11,6 +11,7 @@ from typing import Any
 
 from cab import UserError
 from cab.files.cache import checksums
+from cab.files.disk import visible_files
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ class Books:
     def readable(self, part: str) -> Iterator[str]:
         """Yield the books with :data:`MIN_WORDS` words or more; raise UserError without such a book."""
         kept = skipped = 0
-        for text in self.read(part):
+        for text in (text.replace("\r\n", "\n") for text in self.read(part)):
             if len(text[:2000].split()) < MIN_WORDS:
                 skipped += 1
                 continue
@@ -60,15 +61,15 @@ def find_books(dataset: str, source: str | None, data_root: Path | None, *, gene
     """Return generated books, a data set on the Hub if ``source`` is given, or files under ``data_root``.
 
     Raises:
-        ValueError: no folder is given, or it has no books.
+        UserError: no folder is given, or it has no books.
     """
     if dataset == "synthetic":
         return generated_books(generate)
     from tasks.files import find_data, stream
 
     if source is not None:
-        parts, key = stream(source, {part: part for part in PARTS})
-        return Books(source, key, lambda part: (row["text"] for row in parts[part]))
+        read, key = stream(source, {part: part for part in PARTS}, ["text"])
+        return Books(source, key, lambda part: (text for [text] in read(part)))
     if dataset in WIKITEXTS:
         return wikitext(dataset, data_root)
     return folder_books(find_data(dataset, data_root, "train").parent)
@@ -76,7 +77,7 @@ def find_books(dataset: str, source: str | None, data_root: Path | None, *, gene
 
 def folder_books(folder: Path) -> Books:
     """Read ``<folder>/{train,validation,test}/*.txt``, the layout of PG-19."""
-    files = {part: sorted((folder / part).glob("*.txt")) for part in PARTS}
+    files = {part: visible_files(folder / part, "*.txt") for part in PARTS}
     for part, paths in files.items():
         if not paths:
             from cab.data.sources import fetch_hint
@@ -105,7 +106,7 @@ def _book_files(files: dict[str, list[Path]], *, counts_line_ends: bool = False)
     def read(part: str) -> Iterator[str]:
         for path in files[part]:
             try:
-                yield path.read_text(encoding="utf-8")
+                yield path.read_bytes().decode()
             except UnicodeDecodeError as error:
                 raise UserError(f"{path} is not UTF-8 text: byte {error.start} cannot be read") from None
 

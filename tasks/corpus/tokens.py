@@ -25,6 +25,7 @@ BEGIN, PAD, END, UNKNOWN = range(4)
 """The first entries of the dictionary, as in fairseq; END follows every line."""
 NUM_SPECIAL = 4
 CHUNK = 1 << 20  # tokens processed at once
+VERSION = 3  # of the reading and encoding; increase when they change
 
 
 @dataclass(frozen=True)
@@ -105,14 +106,14 @@ def read_corpus(books: Books, *, tokenizer: str | None, vocab_size: int) -> Corp
         tokenizer: path for :func:`tasks.bpe.read_bpe`, or ``words``; None trains a tokenizer on the training part.
         vocab_size: number of entries of a trained tokenizer.
     """
-    training_key = {"books": books.key.get("train", books.key)}
+    training_key = {"books": books.key.get("train", books.key), "version": VERSION}
     if tokenizer == WORDS:
         bpe = words_of(lambda: books.readable("train"), key=training_key)
     elif tokenizer is None:
         bpe = trained_bpe(lambda: books.readable("train"), vocab_size=vocab_size, special_tokens=[], key=training_key)
     else:
         bpe = read_bpe(tokenizer)
-    key = {"books": books.key, "tokenizer": bpe.to_str(), "version": 2}
+    key = {"books": books.key, "tokenizer": bpe.to_str(), "version": VERSION}
     folder = prepared("corpus", key, lambda folder: _encode(books, bpe, folder))
     about = json.loads((folder / "about.json").read_text())
     files = {part: TokenFile(folder / f"{part}.bin", about["dtype"]) for part in PARTS}
@@ -148,7 +149,7 @@ def _encode(books: Books, tokenizer: Tokenizer, folder: Path) -> None:
         words[part] = 0
         with (folder / f"{part}.bin").open("wb") as file:
             for book in progress(books.readable(part), f"encoding {part}"):
-                lines = book.splitlines()
+                lines = book.removesuffix("\n").split("\n")
                 words[part] += len(book.split()) + len(lines) * books.counts_line_ends
                 for start in range(0, len(lines), 1000):
                     encoded = tokenizer.encode_batch(lines[start : start + 1000], add_special_tokens=False)

@@ -10,7 +10,7 @@ from pathlib import Path
 from cab import UserError
 from cab.data.sources import fetch_hint
 from tasks.corpus.facts import NAMES, THINGS
-from tasks.files import find_data
+from tasks.files import find_data, read_lines
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ def read_table(path: Path, layout: Layout) -> Examples:
     them.
     """
     columns = layout.columns_of(path.stem)
-    lines = _lines(path)
+    lines = [line for _, line in read_lines(path)] or [""]
     if layout.has_header:
         _check_header(path, lines[0].split("\t"), layout, columns)
     places, label = [columns.index(text) for text in layout.texts], columns.index(layout.label)
@@ -124,16 +124,6 @@ def read_table(path: Path, layout: Layout) -> Examples:
     if not labels:
         raise UserError(f"{path} has no examples: download it again")
     return Examples(texts, labels)
-
-
-def _lines(path: Path) -> list[str]:
-    """Split at line feeds only: sentences contain other characters that Python treats as line ends."""
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise UserError(f"{path}, line {line}: byte {error.start} is not UTF-8 text") from None
-    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
 
 
 def _check_header(path: Path, names: list[str], layout: Layout, columns: tuple[str, ...]) -> None:

@@ -10,7 +10,8 @@ from typing import IO, Any
 import numpy as np
 
 from cab import UserError
-from tasks.lra.rows import Counts, Example, Parts, Source, shuffled, stamp
+from cab.files.cache import checksums
+from tasks.lra.rows import Counts, Example, Parts, Source, shuffled
 
 TRAIN, TEST = tuple(f"data_batch_{n}" for n in range(1, 6)), ("test_batch",)
 SIDE = 32
@@ -61,7 +62,7 @@ def photographs(folder: Path) -> Source:
         yield "validation", _examples(images[order[:held_out]], labels[order[:held_out]])
         yield "test", _examples(*read_batch(folder / TEST[0]))
 
-    return Source({"reader": "cifar 1", "files": stamp(folder / name for name in (*TRAIN, *TEST))}, read)
+    return Source({"reader": "cifar 1", "files": checksums([folder / name for name in (*TRAIN, *TEST)])}, read)
 
 
 def _examples(images: np.ndarray, labels: np.ndarray) -> Iterator[Example]:

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from cab import UserError
+from tasks.files import read_lines
 from tasks.lra.rows import PARTS, Counts, Example, Parts, Source
 
 OPERATORS = ("MIN", "MAX", "MED", "SM")
@@ -114,26 +115,23 @@ def tree_files(folder: Path) -> Source:
 
 def read_trees(path: Path) -> Iterator[Example]:
     """Read the trees of a file; UserError with file and line for an invalid tree or value."""
-    with path.open(encoding="ascii", errors="replace", newline=None) as file:
-        if file.readline().rstrip("\n") != HEADER:
-            raise UserError(f"{path}, line 1: expected the header Source, Target with a tab between them")
-        number = 1
-        for number, line in enumerate(file, start=2):
-            source, _, target = line.rstrip("\n").partition("\t")
-            if target not in _IDS or _IDS[target] > 9:
-                raise UserError(
-                    f"{path}, line {number}: expected a tree, a tab and a digit, got '{line[-40:].strip()}'"
-                )
-            words = source.replace("(", " ").replace(")", " ").split()
-            if unknown := [word for word in words if word not in _IDS]:
-                raise UserError(f"{path}, line {number}: '{unknown[0][:20]}' is not a digit, operator or bracket")
-            symbols = bytes(_IDS[word] for word in words)
-            opened = sum(map(symbols.count, range(10, CLOSE)))
-            if not symbols or opened != symbols.count(CLOSE) or (opened and symbols[-1] != CLOSE):
-                raise UserError(f"{path}, line {number}: unbalanced brackets; the line is truncated or damaged")
-            yield Example((symbols,), int(target))
-        if number == 1:
-            raise UserError(f"{path} has no trees after its header")
+    number, lines = 1, read_lines(path)
+    if next(lines, None) != (1, HEADER):
+        raise UserError(f"{path}, line 1: expected the header Source, Target with a tab between them")
+    for number, line in lines:
+        source, _, target = line.partition("\t")
+        if target not in _IDS or _IDS[target] > 9:
+            raise UserError(f"{path}, line {number}: expected a tree, a tab and a digit, got '{line[-40:].strip()}'")
+        words = source.replace("(", " ").replace(")", " ").split()
+        if unknown := [word for word in words if word not in _IDS]:
+            raise UserError(f"{path}, line {number}: '{unknown[0][:20]}' is not a digit, operator or bracket")
+        symbols = bytes(_IDS[word] for word in words)
+        opened = sum(map(symbols.count, range(10, CLOSE)))
+        if not symbols or opened != symbols.count(CLOSE) or (opened and symbols[-1] != CLOSE):
+            raise UserError(f"{path}, line {number}: unbalanced brackets; the line is truncated or damaged")
+        yield Example((symbols,), int(target))
+    if number == 1:
+        raise UserError(f"{path} has no trees after its header")
 
 
 def direct_digits(symbols: np.ndarray) -> list[int]:

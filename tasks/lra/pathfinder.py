@@ -16,8 +16,11 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from cab import UserError
+from cab.files.cache import checksums, digest_of
+from cab.files.disk import visible_files
+from tasks.files import read_lines
 from tasks.lra.contours import FREE, TRIES, Boards, Contours, disc, pen
-from tasks.lra.rows import PARTS, Counts, Example, Parts, Source, shuffled, stamp
+from tasks.lra.rows import PARTS, Counts, Example, Parts, Source, shuffled
 
 ATTEMPTS = 256
 """Pairs of contours started at once; few long ones are completed."""
@@ -196,19 +199,21 @@ LABEL = 3
 
 def path_files(folder: Path, side: int) -> Source:
     """Read ``imgs/B/sample_N.png`` and ``metadata/B.npy`` (a text file), split into 80, 10 and 10 percent."""
-    lists = sorted((folder / INSIDE).glob("*.npy"), key=lambda path: (len(path.stem), path.stem))
+    lists = sorted(visible_files(folder / INSIDE, "*.npy"), key=lambda path: (len(path.stem), path.stem))
     if not lists:
         raise UserError(f"no lists of images (*.npy) in {folder / INSIDE}")
 
+    entries = [entry for path in lists for entry in _entries(path, folder)]
+
     def read() -> Parts:
-        entries = [entry for path in lists for entry in _entries(path, folder)]
         order = [entries[i] for i in shuffled(len(entries))]
         bounds = (0, int(0.8 * len(order)), int(0.9 * len(order)), len(order))
         for part, start, stop in zip(PARTS, bounds, bounds[1:], strict=False):
             rows = order[start:stop]
             yield part, (Example((_read_image(path, side, origin),), label) for path, label, origin in rows)
 
-    return Source({"reader": "paths 1", "side": side, "files": stamp(lists)}, read)
+    files = digest_of(checksums([*lists, *(image for image, _, _ in entries)]))
+    return Source({"reader": "paths 2", "side": side, "files": files}, read)
 
 
 def _entries(path: Path, folder: Path) -> Iterator[tuple[Path, int, str]]:
@@ -216,7 +221,7 @@ def _entries(path: Path, folder: Path) -> Iterator[tuple[Path, int, str]]:
 
     Empty images, of which the release contains one, are skipped.
     """
-    for number, line in enumerate(path.read_text(errors="replace").splitlines(), start=1):
+    for number, line in read_lines(path):
         origin, fields = f"{path}, line {number}", line.split(" ")
         if len(fields) <= LABEL or fields[LABEL] not in ("0", "1"):
             raise UserError(f"{origin}: expected a folder, a file, a number and a label, 0 or 1")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from cab.files.cache import prepared, progress
+from cab.files.cache import checksums, prepared, progress
 
 PARTS = ("train", "validation", "test")
 SYMBOLS = "symbols.bin"
@@ -45,7 +45,7 @@ class Source:
     @classmethod
     def files(cls, reader: str, paths: Mapping[str, Path], read: Callable[[Path], Iterable[Example]]) -> Source:
         """Return the examples of one file per part."""
-        key = {"reader": reader, "files": stamp(paths.values())}
+        key = {"reader": reader, "files": checksums(list(paths.values()))}
         return cls(key, lambda: ((part, read(path)) for part, path in paths.items()))
 
     @classmethod
@@ -146,15 +146,6 @@ def _write(folder: Path, examples: Iterable[Example]) -> dict[str, Any]:
         np.save(folder / f"{name}.npy", array)
         digest.update(array.tobytes())
     return {"rows": len(labels), "sha256": digest.hexdigest()}
-
-
-def stamp(paths: Iterable[Path]) -> str:
-    """Return a checksum of names, sizes and modification times, which decides whether files are read again."""
-    digest = hashlib.sha256()
-    for path in paths:
-        stat = path.stat()
-        digest.update(f"{path} {stat.st_size} {stat.st_mtime_ns}\n".encode())
-    return digest.hexdigest()
 
 
 def shuffled(count: int) -> list[int]:

@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from cab import UserError
-from tasks.lra.rows import PARTS, Counts, Example, Parts, Source, shuffled, stamp
+from cab.files.cache import checksums, digest_of
+from cab.files.disk import visible_files
+from tasks.lra.rows import PARTS, Counts, Example, Parts, Source, shuffled
 
 INSIDE = "train/pos"
 HELD_OUT = 10
@@ -36,12 +38,12 @@ def reviews(folder: Path, *, validation_split: bool = True) -> Source:
         for part, files in zip(PARTS, ([train[i] for i in order[held_out:]], validation, test), strict=True):
             yield part, (Example((read_review(path),), label) for path, label in files)
 
-    files = stamp(path for path, _ in (*train, *test))
+    files = digest_of(checksums([path for path, _ in (*train, *test)]))
     return Source({"reader": "reviews 1", "files": files, "held_out": validation_split}, read)
 
 
 def _files(folder: Path) -> list[tuple[Path, int]]:
-    files = {label: sorted((folder / name).glob("*.txt")) for label, name in enumerate(CLASSES)}
+    files = {label: visible_files(folder / name, "*.txt") for label, name in enumerate(CLASSES)}
     for label, paths in files.items():
         if not paths:
             raise UserError(f"no reviews (*.txt) in {folder / CLASSES[label]}")

@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 
 from cab import UserError
 from cab.files.cache import checksums, prepared, progress
+from cab.files.disk import visible_files
 from tasks.files import find_data
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
@@ -51,7 +52,7 @@ def center_crop(image: np.ndarray, size: int) -> np.ndarray:
 
 def list_images(folder: Path) -> list[Path]:
     """Return the image files below ``folder``, sorted."""
-    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
+    return [path for path in visible_files(folder, "**/*") if path.suffix.lower() in SUFFIXES]
 
 
 class ImagePairs(Dataset[dict[str, Tensor]]):
@@ -86,7 +87,7 @@ def read_pairs(name: str, data_root: Path | None, *, low: int, high: int) -> tup
     of images of any size or SR3's layout at a larger size: scaled, cropped, downsampled and upsampled.
 
     Raises:
-        ValueError: there is neither folder, or an image is broken, not RGB, of the wrong size, or unpaired.
+        UserError: there is neither folder, or an image is broken, not RGB, of the wrong size, or unpaired.
     """
     layout = f"{name}_{low}_{high}"
     path = find_data(name, data_root, layout, name, *_larger(name, data_root, high))

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from torch.utils.data import Dataset
 from cab import UserError
 from cab.data.sources import fetch_hint
 from cab.files.cache import checksums, prepared, progress
-from tasks.files import find_data, stream
+from tasks.files import find_data, read_lines, stream
 from tasks.sum.synthetic import generate_pair
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ PARTS = ("train", "val", "test")
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
 """First entries of a trained tokenizer, as in BART's."""
 SEPARATOR = "|||||"
+VERSION = 2  # of the reading; increase when it changes
 COUNTS = {"train": 8000, "val": 64, "test": 128}
 """Generated pairs per part."""
 
@@ -64,13 +66,13 @@ def file_pairs(folder: Path, *, empty: str = "stop") -> Pairs:
         empty: ``stop`` at an example without a document or summary, or ``skip`` it, with a warning that counts them.
 
     Raises:
-        ValueError: a file is missing, files differ in length, or a line is empty, with file and line.
+        UserError: a file is missing, files differ in length, or a line is empty, with file and line.
     """
     files = {part: _part_files(folder, part) for part in PARTS}
 
     def read(part: str) -> Iterator[tuple[str, str]]:
         (source, target), skipped = files[part], 0
-        for line, (text, summary) in enumerate(_lines_of(source, target), start=1):
+        for line, text, summary in _lines_of(source, target):
             has_document = bool(text.replace(SEPARATOR, "").strip())
             if has_document and summary:
                 yield text, summary
@@ -97,24 +99,20 @@ def _part_files(folder: Path, part: str) -> tuple[Path, Path]:
     return source, target
 
 
-def _lines_of(source: Path, target: Path) -> Iterator[tuple[str, str]]:
-    with source.open(encoding="utf-8") as sources, target.open(encoding="utf-8") as targets:
-        try:
-            for text, summary in zip(sources, targets, strict=True):
-                yield clean(text), clean(summary)
-        except UnicodeDecodeError:
-            raise UserError(f"{source} or {target.name} is not UTF-8 text") from None
-        except ValueError:
-            raise UserError(f"{source} and {target.name} differ in their number of lines: one is truncated") from None
+def _lines_of(source: Path, target: Path) -> Iterator[tuple[int, str, str]]:
+    """Yield the number of each line, and what it is in both files."""
+    for (line, text), (_, summary) in zip_longest(read_lines(source), read_lines(target), fillvalue=(0, None)):
+        if text is None or summary is None:
+            raise UserError(f"{source} and {target.name} differ in their number of lines: one is truncated")
+        yield line, clean(text), clean(summary)
 
 
 def hub_pairs(name: str) -> Pairs:
     """Stream a data set on the Hub with columns ``document`` and ``summary``, as in Multi-News."""
-    rows, key = stream(name, {"train": "train", "val": "validation", "test": "test"})
+    rows, key = stream(name, {"train": "train", "val": "validation", "test": "test"}, ["document", "summary"])
 
     def read(part: str) -> Iterator[tuple[str, str]]:
-        for number, row in enumerate(rows[part], start=1):
-            text, summary = clean(row["document"]), clean(row["summary"])
+        for number, (text, summary) in enumerate((map(clean, row) for row in rows(part)), start=1):
             if not text or not summary:
                 raise UserError(f"{name}, {part}, row {number}: the document or the summary is empty")
             yield text, summary
@@ -146,7 +144,7 @@ class EncodedPairs(Dataset[dict[str, Tensor | None]]):
         self.part, self.ends = part, ends
         self.begin, self.pad, self.end = special_tokens(tokenizer)
         key = {"pairs": pairs.key, "part": part, "tokenizer": tokenizer.to_str(), "lengths": [source_len, target_len]}
-        key |= {} if ends == "targets" else {"ends": ends}
+        key |= {"ends": ends, "version": VERSION}
         folder = prepared("sum", key, lambda folder: self._encode(pairs, tokenizer, folder, source_len, target_len))
         self.tokens = np.memmap(folder / "tokens.bin", dtype="int32", mode="r")
         self.bounds = np.load(folder / "bounds.npy", mmap_mode="r")

@@ -21,7 +21,7 @@ from cab.metric import mean_over_batches
 from cab.registry.options import Positive
 from cab.task import Batches, Metric
 from tasks.bpe import read_bpe, trained_bpe
-from tasks.sum.data import PARTS, SEPARATOR, SPECIAL, EncodedPairs, find_pairs
+from tasks.sum.data import PARTS, SEPARATOR, SPECIAL, VERSION, EncodedPairs, find_pairs
 from tasks.sum.synthetic import LEVELS, SUMMARY_WORDS
 
 Batch = Mapping[str, Tensor]
@@ -96,7 +96,7 @@ class Sum(Task):
                 lambda: chain.from_iterable(pairs.read("train")),
                 vocab_size=self.vocab_size,
                 special_tokens=SPECIAL,
-                key={"pairs": pairs.key},
+                key={"pairs": pairs.key, "version": VERSION},
             )
         else:
             self.bpe = read_bpe(self.tokenizer)

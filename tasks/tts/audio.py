@@ -57,6 +57,8 @@ def read_wave(path: Path) -> np.ndarray:
         raise UserError(f"{path} has {rate} Hz and shape {wave.shape}; expected {RATE} Hz and one channel")
     if len(wave) < N_FFT:
         raise UserError(f"{path} has {len(wave)} samples, fewer than a window of {N_FFT}")
+    if not np.isfinite(wave).all():
+        raise UserError(f"{path}: sample {np.isfinite(wave).argmin()} is NaN or infinite")
     return wave
 
 

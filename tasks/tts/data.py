@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 
 from cab import UserError
 from cab.files.cache import checksums, digest_of, prepared, progress
-from tasks.files import find_data
+from tasks.files import find_data, read_lines
 from tasks.tts.audio import HOP, NUM_MELS, RATE, features, read_wave
 from tasks.tts.phonemes import ALIGNED, END, PAD, WRITTEN, read_phones, written_tokens
 from tasks.tts.synthetic import generate_utterance, written_form
@@ -56,7 +56,7 @@ def read_metadata(folder: Path) -> list[tuple[str, str]]:
     """Read (clip, normalized text) from each line of metadata.csv, in which quotes are literal."""
     path = folder / "metadata.csv"
     clips = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in read_lines(path):
         parts = line.split("|")
         if len(parts) != 3 or not parts[2].strip():
             raise UserError(f"{path}, line {number}: expected id|text|normalized text, got '{line[:60]}'")

@@ -112,7 +112,10 @@ def read_phones(path: Path) -> list[Phone]:
         name = interval["text"].strip() or "sil"
         if name not in ALIGNED:
             raise UserError(f"{path}: unknown phone '{name}'; ARPAbet with stress, sil, sp and spn are known")
-        phones.append(Phone(name, float(interval["start"]), float(interval["end"])))
+        try:
+            phones.append(Phone(name, float(interval["start"]), float(interval["end"])))
+        except ValueError as error:  # Praat writes decimal commas in some locales
+            raise UserError(f"{path}: the time of phone '{name}' is not a number ({error})") from None
     for phone, following in itertools.pairwise(phones):
         if not phone.start <= phone.end <= following.start + 1e-6:
             start = f"phone '{following.name}' at {following.start} s"

@@ -59,6 +59,20 @@ def test_the_key_contains_what_the_content_depends_on(tmp_path: Path, monkeypatc
         assert key(*files) != key(*files)
 
 
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"content": "a"}, r"me/books, train, row 2: column 'text' is missing \(columns: content\)"),
+        ({"text": None}, "me/books, train, row 2: column 'text' is not a text"),
+    ],
+)
+def test_a_row_without_text_is_named(row: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("datasets.load_dataset", lambda *_, **__: [{"text": "a book"}, row])
+    monkeypatch.setattr("datasets.load_dataset_builder", lambda _: builder([]))
+    with pytest.raises(UserError, match=message):
+        list(hub_books().read("train"))
+
+
 def test_what_cannot_be_read_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(*_: Any, **__: Any) -> Any:
         raise ConnectionError("no network\nat all")

@@ -172,7 +172,10 @@ BROKEN = {
         lambda f: (f / "train.src.cleaned").write_text("a\n ||||| \nc\nd\ne\nf\n"),
         r"train\.src\.cleaned, line 2: the document",
     ),
-    "not utf-8": (lambda f: (f / "train.tgt").write_bytes(b"caf\xe9\n" * 6), "not UTF-8"),
+    "not utf-8": (
+        lambda f: (f / "train.tgt").write_bytes(b"caf\xe9\n" * 6),
+        r"train\.tgt, line 1: byte 3 is not UTF-8",
+    ),
 }
 
 

@@ -59,6 +59,7 @@ def test_alignments_lose_their_outer_silence(tmp_path: Path) -> None:
         (grid(("QQ", 0.0, 0.1)), "unknown phone 'QQ'"),
         (grid(("HH", 0.0, 0.3), ("AH0", 0.2, 0.4)), "starts before"),
         (grid(("sil", 0.0, 0.3)), "contains only silence"),
+        (grid(("HH", 0.0, 0.3)).replace("0.3", "0,3"), "time of phone 'HH' is not a number .*'0,3'"),
     ],
 )
 def test_bad_alignments_are_named(content: str, message: str, tmp_path: Path) -> None:
@@ -276,8 +277,8 @@ def test_the_mean_sound_of_a_phoneme_by_hand() -> None:
 WAVE, METADATA = "wavs/LJ001-0002.wav", "metadata.csv"
 
 
-def put(samples: np.ndarray, rate: int = RATE) -> Callable[[Path], object]:
-    return lambda folder: soundfile.write(folder / WAVE, samples, rate)
+def put(samples: np.ndarray, rate: int = RATE, **format: str) -> Callable[[Path], object]:
+    return lambda folder: soundfile.write(folder / WAVE, samples, rate, **format)
 
 
 def forget_text(folder: Path) -> None:
@@ -292,6 +293,7 @@ def forget_text(folder: Path) -> None:
         (put(tone(), 16000), r"LJ001-0002\.wav has 16000 Hz"),
         (put(np.stack([tone(), tone()], axis=1)), r"LJ001-0002\.wav has 22050 Hz and shape"),
         (put(tone()[:100]), r"LJ001-0002\.wav has 100 samples"),
+        (put(np.append(tone(), np.nan), subtype="FLOAT"), r"LJ001-0002\.wav: sample \d+ is NaN"),
         (lambda folder: (folder / WAVE).unlink(), r"metadata\.csv, line 3: wavs/LJ001-0002\.wav is missing"),
         (forget_text, r"metadata\.csv, line 4: expected id\|text"),
         (lambda folder: (folder / "TextGrid/LJ001-0004.TextGrid").unlink(), "but not of LJ001-0004"),
