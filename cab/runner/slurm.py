@@ -8,12 +8,13 @@ checkpoint.
 from __future__ import annotations
 
 import logging
+import re
 import shlex
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from cab.runner.report import Job, Report, cells_to_run, record_lost_run
 log = logging.getLogger("cab")
 
 ARRAY = 1000
-"""Jobs per array; Slurm's default limit is 1,001."""
+"""Largest number of jobs per array; fewer if the cluster allows fewer."""
 POLL_SECONDS = 5.0
 MISSING_PACKAGE = "cluster=slurm requires an extra: `pip install 'cab-benchmark[cluster]'`"
 PYTHON = f"{shlex.quote(sys.executable)} -P"
@@ -99,14 +100,18 @@ def run_on_slurm(jobs: Iterable[Job], report: Report, options: SlurmConfig) -> N
     if not cells:
         return
     folder = cells[0][0].config.results_dir.resolve() / "slurm"
-    submitted = _submit(cells, options, folder)
-    arrays = sorted({number.split("_")[0] for number in submitted})
-    log.info("submitted %d cells to Slurm as %s; cab status shows their status", len(cells), ", ".join(arrays))
+    numbers = jobs_in_queue(cells, folder)
+    if numbers:
+        log.info("%d cells are in the queue already, as %s", len(numbers), ", ".join(arrays_of(numbers)))
+    numbers |= _submit([item for item in cells if item[0].hash not in numbers], options, folder)
     if not options.wait:
         return
-    _wait(arrays)
+    arrays = arrays_of(numbers)
+    while queued(arrays):
+        time.sleep(POLL_SECONDS)
     states = job_states(arrays)
-    for (cell, job), number in zip(cells, submitted, strict=True):
+    for cell, job in cells:
+        number = numbers[cell.hash]
         state = states.get(number, "ended")
         if state == "OUT_OF_MEMORY" or (state == "FAILED" and _had_no_memory(folder / number)):
             reason = f"Slurm killed job {number} because it ran out of memory; increase cluster.memory"
@@ -115,36 +120,71 @@ def run_on_slurm(jobs: Iterable[Job], report: Report, options: SlurmConfig) -> N
         report.add_recorded(cell, otherwise=why)
 
 
-def _submit(cells: list[tuple[Cell, Job]], options: SlurmConfig, folder: Path) -> list[str]:
-    """Submit the cells and return the job ids, such as 12_0."""
+def jobs_in_queue(cells: list[tuple[Cell, Job]], folder: Path) -> dict[str, str]:
+    """Return the jobs of an earlier command that are still in the queue, such as 12_0, by the hash of their cell."""
+    files = {cell.hash: _job_file(folder, cell) for cell, _ in cells}
+    numbers = {digest: file.read_text() for digest, file in files.items() if file.exists()}
+    in_queue = queued(arrays_of(numbers)) if numbers else set()
+    return {digest: number for digest, number in numbers.items() if number in in_queue}
+
+
+def _job_file(folder: Path, cell: Cell) -> Path:
+    """Return the file with the number of the last job of a cell."""
+    return folder / f"{cell.hash}.job"
+
+
+def arrays_of(numbers: Mapping[str, str]) -> list[str]:
+    """Return the arrays of jobs, such as 12 for 12_0."""
+    return sorted({number.split("_")[0] for number in numbers.values()})
+
+
+def _submit(cells: list[tuple[Cell, Job]], options: SlurmConfig, folder: Path) -> dict[str, str]:
+    """Submit the cells and return their jobs, by the hash of the cell.
+
+    Raises:
+        UserError: Slurm rejects an array; the message names the arrays before it, whose jobs run.
+    """
     try:
         import submitit
     except ImportError:
         raise UserError(MISSING_PACKAGE) from None
+    submitted: dict[str, str] = {}
     try:
         executor = submitit.SlurmExecutor(folder / "%j", max_num_timeout=options.max_requeues, python=PYTHON)
         executor.update_parameters(**slurm_parameters(options))
-        numbers: list[str] = []
-        for start in range(0, len(cells), ARRAY):
-            jobs = [job for _, job in cells[start : start + ARRAY]]
-            submitted = executor.map_array(CellJob(), [job.config for job in jobs], [job.command for job in jobs])
-            numbers += [job.job_id for job in submitted]
+        size = max_array_size()
+        for start in range(0, len(cells), size):
+            batch = cells[start : start + size]
+            configs, commands = [job.config for _, job in batch], [job.command for _, job in batch]
+            for (cell, _), job in zip(batch, executor.map_array(CellJob(), configs, commands), strict=True):
+                _job_file(folder, cell).write_text(job.job_id)
+                submitted[cell.hash] = job.job_id
     except (RuntimeError, submitit.core.utils.FailedJobError) as error:
-        text = str(getattr(error, "stderr", None) or error).strip()
-        raise UserError(f"Slurm rejected the jobs: {text.splitlines()[-1]}; check the options cluster.*") from error
-    return numbers
+        text = str(getattr(error, "stderr", None) or error).strip().splitlines()[-1]
+        accepted = f"submitted {len(submitted)} of {len(cells)} cells as {', '.join(arrays_of(submitted))}; "
+        raise UserError(
+            f"{accepted if submitted else ''}Slurm rejected the {'others' if submitted else 'jobs'}: {text}; check the "
+            "options cluster.*, and repeat the command: cells in the queue are not submitted again"
+        ) from error
+    if submitted:
+        arrays = ", ".join(arrays_of(submitted))
+        log.info("submitted %d cells to Slurm as %s; cab status shows their status", len(submitted), arrays)
+    return submitted
 
 
-def _wait(arrays: list[str]) -> None:
-    """Wait until squeue no longer lists the jobs; unlike sacct, squeue works without accounting."""
-    warned = False
+def max_array_size() -> int:
+    """Return the number of jobs per array that the cluster allows, up to :data:`ARRAY`."""
+    limit = re.search(r"MaxArraySize\s*=\s*(\d+)", _slurm("scontrol", "show", "config").stdout)
+    return max(1, min(ARRAY, int(limit[1]))) if limit else ARRAY
+
+
+def queued(arrays: list[str]) -> set[str]:
+    """Return the jobs of arrays that squeue lists; unlike sacct, squeue works without accounting."""
     while True:
-        queue = _slurm("squeue", "--noheader", "--format=%i", f"--jobs={','.join(arrays)}")
-        if "Invalid job id" in queue.stderr or (queue.returncode == 0 and not queue.stdout.strip()):
-            return
-        if queue.returncode and not warned:
-            log.warning("squeue: %s; retrying", queue.stderr.strip())
-            warned = True
+        queue = _slurm("squeue", "--noheader", "--array", "--format=%i", f"--jobs={','.join(arrays)}")
+        if queue.returncode == 0 or "Invalid job id" in queue.stderr:
+            return set(queue.stdout.split())
+        log.warning("squeue: %s; retrying", queue.stderr.strip())
         time.sleep(POLL_SECONDS)
 
 

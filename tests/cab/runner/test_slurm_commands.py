@@ -1,0 +1,69 @@
+"""Submission to a Slurm whose commands are stand-ins: what is submitted, what is named, and what is not done twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cab.cli.main import main
+from tests.cab.runner.conftest import TROUBLED
+
+Submit = Callable[..., tuple[int, str]]
+
+COMMANDS = {
+    "sbatch": """
+        count=$(($(cat count 2>/dev/null || echo 0) + 1)); echo $count > count
+        [ $count -le $(cat accepted) ] || { echo "sbatch: error: QOSMaxSubmitJobPerUserLimit" >&2; exit 1; }
+        echo "Submitted batch job $((100 + count))" """,
+    "squeue": "cat queue 2>/dev/null || true",
+    "scontrol": '[ "$2" != config ] || echo "MaxArraySize            = 2"',
+    "srun": "",
+}
+
+
+@pytest.fixture
+def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Submit:
+    """Run three cells on a cluster whose arrays have two jobs at most, of which it accepts some."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, text in COMMANDS.items():
+        (programs / name).write_text(f"#!/bin/sh\ncd {tmp_path}\n{text}\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs), prepend=":")
+
+    def run(*options: str, accepted: int = 9) -> tuple[int, str]:
+        (tmp_path / "accepted").write_text(str(accepted))
+        cells = [*TROUBLED, "seed=1,2,3", "cluster=slurm", f"results_dir={tmp_path / 'results'}"]
+        return main(["run", "-m", *cells, *options]), capsys.readouterr().err
+
+    return run
+
+
+def test_without_waiting_the_submission_is_the_success(submit: Submit) -> None:
+    status, said = submit("cluster.wait=false")
+    assert status == 0, said
+    assert "submitted 3 cells to Slurm as 101, 102" in said
+
+
+def test_a_refusal_names_the_arrays_before_it_and_their_cells_are_not_submitted_again(
+    submit: Submit, tmp_path: Path
+) -> None:
+    status, said = submit(accepted=1)
+    assert status == 2
+    assert "submitted 2 of 3 cells as 101; Slurm rejected the others: sbatch: error: QOSMax" in said
+    (tmp_path / "queue").write_text("101_0\n101_1\n")
+    status, said = submit("cluster.wait=false")
+    assert status == 0
+    assert "2 cells are in the queue already, as 101" in said
+    assert "submitted 1 cells to Slurm as 103" in said
+    (tmp_path / "queue").write_text("101_1\n103\n")
+    assert "submitted 1 cells to Slurm as 104" in submit("cluster.wait=false")[1], "the job of one has ended"
+
+
+def test_a_cell_whose_job_ended_without_a_record_is_a_failure(submit: Submit) -> None:
+    status, said = submit()
+    assert status == 1
+    assert said.count("no record; its job 101_0 is ended") == 1
+    assert said.count("no record; its job 102 is ended") == 1
