@@ -8,7 +8,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from cab.cli.terminal import print_note
 from cab.files.text_table import print_rows
+from cab.records.identity import distinctions
 from cab.records.record import CELL
 from cab.records.results import DEFAULT_DIR
 from cab.runner.folder import cell_statuses
@@ -27,8 +29,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def print_statuses(results_dir: Path, *, as_csv: bool) -> None:
-    """Print one row per run with its cell, status and detail."""
+    """Print one row per run: its cell, the settings that distinguish it from others of the cell, and its status."""
+    runs = cell_statuses(results_dir)
+    if not runs:
+        print_note(f"no run in {results_dir}")
+    cells = [[str(run.cell.get(key, "")) for key in CELL] for run in runs]
+    settings = distinctions([(cell, run.config) for cell, run in zip(cells, runs, strict=True)])
     rows = [
-        [*(str(run.cell.get(key, "")) for key in CELL), run.status, run.detail] for run in cell_statuses(results_dir)
+        [*cell, different, run.status, run.detail, run.hash]
+        for cell, different, run in zip(cells, settings, runs, strict=True)
     ]
-    print_rows([[*CELL, "status", "detail"], *rows], as_csv=as_csv)
+    print_rows([[*CELL, "settings", "status", "detail", "hash"], *rows], as_csv=as_csv)

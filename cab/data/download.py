@@ -50,7 +50,7 @@ def download(data_set: DataSet, data_root: Path, *, source: str | None = None) -
         UserError: an item is not available or has the wrong size or checksum; existing files are kept.
     """
     key = hashlib.sha256(f"{data_root.resolve()}/{data_set.name}".encode()).hexdigest()[:16]
-    with FileLock(cache_root() / f"data-{key}.lock"):
+    with disk_errors(cache_root()), FileLock(cache_root() / f"data-{key}.lock"):
         inventory = take_inventory(data_set, data_root)
         folder, manual_steps = inventory.folder, []
         with disk_errors(folder):

@@ -33,12 +33,21 @@ def is_full_disk(error: BaseException) -> bool:
     return not isinstance(error, UserError) and _FULL.search(str(error)) is not None
 
 
+NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)
+"""Errors of file systems that cannot lock files, such as NFS without lockd."""
+
+
 @contextlib.contextmanager
 def disk_errors(folder: Path) -> Iterator[None]:
-    """Raise UserError if the disk of ``folder`` is full; nothing incomplete is kept, so the command can resume."""
+    """Raise UserError if the disk of ``folder`` cannot lock files or is full; nothing incomplete is kept."""
     try:
         yield
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in NO_LOCKS:
+            raise UserError(
+                f"{folder} is on a file system that cannot lock files ({error.strerror}): name another results_dir, or "
+                "another CAB_CACHE"
+            ) from error
         if is_full_disk(error):
             raise UserError(
                 f"no space left on the disk of {folder}; finished files are intact. "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +66,38 @@ def attention_files(config: Mapping[str, Any]) -> list[str]:
 def measured(trainer: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of the trainer that determine the result: all but :data:`MACHINE_KEYS`."""
     return {name: value for name, value in trainer.items() if name not in MACHINE_KEYS}
+
+
+def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return a nested configuration as one mapping, with names such as ``trainer.learning_rate``."""
+    values: dict[str, Any] = {}
+    for name, value in config.items():
+        inner = flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {}
+        values |= inner or {f"{prefix}{name}": value}
+    return values
+
+
+def distinctions(runs: Sequence[tuple[Sequence[str], Mapping[str, Any]]]) -> list[str]:
+    """Return the settings of each run that differ among the runs of its cell, such as ``trainer.learning_rate=0.03``.
+
+    Args:
+        runs: the names in the cell and the configuration of each run.
+    """
+    ignored = {*RUN_KEYS, *(f"trainer.{name}" for name in MACHINE_KEYS)}
+    settings = [
+        {name: value for name, value in flat(config).items() if ignored.isdisjoint((name, name.partition(".")[0]))}
+        for _, config in runs
+    ]
+    examples: dict[tuple[str, ...], dict[str, Any]] = {}
+    different: dict[tuple[str, ...], set[str]] = {}
+    for (cell, _), one in zip(runs, settings, strict=True):
+        other = examples.setdefault(tuple(cell), one)
+        names = {name for name in {**other, **one} if one.get(name) != other.get(name)}
+        different.setdefault(tuple(cell), set()).update(names)
+    return [
+        ", ".join(f"{name}={value}" for name, value in one.items() if name in different[tuple(cell)])
+        for (cell, _), one in zip(runs, settings, strict=True)
+    ]
 
 
 def other_engine(config: Mapping[str, Any]) -> dict[str, str]:

@@ -213,7 +213,9 @@ class Record(RunMetadata):
             raise UserError(f"{path} has no field {error.args[0]}; run the cell again") from None
         except UserError:
             raise
-        except (AttributeError, OSError, TypeError, ValueError, RecursionError) as error:
+        except OSError as error:
+            raise UserError(f"{path} cannot be read: {error.strerror}; the run need not be repeated") from error
+        except (AttributeError, TypeError, ValueError, RecursionError) as error:
             reason = _described(error)
             raise UserError(f"{path} is not a valid result record ({reason}); run the cell again") from None
         return record

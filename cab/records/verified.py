@@ -17,7 +17,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from cab.files.cache import cache_root
-from cab.files.disk import remove_leftovers, replacing, sanitize_csv_cell
+from cab.files.disk import disk_errors, remove_leftovers, replacing, sanitize_csv_cell
 from cab.patterns import pattern_rank
 from cab.records.record import Record
 from cab.registry.registries import STANDALONE
@@ -154,7 +154,7 @@ def has_columns(path: Path) -> bool:
 
 def note(path: Path, row: Row, *, passed: bool) -> None:
     """Replace the row of a pair unless the old row is current; remove it if the pair did not pass."""
-    with FileLock(cache_root() / "verified.lock"):
+    with disk_errors(cache_root()), FileLock(cache_root() / "verified.lock"):
         remove_leftovers(path.parent, path.name)
         rows = {(old.attention, old.pattern): old for old in read_rows(path)}
         old = rows.pop((row.attention, row.pattern), row)

@@ -7,17 +7,19 @@ import hashlib
 import json
 import logging
 import shutil
+import socket
+import time
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
 from cab.errors import UserError, first_line
-from cab.files.disk import disk_errors, remove_leftovers, replacing
+from cab.files.disk import NO_LOCKS, disk_errors, remove_leftovers, replacing
 from cab.records.identity import Origin
 from cab.records.record import CELL, Record, Status, record_path, weights_path
 from cab.runner.processes import is_out_of_memory
@@ -44,7 +46,7 @@ def lock_run_dir(folder: Path) -> Iterator[bool]:
 
     Raises:
         UserError: the folder is a symbolic link, through which the run would write or delete files elsewhere, or it
-            cannot be created.
+            cannot be created or locked; or a process of another machine has written the lock.
     """
     if folder.is_symlink():
         raise UserError(f"{folder} is a symbolic link; a run requires a real folder: remove the link")
@@ -54,6 +56,7 @@ def lock_run_dir(folder: Path) -> Iterator[bool]:
             folder.mkdir(parents=True, exist_ok=True)
             lock.acquire(blocking=False)
     except Timeout:
+        _check_owner(folder / LOCK)
         yield False
         return
     except (PermissionError, FileNotFoundError, FileExistsError, NotADirectoryError) as error:
@@ -66,6 +69,17 @@ def lock_run_dir(folder: Path) -> Iterator[bool]:
         yield True
 
 
+def _check_owner(lock: Path) -> None:
+    """Raise UserError if the lock names another machine, where a file system without locks cannot see processes."""
+    owner = lock.read_text(errors="replace").split()
+    if owner and socket.gethostname() not in " ".join(owner):
+        hours = (time.time() - lock.stat().st_mtime) / 3600
+        raise UserError(
+            f"{lock} was written {hours:.1f} hours ago by a process of another machine ({' '.join(owner)}). If that "
+            "process has ended, delete the file and repeat the command"
+        )
+
+
 def is_held(folder: Path) -> bool:
     """Return whether a process has locked the folder."""
     if not (folder / LOCK).exists():
@@ -73,8 +87,8 @@ def is_held(folder: Path) -> bool:
     try:
         with FileLock(folder / LOCK, blocking=False):
             return False
-    except OSError:  # a Timeout, or a folder without permission to lock it
-        return True
+    except OSError as error:  # a Timeout, or a folder without permission to lock it
+        return error.errno not in NO_LOCKS
 
 
 def start_run(folder: Path, about: Mapping[str, Any], origin: Origin, *, afresh: bool) -> None:
@@ -195,13 +209,15 @@ class CellStatus:
         detail: error, or last checkpoint.
         config: resolved configuration.
         command: command that runs the cell.
+        hash: name of the run; empty for an unreadable record.
     """
 
     cell: Mapping[str, Any]
     status: str
     detail: str
-    config: Mapping[str, Any]
-    command: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+    command: str = ""
+    hash: str = ""
 
 
 def cell_statuses(results_dir: Path) -> list[CellStatus]:
@@ -210,11 +226,15 @@ def cell_statuses(results_dir: Path) -> list[CellStatus]:
         raise UserError(f"{results_dir} is not a folder: name the results_dir of a run")
     recorded = [path for path in results_dir.glob("*.json") if not is_replacing(path.with_suffix(""))]
     started = [path.parent for path in results_dir.glob(f"*/{ABOUT}")]
-    statuses = [
-        *map(_status_of_record, recorded),
-        *(_status_of_folder(folder) for folder in started if record_path(results_dir, folder.name) not in recorded),
-    ]
-    return sorted(statuses, key=lambda status: [str(status.cell.get(key, "")) for key in CELL])
+    statuses: dict[str, CellStatus] = {}
+    for path in recorded:
+        status = _status_of_record(path)
+        if path.stem == status.hash or status.hash not in statuses:  # a copy of a record does not count
+            statuses[status.hash or path.stem] = status
+    for folder in started:
+        if record_path(results_dir, folder.name) not in recorded:
+            statuses[folder.name] = _status_of_folder(folder)
+    return sorted(statuses.values(), key=lambda status: [str(status.cell.get(key, "")) for key in CELL])
 
 
 def parse_retried(text: str) -> list[str]:
@@ -229,8 +249,8 @@ def _status_of_record(path: Path) -> CellStatus:
     try:
         record = Record.read(path)
     except UserError as error:
-        return CellStatus({}, "broken", str(error), {}, "")
-    return CellStatus(record.cell, record.status, record.error, record.config, record.command)
+        return CellStatus({}, "broken", str(error))
+    return CellStatus(record.cell, record.status, record.error, record.config, record.command, record.hash)
 
 
 def _status_of_folder(folder: Path) -> CellStatus:
@@ -238,7 +258,8 @@ def _status_of_folder(folder: Path) -> CellStatus:
     try:
         cell, config, command = dict(content["cell"]), dict(content["config"]), content["command"]
     except (KeyError, TypeError, ValueError):
-        return CellStatus({}, "broken", f"{folder / ABOUT} cannot be read", {}, "")
+        return CellStatus({}, "broken", f"{folder / ABOUT} cannot be read")
     steps = [path.stem.removeprefix("step-").lstrip("0") for path in sorted(folder.glob("step-*.ckpt"))]
     detail = f"checkpoint at step {steps[-1]}" if steps else "no checkpoint yet"
-    return CellStatus(cell, "running" if is_held(folder) else "interrupted", detail, config, command)
+    status = "running" if is_held(folder) else "interrupted"
+    return CellStatus(cell, status, detail, config, command, folder.name)

@@ -21,7 +21,7 @@ from hydra.types import RunMode
 
 from cab.config.compose import compose, hydra_context, names_of, parse_overrides, quoted
 from cab.config.run_config import REGISTRIES, ClusterConfig, LocalConfig, SlurmConfig, parse_cluster
-from cab.errors import UserError
+from cab.records.identity import flat
 from cab.records.record import Status
 from cab.registry.registries import TASKS, is_file, is_generated, name_of_file
 from cab.registry.tables import config_folders, tuning_rows
@@ -158,8 +158,6 @@ def _alternatives(override: Override) -> list[str]:
     key = override.get_key_element()
     if not override.is_sweep_override():
         return [f"{key}={override.get_value_element_as_str()}"]
-    if not override.is_discrete_sweep():
-        raise UserError(f"{override.input_line}: list the values of a sweep, separated by commas, or use range(1,4)")
     return [f"{key}={value}" for value in override.sweep_string_iterator()]
 
 
@@ -225,7 +223,7 @@ def explain(overrides: Sequence[str], *, added: Sequence[str] = ()) -> list[list
     tuned = {f"attention.{row['option']}": file for file, row in tuning_rows(*cell, preset=config["preset"])}
     overridden = {text.lstrip("+").partition("=")[0]: text in added for text in overrides}
     rows = []
-    for name, value in _leaves(config):
+    for name, value in flat(config).items():
         settings = [layer[name] for layer in layers if name in layer] or [(MISSING, "")]
         (default, origin), source = settings[0], settings[-1][1]
         if origin.startswith(OVERRIDING):
@@ -252,20 +250,12 @@ def _settings_of_file(path: str, package: str) -> dict[str, tuple[Any, str]]:
             content = yaml.safe_load(file.read_text())
             usual = [choice for choice in content.pop("defaults", []) if isinstance(choice, dict)]
             names = {key: value for choice in usual for key, value in choice.items() if key.isidentifier()}
-            content = {**{f"{key}.name": value for key, value in names.items()}, **names, **dict(_leaves(content))}
+            content = {**{f"{key}.name": value for key, value in names.items()}, **names, **flat(content)}
             return {f"{prefix}{key}": (value, source) for key, value in content.items()}
     if group not in REGISTRIES:
         return {}
     entry = REGISTRIES[group].get(name)
     return {f"{group}.{key}": (value, entry.cls.__module__) for key, value in entry.options.items()}
-
-
-def _leaves(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in content.items():
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _text(value: Any) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from cab.backbone import AttentionSpec, Backbone
-from cab.errors import UnsupportedError, UserError, exits_as_errors
+from cab.errors import UnsupportedError, UserError, exits_as_errors, first_line
 from cab.files.cache import report_waiting
 from cab.files.disk import check_writable, disk_errors, is_full_disk
 from cab.records.record import Cost, Record, RunMetadata, Status, record_path, weights_path
@@ -102,6 +102,10 @@ def _attempt(run: Run) -> Record | None:
     except Exception as error:
         if is_full_disk(error) or not run.processes.is_first:
             raise
+        if not run.folder.is_dir():
+            raise UserError(
+                f"{run.folder} was deleted or moved during the run ({first_line(error)}); repeat the command"
+            ) from error
         (run.folder / "traceback.txt").write_text(traceback.format_exc())
         seconds, step = time.perf_counter() - started, getattr(error, "step", None)
         times = {"train_seconds": seconds, "wall_seconds": seconds, **usage.cpu()}

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cab.errors import EXAMPLE_COMMAND, UserError
-from cab.records.identity import Origin, measured
+from cab.records.identity import Origin, flat, measured
 from cab.records.record import CELL, COMPARISON_KEY, Record, Status
 from cab.registry.registries import SYNTHETIC, TASKS, is_generated
 
@@ -91,7 +91,7 @@ def _warn_about_settings(table: pd.DataFrame) -> None:
     for names, rows in runs.groupby([*COMPARISON_KEY, "pattern"]):
         different = rows.drop_duplicates("settings")
         if len(different) > 1:
-            configs = [_flat(json.loads(text)) for text in different["settings"]]
+            configs = [flat(json.loads(text)) for text in different["settings"]]
             differing = [name for name in configs[0] if any(c.get(name) != configs[0][name] for c in configs)][:4]
             shown = [
                 f"{attention}: {', '.join(f'{name}={config.get(name)}' for name in differing)}"
@@ -211,12 +211,5 @@ def _without_duplicates(table: pd.DataFrame) -> pd.DataFrame:
 
 def _changes(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """Return the names of nested mappings whose values differ, with both values."""
-    one, other = _flat(one), _flat(other)
+    one, other = flat(one), flat(other)
     return [(name, one.get(name), other.get(name)) for name in {**one, **other} if one.get(name) != other.get(name)]
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in config.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
-    return flat

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from cab import UserError
 from cab.files.cache import cache_root
+from cab.files.disk import disk_errors
 
 
 @functools.cache
@@ -26,7 +27,7 @@ def compiled_librosa() -> ModuleType:
     """
     folder = Path(os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_root() / "numba")))
     folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / "librosa.lock"):
+    with disk_errors(folder), FileLock(folder / "librosa.lock"):
         import librosa
 
         noise = np.random.default_rng(0).uniform(-1, 1, 8192).astype(np.float32)
