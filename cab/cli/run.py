@@ -14,10 +14,12 @@ from cab.cli.terminal import log_to_terminal
 from cab.errors import UserError, unknown_name
 from cab.files.disk import replacing
 from cab.files.text_table import text_table
+from cab.records.identity import distinctions
 from cab.records.record import CELL, Record, Status
 from cab.records.verified import LEGEND, mark_unverified, verdict, verified_codes
 from cab.registry.tables import run_defaults
 from cab.runner.folder import parse_retried
+from cab.runner.processes import find_processes
 
 if TYPE_CHECKING:
     from cab.runner.report import Report
@@ -33,7 +35,8 @@ ALWAYS_NAMED = ("attention", "seed")
 
 def run(arguments: list[str]) -> int:
     """Run the configurations that the overrides name; return 0 if every one that can run has its result."""
-    log_to_terminal(logging.INFO, "%(message)s", force=True)
+    is_first = find_processes().is_first
+    log_to_terminal(logging.INFO if is_first else logging.ERROR, "%(message)s", force=True)
     if "-h" in arguments or "--help" in arguments:
         from cab.cli.run_help import help_text
 
@@ -124,6 +127,8 @@ def _retry(overrides: Sequence[str], statuses: Sequence[str]) -> int:
 
     results_dir = Path(overrides[-1].removeprefix(RESULTS_DIR) if overrides else run_defaults()["results_dir"])
     report = retry_cells(results_dir, statuses)
+    if report.expected == 0:
+        log.info("nothing to retry: no run in %s is %s", results_dir, " or ".join(statuses))
     report.log_end()
     print_statuses(results_dir, as_csv=False)
     return report.exit_status
@@ -179,7 +184,7 @@ def _print_records(records: Sequence[Record], report: Report, *, is_sweep: bool)
         print("\n\n".join(map(_task_table, tasks.values())) if is_sweep else _cell_table(records[0]))
         if any(map(_is_unverified, records)):
             log.warning("%s", LEGEND)
-    elif not report.failures and not report.outcomes:
+    elif report.expected == 0 and not report.failures:
         raise UserError(f"nothing can run: {'; '.join(dict.fromkeys(report.left_out)) or 'no configuration'}")
 
 
@@ -199,6 +204,9 @@ def _task_table(records: Sequence[Record]) -> str:
     shared = [key for key in CELL if key not in ALWAYS_NAMED and len(set(columns[key])) == 1]
     title = " ".join(columns.pop(key)[0] for key in shared if records[0].cell[key])
     columns = {key: texts for key, texts in columns.items() if key not in shared}
+    settings = distinctions([(list(record.cell.values()), record.config) for record in records])
+    if any(settings):
+        columns["settings"] = settings
     align = "l" * len(columns) + "r"
     columns["attention"] = [_signed_name(record) for record in records]
     for name in metrics:

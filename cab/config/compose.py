@@ -17,7 +17,14 @@ import yaml
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, Override, Quote, QuotedString
+from hydra.core.override_parser.types import (
+    ChoiceSweep,
+    Glob,
+    IntervalSweep,
+    Override,
+    Quote,
+    QuotedString,
+)
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
 from hydra.plugins.config_source import ConfigResult, ConfigSource
@@ -26,7 +33,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from cab.config.run_config import KEYS, REGISTRIES, DataConfig
-from cab.errors import UnsupportedError, UserError, first_line, unknown_name
+from cab.errors import UnsupportedError, UserError, unknown_name
 from cab.patterns import LONG_NAMES, Pattern
 from cab.registry.options import annotations_of, check_names
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, is_file, name_of_file
@@ -63,7 +70,8 @@ def hydra_context() -> Iterator[None]:
         with hydra.initialize_config_dir(config_dir=str(CONFIGS), version_base="1.3"):
             yield
     except (HydraException, OmegaConfBaseException) as error:
-        raise UserError(first_line(error)) from error
+        lines = [line.strip(" .") for line in str(error).splitlines()]
+        raise UserError("; ".join(filter(None, lines))) from error
 
 
 class RegistrySource(ConfigSource):
@@ -197,6 +205,8 @@ def parse_overrides(arguments: list[str]) -> list[Override]:
     """Parse overrides with Hydra's grammar; UserError for one that it cannot read."""
     parser, parsed = OverridesParser.create(), []
     for argument in arguments:
+        if not __debug__ and not {"(", "{"}.isdisjoint(argument):  # Hydra reads their inside in assertions
+            raise UserError(f"'{argument:.80}' cannot be read without assertions: unset PYTHONOPTIMIZE")
         try:
             parsed.append(parser.parse_override(argument))
         except (HydraException, RecursionError) as error:
@@ -204,6 +214,8 @@ def parse_overrides(arguments: list[str]) -> list[Override]:
                 f"cannot read the override '{argument:.80}'; write KEY=VALUE, or attention.OPTION=VALUE for options; "
                 "put a value with special characters in two pairs of quotes: `KEY=\"'VALUE'\"`"
             ) from error
+        if isinstance(parsed[-1].value(), (Glob, IntervalSweep)):
+            raise UserError(f"{argument:.80}: list the values of a sweep, separated by commas, or use range(1,4)")
     return parsed
 
 
@@ -221,8 +233,10 @@ def names_of(override: Override) -> list[str]:
 
 
 def _normalized(argument: str) -> str:
-    """Quote the name of an existing ``FILE.py:Class``, and shorten patterns in words, such as ``causal_self``."""
+    """Write an override as Hydra reads it: quote an existing ``FILE.py:Class``, shorten patterns, add free keys."""
     key, _, value = argument.partition("=")
+    if key.startswith(("cluster.extra.", "other_attention.")):  # mappings without keys in configs/
+        return f"++{argument}"
     if key == "pattern":
         return f"pattern={','.join(LONG_NAMES.get(name, name) for name in value.split(','))}" if value else argument
     file, _, class_name = value.rpartition(":")

@@ -56,6 +56,8 @@ class ExistingRecords:
         try:
             record = Record.read(path)
         except UserError as error:
+            if isinstance(error.__cause__, OSError):  # perhaps a result of another user
+                raise
             log.warning("%s", error)
             return None
         if record.status in cell.config.retry:
@@ -143,10 +145,10 @@ class Outcome:
 
 @dataclass
 class Report:
-    """Report of a command, filled cell by cell.
+    """Report of a command, filled cell by cell; a run without a score is a failure, whatever its reason.
 
     Attributes:
-        raises: raise the error of a cell, and count a run without score as a failure; for commands with a single cell.
+        raises: raise the error of a cell; for commands with a single cell.
         expected: total number of cells, to estimate the remaining time.
         left_out: reasons why combinations are skipped.
         failures: one message per failure.
@@ -170,8 +172,7 @@ class Report:
 
     def add(self, outcome: Outcome) -> None:
         """Add and log an outcome."""
-        status = outcome.record.status if outcome.record is not None else Status.FINISHED
-        if status is Status.FAILED or (self.raises and status is not Status.FINISHED):
+        if outcome.record is not None and outcome.record.status is not Status.FINISHED:
             self.failures.append(f"{outcome.title}: {outcome.description}")
         self.outcomes.append(outcome)
         log.info("%s: %s%s", outcome.description, outcome.title, self.progress())

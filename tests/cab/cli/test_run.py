@@ -42,6 +42,28 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("seed=${nowhere}", ["Interpolation key 'nowhere' not found", "full_key: seed"]),
+        ("+trainer=cluster", ["trainer"]),
+        ("attention=glob(*former)", ["attention=glob(*former): list the values of a sweep, separated by commas"]),
+        ("seed=interval(1,3)", ["seed=interval(1,3): list the values of a sweep"]),
+        ("cluster.extra.nodes=2", ["cluster.extra requires cluster=slurm"]),
+    ],
+)
+def test_a_message_of_hydra_is_whole(override: str, words: list[str], refused: Refused) -> None:
+    refused(*overrides(), override, words=words)
+
+
+def test_free_options_need_no_plus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    slurm = ["cluster=slurm", "cluster.extra.nodes=2", "cluster.extra.reservation=mine", "other_attention.NC=abc"]
+    assert main(["run", "-m", "--dry-run", *overrides(seed="1,2", results_dir=str(tmp_path)), *slurm]) == 0
+    printed = capsys.readouterr().out
+    assert "#SBATCH --nodes=2\n" in printed
+    assert "#SBATCH --reservation=mine\n" in printed
+
+
+@pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"attention": "vanila"}, ["unknown attention 'vanila'", "did you mean 'vanilla'"]),

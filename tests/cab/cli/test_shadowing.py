@@ -36,9 +36,9 @@ PROGRAM = "import sys; from cab.cli.main import main; sys.exit(main(sys.argv[1:]
     "command",
     [
         [sys.executable, "-P", "-c", PROGRAM, *CELL],  # what the console script `cab` is: its folder is not ours
-        [sys.executable, "-m", "cab.cli.main", *CELL],
+        [sys.executable, "-m", "cab", *CELL],
         [sys.executable, "-m", "cab.cli.main", *CELL, "cluster=local", "cluster.workers=1"],
-        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1", "-m", "cab.cli.main", *CELL],
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1", "-m", "cab", *CELL],
     ],
     ids=["cab", "module", "pool", "torchrun"],
 )

@@ -63,6 +63,13 @@ def test_an_attention_that_is_not_in_the_table_is_measured(monkeypatch: pytest.M
     assert {name: decode_state_size(ATTENTIONS.get(name)) for name in expected} == expected
 
 
+def test_ranges_need_the_assertions_of_python() -> None:
+    command = [sys.executable, "-O", "-m", "cab", "run", "-m", "seed=range(1,3)"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "cab: error: 'seed=range(1,3)' cannot be read without assertions: unset PYTHONOPTIMIZE\n"
+
+
 def test_an_unknown_command_suggests_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["scor"]) == 2
     assert "did you mean 'score'" in capsys.readouterr().err

@@ -16,9 +16,9 @@ from cab.cli.main import main
 from cab.cli.terminal import TerminalHandler
 from cab.records.record import Record
 from cab.runner.cell import Cell as CheckedCell
-from cab.runner.report import Report
 from cab.runner.run import run_cell
 from tests.cab.runner.conftest import TROUBLED
+from tests.cab.runner.processes import records
 from tests.cab.runner.troubled import Troubled, trained
 
 Cell = Callable[..., dict[str, Any]]
@@ -38,12 +38,31 @@ def test_a_single_run_without_a_score_is_status_1(
     assert main([*command, "force=true"]) == 0
 
 
-def test_in_a_sweep_a_run_out_of_memory_is_a_result(troubled: Cell) -> None:
-    outcome = run_cell(troubled(trouble="oom"))
-    sweep, single = Report(), Report(raises=True)
-    for report in (sweep, single):
-        report.add(outcome)
-    assert (sweep.exit_status, single.exit_status) == (0, 1)
+@pytest.mark.parametrize("trouble", ["oom", "nan", "crash"])
+def test_a_run_without_a_score_is_status_1_in_a_sweep_as_well(
+    trouble: str, troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    troubled(trouble=trouble)
+    command = ["run", "-m", *TROUBLED, "seed=1,2", f"results_dir={tmp_path}"]
+    assert main(command) == 1
+    assert capsys.readouterr().err.count("failed: troubled synthetic") == 2
+    status = next(iter(records(tmp_path)))["status"]
+    troubled()
+    assert main(["run", "--retry", status, f"results_dir={tmp_path}"]) == 0
+    capsys.readouterr()
+    assert main(["run", "--retry", "failed,oom,diverged", f"results_dir={tmp_path}"]) == 0
+    assert f"nothing to retry: no run in {tmp_path} is failed or oom or diverged" in capsys.readouterr().err
+
+
+def test_only_the_first_process_of_a_run_reports(
+    troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    troubled()
+    for name, value in {"TORCHELASTIC_RUN_ID": "1", "RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("cab.runner.run._attempt", lambda _: None)
+    assert main(["run", *TROUBLED, f"results_dir={tmp_path}"]) == 0
+    assert capsys.readouterr() == ("", "")
 
 
 def test_yes_and_no_mean_true_and_false(troubled: Cell, tmp_path: Path) -> None:
