@@ -15,6 +15,7 @@ from torch import Tensor
 from cab.analysis.subject import Subject, with_heads
 from cab.attention import Attention
 from cab.errors import UserError
+from cab.files.disk import write_figure
 from cab.padding import PaddingMasks
 
 POINTS = 100
@@ -152,4 +153,4 @@ def draw_dilution(curves: Sequence[Curve], title: str, path: Path) -> None:
     axis.set(xlabel="share of visible tokens, nearest first", ylabel="share of attention")
     axis.set_title(title, fontsize="medium")
     axis.legend(frameon=False)
-    figure.savefig(path, dpi=110)
+    write_figure(figure, path)

@@ -24,6 +24,7 @@ from cab.analysis.subject import Subject, with_heads
 from cab.attention import Attention
 from cab.config.run_config import Choice
 from cab.errors import UserError
+from cab.files.disk import write_figure
 from cab.records.identity import DEFAULT_ENGINE
 from cab.runner.cell import Cell
 from cab.runner.engine import Run, StepObserver, find_engine
@@ -207,4 +208,4 @@ def draw_gradients(
     for axis in axes:
         axis.legend(frameon=False, fontsize="small")
     figure.suptitle(title, fontsize="medium")
-    figure.savefig(path, dpi=110)
+    write_figure(figure, path)

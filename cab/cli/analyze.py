@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cab.errors import UserError
-from cab.files.disk import check_writable
+from cab.files.disk import check_writable, replacing
 from cab.files.text_table import text_table
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def _write(path: Path, rows: Rows) -> None:
     """Write a CSV file with the union of the rows' columns."""
     path.parent.mkdir(parents=True, exist_ok=True)
     columns = list(dict.fromkeys(column for row in rows for column in row))
-    with path.open("w", newline="", encoding="utf-8") as file:
+    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)

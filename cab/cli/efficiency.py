@@ -78,7 +78,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-verify", action="store_true", help="skip the checks of `cab verify`")
     parser.add_argument("--shared-gpu", action="store_true", help="permit a GPU used by other processes")
     parser.add_argument(
-        "--out", type=Path, metavar="CSV", help="write each cost to this file as soon as it is measured"
+        "--out",
+        type=Path,
+        metavar="CSV",
+        help="write each cost to this file as soon as it is measured; "
+        "an existing file is replaced at the end, and the costs are in FILE.partial until then",
     )
     parser.add_argument("--csv", action="store_true", help="print CSV instead of tables")
     parser.add_argument("--plot", type=Path, metavar="DIR", help="write figures to this folder (PNG)")
@@ -101,11 +105,12 @@ def run(args: argparse.Namespace) -> int:
     if device == "cuda" and not args.shared_gpu:
         refuse_when_shared()
     measured = []
+    unfinished = args.out and (args.out.with_name(f"{args.out.name}.partial") if args.out.is_file() else args.out)
     with contextlib.ExitStack() as files:
         costs = measure(plan, refuse=never if args.no_verify else _verification(device), report=print_note)
         if args.out:
             args.out.parent.mkdir(parents=True, exist_ok=True)
-            costs = write_costs(costs, files.enter_context(args.out.open("w", newline="")))
+            costs = write_costs(costs, files.enter_context(unfinished.open("w", newline="")))
         if args.csv:
             costs = write_costs(costs, sys.stdout)
         try:
@@ -115,6 +120,7 @@ def run(args: argparse.Namespace) -> int:
             if measured and not args.csv:
                 print(tables(measured))
     if args.out:
+        unfinished.replace(args.out)
         print_note(f"wrote {args.out}")
     if args.plot:
         from cab.reports.efficiency import plot

@@ -16,6 +16,7 @@ from cab.errors import UserError
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 _FULL = re.compile(
     "no space left on device|disk quota exceeded"
@@ -69,6 +70,13 @@ def replacing(path: Path) -> Iterator[Path]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def write_figure(figure: Figure, path: Path, *, dpi: int = 110) -> Path:
+    """Write a figure in the format of the file's suffix, replace ``path`` only when it is complete, and return it."""
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format=path.suffix.removeprefix("."), dpi=dpi)
+    return path
 
 
 def remove_leftovers(folder: Path, name: str = "") -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from cab.efficiency.cost import DECODING
+from cab.files.disk import write_figure
 from cab.reports import figures
 from cab.reports.sections import Block, Picture, Section
 from cab.reports.tables import efficiency_table, element_id
@@ -86,7 +87,6 @@ def plot(costs: Iterable[Cost], folder: Path) -> list[Path]:
     measured = [[getattr(cost, name) for name in COLUMNS] for cost in costs if cost.status == "ok"]
     paths = []
     for pattern, phase, resource, _, figure in cost_figures(pd.DataFrame(measured, columns=COLUMNS)):
-        paths.append(folder / f"{pattern}-{phase}-{resource}.png".lower())
         with figures.style():
-            figure.savefig(paths[-1], dpi=200)
+            paths.append(write_figure(figure, folder / f"{pattern}-{phase}-{resource}.png".lower(), dpi=200))
     return paths

@@ -19,7 +19,7 @@ import pandas as pd
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from cab.files.disk import sanitize_text
+from cab.files.disk import replacing, sanitize_text
 from cab.records.record import CELL, Record, Status
 from cab.records.verified import LEGEND
 from cab.registry.registries import ATTENTIONS
@@ -88,7 +88,8 @@ def write_page(
     )
     out.mkdir(parents=True, exist_ok=True)
     path = out / "index.html"
-    path.write_text(html, encoding="utf-8")
+    with replacing(path) as temporary:
+        temporary.write_text(html, encoding="utf-8")
     return path
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
 
-from cab.files.disk import sanitize_text
+from cab.files.disk import sanitize_text, write_figure
 from cab.records.record import Status
 from cab.registry.registries import TASKS
 from cab.reports import figures
@@ -236,5 +236,4 @@ def write_figures(sections: Iterable[Section], out: Path) -> Iterator[Path]:
         for suffix in ("png", "pdf") if name else ():
             path = folder / f"{re.sub(r'[^A-Za-z0-9.-]+', '-', name)}.{suffix}"
             with figures.style():
-                figure.savefig(path, dpi=200)
-            yield path
+                yield write_figure(figure, path, dpi=200)

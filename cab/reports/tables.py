@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from cab.files.disk import sanitize_table, sanitize_text
+from cab.files.disk import replacing, sanitize_table, sanitize_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -225,7 +225,8 @@ def decimals_for(values: Iterable[float]) -> int:
 def write_csv(table: pd.DataFrame, path: Path) -> Path:
     """Write a table as CSV without control characters, and return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    sanitize_table(table).to_csv(path, index=False)
+    with replacing(path) as temporary:
+        sanitize_table(table).to_csv(temporary, index=False)
     return path
 
 

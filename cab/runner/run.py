@@ -17,7 +17,7 @@ import torch
 from cab.backbone import AttentionSpec, Backbone
 from cab.errors import UnsupportedError, UserError, exits_as_errors, first_line
 from cab.files.cache import report_waiting
-from cab.files.disk import check_writable, disk_errors, is_full_disk
+from cab.files.disk import check_writable, disk_errors, is_full_disk, write_figure
 from cab.records.record import Cost, Record, RunMetadata, Status, record_path, weights_path
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.runner.batches import DeviceBatches, mix_seed
@@ -250,4 +250,4 @@ def draw_loss(history: list[dict[str, float | None]], title: str, path: Path) ->
     axis.set_xlabel("step")
     axis.legend(frameon=False)
     axis.set_title(title, fontsize="medium")
-    figure.savefig(path, dpi=110)
+    write_figure(figure, path)

@@ -20,6 +20,7 @@ from typing import Any
 import yaml
 
 from cab.errors import UserError
+from cab.files.disk import replacing
 from cab.records.record import REFERENCE_DIRS, Record, Status
 from cab.records.results import whole_records, with_program_names
 from cab.registry.tables import CONFIGS
@@ -178,7 +179,7 @@ def write_anchors(records: Iterable[Record], path: Path = ANCHORS_FILE) -> int:
             rows.append((VERSION, *key, data_hash(record), ANCHORS[rank], seed, *numbers))
     if not rows:
         raise UserError(f"no cell of the suite has results of {' and '.join(ANCHORS)}; run them first")
-    with path.open("w", newline="") as file:
+    with replacing(path) as temporary, temporary.open("w", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([ANCHOR_COLUMNS, *rows])
     return len(rows)
 
