@@ -1,7 +1,8 @@
-"""MkDocs hook: pages and tables of the documentation that are generated from the code when the site is built.
+"""Generate parts of the documentation from the code: `python scripts/docs_pages.py`, and a MkDocs hook for the site.
 
-A page of ``docs/`` contains ``<!-- generated: NAME -->`` where the output of ``TABLES[NAME]`` belongs. The tables come
-from the output of `cab` commands, so they show what a user sees and depend on no internal module.
+The program rewrites what a page of ``docs/`` has between ``<!-- generated: NAME -->`` and ``<!-- /generated -->`` with
+the output of ``PARTS[NAME]``. Most parts come from the output of `cab` commands, so they show what a user sees. The
+hook adds pages that are generated as a whole, which exist on the site only.
 """
 
 from __future__ import annotations
@@ -10,26 +11,45 @@ import contextlib
 import csv
 import functools
 import importlib
+import inspect
 import io
 import os
 import re
+import textwrap
 import tomllib
-from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import FunctionType, GenericAlias
 
 import nbformat
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 import cab
-from cab.cli.main import main
+from cab.cli.main import COMMANDS, main
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+DOCS = ROOT / "docs"
+COPIES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+"""Files of the repository's root that are pages of the site."""
 NOTEBOOK = Path("tutorials/first-hour.ipynb")
-MARKER = re.compile(r"^<!-- generated: ([\w-]+)(?: (.*?))? -->$", re.MULTILINE)
+PART = re.compile(r"^(<!-- generated: ([\w-]+)((?: \w+)*) -->\n\n).*?(^<!-- /generated -->$)", re.MULTILINE | re.DOTALL)
 TAXONOMY = ("paper", "taxonomy", "--csv")
+CONTRACTS = ("Attention", "Backbone", "Task")
+"""Classes that a user derives from: the page of the Python interface has their whole docstring."""
+
+
+def write_parts() -> None:
+    """Rewrite the generated parts of all pages."""
+    for page in sorted(DOCS.rglob("*.md")):
+        text = page.read_text()
+        page.write_text(fill(text))
+
+
+def fill(markdown: str) -> str:
+    """Return the page with current generated parts."""
+    return PART.sub(lambda part: f"{part[1]}{PARTS[part[2]](*part[3].split())}\n\n{part[4]}", markdown)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -40,30 +60,25 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are made from the repository's root and from the notebook."""
-    for name, page in PAGES.items():
-        text = (ROOT / name).read_text().replace("](docs/", "](")
-        for other, its_page in PAGES.items():
-            text = text.replace(f"]({other})", f"]({its_page})")
+    """Add the pages that exist on the site only."""
+    pages = {page: (ROOT / name).read_text().replace("](docs/", "](") for name, page in COPIES.items()}
+    pages |= {f"reference/attentions/{name}.md": output("show", name, "--markdown") for name in _attention_names()}
+    pages |= {"reference/cli.md": commands(), "paper/taxonomy.md": taxonomy()}
+    pages[str(NOTEBOOK.with_suffix(".md"))] = notebook_page(DOCS / NOTEBOOK)
+    for page, text in pages.items():
         files.append(File.generated(config, page, content=text))
-    for row in rows_of("list", "attentions", "--csv"):
-        name = row["attention"]
-        text = output("show", name, "--markdown")
-        files.append(File.generated(config, f"reference/attentions/{name}.md", content=text))
-    notebook = Path(config.docs_dir) / NOTEBOOK
-    if notebook.exists():
-        files.append(File.generated(config, str(NOTEBOOK.with_suffix(".md")), content=notebook_page(notebook)))
     return files
 
 
-def on_page_markdown(markdown: str, **_context: object) -> str:
-    """Replace the markers of a page."""
-    return fill(markdown)
-
-
-def fill(markdown: str) -> str:
-    """Return the page with each marker replaced by its table."""
-    return MARKER.sub(lambda found: TABLES[found[1]](*(found[2] or "").split()), markdown)
+def on_page_markdown(markdown: str, page: Page, **_context: object) -> str:
+    """Adapt links to the site, and replace the summary of the Python interface with all docstrings."""
+    for name, copy in COPIES.items():
+        markdown = re.sub(rf"\]\((?:\.\./)?{re.escape(name)}", f"]({copy}", markdown)
+    if page.file.src_uri != str(NOTEBOOK.with_suffix(".md")):
+        markdown = markdown.replace(f"{NOTEBOOK.name})", f"{NOTEBOOK.stem}.md)")
+    if page.file.src_uri == "reference/attentions.md":
+        markdown = re.sub(r"^\| `(\w+)`", r"| [`\1`](attentions/\1.md)", markdown, flags=re.MULTILINE)
+    return PART.sub(lambda part: directives(part[3].split()) if part[2] == "api" else part[0], markdown)
 
 
 @functools.cache
@@ -71,7 +86,7 @@ def output(*words: str) -> str:
     """Return what `cab WORDS` prints, unwrapped."""
     stream = io.StringIO()
     before = os.environ.get("COLUMNS")
-    os.environ["COLUMNS"] = "2000" if "--help" in words and "run" in words else "100"
+    os.environ["COLUMNS"] = "2000" if words == ("run", "--help") else "100"
     try:
         with contextlib.redirect_stdout(stream), contextlib.suppress(SystemExit):
             main(list(words))
@@ -98,105 +113,48 @@ def _escaped(text: str) -> str:
     return text.replace("|", "\\|")
 
 
+def _block(text: str, language: str = "text") -> str:
+    return f"```{language}\n{text.rstrip()}\n```"
+
+
 def commands() -> str:
-    """Return every command and subcommand with its help text."""
-    parts = []
-    for name in re.findall(r"^  ([a-z-]+)  ", output("--help"), re.MULTILINE):
-        own = output(name, "--help")
-        parts.append(f"## cab {name}\n\n{_block(own)}")
-        first_lines = own.split("\n\n", 1)[0]
-        found = re.search(r"\{([a-z0-9,-]+)\} \.\.\.|([a-z-]+(?:\|[a-z-]+)+) \.\.\.", first_lines)
-        for sub in re.split(r"[,|]", found[1] or found[2]) if found else ():
-            parts.append(f"### cab {name} {sub}\n\n{_block(output(name, sub, '--help'))}")
+    """Return the page with every command and subcommand, and its help text."""
+    parts = [
+        "# Command line",
+        "Tables are printed to standard output, logs to standard error. Exit status: 0 for success, 1 for a failed "
+        "check, run or comparison, 2 for a user error, 3 for an internal error, and 75 if another process is running "
+        "the only run of the command. `--debug` adds the traceback to an error.",
+    ]
+    for name in COMMANDS:
+        text = output(name, "--help")
+        parts.append(f"## cab {name}\n\n{_block(text)}")
+        match = re.search(r"\{([a-z0-9,-]+)\} \.\.\.|([a-z-]+(?:\|[a-z-]+)+) \.\.\.", text.split("\n\n", 1)[0])
+        for verb in re.split(r"[,|]", match[1] or match[2]) if match else ():
+            parts.append(f"### cab {name} {verb}\n\n{_block(output(name, verb, '--help'))}")
     return "\n\n".join(parts)
 
 
-def _block(text: str) -> str:
-    return f"```text\n{text.rstrip()}\n```"
+def options(section: str) -> str:
+    """Return the options of a section of `cab run --help`: run, trainer, local or slurm."""
+    heading, rows = "", []
+    for line in output("run", "--help").splitlines():
+        if match := re.match(r"with cluster=(\w+):$", line):
+            heading = match[1]
+        elif match := re.match(r"  ([a-z_]+(?:\.\w+)*)=(\S.*?)(?:\s{2,}(\S.*))?$", line):
+            of_line = heading or ("trainer" if match[1].startswith("trainer.") else "run")
+            rows += [(f"`{match[1]}`", f"`{match[2]}`", match[3] or "")] if of_line == section else []
+    return table(("Key", "Default", "Meaning"), rows)
 
 
-def options(*words: str) -> dict[str, list[tuple[str, str, str]]]:
-    """Return name, default and description of each option in `cab run WORDS --help`, by section ("" for the first)."""
-    found: dict[str, list[tuple[str, str, str]]] = defaultdict(list)
-    section = ""
-    for line in output("run", *words, "--help").splitlines():
-        if heading := re.match(r"with (\S+):$", line):
-            section = heading[1]
-        elif option := re.match(r"  ([a-z_]+(?:\.\w+)*)=(\S.*?)(?:\s{2,}(\S.*))?$", line):
-            found[section].append((option[1], option[2], option[3] or ""))
-    return found
+def _attention_names() -> list[str]:
+    return [row["attention"] for row in rows_of("list", "attentions", "--csv")]
 
 
-def _option_table(found: Iterable[tuple[str, str, str]]) -> str:
-    return table(("Key", "Default", "Meaning"), ((f"`{name}`", f"`{value}`", text) for name, value, text in found))
-
-
-def run_options() -> str:
-    """Return the keys of a run outside groups."""
-    return _option_table(option for option in options()[""] if not option[0].startswith("trainer."))
-
-
-def trainer_options() -> str:
-    """Return the keys of the training loop."""
-    return _option_table(option for option in options()[""] if option[0].startswith("trainer."))
-
-
-def cluster_options() -> str:
-    """Return the keys of each launcher."""
-    parts = [f"### {section}\n\n{_option_table(found)}" for section, found in options().items() if section]
-    return "\n\n".join(parts)
-
-
-def group_options(group: str) -> str:
-    """Return the options of every task or backbone."""
-    names = list(dict.fromkeys(row[group] for row in rows_of("list", f"{group}s", "--csv")))
-    found = options(f"{group}={','.join(names)}")
-    parts = []
-    for name in names:
-        shown = found.get(f"{group}={name}", [])
-        parts.append(f"### `{group}={name}`\n\n" + (_option_table(shown) if shown else "No options."))
-    return "\n\n".join(parts)
-
-
-def attentions() -> str:
-    """Return one row per registered attention."""
-    rows = rows_of("list", "attentions", "--csv")
-    found = options(f"attention={','.join(row['attention'] for row in rows)}")
-    lines = []
-    for row in rows:
-        own = found.get(f"attention={row['attention']}", [])
-        shown = "<br>".join(f"`{name.partition('.')[2]}={value}`" for name, value, _ in own)
-        state = row["state"].replace(",", " ")
-        name = f"[`{row['attention']}`](attentions/{row['attention']}.md)"
-        lines.append((name, row["patterns"], row["complexity"], state, row["paper"], shown))
-    return table(("Name", "Patterns", "Time", "Decoding state", "Source", "Options and defaults"), lines)
-
-
-def backbones() -> str:
-    """Return one row per registered backbone."""
-    rows = rows_of("list", "backbones", "--csv")
-    return table(("Backbone", "Patterns", "Source"), ((f"`{r['backbone']}`", r["patterns"], r["paper"]) for r in rows))
-
-
-def tasks() -> str:
-    """Return one row per task and backbone."""
-    rows = rows_of("list", "tasks", "--csv")
-    lines = ((f"`{r['task']}`", f"`{r['backbone']}`", r["patterns"], r["datasets"], r["paper"]) for r in rows)
-    return table(("Task", "Backbone", "Patterns", "Data sets", "Source"), lines)
-
-
-def checks() -> str:
-    """Return the checks of `cab verify`, one table per group."""
-    groups: dict[str, list[tuple[str, str]]] = {}
-    name = ""
-    for line in output("verify", "--list-checks").splitlines():
-        if not line.startswith(" "):
-            name = line.strip()
-            groups[name] = []
-        else:
-            check, text = line.strip().split(maxsplit=1)
-            groups[name].append((f"`{check}`", text))
-    return "\n\n".join(f"### {name}\n\n{table(('Check', 'Property'), rows)}" for name, rows in groups.items())
+def listed(kind: str) -> str:
+    """Return the table of `cab list KIND`."""
+    rows = [list(row.items())[:-1] for row in rows_of("list", kind, "--csv")]  # without the origin
+    header = [name.capitalize() for name, _ in rows[0]]
+    return table(header, ((f"`{name}`", *(text for _, text in others)) for (_, name), *others in rows))
 
 
 SIGNS = {"verified": "yes", "built": "(yes)", "unsound as published": "repaired", "": "-"}
@@ -204,7 +162,7 @@ SIGNS = {"verified": "yes", "built": "(yes)", "unsound as published": "repaired"
 
 
 def taxonomy() -> str:
-    """Return the paper's Table 13 compared with the verification results, with remarks."""
+    """Return the page with the paper's Table 13 compared with the verification results, with remarks."""
     models: dict[str, list[dict[str, str]]] = {}
     for row in rows_of(*TAXONOMY):
         models.setdefault(row["model"], []).append(row)
@@ -215,10 +173,14 @@ def taxonomy() -> str:
         verdicts = (_sign(row["verdict"]) for row in rows)
         lines.append((model, name, first["complexity_claimed"], first["complexity"], *verdicts))
     header = ("Model", "Name in CAB", "Time, claimed", "Time, implemented", "NS", "CS", "NC", "CC")
-    remarks = [
-        f"- {r['model']}, {r['pattern']}: {r['reason']}." for rows in models.values() for r in rows if r["reason"]
-    ]
-    return "\n".join([table(header, lines), "", "## Reasons and remarks", "", *remarks])
+    remarks = [f"- {r['model']}, {r['pattern']}: {r['reason']}." for of in models.values() for r in of if r["reason"]]
+    legend = (
+        "The patterns that Table 13 claims for 44 attentions. yes: claimed and verified; +: verified, not claimed; "
+        "in parentheses: implemented, not verified yet; repaired: the published form leaks the future, and CAB's form "
+        "does not; unsound: the method depends on inputs that it must not see; undefined: it has no meaning in the "
+        "pattern; not built, left out: claimed, not implemented; -: neither."
+    )
+    return "\n".join(["# Table 13, verified", "", legend, "", table(header, lines), "", "## Reasons", "", *remarks])
 
 
 def _sign(verdict: str) -> str:
@@ -229,6 +191,41 @@ def _sign(verdict: str) -> str:
 
 
 def api(*names: str) -> str:
+    """Return signature and summary of names that `cab` exports, and of their methods."""
+    return "\n\n".join(_block("\n".join(_stub(name, getattr(cab, name))), "python") for name in names)
+
+
+def _stub(name: str, value: object) -> Iterator[str]:
+    """Yield the lines of a type alias, a function, or a class and its methods."""
+    if inspect.isfunction(value):
+        yield f'{_signature(name, value)}\n    """{_summary(value)}"""'
+    elif isinstance(value, type) and not isinstance(value, GenericAlias):
+        text = _plain_text(inspect.getdoc(value)) if name in CONTRACTS else _summary(value)
+        yield f"class {name}:\n" + textwrap.indent(f'"""{text}"""', "    ")
+        for method, member in vars(value).items():
+            function = getattr(member, "fget", None) or getattr(member, "__func__", member)
+            if inspect.isfunction(function) and not method.startswith("_") and method != "extra_repr":
+                yield f"    # {_summary(function)}\n    {_signature(method, function)}"
+    else:
+        yield f"{name} = {value}"
+
+
+def _signature(name: str, function: FunctionType) -> str:
+    text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", f"def {name}{inspect.signature(function)}")
+    return re.sub(r"PosixPath\((.*?)\)", r"\1", text)
+
+
+def _summary(value: object) -> str:
+    """Return the first paragraph of a docstring on one line."""
+    return " ".join(_plain_text(inspect.getdoc(value)).partition("\n\n")[0].split())
+
+
+def _plain_text(docstring: str | None) -> str:
+    """Return a docstring without the roles of its references."""
+    return re.sub(r":\w+:`[\w.]*?(\w+)`", r"``\1``", docstring or "")
+
+
+def directives(names: Iterable[str]) -> str:
     """Return mkdocstrings directives for names that `cab` exports, wherever they are defined."""
     parts = []
     for name in names:
@@ -238,26 +235,20 @@ def api(*names: str) -> str:
     return "\n\n".join(parts)
 
 
-TABLES: dict[str, Callable[..., str]] = {
-    "api": api,
-    "attentions": attentions,
-    "backbones": backbones,
-    "checks": checks,
-    "cluster-options": cluster_options,
-    "commands": commands,
-    "group-options": group_options,
-    "run-options": run_options,
-    "tasks": tasks,
-    "taxonomy": taxonomy,
-    "trainer-options": trainer_options,
-}
+def example() -> str:
+    """Return the class of the README."""
+    [code] = re.findall(r"```python\n(.*?@register_attention.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    return _block(code, "python")
+
+
+PARTS: dict[str, Callable[..., str]] = {"api": api, "example": example, "list": listed, "options": options}
 
 
 def notebook_page(path: Path) -> str:
     """Return the notebook as Markdown, with the committed outputs."""
     parts = [f"Download the [notebook]({path.name})."]
     for cell in nbformat.read(path, as_version=4).cells:
-        parts.append(cell.source if cell.cell_type == "markdown" else f"```python\n{cell.source}\n```")
+        parts.append(cell.source if cell.cell_type == "markdown" else _block(cell.source, "python"))
         text = "".join(result.get("text") or _plain(result) for result in cell.get("outputs", ()))
         if text:
             parts.append(_block(text))
@@ -272,3 +263,7 @@ def _plain(result: nbformat.NotebookNode) -> str:
     """Return the text form of an output that is not an image."""
     data = result.get("data", {})
     return "" if "image/png" in data else data.get("text/plain", "") + "\n"
+
+
+if __name__ == "__main__":
+    write_parts()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import shlex
 import sys
@@ -11,9 +12,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 import pytest
 
+from cab.cli.main import COMMANDS
 from cab.config.compose import check_overrides
 from scripts import docs_pages
 from tests.documents import ROOT, commands_of, run
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
+MARKDOWN = [*PAGES, *sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("results/*/README.md"))]
 NOTEBOOK = DOCS / docs_pages.NOTEBOOK
 WRITTEN_METHODS = {
     *("attend", "reference", "softmax_limit", "init_decode_state", "decode", "encode_source", "decode_cross"),
@@ -51,7 +55,6 @@ def test_it_builds_and_needs_no_network(site: Path) -> None:
         assert not re.search(r'<(?:script|img|iframe)[^>]*src="?(?:https?:)?//', html), page
         assert not re.search(r'<link[^>]*rel="?(?:stylesheet|preload|preconnect)"?[^>]*href="?(?:https?:)?//', html)
         assert "--8&lt;--" not in html
-        assert "<!-- generated" not in html
     assert 'src="data:image/png' in (site / "tutorials/first-hour.html").read_text()
 
 
@@ -83,36 +86,62 @@ def test_search_works_from_a_file(site: Path, browser: webdriver.Chrome) -> None
     assert browser.get_log("browser") == []
 
 
-def generated(page: str) -> str:
-    return docs_pages.fill((DOCS / page).read_text())
+@pytest.mark.parametrize("page", [page for page in PAGES if docs_pages.PART.search(page.read_text())], ids=name)
+def test_generated_parts_are_current(page: Path) -> None:
+    """If this fails, run ``python scripts/docs_pages.py``."""
+    assert docs_pages.fill(page.read_text()) == page.read_text()
 
 
 def test_generated_tables_have_every_entry() -> None:
-    listed = docs_pages.output("verify", "--list-checks")
-    groups = re.findall(r"^(\w+)$", listed, re.MULTILINE)
-    page = generated("reference/checks.md")
-    assert set(re.findall(r"^  (\w+)  ", listed, re.MULTILINE)) <= set(
-        re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
-    )
-    assert set(groups) == set(re.findall(r"^\| (\w+) \| ", page.partition("## All checks")[0], re.MULTILINE)) - {
-        "Group"
-    }
+    groups = re.findall(r"^(\w+)$", docs_pages.output("verify", "--list-checks"), re.MULTILINE)
+    page = (DOCS / "reference/checks.md").read_text()
+    assert set(groups) <= set(re.findall(r"^\| (\w+) \| ", page, re.MULTILINE))
+    page = (DOCS / "reference/attentions.md").read_text()
     attentions = [row["attention"] for row in docs_pages.rows_of("list", "attentions", "--csv")]
-    linked = re.findall(r"^\| \[`(\w+)`\]\(attentions/\1\.md\) \|", generated("reference/attentions.md"), re.MULTILINE)
-    assert linked == attentions
+    assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE) == attentions
     tasks = {row["task"] for row in docs_pages.rows_of("list", "tasks", "--csv")}
     cards = {page.stem for page in (DOCS / "reference/tasks").glob("*.md")}
     assert cards == {*tasks, "suite"}
-    assert {
-        f"`{key}`" for key in ("trainer.max_grad_norm", "seed", "cluster.account", "backbone.weight_sharing")
-    } <= set(re.findall(r"`[\w.]+`", generated("reference/config.md") + generated("reference/backbones.md")))
+    keys = {f"`{key}`" for key in ("trainer.max_grad_norm", "seed", "cluster.account", "cluster.workers")}
+    assert keys <= set(re.findall(r"`[\w.]+`", (DOCS / "reference/config.md").read_text()))
+
+
+def anchors(markdown: str) -> set[str]:
+    """Return the addresses of the headings of a page, as a repository page and MkDocs form them."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", markdown, flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
+
+
+@pytest.mark.parametrize("page", MARKDOWN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_work_on_a_repository_page(page: Path) -> None:
+    """Without a site: each link names a file of the repository, and a heading in it."""
+    text = page.read_text()
+    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", re.sub(r"```.*?```", "", text, flags=re.DOTALL)):
+        file, _, anchor = target.partition("#")
+        path = page.parent / file if file else page
+        assert path.is_file(), target
+        assert not anchor or anchor in anchors(path.read_text()), target
+    assert "--8<--" not in text
+
+
+@pytest.mark.slow
+def test_links_work_on_the_site(site: Path) -> None:
+    pages = {path: path.read_text() for path in site.rglob("*.html") if path.name != "404.html"}
+    names = {path: set(re.findall(r'(?:id|name)="?([^"\s>]+)', html)) for path, html in pages.items()}
+    dead = []
+    for path, html in pages.items():
+        for target in re.findall(r'<a [^>]*href="?([^"\s>]+)', html):
+            if re.match(r"[a-z]+:", target) is None:
+                file, _, anchor = target.partition("#")
+                linked = Path(os.path.normpath(path.parent / unquote(file))) if file else path
+                is_there = linked.exists() and (not anchor or linked not in names or unquote(anchor) in names[linked])
+                dead += [] if is_there else [f"{path.relative_to(site)}: {target}"]
+    assert dead == []
 
 
 def test_the_command_line_page_has_every_command() -> None:
-    page = generated("reference/cli.md")
-    commands = re.findall(r"^  ([a-z-]+)  ", docs_pages.output("--help"), re.MULTILINE)
-    assert len(commands) > 10
-    for command in commands:
+    page = docs_pages.commands()
+    for command in COMMANDS:
         block = re.search(rf"^## cab {command}\n\n```text\n(.*?)```", page, re.MULTILINE | re.DOTALL)
         assert block is not None
         assert block[1].startswith("usage: cab")
@@ -120,7 +149,7 @@ def test_the_command_line_page_has_every_command() -> None:
 
 
 def test_table_13_shows_the_verdicts_of_the_command() -> None:
-    page = generated("paper/taxonomy.md")
+    page = docs_pages.taxonomy()
     rows = docs_pages.rows_of(*docs_pages.TAXONOMY)
     assert len(re.findall(r"^\|(?: [^|]* \|){8}$", page, re.MULTILINE)) - 2 == len(rows) // 4 == 44
     assert "| ABC | `abc` | n | n | yes | yes | yes | yes |" in page
@@ -163,7 +192,7 @@ def test_the_commands_of_reference_pages_exist(page: str, command: str) -> None:
 
 @pytest.mark.slow
 def test_the_program_of_the_python_page_runs(tmp_path: Path) -> None:
-    [program] = re.findall(r"```python\n(.*?)```", (DOCS / "reference/python.md").read_text(), re.DOTALL)
+    program, *_ = re.findall(r"```python\n(.*?)```", (DOCS / "reference/python.md").read_text(), re.DOTALL)
     check = "assert torch.allclose(step_output, output[:, -1], atol=1e-5)\n"
     process = run([sys.executable, "-c", program + check], tmp_path)
     assert process.returncode == 0, process.stderr
