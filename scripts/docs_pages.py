@@ -121,9 +121,10 @@ def commands() -> str:
     """Return the page with every command and subcommand, and its help text."""
     parts = [
         "# Command line",
-        "Tables are printed to standard output, logs to standard error. Exit status: 0 for success, 1 for a failed "
-        "check, run or comparison, 2 for a user error, 3 for an internal error, and 75 if another process is running "
-        "the only run of the command. `--debug` adds the traceback to an error.",
+        "Tables are printed to standard output, logs to standard error. `--debug` adds the traceback to an error, and "
+        "`python -m cab` is the same as `cab`. Exit status: 0 for success, 1 for a failed check or comparison, or a "
+        "run without a score; 2 for a user error, 3 for an internal error, 75 if another process is running the only "
+        "run of the command.",
     ]
     for name in COMMANDS:
         text = output(name, "--help")
