@@ -95,6 +95,11 @@ class Task(ABC):
         """Identification of the weights that training starts from; part of the cell's hash, empty for random ones."""
         return {}
 
+    @property
+    def extra_data(self) -> tuple[str, ...]:
+        """Names in ``configs/data`` of what :meth:`setup` reads besides the data set, such as a tokenizer."""
+        return ()
+
     @abstractmethod
     def setup(self, data_root: Path | None) -> None:
         """Read and check the data.

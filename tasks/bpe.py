@@ -1,4 +1,4 @@
-"""Byte-level byte-pair encoding for the text tasks, trained on the training part or given by the user."""
+"""Tokenizers of the text tasks: published, trained on the training part, or a file of the user."""
 
 from __future__ import annotations
 
@@ -9,19 +9,44 @@ from typing import TYPE_CHECKING, Any
 
 from cab import UserError
 from cab.files.cache import prepared
+from tasks.files import find_data
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+Texts = Callable[[], Iterator[str]]
+WORDS = "words"
+"""Value of ``task.tokenizer`` that selects word-level tokens."""
+UNKNOWN_WORD = "<unk>"
+PUBLISHED = {"gpt2": ("gpt2_bpe", "vocab.json"), "bart": ("bart_bpe", "tokenizer.json")}
+"""Values of ``task.tokenizer`` that select a published tokenizer: its data set, and a file in the folder of that."""
 
-def trained_bpe(
-    texts: Callable[[], Iterator[str]],
-    *,
-    vocab_size: int,
-    special_tokens: Sequence[str],
-    key: Mapping[str, Any],
+
+def tokenizer_data(name: str | None) -> tuple[str, ...]:
+    """Return the name of the data set with the published tokenizer ``name``, or nothing for any other."""
+    return PUBLISHED[name][:1] if name in PUBLISHED else ()
+
+
+def tokenizer_path(name: str | None, data_root: Path | None) -> str | None:
+    """Return the folder of the published tokenizer ``name`` below ``data_root``, or ``name`` for any other."""
+    if name not in PUBLISHED:
+        return name
+    data_set, file = PUBLISHED[name]
+    instead = "task.tokenizer=null, which trains a tokenizer and is not comparable with published results"
+    return str(find_data(data_set, data_root, file, instead=instead).parent)
+
+
+def find_tokenizer(
+    path: str | None, texts: Texts, *, vocab_size: int, special_tokens: Sequence[str] = (), key: Mapping[str, Any]
 ) -> Tokenizer:
-    """Return a tokenizer with ``vocab_size`` entries trained on ``texts``, from the cache if available.
+    """Return the tokenizer at ``path``, of :func:`words_of` for ``words``, or of :func:`trained_bpe` without a path."""
+    if path is None:
+        return trained_bpe(texts, vocab_size=vocab_size, special_tokens=special_tokens, key=key)
+    return words_of(texts, key=key) if path == WORDS else read_bpe(path)
+
+
+def trained_bpe(texts: Texts, *, vocab_size: int, special_tokens: Sequence[str], key: Mapping[str, Any]) -> Tokenizer:
+    """Return a byte-level BPE with ``vocab_size`` entries trained on ``texts``, from the cache if available.
 
     Every string can be encoded (all 256 bytes are in the vocabulary) and decodes to itself.
 
@@ -71,12 +96,7 @@ def read_bpe(source: str | Path) -> Tokenizer:
     raise UserError(f"no tokenizer at {path}: give tokenizer.json, or a folder with vocab.json and merges.txt")
 
 
-WORDS = "words"
-"""Value of ``task.tokenizer`` that selects word-level tokens."""
-UNKNOWN_WORD = "<unk>"
-
-
-def words_of(texts: Callable[[], Iterator[str]], *, key: Mapping[str, Any]) -> Tokenizer:
+def words_of(texts: Texts, *, key: Mapping[str, Any]) -> Tokenizer:
     """Return a tokenizer with an entry for every word of ``texts``, most frequent first; others are ``<unk>``.
 
     It is cached; ``key`` identifies the texts.

@@ -130,24 +130,23 @@ def load_data(cell: Cell) -> None:
 
 
 def download_data(cell: Cell) -> None:
-    """Download the cell's data set if it is incomplete; UserError if that requires a manual download."""
+    """Download what a cell reads and is incomplete; UserError if that requires a manual download."""
     from cab.data.check import State, take_inventory
     from cab.data.download import download
     from cab.data.sources import data_sets, fetch_hint
 
-    data_set, data_root = data_sets().get(cell.config.dataset), cell.config.data_root
-    if data_set is None:
-        return
-    if data_root is None:
-        raise UserError("data.download=true requires a folder for the data: set data_root=FOLDER or CAB_DATA")
-    if take_inventory(data_set, data_root).state is State.READY:
-        return
-    inventory, manual_steps = download(data_set, data_root)
-    if manual_steps and inventory.state is not State.READY:
-        raise UserError(
-            f"{data_set.name} must be downloaded manually: {'; '.join(manual_steps)}; then: "
-            f"`{fetch_hint(data_set.name, data_root)} --source DOWNLOADED_FILE_OR_FOLDER`"
-        )
+    data_root, names = cell.config.data_root, (cell.config.dataset, *cell.task.extra_data)
+    for data_set in (data_sets()[name] for name in names if name in data_sets()):
+        if data_root is None:
+            raise UserError("data.download=true requires a folder for the data: set data_root=FOLDER or CAB_DATA")
+        if take_inventory(data_set, data_root).state is State.READY:
+            continue
+        inventory, manual_steps = download(data_set, data_root)
+        if manual_steps and inventory.state is not State.READY:
+            raise UserError(
+                f"{data_set.name} must be downloaded manually: {'; '.join(manual_steps)}; then: "
+                f"`{fetch_hint(data_set.name, data_root)} --source DOWNLOADED_FILE_OR_FOLDER`"
+            )
 
 
 def check_without_data(cell: Cell) -> tuple[Processes, torch.device, Engine]:

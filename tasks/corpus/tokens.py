@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cab.files.cache import prepared, progress
-from tasks.bpe import WORDS, read_bpe, trained_bpe, words_of
+from cab.files.cache import digest_of, prepared, progress
+from tasks.bpe import WORDS, find_tokenizer
 from tasks.corpus.books import PARTS, Books
 
 if TYPE_CHECKING:
@@ -107,12 +107,9 @@ def read_corpus(books: Books, *, tokenizer: str | None, vocab_size: int) -> Corp
         vocab_size: number of entries of a trained tokenizer.
     """
     training_key = {"books": books.key.get("train", books.key), "version": VERSION}
-    if tokenizer == WORDS:
-        bpe = words_of(lambda: books.readable("train"), key=training_key)
-    elif tokenizer is None:
-        bpe = trained_bpe(lambda: books.readable("train"), vocab_size=vocab_size, special_tokens=[], key=training_key)
-    else:
-        bpe = read_bpe(tokenizer)
+    options: Any = {"vocab_size": vocab_size, "key": training_key}
+    bpe = find_tokenizer(tokenizer, lambda: books.readable("train"), **options)
+    vocabulary = {} if tokenizer in (None, WORDS) else {"tokenizer": digest_of(bpe.get_vocab())}
     key = {"books": books.key, "tokenizer": bpe.to_str(), "version": VERSION}
     folder = prepared("corpus", key, lambda folder: _encode(books, bpe, folder))
     about = json.loads((folder / "about.json").read_text())
@@ -134,7 +131,7 @@ def read_corpus(books: Books, *, tokenizer: str | None, vocab_size: int) -> Corp
         words=about["words"],
         unknown={part: _count_unknown(files[part], dictionary) for part in PARTS[1:]},
         tokenizer=bpe,
-        key={"books": books.key, "tokens": {part: len(file) for part, file in files.items()}},
+        key={"books": books.key, "tokens": {part: len(file) for part, file in files.items()}, **vocabulary},
     )
 
 

@@ -21,6 +21,7 @@ from cab.files.cache import checksums
 from cab.registry.options import Positive
 from cab.runner.pretrained import Pretrained
 from cab.task import Batches, Metric
+from tasks.bpe import tokenizer_path
 from tasks.corpus.tokens import PAD, padding_or_none
 from tasks.glue.tables import (
     BEST_SCORE,
@@ -160,8 +161,9 @@ class GLUE(Task):
             self._key = {"generator": VERSION}
         if self._start is None:
             texts, self._positions = [text for pair in parts[TRAIN].texts for text in pair], self.max_length
+            tokenizer = tokenizer_path(self.tokenizer, data_root)
             self.vocabulary = Vocabulary.of_sentences(
-                texts, tokenizer=self.tokenizer, vocab_size=self.vocab_size, key=self._key
+                texts, tokenizer=tokenizer, vocab_size=self.vocab_size, key=self._key
             )
         else:
             self.vocabulary, self._positions = Vocabulary.of_pretraining(self._start.record, data_root)

@@ -12,7 +12,7 @@ import numpy as np
 
 from cab import UserError
 from cab.records.record import Record
-from tasks.bpe import read_bpe, trained_bpe
+from tasks.bpe import find_tokenizer
 from tasks.corpus.tokens import BEGIN, END, NUM_SPECIAL
 from tasks.mlm.task import MLM
 
@@ -32,10 +32,8 @@ class Vocabulary:
     @classmethod
     def of_sentences(cls, texts: Sequence[str], *, tokenizer: str | None, vocab_size: int, key: Any) -> Vocabulary:
         """Read a tokenizer, or train a byte-level BPE of ``vocab_size`` entries on ``texts``."""
-        if tokenizer is None:
-            bpe = trained_bpe(lambda: iter(texts), vocab_size=vocab_size, special_tokens=[], key={"sentences": key})
-        else:
-            bpe = read_bpe(tokenizer)
+        options: Any = {"vocab_size": vocab_size, "key": {"sentences": key}}
+        bpe = find_tokenizer(tokenizer, lambda: iter(texts), **options)
         dictionary = NUM_SPECIAL + np.arange(bpe.get_vocab_size())
         return cls(bpe, dictionary, NUM_SPECIAL + len(dictionary), {"entries": len(dictionary)})
 
@@ -44,7 +42,7 @@ class Vocabulary:
         """Recreate the vocabulary of an ``mlm`` run from its data; also return the tokens of its longest page.
 
         Raises:
-            ValueError: the data are missing or have changed.
+            UserError: the data are missing or have changed.
         """
         options = {name: value for name, value in record.config["task"].items() if name != "name"}
         mlm = MLM(dataset=str(record.cell["dataset"]), **options)

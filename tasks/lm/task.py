@@ -20,6 +20,7 @@ from cab.attention import DecodeState
 from cab.backbone_protocols import RecurrentLM, TokenLM
 from cab.registry.options import Positive
 from cab.task import Batches, Metric
+from tasks.bpe import tokenizer_data, tokenizer_path
 from tasks.corpus.blocks import Blocks
 from tasks.corpus.books import WIKITEXTS, find_books
 from tasks.corpus.facts import Facts, FactScores, Names, names_variant
@@ -48,9 +49,9 @@ class LM(Task):
         dataset: pg19 (folders in its layout, or a data set on the Hub), wikitext103 or wikitext2 (three files each), or
             synthetic.
         source: name of a data set on the Hub with the columns of ``deepmind/pg19``, instead of local files.
-        tokenizer: a tokenizer.json, or a folder with one or with GPT-2's vocab.json and merges.txt; by default, a
-            byte-level BPE of ``vocab_size`` entries is trained on the training part. ``words``: each word of the
-            training part is a token.
+        tokenizer: ``gpt2``, GPT-2's, as published; ``words``: each word of the training part is a token; a
+            tokenizer.json, or a folder with one or with vocab.json and merges.txt; by default, a byte-level BPE of
+            ``vocab_size`` entries is trained on the training part.
         vocab_size: size of the trained tokenizer.
         names: number of names in generated books, each with one fact per chapter; from 1 to 32.
         loss_on: learn and score ``all`` tokens, or in generated books only the ``answers``.
@@ -124,9 +125,14 @@ class LM(Task):
         recurrence = f"recurrence {self.memory_length}" if self.memory_length else ""
         return " ".join(filter(None, (names_variant(self.dataset, self.names), recurrence)))
 
+    @property
+    def extra_data(self) -> tuple[str, ...]:
+        return tokenizer_data(self.tokenizer)
+
     def setup(self, data_root: Path | None) -> None:
+        tokenizer = tokenizer_path(self.tokenizer, data_root)
         books = find_books(self.dataset, self.source, data_root, generate=partial(generate_book, names=self.names))
-        self.corpus = read_corpus(books, tokenizer=self.tokenizer, vocab_size=self.vocab_size)
+        self.corpus = read_corpus(books, tokenizer=tokenizer, vocab_size=self.vocab_size)
         self._facts = Facts.of(self.corpus) if self._asks else None
         self._training: Blocks | BookChunks
         if self.memory_length:

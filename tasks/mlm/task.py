@@ -16,6 +16,7 @@ from cab.backbone_protocols import MaskedLM
 from cab.metric import mean_over_batches
 from cab.registry.options import Positive
 from cab.task import Batches, Metric
+from tasks.bpe import tokenizer_data, tokenizer_path
 from tasks.corpus.blocks import PackedLines
 from tasks.corpus.books import PARTS, find_books
 from tasks.corpus.facts import Facts, FactScores, Names, names_variant
@@ -79,9 +80,14 @@ class MLM(Task):
     def config_variant(self) -> str:
         return names_variant(self.dataset, self.names)
 
+    @property
+    def extra_data(self) -> tuple[str, ...]:
+        return tokenizer_data(self.tokenizer)
+
     def setup(self, data_root: Path | None) -> None:
+        tokenizer = tokenizer_path(self.tokenizer, data_root)
         books = find_books(self.dataset, self.source, data_root, generate=partial(generate_book, names=self.names))
-        self.corpus = read_corpus(books, tokenizer=self.tokenizer, vocab_size=self.vocab_size)
+        self.corpus = read_corpus(books, tokenizer=tokenizer, vocab_size=self.vocab_size)
         self._facts = Facts.of(self.corpus) if self._asks else None
         self.parts = {part: PackedLines(self.corpus, part, self.block_len) for part in PARTS}
 

@@ -17,10 +17,11 @@ from torch.nn import functional as F
 from backbones.generation import Limits, beam_search, greedy
 from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import SequenceToSequence
+from cab.files.cache import digest_of
 from cab.metric import mean_over_batches
 from cab.registry.options import Positive
 from cab.task import Batches, Metric
-from tasks.bpe import read_bpe, trained_bpe
+from tasks.bpe import find_tokenizer, tokenizer_data, tokenizer_path
 from tasks.sum.data import PARTS, SEPARATOR, SPECIAL, VERSION, EncodedPairs, find_pairs
 from tasks.sum.synthetic import LEVELS, SUMMARY_WORDS
 
@@ -37,8 +38,8 @@ class Sum(Task):
     Args:
         dataset: multi_news, or synthetic.
         source: name of a data set on the Hub with columns document and summary, instead of local files.
-        tokenizer: a tokenizer.json, or a folder with one, with BART's special tokens; by default, a byte-level BPE of
-            ``vocab_size`` entries is trained on the training part.
+        tokenizer: ``bart``, BART's, as published; a tokenizer.json, or a folder with one, with BART's special tokens;
+            by default, a byte-level BPE of ``vocab_size`` entries is trained on the training part.
         vocab_size: size of the trained tokenizer.
         empty: ``stop`` at an example without a document or summary, or ``skip`` it; the official training part has a
             few.
@@ -89,24 +90,28 @@ class Sum(Task):
             raise UserError(f"task.target_len must be at least 2, got {self.target_len}")
         Limits(self.max_length, min_length=self.min_length, blocked_ngram=self.blocked_ngram)
 
+    @property
+    def extra_data(self) -> tuple[str, ...]:
+        return tokenizer_data(self.tokenizer)
+
     def setup(self, data_root: Path | None) -> None:
+        tokenizer = tokenizer_path(self.tokenizer, data_root)
         pairs = find_pairs(self.dataset, self.source, data_root, empty=self.empty)
-        if self.tokenizer is None:
-            self.bpe = trained_bpe(
-                lambda: chain.from_iterable(pairs.read("train")),
-                vocab_size=self.vocab_size,
-                special_tokens=SPECIAL,
-                key={"pairs": pairs.key, "version": VERSION},
-            )
-        else:
-            self.bpe = read_bpe(self.tokenizer)
+        self.bpe = find_tokenizer(
+            tokenizer,
+            lambda: chain.from_iterable(pairs.read("train")),
+            vocab_size=self.vocab_size,
+            special_tokens=SPECIAL,
+            key={"pairs": pairs.key, "version": VERSION},
+        )
         lengths = {"source_len": self.source_len, "target_len": self.target_len}
         self.parts = {part: EncodedPairs(pairs, part, self.bpe, **lengths, ends=self.ends) for part in PARTS}
         self._key = pairs.key
 
     def fingerprint(self) -> dict[str, Any]:
         sizes = {part: len(pairs) for part, pairs in self.parts.items()}
-        return {"pairs": self._key, "examples": sizes, "vocabulary": self.bpe.get_vocab_size()}
+        vocabulary = {} if self.tokenizer is None else {"tokenizer": digest_of(self.bpe.get_vocab())}
+        return {"pairs": self._key, "examples": sizes, "vocabulary": self.bpe.get_vocab_size(), **vocabulary}
 
     def backbone_options(self, backbone: str) -> dict[str, Any]:  # noqa: ARG002
         return {"vocab_size": self.bpe.get_vocab_size()}

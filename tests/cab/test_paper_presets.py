@@ -80,15 +80,26 @@ def test_attentions_with_a_released_form_are_that_form(task: str, backbone: str)
 
 
 def test_protocols_are_the_published_ones() -> None:
-    summary: dict[str, Any] = {"search": "greedy", "min_length": 200, "max_length": 400, "empty": "skip"}
+    summary: dict[str, Any] = {
+        "tokenizer": "bart",
+        "search": "greedy",
+        "min_length": 200,
+        "max_length": 400,
+        "empty": "skip",
+    }
     summary |= {"ends": "short", "source_len": 4096, "target_len": 400, "label_smoothing": 0.1}
     lengths = [256, 512, 1024, 2048, 4096, 8192, 16384]
     published: dict[tuple[str, str, str], dict[str, Any]] = {
         ("tts", "ljspeech", "fastspeech2"): {"chosen_by": "mcd", "as_fairseq": True},
         ("sum", "multi_news", "transformer"): summary,
         ("pcc", "pcn", "pointr"): {"validation_split": "test", "f_score_of": "all"},
-        ("lm", "pg19", "gpt2"): {"block_len": 8192, "context_lengths": lengths},
-        ("mlm", "pg19", "roberta"): {"block_len": 2048, "mask_share": 0.15, "scored_part": "validation"},
+        ("lm", "pg19", "gpt2"): {"tokenizer": "gpt2", "block_len": 8192, "context_lengths": lengths},
+        ("mlm", "pg19", "roberta"): {
+            "tokenizer": "gpt2",
+            "block_len": 2048,
+            "mask_share": 0.15,
+            "scored_part": "validation",
+        },
         ("sr", "ffhq", "sr3"): {"diffusion_steps": 2000, "scored_images": "first_100", "step_of": "batch"},
     }
     configs = {cell: composed(*cell, "paper") for cell in published}

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
 from tokenizers import Tokenizer
 
 from cab import UserError
-from tasks.bpe import read_bpe, trained_bpe
+from tasks.bpe import read_bpe, tokenizer_path, trained_bpe
+from tasks.lm.task import LM
+from tasks.mlm.task import MLM
+from tasks.sum.data import SPECIAL
+from tasks.sum.task import Sum
+from tests.tasks.lm.test_lm import write_books
+from tests.tasks.sum.test_sum import write_pairs
 
 TEXTS = ["the cat sat on the mat", "the dog sat on the log", "naïve café — 12.5 %"] * 5
 
@@ -60,3 +67,27 @@ def test_what_is_no_tokenizer_is_named(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(UserError, match="not a tokenizer"):
         read_bpe(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("task", "dataset", "published"),
+    [(LM, "pg19", "gpt2"), (MLM, "pg19", "gpt2"), (Sum, "multi_news", "bart")],
+)
+def test_published_tokenizers_are_files_below_the_data_root(
+    task: Any, dataset: str, published: str, tmp_path: Path
+) -> None:
+    """The command that gets them is named before any text is read."""
+    ready = task(dataset=dataset, tokenizer=published, **({} if task is Sum else {"block_len": 16}))
+    assert ready.extra_data == (f"{published}_bpe",)
+    with pytest.raises(UserError, match=f"cab data download {published}_bpe --data-root {tmp_path}; "):
+        ready.setup(tmp_path)
+    write_pairs(tmp_path) if task is Sum else write_books(tmp_path)
+    home = tmp_path / "tokenizers" / published
+    home.mkdir(parents=True)
+    made = trained_bpe(lambda: iter(TEXTS), vocab_size=300, special_tokens=SPECIAL, key={"texts": 3})
+    made.save(str(home / "tokenizer.json")) if task is Sum else made.model.save(str(home))
+    ready.setup(tmp_path)
+    used = ready.bpe if task is Sum else ready.corpus.tokenizer
+    assert used.get_vocab() == made.get_vocab()
+    assert tokenizer_path("words", tmp_path) == "words"
+    assert task(dataset=dataset).extra_data == ()

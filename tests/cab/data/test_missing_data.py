@@ -75,6 +75,15 @@ def test_it_is_brought_where_the_run_is_told_to(
     load_data(cell("synthetic", None, download=True))  # needs nothing
 
 
+def test_tokenizers_are_brought_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[str] = []
+    monkeypatch.setattr("cab.data.download.download", lambda each, _: (names.append(each.name), []))
+    overrides = ["task=lm", "dataset=pg19", "attention=vanilla", "pattern=CS", "preset=paper", f"data_root={tmp_path}"]
+    with pytest.raises(UserError, match="cab data download gpt2_bpe"):
+        load_data(Cell.from_config(compose([*overrides, "data.download=true"])))
+    assert names == ["pg19", "gpt2_bpe"]
+
+
 @pytest.mark.usefixtures("_no_network")
 def test_what_cannot_be_brought_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(

@@ -25,7 +25,7 @@ def test_what_the_tasks_make_lies_in_the_cache(tmp_path: Path, monkeypatch: pyte
     for part in ("train", "validation", "test"):
         (tmp_path / "lm" / part).mkdir(parents=True)
         (tmp_path / "lm" / part / "1.txt").write_text("a book of more than ten words\n" * 40)
-    small = ["task.vocab_size=262", "task.block_len=16", "task.context_lengths=[16]"]
+    small = ["task.tokenizer=null", "task.vocab_size=262", "task.block_len=16", "task.context_lengths=[16]"]
     assert list(prepare(dataclasses.replace(data_set("pg19"), tasks=["lm"]), tmp_path, small)) == ["lm"]
     made = {path.name.rpartition("-")[0] for path in (tmp_path / "cache").iterdir() if path.is_dir()}
     assert made >= {"bpe", "checksums"}
