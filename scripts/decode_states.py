@@ -1,4 +1,7 @@
-"""Measure the decode state of every attention of this repository, and write configs/decode_states.csv."""
+"""Measure the decode states of every attention of this repository, in a large layer and in the networks of the suite.
+
+Writes configs/decode_states.csv and configs/suite/states.csv.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,27 @@ import torch
 from cab.registry.build import measure_decode_state
 from cab.registry.registries import ATTENTIONS
 from cab.registry.tables import CONFIGS
+from cab.suite.state import STATES_FILE, measure_state
 
 FILE = CONFIGS / "decode_states.csv"
+OWN = [entry for entry in ATTENTIONS if entry.location.module.startswith("attentions.")]
 
 
 def measured() -> list[list[str]]:
-    """Return the header, and the name and size of each attention."""
+    """Return the header, and the name and size of each attention in a large layer."""
     torch.set_num_threads(1)  # the sizes are tiny
-    own = [entry for entry in ATTENTIONS if entry.location.module.startswith("attentions.")]
-    return [["attention", "state"], *([entry.name, measure_decode_state(entry)] for entry in own)]
+    return [["attention", "state"], *([entry.name, measure_decode_state(entry)] for entry in OWN)]
+
+
+def suite_measured() -> list[list[str]]:
+    """Return the header, and name, numbers of the state and growth of each attention with pattern CS."""
+    torch.set_num_threads(1)
+    states = ((entry.name, measure_state(entry)) for entry in OWN)
+    rows = [[name, f"{state.numbers:g}", "yes" if state.grows else "no"] for name, state in states if state]
+    return [["attention", "numbers", "grows"], *rows]
 
 
 if __name__ == "__main__":
-    with FILE.open("w", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows(measured())
+    for path, rows in ((FILE, measured()), (STATES_FILE, suite_measured())):
+        with path.open("w", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(rows)

@@ -1,7 +1,7 @@
 """Write committed results into README.md, the gallery and the guide to the paper, and draw the README's figure.
 
 ``python scripts/readme_figure.py`` replaces the text between ``<!-- results -->`` and ``<!-- /results -->`` in
-README.md, docs/results/gallery.md and docs/howto/reproduce-the-paper.md, and writes docs/assets/quality-and-cost.svg.
+README.md, docs/results/gallery.md and docs/howto/reproduce-the-paper.md, and writes docs/assets/recall-and-state.svg.
 tests/test_readme.py fails if they differ from the records in results.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import matplotlib as mpl
@@ -19,29 +19,15 @@ from cab import load_results
 from cab.records.results import REFERENCE_DIRS
 from cab.reports.board_tables import board_columns
 from cab.reports.figures import frontier_figure
-from cab.reports.suite_board import (
-    FRONTIER_COSTS,
-    SuiteBoard,
-    frontier_points,
-    main_finding,
-    single_seeds,
-    suite_board,
-)
+from cab.reports.sentence import main_sentence
+from cab.reports.suite_board import Ability, SuiteBoard, state_points, suite_board
 
 ROOT = Path(__file__).parents[1]
 README, GALLERY = ROOT / "README.md", ROOT / "docs" / "results" / "gallery.md"
 PAPER = ROOT / "docs" / "howto" / "reproduce-the-paper.md"
-FIGURE = ROOT / "docs" / "assets" / "quality-and-cost.svg"
+FIGURE = ROOT / "docs" / "assets" / "recall-and-state.svg"
 REPRODUCED = ROOT / "results" / "reproduced"
 PUBLISHED = ROOT / "results" / "paper" / "informer.csv"
-SHOWN = (
-    *("vanilla", "mla", "sigmoid", "differential", "luong", "none", "linear", "performer", "abc", "cosformer"),
-    *("local", "longformer", "linformer", "s4d", "ssd", "gla", "retention", "deltanet", "rwkv7", "based", "efficient"),
-    *("dpfp", "rfa", "norm_attention", "nsa", "reformer"),
-)
-"""Attentions of the README's table; the gallery shows all."""
-GAIN_COLUMNS = ("K", "time", "memory", "state")
-"""First words of the columns of the tables in README and gallery."""
 BLOCK = re.compile(r"(?<=<!-- results -->\n).*?(?=\n<!-- /results -->)", re.DOTALL)
 
 
@@ -53,21 +39,34 @@ def reference_board(folders: Iterable[Path] = REFERENCE_DIRS) -> SuiteBoard:
 
 
 def readme_text(board: SuiteBoard) -> str:
-    """Return the README's finding and table."""
-    rows = board.table[board.table["attention"].isin(SHOWN)]
-    return f"**{main_finding(board)}**\n\n{gain_table(board, rows)}"
+    """Return the main sentence and the figure."""
+    return f"{main_sentence(board)}\n\n![Recall against the size of the decode state](docs/assets/{FIGURE.name})"
 
 
-def gain_table(board: SuiteBoard, rows: pd.DataFrame) -> str:
-    """Return a table with K per pattern, and the cost at 8,192 tokens."""
-    columns = [each for each in board_columns(board.patterns) if each.label.partition(" ")[0] in GAIN_COLUMNS]
-    header = ["Attention", *(each.label[0].upper() + each.label[1:] for each in columns)]
+def gallery_text(board: SuiteBoard) -> str:
+    """Return the main sentence, and a table of abilities and state per pattern."""
+    tables = [
+        f"### {pattern}\n\n{_table(board, [each for each in board.abilities if each.pattern == pattern])}"
+        for pattern in board.patterns
+    ]
+    return "\n\n".join([main_sentence(board), *tables])
+
+
+def _table(board: SuiteBoard, abilities: Sequence[Ability]) -> str:
+    columns = [column for column in board_columns(abilities) if not column.group]
+    header = ["Attention", *(column.label for column in columns)]
     lines = [f"| {' | '.join(header)} |", "|" + " --- |" * len(header)]
-    for row in rows.to_dict("records"):
-        cells = [column.cell({str(name): value for name, value in row.items()}) for column in columns]
+    family = ""
+    for row in board.rows:
+        if all(ability.key not in row.entries for ability in abilities):
+            continue
+        if row.family != family:
+            family = row.family
+            lines.append(f"| *{family}* |" + " |" * len(columns))
+        cells = [column.cell({"row": row}) for column in columns]
         texts = [f"**{cell.text}**" if cell.best else cell.text for cell in cells]
-        texts = [text + (f" ({cell.detail})" if cell.detail else "") for text, cell in zip(texts, cells, strict=True)]
-        lines.append(f"| `{row['attention']}` | {' | '.join(texts)} |")
+        texts = [text + (f" {cell.detail}" if cell.detail else "") for text, cell in zip(texts, cells, strict=True)]
+        lines.append(f"| `{row.attention}` | {' | '.join(texts)} |")
     return "\n".join(lines)
 
 
@@ -88,13 +87,14 @@ def reproduced_text() -> str:
 
 
 def draw(board: SuiteBoard, path: Path) -> None:
-    """Write the scatter plot of K against time, for the pattern in which the most attentions have several seeds."""
-    points = {pattern: frontier_points(board, pattern, "time") for pattern in board.patterns}
-    pattern = max(points, key=lambda name: len(points[name].keys() - single_seeds(board, name)))
-    title = f"Share of softmax's gain retained against time, pattern {pattern}"
-    single = single_seeds(board, pattern)
+    """Write the scatter plot of recall against the size of the decode state."""
+    points = state_points(board)
     figure = frontier_figure(
-        points[pattern], title=title, label=FRONTIER_COSTS["time"][0], single=single, size=(7, 3.6)
+        {name: (state, k) for name, (state, k, _) in points.items()},
+        title="Recall of 64 facts, causal",
+        label="numbers of the decode state of a layer in the same networks",
+        single={name for name, (_, _, is_single) in points.items() if is_single},
+        size=(7, 3.6),
     )
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "cab", "font.family": "sans-serif"}):
         figure.savefig(path, metadata={"Date": None})
@@ -104,7 +104,7 @@ def main() -> None:
     """Write the documents and the figure."""
     board = reference_board()
     draw(board, FIGURE)
-    texts = {README: readme_text(board), GALLERY: gain_table(board, board.table), PAPER: reproduced_text()}
+    texts = {README: readme_text(board), GALLERY: gallery_text(board), PAPER: reproduced_text()}
     for path, text in texts.items():
         content = path.read_text()
         assert len(BLOCK.findall(content)) == 1, path

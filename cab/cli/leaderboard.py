@@ -57,7 +57,8 @@ def run(args: argparse.Namespace) -> int:
     unscored = results.drop(rows_in_index(results).index)
     boards = [] if len(unscored) == len(results) else score_boards(results, normalization=args.normalization)
     costs = load_costs(args.costs) if args.costs else None
-    suite = suite_board(results, read_costs(args.costs) if args.costs else {})
+    own_costs = read_costs(args.costs) if args.costs else {}
+    suite = suite_board(results, own_costs, with_reference=args.with_reference)
     if not is_page:
         from cab.reports.markdown import markdown
 

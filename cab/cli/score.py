@@ -1,7 +1,6 @@
 """`cab score`: the compositional index of results.
 
-For results of the suite, K is printed first: the share of the gain of softmax attention over no attention that is
-retained, in percent (see `cab suite report`). The index follows where at least five attentions have every metric.
+`cab suite report` prints K, the score of the suite. On generated data, an index requires five attentions.
 
 The index of a task is the mean of its metrics, each normalized and with the sign changed if lower is better; task `all`
 is the mean over tasks. An attention without a value for any metric has no index. low and high bound a 95% confidence
@@ -9,8 +8,7 @@ interval over seeds; they are empty for a single seed.
 
 In the table, `>` marks a significant difference (95%, Holm's correction over all pairs) to the next attention, and `~`
 an undecided one. `*` marks a result with a single seed. A dagger precedes an attention whose code has not passed
-`cab verify` in the pattern (column `verified` of the CSV: yes, no, unknown). On the paper's scale, a double dagger
-follows an attention with runs of other settings than the published ones, which the notes name.
+`cab verify` in the pattern (column `verified` of the CSV: yes, no, unknown).
 
 examples:
   cab score
@@ -29,7 +27,6 @@ from typing import TYPE_CHECKING, Any
 from cab.cli.arguments import add_results_arguments, print_notes, selected_results
 from cab.files.disk import sanitize_text
 from cab.files.text_table import number, print_csv, text_table
-from cab.scoring.changed_settings import CHANGED_MARK, changed_settings
 from cab.scoring.statistics import ONE_SEED_MARK, Verdict
 
 if TYPE_CHECKING:
@@ -70,11 +67,7 @@ def run(args: argparse.Namespace) -> int:
         for (pattern, task), places in scores.members.items():
             notes += [f"{pattern} {task} averages {_members(places)}"] if len(places) > 1 else []
     elif args.show == "index":
-        gains = _gain_text(results)  # with the probes, which have no index
-        shown = scores.table.dropna(subset=["index"]) if gains else scores.table
-        patterns = tuple(shown["pattern"].unique())
-        print("\n\n".join([*gains, *_index_texts(scores, patterns, is_official=args.normalization != "results")]))
-        notes = [note for note in notes if ": no index" not in note or note.startswith(patterns)]
+        print("\n\n".join(_index_texts(scores)))
     else:
         print(_plain_text(table))
     print_notes(notes if args.csv else [*notes, *legend(scores.results)])
@@ -95,16 +88,7 @@ def _plain_text(table: pd.DataFrame) -> str:
     return text_table(list(table.columns), rows, align=align)
 
 
-def _gain_text(results: pd.DataFrame) -> list[str]:
-    """Return the tables of K if the results contain any of the suite."""
-    from cab.cli.suite_tables import gain_tables
-    from cab.suite.cells import collect
-
-    cells = collect(results["record"].dropna().drop_duplicates())
-    return [gain_tables(cells)] if any(cell.runs or cell.left_out for cell in cells) else []
-
-
-def _index_texts(scores: Scores, patterns: tuple[str, ...], *, is_official: bool) -> Iterator[str]:
+def _index_texts(scores: Scores) -> Iterator[str]:
     """Yield one table per pattern, best attention first, each followed by the metrics of its tasks."""
     from cab.records.results import verdicts
     from cab.records.verified import mark_unverified
@@ -113,10 +97,8 @@ def _index_texts(scores: Scores, patterns: tuple[str, ...], *, is_official: bool
     verified, order = verdicts(scores.results), order_table(scores)
     pairs = order[["pattern", "task", "better", "worse"]].itertuples(index=False, name=None)
     signs = {pair: SIGNS.get(Verdict(word), "~") for pair, word in zip(pairs, order["verdict"], strict=True)}
-    runs = scores.results[["pattern", "attention", "record"]].dropna().itertuples(index=False, name=None)
-    changed = {(pattern, name) for pattern, name, record in runs if is_official and changed_settings(record)}
     is_trained = bool((scores.results["hash"] != "").any())
-    for pattern in patterns:
+    for pattern in scores.table["pattern"].unique():
         table = scores.table[scores.table["pattern"] == pattern]
         rows = {(row["task"], row["attention"]): row for row in table.to_dict("records")}
         average, *tasks = table["task"].unique()
@@ -127,8 +109,7 @@ def _index_texts(scores: Scores, patterns: tuple[str, ...], *, is_official: bool
         for name, following in itertools.zip_longest(ranked, ranked[1:]):
             cells = [rows[task, name] for task in columns]
             seeds = min((int(cell["seeds"]) for cell in cells if cell["seeds"]), default=0)
-            mark = f" {CHANGED_MARK}" if (pattern, name) in changed else ""
-            label = mark_unverified(name, verified[pattern, name]) + mark
+            label = mark_unverified(name, verified[pattern, name])
             texts = (_cell(cell, is_trained=is_trained) for cell in cells)
             lines.append([label, signs.get((pattern, average, name, following), ""), *texts, seeds])
         grid = text_table([pattern, "", *columns, "seeds"], lines, align="llr")

@@ -57,7 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     check.add_argument("--csv", action="store_true", help="print CSV")
     report = commands.add_parser(
         "report",
-        description="print K, the share of softmax's gain over no attention that each attention retains, per pattern",
+        description="print the board: K, the share of softmax's gain over no attention that each attention retains, "
+        "per ability and pattern",
     )
     report.add_argument(
         "--attention", nargs="+", metavar="A", help="print the verdict on these attentions among the results"
@@ -78,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the subcommand and return the exit status."""
-    from cab.cli.suite_tables import gain_tables, print_verdict
+    from cab.cli.suite_tables import board_texts, print_verdict
     from cab.suite.cells import ANCHORS, read_suite, records_of
 
     if args.verb == "anchors":
@@ -95,7 +96,14 @@ def run(args: argparse.Namespace) -> int:
             raise UserError(f"no result of attention '{name}' in {folders}; attentions with results: {there}")
         print_verdict(name, records_of(args.results))
     if not args.attention:
-        print(gain_tables(results))
+        from cab.records.results import load_results
+        from cab.reports.sentence import main_sentence
+        from cab.reports.suite_board import suite_board
+
+        board = suite_board(load_results(args.results))
+        if board is None:
+            raise UserError(f"no finished run in {folders} is of a cell of the suite")
+        print("\n\n".join([main_sentence(board), *board_texts(board)]))
     return 0
 
 

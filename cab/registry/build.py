@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from cab.attention import SINGLE_LAYER, Attention, LayerPosition
@@ -213,12 +214,17 @@ def measure_decode_state(entry: AttentionEntry) -> str:
     return f"{growth:,.0f} B/token" if growth else f"{after:,} B"
 
 
-@torch.no_grad()
 def state_bytes(attention: Attention, num_tokens: int) -> int:
-    """Measure the bytes of the decode state of one sequence after ``num_tokens`` tokens, by decoding zeros."""
+    """Measure the bytes of the decode state of one sequence after ``num_tokens`` tokens."""
+    return sum(tensor.nbytes for tensor in decode_state(attention, num_tokens).values())
+
+
+@torch.no_grad()
+def decode_state(attention: Attention, num_tokens: int) -> dict[str, Tensor]:
+    """Return the decode state of one sequence after ``num_tokens`` tokens, by decoding zeros."""
     tokens = next(attention.parameters(), torch.empty(0)).new_zeros(1, num_tokens, attention.embed_dim)
     source = tokens[:, :1] if attention.pattern.is_cross else None
     state = attention.init_state(1, key=source, value=source)
     if not attention.has_constant_size_state:
         _, state = attention.prefill(tokens, state)
-    return sum(tensor.nbytes for tensor in state.values())
+    return state

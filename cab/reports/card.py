@@ -22,9 +22,9 @@ from cab.registry.options import argument_texts
 from cab.registry.registries import ATTENTIONS, is_file
 from cab.registry.sources import attention_hash
 from cab.registry.tables import decode_state_size
-from cab.suite.cells import read_suite
-from cab.suite.gain import SuiteGains, suite_gains
-from cab.suite.verdict import cell_text
+from cab.suite.cells import Key, read_suite
+from cab.suite.gain import CellGain, suite_gains
+from cab.suite.verdict import gain_text
 
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULTS = ROOT / "attentions" / "defaults.csv"
@@ -132,7 +132,7 @@ def _taxonomy() -> list[TaxonomyRow]:
 
 
 @functools.cache
-def _gains() -> SuiteGains:
+def _gains() -> dict[Key, dict[str, CellGain]]:
     return suite_gains(read_suite(REFERENCE_DIRS))
 
 
@@ -169,7 +169,7 @@ def _costs(name: str) -> CardTable:
 
 def _scores(name: str) -> CardTable:
     """Return K, the share of softmax's gain over no attention that the attention retains, per cell."""
-    gains = [cells[name] for cells in _gains().cells.values() if name in cells]
-    rows = [(str(gain.cell), cell_text(gain), f"{gain.solved} of {len(gain.points)}") for gain in gains]
+    gains = [cells[name] for cells in _gains().values() if name in cells]
+    rows = [(str(gain.cell), gain_text(gain), f"{gain.solved} of {len(gain.points)}") for gain in gains]
     header = ("Cell", "Share of vanilla's gain, %", "Solved in seeds")
     return CardTable("Scores", header, rows, "no reference results")

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from cab.reports.board_tables import board_table
 from cab.reports.leaderboard_tables import index_table, metrics_table
-from cab.reports.suite_board import SuiteBoard, main_finding
+from cab.reports.sentence import main_sentence
+from cab.reports.suite_board import SuiteBoard
 from cab.reports.tables import FIXED, Cell, Row, Table
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 def markdown(boards: Iterable[Board], suite: SuiteBoard | None = None) -> str:
     """Return K in the suite, and one heading per preset with index table and raw metrics table per pattern."""
-    parts = [escape(main_finding(suite)), _table(board_table(suite))] if suite else []
+    parts = [escape(main_sentence(suite)), _table(board_table(suite))] if suite else []
     for board in boards:
         parts += [f"### {escape(board.heading)}", f"Data sets: {escape(', '.join(board.datasets))}."]
         parts += [escape(f"{line}.") for line in board.excluded]

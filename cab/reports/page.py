@@ -28,14 +28,8 @@ from cab.reports.board_tables import board_table, cell_blocks
 from cab.reports.card import summary
 from cab.reports.leaderboard import printable_results
 from cab.reports.sections import Section
-from cab.reports.suite_board import (
-    FRONTIER_COSTS,
-    SuiteBoard,
-    board_facts,
-    frontier_points,
-    main_finding,
-    single_seeds,
-)
+from cab.reports.sentence import main_sentence
+from cab.reports.suite_board import SuiteBoard, board_facts, state_points
 from cab.scoring.normalization import NORMALIZATIONS
 from cab.suite.cells import metric_meanings
 
@@ -43,7 +37,7 @@ if TYPE_CHECKING:
     from cab.reports.leaderboard import Board
 
 MIN_POINTS = 3
-"""Minimum number of attentions in a figure of K against a cost."""
+"""Minimum number of attentions in a figure."""
 
 
 def write_page(
@@ -102,28 +96,27 @@ def _suite(suite: SuiteBoard) -> dict[str, Any]:
     tasks = {results.cell.task for results in suite.results if results.runs}
     meanings = metric_meanings().items()
     return {
-        "finding": main_finding(suite),
+        "finding": main_sentence(suite),
         "facts": list(board_facts(suite)),
         "patterns": suite.patterns,
-        "complexities": sorted(set(suite.table["complexity"]) - {""}),
+        "complexities": sorted({row.complexity for row in suite.rows} - {""}),
         "table": board_table(suite),
-        "images": list(_frontiers(suite)),
+        "images": list(_recall_images(suite)),
         "cells": list(cell_blocks(suite)),
         "metrics": [(f"{task} {name}", meaning) for (task, name), meaning in meanings if task in tasks],
     }
 
 
-def _frontiers(board: SuiteBoard) -> Iterator[Markup]:
-    """Yield one figure of K per pattern and cost, with the attentions that have both."""
-    own = set(map(sanitize_text, board.table.loc[board.table["own"], "attention"]))
-    for pattern in board.patterns:
-        for attribute, (label, _) in FRONTIER_COSTS.items():
-            points = frontier_points(board, pattern, attribute)
-            if len(points) >= MIN_POINTS:
-                title = f"{pattern}: K against {'time' if attribute == 'time' else 'decode state'}"
-                single = single_seeds(board, pattern)
-                figure = figures.frontier_figure(points, title=title, label=label, own=own, single=single)
-                yield figures.image(figure, f"{title}, {label}")
+def _recall_images(board: SuiteBoard) -> Iterator[Markup]:
+    """Yield the figure of recall against the size of the decode state."""
+    points = state_points(board)
+    if len(points) >= MIN_POINTS:
+        own = {sanitize_text(row.attention) for row in board.rows if row.own}
+        title, label = "Recall of 64 facts, causal", "numbers of the decode state of a layer in the same networks"
+        single = {name for name, (_, _, is_single) in points.items() if is_single}
+        places = {name: (state, k) for name, (state, k, _) in points.items()}
+        figure = figures.frontier_figure(places, title=title, label=label, own=own, single=single)
+        yield figures.image(figure, f"{title}, against {label}")
 
 
 def _counts(results: pd.DataFrame) -> list[str]:

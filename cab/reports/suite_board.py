@@ -1,18 +1,25 @@
-"""The board of the suite: K per pattern, cost and verification of each attention, and the main finding."""
+"""The board of the suite: what each attention can do, compared with softmax attention, and what it costs.
+
+A column is an ability in a pattern, which is one core cell; K is not averaged over abilities. Costs are those of
+another configuration than K, so they form a block of their own.
+"""
 
 from __future__ import annotations
 
-import math
+import csv
+import functools
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from cab.files.disk import sanitize_text
-from cab.records.record import REFERENCE_DIRS, Record, Status
+from cab.patterns import pattern_rank
+from cab.records.record import REFERENCE_DIRS, Status
+from cab.records.results import with_program_names
 from cab.registry.registries import ATTENTIONS
 from cab.scoring.costs import (
     LENGTH,
@@ -25,80 +32,233 @@ from cab.scoring.costs import (
     has_committed_cost,
     measured_costs,
 )
-from cab.scoring.normalization import SOFTMAX_VARIANTS
 from cab.scoring.statistics import Verdict
-from cab.suite.cells import ANCHORS, NO_ATTENTION, SOFTMAX, CellResults, collect
+from cab.suite.cells import ANCHORS, FOLDER, SOFTMAX, CellResults, Key, SuiteCell, collect, records_of, suite_cells
 from cab.suite.check import invalid_cells
-from cab.suite.gain import SOLVED, PatternGain, SuiteGains, suite_gains
+from cab.suite.comparison import Gains, Repetition, against_softmax, best_names, repetition
+from cab.suite.gain import CellGain, suite_gains
+from cab.suite.state import State, suite_states
 from cab.suite.tuning import TUNED
-from cab.suite.verdict import GainRow, gain_rows
 
+RECALL = "probe"
+"""Task of the cells with 64 facts: abilities ``recall`` and ``source to target``."""
+ABILITIES = ("recall", "lookup", "source to target", "periodic copy")
+"""Column ``ability`` of configs/suite/cells.csv, in the order of the columns of the board."""
 COST_PATTERNS = tuple(COST_RUNS)
 """Patterns in which costs are measured; only the causal one has a decode state."""
-FRONTIER_COSTS = {
-    "time": (f"time of a forward pass at {LENGTH:,} tokens, relative to softmax", 1),
-    "state_bytes": (f"decode state at {LENGTH:,} tokens, KiB", 1024),
-}
-"""Attributes of :class:`MeasuredCost` against which K is drawn, with their labels and units."""
+OTHER = "other"
+"""Family of attentions that configs/suite/families.csv does not list."""
+
+
+@dataclass(frozen=True)
+class Ability:
+    """A column: what a core cell tests, in one pattern."""
+
+    cell: SuiteCell
+
+    @property
+    def key(self) -> Key:
+        """Task, backbone and pattern of the cell."""
+        return self.cell.key
+
+    @property
+    def pattern(self) -> str:
+        """The pattern of the cell."""
+        return self.cell.pattern
+
+    @property
+    def label(self) -> str:
+        """Heading of the column, such as ``recall CS``."""
+        return f"{self.cell.ability} {self.pattern}"
+
+    @property
+    def name(self) -> str:
+        """Start of the names of columns in ``suite.csv``, such as ``CS.source_to_target``."""
+        return f"{self.pattern}.{self.cell.ability.replace(' ', '_')}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """The result of an attention in an ability.
+
+    Attributes:
+        gain: K and the marks of its runs.
+        verdict: on the attention against softmax attention; None for an anchor.
+        is_best: whether K is the largest, or equivalent to it within two points.
+        steps: mean number of steps to solve relative to softmax attention; None unless every seed solved the cell.
+        repetition: comparison with the reference results, for own runs of an attention that has some.
+    """
+
+    gain: CellGain
+    verdict: Verdict | None
+    is_best: bool
+    steps: float | None
+    repetition: Repetition | None = None
+
+    @property
+    def note(self) -> str:
+        """``unfinished`` (K is a lower bound) or ``diverged``, and ``few slots``; empty without a remark."""
+        notes = {"unfinished": self.gain.is_lower_bound, "diverged": self.gain.diverged, "few slots": self.gain.slots}
+        return ", ".join(name for name, is_noted in notes.items() if is_noted)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoardRow:
+    """One attention, with the recipe's learning rate or with tuned ones.
+
+    Attributes:
+        own: whether the results are the user's and not the bundled reference results.
+        family: what kind of attention it is, one of :func:`families`, or :data:`OTHER`.
+        entries: results by key of the cell.
+        state: decode state in the network of ``recall``; None if it is unknown or there is no causal pattern.
+        complexity: declared growth of time with the length; empty if unknown.
+        costs: cost at 8,192 tokens by pattern, in a layer of width 256 with default options.
+    """
+
+    attention: str
+    own: bool
+    family: str
+    entries: dict[Key, Entry]
+    state: State | None = None
+    complexity: str = ""
+    costs: dict[str, MeasuredCost] = field(default_factory=dict)
+
+    @property
+    def verified(self) -> str:
+        """Whether the code of all runs is verified: ``yes``, ``no`` or ``unknown``."""
+        verdicts = {entry.gain.verified for entry in self.entries.values()}
+        return next(verdict for verdict in ("no", "unknown", "yes") if verdict in verdicts)
+
+    @property
+    def seeds(self) -> int:
+        """Smallest number of seeds in any cell."""
+        return min(len(entry.gain.points) for entry in self.entries.values())
+
+    @property
+    def is_tuned(self) -> bool:
+        """Whether the learning rates are tuned."""
+        return self.attention.endswith(TUNED)
+
+    @property
+    def usable_rates(self) -> int | None:
+        """Smallest number of usable learning rates in any cell; None without tuned learning rates."""
+        rates = [entry.gain.usable_rates for entry in self.entries.values()]
+        return min((rate for rate in rates if rate is not None), default=None)
 
 
 @dataclass(frozen=True)
 class SuiteBoard:
-    """K of all attentions, from which table, page and CSV file are made.
+    """The board, from which page, tables, figures, CSV file and main sentence are made.
 
     Attributes:
-        results: the results by cell.
-        table: one row per attention with results in a core cell, best first. Columns attention; own, whether it has
-            results besides the bundled reference results; ``PATTERN.K``, its interval ``low`` and ``high``, ``cells``
-            with results of ``core_cells``, ``seeds`` and ``not_worse_than_best``; worst_cell and its K and seeds;
-            solved of all ``runs`` in core cells, usable_rates; verified; costs.
-        costs: by attention and pattern.
+        results: the results of every cell, own ones after the reference results.
+        cells: K of every attention in every cell with results, each with whether the results are the user's.
+        abilities: the columns, by pattern.
+        rows: the rows by family, the largest recall first.
     """
 
-    gains: SuiteGains
     results: list[CellResults]
-    table: pd.DataFrame
-    costs: Costs
+    cells: dict[Key, list[tuple[CellGain, bool]]]
+    abilities: list[Ability]
+    rows: list[BoardRow]
 
     @property
     def patterns(self) -> list[str]:
-        """The patterns with core cells that have results."""
-        return [pattern for pattern, gains in self.gains.patterns.items() if gains]
+        """Patterns with columns."""
+        return list(dict.fromkeys(ability.pattern for ability in self.abilities))
+
+    @property
+    def families(self) -> dict[str, list[BoardRow]]:
+        """The rows by family."""
+        found: dict[str, list[BoardRow]] = {}
+        for row in self.rows:
+            found.setdefault(row.family, []).append(row)
+        return found
 
     @property
     def csv(self) -> pd.DataFrame:
-        """The columns of ``suite.csv``."""
-        return self.table.drop(columns="worst_cell_seeds")
+        """The table ``suite.csv``."""
+        return pd.DataFrame([_fields(row, self.abilities) for row in self.rows])
 
 
-def suite_board(results: pd.DataFrame, costs: Costs | None = None) -> SuiteBoard | None:
+def suite_board(
+    results: pd.DataFrame, costs: Costs | None = None, *, with_reference: bool = False
+) -> SuiteBoard | None:
     """Return the board of the suite's results in a table of :func:`cab.load_results`; None without results.
 
-    ``costs`` are those of attentions without a committed cost; they replace the costs stored with the results.
+    Args:
+        results: the table; rows from the folders of the reference results are not the user's own.
+        costs: costs of attentions without a committed one, which replace those stored with the results.
+        with_reference: whether to add all reference results.
     """
     runs = results[results["record"].notna()].drop_duplicates("file")
-    cells = collect(runs["record"])
-    if not any(cell.runs for cell in cells):
+    is_reference = [Path(file).parent.resolve() in REFERENCE_DIRS for file in runs["file"]]
+    reference = list(records_of(REFERENCE_DIRS)) if with_reference else list(runs["record"][is_reference])
+    own = list(runs["record"][[not each for each in is_reference]])
+    named = with_program_names([*reference, *own])  # own runs of other code under a reference's name have another one
+    results_of = collect(named[: len(reference)]), collect(named[len(reference) :])
+    if not any(cell.runs for cells in results_of for cell in cells):
         return None
-    gains = suite_gains(cells, invalid_cells())
-    of_attention: dict[str, dict[str, GainRow]] = {}
-    for pattern in gains.patterns:
-        for row in gain_rows(gains, pattern):
-            of_attention.setdefault(row.gain.attention, {})[pattern] = row
-    is_own = [Path(file).parent.resolve() not in REFERENCE_DIRS for file in runs["file"]]
-    own = set() if all(is_own) else set(runs["attention"][is_own]) - set(ANCHORS)
-    params = _relative_params(cells, runs["record"])
-    patterns = [pattern for pattern, names in gains.patterns.items() if names]
+    gains, own_gains = map(suite_gains, results_of)
+    for found in own_gains.values():
+        for anchor in ANCHORS:
+            found.pop(anchor, None)
     known = {**_stored_costs(runs), **(costs or {}), **measured_costs()}
     rows = [
-        {
-            **{"attention": name, "own": name in own},
-            **_quality(rows, patterns),
-            **_costs(known, name, params.get(name, math.nan)),
-        }
-        for name, rows in sorted(of_attention.items(), key=_order)
+        BoardRow(
+            attention=name,
+            own=is_own,
+            family=families().get(name.removesuffix(TUNED), OTHER),
+            entries=entries,
+            state=suite_states().get(name.removesuffix(TUNED)),
+            complexity=_complexity(known, name.removesuffix(TUNED)),
+            costs={p: known.get((name.removesuffix(TUNED), p), MeasuredCost()) for p in COST_PATTERNS},
+        )
+        for (name, is_own), entries in _entries(gains, own_gains).items()
     ]
-    return SuiteBoard(gains, cells, pd.DataFrame(rows), known)
+    used = {key for row in rows if row.attention not in ANCHORS for key in row.entries}
+    abilities = [Ability(cell) for cell in suite_cells() if cell.key in used]
+    abilities.sort(key=lambda each: (pattern_rank(each.pattern), ABILITIES.index(each.cell.ability)))
+    cells = {
+        key: [*((gain, False) for gain in found.values()), *((gain, True) for gain in own_gains[key].values())]
+        for key, found in gains.items()
+    }
+    return SuiteBoard([*results_of[0], *results_of[1]], cells, abilities, sorted(rows, key=_order))
+
+
+def _entries(gains: Mapping[Key, Gains], own_gains: Mapping[Key, Gains]) -> dict[tuple[str, bool], dict[Key, Entry]]:
+    """Return the entries in the core cells, by attention and by whether its results are the user's."""
+    entries: dict[tuple[str, bool], dict[Key, Entry]] = {}
+    for cell in suite_cells():
+        reference, own = gains[cell.key], own_gains[cell.key]
+        if not cell.core or cell.key in invalid_cells() or not reference:
+            continue
+        verdicts, softmax = against_softmax(reference, own), reference[SOFTMAX].steps
+        for name, gain in [*reference.items(), *own.items()]:
+            is_own = gain is own.get(name)
+            entries.setdefault((name, is_own), {})[cell.key] = Entry(
+                gain=gain,
+                verdict=verdicts[is_own].get(name),
+                is_best=name in best_names({**reference, name: gain}),
+                steps=gain.steps.value / softmax.value if gain.steps and softmax else None,
+                repetition=repetition(gain, reference[name]) if is_own and name in reference else None,
+            )
+    return entries
+
+
+def _order(row: BoardRow) -> tuple[int, float, str, bool]:
+    """Sort by family, then by recall."""
+    names = list(dict.fromkeys(families().values()))
+    recall = [entry.gain.retained for entry in row.entries.values() if entry.gain.cell.task == RECALL]
+    family = names.index(row.family) if row.family in names else len(names)
+    return family, -statistics.fmean(recall or [-1.0]), row.attention, row.own
+
+
+@functools.cache
+def families() -> dict[str, str]:
+    """Return the family of each attention, in the order of the families."""
+    with (FOLDER / "families.csv").open(newline="") as file:
+        return {name: row["family"] for row in csv.DictReader(file) for name in row["attentions"].split()}
 
 
 def _stored_costs(runs: pd.DataFrame) -> Costs:
@@ -111,145 +271,54 @@ def _stored_costs(runs: pd.DataFrame) -> Costs:
     return measured
 
 
-def _order(item: tuple[str, Mapping[str, GainRow]]) -> tuple[bool, float, int, str]:
-    """Sort by mean K over the patterns with all core cells; attentions without any such pattern come last."""
-    name, rows = item
-    shares = [row.gain.estimate.value for row in rows.values() if row.gain.estimate]
-    cells = sum(len(row.gain.cells) for row in rows.values())
-    return not shares, -statistics.fmean(shares) if shares else 0.0, -cells, name
-
-
-def _quality(rows: Mapping[str, GainRow], patterns: Sequence[str]) -> dict[str, Any]:
-    """Return the columns of K and verification of an attention with these results by pattern."""
-    fields: dict[str, Any] = {}
-    names = ("K", "low", "high", "cells", "core_cells", "seeds", "not_worse_than_best")
-    for pattern in patterns:
-        values: tuple[Any, ...] = (None,) * len(names)
-        if pattern in rows:
-            gain = rows[pattern].gain
-            share = gain.estimate.value if gain.estimate else None
-            values = (share, *gain.interval, len(gain.cells), gain.core, gain.seeds, rows[pattern].is_best)
-        fields |= {f"{pattern}.{name}": value for name, value in zip(names, values, strict=True)}
-    gains = [row.gain for row in rows.values()]
-    worst = min((gain.worst for gain in gains), key=lambda cell: cell.estimate.value)
-    points = [point for gain in gains for cell in gain.cells for point in cell.points]
-    verdicts = {gain.verified for gain in gains}
-    return fields | {
-        "worst_cell": str(worst.cell),
-        "worst_cell_K": worst.estimate.value,
-        "worst_cell_seeds": len(worst.points),
-        "solved": sum(point >= SOLVED for point in points),
-        "runs": len(points),
-        "usable_rates": min((gain.usable_rates for gain in gains if gain.usable_rates is not None), default=None),
-        "verified": next(verdict for verdict in ("no", "unknown", "yes") if verdict in verdicts),
-    }
-
-
-def _cost(costs: Costs, attention: str, pattern: str) -> MeasuredCost:
-    """Return the cost of an attention in a pattern; a tuned learning rate does not change it."""
-    return costs.get((attention.removesuffix(TUNED), pattern), MeasuredCost())
-
-
-def _complexity(costs: Costs, attention: str) -> str:
+def _complexity(costs: Costs, name: str) -> str:
     """Return the declared complexity; an empty string for a class in a file that is not measured."""
-    name = attention.removesuffix(TUNED)
     if name in ATTENTIONS.names():
         return ATTENTIONS.get(name).complexity
     return next((cost.complexity for (measured, _), cost in costs.items() if measured == name), "")
 
 
-def _costs(costs: Costs, name: str, params: float) -> dict[str, Any]:
-    """Return the columns of cost and complexity of an attention."""
-    relative = {
-        f"{pattern}.{resource}_{LENGTH}_vs_softmax": getattr(_cost(costs, name, pattern), resource)
-        for resource in ("time", "memory")
-        for pattern in COST_PATTERNS
+def _fields(row: BoardRow, abilities: Iterable[Ability]) -> dict[str, Any]:
+    """Return the fields of a row of ``suite.csv``."""
+    fields: dict[str, Any] = {
+        "family": row.family,
+        "attention": row.attention,
+        "own": row.own,
+        "verified": row.verified,
+        "seeds": row.seeds,
     }
-    decoding = _cost(costs, name, "CS")
-    return relative | {
+    for ability in abilities:
+        fields |= {f"{ability.name}.{name}": value for name, value in _entry_fields(row.entries.get(ability.key))}
+    fields |= {
+        "usable_rates": row.usable_rates,
+        "suite_state_numbers": row.state and row.state.numbers,
+        "suite_state_grows": row.state and row.state.grows,
+        "complexity": row.complexity,
+    }
+    for resource in ("time", "memory"):
+        fields |= {f"{p}.{resource}_{LENGTH}_vs_softmax": getattr(row.costs[p], resource) for p in COST_PATTERNS}
+    decoding = row.costs["CS"]
+    return fields | {
         "decode_ms_per_token": decoding.decode_ms,
         "state_bytes": decoding.state_bytes,
         "constant_state": decoding.has_constant_state if decoding.state_bytes else None,
-        "parameters_vs_softmax": params,
-        "complexity": _complexity(costs, name),
     }
 
 
-def _relative_params(cells: Sequence[CellResults], records: Iterable[Record]) -> dict[str, float]:
-    """Return the mean over runs of the number of parameters relative to vanilla's in the same cell."""
-    softmax: dict[tuple[str, ...], int] = {}
-    for record in records:
-        if record.cell["attention"] == SOFTMAX and record.cost.params:
-            softmax |= {cell.cell.key: record.cost.params for cell in cells if cell.cell.includes(record)}
-    ratios: dict[str, list[float]] = {SOFTMAX: [1.0]} if softmax else {}
-    for cell in cells:
-        for name, runs in cell.runs.items() if cell.cell.key in softmax else ():
-            params = [run.cost.params / softmax[cell.cell.key] for run in runs.values() if run.cost.params]
-            ratios.setdefault(name, []).extend(params)
-    return {name: statistics.fmean(values) for name, values in ratios.items() if values}
-
-
-def main_finding(board: SuiteBoard) -> str:
-    """Return the main finding: how many attentions match softmax attention, the subquadratic ones and the others.
-
-    An attention matches softmax attention in a pattern if it is equivalent or significantly better, with the recipe's
-    learning rate or a tuned one. Attentions without all core cells or with a single seed are not counted, nor are other
-    implementations of softmax attention.
-    """
-    counts: dict[str, list[str]] = {"subquadratic": [], "other": []}
-    undecided = single = 0
-    for pattern in board.patterns:
-        verdicts = _against_softmax(board.gains, pattern)
-        complete = [gain for gain in board.gains.patterns[pattern].values() if _is_counted(gain)]
-        judged = {gain.attention.removesuffix(TUNED) for gain in complete if gain.seeds > 1}
-        single += len({gain.attention.removesuffix(TUNED) for gain in complete} - judged)
-        matching = {name for name in judged if verdicts[name] & {Verdict.EQUIVALENT, Verdict.BETTER}}
-        undecided += sum(Verdict.UNDECIDED in verdicts[name] for name in judged - matching)
-        cheap = {name for name in judged if _complexity(board.costs, name) in ("n", "n log n")}
-        times = [name + _time_text(board, name, pattern) for name in sorted(matching & cheap)]
-        for kind, names, details in (("subquadratic", cheap, times), ("other", judged - cheap, [])):
-            if names:
-                count = f"{len(matching & names)} of {len(names)} in {pattern}"
-                counts[kind].append(count + (f" ({'; '.join(details)})" if details else ""))
-    sentences = [
-        f"Of the {kind} attentions, {', '.join(of_patterns)} match softmax attention in retrieval."
-        for kind, of_patterns in counts.items()
-        if of_patterns
-    ]
-    if not sentences:
-        sentences.append("No attention has results with several seeds in every core cell of a pattern.")
-    if undecided:
-        sentences.append(f"Undecided: {undecided}.")
-    if single:
-        sentences.append(f"Not counted: {single} result{'s' * (single != 1)} with a single seed.")
-    return sanitize_text(" ".join(sentences))
-
-
-def _is_counted(gain: PatternGain) -> bool:
-    """Return whether :func:`main_finding` counts an attention."""
-    return gain.is_complete and gain.attention not in (*ANCHORS, *SOFTMAX_VARIANTS)
-
-
-def _against_softmax(gains: SuiteGains, pattern: str) -> dict[str, set[Verdict]]:
-    """Return the verdicts on each attention against softmax attention: on the recipe, and on its tuned row if any."""
-    verdicts: dict[str, set[Verdict]] = {}
-    for (one, other), verdict in gains.verdicts(pattern).items():
-        if SOFTMAX in (one, other):
-            name, verdict = (other, verdict.reverse) if one == SOFTMAX else (one, verdict)
-            verdicts.setdefault(name.removesuffix(TUNED), set()).add(verdict)
-    return verdicts
-
-
-def _time_text(board: SuiteBoard, attention: str, pattern: str) -> str:
-    time = _cost(board.costs, attention, pattern).time
-    return f", {time:.2f} times softmax's time at {LENGTH:,} tokens" if time else ""
+def _entry_fields(entry: Entry | None) -> Iterator[tuple[str, Any]]:
+    gain = entry.gain if entry else None
+    low, high = gain.interval if gain else (None, None)
+    yield from (("K", gain and gain.estimate.value), ("low", low), ("high", high))
+    yield from (("seeds", gain and len(gain.points)), ("solved", gain and gain.solved))
+    yield from (("steps_vs_softmax", entry and entry.steps), ("vs_softmax", entry and entry.verdict))
+    yield from (("best", entry and entry.is_best), ("note", entry and entry.note))
 
 
 def board_facts(board: SuiteBoard) -> Iterator[str]:
     """Yield number, date and hardware of the runs, and the hardware of the cost measurements."""
     runs = [run for cell in board.results for seeds in cell.runs.values() for run in seeds.values()]
     runs = [run for run in runs if run.status is Status.FINISHED]
-    names = {name.removesuffix(TUNED) for name in board.table["attention"]} - set(ANCHORS)
+    names = {row.attention.removesuffix(TUNED) for row in board.rows} - set(ANCHORS)
     yield f"{len(names)} attentions besides {' and '.join(ANCHORS)}, {len(runs)} runs"
     dates = sorted({run.started[:10] for run in runs if run.started})
     if dates:
@@ -265,16 +334,15 @@ def _machine(hardware: Mapping[str, Any]) -> str:
     return sanitize_text(f"{name}, {threads} thread{'s' * (threads != 1)}" if threads else name)
 
 
-def frontier_points(board: SuiteBoard, pattern: str, attribute: str) -> dict[str, tuple[float, float]]:
-    """Return cost and K of each attention that has both; ``attribute`` is one of :data:`FRONTIER_COSTS`."""
+def state_points(board: SuiteBoard, pattern: str = "CS") -> dict[str, tuple[float, float, bool]]:
+    """Return numbers of the decode state, K and whether it has a single seed, of each attention with both in recall."""
     points = {}
-    for name, gain in board.gains.patterns[pattern].items():
-        cost = getattr(_cost(board.costs, name, pattern), attribute)
-        if gain.estimate and cost and name != NO_ATTENTION:
-            points[sanitize_text(name)] = (cost / FRONTIER_COSTS[attribute][1], gain.estimate.value)
+    for row in board.rows:
+        found = [entry.gain for entry in row.entries.values() if _is_recall(entry.gain.cell, pattern)]
+        if found and row.state and row.state.total and not row.is_tuned:
+            points[sanitize_text(row.attention)] = row.state.total, found[0].estimate.value, len(found[0].points) == 1
     return points
 
 
-def single_seeds(board: SuiteBoard, pattern: str) -> set[str]:
-    """Return the attentions with a single seed in any core cell of the pattern."""
-    return {sanitize_text(name) for name, gain in board.gains.patterns[pattern].items() if gain.seeds == 1}
+def _is_recall(cell: SuiteCell, pattern: str) -> bool:
+    return cell.core and (cell.task, cell.pattern) == (RECALL, pattern)

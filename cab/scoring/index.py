@@ -21,7 +21,7 @@ from cab.records.record import COMPARISON_KEY
 from cab.scoring.normalization import NO_ATTENTION, SOFTMAX_VARIANTS, TERM, terms
 from cab.scoring.notes import Gap, Key, find_gaps, notes_on_scores
 from cab.scoring.selection import comparable
-from cab.scoring.statistics import Contrast, Estimate, difference, judge, weighted_sum
+from cab.scoring.statistics import Estimate, difference, judge, weighted_sum
 
 COLUMNS = ["pattern", "task", "attention", "index", "low", "high", "seeds"]
 ORDER = ["pattern", "task", "better", "worse", "difference", "low", "high", "verdict"]
@@ -163,7 +163,7 @@ def order_table(scores: Scores) -> pd.DataFrame:
             (one, other): difference(estimates[one], estimates[other])
             for one, other in itertools.combinations(estimates, 2)
         }
-        verdicts = judge({pair: Contrast(gap, 0.0, None) for pair, gap in pairs.items()})
+        verdicts = judge(pairs, margin=0.0)
         for pair, gap in pairs.items():
             rows.append((pattern, task, *pair, gap.value, *gap.interval(), str(verdicts[pair])))
     return pd.DataFrame(rows, columns=ORDER)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import functools
 import math
 import statistics
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 CONFIDENCE = 0.95
 MARGIN = 2.0
-"""Smallest relevant difference, in percentage points of softmax's gain; in percent for a ratio of errors."""
+"""Smallest relevant difference, in percentage points of softmax's gain."""
 ONE_SEED_MARK = "*"
 ONE_SEED_LEGEND = f"{ONE_SEED_MARK} a single seed in at least one cell: no interval, no significance"
 
@@ -113,22 +113,11 @@ class Verdict(StrEnum):
         return {Verdict.BETTER: Verdict.WORSE, Verdict.WORSE: Verdict.BETTER}.get(self, self)
 
 
-class Contrast(NamedTuple):
-    """What is tested of two attentions; positive values favor the first.
-
-    Attributes:
-        tested: the tested difference, in points or as logarithm of a ratio of errors.
-        margin: smallest relevant value of ``tested``.
-        points: difference in points, tested for equivalence; None if points are undefined.
-    """
-
-    tested: Estimate
-    margin: float
-    points: Estimate | None
-
-
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values adjusted for their number by Holm's step-down procedure (Holm 1979)."""
+    """Return p-values adjusted for their number by Holm's step-down procedure (Holm 1979).
+
+    Rejecting those below a level bounds the probability of any false rejection by that level.
+    """
     adjusted = [0.0] * len(p_values)
     largest = 0.0
     for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
@@ -137,32 +126,43 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def judge(family: Mapping[Pair, Contrast], *, level: float = 1 - CONFIDENCE) -> dict[Pair, Verdict]:
-    """Return the verdict on each pair of a family of hypotheses, such as all pairs of attentions in a cell.
+def false_discovery_rate(p_values: Sequence[float]) -> list[float]:
+    """Return p-values adjusted by the step-up procedure of Benjamini and Hochberg (1995).
 
-    ``better`` and ``worse`` require significance at ``level`` after Holm's correction over the family and a difference
-    of at least the margin. ``equivalent`` requires an equivalence test within :data:`MARGIN` points. The probability
-    that a family contains any false ``better`` or ``worse`` is at most ``level``.
+    Rejecting those below a level bounds the expected share of false rejections among all rejections by that level.
     """
-    p_values = {pair: contrast.tested.p_value for pair, contrast in family.items() if contrast.tested.is_known}
-    adjusted = dict(zip(p_values, holm([*p_values.values()]), strict=True))
-    return {pair: _verdict(contrast, adjusted.get(pair), level) for pair, contrast in family.items()}
+    adjusted = [1.0] * len(p_values)
+    smallest = 1.0
+    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__, reverse=True)):
+        smallest = min(smallest, p_values[index] * len(p_values) / (len(p_values) - rank))
+        adjusted[index] = smallest
+    return adjusted
 
 
-def _verdict(contrast: Contrast, p_value: float | None, level: float) -> Verdict:
-    if p_value is None:
-        return Verdict.ONE_SEED
-    if p_value < level and abs(contrast.tested.value) >= contrast.margin:
-        return Verdict.BETTER if contrast.tested.value > 0 else Verdict.WORSE
-    if contrast.points is not None and contrast.points.is_within(MARGIN):
-        return Verdict.EQUIVALENT
-    return Verdict.UNDECIDED
+def judge(
+    family: Mapping[Pair, Estimate],
+    *,
+    adjust: Callable[[Sequence[float]], list[float]] = holm,
+    margin: float = MARGIN,
+    level: float = 1 - CONFIDENCE,
+) -> dict[Pair, Verdict]:
+    """Return the verdict on each pair of a family of hypotheses, from the difference of each pair.
+
+    ``better`` and ``worse`` require significance at ``level`` after the correction ``adjust`` over the family, and a
+    difference of at least ``margin``. ``equivalent`` requires an equivalence test within ``margin``.
+    """
+    p_values = {pair: gap.p_value for pair, gap in family.items() if gap.is_known}
+    adjusted = dict(zip(p_values, adjust([*p_values.values()]), strict=True))
+    return {
+        pair: _verdict(gap, adjusted[pair] < level, margin) if gap.is_known else Verdict.ONE_SEED
+        for pair, gap in family.items()
+    }
 
 
-def rank_range(name: str, verdicts: Mapping[tuple[str, str], Verdict]) -> tuple[int, int]:
-    """Return the best and the worst rank of an attention that its verdicts leave open."""
-    on_it = [verdict if pair[0] == name else verdict.reverse for pair, verdict in verdicts.items() if name in pair]
-    return 1 + on_it.count(Verdict.WORSE), 1 + len(on_it) - on_it.count(Verdict.BETTER)
+def _verdict(gap: Estimate, is_significant: bool, margin: float) -> Verdict:
+    if is_significant and abs(gap.value) >= margin:
+        return Verdict.BETTER if gap.value > 0 else Verdict.WORSE
+    return Verdict.EQUIVALENT if gap.is_within(margin) else Verdict.UNDECIDED
 
 
 def correlation_interval(r: float, size: int, *, ranks: bool) -> tuple[float, float]:

@@ -46,7 +46,8 @@ class SuiteCell:
         dataset: generated data set.
         metric: the judged metric, which is primary.
         scale: ``linear`` for the metric itself, or ``log`` for its logarithm.
-        core: whether the share of softmax's gain of a pattern requires the cell.
+        core: whether the cell is part of ``suite=core`` and a column of the board.
+        ability: what a core cell tests; empty for others.
         trivial_baseline: baseline that ignores the input.
         memory_bounded_baseline: best computable baseline with bounded memory, or empty.
         long_memory: whether the cell requires more context than a local window.
@@ -62,6 +63,7 @@ class SuiteCell:
     metric: str
     scale: str
     core: bool
+    ability: str
     trivial_baseline: str
     memory_bounded_baseline: str
     long_memory: bool

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from cab.errors import UserError
 from cab.records.record import REFERENCE_DIRS
-from cab.scoring.statistics import CONFIDENCE, Estimate, Verdict, judge, weighted_sum
+from cab.scoring.statistics import CONFIDENCE, MARGIN, Estimate, Verdict, judge, weighted_sum
 from cab.suite.cells import ANCHORS, NO_ATTENTION, PRESET, SOFTMAX, CellResults, Key, SuiteCell, read_suite, suite_cells
-from cab.suite.gain import CellGain, cell_gains, contrast
+from cab.suite.gain import CellGain, cell_gains, gap
 from cab.suite.tuning import TUNED
 
 if TYPE_CHECKING:
@@ -86,31 +86,31 @@ def check_cell(results: CellResults) -> CellCheck:
     if unknown:
         return CellCheck(results.cell, graded=graded, flaws=_flaws(None, graded), unknown=unknown)
     compared = [name for name in (WINDOWED, *BOUNDED_STATES) if name in gains]
-    verdicts = judge({name: contrast([(gains[SOFTMAX], gains[name])]) for name in compared})
+    verdicts = judge({name: gap(gains[SOFTMAX], gains[name]) for name in compared})
     worse = frozenset(name for name, verdict in verdicts.items() if verdict is Verdict.BETTER)
     others = gains.keys() - set(ANCHORS)
-    gap = _gap(results, gains)
+    lost = _lost(results, gains)
     pairs = itertools.combinations([gain for name, gain in gains.items() if name != NO_ATTENTION], 2)
     different = statistics.fmean(_differ(*pair) for pair in pairs) if len(others) >= MIN_ATTENTIONS else None
     return CellCheck(
         results.cell,
         attentions=len(others),
-        gap=gap,
+        gap=lost,
         different=different,
         graded=graded,
         compared=frozenset(compared),
         worse_than_softmax=worse,
-        failures=tuple(_failures(results, gains, gap, worse)),
+        failures=tuple(_failures(results, gains, lost, worse)),
         flaws=_flaws(different, graded),
     )
 
 
 def _differ(one: CellGain, other: CellGain) -> bool:
-    tested, margin, _ = contrast([(one, other)])
-    return tested.p_value < 1 - CONFIDENCE and abs(tested.value) >= margin
+    tested = gap(one, other)
+    return tested.p_value < 1 - CONFIDENCE and abs(tested.value) >= MARGIN
 
 
-def _gap(results: CellResults, gains: dict[str, CellGain]) -> Estimate:
+def _lost(results: CellResults, gains: dict[str, CellGain]) -> Estimate:
     """Return what removing attention loses, relative to the range from the trivial baseline to the best attention."""
     cell = results.cell
     trivial = cell.scaled(results.baselines[cell.trivial_baseline])
@@ -121,12 +121,12 @@ def _gap(results: CellResults, gains: dict[str, CellGain]) -> Estimate:
     return weighted_sum([(weight, gains[SOFTMAX].estimate), (-weight, gains[NO_ATTENTION].estimate)])
 
 
-def _failures(results: CellResults, gains: dict[str, CellGain], gap: Estimate, worse: frozenset[str]) -> list[str]:
+def _failures(results: CellResults, gains: dict[str, CellGain], lost: Estimate, worse: frozenset[str]) -> list[str]:
     cell, failures = results.cell, []
-    low, _ = gap.interval()
+    low, _ = lost.interval()
     if low < MIN_GAP:
         failures.append(
-            f"removing attention loses {gap.value:.0%} of the range from trivial to best, with a lower bound of "
+            f"removing attention loses {lost.value:.0%} of the range from trivial to best, with a lower bound of "
             f"{low:.0%} (minimum {MIN_GAP:.0%})"
         )
     bound, softmax = results.baselines.get(cell.memory_bounded_baseline), gains[SOFTMAX].mean

@@ -1,28 +1,31 @@
-"""K, the share of softmax's gain over no attention that an attention retains, in percent.
+"""K of an attention in a cell: the share of softmax's gain over no attention that it retains, in percent.
 
-K of a cell is 100 (s - N) / (V - N), with the metric s on the cell's scale and the means V and N of the frozen anchors
-``vanilla`` and ``none``. K of a pattern is the mean over tasks of the mean over the task's core cells, where K of each
-cell is clipped to 0..100. A pattern without all of its core cells has no K.
+K is 100 (s - N) / (V - N), with the metric s on the cell's scale and the means V and N of the frozen anchors
+``vanilla`` and ``none``. K is not averaged over cells, because each cell tests another ability.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 import statistics
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cab.patterns import pattern_rank
+from cab.records.record import Record
 from cab.records.verified import verdict, verified_codes
-from cab.scoring.statistics import CONFIDENCE, MARGIN, Contrast, Estimate, Verdict, difference, judge, weighted_sum
+from cab.scoring.statistics import MARGIN, Estimate, difference, weighted_sum
 from cab.suite.cells import ANCHORS, NO_ATTENTION, SOFTMAX, Anchors, CellResults, Key, SuiteCell
-from cab.suite.tuning import TUNED, usable_rates
+from cab.suite.tuning import usable_rates
 
 SOLVED = 90.0
 """A seed has solved a cell if it retains at least this share."""
+LAST_PART = 0.2
+"""Last part of the budget, in which an unfinished run still gains more than :data:`MARGIN` points."""
+DIVERGED = 10.0
+"""Points that a diverged run loses after its best validation."""
+SLOTS = ("num_landmarks", "num_inducing")
+"""Options with the number of slots in which an attention stores all keys and values."""
 
 
 @dataclass(frozen=True)
@@ -30,24 +33,35 @@ class CellGain:
     """K of one attention in one cell.
 
     Attributes:
+        values: the cell's metric of each seed.
         points: K of each seed.
         estimate: mean of ``points`` with the variance over the attention's seeds.
         total: the same mean with the variance of the anchors added.
-        error: mean logarithm of the error relative to vanilla's; None if higher values of the metric are better.
-        mean: mean of the metric over seeds.
+        verified: whether the code of all its runs is verified: ``yes``, ``no`` or ``unknown``.
         steps: mean number of steps until validation reached the cell's threshold; None if a seed did not reach it.
         usable_rates: number of usable learning rates of the grid; None without ``tune=true``.
+        unfinished: number of seeds that were still learning when the budget ended.
+        diverged: number of seeds that got worse after their best validation.
+        slots: remark on an attention with fewer slots than the cell has facts, such as ``4 slots for 64 facts``.
     """
 
     cell: SuiteCell
     attention: str
+    values: tuple[float, ...]
     points: tuple[float, ...]
     estimate: Estimate
     total: Estimate
-    error: Estimate | None
-    mean: float
+    verified: str = "yes"
     steps: Estimate | None = None
     usable_rates: int | None = None
+    unfinished: int = 0
+    diverged: int = 0
+    slots: str = ""
+
+    @property
+    def mean(self) -> float:
+        """Mean of the metric."""
+        return statistics.fmean(self.values)
 
     @property
     def retained(self) -> float:
@@ -64,6 +78,16 @@ class CellGain:
         """Whether K is within the margin of 100."""
         return self.estimate.value > 100 - MARGIN
 
+    @property
+    def is_lower_bound(self) -> bool:
+        """Whether K would increase with a larger budget, because seeds were still learning."""
+        return self.unfinished > 0 and not self.diverged and not self.is_at_ceiling
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95% interval of K over seeds in this cell; NaN for an anchor or with a single seed."""
+        return (math.nan, math.nan) if self.attention in ANCHORS else self.total.interval()
+
 
 def cell_gains(results: CellResults) -> dict[str, CellGain]:
     """Return K of every attention with results in a cell; empty if the cell has no anchors."""
@@ -71,18 +95,31 @@ def cell_gains(results: CellResults) -> dict[str, CellGain]:
     if anchors is None:
         return {}
     gains = gains_of(results.cell, anchors, {name: results.values(name) for name in results.runs})
+    codes = verified_codes()
     for name, gain in gains.items():
-        runs = list(results.runs.get(name, {}).values())
-        steps: Sequence[float] = anchors.steps.get(name, [])
-        if runs:
-            steps = [run.cost.steps_to_solve for run in runs if run.cost.steps_to_solve is not None]
-        tuning = runs[0].config.get("tuning") if runs else None  # the seeds of a cell have one grid
+        if name in ANCHORS:
+            steps: Sequence[float] = anchors.steps.get(name, [])
+            gains[name] = dataclasses.replace(gain, steps=_all_steps(steps, gain))
+            continue
+        runs = list(results.runs[name].values())
+        steps = [run.cost.steps_to_solve for run in runs if run.cost.steps_to_solve is not None]
+        tuning = runs[0].config.get("tuning")  # the seeds of a cell have one grid
+        diverged = [is_diverged(run, anchors) for run in runs]
+        unfinished = [is_unfinished(run, anchors) for run in runs]
         gains[name] = dataclasses.replace(
             gain,
-            steps=Estimate.of(steps) if len(steps) == len(gain.points) else None,
+            verified=min((verdict(run, codes) for run in runs), key=("no", "unknown", "yes").index),
+            steps=_all_steps(steps, gain),
             usable_rates=usable_rates(tuning["grid"], anchors) if tuning else None,
+            unfinished=sum(learns and not diverges for learns, diverges in zip(unfinished, diverged, strict=True)),
+            diverged=sum(diverged),
+            slots=_too_few_slots(runs[0]),
         )
     return gains
+
+
+def _all_steps(steps: Sequence[float], gain: CellGain) -> Estimate | None:
+    return Estimate.of(steps) if len(steps) == len(gain.points) else None
 
 
 def gains_of(cell: SuiteCell, anchors: Anchors, values: Mapping[str, Sequence[float]]) -> dict[str, CellGain]:
@@ -92,8 +129,6 @@ def gains_of(cell: SuiteCell, anchors: Anchors, values: Mapping[str, Sequence[fl
     softmax, without = (statistics.fmean(scores[name]) for name in ANCHORS)
     points = {name: tuple(100 * (x - without) / (softmax - without) for x in scores[name]) for name in values}
     estimates = {name: Estimate.of(shares) for name, shares in points.items()}
-    is_error = softmax < without and min(values[SOFTMAX]) > 0
-    log_softmax = statistics.fmean(map(math.log, values[SOFTMAX])) if is_error else math.nan
     gains = {}
     for name, metric in values.items():
         share = estimates[name].value / 100
@@ -103,178 +138,51 @@ def gains_of(cell: SuiteCell, anchors: Anchors, values: Mapping[str, Sequence[fl
             weights = {name: 1.0, SOFTMAX: share, NO_ATTENTION: 1 - share}
             total = weighted_sum((weight, estimates[other]) for other, weight in weights.items())
             total = dataclasses.replace(total, value=estimates[name].value)
-        has_error = is_error and min(metric) > 0
-        error = Estimate.of([math.log(value) - log_softmax for value in metric]) if has_error else None
-        gains[name] = CellGain(cell, name, points[name], estimates[name], total, error, statistics.fmean(metric))
+        gains[name] = CellGain(cell, name, tuple(metric), points[name], estimates[name], total)
     return gains
 
 
-@dataclass(frozen=True)
-class PatternGain:
-    """K of one attention in one pattern.
+def gap(one: CellGain, other: CellGain) -> Estimate:
+    """Return the difference in K of two attentions in a cell, each clipped to 0..100."""
+    return dataclasses.replace(difference(one.estimate, other.estimate), value=one.retained - other.retained)
 
-    Attributes:
-        verified: whether the code of all its runs in the pattern is verified: ``yes``, ``no`` or ``unknown``.
-        cells: its results in the core cells of the pattern.
-        core: number of core cells of the pattern.
+
+def suite_gains(results: Sequence[CellResults]) -> dict[Key, dict[str, CellGain]]:
+    """Return K by cell and attention."""
+    return {result.cell.key: cell_gains(result) for result in results}
+
+
+# --- what the history of a run shows ---
+
+
+def validation_gains(record: Record, anchors: Anchors) -> list[tuple[int, float]]:
+    """Return the steps of the validations, each with K of the validation loss; empty without anchors of the loss."""
+    if not set(ANCHORS) <= anchors.validation.keys():
+        return []
+    softmax, without = (statistics.fmean(anchors.validation[name]) for name in ANCHORS)
+    losses = [(entry["step"], entry.get("validation")) for entry in record.history]
+    return [(step, 100 * (loss - without) / (softmax - without)) for step, loss in losses if loss is not None]
+
+
+def is_unfinished(record: Record, anchors: Anchors) -> bool:
+    """Return whether a run was still learning when its budget ended.
+
+    It did not reach the threshold of its cell, and the best K of its validation loss increases by more than
+    :data:`MARGIN` points in the last fifth of its steps.
     """
-
-    pattern: str
-    attention: str
-    verified: str
-    cells: tuple[CellGain, ...]
-    core: int
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether it has results in every core cell."""
-        return len(self.cells) == self.core
-
-    @property
-    def estimate(self) -> Estimate | None:
-        """K; None without all core cells."""
-        if not self.is_complete:
-            return None
-        weights = task_weights(gain.cell for gain in self.cells)
-        total = weighted_sum((weights[gain.cell.key], gain.total) for gain in self.cells)
-        return dataclasses.replace(total, value=sum(weights[gain.cell.key] * gain.retained for gain in self.cells))
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """95% confidence interval of K within 0..100; NaN for an anchor or with a single seed in any cell."""
-        estimate = self.estimate
-        if estimate is None or self.attention in ANCHORS:
-            return math.nan, math.nan
-        low, high = estimate.interval()
-        return max(low, 0.0), min(high, 100.0)
-
-    @property
-    def steps(self) -> Estimate | None:
-        """Mean over the cells of the number of steps to solve; None unless every seed solved every core cell."""
-        steps = [gain.steps for gain in self.cells if gain.steps]
-        return weighted_sum((1 / self.core, count) for count in steps) if len(steps) == self.core else None
-
-    @property
-    def usable_rates(self) -> int | None:
-        """Smallest number of usable learning rates in any cell; None unless all cells are tuned."""
-        counts = [gain.usable_rates for gain in self.cells if gain.usable_rates is not None]
-        return min(counts) if counts and len(counts) == len(self.cells) else None
-
-    @property
-    def worst(self) -> CellGain:
-        """The cell with the smallest K."""
-        return min(self.cells, key=lambda gain: gain.estimate.value)
-
-    @property
-    def solved(self) -> str:
-        """Number of solved runs of the number of runs."""
-        return f"{sum(gain.solved for gain in self.cells)} of {sum(len(gain.points) for gain in self.cells)}"
-
-    @property
-    def seeds(self) -> int:
-        """Smallest number of seeds of any cell."""
-        return min(len(gain.points) for gain in self.cells)
+    gains, budget = validation_gains(record, anchors), record.config["trainer"].get("max_steps")
+    early = [k for step, k in gains if budget and step <= (1 - LAST_PART) * budget]
+    return bool(early) and record.cost.steps_to_solve is None and max(k for _, k in gains) - max(early) > MARGIN
 
 
-def task_weights(cells: Iterable[SuiteCell]) -> dict[Key, float]:
-    """Return the weight of each cell in the mean over tasks of the mean over cells."""
-    tasks = {cell.key: cell.task for cell in cells}
-    counts = Counter(tasks.values())
-    return {key: 1 / len(counts) / counts[task] for key, task in tasks.items()}
+def is_diverged(record: Record, anchors: Anchors) -> bool:
+    """Return whether K of a run's validation loss ends more than :data:`DIVERGED` points below its best."""
+    gains = [k for _, k in validation_gains(record, anchors)]
+    return bool(gains) and record.cost.steps_to_solve is None and max(gains) - gains[-1] > DIVERGED
 
 
-@dataclass(frozen=True)
-class SuiteGains:
-    """K of all attentions.
-
-    Attributes:
-        cells: K by cell and attention.
-        patterns: K by pattern and attention, in order of K; attentions without all core cells come last, those with
-            more cells first.
-    """
-
-    cells: dict[Key, dict[str, CellGain]]
-    patterns: dict[str, dict[str, PatternGain]]
-
-    def common(self, keys: Sequence[Key]) -> dict[str, list[CellGain]]:
-        """Return the results of every attention in the given cells."""
-        return _by_attention(self.cells, keys)
-
-    def verdicts(self, pattern: str) -> dict[tuple[str, str], Verdict]:
-        """Return the verdicts on all pairs of attentions in the core cells of a pattern; see :func:`compare`."""
-        return compare({name: gain.cells for name, gain in self.patterns[pattern].items()})
-
-
-def suite_gains(results: Sequence[CellResults], excluded: Iterable[Key] = ()) -> SuiteGains:
-    """Return K of every attention in every cell and pattern; ``excluded`` are cells that do not measure attention."""
-    cells = {result.cell.key: cell_gains(result) for result in results}
-    excluded = set(excluded)
-    core = [result.cell for result in results if result.cell.core and result.cell.key not in excluded]
-    patterns: dict[str, dict[str, PatternGain]] = {}
-    for pattern in sorted({cell.pattern for cell in core}, key=pattern_rank):
-        keys = [cell.key for cell in core if cell.pattern == pattern]
-        verified = _verified(results, pattern)
-        gains = [
-            PatternGain(pattern, name, verified.get(name, "yes"), tuple(in_cells), len(keys))
-            for name, in_cells in _by_attention(cells, keys).items()
-        ]
-        gains.sort(key=lambda gain: (-len(gain.cells), -gain.estimate.value if gain.estimate else 0.0, gain.attention))
-        patterns[pattern] = {gain.attention: gain for gain in gains}
-    return SuiteGains(cells, patterns)
-
-
-def _by_attention(cells: Mapping[Key, Mapping[str, CellGain]], keys: Sequence[Key]) -> dict[str, list[CellGain]]:
-    """Return the results of every attention in the given cells."""
-    names = dict.fromkeys(name for key in keys for name in cells[key])
-    return {name: [cells[key][name] for key in keys if name in cells[key]] for name in names}
-
-
-def _verified(results: Iterable[CellResults], pattern: str) -> dict[str, str]:
-    """Return the worst verdict on the code of each attention in a pattern; the anchors are not among them."""
-    codes, order = verified_codes(), ("no", "unknown", "yes")
-    worst: dict[str, str] = {}
-    for result in results:
-        for name, runs in result.runs.items() if result.cell.pattern == pattern else ():
-            verdicts = {verdict(record, codes) for record in runs.values()}
-            worst[name] = min(verdicts | {worst.get(name, "yes")}, key=order.index)
-    return worst
-
-
-def compare(gains: Mapping[str, Sequence[CellGain]]) -> dict[tuple[str, str], Verdict]:
-    """Judge every two attentions on their common cells.
-
-    Comparisons with the anchors are one family, and all other pairs another (see
-    :func:`cab.scoring.statistics.judge`). Each is tested at half of the 5%, so the probability of any false verdict
-    is at most 5%. Pairs with a tuned attention are judged on their own, with another 5%, so verdicts on the fixed
-    recipe do not depend on them.
-    """
-    verdicts: dict[tuple[str, str], Verdict] = {}  # in the order of the pairs
-    families: dict[tuple[bool, bool], dict[tuple[str, str], Contrast]] = {}
-    for pair in itertools.combinations(gains, 2):
-        common = [(one, other) for one in gains[pair[0]] for other in gains[pair[1]] if one.cell == other.cell]
-        if common:
-            verdicts[pair] = Verdict.UNDECIDED
-            family = not set(ANCHORS).isdisjoint(pair), any(name.endswith(TUNED) for name in pair)
-            families.setdefault(family, {})[pair] = contrast(common)
-    for members in families.values():
-        verdicts |= judge(members, level=(1 - CONFIDENCE) / 2)
-    return verdicts
-
-
-def contrast(common: Sequence[tuple[CellGain, CellGain]]) -> Contrast:
-    """Return what is tested of two attentions in their common cells; positive values favor the first.
-
-    Where both are at the ceiling in every cell, K cannot separate them. If all these cells are judged by an error, the
-    errors are compared.
-    """
-    weights = task_weights(one.cell for one, _ in common)
-    unclipped = weighted_sum((weights[one.cell.key], difference(one.estimate, other.estimate)) for one, other in common)
-    value = sum(weights[one.cell.key] * (one.retained - other.retained) for one, other in common)
-    points = dataclasses.replace(unclipped, value=value)
-    if not all(gain.is_at_ceiling and gain.error for pair in common for gain in pair):
-        return Contrast(points, MARGIN, points)
-    log_error_ratio = weighted_sum(
-        (weights[one.cell.key], difference(other.error, one.error))  # type: ignore[arg-type]
-        for one, other in common
-    )
-    return Contrast(log_error_ratio, math.log1p(MARGIN / 100), points)
+def _too_few_slots(record: Record) -> str:
+    """Return a remark if an attention stores the facts of ``recall`` in fewer slots than there are facts."""
+    facts = record.config["task"].get("pairs", 0)
+    slots = [record.config["attention"].get(name) for name in SLOTS]
+    return next((f"{count} slots for {facts} facts" for count in slots if count and count < facts), "")

@@ -10,14 +10,12 @@ from scipy import stats
 
 from cab.scoring.index import order_table, score, score_table
 from cab.scoring.statistics import (
-    MARGIN,
-    Contrast,
     Estimate,
     Verdict,
     difference,
+    false_discovery_rate,
     holm,
     judge,
-    rank_range,
     weighted_sum,
 )
 from tests.cab.scoring.made_results import index_of, result, table
@@ -47,7 +45,7 @@ def test_a_single_seed_has_neither_interval_nor_test() -> None:
     mixed = weighted_sum([(0.5, Estimate.of([1.0])), (0.5, Estimate.of([2.0, 2.2]))])
     assert (mixed.value, mixed.is_known) == (pytest.approx(1.55), False)
     assert all(map(math.isnan, mixed.interval()))
-    assert judge({"pair": Contrast(mixed, 0.0, mixed)}) == {"pair": Verdict.ONE_SEED}
+    assert judge({"pair": mixed}) == {"pair": Verdict.ONE_SEED}
 
 
 def test_equal_seeds_have_an_interval_without_width() -> None:
@@ -74,27 +72,21 @@ def test_holm_multiplies_the_smallest_by_their_number() -> None:
 )
 def test_a_verdict_requires_significance_and_size(value: float, deviation: float, verdict: Verdict) -> None:
     gap = Estimate(value, deviation**2, 4)
-    assert judge({"pair": Contrast(gap, MARGIN, gap)}) == {"pair": verdict}
+    assert judge({"pair": gap}) == {"pair": verdict}
 
 
 def test_a_larger_family_is_more_cautious() -> None:
     gap = Estimate(5.0, 1.5**2, 4)
     assert gap.p_value < 0.05
-    alone, many = {1: Contrast(gap, MARGIN, gap)}, {n: Contrast(gap, MARGIN, gap) for n in range(5)}
+    alone, many = {1: gap}, dict.fromkeys(range(5), gap)
     assert judge(alone)[1] is Verdict.BETTER
     assert set(judge(many).values()) == {Verdict.UNDECIDED}
 
 
-def test_a_rank_is_a_range() -> None:
-    verdicts = {
-        ("a", "b"): Verdict.BETTER,
-        ("a", "c"): Verdict.BETTER,
-        ("b", "c"): Verdict.UNDECIDED,
-        ("c", "d"): Verdict.ONE_SEED,
-        ("a", "d"): Verdict.BETTER,
-        ("d", "b"): Verdict.WORSE,
-    }
-    assert {name: rank_range(name, verdicts) for name in "abcd"} == {"a": (1, 1), "b": (2, 3), "c": (2, 4), "d": (3, 4)}
+def test_the_false_discovery_rate_is_that_of_benjamini_and_hochberg() -> None:
+    p_values = [0.04, 0.001, 0.03, 0.2, 0.04]
+    np.testing.assert_allclose(false_discovery_rate(p_values), stats.false_discovery_control(p_values))
+    assert false_discovery_rate([]) == []
 
 
 def test_index_is_that_of_the_means_over_seeds() -> None:

@@ -34,7 +34,8 @@ def value_record(cell: SuiteCell, attention: str, value: float, seed: int = 1, *
     higher = cell.metric == "accuracy"
     metric = Metric(cell.metric, "", higher_is_better=higher).measured(value)
     names = {"task": cell.task, "backbone": cell.backbone, "pattern": cell.pattern, "dataset": cell.dataset}
-    names |= {"config_variant": "", "attention": attention, "seed": seed, "cost": COST, **changes}
+    names |= {"config_variant": "", "attention": attention, "seed": seed, "cost": COST}
+    names |= {"verified": ".py" not in attention, **changes}
     worst = ENDS[cell.task][1]
     baselines = {cell.trivial_baseline: {cell.metric: worst}}
     return make_record([metric], baselines=baselines, **names)

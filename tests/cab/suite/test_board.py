@@ -1,8 +1,9 @@
-"""The board of the suite: its rows, its main finding, its CSV file and its page."""
+"""The board of the suite: its rows, its main sentence, its CSV file and its page."""
 
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import re
 from html import unescape
@@ -13,15 +14,15 @@ import pytest
 from cab.cli.main import main
 from cab.records.record import REFERENCE_DIRS
 from cab.records.results import load_results
+from cab.registry.registries import ATTENTIONS
 from cab.reports.board_tables import board_table
 from cab.reports.figures import frontier_figure
-from cab.reports.suite_board import SuiteBoard, main_finding, single_seeds, suite_board
+from cab.reports.sentence import main_sentence
+from cab.reports.suite_board import OTHER, BoardRow, SuiteBoard, families, state_points, suite_board
 from cab.reports.tables import PINNED
-from cab.scoring.costs import measured_costs
 from cab.suite.cells import cell_descriptions, metric_meanings, suite_cells
+from cab.suite.state import TOKENS, State, measure_state, suite_states
 from tests.cab.suite.suite_records import CELLS, made_suite as made_suite, seeds, suite_record
-
-COSTS = [(pattern, name) for pattern in ("NS", "CS") for name in ("time", "memory")]
 
 
 @pytest.fixture
@@ -41,46 +42,104 @@ def board_of(folders: list[Path]) -> SuiteBoard:
     return board
 
 
-def test_rows_and_marks(folders: list[Path]) -> None:
+def row_of(board: SuiteBoard, name: str) -> BoardRow:
+    [row] = [row for row in board.rows if row.attention == name]
+    return row
+
+
+def test_rows_are_in_families(folders: list[Path]) -> None:
     board = board_of(folders)
-    assert list(board.table["attention"])[:2] == ["vanilla", "abc"]
-    assert list(board.table["attention"])[-2:] == ["gla", "ssd"], "without all core cells"
-    table = board_table(board)
+    assert {family: [row.attention for row in rows] for family, rows in board.families.items()} == {
+        "softmax and variants": ["vanilla"],
+        "constant state": ["linear", "gla", "ssd"],
+        "slots and landmarks": ["abc"],
+        "windows": ["local"],
+        "no attention": ["none"],
+        OTHER: ["mine", "single"],
+    }
+    assert {row.attention for row in board.rows if row.own} == {"mine", "single"}
+    assert [ability.name for ability in board.abilities] == ["CS.recall", "CS.lookup", "CS.periodic_copy"]
+
+
+def test_marks(folders: list[Path]) -> None:
+    """A significant loss, equivalence, a single seed; bold is what is equivalent to the best."""
+    table = board_table(board_of(folders))
     assert [(row.label, row.detail) for row in table.bodies[PINNED]] == [("mine", "yours"), ("single", "yours")]
-    column = [each.label for each in table.columns].index("K CS")
+    column = [each.label for each in table.columns].index("periodic copy CS")
     cells = {row.label: row.cells[column] for row in table.rows}
-    assert [name for name, cell in cells.items() if cell.best] == ["vanilla", "abc"]
-    assert (cells["gla"].text, cells["gla"].value) == ("1 of 3 cells", None)
-    assert (cells["single"].text, cells["single"].detail) == ("70.0*", "")
-    assert re.fullmatch(r"[\d.]+ to [\d.]+", cells["mine"].detail)
+    assert {name for name, cell in cells.items() if cell.best} == {"vanilla", "abc", "ssd"}
+    texts = {name: cells[name].text for name in ("abc", "mine", "single", "gla")}
+    assert texts == {"abc": "99.9", "mine": "80.0 ▼", "single": "70.0*", "gla": "30.0 ▼"}
+    assert cells["single"].detail == ""
+    assert re.fullmatch(r"\[[\d.]+, [\d.]+\]", cells["mine"].detail)
 
 
-def test_the_main_finding(folders: list[Path]) -> None:
-    """abc is equivalent to vanilla; an attention with a single seed is not counted."""
-    finding = main_finding(board_of(folders))
-    assert re.fullmatch(
-        r"Of the subquadratic attentions, 1 of 3 in CS \(abc, [\d.]+ times softmax's time at 8,192 tokens\) match "
-        r"softmax attention in retrieval\. Of the other attentions, 0 of 1 in CS match softmax attention in "
-        r"retrieval\. "
-        r"Not counted: 1 result with a single seed\.",
-        finding,
+def test_the_state_is_that_of_the_same_networks(folders: list[Path]) -> None:
+    board = board_of(folders)
+    assert {name: row_of(board, name).state for name in ("vanilla", "linear", "mine")} == {
+        "vanilla": State(64, grows=True),
+        "linear": State(1056, grows=False),
+        "mine": None,
+    }
+    points = state_points(board)
+    assert points["vanilla"][0] == 64 * TOKENS
+    assert points["linear"] == (1056, pytest.approx(95), False)
+    assert "mine" not in points
+
+
+def test_the_table_of_states_is_what_is_measured() -> None:
+    for name in ("linear", "local", "mla"):
+        assert measure_state(ATTENTIONS.get(name)) == suite_states()[name], "run scripts/decode_states.py"
+    assert measure_state(ATTENTIONS.get("linformer")) is None
+
+
+def test_every_attention_has_a_family() -> None:
+    own = {entry.name for entry in ATTENTIONS if entry.location.module.startswith("attentions.")}
+    assert set(families()) == own
+
+
+def test_yours_are_your_records(folders: list[Path]) -> None:
+    """One own run of abc neither makes the reference results the user's, nor is it averaged with them."""
+    suite_record("lstf", "abc", 97, 9).write(folders[1])
+    board = board_of(folders)
+    rows = {row.own: row for row in board.rows if row.attention == "abc"}
+    [own] = rows[True].entries.values()
+    assert own.gain.points == pytest.approx((97,))
+    assert (own.repetition.verdict if own.repetition else "") == "lower than expected"
+    assert {len(entry.gain.points) for entry in rows[False].entries.values()} == {3}
+    assert all(entry.repetition is None for entry in rows[False].entries.values())
+
+
+def test_the_main_sentence(folders: list[Path]) -> None:
+    sentence = main_sentence(board_of(folders))
+    assert sentence.startswith(
+        "Of 3 attentions with a constant-size state, 1 (abc) recalls like softmax attention. Of 64 facts, "
+        "abc retains 99%, linear retains 95%, local retains 3%."
     )
 
 
+def test_own_rows_that_change_no_sentence(folders: list[Path]) -> None:
+    """An unverified result, a single seed and a tuned learning rate."""
+    before = main_sentence(board_of(folders))
+    records = [*seeds("probe", "rfa(tuned)", 99.9), suite_record("probe", "rfa", 99.9)]
+    records += [dataclasses.replace(run, verified=False) for run in seeds("probe", "gla", 99.9)]
+    for record in records:
+        record.write(folders[1])
+    board = board_of(folders)
+    assert row_of(board, "rfa").own
+    assert main_sentence(board) == before
+
+
 @pytest.mark.usefixtures("made_suite")
-def test_the_main_finding_without_complete_results(tmp_path: Path) -> None:
-    suite_record("lm", "abc", 50).write(tmp_path / "some")
-    finding = main_finding(board_of([tmp_path / "some"]))
-    assert finding == "No attention has results with several seeds in every core cell of a pattern."
-    for name in ("luong", "abc"):
-        for task in CELLS:
-            suite_record(task, name, 50).write(tmp_path / "all")
-    single = main_finding(board_of([tmp_path / "all"]))
-    assert single == f"{finding} Not counted: 2 results with a single seed."
+def test_the_sentence_without_results(tmp_path: Path) -> None:
+    suite_record("probe", "abc", 50).write(tmp_path / "some")
+    assert main_sentence(board_of([tmp_path / "some"])) == (
+        "No attention with a constant-size state, verified code and several seeds has results in recall."
+    )
 
 
 def test_page_and_csv_have_the_same_numbers(folders: list[Path], tmp_path: Path) -> None:
-    """Costs are those of each pattern; one block per cell describes what it tests."""
+    """One block per cell describes what it tests."""
     out = tmp_path / "out"
     assert main(["leaderboard", *map(str, folders), "--out", str(out)]) == 0
     page = (out / "index.html").read_text()
@@ -92,39 +151,25 @@ def test_page_and_csv_have_the_same_numbers(folders: list[Path], tmp_path: Path)
     table = {row["attention"]: row for row in csv.DictReader((out / "suite.csv").open())}
     assert rows.keys() == table.keys()
     columns = [each.label for each in board_table(board_of(folders)).columns]
-    fields = {"K CS": "CS.K", "worst cell": "worst_cell_K", "state": "state_bytes", "params": "parameters_vs_softmax"}
+    fields = {"recall CS": "CS.recall.K", "periodic copy CS": "CS.periodic_copy.K", "state size": "state_bytes"}
     fields |= {"time NS": "NS.time_8192_vs_softmax", "memory CS": "CS.memory_8192_vs_softmax"}
     for name, cells in rows.items():
         shown_values = dict(zip(columns, cells, strict=True))
         for label, field in fields.items():
             value, expected = shown_values[label][0], table[name][field]
             assert float(value or "nan") == pytest.approx(float(expected or "nan"), nan_ok=True)
-        assert bool(shown_values["K CS"][1]) == (table[name]["CS.not_worse_than_best"] == "True")
-        solved = int(table[name]["solved"]) / int(table[name]["runs"])
-        assert float(shown_values["solved"][0]) == solved
-    costs = {(pattern, name): getattr(measured_costs()["abc", pattern], name) for pattern, name in COSTS}
-    found = {(pattern, name): float(table["abc"][f"{pattern}.{name}_8192_vs_softmax"]) for pattern, name in COSTS}
-    assert found == pytest.approx(costs)
-    assert len(set(found.values())) == 4
-    assert float(table["abc"]["state_bytes"]) == measured_costs()["abc", "CS"].state_bytes
+        assert bool(shown_values["recall CS"][1]) == (table[name]["CS.recall.best"] == "True")
     blocks = re.findall(r"<details>\n<summary><strong>(.*?)</strong> (.*?) <small>(.*?)</small>", page)
     assert [name for name, _, _ in blocks] == [str(cell) for cell in suite_cells() if cell in CELLS.values()]
     assert {remark for _, _, remark in blocks} == {"core cell"}
     assert all(unescape(text) in cell_descriptions().values() for _, text, _ in blocks)
 
 
-def test_single_seeds_are_hollow(folders: list[Path]) -> None:
-    board = board_of(folders)
+def test_single_seeds_are_hollow() -> None:
     points = {"abc": (0.1, 99.0), "single": (0.2, 70.0)}
-    figure = frontier_figure(points, title="", label="", single=single_seeds(board, "CS"))
+    figure = frontier_figure(points, title="", label="", single={"single"})
     _, *dots = figure.axes[0].lines
     assert [dot.get_fillstyle() for dot in dots] == ["full", "none"]
-
-
-def test_the_score_prints_k_of_results_with_probes(folders: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["score", *map(str, folders)]) == 0
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert float(next(row for row in rows if row[:1] == ["abc"])[1]) > 95
 
 
 def test_every_cell_and_metric_is_described() -> None:

@@ -1,32 +1,18 @@
-"""K: equal to a recomputation from the JSON files, and the verdicts and ranks that follow from it."""
+"""K of a cell: its variance, its marks, and the anchors. tests/cab/suite/test_columns.py recomputes it."""
 
 from __future__ import annotations
 
-import csv
-import importlib
-import json
-import math
-from collections import defaultdict
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from cab.errors import UserError
-from cab.records.record import REFERENCE_DIRS
-from cab.scoring.statistics import Verdict
-from cab.suite.cells import (
-    ANCHORS_FILE,
-    FOLDER,
-    Anchors,
-    collect,
-    read_anchors,
-    read_suite,
-    records_of,
-    write_anchors,
-)
-from cab.suite.gain import CellGain, compare, gains_of, suite_gains
-from cab.suite.verdict import gain_rows
+from cab.records.record import REFERENCE_DIRS, Cost
+from cab.suite.cells import ANCHORS_FILE, Anchors, collect, read_anchors, read_suite, records_of, write_anchors
+from cab.suite.gain import CellGain, cell_gains, gains_of, is_diverged, is_unfinished, suite_gains
+from cab.suite.verdict import gain_text
 from tests.cab.suite.suite_records import (
     CELLS,
     made_suite as made_suite,
@@ -34,7 +20,6 @@ from tests.cab.suite.suite_records import (
     suite_record,
     value_record,
 )
-from tests.scripts.test_scripts import SCRIPTS
 
 CELL = CELLS["lstf"]
 MADE = Anchors("", {"vanilla": [0.0064, 0.0065, 0.0063], "none": [0.70, 0.702, 0.698]}, {})
@@ -42,78 +27,6 @@ MADE = Anchors("", {"vanilla": [0.0064, 0.0065, 0.0063], "none": [0.70, 0.702, 0
 
 def gains(**values: list[float]) -> dict[str, CellGain]:
     return gains_of(CELL, MADE, values)
-
-
-def recomputed(*folders: Path, anchors: dict[tuple[str, ...], list[float]]) -> dict[tuple[str, str], float]:
-    """K by (pattern, attention), from the table of cells, the anchors' values and the JSON files alone."""
-    cells = {(r["task"], r["backbone"], r["pattern"]): r for r in csv.DictReader((FOLDER / "cells.csv").open())}
-    values = {key: list(found) for key, found in anchors.items()}
-    for path in (path for folder in folders for path in folder.glob("*.json")):
-        record = json.loads(path.read_text())
-        key = tuple(record["cell"][name] for name in ("task", "backbone", "pattern", "attention"))
-        row = cells.get(key[:3])
-        if row and key[3] not in ("vanilla", "none") and is_of_cell(record["config"], row["options"]):
-            metric = next(m["value"] for m in record["metrics"] if m["name"] == row["metric"])
-            values.setdefault(key, []).append(metric)
-    scores = {
-        key: np.log(found).mean() if cells[key[:3]]["scale"] == "log" else np.mean(found)
-        for key, found in values.items()
-    }
-    core = [key for key, row in cells.items() if row["core"] == "yes"]
-    shares = {}
-    for pattern in sorted({key[2] for key in core}):
-        own = [key for key in core if key[2] == pattern]
-        for name in {key[3] for key in scores}:
-            if not all((*key, end) in scores for key in own for end in (name, "vanilla", "none")):
-                continue
-            tasks = defaultdict(list)
-            for key in own:
-                softmax, without = scores[*key, "vanilla"], scores[*key, "none"]
-                tasks[key[0]].append(np.clip(100 * (scores[*key, name] - without) / (softmax - without), 0, 100))
-            shares[pattern, name] = float(np.mean([np.mean(part) for part in tasks.values()]))
-    return shares
-
-
-def is_of_cell(config: dict[str, dict[str, object]], options: str) -> bool:
-    """Whether a run has the options of the cell, such as ``task.pairs=32``."""
-    pairs = [(*name.split("."), value) for name, value in (option.split("=") for option in options.split())]
-    return all(str(config.get(group, {}).get(name)) == value for group, name, value in pairs)
-
-
-def found(*folders: Path) -> dict[tuple[str, str], float]:
-    return {
-        (pattern, name): gain.estimate.value
-        for pattern, own in suite_gains(read_suite(folders)).patterns.items()
-        for name, gain in own.items()
-        if gain.estimate
-    }
-
-
-def test_k_of_the_bundled_results_equals_a_recomputation() -> None:
-    anchors = defaultdict(list)
-    for row in csv.DictReader(ANCHORS_FILE.open()):
-        anchors[row["task"], row["backbone"], row["pattern"], row["attention"]].append(float(row["test"]))
-    assert found(*REFERENCE_DIRS) == pytest.approx(recomputed(*REFERENCE_DIRS, anchors=anchors), abs=1e-6)
-
-
-def test_without_a_core_cell_there_is_no_k(made_suite: Path) -> None:
-    suite_record("lm", "ssd", 99.9, 1).write(made_suite)
-    suite_record("probe", "ssd", 99.9, 1).write(made_suite)
-    rows = {row.gain.attention: row for row in gain_rows(suite_gains(read_suite([made_suite])), "CS")}
-    assert (rows["gla"].gain.estimate, rows["gla"].rank, rows["gla"].texts[1]) == (None, None, "1 of 3 cells")
-    assert list(rows)[-2:] == ["none", "gla"], "below those with K"
-    assert rows["ssd"].texts[1] == "99.9*", "one seed in two cells"
-    assert math.isnan(rows["ssd"].gain.interval[0])
-    assert not rows["ssd"].is_best
-    assert rows["vanilla"].is_best
-    assert not rows["local"].is_best
-
-
-def test_an_invalid_cell_is_not_needed_for_k(made_suite: Path) -> None:
-    keys = [cell.key for task, cell in CELLS.items() if task != "lstf"]
-    gain = suite_gains(read_suite([made_suite]), keys).patterns["CS"]["gla"]
-    assert gain.estimate is not None
-    assert gain.core == 1
 
 
 def test_the_anchors_variance_widens_the_interval() -> None:
@@ -127,22 +40,10 @@ def test_the_anchors_variance_widens_the_interval() -> None:
 
 
 def test_the_steps_of_an_anchor_are_shown_if_every_seed_solves_the_cell(made_suite: Path) -> None:
-    own = suite_gains(read_suite([made_suite])).patterns["CS"]
+    own = suite_gains(read_suite([made_suite]))[CELL.key]
     assert own["vanilla"].steps is not None
     assert own["vanilla"].steps.value == 120
     assert own["none"].steps is None
-
-
-def test_a_tuned_attention_takes_no_rank_from_the_others(made_suite: Path) -> None:
-    def ranks() -> dict[str, tuple[int, int] | None]:
-        return {row.gain.attention: row.rank for row in gain_rows(suite_gains(read_suite([made_suite])), "CS")}
-
-    before = ranks()
-    for record in [run for task in CELLS for run in seeds(task, "linear(tuned)", 99.9)]:
-        record.write(made_suite)
-    after = ranks()
-    assert after.pop("linear(tuned)") == (1, 3)
-    assert after == before
 
 
 def test_clipping_and_solved_seeds() -> None:
@@ -152,38 +53,58 @@ def test_clipping_and_solved_seeds() -> None:
     assert (found["mixed"].solved, len(found["mixed"].points)) == (2, 3)
 
 
-def test_tuned_attentions_do_not_change_other_verdicts() -> None:
-    """Uncorrected, p = 0.004; corrected for the pairs with tuned attentions, the verdict would be undecided."""
-    values = {"abc": [0.1, 0.12, 0.14], "linear": [0.2, 0.22, 0.24]}
-    fixed = compare({name: [gain] for name, gain in gains(**values).items()})
-    many = {f"abc{number}(tuned)": values["abc"] for number in range(5)}
-    judged = compare({name: [gain] for name, gain in gains(**values, **many).items()})
-    assert fixed["abc", "linear"] is Verdict.BETTER
-    assert {pair: verdict for pair, verdict in judged.items() if pair in fixed} == fixed
+@pytest.mark.parametrize(
+    ("losses", "unfinished", "diverged"),
+    [
+        ([2.0, 1.5, 1.2, 1.1, 1.05], True, False),  # 2.5 points in the last fifth of the steps
+        ([2.0, 1.5, 1.2, 1.1, 1.07], False, False),
+        ([2.0, 1.5, 1.2, 1.1, 1.31], False, True),  # 10.5 points below the best
+        ([2.0, 1.5, 1.2, 1.1, 1.29], False, False),
+    ],
+)
+def test_training_that_is_unfinished_or_diverges(losses: list[float], unfinished: bool, diverged: bool) -> None:
+    """K of the validation loss is 0 at 2.0 and 100 at 0.0; the budget is 500 steps."""
+    anchors = Anchors("", MADE.test, {"vanilla": [0.0], "none": [2.0]})
+    history = [{"step": 100 * n, "loss": 1.0, "validation": loss} for n, loss in enumerate(losses, 1)]
+    record = dataclasses.replace(suite_record("lstf", "abc", 50), history=history)
+    record.config["trainer"] = {**record.config["trainer"], "max_steps": 500}
+    assert (is_unfinished(record, anchors), is_diverged(record, anchors)) == (unfinished, diverged)
+    solved = dataclasses.replace(record, cost=Cost(steps_to_solve=400))
+    assert not is_unfinished(solved, anchors)
+    assert not is_diverged(solved, anchors)
+    assert not is_unfinished(record, MADE), "no anchors of the loss"
 
 
-NEWCOMER = [0.00684, 0.00705, 0.00710]
-FIELD = {
-    "vanilla": [0.0065245, 0.0063789, 0.0063058],
-    "none": [0.70071, 0.70302, 0.69889],
-    "abc": [0.0071792, 0.0067146, 0.0068317],
-    "gla": [0.50217, 0.46522, 0.48369],
-    "local": [0.69575, 0.69950, 0.70355],
-    "performer": [0.0075, 0.0110, 0.1170],
-}
+def test_a_lower_bound_is_below_the_ceiling_and_did_not_diverge() -> None:
+    gain = dataclasses.replace(gains(abc=[0.1, 0.11])["abc"], unfinished=1)
+    assert gain.is_lower_bound
+    assert gain_text(gain).startswith("≥ ")
+    assert not dataclasses.replace(gain, diverged=1).is_lower_bound
+    assert not dataclasses.replace(gains(abc=[0.0064, 0.0065])["abc"], unfinished=1).is_lower_bound
 
 
-def test_at_the_ceiling_errors_are_compared() -> None:
-    """K differs by 0.1 points, but the error by 9%; an unstable seed of performer changes nothing."""
-    anchors = Anchors("", {name: FIELD[name] for name in ("vanilla", "none")}, {})
-    others = {name: values for name, values in FIELD.items() if name not in anchors.test}
-    known = gains_of(CELL, anchors, {"newcomer": NEWCOMER, **others})
-    assert known["newcomer"].estimate.value > 99.8
-    verdicts = compare({name: [gain] for name, gain in known.items()})
-    assert verdicts["vanilla", "newcomer"] is Verdict.BETTER
-    assert verdicts["newcomer", "gla"] is verdicts["newcomer", "local"] is Verdict.BETTER
-    assert verdicts["newcomer", "abc"] is Verdict.EQUIVALENT
-    assert verdicts["newcomer", "performer"] is Verdict.UNDECIDED
+def test_the_bundled_results_that_are_unfinished_or_diverged() -> None:
+    runs = [
+        (run, results.anchors)
+        for results in read_suite(REFERENCE_DIRS)
+        for each in results.runs.values()
+        for run in each.values()
+        if results.cell.core and results.anchors and run.cost.steps_to_solve is None
+    ]
+    assert (len(runs), sum(is_unfinished(*run) for run in runs), sum(is_diverged(*run) for run in runs)) == (
+        380,
+        118,
+        13,
+    )
+
+
+@pytest.mark.usefixtures("made_suite")
+def test_few_slots_are_noted() -> None:
+    """Four slots for 64 facts; a memory of another kind has no such limit."""
+    records = [suite_record("probe", name, 10) for name in ("abc", "linear")]
+    records[0].config["attention"] = {**records[0].config["attention"], "num_landmarks": 4}
+    [found] = [cell_gains(results) for results in collect(records) if results.runs]
+    assert (found["abc"].slots, found["linear"].slots) == ("4 slots for 64 facts", "")
 
 
 @pytest.mark.usefixtures("made_suite")
@@ -193,7 +114,7 @@ def test_anchors_are_frozen() -> None:
     strange = [suite_record("lstf", "vanilla", 50, 9), suite_record("lstf", "linear", 80, data={"rows": 3})]
     [lone], [both] = ([r for r in collect(records) if r.runs] for records in (good, [*good, *strange]))
     assert both.left_out == {"linear": "seed 1 has other data or another task version than the suite's anchors"}
-    assert suite_gains([lone]).cells == suite_gains([both]).cells
+    assert suite_gains([lone]) == suite_gains([both])
 
 
 @pytest.mark.usefixtures("made_suite")
@@ -226,14 +147,3 @@ def test_committed_anchors_are_of_committed_results(tmp_path: Path) -> None:
     written = tmp_path / "anchors.csv"
     write_anchors(records_of(REFERENCE_DIRS), written)
     assert set(ANCHORS_FILE.read_text().splitlines()) <= set(written.read_text().splitlines())
-
-
-@pytest.mark.slow
-def test_intervals_and_verdicts_keep_their_rates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(SCRIPTS)
-    simulation = importlib.import_module("simulate_statistics")
-    random = np.random.default_rng(3)
-    for situation in simulation.SITUATIONS:
-        assert 0.925 < simulation.coverage(situation, 2000, random) < 0.975, situation.label
-    for label, truths in simulation.EQUAL.items():
-        assert simulation.false_verdicts(truths, 400, random) < 0.05, label

@@ -115,7 +115,7 @@ def test_the_row_of_a_class_has_its_cost(made_suite: Path, tmp_path: Path, sourc
     results = load_results([made_suite, tmp_path / "own"])
     board = suite_board(results, read_costs(path) if source == "--costs" else {})
     assert board is not None
-    row = board.table.set_index("attention").loc["Mine"]
+    row = board.csv.set_index("attention").loc["Mine"]
     assert (row["CS.time_8192_vs_softmax"], row["CS.memory_8192_vs_softmax"]) == (0.25, 0.25)
     assert (row["decode_ms_per_token"], row["state_bytes"], row["complexity"]) == (2.0, 96, "n log n")
 

@@ -1,0 +1,68 @@
+"""Size of the decode state in the networks of the suite, so that K can be compared at equal memory."""
+
+from __future__ import annotations
+
+import csv
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cab.registry.tables import tuned_options
+from cab.suite.cells import FOLDER, PRESET
+
+if TYPE_CHECKING:
+    from cab.registry.registries import AttentionEntry
+
+STATES_FILE = FOLDER / "states.csv"
+WIDTH, TOKENS = 32, 88
+"""Width of the network of ``recall``, whose attention has one head, and length of its sequences."""
+
+
+@dataclass(frozen=True)
+class State:
+    """Size of the decode state of one layer.
+
+    Attributes:
+        numbers: floating-point numbers of the state; per token if the state grows.
+        grows: whether the state grows with the number of tokens.
+    """
+
+    numbers: float
+    grows: bool
+
+    @property
+    def total(self) -> float:
+        """Numbers after :data:`TOKENS` tokens."""
+        return self.numbers * TOKENS if self.grows else self.numbers
+
+    @property
+    def text(self) -> str:
+        """The size for tables."""
+        return f"{self.numbers:,.0f}" + (" a token" if self.grows else "")
+
+
+@functools.cache
+def suite_states() -> dict[str, State]:
+    """Return the states of this repository's causal attentions, from configs/suite/states.csv."""
+    with STATES_FILE.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return {row["attention"]: State(float(row["numbers"]), row["grows"] == "yes") for row in rows}
+
+
+def measure_state(entry: AttentionEntry) -> State | None:
+    """Measure the state of an attention in the network and with the options of cell ``recall`` CS.
+
+    Returns:
+        None for an attention without pattern CS.
+    """
+    from cab.registry.build import build_attention, decode_state  # imports torch
+
+    if "CS" not in entry.patterns:
+        return None
+    options = tuned_options("probe", "mixer", "CS", entry.name, preset=PRESET)
+    attention = build_attention(entry.name, pattern="CS", embed_dim=WIDTH, num_heads=1, **options).eval()
+    before, after = (
+        sum(tensor.numel() for tensor in decode_state(attention, count).values() if tensor.is_floating_point())
+        for count in (64, 128)
+    )
+    return State((after - before) / 64, grows=True) if after > before else State(after, grows=False)
