@@ -41,12 +41,15 @@ class Task(ABC):
         recurrent: protocol of backbones with memory, for ``trainer.memory_length``. The training set is then read in
             rows: item i + 1 continues item i. None for a task with unrelated examples.
         packages: imported modules that are not dependencies of the benchmark, with the extra that installs each.
+        partial_scores: file in which :meth:`evaluate` may keep the scores of finished batches, so that an interrupted
+            evaluation resumes. The runner sets it, one per weights, and deletes it when the run has a record.
     """
 
     version: ClassVar[int] = 1
     required_protocols: ClassVar[tuple[type, ...]] = ()
     recurrent: ClassVar[type | None] = None
     packages: ClassVar[Mapping[str, str]] = {}
+    partial_scores: Path | None = None
 
     @classmethod
     def protocol_of(cls, backbone: type) -> type:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import logging
 import shlex
 import shutil
@@ -82,7 +83,7 @@ def _run_and_write(run: Run) -> Record:
         assert record is not None
         record.write(config.results_dir)
     if record.status is Status.FINISHED:
-        for pattern in ("step-*.ckpt", "best-*.pt", "average-*.pt"):
+        for pattern in ("step-*.ckpt", "best-*.pt", "average-*.pt", "scores-*.json"):
             for file in run.folder.glob(pattern):
                 file.unlink()
     return record
@@ -179,11 +180,20 @@ def _train_and_evaluate(run: Run, about: RunMetadata, usage: ResourceUsage) -> R
 def _scores(run: Run, backbone: Backbone) -> dict[str, float]:
     """Evaluate the task, and save its plots in the folder of the run."""
     batches = DeviceBatches(run.device)
+    run.cell.task.partial_scores = run.folder / f"scores-{_digest(backbone)}.json"
     torch.manual_seed(mix_seed(run.cell.config.seed, -1))  # the same whether the run was resumed or not
     with torch.no_grad(), run.cell.config.trainer.autocast(run.device):
         scores = run.cell.task.evaluate(backbone, batches)
         run.cell.task.save_plots(backbone, batches, run.folder)
     return scores
+
+
+def _digest(network: torch.nn.Module) -> str:
+    """Return the first 16 hexadecimal digits of the SHA-256 of all weights."""
+    digest = hashlib.sha256()
+    for weights in network.state_dict().values():
+        digest.update(weights.detach().cpu().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()[:16]
 
 
 def find_reusable_result(run: Run, existing: ExistingRecords) -> Record | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -12,9 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.data import Subset
 
 from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import Denoiser
+from cab.files.disk import replacing
 from cab.metric import mean_over_batches
 from cab.registry.options import Positive
 from cab.task import Batches, Metric
@@ -23,6 +26,7 @@ from tasks.sr.data import ImagePairs, make_pairs, read_pairs, render
 from tasks.sr.diffusion import Diffusion
 
 PUBLISHED_IMAGES = 100
+NAMES = {"psnr": "dB", "ssim": ""}
 SYNTHETIC = {"train": 2000, "validation": 32, "test": 64}
 
 
@@ -38,8 +42,7 @@ class SR(Task):
         diffusion_steps: noise levels of training and sampling; 2,000 as published.
         step_of: sample a training step of the noise schedule per ``image``, or per ``batch``, as in the public
             implementation; all images of a batch then have similar noise levels.
-        scored_images: ``all``, or ``first_100``, the published protocol: ``psnr`` and ``ssim`` are then those of the
-            first 100 images, and those of all images are reported as well.
+        scored_images: images of the test part that are sampled and scored: ``all``, or ``first_100`` as published.
         evaluation_batch_size: images sampled at once.
     """
 
@@ -61,10 +64,7 @@ class SR(Task):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        names = [("psnr", "dB", True), ("ssim", "", True)]
-        if self.scored_images == "first_100":
-            names += [("psnr_all_images", "dB", False), ("ssim_all_images", "", False)]
-        return tuple(Metric(name, unit, higher_is_better=True, primary=primary) for name, unit, primary in names)
+        return tuple(Metric(name, unit, higher_is_better=True) for name, unit in NAMES.items())
 
     def check(self) -> None:
         if not 4 <= self.low_resolution < self.high_resolution or self.high_resolution % self.low_resolution:
@@ -127,19 +127,25 @@ class SR(Task):
         return self.diffusion.sample(denoise, blurred, batch["index"].tolist())
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
-        scores: list[tuple[float, float]] = []
-        for batch in batches(self._test, self.evaluation_batch_size):
+        file = self.partial_scores
+        scores: list[Sequence[float]] = json.loads(file.read_text()) if file and file.exists() else []
+        rest = Subset(self._scored, range(len(scores), len(self._scored)))
+        for batch in batches(rest, self.evaluation_batch_size):
             scores += map(similarity, to_uint8(self.sample(backbone, batch)), to_uint8(batch["truth"]))
-        return self._means(scores)
+            if file:
+                with replacing(file) as temporary:
+                    temporary.write_text(json.dumps(scores))
+        return mean_scores(scores)
 
-    def _means(self, scores: list[tuple[float, float]]) -> dict[str, float]:
-        groups = [scores] if self.scored_images == "all" else [scores[:PUBLISHED_IMAGES], scores]
-        means = [mean for group in groups for mean in np.array(group).mean(axis=0).tolist()]
-        return dict(zip((metric.name for metric in self.metrics), means, strict=True))
+    @property
+    def _scored(self) -> ImagePairs:
+        count = len(self._test) if self.scored_images == "all" else min(PUBLISHED_IMAGES, len(self._test))
+        return self._test.part(0, count, mirror=False)
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """Return the scores of the upsampled low resolution (bicubic)."""
-        return {"bicubic": self._means([*map(similarity, self._test.blurred, self._test.truth)])}
+        scored = self._scored
+        return {"bicubic": mean_scores([*map(similarity, scored.blurred, scored.truth)])}
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
         batch = next(batches(self._test.part(0, min(6, len(self._test)), mirror=False), 6))
@@ -147,6 +153,11 @@ class SR(Task):
         kinds = {low: batch["blurred"], "sampled": self.sample(backbone, batch), "truth": batch["truth"]}
         columns = [(name, [*to_uint8(images)]) for name, images in kinds.items()]
         draw_grid(columns, draw_image, folder / "images.png")
+
+
+def mean_scores(scores: Sequence[Sequence[float]]) -> dict[str, float]:
+    """Return the means over images of PSNR and SSIM."""
+    return dict(zip(NAMES, np.array(scores).mean(axis=0).tolist(), strict=True))
 
 
 def to_uint8(images: Tensor) -> np.ndarray:

@@ -56,6 +56,28 @@ def test_a_run_without_a_score_leaves_a_record(
     assert [found.status for found in cell_statuses(tmp_path)] == [status]
 
 
+def test_an_interrupted_evaluation_finds_its_scores(
+    troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until the run has a record."""
+    evaluate, kept = Troubled.evaluate, []
+
+    def interrupted(task: Troubled, backbone: Any, batches: Any) -> dict[str, float]:
+        assert task.partial_scores is not None
+        kept.append(task.partial_scores.exists())
+        task.partial_scores.write_text("[]")
+        if len(kept) == 1:
+            raise KeyboardInterrupt
+        return evaluate(task, backbone, batches)
+
+    monkeypatch.setattr(Troubled, "evaluate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_cell(troubled())
+    assert run_cell(troubled()).record is not None
+    assert kept == [False, True]
+    assert not list(tmp_path.glob("*/scores-*"))
+
+
 def test_a_failed_cell_is_run_again_only_when_asked(troubled: Cell, tmp_path: Path) -> None:
     run_cell(troubled(trouble="crash"))
     again = run_cell(troubled())

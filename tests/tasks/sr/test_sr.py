@@ -144,18 +144,31 @@ def test_other_shapes_are_cut_in_the_middle() -> None:
     assert center_crop(image, 15).mean() > 190
 
 
-def test_the_baseline_is_the_blurred_image_and_the_first_hundred_count(tmp_path: Path) -> None:
-    task = ready(write_images(tmp_path), scored_images="first_100")
-    scores = np.array([similarity(degrade(render(i, 8, 16), 8), render(i, 8, 16)) for i in (3, 4)]).mean(axis=0)
-    baseline = task.baselines()["bicubic"]
-    assert baseline["psnr"] == pytest.approx(scores[0], rel=1e-6)
-    assert baseline["ssim_all_images"] == pytest.approx(scores[1], rel=1e-6)
-    many = [(float(i), 0.0) for i in range(150)]
-    assert task._means(many)["psnr"] == pytest.approx(49.5)
-    assert task._means(many)["psnr_all_images"] == pytest.approx(74.5)
-    with torch.no_grad():
-        first = task.evaluate(lambda x, _: x[:, 3:], in_order)  # type: ignore[arg-type]
-        assert first == task.evaluate(lambda x, _: x[:, 3:], in_order)  # type: ignore[arg-type]
+@pytest.mark.parametrize(("scored_images", "numbers"), [("all", range(2, 7)), ("first_100", range(2, 5))])
+def test_only_images_that_are_scored_are_sampled(
+    scored_images: str, numbers: range, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And an interrupted evaluation does not sample again what it has scored."""
+    monkeypatch.setattr("tasks.sr.task.PUBLISHED_IMAGES", 3)
+    task = ready(write_images(tmp_path, 7), num_held_out=5, scored_images=scored_images, evaluation_batch_size=2)
+    expected = np.array([similarity(degrade(render(i, 8, 16), 8), render(i, 8, 16)) for i in numbers]).mean(axis=0)
+    assert [*task.baselines()["bicubic"].values()] == pytest.approx(expected.tolist(), rel=1e-6)
+    calls: list[int] = []
+
+    def network(x: Tensor, _: Tensor) -> Tensor:
+        calls.append(len(x))
+        if len(calls) == task.diffusion_steps + 2 and task.partial_scores:
+            raise InterruptedError
+        return 0.1 * x[:, 3:]
+
+    whole = task.evaluate(network, in_order)  # type: ignore[arg-type]
+    assert sum(calls) == len(numbers) * task.diffusion_steps
+    calls.clear()
+    monkeypatch.setattr(task, "partial_scores", tmp_path / "scores.json", raising=False)
+    with pytest.raises(InterruptedError):
+        task.evaluate(network, in_order)  # type: ignore[arg-type]
+    assert task.evaluate(network, in_order) == whole  # type: ignore[arg-type]
+    assert sum(calls) == len(numbers) * task.diffusion_steps + 2 * min(2, len(numbers) - 2)  # steps of a batch
 
 
 def put(*shape: int) -> Callable[[Path], object]:
