@@ -177,7 +177,7 @@ def _verification(device: str) -> Callable[[AttentionSubject, Pattern], str]:
         where = device if runs_in_float32(cls, device) else "cpu"
         if where == "cpu" and not subject.options and is_verified(code_of(cls), str(pattern)):
             return ""
-        print_note(f"verifying {subject.label} {pattern}")
+        print_note(f"{subject.label} {pattern} has not passed `cab verify`: verifying it first (skip with --no-verify)")
         target = cls if issubclass(cls, ForeignModule) else subject.name
         results = verify_attention(target, pattern, options=subject.options, checks=groups, device=where)
         failed = [result.check for result in results if not result.passed]

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import csv
 import dataclasses
+import faulthandler
+import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from cab.cli.arguments import add_pattern
 from cab.cli.terminal import print_note
 from cab.errors import UserError
-from cab.files.disk import check_writable
+from cab.files.disk import check_writable, sanitize_csv_cell, sanitize_text
 from cab.files.text_table import print_rows, text_table
 
 if TYPE_CHECKING:
@@ -33,8 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "attentions",
         nargs="*",
         metavar="NAME",
-        help="registered names, FILE.py:Class, FILE.py:function, package.module:name or hf:TYPE, such as hf:mamba2 "
-        "(default: all registered attentions)",
+        help="registered names, FILE.py:Class, FILE.py:function, package.module:name or hf:TYPE, such as hf:mamba2",
     )
     add_pattern(parser, "NS, CS, NC or CC (default: all supported patterns)")
     parser.add_argument(
@@ -63,13 +67,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--all", action="store_true", help="with --record: also re-verify pairs that have a current row"
     )
+    parser.add_argument("-v", "--verbose", action="store_true", help="print one row per check")
     parser.add_argument("--csv", action="store_true", help=f"print CSV: {','.join(COLUMNS)}")
     parser.add_argument("--list-checks", action="store_true", help="list the checks and exit")
 
 
 def run(args: argparse.Namespace) -> int:
     from cab.verification import select_checks
-    from cab.verification.suite import applicable, headline
 
     if args.list_checks:
         _list_checks(as_csv=args.csv)
@@ -80,24 +84,114 @@ def run(args: argparse.Namespace) -> int:
     if args.record is not None:
         _check_record(args)
         checks = [check for check in checks if not check.is_timed]
-    subjects = list(_subjects(args, args.pattern))
-    if not any(True for subject in subjects for _ in applicable(checks, subject)):
-        raise UserError("none of these checks applies to these attentions and patterns; see --list-checks")
+    if not faulthandler.is_enabled():
+        faulthandler.enable(2)  # shows the line of a module that crashes the process
+    out = sys.stdout
+    with contextlib.redirect_stdout(sys.stderr):  # the output of modules does not belong to the table
+        return _verify(checks, args, out)
+
+
+def _verify(checks: list[Check], args: argparse.Namespace, out: TextIO) -> int:
+    """Run the checks on every subject, print them to ``out`` and return the exit status."""
+    from cab.verification.settings import changes_since, read_settings, restored
+    from cab.verification.suite import applicable, headline
+
+    before = read_settings()
+    with restored():
+        subjects = list(_subjects(args, args.pattern))
+        for change in changes_since(before):
+            print_note(f"importing a module changed {change}; the setting is restored")
+        if not any(True for subject in subjects for _ in applicable(checks, subject)):
+            raise UserError("none of these checks applies to these attentions and patterns; see --list-checks")
     if args.record is not None and not args.all:
         subjects = _without_row(subjects, args)
-    results = list(_results(subjects, checks, args))
-    headlines = [headline(of_pair) for _, of_pair in groupby(results, lambda r: (r.attention, r.pattern))]
-    results.sort(key=lambda result: result.passed)  # failures first, each part in the order of causes
-    failed = [result for result in results if not result.passed]
-    shown = failed if args.record is not None else results
-    words = {True: "true", False: "false"} if args.csv else {True: "ok", False: "FAILED"}
-    rows = [(r.attention, r.pattern, r.check, words[r.passed], r.detail) for r in shown]
-    if shown and not args.csv:
-        print("".join(f"{line}\n\n" for line in headlines if line), end="")
-    if shown or args.csv:
-        print_rows([COLUMNS, *rows], as_csv=args.csv)
-    print_note(f"{len(results)} checks, {len(failed)} failed")
+    say = print_note if args.csv or args.record else partial(_print, out)
+    if args.csv:
+        _print_row(out, COLUMNS)
+    count, failed = 0, []
+    for subject in subjects:
+        results = _results(subject, checks, args, out, is_alone=len(subjects) == 1)
+        wrong = [result for result in results if not result.passed]
+        count, failed = count + len(results), failed + wrong
+        if len(subjects) > 1 or args.csv or args.record:
+            names = f": {', '.join(result.check for result in wrong)}" if wrong else ""
+            say(f"{subject.name} {subject.pattern}: {len(results)} checks, {len(wrong)} failed{names}")
+        if len(wrong) > 1 and not args.csv:
+            _print(out, headline(results))
+    say(f"{count} checks, {len(failed)} failed")
+    if failed and not args.csv:
+        one = f"--pattern {failed[0].pattern} --checks {failed[0].check}"
+        say(f"docs/howto/verify-and-debug.md maps checks to causes; add `{one}` to repeat the first failed check")
     return 1 if failed else 0
+
+
+def _results(
+    subject: Subject, checks: Sequence[Check], args: argparse.Namespace, out: TextIO, *, is_alone: bool
+) -> list[CheckResult]:
+    """Print the results of one subject as they come, record them, and return them.
+
+    Without a row per check, there is one line per group: of every group if the subject ``is_alone``, or of those with
+    failed checks.
+    """
+    from tqdm import tqdm
+
+    from cab.records.verified import remembered
+    from cab.verification import run_checks
+    from cab.verification.check import CHECKS
+
+    title = f"{subject.name} {subject.pattern}"
+    if not subject.decodes and subject.pattern.is_causal:
+        print_note(f"{title}: has no init_state and step; decoding is not verified")
+    if subject.complexity is None:
+        print_note(f"{title}: growth is measured but not checked (set --complexity)")
+    counter = "{desc}: {n_fmt} of {total_fmt} checks"
+    progress = partial(tqdm, desc=title, leave=False, disable=None, bar_format=counter)
+    results: list[CheckResult] = []
+    errors: set[str] = set()
+    for group, members in groupby(
+        run_checks(subject, checks, fail_fast=args.fail_fast, progress=progress), lambda r: CHECKS[r.check].group
+    ):
+        start = len(results)
+        for result in members:
+            results.append(result)
+            if args.csv:
+                _print_row(out, (*title.split(), result.check, str(result.passed).lower(), result.detail))
+            elif args.verbose:
+                _print(out, f"  {result.check:<26} {'ok    ' if result.passed else 'FAILED'} {result.detail}")
+        rows = results[start:]
+        if not args.csv and ((is_alone and not args.record) or not all(row.passed for row in rows)):
+            _print(out, f"{'' if is_alone else f'{title}  '}{group:<16}{_group_text(rows, errors)}")
+    if not args.checks and args.device == "cpu":
+        _note(args.record or remembered(), subject, results, quick=args.quick)
+    return results
+
+
+def _group_text(rows: Sequence[CheckResult], errors: set[str]) -> str:
+    """Return number and seconds of the checks of a group, and its failures except repeated exceptions (``errors``)."""
+    failed = [row for row in rows if not row.passed]
+    new = [row for row in failed if row.error not in errors]
+    errors |= {row.error for row in failed if row.error}
+    text = f"{len(rows):>3} checks {sum(row.seconds for row in rows):>7.1f} s"
+    if not new:
+        return text + (f"  {len(failed)} FAILED with the same error" if failed else "")
+    first, others = new[0], ", ".join(row.check for row in failed if row is not new[0])
+    finding = f"{first.finding}: " if first.finding not in first.detail else ""
+    detail = first.detail.partition("; longest n=")[0]
+    return f"{text}  FAILED {first.check}: {finding}{detail}{f'; also {others}' if others else ''}"
+
+
+def _print(out: TextIO, text: str) -> None:
+    """Print a line above the progress bar."""
+    from tqdm import tqdm
+
+    tqdm.write(sanitize_text(text), file=out)
+    out.flush()
+
+
+def _print_row(out: TextIO, row: Sequence[str]) -> None:
+    """Print a line of CSV immediately: a module may crash the process in the next check."""
+    csv.writer(out, lineterminator="\n").writerow(map(sanitize_csv_cell, row))
+    out.flush()
 
 
 def _words(arguments: Sequence[str]) -> list[str]:
@@ -144,22 +238,16 @@ def _without_row(subjects: Sequence[Subject], args: argparse.Namespace) -> list[
 
 
 def _subjects(args: argparse.Namespace, patterns: Sequence[Pattern]) -> Iterator[Subject]:
-    """Yield every attention in every pattern to verify; user errors are raised before the first check runs.
+    """Yield every attention in every pattern to verify; user errors are raised before the first check runs."""
+    from cab.verification.suite import subject_of
 
-    Without names, ``--pattern`` chooses among the patterns of each attention; with a name, they must be supported.
-    """
-    from cab.registry.registries import ATTENTIONS
-    from cab.verification.suite import runs_in_float32, subject_of
-
+    if not args.attentions:
+        raise UserError(
+            "name an attention: `cab verify abc`, `cab verify FILE.py:Class --pattern CS` or `cab verify hf:llama`. "
+            "`cab list attentions` prints the registered names"
+        )
     _check_device(args.device)
     options: dict[str, Any] = {"options": {}, "complexity": args.complexity, "device": args.device}
-    for entry in () if args.attentions else ATTENTIONS.load():
-        if runs_in_float32(entry.cls, args.device):
-            for pattern in entry.patterns:
-                if pattern in (patterns or entry.patterns):
-                    yield subject_of(entry.name, pattern, **options)
-        else:
-            print_note(f"{entry.name} is not verified on {args.device}: it does not run in float32 there")
     for target in args.attentions:
         attention, claimed, name = _target(target)
         if not patterns and not claimed:
@@ -191,28 +279,6 @@ def _check_device(device: str) -> None:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"device '{device}' is not available: {str(error).splitlines()[0]}") from error
-
-
-def _results(subjects: Sequence[Subject], checks: Sequence[Check], args: argparse.Namespace) -> Iterator[CheckResult]:
-    """Yield the result of every check; a pair that passed all of them on a CPU is recorded immediately."""
-    from cab.records.verified import remembered
-    from cab.verification import run_checks
-
-    for subject in subjects:
-        title = f"{subject.name} {subject.pattern}"
-        if not subject.decodes and subject.pattern.is_causal:
-            print_note(f"{title}: has no init_state and step; decoding is not verified")
-        if subject.complexity is None:
-            print_note(f"{title}: growth is measured but not checked (set --complexity)")
-        results = []
-        for result in run_checks(subject, checks, fail_fast=args.fail_fast):
-            results.append(result)
-            yield result
-        if not args.checks and args.device == "cpu":
-            _note(args.record or remembered(), subject, results, quick=args.quick)
-        failed = [result.check for result in results if not result.passed]
-        names = f": {', '.join(failed)}" if failed else ""
-        print_note(f"{title}: {len(results)} checks, {len(failed)} failed{names}")
 
 
 def _note(record: Path, subject: Subject, results: Sequence[CheckResult], *, quick: bool) -> None:

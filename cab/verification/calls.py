@@ -6,26 +6,75 @@ import functools
 import itertools
 import random
 import sys
+import traceback
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from cab.training import TrainableModule, auxiliary_loss
 from cab.verification.check import Measurements, check
 from cab.verification.compare import LEAK, ROUNDING, difference, differences
 from cab.verification.decoding import decode
 from cab.verification.inputs import Inputs, Module, copied, outputs_and_gradients
+from cab.verification.mistakes import places
+from cab.verification.settings import changes_since, read_settings, restored
 from cab.verification.subject import Subject
 
 MODES = ("training", "evaluation")
 
 DEPTH = 4
 """Levels of containers and objects that are searched for values that change."""
+
+
+@check("determinism", "relative change of an input")
+def inputs_untouched(subject: Subject) -> Measurements:
+    """No call modifies its inputs or masks."""
+    for length, mode in itertools.product((33, *subject.long), MODES):
+        module = subject.build_for(length).train(mode == "training")
+        for inputs in (subject.draw(module, length), subject.draw(module, length, batch=3, padding="left")):
+            originals = copied(inputs.arguments())
+            with torch.no_grad():
+                inputs.run(module)
+            for name, x in inputs.arguments().items():
+                is_mask, original = x.dtype is torch.bool, originals[name]
+                changed = (x != original).float().mean() if is_mask else difference(x, original)
+                yield changed, f"n={length}, {name}, {mode}", None, f"forward writes into its input `{name}`"
+
+
+@check("determinism", "changed settings")
+def settings_untouched(subject: Subject) -> Measurements:
+    """No constructor and no call changes a global setting of torch, such as the default dtype or the threads."""
+    for mode in MODES:
+        before = read_settings()
+        module, inputs = subject.case(17, training=mode == "training", requires_grad=True)
+        inputs.run(module).sum().backward()
+        changes = changes_since(before)
+        yield len(changes), f"n=17, {mode}", None, f"a call changes {' and '.join(changes)}"
+
+
+@check("determinism", "modified random number generators")
+def generators_untouched(subject: Subject) -> Measurements:
+    """No call seeds a random number generator; only training mode draws, and only from torch's generator."""
+    for length, mode in itertools.product((17, *subject.long), MODES):
+        module, inputs = subject.case(
+            length, batch=1 if length in subject.long else 2, dropout=subject.dropout, training=mode == "training"
+        )
+        after = []
+        for seed in (1, 2):
+            torch.manual_seed(seed)
+            states = _generators()
+            with torch.no_grad():
+                inputs.run(module)
+            after.append(_generators())
+            touched = [name for name, state in after[-1].items() if state != states[name]]
+            touched = [name for name in touched if name != "torch" or mode == "evaluation"]
+            finding = f"a call in {mode} draws random numbers of {', '.join(touched)}: {_draw(module, inputs)}"
+            yield len(touched), f"n={length}, {mode}", None, finding if touched else ""
+        yield float(after[0]["torch"] == after[1]["torch"]), f"n={length}, {mode}, seeded by the call"
 
 
 @check("determinism", "relative error between two runs with one seed")
@@ -57,7 +106,11 @@ def state_dict_complete(subject: Subject) -> Measurements:
             inputs.run(module)  # the state_dict includes what the first call creates
             expected = inputs.run(module)
             other.load_state_dict(module.state_dict())
-            yield difference(inputs.run(other), expected), f"n={length}"
+            error = difference(inputs.run(other), expected)
+        lost = values_of(module).items() - values_of(other).items() if error else ()
+        names = ", ".join(sorted(name for name, _ in lost))
+        finding = f"the state_dict lacks {names}: use self.register_buffer(name, tensor)" if lost else ""
+        yield error, f"n={length}", None, finding
 
 
 @check("determinism", "relative change of evaluation after calls in training mode")
@@ -71,41 +124,6 @@ def train_then_eval(subject: Subject) -> Measurements:
             for _ in range(2):
                 inputs.run(module.train())
             yield difference(inputs.run(module.eval()), expected), f"n={length}"
-
-
-@check("determinism", "relative change of an input")
-def inputs_untouched(subject: Subject) -> Measurements:
-    """No call modifies its inputs or masks."""
-    for length, mode in itertools.product((33, *subject.long), MODES):
-        module = subject.build_for(length).train(mode == "training")
-        for inputs in (subject.draw(module, length), subject.draw(module, length, batch=3, padding="left")):
-            originals = copied(inputs.arguments())
-            with torch.no_grad():
-                inputs.run(module)
-            for name, x in inputs.arguments().items():
-                is_mask, original = x.dtype is torch.bool, originals[name]
-                changed = (x != original).float().mean() if is_mask else difference(x, original)
-                yield changed, f"n={length}, {name}, {mode}"
-
-
-@check("state", "modified random number generators")
-def generators_untouched(subject: Subject) -> Measurements:
-    """No call seeds a random number generator; only training mode draws, and only from torch's generator."""
-    for length, mode in itertools.product((17, *subject.long), MODES):
-        module, inputs = subject.case(
-            length, batch=1 if length in subject.long else 2, dropout=subject.dropout, training=mode == "training"
-        )
-        after = []
-        for seed in (1, 2):
-            torch.manual_seed(seed)
-            states = _generators()
-            with torch.no_grad():
-                inputs.run(module)
-            after.append(_generators())
-            touched = [name for name, state in after[-1].items() if state != states[name]]
-            touched = [name for name in touched if name != "torch" or mode == "evaluation"]
-            yield len(touched), f"n={length}, {mode} ({', '.join(touched) or 'none'})"
-        yield float(after[0]["torch"] == after[1]["torch"]), f"n={length}, {mode}, seeded by the call"
 
 
 @check("state", "relative change after an earlier batch")
@@ -230,7 +248,8 @@ def several_threads(subject: Subject) -> Measurements:
     module, inputs = subject.case(300, batch=3, training=True)
     direction = torch.randn_like(inputs.query)
     alone = outputs_and_gradients(module, inputs, direction, seed=1)
-    with threads(4):
+    with restored():
+        torch.set_num_threads(4)
         together = outputs_and_gradients(module, inputs, direction, seed=1)
     for name, error in differences(together, alone).items():
         yield error, f"{name}, n=300, 4 threads"
@@ -248,7 +267,8 @@ def default_dtype(subject: Subject) -> Measurements:
 
     with torch.no_grad():
         expected = outputs()
-        with _changed(torch.set_default_dtype, torch.get_default_dtype(), torch.float64):
+        with restored():
+            torch.set_default_dtype(torch.float64)
             actual = outputs()
     for where, output in actual.items():
         yield float(output.dtype != expected[where].dtype), f"{where} ({output.dtype})", 0.0
@@ -316,6 +336,26 @@ def _collect(value: object, path: str, saved: set[int], depth: int, values: dict
         _collect(vars(value), path, saved, depth - 1, values)
 
 
+def _draw(module: Module, inputs: Inputs) -> str:
+    """Return the first function of torch that draws random numbers in a call, and its line."""
+    with torch.no_grad(), _Draws() as draws:
+        inputs.run(module)
+    return draws.call
+
+
+class _Draws(TorchFunctionMode):
+    """Finds the first function that changes the state of torch's generator."""
+
+    call = "not by a function of torch"
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        before = torch.get_rng_state()
+        output = func(*args, **(kwargs or {}))
+        if self.call == type(self).call and not torch.equal(before, torch.get_rng_state()):
+            self.call = f"{func.__name__} ({places(traceback.extract_stack())})"
+        return output
+
+
 def _generators() -> dict[str, object]:
     """Return the states of the random number generators of the process."""
     numbers = np.random.get_state(legacy=True)
@@ -324,17 +364,3 @@ def _generators() -> dict[str, object]:
         "numpy": (numbers[1].tobytes(), numbers[2]),  # type: ignore[index]
         "random": random.getstate(),
     }
-
-
-def threads(count: int) -> AbstractContextManager[None]:
-    """Run a block with ``count`` threads of torch."""
-    return _changed(torch.set_num_threads, torch.get_num_threads(), count)
-
-
-@contextmanager
-def _changed(setter: Callable[[Any], None], previous: Any, value: Any) -> Iterator[None]:
-    setter(value)
-    try:
-        yield
-    finally:
-        setter(previous)

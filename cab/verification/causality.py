@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cab.verification.check import FLOAT32, Measurements, check
 from cab.verification.compare import LEAK, ROUNDING, error_at, largest_errors, limit_for
-from cab.verification.inputs import Inputs, Module
+from cab.verification.inputs import Inputs, Module, gradient_to
 from cab.verification.subject import Subject
 
 LONGEST_WHOLE = 400
@@ -134,10 +134,7 @@ def border_leak(module: Module, inputs: Inputs, borders: Iterable[int]) -> tuple
 def _later_gradient(rows: Inputs, chosen: Tensor, positions: Tensor) -> Tensor:
     """Return the gradient of ``chosen`` outputs to targets after ``positions``, relative to the largest, [rows, N]."""
     direction = torch.randn(chosen.shape, generator=torch.Generator().manual_seed(0)).to(chosen)
-    if not chosen.requires_grad:
-        raise RuntimeError("the output is detached from the inputs (no gradient reaches them)")
-    (slope,) = torch.autograd.grad((chosen * direction).sum(), rows.query, retain_graph=True)
-    gradient = slope.double().norm(dim=-1)
+    gradient = gradient_to(rows.query, (chosen * direction).sum(), retain_graph=True).double().norm(dim=-1)
     largest = gradient.amax(dim=1)
     # At least the float32 noise of outputs of this size, for outputs that hardly depend on the query.
     floor = chosen.detach().double().norm(dim=-1).median() * FLOAT32

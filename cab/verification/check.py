@@ -16,7 +16,7 @@ FLOAT32 = 2.0**-23
 """Machine epsilon of float32, the unit of some limits."""
 
 Measurements = Iterator[tuple[Any, ...]]
-"""The results of a check: value and location, then optionally limit and finding; see :meth:`Worst.add`."""
+"""The results of a check: value and location, then optionally limit, finding and more; see :meth:`Worst.add`."""
 
 Limit = float | Callable[[Subject], float]
 """Largest value that passes, for every subject or as a function of the subject."""
@@ -36,7 +36,7 @@ class Check:
         applies: whether a subject is expected to have the property.
         is_quick: whether the quick suite includes the check.
         is_timed: whether the result depends on the speed of the machine.
-        declared_in: class attribute that declares an intended deviation; empty if there is none.
+        declared_in: class attribute that declares an intended deviation, unless a measurement excludes it.
         runs_long: whether long sequences are measured as well; always False in the quick suite.
     """
 
@@ -54,7 +54,8 @@ class Check:
 
     def measure(self, subject: Subject) -> Worst:
         """Return the worst measurement of ``subject``."""
-        worst = Worst(self.quantity, limit=self.limit(subject) if callable(self.limit) else self.limit)
+        limit = self.limit(subject) if callable(self.limit) else self.limit
+        worst = Worst(self.quantity, limit=limit, declared_in=self.declared_in)
         for measurement in self.measurements(subject):
             worst.add(*measurement)
         return worst
@@ -111,12 +112,20 @@ class Worst:
     (False, 'error 0.2 > 0.1 at n=5 (worst of 2)')
     """
 
-    def __init__(self, quantity: str, *, limit: float) -> None:
+    def __init__(self, quantity: str, *, limit: float, declared_in: str = "") -> None:
         self.quantity = quantity
+        self.usual_declaration = self.declared_in = declared_in
         self.usual = self.limit = limit
         self.value, self.where, self.finding, self.count = 0.0, "", "", 0
 
-    def add(self, value: float | Tensor, where: str, limit: float | None = None, finding: str = "") -> None:
+    def add(
+        self,
+        value: float | Tensor,
+        where: str,
+        limit: float | None = None,
+        finding: str = "",
+        declared_in: str | None = None,
+    ) -> None:
         """Add one measurement; NaN counts as infinite.
 
         Args:
@@ -124,12 +133,14 @@ class Worst:
             where: setup and location of the measurement.
             limit: largest value that passes (default: that of all measurements).
             finding: sentence that states the defect if the value exceeds the limit.
+            declared_in: attribute that declares this deviation (default: that of the check; empty: none).
         """
         limit = self.usual if limit is None else limit
         value = math.inf if math.isnan(float(value)) else float(value)
         self.count += 1
         if self.count == 1 or _excess(value, limit) > _excess(self.value, self.limit):
             self.value, self.limit, self.where, self.finding = value, limit, where, finding
+            self.declared_in = self.usual_declaration if declared_in is None else declared_in
 
     @property
     def passed(self) -> bool:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cab.verification.check import Measurements, check
 from cab.verification.compare import LEAK, difference, limit_for, rms
-from cab.verification.inputs import Inputs, Module
+from cab.verification.inputs import Inputs, Module, gradient_to
 from cab.verification.subject import Subject
 
 LENGTH, DRAWS = 258, 8
@@ -49,8 +49,12 @@ def context_is_used(subject: Subject) -> Measurements:
         with torch.no_grad():
             expected, *outputs = (x.run(module)[:, -1] for x in (inputs, moved_self, moved_others))
         by_self, by_others = (rms(output.double() - expected) for output in outputs)
-        share = by_self / (by_self + by_others) if by_self + by_others > 0.0 else 1.0
-        yield share, f"n={LENGTH}, position {LENGTH - 1}, seed {seed}"
+        where = f"n={LENGTH}, position {LENGTH - 1}, seed {seed}"
+        if by_others:
+            yield by_self / (by_self + by_others), where
+        else:
+            others = f"the source (m={LENGTH // 2 + 3})" if subject.pattern.is_cross else "any other token"
+            yield 1.0, where, 0.0, f"output {LENGTH - 1} of n={LENGTH} does not depend on {others}", ""
 
 
 @check(
@@ -100,8 +104,7 @@ def token_distance(subject: Subject) -> Measurements:
     away = (torch.arange(length, device=outputs.device) - outputs[:, None]).abs()
     rows = inputs.repeated(len(outputs)).requiring_grad()
     output = rows.run(module)[torch.arange(len(outputs)), outputs]
-    (slope,) = torch.autograd.grad((output * torch.randn_like(output)).sum(), rows.query)
-    gradient = slope.norm(dim=-1)
+    gradient = gradient_to(rows.query, (output * torch.randn_like(output)).sum()).norm(dim=-1)
     share = gradient / gradient.amax(dim=1, keepdim=True).clamp_min(1e-30)
     beyond = share.where(away > farthest, 0.0)
     row, token = divmod(int(beyond.nan_to_num(nan=torch.inf).argmax()), length)
@@ -207,10 +210,9 @@ def _gradient_sizes(subject: Subject, length: int) -> Tensor:
     direction = torch.linspace(0.5, 1.5, output.shape[-1]).to(output)
     if batch > 1:
         chosen = (output[torch.arange(batch), outputs] * direction).sum()
-        sizes = torch.autograd.grad(chosen, rows.query)[0].norm(dim=-1)
+        sizes = gradient_to(rows.query, chosen).norm(dim=-1)
     else:
         sums = [output[0, i] @ direction for i in outputs]
-        gradients = [torch.autograd.grad(x, rows.query, retain_graph=True)[0][0] for x in sums]
-        sizes = torch.stack(gradients).norm(dim=-1)
+        sizes = torch.stack([gradient_to(rows.query, x, retain_graph=True)[0] for x in sums]).norm(dim=-1)
     sizes = (sizes / sizes.amax(1, keepdim=True).clamp_min(1e-300)).cpu()
     return sizes.where(sizes > torch.finfo(sizes.dtype).eps ** 0.7, 0.0)

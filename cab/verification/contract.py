@@ -138,6 +138,8 @@ def strided_inputs(subject: Subject) -> Measurements:
 
 SIZES = ((768, 12), (128, 1), (64, 16), (21, 3))
 """Widths and head counts: head dimensions of 64, 128, 4 and 7."""
+OTHER_SIZES = ((96, 2), (80, 1), (192, 2), (192, 1))
+"""The same for modules that refuse one of these sizes: head dimensions of 48, 80, 96 and 192."""
 
 LENGTH = 70
 CUTS = (0, 15, 34, 63, 68)
@@ -197,15 +199,26 @@ def _causality(subject: Subject, module: Module, inputs: Inputs, size: str, limi
 
 
 def _modules(subject: Subject, sizes: tuple[tuple[int, int], ...] = SIZES) -> Iterator[tuple[Module, str]]:
-    """Yield a module of every size; a class may refuse an odd head dimension."""
+    """Yield a module of every size.
+
+    A class may refuse an odd head dimension with a ValueError. A module of another package may refuse any size in any
+    way; further sizes are then tested.
+    """
     for embed_dim, num_heads in sizes:
+        size = f"width {embed_dim}, heads {num_heads}"
         try:
             module = subject.build(embed_dim=embed_dim, num_heads=num_heads)
-        except ValueError:
-            if embed_dim // num_heads % 2 == 0:
+            if subject.is_foreign:
+                subject.draw(module, LENGTH).run(module)
+        except Exception as error:
+            is_odd = isinstance(error, ValueError) and embed_dim // num_heads % 2
+            if not subject.is_foreign and not is_odd:
                 raise
+            subject.skipped.append(size)
             continue
-        yield module, f"width {embed_dim}, heads {num_heads}"
+        yield module, size
+    if subject.is_foreign and subject.skipped and sizes is not OTHER_SIZES:
+        yield from _modules(subject, OTHER_SIZES)
 
 
 LAYER_POSITIONS = (LayerPosition(0, 4), LayerPosition(3, 4))

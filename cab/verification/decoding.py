@@ -33,6 +33,7 @@ def decode_steps(subject: Subject) -> Measurements:
     cases = [(1, 4, 1.0), (2, 1, 1.0), (17, 4, 4.0), (37, 4, 1.0), (140, 1, 1.0)]
     if subject.long:
         is_constant = subject.declared("has_constant_size_state", not subject.keeps_whole_contract)
+        is_constant = is_constant and not subject.stores_prefix
         cases.append((LONGEST_STEPS if is_constant else STEPS, 2, 1.0))
     for length, num_heads, scale in cases:
         module = subject.build(num_heads=num_heads) if length < STEPS else subject.build_for(LONG)

@@ -88,7 +88,7 @@ def step_growth(subject: Subject) -> Measurements:
             numbers = sum(x.nbytes for x in state.values()), peak_bytes(step, subject.device), counted.elements
         for quantity, number in zip(amounts, numbers, strict=True):
             amounts[quantity][length] = float(max(1, number))
-    if subject.declared("has_constant_size_state"):
+    if subject.declared("has_constant_size_state") and not subject.stores_prefix:
         growth = amounts["state"][1024] / amounts["state"][64] - 1.0
         yield growth, "state at n=64 and n=1024", 0.0, "the decoding state is not of constant size"
     for quantity, measured in amounts.items():
@@ -121,10 +121,10 @@ def allowed(subject: Subject, slack: float) -> float:
 
 def allowed_in_steps(subject: Subject) -> float:
     """Return the largest exponent of a decoding step; a step that reads the whole prefix again has that of a call."""
-    if subject.declared("has_constant_size_state"):
+    if subject.declared("has_constant_size_state") and not subject.stores_prefix:
         return 0.1
-    stores_prefix = subject.keeps_whole_contract and subject.declared("init_decode_state", None) is None
-    return allowed(subject, MEMORY_SLACK) if stores_prefix and not subject.pattern.is_cross else MEMORY_SLACK
+    reads_prefix = subject.stores_prefix and not subject.pattern.is_cross
+    return allowed(subject, MEMORY_SLACK) if reads_prefix else MEMORY_SLACK
 
 
 def lengths(subject: Subject) -> list[int]:
@@ -175,9 +175,13 @@ def _seconds(call: Callable[[], object], device: str) -> float:
 
 
 def _power(costs: dict[int, float], unit: str, factor: float) -> tuple[float, str]:
-    """Return the slope of log cost over log length for the three longest lengths, and the costs as text."""
+    """Return the slope of log cost over log length for the three longest lengths, and the costs as text.
+
+    The slope of the two longest is returned if it is smaller: a constant part distorts the cost of the shortest.
+    """
     last = sorted(costs)[-3:]
-    power = math.log2(costs[last[-1]] / costs[last[0]]) / math.log2(last[-1] / last[0])
+    end = last[-1]
+    power = min(math.log2(costs[end] / costs[start]) / math.log2(end / start) for start in last[:-1])
     return max(power, 0.0), "n=" + ", ".join(f"{length}: {costs[length] * factor:.3g} {unit}" for length in last)
 
 

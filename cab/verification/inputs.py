@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+
+from cab.attention import Attention
 
 LAYOUTS = ("right", "left", "inside", "row")
 """Layouts of padding; see :func:`padding_masks`."""
@@ -36,10 +39,24 @@ class Inputs:
         """
         if seed is not None:
             torch.manual_seed(seed)
+        multiple = 1 if isinstance(module, Attention) else getattr(module, "length_multiple", 1)
+        if self.query.shape[1] % multiple or (self.key is not None and self.key.shape[1] % multiple):
+            blocks = self.in_blocks(multiple, has_masks=bool(getattr(module, "padding_layouts", LAYOUTS)))
+            return blocks.run(module)[:, : self.query.shape[1]]
         key_padding = self.query_padding if self.key is None else self.key_padding
         masks = {"query_padding_mask": self.query_padding, "key_padding_mask": key_padding}
         masks = {name: mask for name, mask in masks.items() if mask is not None}
         return module(*self.tensors().values(), **masks)
+
+    def in_blocks(self, length: int, *, has_masks: bool) -> Inputs:
+        """Return the inputs with zeros at the end, up to a multiple of ``length``, as padding if there are masks."""
+        blocks: dict[str, Tensor] = {}
+        for name, x, mask in masked_inputs(self):
+            more = -x.shape[1] % length
+            blocks[name] = F.pad(x, (0, 0, 0, more))
+            if has_masks and (more or mask.any()):
+                blocks["query_padding" if name == "query" else "key_padding"] = F.pad(mask, (0, more), value=True)
+        return Inputs(**blocks)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the query and, if present, key and value by name."""
@@ -159,10 +176,37 @@ def gradients_of(
     output: Tensor, leaves: Mapping[str, Tensor], direction: Tensor | None = None, *, retain_graph: bool = False
 ) -> dict[str, Tensor]:
     """Return the gradients of ``output`` in ``direction`` that exist; a parameter's is one row, as it is one thing."""
-    tensors = list(leaves.values())
-    gradients = torch.autograd.grad(output, tensors, direction, retain_graph=retain_graph, allow_unused=True)
-    named = {name: x for name, x in zip(leaves, gradients, strict=True) if x is not None}
+    found = gradients(output, list(leaves.values()), direction, retain_graph=retain_graph)
+    named = {name: x for name, x in zip(leaves, found, strict=True) if x is not None}
     return {name: x.reshape(1, -1) if isinstance(leaves[name], nn.Parameter) else x for name, x in named.items()}
+
+
+def gradients(
+    output: Tensor, leaves: Sequence[Tensor], direction: Tensor | None = None, *, retain_graph: bool = False
+) -> tuple[Tensor | None, ...]:
+    """Return the gradient of ``output`` to each leaf; None for a leaf that does not affect it."""
+    try:
+        return torch.autograd.grad(output, leaves, direction, retain_graph=True, allow_unused=True)
+    except RuntimeError as error:
+        if "use_reentrant" not in str(error):
+            raise
+    output.backward(direction, retain_graph=retain_graph)  # the only backward pass of reentrant checkpoints
+    found = tuple(x.grad for x in leaves)
+    for x in leaves:
+        x.grad = None
+    return found
+
+
+def gradient_to(x: Tensor, output: Tensor, *, retain_graph: bool = False) -> Tensor:
+    """Return the gradient of a scalar ``output`` to the input ``x``.
+
+    Raises:
+        RuntimeError: no gradient reaches the input.
+    """
+    gradient = gradients(output, [x], retain_graph=retain_graph)[0] if output.requires_grad else None
+    if gradient is None:
+        raise RuntimeError("the output is detached from the inputs (no gradient reaches them)")
+    return gradient
 
 
 def outputs_and_gradients(

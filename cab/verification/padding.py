@@ -105,21 +105,25 @@ def padded(subject: Subject, layout: str) -> Measurements:
         limit = limit_for(module, inputs, ROUNDING)
         measure = partial(row_errors, single=length not in subject.long)
         for name, error in largest_errors(measure, module, inputs, limit=limit).items():
-            yield error, f"n={length}, heads {num_heads}, inputs x{scale:g}, {name}", limit
+            finding = f"padded keys or positions change the output (padding {layout})"
+            yield error, f"n={length}, heads {num_heads}, inputs x{scale:g}, {name}", limit, finding
 
 
 @padded_check(applies=lambda s: "row" in s.padding_layouts)
 def padded_row(subject: Subject) -> Measurements:
     """Rows of padding only, or with a source of padding only, give finite values and do not affect other rows."""
+    advice = "mask weights with torch.finfo(dtype).min instead of -inf, or clamp the sum by which they are divided"
     yield from padded(subject, "row")
     module, inputs = subject.case(17, batch=BATCH, padding="row", training=True, requires_grad=True)
     output = inputs.run(module)
     (output * torch.randn_like(output))[inputs.real].sum().backward()
     for name, x in [*inputs.tensors().items(), *module.named_parameters()]:
         is_finite = x.grad is None or bool(x.grad.isfinite().all())
-        yield 0.0 if is_finite else torch.inf, f"n=17, gradient of {name}"
+        finding = f"a sequence of padding alone makes the gradient of {name} NaN or inf: {advice}"
+        yield 0.0 if is_finite else torch.inf, f"n=17, gradient of {name}", None, finding
     if inputs.key is not None:  # targets without a source token: undefined, but finite
-        yield 0.0 if output.isfinite().all() else torch.inf, "n=17, output for an empty source"
+        finding = f"a source of padding alone makes outputs NaN or inf: {advice}"
+        yield 0.0 if output.isfinite().all() else torch.inf, "n=17, output for an empty source", None, finding
 
 
 @check(

@@ -45,13 +45,15 @@ class Subject:
     device: str = "cpu"
     long: tuple[int, ...] = (LONG,)
     """Lengths for the long part of a check; empty in the quick suite."""
-    drawn: set[int] = field(default_factory=set, compare=False)
+    drawn: list[int] = field(default_factory=list)
     """Lengths of all inputs drawn so far."""
+    skipped: list[str] = field(default_factory=list)
+    """What the module refuses, such as a size."""
 
     def for_check(self, *, long: bool) -> Subject:
         """Return a copy that has drawn nothing, with the facts found so far, for a check with or without long parts."""
         subject = copy.copy(self)
-        subject.drawn, subject.long = set(), self.long if long else ()
+        subject.drawn, subject.skipped, subject.long = [], [], self.long if long else ()
         return subject
 
     def declared(self, name: str, default: Any = False) -> Any:
@@ -110,6 +112,12 @@ class Subject:
     def prefills(self) -> bool:
         """Whether decoding is verified with ``prefill``."""
         return self.decodes and (self.keeps_whole_contract or hasattr(self.cls, "prefill"))
+
+    @property
+    def stores_prefix(self) -> bool:
+        """Whether the state is the prefix, as in a class that does not define decoding in this pattern."""
+        method = "encode_source" if self.pattern.is_cross else "init_decode_state"
+        return self.keeps_whole_contract and self.declared(method, None) is None
 
     def decodes_padding(self, layout: str) -> bool:
         """Return whether decoding with a padding layout is verified."""
@@ -236,7 +244,7 @@ class Subject:
         generator = torch.Generator().manual_seed(seed)
         source_length = length // 2 + 3 if source_length is None else source_length
         lengths = (length, source_length, source_length) if self.pattern.is_cross else (length,)
-        self.drawn |= set(lengths)
+        self.drawn += reversed(lengths)
         tensors = [torch.randn(batch, n, module.embed_dim, generator=generator) * scale for n in lengths]
         inputs = Inputs(*(x.to(self.device) for x in tensors))
         if padding not in ("", *self.padding_layouts):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -28,14 +28,15 @@ from cab.verification import (  # noqa: F401
     padding,
     training_mode,
 )
-from cab.verification.calls import threads
 from cab.verification.check import CHECKS, Check, Measurements
-from cab.verification.subject import Subject, takes
+from cab.verification.mistakes import WHOLE, check_runs, explain, same_error
+from cab.verification.settings import restored
+from cab.verification.subject import Subject
 
 GROUPS = (
-    *("causality", "determinism", "state", "calls", "batches", "training_mode", "lengths", "contract", "padding"),
-    *("decoding", "branching", "packed", "context", "dropout", "numerics", "precision", "learning", "sizes"),
-    *("layer_position", "limits", "parameters", "growth", "compile"),
+    *("determinism", "causality", "state", "batches", "training_mode", "lengths", "contract", "padding", "decoding"),
+    *("branching", "packed", "context", "dropout", "numerics", "precision", "learning", "sizes", "layer_position"),
+    *("limits", "parameters", "growth", "calls", "compile"),
 )
 """Groups of checks in the order of causes.
 
@@ -58,6 +59,8 @@ class CheckResult:
         detail: measured quantity, worst value, limit and location.
         longest: number of tokens in the longest sequence tested.
         finding: the defect in one clause, such as "output 102 depends on token 103", if the check names one.
+        error: cause of an exception; equal for all checks that one mistake makes raise.
+        seconds: run time of the check.
     """
 
     attention: str
@@ -67,6 +70,8 @@ class CheckResult:
     detail: str
     longest: int = 0
     finding: str = ""
+    error: str = ""
+    seconds: float = field(default=0.0, compare=False)
 
 
 def verify_attention(
@@ -102,20 +107,26 @@ def verify_attention(
     return list(run_checks(subject, chosen, fail_fast=fail_fast))
 
 
-def run_checks(subject: Subject, checks: Iterable[Check], *, fail_fast: bool = False) -> Iterator[CheckResult]:
-    """Yield the results of the ``checks`` that apply to ``subject``; restores the random state.
+def run_checks(
+    subject: Subject,
+    checks: Iterable[Check],
+    *,
+    fail_fast: bool = False,
+    progress: Callable[[list[Check]], Iterable[Check]] = list,
+) -> Iterator[CheckResult]:
+    """Yield the results of the ``checks`` that apply; random numbers and settings of torch are restored after each.
 
     A check fails if the subject raises while the check runs, or while it is determined whether the check applies.
 
     Raises:
-        UserError: the class cannot be built at all.
+        UserError: the class cannot be built, or called once.
     """
-    gpus = range(torch.cuda.device_count())
-    with torch.random.fork_rng(gpus):
-        _check_build(subject)
+    with restored():
+        check_runs(subject)
         chosen = list(applicable(checks, subject))
-    for check in chosen:
-        with torch.random.fork_rng(gpus), threads(1):  # fastest for small tensors, and CPU times are comparable
+    for check in progress(chosen):
+        with restored():
+            torch.set_num_threads(1)  # fastest for small tensors, and CPU times are comparable
             torch.manual_seed(0)
             result = run(check, subject)
         yield result
@@ -141,29 +152,26 @@ def _fail(_subject: Subject, *, error: BaseException) -> Measurements:
 
 def run(check: Check, subject: Subject) -> CheckResult:
     """Run one check; an exception raised by the attention, or its attempt to exit, counts as failed."""
-    fresh = subject.for_check(long=check.runs_long)
-    passed, finding = False, ""
+    fresh, start = subject.for_check(long=check.runs_long), perf_counter()
+    passed, finding, error = False, "", ""
     try:
         worst = check.measure(fresh)
         passed, detail = worst.passed, worst.detail
         if not passed:
             finding = worst.finding
-            is_required = check.declared_in == "padding_layouts" and subject.keeps_whole_contract
-            if check.declared_in and not is_required:
-                detail += f"; if intended, declare `{check.declared_in}`"
-    except (Exception, SystemExit) as error:
-        detail = f"raised {_shown(error)}"
+            is_required = worst.declared_in == "padding_layouts" and subject.keeps_whole_contract
+            if worst.declared_in and not is_required:
+                detail += f"; if intended, declare `{worst.declared_in}`"
+    except (Exception, SystemExit) as raised:
+        at = f" at n={fresh.drawn[-1]}" if fresh.drawn else ""
+        detail, error = f"raised{at} {explain(raised, subject)}", same_error(raised)
+        if at and subject.is_foreign and fresh.drawn[-1] % WHOLE:
+            detail += "; if only multiples of some length are supported, declare `length_multiple`"
+    detail += f"; skipped: {', '.join(fresh.skipped)}" if fresh.skipped else ""
     longest = max(fresh.drawn, default=0)
     detail += f"; longest n={longest}" if longest else ""
-    return CheckResult(subject.name, str(subject.pattern), check.name, passed, detail, longest, finding)
-
-
-def _shown(error: BaseException) -> str:
-    """Return type and first line of an exception, also of one whose ``__str__`` raises."""
-    lines = []
-    with contextlib.suppress(Exception):
-        lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    seconds = perf_counter() - start
+    return CheckResult(subject.name, str(subject.pattern), check.name, passed, detail, longest, finding, error, seconds)
 
 
 def headline(results: Iterable[CheckResult]) -> str:
@@ -177,8 +185,12 @@ def headline(results: Iterable[CheckResult]) -> str:
         return ""
     cause = failed[0]
     leak = "causal leak: " if cause.finding and CHECKS[cause.check].group == "causality" else ""
-    others = f"; {len(failed) - 1} other failed checks may be consequences" if len(failed) > 1 else ""
-    return f"{cause.attention} {cause.pattern}: {leak}{cause.finding or cause.detail} ({cause.check}){others}"
+    same = sum(result.error == cause.error for result in failed[1:]) if cause.error else 0
+    defect = "an exception" if cause.error else f"{leak}{cause.finding or cause.detail}"
+    text = f"{cause.attention} {cause.pattern}: {defect} ({cause.check})"
+    text += f"; {same} further checks raised the same error" if same else ""
+    others = len(failed) - 1 - same
+    return text + (f"; {others} other failed checks may be consequences" if others else "")
 
 
 def select_checks(
@@ -238,15 +250,3 @@ def subject_of(
 def runs_in_float32(cls: type[nn.Module], device: str) -> bool:
     """Return whether ``cls`` runs in float32, the dtype of the checks, on ``device``."""
     return device.partition(":")[0] in getattr(cls, "float32_devices", Attention.float32_devices)
-
-
-def _check_build(subject: Subject) -> None:
-    """Raise UserError if the class cannot be built."""
-    try:
-        subject.build()
-    except Exception as error:
-        filled = [name for name in ("pattern", "embed_dim", "num_heads", "dropout") if takes(subject.cls, name)]
-        raise UserError(
-            f"cannot build {subject.name} for pattern {subject.pattern} from {' '.join(filled) or 'no arguments'}: "
-            f"{type(error).__name__}: {error}"
-        ) from error

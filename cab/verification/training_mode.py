@@ -163,13 +163,19 @@ def drops(subject: Subject) -> bool:
     return bool(samples.std() > 1e-3)
 
 
+def drops_weights(subject: Subject) -> bool:
+    """Return whether outputs are linear in what is dropped; those of a whole layer are normalized afterwards."""
+    is_layer = any("Norm" in type(module).__name__ for module in subject.build().modules())
+    return drops(subject) and (subject.keeps_whole_contract or not is_layer)
+
+
 def drops_in_heads(subject: Subject) -> bool:
     """Return whether the class uses dropout and has heads that its last projection merges."""
     width = getattr(getattr(subject.build(), "out_proj", None), "weight", torch.empty(0)).shape
     return len(width) == 2 and width[0] == width[1] and hasattr(subject.build(), "num_heads") and drops(subject)
 
 
-@check("dropout", "relative error of the mean output", applies=drops)
+@check("dropout", "relative error of the mean output", applies=drops_weights)
 def dropout_mean(subject: Subject) -> Measurements:
     """On average over many dropout samples, the output equals the output without dropout."""
     for rate in RATES:
@@ -179,7 +185,7 @@ def dropout_mean(subject: Subject) -> Measurements:
             yield abs(float(parts.mean()) - 1.0), f"n={length}, dropout {rate:g}", 0.03 + 5.0 * noise
 
 
-@check("dropout", "error of the dropout rate", applies=drops)
+@check("dropout", "error of the dropout rate", applies=drops_weights)
 def dropout_rate(subject: Subject) -> Measurements:
     """Both the share of dropped weights and the variance of outputs agree with the declared dropout rate."""
     low, high = (_parts(subject, rate, 5).var().item() for rate in RATES)

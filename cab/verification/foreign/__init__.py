@@ -79,7 +79,10 @@ def adapter_of(function: Callable[..., Any], name: str) -> type[ForeignModule]:
             attributes["patterns"] = (Pattern.NS, Pattern.NC)
     else:
         _check_factory(name, function)
-        base, attributes = WrappedModule, {"factory": staticmethod(function), **declarations_of(function)}
+        try:
+            base, attributes = WrappedModule, {"factory": staticmethod(function), **declarations_of(function)}
+        except Exception as error:
+            raise UserError(f"cannot build {name}: {type(error).__name__}: {error}") from error
     # The hash of the code covers a file; code of a package is identified by the version of the package.
     package = next(iter(distributions().get(function.__module__.partition(".")[0], [])), "")
     module, path = function.__module__, function.__qualname__

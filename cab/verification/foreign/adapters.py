@@ -21,6 +21,7 @@ DECLARATIONS = (
     "decode_tolerance",
     "has_exact_gradient",
     "autocast_dtypes",
+    "length_multiple",
 )
 """Class attributes that a module may declare."""
 

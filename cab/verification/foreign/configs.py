@@ -35,7 +35,8 @@ def config_of(model_type: str, width: int, heads: int, overrides: Mapping[str, A
 def _sizes(width: int, heads: int) -> dict[str, Any]:
     """Return the values of all options that are sizes, by the names that configurations use."""
     dropouts = ("hidden_dropout", "hidden_dropout_prob", "attention_dropout", "attention_probs_dropout_prob")
-    widths = ("hidden_size", "moe_intermediate_size", "shared_expert_intermediate_size", "lru_width")
+    widths = ("hidden_size", "moe_intermediate_size", "shared_expert_intermediate_size", "lru_width", "embedding_size")
+    head_widths = ("head_dim", "rotary_dim", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
     inner = ("intermediate_size", "shared_intermediate_size", "block_ff_dim", "mamba_d_ssm", "intermediate_size_mlp")
     head_counts = ("num_attention_heads", "num_key_value_heads", "linear_num_value_heads", "linear_num_key_heads")
     return {
@@ -44,12 +45,12 @@ def _sizes(width: int, heads: int) -> dict[str, Any]:
         "bos_token_id": 1,
         "eos_token_id": 2,
         "num_hidden_layers": 1,
-        "head_dim": max(2, width // heads // 2 * 2),
         "mamba_d_head": width // heads,
         **dict.fromkeys((*dropouts, "resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
         **dict.fromkeys(("num_experts", "num_local_experts", "num_experts_per_tok", "mamba_expand"), 2),
         **dict.fromkeys(("max_position_embeddings", "context_length"), LENGTH),
-        **dict.fromkeys((*widths, "attention_hidden_size"), width),
+        **dict.fromkeys(head_widths, max(2, width // heads // 2 * 2)),
+        **dict.fromkeys((*widths, "attention_hidden_size", "input_embedding_size"), width),
         **dict.fromkeys(inner, 2 * width),
         **dict.fromkeys(head_counts, heads),
         **dict.fromkeys(("num_heads", "mamba_n_heads"), 2 * heads),

@@ -23,6 +23,7 @@ from cab.errors import UserError, unknown_name
 from cab.patterns import Pattern
 from cab.verification.foreign.adapters import ForeignModule
 from cab.verification.foreign.configs import LEFT_PROMPTS, config_of
+from cab.verification.subject import HEADS, WIDTH
 
 KERNELS = ("fla", "causal_conv1d", "mamba_ssm", "kernels")
 """Packages with GPU kernels, hidden while a model is built so that the PyTorch implementation runs."""
@@ -60,6 +61,17 @@ class HuggingFaceModel(ForeignModule):
         self.cache_argument = next((name for name in CACHES if name in names), None)
         self._draw_weights()
 
+    @classmethod
+    def suggested_option(cls, message: str) -> str:
+        """Return an option of the configuration whose value is in the message of an exception, with a smaller value."""
+        config = config_of(cls.model_type, WIDTH, HEADS, cls.overrides)[0].to_dict()
+        sizes = [
+            name for name, value in config.items() if type(value) is int and value > WIDTH and f"({value})" in message
+        ]
+        options = " or ".join(f"hf:{cls.model_type}:{name}={WIDTH // HEADS}" for name in sizes)
+        values = ", ".join(f"{name}={config[name]}" for name in sizes)
+        return f"the configuration has {values}: set another value, such as {options}" if sizes else ""
+
     @torch.no_grad()
     def _draw_weights(self) -> None:
         """Draw matrices with the scale of their input, so that every part of the model affects the output."""
@@ -90,6 +102,8 @@ class HuggingFaceModel(ForeignModule):
         real = (~padding).long()
         if self.cache_argument in ("cache_params", "state"):  # state space models: the mask of the new tokens
             return {"attention_mask": real[:, past:]}
+        if Pattern.CS not in self.patterns:  # encoders: some count positions from another number than 0
+            return {"attention_mask": real}
         return {"attention_mask": real, "position_ids": (real.cumsum(1) - 1).clamp(min=0)[:, past:]}
 
     def init_state(self, batch_size: int) -> dict[str, Tensor]:

@@ -68,34 +68,25 @@ def test_csv_of_several_patterns(capsys):
     assert [row[:4] for row in rows] == [[*pair, "same_seed", "true"] for pair in pairs]
 
 
-def test_without_names_everything_that_claims_the_pattern(capsys):
-    status, out, _ = verify(capsys, "--pattern", "CC", "--checks", "length_one", "--csv")
-    names = {row["attention"] for row in csv.DictReader(io.StringIO(out))}
-    assert status == 0
-    assert {"abc", "none", "vanilla"} <= names
-    assert "local" not in names
-
-
 def test_sound_class_in_a_file(capsys, file):
     status, out, err = verify(capsys, f"{file}:Mean", "--pattern", "CS", *CHECKS)
     assert status == 0
-    assert out.count(" ok ") == 4
-    assert "4 checks, 0 failed" in err
+    assert out.endswith("4 checks, 0 failed\n")
     assert "decoding is not verified" in err
 
 
 def test_leak_of_a_thousandth_in_a_file(capsys, file):
-    status, out, err = verify(capsys, f"{file}:Leaky", "--pattern", "CS", *CHECKS)
+    status, out, _ = verify(capsys, f"{file}:Leaky", "--pattern", "CS", *CHECKS)
     assert status == 1
-    failed = {line.split()[2] for line in out.splitlines() if " FAILED " in line}
-    assert failed == {"lookahead_gradient", "lookahead_perturbation", "lookahead_length"}
-    assert "Leaky CS: 4 checks, 3 failed: lookahead_gradient, lookahead_perturbation, lookahead_length" in err
-    headline, _, header, *rows = out.splitlines()
-    assert header.split() == ["attention", "pattern", "check", "passed", "detail"]
+    determinism, causality, headline, number, advice = out.splitlines()
+    assert "FAILED" not in determinism
+    assert "FAILED lookahead_gradient: " in causality
+    assert causality.endswith("; also lookahead_perturbation, lookahead_length")
     assert re.fullmatch(
         r"Leaky CS: causal leak: output (\d+) depends on token (\d+) \(lookahead_gradient\); 2 other .*", headline
     )
-    assert [" FAILED " in line for line in rows] == [True, True, True, False]
+    assert number == "4 checks, 3 failed"
+    assert "`--pattern CS --checks lookahead_gradient`" in advice
 
 
 def test_registered_class_in_a_file_is_verified_in_what_it_claims(capsys, tmp_path, monkeypatch):

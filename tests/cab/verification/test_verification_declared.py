@@ -21,7 +21,7 @@ from tests.cab.verification.mutations import failures
 
 class Exits(sound.PlainAverage):
     def forward(self, query, **masks):
-        if query.shape[1] > 5:
+        if query.shape[1] % 64:
             sys.exit(0)
         return super().forward(query, **masks)
 
@@ -32,8 +32,10 @@ class UnprintableError(Exception):
 
 
 class RaisesUnprintable(sound.PlainAverage):
-    def forward(self, query, **masks):  # noqa: ARG002
-        raise UnprintableError
+    def forward(self, query, **masks):
+        if masks:
+            raise UnprintableError
+        return super().forward(query)
 
 
 class LateFailure(sound.PlainAverage):
@@ -99,7 +101,7 @@ def test_module_that_raises_fails_checks_and_nothing_else(cls):
     results = verify_attention(cls, "CS", checks=["causality", "padding", "decoding", "dropout"], quick=True)
     failed = [result for result in results if not result.passed]
     assert failed
-    assert all(result.detail.startswith("raised ") for result in failed)
+    assert all(result.detail.startswith("raised ") and result.error for result in failed)
 
 
 def test_exit_status_of_a_crash_is_that_of_a_failed_check(tmp_path, capsys):
@@ -110,12 +112,14 @@ def test_exit_status_of_a_crash_is_that_of_a_failed_check(tmp_path, capsys):
         "    def __init__(self, embed_dim):\n"
         "        super().__init__()\n"
         "    def forward(self, query, **masks):\n"
-        "        raise RuntimeError('\\n first line\\nsecond')\n"
+        "        if query.shape[1] % 64:\n"
+        "            raise RuntimeError('\\n first line\\nsecond')\n"
+        "        return query\n"
     )
     assert main(["verify", f"{path}:Crash", "--pattern", "NS", "--checks", "padding", "--quick", "--csv"]) == 1
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert {row["passed"] for row in rows} == {"false"}
-    assert all(row["detail"].startswith("raised RuntimeError: first line") for row in rows)
+    assert all("RuntimeError: first line (" in row["detail"] for row in rows)
 
 
 def test_causal_leak_is_the_headline_before_its_consequences():
@@ -128,7 +132,7 @@ def test_causal_leak_is_the_headline_before_its_consequences():
 def test_fail_fast_stops_at_the_first_failure():
     subject = Subject("leaky", broken_causal.FaintLeak, Pattern.CS)
     results = list(run_checks(subject, select_checks(quick=True), fail_fast=True))
-    assert [result.check for result in results] == ["lookahead_gradient"]
+    assert [result.check for result in results if not result.passed] == ["lookahead_gradient"] == [results[-1].check]
 
 
 def test_declared_distance_is_exact(monkeypatch):

@@ -1,0 +1,124 @@
+"""Explain what a class does wrong: where an exception was raised, and what to write instead."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cab.attention import Attention
+from cab.errors import UserError, exits_as_errors
+from cab.verification.subject import HEADS, WIDTH, Subject, takes
+
+ARGUMENTS = "pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout"
+ATTEND = "write attend(self, query, key, value, padding), which returns [B, H, N, E]"
+
+HINTS = {
+    r"has no attribute '(_modules|_parameters|_buffers|_losses|pattern|q_proj)'|before Module.__init__": (
+        f"start the constructor with super().__init__(...); that of cab.Attention receives {ARGUMENTS}"
+    ),
+    r"__init__\(\) takes 1 positional": f"pass the arguments by name: super().__init__({ARGUMENTS})",
+    r"__init__\(\) (missing|got an unexpected)": (
+        "a constructor receives those of pattern, embed_dim, num_heads and dropout that it names; if it has other "
+        "arguments, verify a function in a file that accepts some of these four and returns the module"
+    ),
+    r"no attribute 'attend'": ATTEND,
+    r"attend\(\) (takes|got)": "attend receives query, key, value and padding, and additional inputs by name",
+    r"PaddingMasks|tuple indices": (
+        "the last argument of attend is PaddingMasks: use padding.key [B, M], True at padding, or None"
+    ),
+    r"scalar type|same dtype|dtype of the query": (
+        "create tensors with the query's dtype, such as query.new_ones(...), and register constants as float32 buffers"
+    ),
+    r"use_reentrant": "call checkpoint with use_reentrant=False",
+}
+"""What to write instead, by a pattern of the exception's type and message."""
+
+OTHERS = str(Path(__file__).parents[1]), str(Path(torch.__file__).parent), "<"
+"""Where lines are not shown, in addition to the standard library: in this project, in torch, outside files."""
+
+WHOLE = 64
+"""Number of tokens in the first call: whole blocks of most methods."""
+
+
+def explain(error: BaseException, subject: Subject) -> str:
+    """Return type, first line and place of an exception, and what to write instead if that is known."""
+    lines = []
+    with contextlib.suppress(Exception):  # of an exception whose __str__ raises
+        lines = str(error).strip().splitlines()
+    kind = type(error).__name__
+    text = lines[0] if lines and isinstance(error, UserError) else ": ".join([kind, *lines[:1]])
+    place = places(traceback.extract_tb(error.__traceback__))
+    hint = next((hint for pattern, hint in HINTS.items() if re.search(pattern, text)), "")
+    if not hint and issubclass(subject.cls, Attention) and subject.cls.forward is not Attention.forward:
+        hint = f"do not override forward; {ATTEND}"
+    hint = hint or subject.declared("suggested_option", lambda _: "")(text)
+    return text + (f" ({place})" if place else "") + (f"; {hint}" if hint else "")
+
+
+def places(frames: Iterable[traceback.FrameSummary]) -> str:
+    """Return file, line and code of the last three frames in the user's code, the last one first."""
+    own = [
+        f for f in frames if not f.filename.startswith(OTHERS) and Path(f.filename).parent != Path(os.__file__).parent
+    ]
+    return ", called from ".join(f"{_shown(f.filename)}:{f.lineno} in {f.name}: `{f.line}`" for f in own[:-4:-1])
+
+
+def _shown(file: str) -> str:
+    path, here = Path(file), Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+def same_error(error: BaseException) -> str:
+    """Return a text that is equal for two exceptions of one cause: type and place, or the message without numbers."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = places(frames) or re.sub(r"\d+", "", str(error))
+    return f"{type(error).__name__} {place}"
+
+
+def check_runs(subject: Subject) -> None:
+    """Build a module and call it once.
+
+    Raises:
+        UserError: the class cannot be built, the call fails, or it does not return a tensor of the query's shape.
+    """
+    try:
+        with exits_as_errors():
+            module = subject.build()
+    except Exception as error:
+        filled = [name for name in ("pattern", "embed_dim", "num_heads", "dropout") if takes(subject.cls, name)]
+        raise UserError(
+            f"cannot build {subject.name} for pattern {subject.pattern} from {' '.join(filled) or 'no arguments'}: "
+            f"{explain(error, subject)}"
+        ) from error
+    where = f"cannot run {subject.name} in pattern {subject.pattern} at width {WIDTH} with {HEADS} heads"
+    inputs = subject.draw(module, WHOLE)
+    try:
+        with torch.no_grad(), exits_as_errors():
+            if isinstance(module, Attention):
+                _check_attend(module)
+            output: Any = inputs.run(module)
+        if not isinstance(output, Tensor) or output.shape != inputs.query.shape:
+            returned = list(output.shape) if isinstance(output, Tensor) else type(output).__name__
+            raise TypeError(f"forward must return one tensor {list(inputs.query.shape)}, got {returned}")
+    except Exception as error:
+        raise UserError(f"{where}: {explain(error, subject)}") from error
+
+
+def _check_attend(module: Attention) -> None:
+    """Make the next calls of ``attend`` raise if the result has another dtype than the query."""
+
+    def checked(query: Tensor, *others: Any, **more: Any) -> Any:
+        heads = type(module).attend(module, query, *others, **more)
+        if isinstance(heads, Tensor) and heads.dtype != query.dtype:
+            raise TypeError(f"attend must return the dtype of the query, {query.dtype}, got {heads.dtype}")
+        return heads
+
+    module.attend = checked
