@@ -77,7 +77,7 @@ def on_page_markdown(markdown: str, page: Page, **_context: object) -> str:
     if page.file.src_uri != str(NOTEBOOK.with_suffix(".md")):
         markdown = markdown.replace(f"{NOTEBOOK.name})", f"{NOTEBOOK.stem}.md)")
     if page.file.src_uri == "reference/attentions.md":
-        markdown = re.sub(r"^\| `(\w+)`", r"| [`\1`](attentions/\1.md)", markdown, flags=re.MULTILINE)
+        markdown += f"\n## Cards\n\n{', '.join(f'[{name}](attentions/{name}.md)' for name in _attention_names())}\n"
     return PART.sub(lambda part: directives(part[3].split()) if part[2] == "api" else part[0], markdown)
 
 
@@ -143,8 +143,8 @@ def options(section: str) -> str:
             heading = match[1]
         elif match := re.match(r"  ([a-z_]+(?:\.\w+)*)=(\S.*?)(?:\s{2,}(\S.*))?$", line):
             of_line = heading or ("trainer" if match[1].startswith("trainer.") else "run")
-            rows += [(f"`{match[1]}`", f"`{match[2]}`", match[3] or "")] if of_line == section else []
-    return table(("Key", "Default", "Meaning"), rows)
+            rows += [(match[1], match[2], match[3] or "")] if of_line == section else []
+    return "\n".join(f"- `{key}={default}`{': ' * bool(text)}{text}" for key, default, text in rows)
 
 
 def _attention_names() -> list[str]:
@@ -152,10 +152,8 @@ def _attention_names() -> list[str]:
 
 
 def listed(kind: str) -> str:
-    """Return the table of `cab list KIND`."""
-    rows = [list(row.items())[:-1] for row in rows_of("list", kind, "--csv")]  # without the origin
-    header = [name.capitalize() for name, _ in rows[0]]
-    return table(header, ((f"`{name}`", *(text for _, text in others)) for (_, name), *others in rows))
+    """Return what `cab list KIND` prints."""
+    return _block(output("list", kind))
 
 
 SIGNS = {"verified": "yes", "built": "(yes)", "unsound as published": "repaired", "": "-"}
@@ -206,13 +204,17 @@ def _stub(name: str, value: object) -> Iterator[str]:
         for method, member in vars(value).items():
             function = getattr(member, "fget", None) or getattr(member, "__func__", member)
             if inspect.isfunction(function) and not method.startswith("_") and method != "extra_repr":
-                yield f"    # {_summary(function)}\n    {_signature(method, function)}"
+                yield f"    {_signature(method, function, is_typed=False)}  # {_summary(function)}"
     else:
         yield f"{name} = {value}"
 
 
-def _signature(name: str, function: FunctionType) -> str:
-    text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", f"def {name}{inspect.signature(function)}")
+def _signature(name: str, function: FunctionType, *, is_typed: bool = True) -> str:
+    signature = inspect.signature(function)
+    if not is_typed:
+        parameters = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
+        signature = signature.replace(parameters=parameters, return_annotation=signature.empty)
+    text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", f"def {name}{signature}")
     return re.sub(r"PosixPath\((.*?)\)", r"\1", text)
 
 

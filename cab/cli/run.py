@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("cab")
 
-FLAGS = ("-m", "--multirun", "--dry-run", "--retry", "--cfg", "--explain", "--no-cost", "--debug", "--help")
+FLAGS = (
+    *("-m", "--multirun", "-v", "--verbose", "--dry-run", "--retry", "--cfg", "--explain", "--no-cost", "--debug"),
+    "--help",
+)
 RESULTS_DIR = "results_dir="
 ALWAYS_NAMED = ("attention", "seed")
 """Columns that a table of runs always has, even if all values are equal."""
@@ -43,6 +46,7 @@ def run(arguments: list[str]) -> int:
         print(help_text(arguments))
         return 0
     flags, overrides = _parse(arguments)
+    logging.getLogger("engines").setLevel(logging.DEBUG if flags.verbose else logging.NOTSET)
     if flags.retry:  # an interrupted run resumes in any case
         statuses = parse_retried(flags.retry)
         if all(override.startswith(RESULTS_DIR) for override in overrides):
@@ -93,6 +97,7 @@ def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Split flags from overrides; raise UserError for an unknown flag."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("-m", "--multirun", action="store_true")
+    parser.add_argument("-v", "--verbose", action="store_true")
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--retry")
     parser.add_argument("--cfg", choices=("job",))

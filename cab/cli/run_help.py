@@ -42,6 +42,8 @@ An attention without a bundled cost is then measured: time, memory and decode st
   --explain                     print every setting, its default and its source (command line, file or module),
                                 without running anything
   --no-cost                     with suite=, do not measure the cost
+  -v                            log the loss at every row of metrics.csv; without, a terminal shows a progress bar, and
+                                a file ten lines per run
   --cfg job                     print the composed configuration as YAML, without running anything
 
 Use attention=FILE.py:Class for your own subclass of cab.Attention. An attention that has not passed `cab verify` in

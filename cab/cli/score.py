@@ -8,7 +8,8 @@ interval over seeds; they are empty for a single seed.
 
 In the table, `>` marks a significant difference (95%, Holm's correction over all pairs) to the next attention, and `~`
 an undecided one. `*` marks a result with a single seed. A dagger precedes an attention whose code has not passed
-`cab verify` in the pattern (column `verified` of the CSV: yes, no, unknown).
+`cab verify` in the pattern (column `verified` of the CSV: yes, no, unknown). On the paper's scale, a double dagger
+follows an attention with runs of other settings than the published ones, which the notes name.
 
 examples:
   cab score
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from cab.cli.arguments import add_results_arguments, print_notes, selected_results
 from cab.files.disk import sanitize_text
 from cab.files.text_table import number, print_csv, text_table
+from cab.scoring.changed_settings import CHANGED_MARK, changed_settings
 from cab.scoring.statistics import ONE_SEED_MARK, Verdict
 
 if TYPE_CHECKING:
@@ -67,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         for (pattern, task), places in scores.members.items():
             notes += [f"{pattern} {task} averages {_members(places)}"] if len(places) > 1 else []
     elif args.show == "index":
-        print("\n\n".join(_index_texts(scores)))
+        print("\n\n".join(_index_texts(scores, is_official=args.normalization != "results")))
     else:
         print(_plain_text(table))
     print_notes(notes if args.csv else [*notes, *legend(scores.results)])
@@ -88,7 +90,7 @@ def _plain_text(table: pd.DataFrame) -> str:
     return text_table(list(table.columns), rows, align=align)
 
 
-def _index_texts(scores: Scores) -> Iterator[str]:
+def _index_texts(scores: Scores, *, is_official: bool) -> Iterator[str]:
     """Yield one table per pattern, best attention first, each followed by the metrics of its tasks."""
     from cab.records.results import verdicts
     from cab.records.verified import mark_unverified
@@ -97,6 +99,8 @@ def _index_texts(scores: Scores) -> Iterator[str]:
     verified, order = verdicts(scores.results), order_table(scores)
     pairs = order[["pattern", "task", "better", "worse"]].itertuples(index=False, name=None)
     signs = {pair: SIGNS.get(Verdict(word), "~") for pair, word in zip(pairs, order["verdict"], strict=True)}
+    runs = scores.results[["pattern", "attention", "record"]].dropna().itertuples(index=False, name=None)
+    changed = {(pattern, name) for pattern, name, record in runs if is_official and changed_settings(record)}
     is_trained = bool((scores.results["hash"] != "").any())
     for pattern in scores.table["pattern"].unique():
         table = scores.table[scores.table["pattern"] == pattern]
@@ -109,7 +113,8 @@ def _index_texts(scores: Scores) -> Iterator[str]:
         for name, following in itertools.zip_longest(ranked, ranked[1:]):
             cells = [rows[task, name] for task in columns]
             seeds = min((int(cell["seeds"]) for cell in cells if cell["seeds"]), default=0)
-            label = mark_unverified(name, verified[pattern, name])
+            mark = f" {CHANGED_MARK}" if (pattern, name) in changed else ""
+            label = mark_unverified(name, verified[pattern, name]) + mark
             texts = (_cell(cell, is_trained=is_trained) for cell in cells)
             lines.append([label, signs.get((pattern, average, name, following), ""), *texts, seeds])
         grid = text_table([pattern, "", *columns, "seeds"], lines, align="llr")

@@ -92,6 +92,7 @@ class TrainerConfig(OptionGroup):
     average_count: Positive
     precision: Literal["32-true", "bf16-mixed", "16-mixed"]
     checkpoint_every: Positive
+    log_every: Positive = 50  # records of older runs lack it
     num_workers: Annotated[int, Interval(ge=0, le=MAX_WORKERS)]
     stop_when_diverged: bool
     compile: bool

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 RUN_KEYS = ("results_dir", "data_root", "data", "device", "force", "retry", "logger", "cluster", "engine", "profile")
 """Keys that specify where and how a cell runs; all other keys identify it and determine its hash."""
-MACHINE_KEYS = ("checkpoint_every", "micro_batch_size", "num_workers", "strategy")
-"""Settings of the trainer that are adapted to the machine.
+MACHINE_KEYS = ("checkpoint_every", "log_every", "micro_batch_size", "num_workers", "strategy")
+"""Settings of the trainer for the machine and the log.
 
 Of these, ``micro_batch_size`` can change the result (:class:`Origin`).
 """

@@ -105,10 +105,12 @@ class Cell:
 
         In preset `paper` these are the hours of Table 15, which do not apply to generated data.
         """
-        cell = {key: str(self.key[key]) for key in ("preset", "task", "dataset", "backbone")}
+        cell = {key: str(self.key[key]) for key in ("preset", "task", "dataset", "backbone", "pattern")}
         if cell["preset"] == "paper" and cell["dataset"] == "synthetic":
             return None
-        rows = (row for row in read_rows("costs.csv") if all(row[key] in ("", value) for key, value in cell.items()))
+        rows = (
+            row for row in read_rows("costs.csv") if all(row.get(key, "") in ("", value) for key, value in cell.items())
+        )
         return next(((float(row["hours"]), row["hardware"]) for row in rows), None)
 
 

@@ -28,7 +28,7 @@ from cab.registry.tables import config_folders, tuning_rows
 from cab.runner.cell import GROUPS, Cell, runnable_cells, why_not_runnable
 from cab.runner.engine import check_without_data
 from cab.runner.folder import cell_statuses
-from cab.runner.report import ExistingRecords, Job, Report
+from cab.runner.report import ExistingRecords, Job, Report, duration
 from cab.runner.run import run_cell
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def _alternatives(override: Override) -> list[str]:
 def plan(jobs: Iterable[Job], report: Report) -> list[list[str]]:
     """Return one row per cell with expected time, status of its record (empty: to be run) and command; then a sum.
 
-    As in a real run, ``force`` and ``retry`` are applied, and invalid records are ignored. The hours of preset
+    As in a real run, ``force`` and ``retry`` are applied, and invalid records are ignored. The times of preset
     ``paper`` are from Table 15, the others are measured (configs/costs.csv); ``-`` means unknown. The sum excludes
     cells that are not run.
     """
@@ -184,11 +184,14 @@ def plan(jobs: Iterable[Job], report: Report) -> list[list[str]]:
         if record is None:
             totals[hardware] += hours
             unknown += not hardware
-        shown = f"{hours:.4g} h ({hardware})" if hardware else "-"
+        shown = f"{duration(3600 * hours)} ({hardware})" if hardware else "-"
         rows.append([shown, "" if record is None else str(record.status), job.command])
-    total = " + ".join(f"{hours:.4g} h ({hardware})" for hardware, hours in totals.items() if hardware) or "-"
+    sums = [f"{duration(3600 * hours)} ({hardware})" for hardware, hours in totals.items() if hardware]
     missing = f", without the {unknown} of unknown time" if unknown else ""
-    return [*rows, [total, "", f"total of {sum(not row[1] for row in rows)} runs to be done{missing}"]]
+    return [
+        *rows,
+        [" + ".join(sums) or "-", "", f"total of {sum(not row[1] for row in rows)} runs to be done{missing}"],
+    ]
 
 
 def prepare(data_set: DataSet, data_root: Path, overrides: Sequence[str] = ()) -> Iterator[str]:

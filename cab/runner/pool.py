@@ -127,10 +127,11 @@ class Pool:
 
 def new_worker(environment: dict[str, str]) -> ProcessPoolExecutor:
     """Return an executor with one process, whose death does not affect the other workers."""
-    return ProcessPoolExecutor(1, mp_context=SPAWN, initializer=start_worker, initargs=(environment,))
+    settings = environment, logging.getLogger("engines").level
+    return ProcessPoolExecutor(1, mp_context=SPAWN, initializer=start_worker, initargs=settings)
 
 
-def start_worker(environment: dict[str, str]) -> None:
+def start_worker(environment: dict[str, str], level: int) -> None:
     """Set up a worker before torch is imported; it stops after a checkpoint if the main process dies."""
     os.environ.update(environment)
     os.dup2(2, 1)  # libraries print to stdout, which is for the table of the main process
@@ -138,6 +139,7 @@ def start_worker(environment: dict[str, str]) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(RunFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.getLogger("engines").setLevel(level)
 
     def follow_parent() -> None:
         parent = multiprocessing.parent_process()

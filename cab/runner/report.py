@@ -185,7 +185,7 @@ class Report:
         if not trained or done >= self.expected:
             return f" ({done} of {self.expected})"
         pace = (time.monotonic() - self.started) / trained
-        return f" ({done} of {self.expected}, about {_duration(pace * (self.expected - done))} left)"
+        return f" ({done} of {self.expected}, about {duration(pace * (self.expected - done))} left)"
 
     def add_error(self, error: Exception, about: str) -> None:
         """Add a cell without a record: skipped if the combination is unsupported, else a failure."""
@@ -219,9 +219,9 @@ class Report:
             log.error("failed: %s", failure)
 
 
-def _duration(seconds: float) -> str:
-    minutes = round(seconds / 60)
-    return f"{seconds:.0f} s" if seconds < 90 else f"{minutes} min" if minutes < 90 else f"{minutes / 60:.1f} h"
+def duration(seconds: float) -> str:
+    """Return a duration in minutes, or in hours if it is long."""
+    return f"{seconds / 60:.2g} min" if seconds < 5400 else f"{seconds / 3600:.4g} h"
 
 
 def cells_to_run(jobs: Iterable[Job], report: Report) -> Iterator[tuple[Cell, Job]]:

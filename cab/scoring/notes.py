@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cab.files.disk import listed
 from cab.records.results import PUBLISHED
 from cab.registry.tables import CONFIGS
+from cab.scoring.changed_settings import CHANGED_MARK, changed_settings
 from cab.scoring.normalization import (
     NO_ATTENTION,
     PUBLISHED_TERM,
@@ -78,6 +79,7 @@ def notes_on_scores(
         *_missing_numbers(results, gaps),
         *_fewer_seeds(results),
         *_unpublished_data(results),
+        *(_changed_settings(results) if normalization != "results" else []),
         *(_corrected_constants(needed) if normalization == "official" else []),
     ]
 
@@ -165,6 +167,18 @@ def _fewer_seeds(results: pd.DataFrame) -> Iterator[str]:
         if fewer := list(rows.loc[rows["seed"] < required, "attention"]):
             means = f"the published values are means over {required} seeds"
             yield f"lstf {dataset} {features}: {means}; fewer: {listed(fewer)}"
+
+
+def _changed_settings(results: pd.DataFrame) -> Iterator[str]:
+    """Report runs of preset ``paper`` that were not trained as published."""
+    runs: dict[tuple[str, ...], list[str]] = {}
+    for record in results["record"].dropna().drop_duplicates():
+        if settings := changed_settings(record):
+            place = " ".join(str(record.cell[name]) for name in ("pattern", "task", "dataset", "backbone"))
+            runs.setdefault((place, *settings), []).append(str(record.cell["attention"]))
+    for (place, *settings), names in runs.items():
+        attentions = listed(dict.fromkeys(names))
+        yield f"{place}: {attentions} {CHANGED_MARK} not comparable with the paper ({', '.join(settings)})"
 
 
 def _unpublished_data(results: pd.DataFrame) -> Iterator[str]:

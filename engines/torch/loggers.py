@@ -6,17 +6,29 @@ import csv
 import importlib.util
 import logging
 import os
-from collections.abc import Callable, Mapping
+import sys
+import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+from tqdm import tqdm
 
 from cab.errors import UserError
+from cab.runner.batches import StepBatches
 from cab.runner.cell import Cell
 from cab.runner.engine import Run
 
+if TYPE_CHECKING:
+    from engines.torch.loop import SingleProcess
+
 log = logging.getLogger(__name__)
 
-COLUMNS = ("step", "loss", "validation", "auxiliary_loss")
+COLUMNS = (
+    *("step", "loss", "validation", "auxiliary_loss"),
+    *("learning_rate", "gradient_norm", "examples_per_second"),
+)
 
 
 def check_logger(name: str) -> None:
@@ -27,27 +39,53 @@ def check_logger(name: str) -> None:
         raise UserError(f"logger={name} is not installed. Run: `pip install 'cab-benchmark[{name}]'`")
 
 
-class Loggers:
-    """The log, ``metrics.csv`` in the folder of the run, and the configured logger; written by the first process."""
+class Interval:
+    """Training since the last line of the log. Losses stay on the device until they are read, so no step waits."""
 
-    def __init__(self, run: Run) -> None:
-        self._is_first, self._title = run.processes.is_first, run.cell.title
+    def __init__(self, order: StepBatches, *, start: int | None = None) -> None:
+        self._start = order.start if start is None else start
+        self._batch_size = order.shares.batch_size
+        self._began = time.perf_counter()
+        self._losses: Tensor | float = 0.0
+        self._count = 0
+
+    def add(self, loss: Tensor) -> None:
+        """Add the loss of a micro-batch."""
+        self._losses = self._losses + loss.detach().double()
+        self._count += 1
+
+    def numbers(self, step: int, processes: SingleProcess) -> dict[str, float | None]:
+        """Return the mean loss and the examples per second until ``step``."""
+        loss = processes.mean(float(self._losses) / self._count)
+        seconds = time.perf_counter() - self._began
+        return {"loss": loss, "examples_per_second": (step - self._start) * self._batch_size / seconds}
+
+
+class Loggers:
+    """Progress, ``metrics.csv`` in the folder of the run, and the configured logger; written by the first process.
+
+    Attributes:
+        steps: the remaining steps, which show their progress on a terminal.
+    """
+
+    def __init__(self, run: Run, order: StepBatches) -> None:
+        self.steps: Any = range(order.start, order.num_steps)
         self._loggers: list[Any] = []
-        kinds: list[Callable[[Cell, Path], Any]] = [MetricsFile, *LOGGERS[run.cell.config.logger.name]]
-        for kind in kinds if self._is_first else []:
+        if not run.processes.is_first:
+            return
+        progress = Progress(run, order)
+        self.steps = progress.steps
+        self._loggers.append(progress)
+        for kind in (MetricsFile, *LOGGERS[run.cell.config.logger.name]):
             try:
                 self._loggers.append(kind(run.cell, run.folder))
             except Exception as error:
                 _warn(error)
 
-    def write(self, entry: Mapping[str, float | None]) -> None:
-        """Write an entry of the history to all loggers."""
-        numbers = {name: value for name, value in entry.items() if value is not None and name != "step"}
-        step = int(entry["step"] or 0)
-        if self._is_first:
-            text = ", ".join(f"{name} {value:.4f}" for name, value in numbers.items())
-            log.info("step %d, %s", step, text, extra={"run": self._title})
-        self._call("write", step, numbers)
+    def write(self, step: int, numbers: Mapping[str, float | None]) -> None:
+        """Write the numbers of a step to all loggers."""
+        present = {name: value for name, value in numbers.items() if value is not None and name != "step"}
+        self._call("write", step, present)
 
     def write_scores(self, scores: Mapping[str, float]) -> None:
         """Write the metrics of the evaluation to all loggers."""
@@ -72,8 +110,38 @@ def _warn(error: Exception) -> None:
     log.warning("logger disabled after an error: %s: %s", type(error).__name__, error)
 
 
+class Progress:
+    """A progress bar on a terminal, and otherwise a line of the log per tenth of the run; with ``-v`` all lines.
+
+    Attributes:
+        steps: the remaining steps.
+    """
+
+    def __init__(self, run: Run, order: StepBatches) -> None:
+        self._title, self._total = run.cell.title, order.num_steps
+        self._tenth = 10 * order.start // max(1, order.num_steps)
+        self._shown: dict[str, float] = {}
+        self.steps: Any = range(order.start, order.num_steps)
+        if sys.stderr.isatty():
+            options: dict[str, Any] = {"initial": order.start, "smoothing": 0, "leave": False, "dynamic_ncols": True}
+            self.steps = tqdm(self.steps, run.cell.title, order.num_steps, **options)
+
+    def write(self, step: int, numbers: Mapping[str, float]) -> None:
+        self._shown |= {name: numbers[name] for name in ("loss", "validation") if name in numbers}
+        text = ", ".join(f"{name} {value:.4f}" for name, value in self._shown.items())
+        level, tenth = logging.DEBUG, 10 * step // self._total
+        if isinstance(self.steps, tqdm):
+            self.steps.set_postfix_str(text, refresh=False)
+        elif tenth > self._tenth:
+            level, self._tenth = logging.INFO, tenth
+        log.log(level, "step %d of %d, %s", step, self._total, text, extra={"run": self._title})
+
+
 class MetricsFile:
-    """A CSV file with one row per entry. A resumed run appends, so entries after its checkpoint occur twice."""
+    """A CSV file with one row per ``trainer.log_every`` steps and per validation.
+
+    The loss is the mean since the row before. A resumed run appends, so rows after its checkpoint occur twice.
+    """
 
     def __init__(self, cell: Cell, folder: Path) -> None:  # noqa: ARG002
         path = folder / "metrics.csv"
@@ -108,14 +176,18 @@ class Tensorboard:
 
 
 class Wandb:
-    """Weights & Biases, offline unless WANDB_MODE is ``online``; a resumed run continues the same W&B run.
+    """Weights & Biases; a resumed run continues the same W&B run.
 
-    Its config is the resolved configuration, its summary contains the metrics of the evaluation.
+    Without WANDB_MODE, a run is online if the user is logged in. Its config is the resolved configuration, its summary
+    contains the metrics of the evaluation.
     """
 
     def __init__(self, cell: Cell, folder: Path) -> None:
+        import requests
         import wandb
 
+        is_logged_in = "WANDB_API_KEY" in os.environ or requests.utils.get_netrc_auth(wandb.setup().settings.base_url)
+        mode: Any = os.environ.get("WANDB_MODE") or ("online" if is_logged_in else "offline")
         options = cell.config.logger.options
         self._run = wandb.init(
             id=cell.hash,
@@ -125,7 +197,7 @@ class Wandb:
             group=options["group"],
             dir=folder,
             resume="allow",
-            mode="online" if os.environ.get("WANDB_MODE") == "online" else "offline",
+            mode=mode,
         )
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:

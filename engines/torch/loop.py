@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from cab.backbone import Backbone
 from cab.errors import Preempted, UserError
@@ -21,8 +19,8 @@ from cab.runner.engine import Run, Training
 from cab.task import Task
 from cab.training import after_optimizer_step, auxiliary_loss
 from engines.torch.checkpoints import Checkpoints, TrainingState, averaged_steps, checkpoint_files
-from engines.torch.loggers import Loggers
-from engines.torch.optimizer import make_scheduler, parameters_of, whole_state_dict
+from engines.torch.loggers import Interval, Loggers
+from engines.torch.optimizer import clip_gradients, make_scheduler, whole, whole_state_dict
 
 if TYPE_CHECKING:
     from engines.torch.recurrent_memory import RecurrentMemory
@@ -65,7 +63,7 @@ def train(run: Run, backbone: Backbone) -> Training:
     model: Any = torch.compile(network) if config.compile else network
     objective = processes.prepare_objective(Objective(task, model, state.memory))
     loader = training_batches(task.training_set, order, num_workers=config.num_workers, device=run.device)
-    loggers = run.open_files.enter_context(contextlib.closing(Loggers(run)))
+    loggers = run.open_files.enter_context(contextlib.closing(Loggers(run, order)))
     with run.signals.waiting_for_step():
         run_steps(run, objective, iter(loader), order, state, processes, checkpoints, loggers)
     history = state.history
@@ -105,12 +103,16 @@ def run_steps(
     scheduler = make_scheduler(optimizer, config, steps_per_epoch=order.steps_per_epoch, start=state.step)
     averaged = averaged_steps(config, order.num_steps) if config.checkpoint_selection == "average" else []
     accumulate = order.shares.accumulate
+    rate = config.rate(order.steps_per_epoch)
     timed = step_timer(run, order)
+    interval = Interval(order)
     epoch = None
     network.train()
-    for step in steps_of(run, order):
+    for step in loggers.steps:
         if history.ends_training:
             break
+        completed = step + 1
+        is_logged = completed % config.log_every == 0 or history.is_due(completed)
         if epoch != step // order.steps_per_epoch:
             epoch = step // order.steps_per_epoch
             task.begin_epoch(network, epoch)
@@ -128,28 +130,35 @@ def run_steps(
                     with timed("backward"):
                         total = loss if auxiliary is None else loss + auxiliary
                         scaler.scale(total / accumulate).backward()
-                history.add_losses(loss, auxiliary, step + 1, accumulate)
+                history.add_losses(loss, auxiliary, completed, accumulate)
+                interval.add(loss)
                 losses.append(loss.detach())
             with timed("optimizer"):
                 scaler.unscale_(optimizer)
                 if observer is not None:
-                    observer.on_gradients(step + 1, torch.stack(losses).mean())
-                if config.max_grad_norm:
-                    nn.utils.clip_grad_norm_(parameters_of(optimizer), config.max_grad_norm)
+                    observer.on_gradients(completed, torch.stack(losses).mean())
+                if config.max_grad_norm or is_logged:
+                    norm = clip_gradients(optimizer, config.max_grad_norm)
                 scaler.step(optimizer)
                 scaler.update()
                 scheduler.step()
                 after_optimizer_step(network)
                 optimizer.zero_grad()
 
-        state.step = completed = step + 1
+        state.step = completed
         history.check_losses(completed)
+        if is_logged:
+            numbers = interval.numbers(completed, processes)
+            numbers |= {"learning_rate": config.learning_rate * rate(step), "gradient_norm": float(whole(norm))}
         if history.is_due(completed):
             score = validate(run, network) if config.validate_every is not None else None
             entry = history.add(completed, score)
             if config.checkpoint_selection == "best" and history.best_step == completed:
                 checkpoints.save_weights(whole_state_dict(network), checkpoints.best(completed))
-            loggers.write(entry)
+            numbers = {**entry, **numbers}
+        if is_logged:
+            loggers.write(completed, numbers)
+            interval = Interval(order, start=completed)
         if completed in averaged:
             checkpoints.save_weights(whole_state_dict(network), checkpoints.averaged(completed))
         stop = stop_signal(run, processes, completed)
@@ -203,14 +212,6 @@ def resume(
         network.load_state_dict(initial)
         state = TrainingState(run, network, order, processes)
     return state
-
-
-def steps_of(run: Run, order: StepBatches) -> Iterable[int]:
-    """Return the indices of the remaining steps; the first process shows their progress in a terminal."""
-    steps, total = range(order.start, order.num_steps), order.num_steps
-    if not run.processes.is_first or not sys.stderr.isatty():
-        return steps
-    return tqdm(steps, run.cell.title, total, initial=order.start, smoothing=0, leave=False, dynamic_ncols=True)
 
 
 def step_timer(run: Run, order: StepBatches) -> Callable[[str], AbstractContextManager[Any]]:

@@ -64,10 +64,17 @@ def parameters_of(optimizer: torch.optim.Adam) -> list[nn.Parameter]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
+def clip_gradients(optimizer: torch.optim.Adam, maximum: float) -> Tensor:
+    """Return the norm of all gradients, after scaling them down to ``maximum`` unless that is 0."""
+    if maximum:
+        return nn.utils.clip_grad_norm_(parameters_of(optimizer), maximum)
+    return nn.utils.get_total_norm([p.grad for p in parameters_of(optimizer) if p.grad is not None])
+
+
 def optimizer_state(optimizer: torch.optim.Adam) -> OptimizerState:
     """Return the state with shards gathered; every process must call this."""
     state = optimizer.state_dict()["state"]
-    return {position: {name: _whole(x) for name, x in moments.items()} for position, moments in state.items()}
+    return {position: {name: whole(x) for name, x in moments.items()} for position, moments in state.items()}
 
 
 def load_optimizer_state(optimizer: torch.optim.Adam, state: Mapping[int, Mapping[str, Tensor]]) -> None:
@@ -90,7 +97,7 @@ def load_optimizer_state(optimizer: torch.optim.Adam, state: Mapping[int, Mappin
 
 def whole_state_dict(network: nn.Module) -> dict[str, Tensor]:
     """Return the state dict with shards gathered; every process must call this."""
-    return {name: _whole(x) for name, x in network.state_dict().items()}
+    return {name: whole(x) for name, x in network.state_dict().items()}
 
 
 def load_network_state(network: nn.Module, state: Mapping[str, Tensor]) -> None:
@@ -99,7 +106,7 @@ def load_network_state(network: nn.Module, state: Mapping[str, Tensor]) -> None:
     network.load_state_dict({name: _placed_like(current[name], x) for name, x in state.items()})
 
 
-def _whole(x: Tensor) -> Tensor:
+def whole(x: Tensor) -> Tensor:
     """Return the tensor itself, or a sharded tensor gathered on the CPU (every process must call this)."""
     return x.full_tensor().cpu() if _is_sharded(x) else x  # type: ignore[attr-defined]
 

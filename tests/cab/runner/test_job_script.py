@@ -19,7 +19,7 @@ def test_the_script_has_the_options_of_the_cluster(
     results = tmp_path / "results"
     assert main([*CELLS, f"seed={seeds}", *cluster, f"results_dir={results}", "--dry-run"]) == 0
     table, script = capsys.readouterr().out.split("#!/bin/bash")
-    assert " h (two CPU cores)" in table
+    assert " min (two CPU cores)" in table
     lines = script.splitlines()
     assert {"#SBATCH --partition=low", "#SBATCH --mem=7GB", "module load cuda"} <= set(lines)
     assert (f"#SBATCH {array}" in lines) == (array is not None)

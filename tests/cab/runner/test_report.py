@@ -24,7 +24,7 @@ def test_the_time_left_is_told_from_the_first_trained_cell_on(clock: list[float]
     assert report.progress() == " (1 of 12)"
     clock[0] += 6
     report.add(Outcome("b", "completed", None))
-    assert report.progress() == " (2 of 12, about 60 s left)"
+    assert report.progress() == " (2 of 12, about 1 min left)"
     clock[0] += 114
     report.add(Outcome("c", "completed", None))
     assert report.progress() == " (3 of 12, about 9 min left)"

@@ -14,7 +14,11 @@ import pytest
 
 from cab import UserError, load_results
 from cab.cli.main import main
+from cab.config.compose import compose
 from cab.errors import EXAMPLE_COMMAND
+from cab.records.record import Record
+from cab.runner.cell import Cell
+from cab.scoring.changed_settings import changed_settings
 from cab.scoring.correlation import read_probes
 from cab.scoring.costs import load_costs
 from cab.scoring.index import score, score_table
@@ -144,6 +148,42 @@ def test_selection_whatever_the_case() -> None:
     assert set(select(mixed, preset="PAPER")["pattern"]) == {"NS"}
     assert set(select(mixed, patterns=["nc"])["task"]) == {"lstf"}
     assert len(select(mixed, tasks=["lstf", "pcc"])) == 4
+
+
+@pytest.mark.parametrize(
+    ("overrides", "changed"),
+    [
+        (["task=lm", "dataset=pg19", "pattern=CS", "attention=abc"], []),
+        (["task=lm", "dataset=wikitext103", "pattern=CS", "attention=transnormer_t1"], []),
+        (["task=lstf", "dataset=etth1", "pattern=NS", "attention=abc", "task.features=S"], []),
+        (
+            ["task=mlm", "dataset=pg19", "pattern=NS", "attention=abc", "task.tokenizer=null", "backbone.num_layers=2"],
+            ["backbone.num_layers=2", "task.tokenizer=null"],
+        ),
+        (["task=lm", "dataset=pg19", "pattern=CS", "attention=abc", "other_attention=abc"], ["other_attention=abc"]),
+        (["task=lm", "dataset=pg19", "pattern=CS", "attention=abc", "trainer.micro_batch_size=2"], []),
+    ],
+)
+def test_settings_are_compared_with_the_published_ones(overrides: list[str], changed: list[str]) -> None:
+    assert changed_settings(paper_record(*overrides)) == changed
+
+
+def paper_record(*overrides: str) -> Record:
+    config = compose([*overrides, "preset=paper"])
+    return make_record({"ppl": 1.0}, config=config, **Cell.from_config(config).key)
+
+
+def test_runs_with_other_settings_are_named_and_marked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for options in (["attention=abc"], ["attention=local", "task.tokenizer=null"]):
+        paper_record("task=lm", "dataset=pg19", "pattern=CS", *options).write(tmp_path)
+    for normalization, mark in (("official", " ‡"), ("results", "")):
+        assert main(["score", str(tmp_path), "--normalization", normalization]) == 0
+        shown = capsys.readouterr()
+        assert f"local{mark} " in shown.out
+        assert ("CS lm pg19 gpt2: local ‡ not comparable with the paper (task.tokenizer=null)" in shown.err) == bool(
+            mark
+        )
+        assert "abc ‡" not in shown.out + shown.err
 
 
 CSV = "pattern,task,backbone,dataset,metric,higher_is_better,attention,value\nNS,T,b,d,m,1,café,1\n"
