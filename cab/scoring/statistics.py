@@ -165,16 +165,9 @@ def _verdict(gap: Estimate, is_significant: bool, margin: float) -> Verdict:
     return Verdict.EQUIVALENT if gap.is_within(margin) else Verdict.UNDECIDED
 
 
-def correlation_interval(r: float, size: int, *, ranks: bool) -> tuple[float, float]:
-    """Return the 95% confidence interval of a correlation by Fisher's z; NaN if it requires more pairs.
-
-    Args:
-        r: the correlation.
-        size: number of pairs.
-        ranks: whether ``r`` is Spearman's, whose variance is (1 + r^2 / 2) / (size - 3) (Bonett and Wright 2000).
-    """
+def correlation_interval(r: float, size: int) -> tuple[float, float]:
+    """Return the 95% confidence interval of Pearson's ``r`` by Fisher's z; NaN if it requires more pairs."""
     if size < 4 or abs(r) >= 1:
         return math.nan, math.nan
-    half_width = statistics.NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
-    half_width *= math.sqrt((1 + r * r / 2 if ranks else 1) / (size - 3))
+    half_width = statistics.NormalDist().inv_cdf((1 + CONFIDENCE) / 2) / math.sqrt(size - 3)
     return math.tanh(math.atanh(r) - half_width), math.tanh(math.atanh(r) + half_width)

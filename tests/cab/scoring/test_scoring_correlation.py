@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
 
-from cab.cli.main import main
 from cab.records.results import MINI_DIR, PAPER_DIR, load_results
 from cab.scoring.correlation import (
-    SETTING,
     benchmark_correlation,
     pattern_correlation,
-    probe_agreement,
-    rank_agreement,
-    read_probes,
     task_correlation,
 )
 from cab.scoring.index import benefit_of_attention, score_table
-from tests.cab.made_records import make_record
 from tests.cab.scoring.made_results import result, table
 
 NAMES = ["vanilla", "abc", "local", "linear", "performer", "s4d", "longshort", "cosformer"]
@@ -137,68 +128,3 @@ def test_published_benefit_is_that_of_table_12_but_for_summarisation(published: 
     assert benefit["best"].to_dict() == {"TTS": "s4d", "Sum": "local", "SR": "cosformer", "MLM": "longshort"}
     assert benefit.loc["SR", "efficient"] == pytest.approx(1.041, abs=0.001)
     assert benefit.loc["MLM", "vanilla"] == pytest.approx(0.527, abs=0.001)
-
-
-@pytest.mark.parametrize("values", [[3.0, 1.0, 2.0, 5.0], [1.0, 2.0, 4.0, 3.0, 7.0, 5.0, 6.0, 8.0]])
-def test_agreement_is_spearmans_rho(values: list[float]) -> None:
-    other = sorted(values)
-    [row] = rank_agreement(of_task(values), of_task(other, task="LM")).to_dict("records")
-    assert row["spearman"] == pytest.approx(stats.spearmanr(values, other).statistic)
-    assert row["shared"] == len(values)
-    reach = 1.959964 * math.sqrt((1 + row["spearman"] ** 2 / 2) / (len(values) - 3))
-    assert math.atanh(row["high"]) - math.atanh(row["spearman"]) == pytest.approx(reach)
-    assert row["note"] == ("" if len(values) >= 5 else "inconclusive: only 4 shared attentions")
-
-
-def test_small_sets_have_an_exact_p_value_and_name_who_disagrees() -> None:
-    """Of 24 orders of four, two are as far from none as the same order: it and its reverse."""
-    [row] = rank_agreement(of_task([1.0, 2.0, 3.0, 4.0]), of_task([2.0, 3.0, 5.0, 9.0])).to_dict("records")
-    assert (row["spearman"], row["p_value"]) == (1.0, pytest.approx(2 / 24))
-    assert (row["disagree"], math.isnan(row["low"])) == ("", True)
-    [row] = rank_agreement(of_task([4.0, 3.0, 2.0, 1.0]), of_task([1.0, 4.0, 3.0, 2.0])).to_dict("records")
-    assert row["disagree"] == "vanilla: 1 and 4"
-    [row] = rank_agreement(of_task([4.0, 3.0, math.nan, 1.0]), of_task([1.0, 4.0, 3.0])).to_dict("records")
-    assert (row["shared"], math.isnan(row["spearman"])) == (2, True)
-    assert rank_agreement(of_task([1.0, 2.0]), of_task([1.0, 2.0], task="sum")).empty
-
-
-def test_the_command_compares_two_folders_and_probes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    names = {"task": "lm", "dataset": "synthetic", "config_variant": "", "backbone": "gpt2", "pattern": "CS"}
-    for place, name in enumerate(["local", "s4d", "abc", "longshort", "performer"]):
-        make_record({"ppl": 2.0 + place}, attention=name, **names).write(tmp_path)
-    assert main(["correlation", str(tmp_path), str(PAPER_DIR), "--csv"]) == 0
-    [row] = [r for r in csv.DictReader(io.StringIO(capsys.readouterr().out)) if r["task"] == "lm"]
-    assert (row["pattern"], row["shared"]) == ("CS", "4")
-    assert main(["correlation", str(tmp_path), str(PAPER_DIR)]) == 0
-    assert "spearman" in capsys.readouterr().out
-    assert main(["correlation", str(tmp_path), "--probes", str(PROBES), "--csv"]) == 0
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert {row["pattern"] for row in rows} == {"CS"}
-    assert all(int(row["shared"]) >= 3 for row in rows)
-
-
-def asked(accuracies: list[float], *, pattern: str = "CS", pairs: int = 16) -> pd.DataFrame:
-    place = dict(zip(SETTING, ["mini", pattern, "recall", pairs, 8, 0.0, 64], strict=True))
-    return pd.DataFrame({**place, "attention": NAMES[: len(accuracies)], "accuracy": accuracies})
-
-
-def test_probes_agree_in_the_setting_of_most_attentions_and_then_the_hardest() -> None:
-    index = of_task([3.0, 1.0, 0.0, 2.0])
-    probes = pd.concat([asked([0.9, 0.5, 0.1, 0.7]), asked([0.1, 0.5, 0.9, 0.7], pattern="NC")])
-    [row] = probe_agreement(probes, index).to_dict("records")
-    assert (row["pattern"], row["probe"], row["task"]) == ("CS", "recall, pairs 16, width 64", "lm")
-    assert (row["spearman"], row["shared"]) == (1.0, 4)
-    fewer, easy, hard = asked([0.3, 0.2, 0.1], pairs=64), asked([1.0] * 4, pairs=8), asked([0.9, 0.5, 0.1, 0.7])
-    [row] = probe_agreement(pd.concat([fewer, easy, hard]), index).to_dict("records")
-    assert (row["probe"], row["shared"]) == ("recall, pairs 16, width 64", 4)
-    [row] = probe_agreement(pd.concat([fewer, hard]), of_task([3.0, 1.0, 0.0])).to_dict("records")
-    assert (row["probe"], row["shared"]) == ("recall, pairs 64, width 64", 3)
-    assert probe_agreement(asked([0.3, 0.2]), of_task([2.0, 1.0])).empty
-
-
-def test_what_is_no_table_of_probes_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no table of probes at"):
-        read_probes(tmp_path / "probes.csv")
-    (tmp_path / "probes.csv").write_text("pattern,attention\nCS,abc\n")
-    with pytest.raises(ValueError, match="missing columns: accuracy"):
-        read_probes(tmp_path / "probes.csv")
