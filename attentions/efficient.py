@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.kernels.numerics import mask_value, recompute, upcast
-from attentions.kernels.recurrence import gated_linear_recurrence, in_blocks
+from attentions.kernels.recurrence import block_recurrence, in_blocks
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, Decoded
 
@@ -132,7 +132,7 @@ def _span(read: Tensor, logits: Tensor, value: Tensor, mass: Tensor, mean: Tenso
     masses = torch.cat([mass.unsqueeze(2), x.logsumexp(dim=-2)], dim=2).logcumsumexp(dim=2)
     mass, after = masses[:, :, :-1].unsqueeze(-2), masses[:, :, 1:].unsqueeze(-2)
     added = (x - after).exp().to(v.dtype).mT @ v
-    means, mean = gated_linear_recurrence(mean, added, (mass - after).exp().to(v.dtype).mT)
+    means, mean = block_recurrence(mean, added, (mass - after).exp().to(v.dtype).mT)
     unit = torch.maximum(mass, x[..., :1, :]).detach()
     before, weight = (mass - unit).exp(), (x - unit).clamp(max=LARGEST).exp()
     share = y / (before + weight.cumsum(dim=-2))

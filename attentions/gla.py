@@ -50,12 +50,12 @@ class GatedLinearAttention(Recurrent):
         )
 
     def key_side_inputs(self, key: Tensor) -> dict[str, Tensor]:
-        return {"decay": self.decay_map(key)}
+        return {"decay_logit": self.decay_map(key)}
 
     def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor) -> RecurrenceInputs:
         if self.conv_size:
             query, key, value = F.silu(query), F.silu(key), F.silu(value)
-        log_decay = F.logsigmoid(self.split_heads(extras["decay"])) / self.gate_temperature
+        log_decay = F.logsigmoid(self.split_heads(extras["decay_logit"])) / self.gate_temperature
         return RecurrenceInputs(query * self.key_width**-0.5, key, value, log_decay)
 
 

@@ -238,7 +238,7 @@ class RWKV7Attention(TokenShift):
     def inputs(self, x: Tensor, previous: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor], dict[str, Tensor]]:
         """Compute r, k, v [B, H, N, E], the logits of decay and learning rate, and the gate, [B, N, D] each."""
         for_query, for_key, for_value, decay, rate, gate = self.mixed_by_chunks(x, previous)
-        return self.project(for_query, for_key, for_value), {"decay": decay, "rate": rate, "gate": gate}
+        return self.project(for_query, for_key, for_value), {"decay_logit": decay, "rate_logit": rate, "gate": gate}
 
     def mixed(self, x: Tensor, previous: Tensor) -> tuple[Tensor, ...]:
         """Compute the inputs of r, k and v, the logits of decay and learning rate, and the gate."""
@@ -249,8 +249,8 @@ class RWKV7Attention(TokenShift):
         return for_query, for_key, for_value, decay, rate, gate
 
     def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor) -> RecurrenceInputs:
-        log_decay = -FASTEST * self.split_heads(extras["decay"]).sigmoid()
-        return RecurrenceInputs(query, key, value, log_decay, strength=self.split_heads(extras["rate"]).sigmoid())
+        log_decay = -FASTEST * self.split_heads(extras["decay_logit"]).sigmoid()
+        return RecurrenceInputs(query, key, value, log_decay, strength=self.split_heads(extras["rate_logit"]).sigmoid())
 
     def update(self, terms: RecurrenceInputs, memory: Tensor, form: Form) -> tuple[Tensor, Tensor]:
         """Compute the normalized readout plus the bonus of the current token, and S after the last token."""
@@ -275,7 +275,7 @@ class RWKV7Attention(TokenShift):
         x = query[None]
         heads, extras = self.inputs(x, F.pad(x[:, :-1], (0, 0, 1, 0)))
         r, k, v = (y[0].transpose(0, 1).unsqueeze(2) for y in heads)  # [n, H, 1, E], rows
-        w, a = (self.split_heads(extras[name])[0].sigmoid().transpose(0, 1) for name in ("decay", "rate"))
+        w, a = (self.split_heads(extras[name])[0].sigmoid().transpose(0, 1) for name in ("decay_logit", "rate_logit"))
         w, a = (-FASTEST * w).exp(), a.unsqueeze(2)
         z = k * self.removed
         z = z / (z.square().sum(dim=-1, keepdim=True) + 1e-12).sqrt()

@@ -86,17 +86,18 @@ class Attention(TrainableModule):
     outputs after them, so padding (NaN included) affects neither outputs nor gradients; decoding recomputes the prefix
     until the subclass has a ``decode``, packed sequences are padded.
 
-    Methods of a subclass. They work on heads, query [B, H, N, E], key and value [B, H, M, E]; ``**more`` are the
+    Methods of a subclass. They work on heads, query [B, H, N, E], key and value [B, H, M, E]; ``**extras`` are the
     tensors of the hooks below, each by its name:
 
-    * ``attend(query, key, value, padding, **more)`` -> [B, H, N, E]. Padding is projected zeros; its outputs go unused.
-    * ``reference(query, key, value, **more)`` -> [H, n, E]: the same function of one sequence without padding, slow
+    * ``attend(query, key, value, padding, **extras)`` -> [B, H, N, E]. Padding is projected zeros; its outputs are
+      not used.
+    * ``reference(query, key, value, **extras)`` -> [H, n, E]: the same function of one sequence without padding, slow
       and readable: query [H, n, E], key and value [H, m, E].
     * Decoding in CS: ``init_decode_state(batch_size, like)`` -> the state before the first token, with the type and
-      device of the tensor ``like``; ``decode(query, key, value, state, padding, **more)`` -> (heads of these tokens,
+      device of the tensor ``like``; ``decode(query, key, value, state, padding, **extras)`` -> (heads of these tokens,
       new state). Padding is at the right end of each sequence, and padded tokens must not enter the state.
-    * Decoding in CC: ``encode_source(key, value, padding, **more)`` -> state, and
-      ``decode_cross(query, state, padding, **more)`` -> (heads, new state).
+    * Decoding in CC: ``encode_source(key, value, padding, **extras)`` -> state, and
+      ``decode_cross(query, state, padding, **extras)`` -> (heads, new state).
 
     Hooks for additional inputs, each returning a mapping from names to tensors with the batch first:
 
@@ -262,9 +263,13 @@ class Attention(TrainableModule):
 
     def compute(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         """Project, split into heads, ``attend``, merge and project: [B, N, D] to [B, N, D]."""
-        more = {**self.query_side_inputs(query), **self.key_side_inputs(key), **self.sample_noise(query, key, padding)}
-        if more:
-            heads = self.attend(*self.project(query, key, value), padding, **more)
+        extras = {
+            **self.query_side_inputs(query),
+            **self.key_side_inputs(key),
+            **self.sample_noise(query, key, padding),
+        }
+        if extras:
+            heads = self.attend(*self.project(query, key, value), padding, **extras)
         else:  # Spelled out, the projections belong to ``attend`` alone, which frees each once it is read.
             heads = self.attend(
                 self.split_heads(self.q_proj(query)),
@@ -361,7 +366,7 @@ class Attention(TrainableModule):
         return self.encode_source(*heads, PaddingMasks(key=mask), **self.key_side_inputs(key))
 
     def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> Decoded:
-        """:meth:`prefill` tokens [B, T, D] whose padding is zero and at the right end of each sequence.
+        """Read tokens [B, T, D] for :meth:`prefill`; their padding is zero and at the right end of each sequence.
 
         A method without heads overrides this instead of ``decode``.
         """

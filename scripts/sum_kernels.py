@@ -13,7 +13,7 @@ from attentions.abc import WeightedMeans
 from attentions.kernels import causal_abc as abc_kernel, chunks, exponential_features
 from attentions.kernels.linear_attention import KERNELS as KERNELS_OF_FEATURES, MeanOfQueries, SumOfKeys
 from attentions.kernels.numerics import mask_value, recompute
-from attentions.kernels.recurrence import recurrence_states
+from attentions.kernels.recurrence import block_states
 
 ELU = KERNELS_OF_FEATURES["elu1"]
 
@@ -90,7 +90,7 @@ def causal_abc(length: int) -> Forms:
         block_mass = logits.logsumexp(dim=-2)
         masses = torch.cat([mass.unsqueeze(2), block_mass], dim=2).logcumsumexp(dim=2)
         old, new = (masses[:, :, :-1] - masses[:, :, 1:]).exp(), (block_mass - masses[:, :, 1:]).exp()
-        means = recurrence_states(mean, new.float().unsqueeze(-1) * block_mean, old.float().unsqueeze(-1))
+        means = block_states(mean, new.float().unsqueeze(-1) * block_mean, old.float().unsqueeze(-1))
         before = masses[:, :, :-1].unsqueeze(-2)
         unit = torch.maximum(before, logits[..., :1, :]).detach()
         before, weight = (before - unit).exp(), (logits - unit).clamp(max=abc_kernel.LARGEST).exp()

@@ -47,9 +47,8 @@ class Recurrent(Attention):
     """Recurrence S_t = exp(g_t) S_{t-1} + k_t (x) v_t, o_t = q_t S_t, followed by an RMS norm and ``out_proj``.
 
     A subclass computes q, k, v and g in ``terms`` from the heads and from tensors derived from the layer's
-    inputs. It applies gates in ``finish``. Sums are computed in float32 or wider. A padded token neither
-    writes nor decays. The
-    layer has no attention weights, so ``dropout`` has no effect. No projection has a bias.
+    inputs. It applies gates in ``finish``. Sums are computed in float32 or wider. A padded token neither writes nor
+    decays. The layer has no attention weights, so ``dropout`` has no effect. No projection has a bias.
 
     The decoding state has constant size: S (H K V numbers) and, with short convolutions, the last ``conv_size - 1``
     tokens of the unconvolved q, k and v.
@@ -187,7 +186,7 @@ class Recurrent(Attention):
             convolved[name], after[name] = convolve(convolved[name], state[name], padding)
         query, key, value = convolved.values()
         position = state["length"].unsqueeze(1) + torch.arange(query.shape[2], device=query.device)
-        terms = self.hidden(self.terms(query, key, value, extras, position), padding)
+        terms = self.mask_padding(self.terms(query, key, value, extras, position), padding)
         ours, theirs = self.forms
         form = theirs if fla_kernels.can_use_kernels(terms.value, state["memory"], heads[0].dtype) else ours
         output, memory = self.update(terms, state["memory"], form)
@@ -198,14 +197,14 @@ class Recurrent(Attention):
         """Compute o of all tokens and S after the last one with ``form``, one of ``forms``."""
         return form(terms.query, terms.key, terms.value, terms.log_decay, memory)
 
-    def hidden(self, terms: RecurrenceInputs, padding: Tensor | None) -> RecurrenceInputs:
+    def mask_padding(self, terms: RecurrenceInputs, padding: Tensor | None) -> RecurrenceInputs:
         """Set the keys and log decays of padded tokens to zero; ``padding`` is [B, N]."""
         if padding is None:
             return terms
-        decay, hidden = terms.log_decay, padding[:, None]
+        decay, mask = terms.log_decay, padding[:, None]
         if decay is not None:
-            decay = decay.masked_fill(hidden if decay.dim() == 3 else hidden.unsqueeze(-1), 0.0)
-        return terms._replace(key=terms.key.masked_fill(hidden.unsqueeze(-1), 0.0), log_decay=decay)
+            decay = decay.masked_fill(mask if decay.dim() == 3 else mask.unsqueeze(-1), 0.0)
+        return terms._replace(key=terms.key.masked_fill(mask.unsqueeze(-1), 0.0), log_decay=decay)
 
     # --- one token at a time-------------------------------------------------------------------------------
 

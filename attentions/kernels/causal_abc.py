@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from attentions.kernels.chunks import groups_at_once
 from attentions.kernels.numerics import mask_value, softmax_gradient
 from attentions.kernels.operator import differentiable_operator
-from attentions.kernels.recurrence import recurrence_states, uses_triton
+from attentions.kernels.recurrence import block_states, uses_triton
 
 BLOCK = 32
 """Tokens per block, whose products with each other are formed."""
@@ -73,15 +73,19 @@ class _Span(NamedTuple):
     block_mean: Tensor
     """[2, G, J, r, E]."""
     old: Tensor
+    """Share of the memory before a block in the memory after it, [2, G, J, r]."""
     new: Tensor
-    """Shares of the memory before a block and of the block in the memory after it, [2, G, J, r]."""
+    """Share of a block in the memory after it, [2, G, J, r]."""
     masses: Tensor
+    """Masses of the memory before each block and after the last one, [2, G, J + 1, r]."""
     means: Tensor
-    """Memory before each block and after the last one, [2, G, J + 1, r] and [2, G, J + 1, r, E]."""
+    """Means of the same memories, [2, G, J + 1, r, E]."""
     before: Tensor
+    """Weight of the memory before a block, [2, G, J, 1, r]."""
     weight: Tensor
+    """Weight of each token of a block, [2, G, J, c, r]."""
     total: Tensor
-    """Weights of the memory before a block [2, G, J, 1, r], of its tokens, and of all up to a token [2, G, J, c, r]."""
+    """Weight of the memory before a block and of its tokens up to each one, [2, G, J, c, r]."""
     products: Tensor
     """q_t k_i for i <= t, [G, J, c, c]."""
     past: Tensor
@@ -94,7 +98,7 @@ class _Span(NamedTuple):
     """Weight of value i in output t, [G, J, c, c]."""
 
 
-class _Part(NamedTuple):
+class _Piece(NamedTuple):
     """A span of tokens in a few sequences of the batch."""
 
     number: int
@@ -107,7 +111,7 @@ class _Part(NamedTuple):
         return self.tokens.stop - self.tokens.start
 
     def of(self, x: Tensor) -> Tensor:
-        """Return this part of ``x`` [B, H, N, E]."""
+        """Return this piece of ``x`` [B, H, N, E]."""
         return x[self.rows, :, self.tokens]
 
     def memory(self, x: Tensor, after: bool = False) -> Tensor:
@@ -115,84 +119,85 @@ class _Part(NamedTuple):
         return x[self.number + after, :, self.rows].flatten(1, 2)
 
 
-def _parts(query: Tensor) -> list[_Part]:
+def _pieces(query: Tensor) -> list[_Piece]:
     num_rows, num_heads, length, _ = query.shape
     span = _span_size(query)
     size = groups_at_once(num_heads * min(span, length), query.device)
     rows = [slice(begin, min(begin + size, num_rows)) for begin in range(0, num_rows, size)]
     spans = [slice(begin, min(begin + span, length)) for begin in range(0, length, span)]
-    return [_Part(number, some, tokens) for number, tokens in enumerate(spans) for some in rows]
+    return [_Piece(number, some, tokens) for number, tokens in enumerate(spans) for some in rows]
 
 
 def _span_size(x: Tensor) -> int:
     return SPAN if x.device.type == "cpu" else DEVICE_SPAN
 
 
-def _in_blocks(part: _Part, dtype: torch.dtype, *tensors: Tensor) -> Tensor:
-    """Return this part of each tensor [B, H, N, E] in blocks padded with zeros, [tensors, G, J, c, E]."""
-    num_rows, num_heads, length, width = part.of(tensors[0]).shape
+def _in_blocks(piece: _Piece, dtype: torch.dtype, *tensors: Tensor) -> Tensor:
+    """Return this piece of each tensor [B, H, N, E] in blocks padded with zeros, [tensors, G, J, c, E]."""
+    num_rows, num_heads, length, width = piece.of(tensors[0]).shape
     block = min(BLOCK, length)
     shape = (len(tensors), num_rows, num_heads, length + -length % block, width)
     blocks = tensors[0].new_zeros(shape, dtype=dtype)
     for into, x in zip(blocks, tensors, strict=True):
-        into[:, :, :length] = part.of(x)
+        into[:, :, :length] = piece.of(x)
     return blocks.flatten(1, 2).unflatten(2, (-1, block))
 
 
-def _from_blocks(part: _Part, into: Tensor, blocks: Tensor) -> None:
-    """Copy ``blocks`` into this part of one tensor, the inverse of :func:`_in_blocks`."""
-    target = part.of(into)
-    target.copy_(blocks.flatten(1, 2)[:, : part.length].view(target.shape))
+def _from_blocks(piece: _Piece, into: Tensor, blocks: Tensor) -> None:
+    """Copy ``blocks`` into this piece of one tensor, the inverse of :func:`_in_blocks`."""
+    target = piece.of(into)
+    target.copy_(blocks.flatten(1, 2)[:, : piece.length].view(target.shape))
 
 
-def _none(padding: Tensor | None, part: _Part, blocks: Tensor) -> Tensor | None:
+def _empty_tokens(padding: Tensor | None, piece: _Piece, blocks: Tensor) -> Tensor | None:
     """Return which tokens of ``blocks`` are padding or after the end, [G or 1, J, c, 1]; None if no token is."""
     num_groups, num_blocks, block = blocks.shape[1:4]
-    fill = num_blocks * block - part.length
+    fill = num_blocks * block - piece.length
     if padding is not None:
-        empty = padding[part.rows, part.tokens]
+        empty = padding[piece.rows, piece.tokens]
         empty = empty.repeat_interleave(num_groups // len(empty), dim=0)
     elif fill:
-        empty = torch.zeros(1, part.length, dtype=torch.bool, device=blocks.device)
+        empty = torch.zeros(1, piece.length, dtype=torch.bool, device=blocks.device)
     else:
         return None
     return F.pad(empty, (0, fill), value=True).view(len(empty), num_blocks, block, 1)
 
 
 def _form(
-    part: _Part,
+    piece: _Piece,
     query: Tensor,
     key: Tensor,
     value: Tensor,
     compress: Tensor,
     padding: Tensor | None,
-    masses: Tensor,
-    means: Tensor,
+    span_masses: Tensor,
+    span_means: Tensor,
 ) -> _Span:
-    """Compute the activations of one part from the memory before it."""
-    blocks, mass, mean = _in_blocks(part, means.dtype, query, key, value), part.memory(masses), part.memory(means)
-    empty = _none(padding, part, blocks)
+    """Compute the activations of one piece from the memory before it, which is among those before all spans."""
+    mass, mean = piece.memory(span_masses), piece.memory(span_means)
+    blocks = _in_blocks(piece, mean.dtype, query, key, value)
+    empty = _empty_tokens(padding, piece, blocks)
     if empty is not None:
         blocks.masked_fill_(empty, 0.0)
     q, tokens = blocks[0], blocks[1:]
-    logits = torch.bmm(tokens.flatten(1, 3), compress).view(*tokens.shape[:-1], -1)
+    scores = torch.bmm(tokens.flatten(1, 3), compress).view(*tokens.shape[:-1], -1)
     if empty is not None:
-        logits.masked_fill_(empty, mask_value(logits.dtype))
-    share = logits.softmax(dim=-2)
+        scores.masked_fill_(empty, mask_value(scores.dtype))
+    share = scores.softmax(dim=-2)
     block_mean = share.mT @ tokens
-    logits = logits.double()
 
-    block_mass = logits.logsumexp(dim=-2)
+    log_weight = scores.double()
+    block_mass = log_weight.logsumexp(dim=-2)
     masses = torch.cat([mass.unsqueeze(2), block_mass], dim=2).logcumsumexp(dim=2)
     old = (masses[:, :, :-1] - masses[:, :, 1:]).exp_()
     new = (block_mass - masses[:, :, 1:]).exp_()
     kept, added = (x.to(mean.dtype).unsqueeze(-1) for x in (old, new))
-    means = recurrence_states(mean, added * block_mean, kept)
+    means = block_states(mean, added * block_mean, kept)
 
-    before = masses[:, :, :-1].unsqueeze(-2)
-    unit = torch.maximum(before, logits[..., :1, :])
-    before = (before - unit).exp_()
-    weight = logits.sub_(unit).clamp_(max=LARGEST).exp_()
+    log_before = masses[:, :, :-1].unsqueeze(-2)
+    unit = torch.maximum(log_before, log_weight[..., :1, :])
+    before = (log_before - unit).exp_()
+    weight = log_weight.sub_(unit).clamp_(max=LARGEST).exp_()
     total = weight.cumsum(dim=-2).add_(before)
 
     products = (q @ tokens[0].mT).tril_()
@@ -216,17 +221,17 @@ def _attend(
     query: Tensor, key: Tensor, value: Tensor, compress: Tensor, padding: Tensor | None, mass: Tensor, mean: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return outputs [B, H, N, E], and the memory before each span and after the last, [spans + 1, 2, B, H, ...]."""
-    output, parts = torch.empty_like(query), _parts(query)
-    count = parts[-1].number + 2
+    output, pieces = torch.empty_like(query), _pieces(query)
+    count = pieces[-1].number + 2
     masses, means = mass.new_empty(count, *mass.shape), mean.new_empty(count, *mean.shape)
     masses[0], means[0] = mass, mean
     with torch.autocast(query.device.type, enabled=False):
-        for part in parts:
-            span = _form(part, query, key, value, compress, padding, masses, means)
-            _from_blocks(part, output, _output(span))
+        for piece in pieces:
+            span = _form(piece, query, key, value, compress, padding, masses, means)
+            _from_blocks(piece, output, _output(span))
             for memory, blocks in ((masses, span.masses), (means, span.means)):
-                after = memory[part.number + 1, :, part.rows]
-                after.copy_(blocks[:, :, -1].view(after.shape))
+                target = memory[piece.number + 1, :, piece.rows]
+                target.copy_(blocks[:, :, -1].view(target.shape))
     return output, masses, means
 
 
@@ -248,21 +253,21 @@ def _attend_backward(
     d_inputs = [torch.empty_like(x) for x in (query, key, value)]
     d_compress, d_masses, d_means = torch.zeros_like(compress), d_masses.clone(), d_means.clone()
     with torch.autocast(query.device.type, enabled=False):
-        for part in reversed(_parts(query)):
-            span = _form(part, query, key, value, compress, padding, masses, means)
-            after = (part.memory(x, after=True) for x in (d_masses, d_means))
-            g = _in_blocks(part, means.dtype, grad)[0]
-            d_blocks, d_logits, d_mass, d_mean = _span_backward(span, g, *after)
+        for piece in reversed(_pieces(query)):
+            span = _form(piece, query, key, value, compress, padding, masses, means)
+            d_after = (piece.memory(x, after=True) for x in (d_masses, d_means))
+            g = _in_blocks(piece, means.dtype, grad)[0]
+            d_blocks, d_logits, d_mass, d_mean = _span_backward(span, g, *d_after)
             flat = d_logits.to(means.dtype).flatten(1, 3)
             d_blocks[1:].flatten(1, 3).baddbmm_(flat, compress.mT)
             d_compress.baddbmm_(span.tokens.flatten(1, 3).mT, flat)
             if span.empty is not None:
                 d_blocks.masked_fill_(span.empty, 0.0)
             for into, d_block in zip(d_inputs, d_blocks, strict=True):
-                _from_blocks(part, into, d_block)
+                _from_blocks(piece, into, d_block)
             for memory, d_before in ((d_masses, d_mass), (d_means, d_mean)):
-                before = memory[part.number, :, part.rows]
-                before += d_before.view(before.shape)
+                target = memory[piece.number, :, piece.rows]
+                target += d_before.view(target.shape)
     return [*d_inputs, d_compress, d_masses[0].clone(), d_means[0].clone()]
 
 
@@ -311,24 +316,23 @@ def _memory_backward(
     old = exp(mass - mass') and new = exp(block_mass - mass').
     """
     old, new = span.old.to(d_mean.dtype), span.new.to(d_mean.dtype)
-    after = recurrence_states(d_mean, d_means.flip(2), old.flip(2).unsqueeze(-1)).flip(
-        2
-    )  # of the memory before each block
-    d_mean, after = after[:, :, 0], after[:, :, 1:]
-    d_old = (after * span.means[:, :, :-1]).sum(dim=-1).mul_(old).double()
-    d_new = (after * span.block_mean).sum(dim=-1).mul_(new).double()
+    # gradients of the mean before each block and after the last one: d_mean_j = direct + old_j d_mean_(j+1)
+    d_states = block_states(d_mean, d_means.flip(2), old.flip(2).unsqueeze(-1)).flip(2)
+    d_mean, d_after = d_states[:, :, 0], d_states[:, :, 1:]
+    d_old = (d_after * span.means[:, :, :-1]).sum(dim=-1).mul_(old).double()
+    d_new = (d_after * span.block_mean).sum(dim=-1).mul_(new).double()
     if uses_triton(direct):  # the rule of the loop, with its terms gathered
         gathered = direct + d_old - span.old * (d_new + d_old)
         columns = (x.unsqueeze(-1) for x in (d_mass, gathered.flip(2), span.old.flip(2)))
-        series = recurrence_states(*columns).flip(2).squeeze(-1)
+        series = block_states(*columns).flip(2).squeeze(-1)
         d_block_mass = d_new + span.new * (series[:, :, 1:] - d_new - d_old)
-        return new.unsqueeze(-1) * after, d_block_mass, series[:, :, 0], d_mean
+        return new.unsqueeze(-1) * d_after, d_block_mass, series[:, :, 0], d_mean
     d_block_mass = torch.empty_like(direct)
     for j in reversed(range(direct.shape[2])):
         rest = d_mass - d_new[:, :, j] - d_old[:, :, j]
         d_block_mass[:, :, j] = d_new[:, :, j] + span.new[:, :, j] * rest
         d_mass = direct[:, :, j] + d_old[:, :, j] + span.old[:, :, j] * rest
-    return new.unsqueeze(-1) * after, d_block_mass, d_mass, d_mean
+    return new.unsqueeze(-1) * d_after, d_block_mass, d_mass, d_mean
 
 
 def _shapes(query: Tensor, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:

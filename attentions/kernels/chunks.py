@@ -73,11 +73,11 @@ def over_chunks(
     if heads[-1].shape[2] <= size:
         return function(heads, padding, state, extras)
     masks = None if padding is None else padding.split(size, dim=1)
-    sides = {name: x.split(size, dim=1) for name, x in extras.items()}
+    split_extras = {name: x.split(size, dim=1) for name, x in extras.items()}
     outputs = []
     for number, chunk in enumerate(zip(*(x.split(size, dim=2) for x in heads), strict=True)):
-        side = {name: x[number] for name, x in sides.items()}
-        output, state = recompute(function, chunk, None if masks is None else masks[number], state, side)
+        of_chunk = {name: x[number] for name, x in split_extras.items()}
+        output, state = recompute(function, chunk, None if masks is None else masks[number], state, of_chunk)
         outputs.append(output)
     return torch.cat(outputs, dim=2), state
 

@@ -1,4 +1,4 @@
-"""Our recurrences by the Triton kernels of flash-linear-attention, where it is installed (extra `cuda`).
+"""The recurrences computed by the Triton kernels of flash-linear-attention, if it is installed (extra `cuda`).
 
 They multiply numbers of bfloat16 with each other and keep sums, decays and states in float32; numbers of float32 they
 multiply as TF32, or refuse. So a layer in bfloat16 takes them, and every other one our own forms. They tune themselves
@@ -80,7 +80,7 @@ def generalized_delta_rule(
 
 
 def _call(path: str, factors: dict[str, Tensor], decays: dict[str, Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
-    """Tensors [B or 1, H or 1, N, ...] by the name that the function in ``path`` has for them."""
+    """Call the function in ``path`` with tensors [B or 1, H or 1, N, ...] by the names of its arguments."""
     module, _, name = path.rpartition(".")
     function = getattr(import_module(f"fla.ops.{module}"), name)
     shape = factors["v"].shape[:3]

@@ -24,7 +24,7 @@ HAS_TRITON = find_spec("triton") is not None
 FUSED_TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
-def gated_linear_recurrence(initial: Tensor, added: Tensor, factor: Tensor | None) -> tuple[Tensor, Tensor]:
+def block_recurrence(initial: Tensor, added: Tensor, factor: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return the states before each block [B, H, J, K, V], and the state after the last block [B, H, K, V].
 
     Args:
@@ -34,24 +34,24 @@ def gated_linear_recurrence(initial: Tensor, added: Tensor, factor: Tensor | Non
     """
     if uses_triton(added):
         return _apply(initial, added, factor)
-    sums = _one_by_one(initial, added, factor)
-    return torch.stack(sums[:-1], dim=2), sums[-1]
+    states = _one_by_one(initial, added, factor)
+    return torch.stack(states[:-1], dim=2), states[-1]
 
 
-def recurrence_states(initial: Tensor, added: Tensor, factor: Tensor) -> Tensor:
+def block_states(initial: Tensor, added: Tensor, factor: Tensor) -> Tensor:
     """Return the states before each block and after the last one in one tensor, [B, H, J + 1, K, V]."""
     if uses_triton(added):
-        before, last = _apply(initial, added, factor)
-        return torch.cat([before, last.unsqueeze(2)], dim=2)
+        states, last = _apply(initial, added, factor)
+        return torch.cat([states, last.unsqueeze(2)], dim=2)
     return torch.stack(_one_by_one(initial, added, factor), dim=2)
 
 
 def _one_by_one(initial: Tensor, added: Tensor, factor: Tensor | None) -> list[Tensor]:
-    sums = [initial]
+    s = [initial]
     factors = [None] * added.shape[2] if factor is None else factor.unbind(dim=2)
-    for one, decay in zip(added.unbind(dim=2), factors, strict=True):
-        sums.append(one + sums[-1] if decay is None else torch.addcmul(one, decay, sums[-1]))
-    return sums
+    for a_j, f_j in zip(added.unbind(dim=2), factors, strict=True):
+        s.append(a_j + s[-1] if f_j is None else torch.addcmul(a_j, f_j, s[-1]))
+    return s
 
 
 def uses_triton(x: Tensor) -> bool:
@@ -72,7 +72,7 @@ def _sums(initial: Tensor, added: Tensor, factor: Tensor | None) -> tuple[Tensor
 
 
 def _sums_backward(
-    d_states: Tensor, d_last: Tensor, initial: Tensor, added: Tensor, factor: Tensor | None, before: Tensor
+    d_states: Tensor, d_last: Tensor, initial: Tensor, added: Tensor, factor: Tensor | None, states: Tensor
 ) -> list[Tensor]:
     """Return the gradients; that of a block's write is the gradient of the state after it."""
     from attentions.kernels.triton_kernels import recurrence_sums
@@ -81,7 +81,7 @@ def _sums_backward(
     gradients = [d_initial.to(initial.dtype), d_added.to(added.dtype)]
     if factor is not None:
         kept = [dim for dim in (-2, -1) if factor.shape[dim] == 1]
-        products = d_added.to(accumulation_dtype(d_added.dtype)) * before
+        products = d_added.to(accumulation_dtype(d_added.dtype)) * states
         gradients.append(products.sum(dim=kept, keepdim=True).to(factor.dtype))
     return gradients
 
@@ -130,13 +130,14 @@ def recurrence(
     size = block_size(length)
     q, k, v = (in_blocks(x, size) for x in (query, key, value))
     if log_decay is None:
-        scores, whole = (q @ k.mT).tril_(), None
+        scores, decay = (q @ k.mT).tril_(), None
     else:
         factors = _head_factors if log_decay.dim() == 3 else _feature_factors
-        scores, prefix, suffix, whole = factors(q, k, in_blocks(log_decay, size, dim=2))
+        scores, prefix, suffix, decay = factors(q, k, in_blocks(log_decay, size))
         q, k = q * prefix, k * suffix
-    before, state = gated_linear_recurrence(state, k.mT @ v, whole)
-    output = scores @ v + q @ before
+    # s_(j+1) = f_j s_j + a_j over blocks, with a = k^T v decayed to the end of the block; h are the states before them
+    h, state = block_recurrence(state, k.mT @ v, decay)
+    output = scores @ v + q @ h
     return output.flatten(2, 3)[:, :, :length], state
 
 
@@ -145,12 +146,12 @@ def block_size(length: int, most: int = BLOCK) -> int:
     return min(most, 1 << (length - 1).bit_length())
 
 
-def in_blocks(x: Tensor, size: int, dim: int = 2) -> Tensor:
+def in_blocks(x: Tensor, size: int) -> Tensor:
     """Reshape [B, H, N, ...] to [B, H, J, C, ...], padded with zeros on the right."""
-    missing = -x.shape[dim] % size
+    missing = -x.shape[2] % size
     if missing:
-        x = F.pad(x, (0, 0) * (x.dim() - dim - 1) + (0, missing))
-    return x.unflatten(dim, (-1, size))
+        x = F.pad(x, (0, 0) * (x.dim() - 3) + (0, missing))
+    return x.unflatten(2, (-1, size))
 
 
 def head_decays(g: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -207,5 +208,5 @@ def _decayed_products(q: Tensor, k: Tensor, g: Tensor) -> Tensor:
     early_k = early_k * _sums_to(early_g, inclusive=False).exp()
     across = late_q @ early_k.mT
     within = _decayed_products(*(x.flatten(0, 1) for x in halves))
-    first, second = within.unflatten(0, (-1, 2)).unbind(dim=1)
-    return torch.cat([F.pad(first, (0, half)), torch.cat([across, second], dim=2)], dim=1)
+    early, late = within.unflatten(0, (-1, 2)).unbind(dim=1)
+    return torch.cat([F.pad(early, (0, half)), torch.cat([across, late], dim=2)], dim=1)

@@ -37,11 +37,10 @@ from cab.errors import UnsupportedError, UserError, unknown_name
 from cab.patterns import LONG_NAMES, Pattern
 from cab.registry.options import annotations_of, check_names
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, is_file, name_of_file
-from cab.registry.tables import CONFIGS, config_folders, read_table, tuned_options
+from cab.registry.tables import CONFIGS, PRESETS, config_folders, read_table, tuned_options
 
 USUAL_CHOICES = {"trainer": "default", "logger": "csv", "cluster": "none"}
 """Default choices of the groups that are folders of configs/."""
-PRESETS = ("paper", "mini", "smoke")
 
 
 def compose(overrides: Sequence[str]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import yaml
 from cab.errors import UserError
 from cab.registry.registries import ATTENTIONS, TASKS, AttentionEntry
 
+PRESETS = ("paper", "mini", "smoke")
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
 

@@ -11,6 +11,7 @@ from cab.files.disk import listed, sanitize_text
 from cab.patterns import pattern_rank
 from cab.records.record import COMPARISON_KEY, Status
 from cab.records.results import PUBLISHED, verdicts
+from cab.registry.tables import PRESETS
 from cab.scoring.index import AVERAGE, Scores, benefit_of_attention, score
 from cab.scoring.normalization import MIN_ATTENTIONS, MIN_ATTENTIONS_GENERATED
 from cab.scoring.selection import data_ranks, is_synthetic, other_data, rows_in_index
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 ROW = ["pattern", "attention"]
 COSTS = ["params", "train_seconds", "peak_memory_bytes"]
-PRESETS = ("paper", "mini", "smoke")
 NAMES = (*COMPARISON_KEY, "pattern", "attention", "preset", "metric", "unit", "revision")
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from attentions import efficient
 from attentions.kernels import causal_abc, delta_rule as delta_rules, recurrence as recurrences
 from attentions.kernels.delta_rule import BLOCK, WIDEST, delta_rule, delta_rule_chunked
-from attentions.kernels.recurrence import gated_linear_recurrence
+from attentions.kernels.recurrence import block_recurrence
 from cab import build_attention
 from cab.efficiency.operations import count_operations
 from tests.attentions.agreement import assert_compiles, assert_forms_agree, make, with_output
@@ -92,8 +92,8 @@ def delta_case(shape: tuple[int, ...], kind: str) -> Inputs:
 @pytest.mark.parametrize(
     ("function", "case", "shape"),
     [
-        (gated_linear_recurrence, sums_case, (5, 3, 0, 1)),
-        (gated_linear_recurrence, sums_case, (16, 17, 0, 5)),
+        (block_recurrence, sums_case, (5, 3, 0, 1)),
+        (block_recurrence, sums_case, (16, 17, 0, 5)),
         (delta_rule_chunked, delta_case, (17, 20, 4, 5)),
         (delta_rule_chunked, delta_case, (40, 33, 32, 2)),
     ],
