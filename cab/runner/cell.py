@@ -108,10 +108,10 @@ class Cell:
         cell = {key: str(self.key[key]) for key in ("preset", "task", "dataset", "backbone", "pattern")}
         if cell["preset"] == "paper" and cell["dataset"] == "synthetic":
             return None
-        rows = (
-            row for row in read_rows("costs.csv") if all(row.get(key, "") in ("", value) for key, value in cell.items())
-        )
-        return next(((float(row["hours"]), row["hardware"]) for row in rows), None)
+        for row in read_rows("costs.csv"):
+            if all(row.get(key, "") in ("", value) for key, value in cell.items()):
+                return float(row["hours"]), row["hardware"]
+        return None
 
 
 def check_dataset(task: str, dataset: str, pattern: Pattern | None = None) -> None:

@@ -186,12 +186,9 @@ def plan(jobs: Iterable[Job], report: Report) -> list[list[str]]:
             unknown += not hardware
         shown = f"{duration(3600 * hours)} ({hardware})" if hardware else "-"
         rows.append([shown, "" if record is None else str(record.status), job.command])
-    sums = [f"{duration(3600 * hours)} ({hardware})" for hardware, hours in totals.items() if hardware]
+    total = " + ".join(f"{duration(3600 * hours)} ({name})" for name, hours in totals.items() if name) or "-"
     missing = f", without the {unknown} of unknown time" if unknown else ""
-    return [
-        *rows,
-        [" + ".join(sums) or "-", "", f"total of {sum(not row[1] for row in rows)} runs to be done{missing}"],
-    ]
+    return [*rows, [total, "", f"total of {sum(not row[1] for row in rows)} runs to be done{missing}"]]
 
 
 def prepare(data_set: DataSet, data_root: Path, overrides: Sequence[str] = ()) -> Iterator[str]:
