@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Build the environment of `make setup` in .venv if it is missing or outdated.
-# PYTHON chooses the interpreter. pip's settings (PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS) apply: if they offer a CPU
-# build of torch in addition to a CUDA build, pip prefers it.
+# Build the environment of `make setup` in .venv if it is missing or outdated, with uv if it is installed, else with pip.
+# PYTHON chooses the interpreter. pip's settings (PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS) apply to both: if they offer a
+# CPU build of torch in addition to a CUDA build, it is preferred.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python="${PYTHON:-python3}"
@@ -20,21 +20,32 @@ case $version in
     *) echo "Python $version is not tested (tested: 3.11 to 3.13)" >&2 ;;
 esac
 say() { echo "[$SECONDS s] $*" >&2; }
-install() { .venv/bin/python -m pip install -qq --disable-pip-version-check --no-compile -c constraints.txt "$@"; }
+if command -v uv >/dev/null; then
+    setting() { "$python" -m pip config list 2>/dev/null | sed -n "s/^[^=]*\.$1='\(.*\)'\$/\1/p" | head -n 1; }
+    for name in extra-index-url=UV_INDEX index-url=UV_DEFAULT_INDEX find-links=UV_FIND_LINKS; do
+        value=$(setting "${name%=*}")
+        [ -z "$value" ] || export "${name#*=}=$value"
+    done
+    quiet=-q
+    install() { uv pip install --python .venv/bin/python --index-strategy unsafe-best-match -c constraints.txt "$@"; }
+else
+    quiet=-qq
+    install() { .venv/bin/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt "$@"; }
+fi
 
 rm -f .venv/ready
 if [ "$(.venv/bin/python -VV 2>/dev/null)" != "$("$python" -VV)" ]; then
     say "making .venv with Python $version"
     "$python" -m venv --clear .venv
 fi
-if [ "$(uname -s)" = Linux ] && [ ! -e /proc/driver/nvidia ] && ! .venv/bin/python -m pip show -qq torch 2>/dev/null &&
-    install --dry-run --report - torch 2>/dev/null | grep -q '"name": *"nvidia'; then
-    say "no NVIDIA driver here, yet the torch that pip finds brings CUDA, some gigabytes:" \
+if [ "$(uname -s)" = Linux ] && [ ! -e /proc/driver/nvidia ] && [ ! -e .venv/lib/python*/site-packages/torch ] &&
+    install --dry-run torch 2>&1 | grep -q nvidia; then
+    say "no NVIDIA driver here, yet the torch that is found brings CUDA, some gigabytes:" \
         "PIP_EXTRA_INDEX_URL with the address of torch's CPU builds makes that small"
 fi
 say "torch ..."
-install torch
-say "the other packages, a minute or two ..."
-install -e '.[dev,cluster,text,audio,vision,tensorboard,wandb]'
+install $quiet torch
+say "the other packages ..."
+install $quiet -e '.[dev,cluster,text,audio,vision,tensorboard,wandb]'
 echo "$wanted" >.venv/ready
 say "ready"
