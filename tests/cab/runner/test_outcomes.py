@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,9 +61,11 @@ def test_only_the_first_process_of_a_run_reports(
     troubled()
     for name, value in {"TORCHELASTIC_RUN_ID": "1", "RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.delenv("TORCH_CPP_LOG_LEVEL", raising=False)
     monkeypatch.setattr("cab.runner.run._attempt", lambda _: None)
     assert main(["run", *TROUBLED, f"results_dir={tmp_path}"]) == 0
     assert capsys.readouterr() == ("", "")
+    assert os.environ.pop("TORCH_CPP_LOG_LEVEL") == "ERROR", "DDP warns of every network without unused parameters"
 
 
 def test_yes_and_no_mean_true_and_false(troubled: Cell, tmp_path: Path) -> None:
