@@ -41,6 +41,7 @@ class Task(ABC):
         recurrent: protocol of backbones with memory, for ``trainer.memory_length``. The training set is then read in
             rows: item i + 1 continues item i. None for a task with unrelated examples.
         packages: imported modules that are not dependencies of the benchmark, with the extra that installs each.
+        splits: data sets by name of the split, which :meth:`setup` sets; only ``train`` is read by the benchmark.
         partial_scores: file in which :meth:`evaluate` may keep the scores of finished batches, so that an interrupted
             evaluation resumes. The runner sets it, one per weights, and deletes it when the run has a record.
     """
@@ -49,6 +50,7 @@ class Task(ABC):
     required_protocols: ClassVar[tuple[type, ...]] = ()
     recurrent: ClassVar[type | None] = None
     packages: ClassVar[Mapping[str, str]] = {}
+    splits: Mapping[str, Any] = {}
     partial_scores: Path | None = None
 
     @classmethod
@@ -126,9 +128,9 @@ class Task(ABC):
         """
 
     @property
-    @abstractmethod
     def training_set(self) -> Dataset[Any]:
         """Training examples; ``__getitems__`` returns a whole batch, and may use torch's random numbers."""
+        return self.splits["train"]
 
     @abstractmethod
     def loss(self, backbone: Backbone, batch: Any) -> Tensor:

@@ -1,4 +1,4 @@
-"""Tokenizers of the text tasks: published, trained on the training part, or a file of the user."""
+"""Tokenizers of the text tasks: published, trained on the training split, or a file of the user."""
 
 from __future__ import annotations
 

@@ -54,30 +54,30 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def stream(
-    name: str, splits: Mapping[str, str], columns: Sequence[str]
+    name: str, names: Mapping[str, str], columns: Sequence[str]
 ) -> tuple[Callable[[str], Iterator[list[str]]], dict[str, Any]]:
-    """Return a function that yields the texts in ``columns`` of each row of a part, and an identifier of the content.
+    """Return a function that yields the texts in ``columns`` of each row of a split, and an identifier of the content.
 
     Args:
         name: name of the data set, such as ``deepmind/pg19``; it must consist of files, not of a script.
-        splits: the Hub's split for each part.
+        names: the Hub's name of each split.
         columns: names of the columns.
     """
     from datasets import load_dataset, load_dataset_builder
 
     try:
         groups = load_dataset_builder(name).config.data_files or {}
-        parts = {part: load_dataset(name, split=split, streaming=True) for part, split in splits.items()}
+        splits = {split: load_dataset(name, split=names[split], streaming=True) for split in names}
     except Exception as error:  # the library raises many kinds of exceptions, mostly network errors
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"cannot read data set '{name}' from the hub: {reason}") from None
 
-    def read(part: str) -> Iterator[list[str]]:
-        for number, row in enumerate(parts[part], start=1):
+    def read(split: str) -> Iterator[list[str]]:
+        for number, row in enumerate(splits[split], start=1):
             for column in columns:
                 if not isinstance(row.get(column), str):
                     problem = "is not a text" if column in row else f"is missing (columns: {', '.join(row)})"
-                    raise UserError(f"{name}, {splits[part]}, row {number}: column '{column}' {problem}")
+                    raise UserError(f"{name}, {names[split]}, row {number}: column '{column}' {problem}")
             yield [row[column] for column in columns]
 
     return read, {"hub": name, "files": _contents([str(path) for paths in groups.values() for path in paths])}

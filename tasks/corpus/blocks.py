@@ -22,23 +22,30 @@ class Blocks(Dataset[Tensor]):
 
     Args:
         corpus: the corpus.
-        part: part of the corpus.
+        split: split of the corpus.
         length: tokens per block.
         whole: drop the incomplete block at the end.
-        limit: use only this many tokens of the part.
+        limit: use only this many tokens of the split.
         overlap: number of tokens at the start of a block that repeat the previous block (fairseq's context window).
     """
 
     def __init__(
-        self, corpus: Corpus, part: str, length: int, *, whole: bool = False, limit: int | None = None, overlap: int = 0
+        self,
+        corpus: Corpus,
+        split: str,
+        length: int,
+        *,
+        whole: bool = False,
+        limit: int | None = None,
+        overlap: int = 0,
     ) -> None:
-        self.corpus, self.part, self.length, self.step = corpus, part, length, length - overlap
-        self.num_tokens = min(len(corpus.files[part]), limit or len(corpus.files[part]))
+        self.corpus, self.split, self.length, self.step = corpus, split, length, length - overlap
+        self.num_tokens = min(len(corpus.files[split]), limit or len(corpus.files[split]))
         beyond_first = self.num_tokens - length
         self._count = 1 + (beyond_first // self.step if whole else max(-(-beyond_first // self.step), 0))
         if not self.num_tokens or not self._count:
             raise UserError(
-                f"the {part} part has {self.num_tokens:,} tokens, fewer than a block of task.block_len {length}"
+                f"the {split} split has {self.num_tokens:,} tokens, fewer than a block of task.block_len {length}"
             )
 
     def __len__(self) -> int:
@@ -46,8 +53,8 @@ class Blocks(Dataset[Tensor]):
 
     def __getitem__(self, index: int) -> Tensor:
         start = index * self.step
-        block = self.corpus.read(self.part, start, min(start + self.length, self.num_tokens))
-        preceding = self.corpus.read(self.part, start - 1, start) if start else np.array([END])
+        block = self.corpus.read(self.split, start, min(start + self.length, self.num_tokens))
+        preceding = self.corpus.read(self.split, start - 1, start) if start else np.array([END])
         return torch.from_numpy(np.concatenate([preceding, block]))
 
     def __getitems__(self, indices: list[int]) -> Tensor | list[Tensor]:
@@ -61,18 +68,18 @@ class PackedLines(Dataset[Tensor]):
     A longer line is truncated. Batches are [B, length of the longest], filled with PAD.
     """
 
-    def __init__(self, corpus: Corpus, part: str, length: int) -> None:
-        self.corpus, self.part, self.length = corpus, part, length
+    def __init__(self, corpus: Corpus, split: str, length: int) -> None:
+        self.corpus, self.split, self.length = corpus, split, length
         key = {"corpus": corpus.key, "tokenizer": corpus.tokenizer.to_str(), "version": VERSION}
-        key |= {"part": part, "length": length}
+        key |= {"part": split, "length": length}
         folder = prepared("packed-lines", key, self._pack)
         self.bounds = np.load(folder / "bounds.npy", mmap_mode="r")
 
     def _pack(self, folder: Path) -> None:
         """Pack greedily, one chunk of the stream at a time, and write the bounds of the packs."""
-        file = self.corpus.files[self.part]
+        file = self.corpus.files[self.split]
         bounds, start, last_end, offset = [0], 0, 0, 0
-        for chunk in self.corpus.chunks(self.part):
+        for chunk in self.corpus.chunks(self.split):
             for end in (np.flatnonzero(chunk == END) + offset + 1).tolist():
                 while end - start > self.length:
                     start = last_end if last_end > start else start + self.length
@@ -90,7 +97,7 @@ class PackedLines(Dataset[Tensor]):
         return len(self.bounds) - 1
 
     def __getitems__(self, indices: list[int]) -> Tensor:
-        items = [self.corpus.read(self.part, int(self.bounds[i]), int(self.bounds[i + 1])) for i in indices]
+        items = [self.corpus.read(self.split, int(self.bounds[i]), int(self.bounds[i + 1])) for i in indices]
         batch = np.full((len(items), max(map(len, items))), PAD, dtype=np.int64)
         for row, item in zip(batch, items, strict=True):
             row[: len(item)] = item

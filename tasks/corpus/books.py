@@ -1,4 +1,4 @@
-"""Books in three parts: a folder in PG-19's layout, a data set on the Hugging Face Hub, or generated books."""
+"""Books in three splits: a folder in PG-19's layout, a data set on the Hugging Face Hub, or generated books."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from cab.files.disk import visible_files
 
 log = logging.getLogger(__name__)
 
-PARTS = ("train", "validation", "test")
+SPLITS = ("train", "validation", "test")
 WIKITEXTS = ("wikitext103", "wikitext2")
 WIKITEXT_FILES = ("wiki.{}.tokens", "wiki.{}.raw", "{}.txt")
 """Published file names, with <unk> for rare words (``tokens``) or not (``raw``), and those of PyTorch's examples."""
 MIN_WORDS = 10
 """Books with fewer words are skipped, with a warning that counts them."""
 COUNTS = {"train": 128, "validation": 8, "test": 8}
-"""Generated books per part."""
+"""Generated books per split."""
 GENERATOR_VERSION = 2
 
 
@@ -33,7 +33,7 @@ class Books:
     Attributes:
         name: name in messages.
         key: identification of the content.
-        read: yields the text of each book of a part, one of :data:`PARTS`.
+        read: yields the text of each book of a split, one of :data:`SPLITS`.
         counts_line_ends: whether per-word perplexity counts line ends as words.
     """
 
@@ -42,19 +42,19 @@ class Books:
     read: Callable[[str], Iterator[str]]
     counts_line_ends: bool = False
 
-    def readable(self, part: str) -> Iterator[str]:
+    def readable(self, split: str) -> Iterator[str]:
         """Yield the books with :data:`MIN_WORDS` words or more; raise UserError without such a book."""
         kept = skipped = 0
-        for text in (text.replace("\r\n", "\n") for text in self.read(part)):
+        for text in (text.replace("\r\n", "\n") for text in self.read(split)):
             if len(text[:2000].split()) < MIN_WORDS:
                 skipped += 1
                 continue
             kept += 1
             yield text
         if skipped:
-            log.warning("left out %d books of %s with fewer than %d words", skipped, part, MIN_WORDS)
+            log.warning("left out %d books of %s with fewer than %d words", skipped, split, MIN_WORDS)
         if not kept:
-            raise UserError(f"{self.name}: no book of {part} has {MIN_WORDS} words or more")
+            raise UserError(f"{self.name}: no book of {split} has {MIN_WORDS} words or more")
 
 
 def find_books(dataset: str, source: str | None, data_root: Path | None, *, generate: Callable[[int], str]) -> Books:
@@ -68,8 +68,8 @@ def find_books(dataset: str, source: str | None, data_root: Path | None, *, gene
     from tasks.files import find_data, stream
 
     if source is not None:
-        read, key = stream(source, {part: part for part in PARTS}, ["text"])
-        return Books(source, key, lambda part: (text for [text] in read(part)))
+        read, key = stream(source, {split: split for split in SPLITS}, ["text"])
+        return Books(source, key, lambda split: (text for [text] in read(split)))
     if dataset in WIKITEXTS:
         return wikitext(dataset, data_root)
     return folder_books(find_data(dataset, data_root, "train").parent)
@@ -77,13 +77,13 @@ def find_books(dataset: str, source: str | None, data_root: Path | None, *, gene
 
 def folder_books(folder: Path) -> Books:
     """Read ``<folder>/{train,validation,test}/*.txt``, the layout of PG-19."""
-    files = {part: visible_files(folder / part, "*.txt") for part in PARTS}
-    for part, paths in files.items():
+    files = {split: visible_files(folder / split, "*.txt") for split in SPLITS}
+    for split, paths in files.items():
         if not paths:
             from cab.data.sources import fetch_hint
 
             raise UserError(
-                f"no books at {folder / part}: PG-19's layout is train/, validation/ and test/ with <id>.txt; "
+                f"no books at {folder / split}: PG-19's layout is train/, validation/ and test/ with <id>.txt; "
                 f"{fetch_hint('pg19', folder.parent)}, or use dataset=synthetic"
             )
     return _book_files(files)
@@ -97,29 +97,31 @@ def wikitext(name: str, data_root: Path | None) -> Books:
     """
     from tasks.files import find_data
 
-    spellings = zip(PARTS, ("train", "valid", "test"), strict=True)
-    files = {part: [find_data(name, data_root, *(file.format(x) for file in WIKITEXT_FILES))] for part, x in spellings}
+    spellings = zip(SPLITS, ("train", "valid", "test"), strict=True)
+    files = {
+        split: [find_data(name, data_root, *(file.format(x) for file in WIKITEXT_FILES))] for split, x in spellings
+    }
     return _book_files(files, counts_line_ends=True)
 
 
 def _book_files(files: dict[str, list[Path]], *, counts_line_ends: bool = False) -> Books:
-    def read(part: str) -> Iterator[str]:
-        for path in files[part]:
+    def read(split: str) -> Iterator[str]:
+        for path in files[split]:
             try:
                 yield path.read_bytes().decode()
             except UnicodeDecodeError as error:
                 raise UserError(f"{path} is not UTF-8 text: byte {error.start} cannot be read") from None
 
-    key = {part: checksums(paths) for part, paths in files.items()}
+    key = {split: checksums(paths) for split, paths in files.items()}
     return Books(str(files["train"][0].parent), key, read, counts_line_ends)
 
 
 def generated_books(generate: Callable[[int], str]) -> Books:
     """Return :data:`COUNTS` books; ``generate`` writes one, which depends on its number only."""
 
-    def read(part: str) -> Iterator[str]:
-        start = sum(COUNTS[earlier] for earlier in PARTS[: PARTS.index(part)])
-        return map(generate, range(start, start + COUNTS[part]))
+    def read(split: str) -> Iterator[str]:
+        start = sum(COUNTS[earlier] for earlier in SPLITS[: SPLITS.index(split)])
+        return map(generate, range(start, start + COUNTS[split]))
 
     digest = hashlib.sha256(generate(0).encode()).hexdigest()[:16]
     return Books("the generated books", {"generator": GENERATOR_VERSION, "first": digest, "counts": COUNTS}, read)

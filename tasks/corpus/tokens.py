@@ -16,7 +16,7 @@ from torch import Tensor
 
 from cab.files.cache import digest_of, prepared, progress
 from tasks.bpe import WORDS, find_tokenizer
-from tasks.corpus.books import PARTS, Books
+from tasks.corpus.books import SPLITS, Books
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -46,15 +46,15 @@ class TokenFile:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Token files of the three parts, and the dictionary of tokens that occur in training, as in fairseq.
+    """Token files of the three splits, and the dictionary of tokens that occur in training, as in fairseq.
 
     Attributes:
-        files: raw tokens of each part; ``end_of_line`` follows every line.
+        files: raw tokens of each split; ``end_of_line`` follows every line.
         dictionary: maps raw tokens to entries; tokens that do not occur in training are UNKNOWN.
         counts: frequency of each entry in training.
-        ends: per part, the cumulative number of tokens at the end of each book.
-        words: per part, the number of words separated by white space, for some corpora including line ends.
-        unknown: per part, the number of tokens that are not in the dictionary.
+        ends: per split, the cumulative number of tokens at the end of each book.
+        words: per split, the number of words separated by white space, for some corpora including line ends.
+        unknown: per split, the number of tokens that are not in the dictionary.
     """
 
     files: dict[str, TokenFile]
@@ -72,19 +72,19 @@ class Corpus:
         """Number of entries of the dictionary, rounded up to a multiple of 8 as in fairseq."""
         return -(-len(self.counts) // 8) * 8
 
-    def read(self, part: str, start: int, stop: int) -> np.ndarray:
-        """Return entries ``start`` to ``stop`` of a part, int64."""
-        return self.dictionary[self.files[part].read(start, stop)]
+    def read(self, split: str, start: int, stop: int) -> np.ndarray:
+        """Return entries ``start`` to ``stop`` of a split, int64."""
+        return self.dictionary[self.files[split].read(start, stop)]
 
-    def chunks(self, part: str) -> Iterator[np.ndarray]:
-        """Yield all entries of a part in chunks."""
-        for start in range(0, len(self.files[part]), CHUNK):
-            yield self.read(part, start, start + CHUNK)
+    def chunks(self, split: str) -> Iterator[np.ndarray]:
+        """Yield all entries of a split in chunks."""
+        for start in range(0, len(self.files[split]), CHUNK):
+            yield self.read(split, start, start + CHUNK)
 
-    def books(self, part: str) -> Iterator[Tensor]:
-        """Yield the entries [n] of each book of a part."""
-        for begin, end in itertools.pairwise([0, *self.ends[part].tolist()]):
-            yield torch.from_numpy(self.read(part, begin, end))
+    def books(self, split: str) -> Iterator[Tensor]:
+        """Yield the entries [n] of each book of a split."""
+        for begin, end in itertools.pairwise([0, *self.ends[split].tolist()]):
+            yield torch.from_numpy(self.read(split, begin, end))
 
     def text(self, entries: list[int]) -> str:
         """Decode dictionary entries to text; END becomes a line break, masks and padding are dropped."""
@@ -103,7 +103,7 @@ def read_corpus(books: Books, *, tokenizer: str | None, vocab_size: int) -> Corp
 
     Args:
         books: the books.
-        tokenizer: path for :func:`tasks.bpe.read_bpe`, or ``words``; None trains a tokenizer on the training part.
+        tokenizer: path for :func:`tasks.bpe.read_bpe`, or ``words``; None trains a tokenizer on the training split.
         vocab_size: number of entries of a trained tokenizer.
     """
     training_key = {"books": books.key.get("train", books.key), "version": VERSION}
@@ -113,7 +113,7 @@ def read_corpus(books: Books, *, tokenizer: str | None, vocab_size: int) -> Corp
     key = {"books": books.key, "tokenizer": bpe.to_str(), "version": VERSION}
     folder = prepared("corpus", key, lambda folder: _encode(books, bpe, folder))
     about = json.loads((folder / "about.json").read_text())
-    files = {part: TokenFile(folder / f"{part}.bin", about["dtype"]) for part in PARTS}
+    files = {split: TokenFile(folder / f"{split}.bin", about["dtype"]) for split in SPLITS}
     raw_counts = np.load(folder / "counts.npy")
     end_of_line = bpe.get_vocab_size()
     dictionary = np.full(end_of_line + 1, UNKNOWN, dtype=np.int64)
@@ -127,34 +127,34 @@ def read_corpus(books: Books, *, tokenizer: str | None, vocab_size: int) -> Corp
         end_of_line=end_of_line,
         dictionary=dictionary,
         counts=counts,
-        ends={part: np.array(ends) for part, ends in about["ends"].items()},
+        ends={split: np.array(ends) for split, ends in about["ends"].items()},
         words=about["words"],
-        unknown={part: _count_unknown(files[part], dictionary) for part in PARTS[1:]},
+        unknown={split: _count_unknown(files[split], dictionary) for split in SPLITS[1:]},
         tokenizer=bpe,
-        key={"books": books.key, "tokens": {part: len(file) for part, file in files.items()}, **vocabulary},
+        key={"books": books.key, "tokens": {split: len(file) for split, file in files.items()}, **vocabulary},
     )
 
 
 def _encode(books: Books, tokenizer: Tokenizer, folder: Path) -> None:
-    """Write each part's tokens and book ends, with the end of line after each line, and count the training tokens."""
+    """Write each split's tokens and book ends, with the end of line after each line, and count the training tokens."""
     end_of_line = tokenizer.get_vocab_size()
     dtype = "uint16" if end_of_line < 2**16 else "uint32"
     words = {}
-    ends: dict[str, list[int]] = {part: [] for part in PARTS}
-    for part in PARTS:
+    ends: dict[str, list[int]] = {split: [] for split in SPLITS}
+    for split in SPLITS:
         counts = np.zeros(end_of_line + 1, dtype=np.int64)
-        words[part] = 0
-        with (folder / f"{part}.bin").open("wb") as file:
-            for book in progress(books.readable(part), f"encoding {part}"):
+        words[split] = 0
+        with (folder / f"{split}.bin").open("wb") as file:
+            for book in progress(books.readable(split), f"encoding {split}"):
                 lines = book.removesuffix("\n").split("\n")
-                words[part] += len(book.split()) + len(lines) * books.counts_line_ends
+                words[split] += len(book.split()) + len(lines) * books.counts_line_ends
                 for start in range(0, len(lines), 1000):
                     encoded = tokenizer.encode_batch(lines[start : start + 1000], add_special_tokens=False)
                     tokens = np.concatenate([np.array([*line.ids, end_of_line], dtype=dtype) for line in encoded])
                     tokens.tofile(file)
                     counts += np.bincount(tokens, minlength=len(counts))
-                ends[part].append(file.tell() // np.dtype(dtype).itemsize)
-        if part == "train":
+                ends[split].append(file.tell() // np.dtype(dtype).itemsize)
+        if split == "train":
             np.save(folder / "counts.npy", counts)
     (folder / "about.json").write_text(json.dumps({"dtype": dtype, "words": words, "ends": ends}))
 
@@ -175,9 +175,9 @@ def perplexity(mean: float) -> float:
     return math.exp(mean) if mean < 700 else math.inf
 
 
-def unigram_loss(corpus: Corpus, part: str) -> float:
-    """Return the mean negative log-likelihood of a part under add-one smoothed training frequencies."""
+def unigram_loss(corpus: Corpus, split: str) -> float:
+    """Return the mean negative log-likelihood of a split under add-one smoothed training frequencies."""
     counts = corpus.counts.astype(np.float64) + 1.0
     cost = -np.log(counts / counts.sum())
-    total = sum(float(cost[chunk].sum()) for chunk in corpus.chunks(part))
-    return total / len(corpus.files[part])
+    total = sum(float(cost[chunk].sum()) for chunk in corpus.chunks(split))
+    return total / len(corpus.files[split])

@@ -88,7 +88,7 @@ def find_files(name: str, data_root: Path | None) -> dict[str, Path]:
     """Return the files ``train`` and those of the layout's ``dev``; raise UserError if one is missing."""
     layout = LAYOUTS[name]
     train = find_data(name, data_root, "train.tsv")
-    files = {"train": train, **{part: train.with_name(f"{part}.tsv") for part in layout.dev}}
+    files = {"train": train, **{split: train.with_name(f"{split}.tsv") for split in layout.dev}}
     for path in files.values():
         if not path.is_file():
             raise UserError(f"no {path.name} of {name} at {path.parent}: {fetch_hint(name, data_root)}")
@@ -157,10 +157,10 @@ SYNTHETIC_COUNTS = {"train": 8192, "dev": 512}
 VERSION = 1
 
 
-def generate_pairs(part: str) -> Examples:
-    """Generate the pairs of a part, deterministically; the classes alternate."""
-    rng = random.Random(f"pairs {VERSION} {part}")
-    labels = [number % 2 for number in range(SYNTHETIC_COUNTS[part])]
+def generate_pairs(split: str) -> Examples:
+    """Generate the pairs of a split, deterministically; the classes alternate."""
+    rng = random.Random(f"pairs {VERSION} {split}")
+    labels = [number % 2 for number in range(SYNTHETIC_COUNTS[split])]
     return Examples([_pair(rng, is_same=bool(label)) for label in labels], [float(label) for label in labels])
 
 

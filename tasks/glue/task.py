@@ -37,7 +37,7 @@ from tasks.glue.vocabulary import Vocabulary
 
 TRAIN, HELD_OUT = "train", "held_out"
 ENDINGS = {"dev": "", "dev_matched": "", "dev_mismatched": "_mm", HELD_OUT: f"_{HELD_OUT}"}
-"""Evaluated parts, and the endings of their metrics."""
+"""Evaluated splits, and the endings of their metrics."""
 
 
 class Batch(NamedTuple):
@@ -113,8 +113,8 @@ class GLUE(Task):
     def metrics(self) -> tuple[Metric, ...]:
         names = METRICS[self.dataset]
         return tuple(
-            Metric(name + ENDINGS[part], UNITS[name], True, primary=part != HELD_OUT and name == names[0])
-            for part in self._evaluated
+            Metric(name + ENDINGS[split], UNITS[name], True, primary=split != HELD_OUT and name == names[0])
+            for split in self._evaluated
             for name in names
         )
 
@@ -155,12 +155,12 @@ class GLUE(Task):
         if self.dataset in LAYOUTS:
             files = find_files(self.dataset, data_root)
             self._key: dict[str, Any] = checksums(list(files.values()))
-            parts = {part: read_table(path, LAYOUTS[self.dataset]) for part, path in files.items()}
+            splits = {split: read_table(path, LAYOUTS[self.dataset]) for split, path in files.items()}
         else:
-            parts = {part: generate_pairs(part) for part in SYNTHETIC_COUNTS}
+            splits = {split: generate_pairs(split) for split in SYNTHETIC_COUNTS}
             self._key = {"generator": VERSION}
         if self._start is None:
-            texts, self._positions = [text for pair in parts[TRAIN].texts for text in pair], self.max_length
+            texts, self._positions = [text for pair in splits[TRAIN].texts for text in pair], self.max_length
             tokenizer = tokenizer_path(self.tokenizer, data_root)
             self.vocabulary = Vocabulary.of_sentences(
                 texts, tokenizer=tokenizer, vocab_size=self.vocab_size, key=self._key
@@ -168,11 +168,11 @@ class GLUE(Task):
         else:
             self.vocabulary, self._positions = Vocabulary.of_pretraining(self._start.record, data_root)
         longest = min(self._positions, self.max_length)
-        rows = {part: Rows(x.texts, x.labels, self.vocabulary.encode(x.texts, longest)) for part, x in parts.items()}
-        self.parts = {**rows, **_split(rows[TRAIN], self.validation_fraction)}
+        rows = {split: Rows(x.texts, x.labels, self.vocabulary.encode(x.texts, longest)) for split, x in splits.items()}
+        self.splits = {**rows, **_split(rows[TRAIN], self.validation_fraction)}
 
     def fingerprint(self) -> dict[str, Any]:
-        counts = {part: len(rows) for part, rows in self.parts.items()}
+        counts = {split: len(rows) for split, rows in self.splits.items()}
         return {"files": self._key, "examples": counts, "dictionary": dict(self.vocabulary.key)}
 
     def backbone_options(self, backbone: str) -> dict[str, Any]:  # noqa: ARG002
@@ -182,10 +182,6 @@ class GLUE(Task):
     def load_initial_weights(self, backbone: Backbone) -> None:
         if self._start is not None:
             self._start.load(backbone)
-
-    @property
-    def training_set(self) -> Rows:
-        return self.parts[TRAIN]
 
     def _logits(self, backbone: Backbone, batch: Batch) -> Tensor:
         return backbone(batch.tokens, padding_or_none(batch.tokens)).float()
@@ -197,47 +193,47 @@ class GLUE(Task):
             return F.cross_entropy(logits, batch.labels.long())
         return F.mse_loss(logits.squeeze(1), batch.labels.float() / BEST_SCORE)
 
-    def _guesses(self, backbone: Backbone, batches: Batches, part: str) -> np.ndarray:
-        evaluated = batches(self.parts[part], self.evaluation_batch_size)
+    def _guesses(self, backbone: Backbone, batches: Batches, split: str) -> np.ndarray:
+        evaluated = batches(self.splits[split], self.evaluation_batch_size)
         logits = torch.cat([self._logits(backbone, batch) for batch in evaluated]).cpu()
         return (logits.argmax(dim=1) if self._classes else logits.squeeze(1) * BEST_SCORE).numpy()
 
-    def _scores(self, backbone: Backbone, batches: Batches, part: str) -> dict[str, float]:
-        return scores_of(self.dataset, self._guesses(backbone, batches, part), self.parts[part].labels)
+    def _scores(self, backbone: Backbone, batches: Batches, split: str) -> dict[str, float]:
+        return scores_of(self.dataset, self._guesses(backbone, batches, split), self.splits[split].labels)
 
     def validate(self, backbone: Backbone, batches: Batches) -> float:
         """Return 1 minus the first metric."""
-        part = HELD_OUT if self.validation_fraction else self._scored[0]
-        return 1.0 - self._scores(backbone, batches, part)[METRICS[self.dataset][0]]
+        split = HELD_OUT if self.validation_fraction else self._scored[0]
+        return 1.0 - self._scores(backbone, batches, split)[METRICS[self.dataset][0]]
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
         return {
-            name + ENDINGS[part]: value
-            for part in self._evaluated
-            for name, value in self._scores(backbone, batches, part).items()
+            name + ENDINGS[split]: value
+            for split in self._evaluated
+            for name, value in self._scores(backbone, batches, split).items()
         }
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """Return the scores of predicting the most frequent training class, or the mean training score."""
         labels = self.training_set.labels
         answer = np.bincount(labels.astype(int)).argmax() if self._classes else labels.mean()
-        truths = {part: self.parts[part].labels for part in self._scored}
+        truths = {split: self.splits[split].labels for split in self._scored}
         scores = {
-            name + ENDINGS[part]: value
-            for part, truth in truths.items()
+            name + ENDINGS[split]: value
+            for split, truth in truths.items()
             for name, value in scores_of(self.dataset, np.full(len(truth), answer), truth).items()
         }
         return {"commonest" if self._classes else "mean": scores}
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
-        """Write the first examples of each test part with labels and predictions."""
+        """Write the first examples of each test split with labels and predictions."""
         lines = []
-        for part in self._scored:
-            rows, guesses = self.parts[part], self._guesses(backbone, batches, part)
+        for split in self._scored:
+            rows, guesses = self.splits[split], self._guesses(backbone, batches, split)
             for texts, label, guess in zip(rows.texts[:20], rows.labels, guesses, strict=False):
                 shown = [self._classes[int(x)] if self._classes else f"{x:.2f}" for x in (label, guess)]
-                lines.append("\t".join((part, *shown, *texts)))
-        (folder / "answers.txt").write_text("part\ttruth\tguess\tsentences\n" + "\n".join(lines) + "\n")
+                lines.append("\t".join((split, *shown, *texts)))
+        (folder / "answers.txt").write_text("split\ttruth\tguess\tsentences\n" + "\n".join(lines) + "\n")
 
 
 def _split(rows: Rows, validation_fraction: float) -> dict[str, Rows]:
@@ -248,8 +244,8 @@ def _split(rows: Rows, validation_fraction: float) -> dict[str, Rows]:
     count = min(max(round(validation_fraction * len(rows)), 1), len(rows) - 1)
     chosen = {HELD_OUT: sorted(order[:count]), TRAIN: sorted(order[count:])}
     return {
-        part: Rows([rows.texts[i] for i in indices], rows.labels[indices], [rows.tokens[i] for i in indices])
-        for part, indices in chosen.items()
+        split: Rows([rows.texts[i] for i in indices], rows.labels[indices], [rows.tokens[i] for i in indices])
+        for split, indices in chosen.items()
     }
 
 

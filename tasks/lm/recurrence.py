@@ -33,10 +33,10 @@ class Segment(NamedTuple):
 class BookChunks(Dataset[Segment]):
     """Blocks of ``length`` tokens that end with their book: item i + 1 continues item i, or starts a book."""
 
-    def __init__(self, corpus: Corpus, part: str, length: int, *, limit: int | None = None) -> None:
-        self.corpus, self.part, self.length = corpus, part, length
-        num_tokens = min(len(corpus.files[part]), limit or len(corpus.files[part]))
-        ends = np.unique(np.minimum(corpus.ends[part], num_tokens))
+    def __init__(self, corpus: Corpus, split: str, length: int, *, limit: int | None = None) -> None:
+        self.corpus, self.split, self.length = corpus, split, length
+        num_tokens = min(len(corpus.files[split]), limit or len(corpus.files[split]))
+        ends = np.unique(np.minimum(corpus.ends[split], num_tokens))
         begins = np.concatenate([[0], ends[:-1]])
         self.counts = -(-(ends - begins) // length)  # blocks per book
         self.firsts = np.cumsum(self.counts) - self.counts  # index of the first block per book
@@ -52,8 +52,8 @@ class BookChunks(Dataset[Segment]):
         tokens = np.full((len(indices), 1 + self.length), PAD, dtype=np.int64)
         for row, index in zip(tokens, indices, strict=True):
             start, stop = int(self._starts[index]), int(self._stops[index])
-            row[0] = END if self._begins[index] else self.corpus.read(self.part, start - 1, start)[0]
-            row[1 : 1 + stop - start] = self.corpus.read(self.part, start, stop)
+            row[0] = END if self._begins[index] else self.corpus.read(self.split, start - 1, start)[0]
+            row[1 : 1 + stop - start] = self.corpus.read(self.split, start, stop)
         return Segment(torch.from_numpy(tokens), torch.from_numpy(self._begins[indices]))
 
 

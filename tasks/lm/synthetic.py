@@ -1,8 +1,7 @@
 """Books with long-range questions: each answer is one token that occurs once, anywhere before.
 
-A chapter first states who keeps which thing: one fact of one token (``annalamp``) per name, in random order. Then come
-48 questions with answers (``anna lamp``); only answers are learned and scored. Before 12 of the questions the fact is
-repeated. docs/reference/tasks/lm.md gives the best possible perplexities.
+A chapter states one fact of one token (``annalamp``) per name, in random order, and asks 48 questions with answers
+(``anna lamp``), 12 of them after repeating the fact. docs/reference/tasks/lm.md gives the best possible perplexities.
 """
 
 from __future__ import annotations

@@ -49,14 +49,14 @@ class LM(Task):
         dataset: pg19 (folders in its layout, or a data set on the Hub), wikitext103 or wikitext2 (three files each), or
             synthetic.
         source: name of a data set on the Hub with the columns of ``deepmind/pg19``, instead of local files.
-        tokenizer: ``gpt2``, GPT-2's, as published; ``words``: each word of the training part is a token; a
+        tokenizer: ``gpt2``, GPT-2's, as published; ``words``: each word of the training split is a token; a
             tokenizer.json, or a folder with one or with vocab.json and merges.txt; by default, a byte-level BPE of
-            ``vocab_size`` entries is trained on the training part.
+            ``vocab_size`` entries is trained on the training split.
         vocab_size: size of the trained tokenizer.
         names: number of names in generated books, each with one fact per chapter; from 1 to 32.
         loss_on: learn and score ``all`` tokens, or in generated books only the ``answers``.
         block_len: tokens per training block.
-        overlap: context tokens of a second evaluation of the test part, in overlapping blocks of ``block_len``:
+        overlap: context tokens of a second evaluation of the test split, in overlapping blocks of ``block_len``:
             ``word_ppl_overlap``, as in fairseq's ``--context-window``; 0 for none.
         evaluation_batch_size: blocks per batch in validation and test.
         context_lengths: additional block lengths for evaluation, shorter or longer than ``block_len`` (Figure 3c of the
@@ -191,15 +191,15 @@ class LM(Task):
         return self._facts.is_answer.to(tokens.device)[tokens]
 
     def mean_loss(
-        self, backbone: Backbone, batches: Batches, part: str, length: int, limit: int | None = None
+        self, backbone: Backbone, batches: Batches, split: str, length: int, limit: int | None = None
     ) -> tuple[float, int]:
-        """Return the mean loss and the number of scored tokens of a part, in blocks of ``length`` without overlap."""
+        """Return the mean loss and the number of scored tokens of a split, in blocks of ``length`` without overlap."""
         losses: Iterable[Tensor]
         if self.memory_length:
-            books = self._books(backbone, batches, part, length, limit)
+            books = self._books(backbone, batches, split, length, limit)
             losses = (all_losses[self._is_scored(tokens)] for tokens, all_losses in books)
         else:
-            blocks = self._blocks(batches, part, length, limit=limit)
+            blocks = self._blocks(batches, split, length, limit=limit)
             losses = (self.scored_losses(backbone, rows) for rows in blocks)
         total, count = 0.0, 0
         for scored in losses:
@@ -207,25 +207,25 @@ class LM(Task):
             count += scored.numel()
         return total / count, count
 
-    def _blocks(self, batches: Batches, part: str, length: int, **options: Any) -> Iterator[Tensor]:
-        """Yield the blocks of a part [B, N + 1], in order; a shorter last block is alone."""
-        for batch in batches(Blocks(self.corpus, part, length, **options), self.evaluation_batch_size):
+    def _blocks(self, batches: Batches, split: str, length: int, **options: Any) -> Iterator[Tensor]:
+        """Yield the blocks of a split [B, N + 1], in order; a shorter last block is alone."""
+        for batch in batches(Blocks(self.corpus, split, length, **options), self.evaluation_batch_size):
             yield from [batch] if isinstance(batch, Tensor) else [row[None] for row in batch]
 
     def _books(
-        self, backbone: Backbone, batches: Batches, part: str, length: int, limit: int | None = None
+        self, backbone: Backbone, batches: Batches, split: str, length: int, limit: int | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield tokens and losses of books; ``length`` includes the block and its memory."""
         from tasks.lm.recurrence import BookChunks, read_books
 
-        blocks = BookChunks(self.corpus, part, min(length, self.block_len), limit=limit)
+        blocks = BookChunks(self.corpus, split, min(length, self.block_len), limit=limit)
         rows, remembered = self.evaluation_batch_size, max(0, length - self.block_len)
         return read_books(backbone, batches, self.corpus, blocks, rows=rows, remembered=remembered)
 
-    def overlapping_loss(self, backbone: Backbone, batches: Batches, part: str) -> float:
-        """Return the summed loss of a part, with ``overlap`` or more context tokens except in the first block."""
+    def overlapping_loss(self, backbone: Backbone, batches: Batches, split: str) -> float:
+        """Return the summed loss of a split, with ``overlap`` or more context tokens except in the first block."""
         total, repeated = 0.0, 0
-        for rows in self._blocks(batches, part, self.block_len, overlap=self.overlap):
+        for rows in self._blocks(batches, split, self.block_len, overlap=self.overlap):
             for tokens in rows:
                 total += self.token_losses(backbone, tokens[None])[0, repeated:].double().sum().item()
                 repeated = self.overlap

@@ -26,7 +26,7 @@ def labels_of(rows: Rows) -> np.ndarray:
 
 
 def majority(train: Rows, test: Rows) -> float:
-    """Predict the most frequent class of the training part."""
+    """Predict the most frequent class of the training split."""
     return accuracy(np.full(len(test), np.bincount(labels_of(train)).argmax()), test)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from cab import UserError
 from cab.files.cache import checksums
-from tasks.lra.rows import Counts, Example, Parts, Source, shuffled
+from tasks.lra.rows import Counts, Example, Source, Splits, shuffled
 
 TRAIN, TEST = tuple(f"data_batch_{n}" for n in range(1, 6)), ("test_batch",)
 SIDE = 32
@@ -55,7 +55,7 @@ def unpickle(file: IO[bytes]) -> Any:
 def photographs(folder: Path) -> Source:
     """Read CIFAR-10 in its Python distribution, ``cifar-10-batches-py``."""
 
-    def read() -> Parts:
+    def read() -> Splits:
         images, labels = (np.concatenate(x) for x in zip(*(read_batch(folder / n) for n in TRAIN), strict=True))
         order, held_out = shuffled(len(labels)), len(labels) // HELD_OUT
         yield "train", _examples(images[order[held_out:]], labels[order[held_out:]])

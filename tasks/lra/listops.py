@@ -15,7 +15,7 @@ import numpy as np
 
 from cab import UserError
 from tasks.files import read_lines
-from tasks.lra.rows import PARTS, Counts, Example, Parts, Source
+from tasks.lra.rows import SPLITS, Counts, Example, Source, Splits
 
 OPERATORS = ("MIN", "MAX", "MED", "SM")
 CLOSE = 10 + len(OPERATORS)
@@ -88,12 +88,12 @@ def _grow(draw: Iterator[float], depth: int, shape: Shape, symbols: bytearray) -
 
 
 def generated_trees(shape: Shape, counts: Counts) -> Source:
-    """Return distinct trees; the random numbers depend on the part only."""
+    """Return distinct trees; the random numbers depend on the split only."""
 
-    def read() -> Parts:
+    def read() -> Splits:
         seen: set[bytes] = set()
-        for number in (2, 1, 0):  # so that the test part does not depend on the sizes of the others
-            yield PARTS[number], _distinct(np.random.default_rng(number), shape, counts[number], seen)
+        for number in (2, 1, 0):  # so that the test split does not depend on the sizes of the others
+            yield SPLITS[number], _distinct(np.random.default_rng(number), shape, counts[number], seen)
 
     return Source({"generator": "listops 1", **asdict(shape), "counts": counts}, read)
 
@@ -110,7 +110,7 @@ def _distinct(rng: np.random.Generator, shape: Shape, count: int, seen: set[byte
 
 def tree_files(folder: Path) -> Source:
     """Read the official files ``basic_{train,val,test}.tsv``: a header, then one tree and its value per line."""
-    return Source.files("listops 1", {part: folder / name for part, name in FILES.items()}, read_trees)
+    return Source.files("listops 1", {split: folder / name for split, name in FILES.items()}, read_trees)
 
 
 def read_trees(path: Path) -> Iterator[Example]:

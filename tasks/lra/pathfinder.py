@@ -20,7 +20,7 @@ from cab.files.cache import checksums, digest_of
 from cab.files.disk import visible_files
 from tasks.files import read_lines
 from tasks.lra.contours import FREE, TRIES, Boards, Contours, disc, pen
-from tasks.lra.rows import PARTS, Counts, Example, Parts, Source, shuffled
+from tasks.lra.rows import SPLITS, Counts, Example, Source, Splits, shuffled
 
 ATTEMPTS = 256
 """Pairs of contours started at once; few long ones are completed."""
@@ -205,12 +205,12 @@ def path_files(folder: Path, side: int) -> Source:
 
     entries = [entry for path in lists for entry in _entries(path, folder)]
 
-    def read() -> Parts:
+    def read() -> Splits:
         order = [entries[i] for i in shuffled(len(entries))]
         bounds = (0, int(0.8 * len(order)), int(0.9 * len(order)), len(order))
-        for part, start, stop in zip(PARTS, bounds, bounds[1:], strict=False):
+        for split, start, stop in zip(SPLITS, bounds, bounds[1:], strict=False):
             rows = order[start:stop]
-            yield part, (Example((_read_image(path, side, origin),), label) for path, label, origin in rows)
+            yield split, (Example((_read_image(path, side, origin),), label) for path, label, origin in rows)
 
     files = digest_of(checksums([*lists, *(image for image, _, _ in entries)]))
     return Source({"reader": "paths 2", "side": side, "files": files}, read)

@@ -21,7 +21,7 @@ TABLES, LETTERS = 16, b"abcdefghijklmnopqrstuvwxyz "
 
 def papers(folder: Path) -> Source:
     """Read pairs of the ACL Anthology Network: per line a label, two names and two texts, without header or quoting."""
-    return Source.files("retrieval 1", {part: folder / name for part, name in FILES.items()}, read_pairs)
+    return Source.files("retrieval 1", {split: folder / name for split, name in FILES.items()}, read_pairs)
 
 
 def read_pairs(path: Path) -> Iterator[Example]:

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 
 from cab.files.cache import checksums, prepared, progress
 
-PARTS = ("train", "validation", "test")
+SPLITS = ("train", "validation", "test")
 SYMBOLS = "symbols.bin"
 NOTHING = 0
 """The id of an empty position; symbol s has the id s + 1."""
@@ -29,10 +29,10 @@ class Example(NamedTuple):
     label: int
 
 
-Parts = Iterable[tuple[str, Iterable[Example]]]
-"""Each part with its examples."""
+Splits = Iterable[tuple[str, Iterable[Example]]]
+"""Each split with its examples."""
 Counts = tuple[int, int, int]
-"""Number of examples in each of :data:`PARTS`."""
+"""Number of examples in each of :data:`SPLITS`."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,13 @@ class Source:
     """Examples that ``read`` returns; ``key`` are plain values that identify them."""
 
     key: Mapping[str, Any]
-    read: Callable[[], Parts]
+    read: Callable[[], Splits]
 
     @classmethod
     def files(cls, reader: str, paths: Mapping[str, Path], read: Callable[[Path], Iterable[Example]]) -> Source:
-        """Return the examples of one file per part."""
+        """Return the examples of one file per split."""
         key = {"reader": reader, "files": checksums(list(paths.values()))}
-        return cls(key, lambda: ((part, read(path)) for part, path in paths.items()))
+        return cls(key, lambda: ((split, read(path)) for split, path in paths.items()))
 
     @classmethod
     def generated(
@@ -56,12 +56,12 @@ class Source:
         generate: Callable[[np.random.Generator, int], Iterable[Example]],
         **settings: Any,
     ) -> Source:
-        """Return what ``generate`` makes from random numbers that depend on the part only, and a count."""
-        numbered = list(zip(PARTS, counts, strict=True))
+        """Return what ``generate`` makes from random numbers that depend on the split only, and a count."""
+        numbered = list(zip(SPLITS, counts, strict=True))
 
-        def read() -> Parts:
-            for seed, (part, count) in enumerate(numbered):
-                yield part, generate(np.random.default_rng(seed), count)
+        def read() -> Splits:
+            for seed, (split, count) in enumerate(numbered):
+                yield split, generate(np.random.default_rng(seed), count)
 
         return cls({"generator": generator, **settings, "counts": counts}, read)
 
@@ -74,7 +74,7 @@ class Batch(NamedTuple):
 
 
 class Rows(Dataset[Batch]):
-    """Examples of a part.
+    """Examples of a split.
 
     Args:
         folder: written by :func:`prepare`.
@@ -120,10 +120,10 @@ class Rows(Dataset[Batch]):
 
 
 def prepare(source: Source) -> tuple[Path, dict[str, dict[str, Any]]]:
-    """Return the cache folder with one folder per part, and per part the number of examples and a checksum."""
+    """Return the cache folder with one folder per split, and per split the number of examples and a checksum."""
 
     def build(target: Path) -> None:
-        about = {part: _write(target / part, progress(rows, f"preparing {part}")) for part, rows in source.read()}
+        about = {split: _write(target / split, progress(rows, f"preparing {split}")) for split, rows in source.read()}
         (target / "about.json").write_text(json.dumps(about))
 
     folder = prepared("lra", source.key, build)

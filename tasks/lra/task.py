@@ -19,7 +19,7 @@ from cab.task import Batches, Metric
 from tasks.files import find_data
 from tasks.lra import baselines, images, listops, pathfinder, retrieval, text
 from tasks.lra.pathfinder import PATHFINDER, PATHX
-from tasks.lra.rows import NOTHING, PARTS, Batch, Rows, Source, prepare
+from tasks.lra.rows import NOTHING, SPLITS, Batch, Rows, Source, prepare
 from tasks.pictures import draw_grid, draw_image
 
 PATHS = {"pathfinder": PATHFINDER, "pathx": PATHX}
@@ -61,7 +61,7 @@ class LongRangeArena(Task):
         max_depth, max_arguments: limits for generated trees.
         side: image side in pixels; 32 in the official data, 128 for Path-X.
         segments, distractors: dashes per contour and number of distractor contours in generated Pathfinder and Path-X.
-        examples, test_examples: number of generated training examples, and of each other part.
+        examples, test_examples: number of generated training examples, and of each other split.
         brackets: ``kept``, or ``dropped`` as in Skyformer's copy of listops: without closing brackets, and thus without
             most of what determines the value.
         zero_pixel_is_padding: treat the darkest pixels of an image as padding, as LRA and Skyformer do, in which id 0
@@ -148,10 +148,10 @@ class LongRangeArena(Task):
         folder, self._about = prepare(self._source(data_root))
         self._max_length = self.side**2 if self.has_pixels else self.length
         dropped = listops.CLOSE if self.brackets == "dropped" else None
-        counts = {part: self._about[part]["rows"] for part in PARTS}
-        self.parts = {
-            part: Rows(folder / part, count=count, length=self._max_length, dropped=dropped)
-            for part, count in counts.items()
+        counts = {split: self._about[split]["rows"] for split in SPLITS}
+        self.splits = {
+            split: Rows(folder / split, count=count, length=self._max_length, dropped=dropped)
+            for split, count in counts.items()
         }
 
     def _source(self, data_root: Path | None) -> Source:
@@ -196,12 +196,8 @@ class LongRangeArena(Task):
             "vocab_size": (listops.NUM_SYMBOLS if self.question == "listops" else 256) + 1,
             "max_length": self._max_length,
             "num_classes": CLASSES.get(self.question, 2),
-            "pairs": self.parts["train"].width == 2,
+            "pairs": self.splits["train"].width == 2,
         }
-
-    @property
-    def training_set(self) -> Rows:
-        return self.parts["train"]
 
     def logits(self, backbone: Backbone, batch: Batch) -> Tensor:
         """Return the class logits [B, C]."""
@@ -226,19 +222,19 @@ class LongRangeArena(Task):
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
         return {"accuracy": self._accuracy(backbone, batches, "test")}
 
-    def _accuracy(self, backbone: Backbone, batches: Batches, part: str) -> float:
-        rows = self.parts[part]
+    def _accuracy(self, backbone: Backbone, batches: Batches, split: str) -> float:
+        rows = self.splits[split]
         guesses = [self.logits(backbone, batch).argmax(-1) for batch in batches(rows, self.evaluation_batch_size)]
         return baselines.accuracy(torch.cat(guesses).cpu().numpy(), rows)
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """Return the accuracies of the most frequent class and of simple statistics of a sequence."""
         answers = {"majority": baselines.majority, **BASELINES[self.question]}
-        train, test = self.parts["train"], self.parts["test"]
+        train, test = self.splits["train"], self.splits["test"]
         return {name: {"accuracy": answer(train, test)} for name, answer in answers.items()}
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
-        batch = next(batches(self.parts["test"], 8))
+        batch = next(batches(self.splits["test"], 8))
         pairs = zip(batch.labels.tolist(), self.logits(backbone, batch).argmax(-1).tolist(), strict=True)
         results = [f"{label} | {guess}" for label, guess in pairs]
         if self.has_pixels:

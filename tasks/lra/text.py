@@ -10,7 +10,7 @@ import numpy as np
 from cab import UserError
 from cab.files.cache import checksums, digest_of
 from cab.files.disk import visible_files
-from tasks.lra.rows import PARTS, Counts, Example, Parts, Source, shuffled
+from tasks.lra.rows import SPLITS, Counts, Example, Source, Splits, shuffled
 
 INSIDE = "train/pos"
 HELD_OUT = 10
@@ -26,17 +26,16 @@ def reviews(folder: Path, *, validation_split: bool = True) -> Source:
 
     Args:
         folder: path of ``aclImdb``.
-        validation_split: hold out a tenth of the training part for validation; otherwise validate on the test part, as
-            published.
+        validation_split: hold out a tenth of the training split; otherwise validate on the test split, as published.
     """
     train, test = _files(folder / "train"), _files(folder / "test")
 
-    def read() -> Parts:
+    def read() -> Splits:
         order = shuffled(len(train)) if validation_split else list(range(len(train)))
         held_out = max(1, len(train) // HELD_OUT) if validation_split else 0
         validation = [train[i] for i in order[:held_out]] if validation_split else test
-        for part, files in zip(PARTS, ([train[i] for i in order[held_out:]], validation, test), strict=True):
-            yield part, (Example((read_review(path),), label) for path, label in files)
+        for split, files in zip(SPLITS, ([train[i] for i in order[held_out:]], validation, test), strict=True):
+            yield split, (Example((read_review(path),), label) for path, label in files)
 
     files = digest_of(checksums([path for path, _ in (*train, *test)]))
     return Source({"reader": "reviews 1", "files": files, "held_out": validation_split}, read)

@@ -167,7 +167,7 @@ def standardize(values: np.ndarray, train_rows: int) -> np.ndarray:
 
 
 class Windows(Dataset[dict[str, Tensor]]):
-    """Windows of one part of a series, ``stride`` rows apart: ``seq_len`` rows of past, ``pred_len`` to forecast.
+    """Windows of one split of a series, ``stride`` rows apart: ``seq_len`` rows of past, ``pred_len`` to forecast.
 
     A batch is a dict of ``past`` [B, seq_len, C], ``past_time`` [B, seq_len, 4], ``known`` [B, label_len, C] (the end
     of the past), ``decoder_time`` [B, label_len + pred_len, 4], ``future`` [B, pred_len, C].

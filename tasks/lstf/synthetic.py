@@ -1,10 +1,9 @@
 """Generated series that attention can forecast: future values repeat a past day, identified by an announced color.
 
-An episode is a window of its own: a legend, six days of ``hours`` hours, and five days to forecast. A forecast hour
-repeats the values of the same hour of one of the six days, plus the level of that day. Two channels of the past show
-the color of each day; the legend gives its level. The calendar gives hour and color of the first day to forecast
-(``direct``), and only the hour of the others (``lookup``, ``long_lookup``), whose color is that of the ``direct`` row
-of the same hour. docs/reference/tasks/lstf.md explains what each level requires.
+An episode is a window of its own: a legend with the level of each color, six days of ``hours`` hours, and five days to
+forecast. A forecast hour repeats the same hour of one of the six days, plus the level of that day. The calendar gives
+the color of the day (``direct``), or it is that of the ``direct`` row of the same hour (``lookup``, ``long_lookup``).
+docs/reference/tasks/lstf.md explains what each level requires.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from tasks.lstf.data import Series, Windows, read_series, standardize
 from tasks.lstf.synthetic import HOURS, horizon, levels_of, synthetic_series
 from tasks.pictures import draw_grid
 
-UNIT = "standardized"  # per channel, by the training part
+UNIT = "standardized"  # per channel, by the training split
 PUBLISHED_BATCH = 32
 
 
@@ -178,7 +178,7 @@ class LSTF(Task):
         batch = next(batches(chosen, 4))
         series = (batch["past"], batch["future"], self.forecast(backbone, batch))
         windows = [*zip(*(x[..., -1].float().cpu().numpy() for x in series), strict=True)]
-        title = f"LSTF {self.dataset} {self.features}: forecasts of the target on the test part"
+        title = f"LSTF {self.dataset} {self.features}: forecasts of the target on the test split"
         draw_grid([(title, windows)], _draw_forecast, folder / "forecasts.png", size=(9.0, 2.1))
 
 
@@ -223,7 +223,7 @@ class RidgeForecast:
     """Forecast each channel from its own past by ridge regression.
 
     Args:
-        windows: windows of the training part; a large set is subsampled at equal distances.
+        windows: windows of the training split; a large set is subsampled at equal distances.
     """
 
     def __init__(self, windows: Windows) -> None:

@@ -1,9 +1,7 @@
 """Pages whose masked words occur once more, far away: facts in random order, then answers in name order.
 
-A page states who keeps which thing, one fact of one token (``annalamp``) per name in random order, and then lists all
-names in alphabetical order with their things (``anna lamp``). Only things of the list are masked, learned and scored.
-For a quarter of the names, the list contains the fact instead of the name. docs/reference/tasks/mlm.md gives the best
-possible perplexities.
+A page states one fact of one token (``annalamp``) per name, and lists all names with their things (``anna lamp``),
+which are masked, learned and scored. docs/reference/tasks/mlm.md gives the best possible perplexities.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from cab.registry.options import Positive
 from cab.task import Batches, Metric
 from tasks.bpe import tokenizer_data, tokenizer_path
 from tasks.corpus.blocks import PackedLines
-from tasks.corpus.books import PARTS, find_books
+from tasks.corpus.books import SPLITS, find_books
 from tasks.corpus.facts import Facts, FactScores, Names, names_variant
 from tasks.corpus.losses import token_losses
 from tasks.corpus.tokens import NUM_SPECIAL, PAD, padding_or_none, perplexity, read_corpus, unigram_loss
@@ -42,8 +42,8 @@ class MLM(Task):
         block_len: maximum number of tokens per page, packed from whole lines.
         mask_share: fraction of chosen tokens; 80 percent of them become the mask, 10 percent a random token, 10 percent
             are unchanged.
-        scored_part: ``test``, or ``validation`` as published: ``ppl`` is then of the part that selected the checkpoint,
-            and ``ppl_test`` is reported as well.
+        scored_part: ``test``, or ``validation``, as published, which selects the checkpoint; ``ppl_test`` is then
+            reported as well.
         evaluation_batch_size: pages per batch in validation and test.
     """
 
@@ -89,7 +89,7 @@ class MLM(Task):
         books = find_books(self.dataset, self.source, data_root, generate=partial(generate_book, names=self.names))
         self.corpus = read_corpus(books, tokenizer=tokenizer, vocab_size=self.vocab_size)
         self._facts = Facts.of(self.corpus) if self._asks else None
-        self.parts = {part: PackedLines(self.corpus, part, self.block_len) for part in PARTS}
+        self.splits = {split: PackedLines(self.corpus, split, self.block_len) for split in SPLITS}
 
     def fingerprint(self) -> dict[str, Any]:
         return {**self.corpus.key, "dictionary": self.mask + 1, "unknown": self.corpus.unknown}
@@ -101,10 +101,6 @@ class MLM(Task):
 
     def backbone_options(self, backbone: str) -> dict[str, Any]:  # noqa: ARG002
         return {"vocab_size": self.mask + 1, "max_length": self.block_len}
-
-    @property
-    def training_set(self) -> PackedLines:
-        return self.parts["train"]
 
     def hide(self, tokens: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Return the page as the network reads it [B, N], and the indices to predict [K] in the flattened page.
@@ -133,10 +129,10 @@ class MLM(Task):
     def loss(self, backbone: Backbone, batch: Tensor) -> Tensor:
         return self.masked_loss(backbone, batch).mean()
 
-    def mean_loss(self, backbone: Backbone, batches: Batches, part: str) -> float:
-        """Return the mean loss over the chosen tokens of a part; the choice is fixed."""
+    def mean_loss(self, backbone: Backbone, batches: Batches, split: str) -> float:
+        """Return the mean loss over the chosen tokens of a split; the choice is fixed."""
         generator = torch.Generator().manual_seed(0)
-        evaluated = batches(self.parts[part], self.evaluation_batch_size)
+        evaluated = batches(self.splits[split], self.evaluation_batch_size)
         losses = (self.masked_loss(backbone, batch, generator) for batch in evaluated)
         return mean_over_batches((chosen.double().sum().item(), chosen.numel()) for chosen in losses)
 
@@ -152,7 +148,7 @@ class MLM(Task):
     def _level_scores(self, facts: Facts, backbone: Backbone, batches: Batches) -> dict[str, float]:
         generator = torch.Generator().manual_seed(0)
         scores = FactScores(facts, LEVELS)
-        for batch in batches(self.parts["test"], self.evaluation_batch_size):
+        for batch in batches(self.splits["test"], self.evaluation_batch_size):
             seen, places = self.hide(batch, generator)
             losses = torch.full(batch.shape, torch.nan, device=batch.device).flatten()
             chosen = token_losses(backbone, self.mask + 1, batch.flatten()[places], seen, selected=places)
@@ -169,14 +165,14 @@ class MLM(Task):
         return {"unigram": scores}
 
     def _looked_up(self, facts: Facts, window: int) -> dict[str, float]:
-        scores, pages = FactScores(facts, LEVELS), self.parts[self.scored_part]
+        scores, pages = FactScores(facts, LEVELS), self.splits[self.scored_part]
         for i in range(len(pages)):
             scores.add_look_up(pages.__getitems__([i])[0], window)
         return {"ppl": perplexity(scores.mean), **scores.perplexities()}
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
-        """Write pages of the test part with the chosen tokens as [truth|prediction]."""
-        tokens = next(batches(self.parts["test"], 2))
+        """Write pages of the test split with the chosen tokens as [truth|prediction]."""
+        tokens = next(batches(self.splits["test"], 2))
         seen, places = self.hide(tokens, torch.Generator().manual_seed(0))
         guesses = backbone(seen, padding_or_none(tokens), selected=places).argmax(dim=-1)
         words = [self.corpus.text([token]) for token in tokens.flatten().tolist()]

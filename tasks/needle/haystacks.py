@@ -1,10 +1,7 @@
 """Texts of one length with a few facts, and questions about these at the end.
 
-A fact is one token of a name and a thing (``annalamp``), as in the books of :mod:`tasks.lm.synthetic`, so that one
-lookup suffices; it is surrounded by filler words. At the end all facts are queried in random order (``anna lamp``).
-Token ids are
-
-    0 empty, then the filler words, the names, the things, and names with things.
+A fact is one token of a name and a thing (``annalamp``) among filler words. At the end all facts are queried in random
+order (``anna lamp``). Token ids are 0 empty, then the filler words, the names, the things, and names with things.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ FIRST_NAME = 1 + HAY
 FIRST_THING = FIRST_NAME + len(NAMES)
 FIRST_FACT = FIRST_THING + len(THINGS)
 VOCABULARY = FIRST_FACT + len(NAMES) * len(THINGS)
-PARTS = ("train", "validation", "test")
+SPLITS = ("train", "validation", "test")
 
 
 class Haystack(NamedTuple):
@@ -52,9 +49,9 @@ class Haystack(NamedTuple):
 
 @dataclass(frozen=True)
 class Haystacks(Dataset[Haystack]):
-    """``count`` haystacks of a part, each generated on access and deterministic."""
+    """``count`` haystacks of a split, each generated on access and deterministic."""
 
-    part: str
+    split: str
     count: int
     length: int
     num_needles: int
@@ -67,7 +64,7 @@ class Haystacks(Dataset[Haystack]):
         return Haystack(torch.from_numpy(np.stack(tokens)), torch.from_numpy(np.stack(depths)))
 
     def _generate(self, row: int) -> tuple[np.ndarray, np.ndarray]:
-        rng = np.random.default_rng([PARTS.index(self.part), self.length, row])
+        rng = np.random.default_rng([SPLITS.index(self.split), self.length, row])
         hay = self.length - 2 * self.num_needles
         tokens = np.empty(self.length, dtype=np.int64)
         tokens[:hay] = 1 + rng.integers(HAY, size=hay)

@@ -20,7 +20,7 @@ from cab.metric import mean_over_batches
 from cab.registry.options import Positive
 from cab.task import Batches, Metric
 from tasks.corpus.facts import NAMES
-from tasks.needle.haystacks import FIRST_THING, PARTS, VOCABULARY, Haystack, Haystacks, words
+from tasks.needle.haystacks import FIRST_THING, SPLITS, VOCABULARY, Haystack, Haystacks, words
 from tasks.pictures import draw_grid
 
 log = logging.getLogger(__name__)
@@ -96,21 +96,17 @@ class Needle(Task):
             raise UserError(f"task.multiples must start with 1 and increase, got {list(self.multiples)}")
 
     def setup(self, data_root: Path | None) -> None:  # noqa: ARG002
-        counts = dict(zip(PARTS, (self.examples, self.test_examples, self.test_examples), strict=True))
-        self.parts = {part: Haystacks(part, count, self.length, self.num_needles) for part, count in counts.items()}
+        counts = dict(zip(SPLITS, (self.examples, self.test_examples, self.test_examples), strict=True))
+        self.splits = {split: Haystacks(split, count, self.length, self.num_needles) for split, count in counts.items()}
         count = self.test_examples
         self._tests = {length: Haystacks("test", count, length, self.num_needles) for length in self.lengths}
 
     def fingerprint(self) -> dict[str, Any]:
-        parts = {**self.parts, **{str(length): part for length, part in self._tests.items()}}
-        return {name: {"examples": len(part), "sha256": part.digest} for name, part in parts.items()}
+        splits = {**self.splits, **{str(length): split for length, split in self._tests.items()}}
+        return {name: {"examples": len(split), "sha256": split.digest} for name, split in splits.items()}
 
     def backbone_options(self, backbone: str) -> dict[str, Any]:  # noqa: ARG002
         return {"vocab_size": VOCABULARY}
-
-    @property
-    def training_set(self) -> Haystacks:
-        return self.parts["train"]
 
     def logits(self, backbone: Backbone, batch: Haystack) -> Tensor:
         """Return the logits of the answers, [B, K, V], each from the tokens before it."""
@@ -123,16 +119,16 @@ class Needle(Task):
     def validate(self, backbone: Backbone, batches: Batches) -> float:
         return mean_over_batches(
             (self.loss(backbone, batch).item() * len(batch.tokens), len(batch.tokens))
-            for batch in batches(self.parts["validation"], self.evaluation_batch_size)
+            for batch in batches(self.splits["validation"], self.evaluation_batch_size)
         )
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
         scores: dict[str, float] = {}
         self._grid: dict[int, list[float]] = {}
-        for length, part in self._tests.items():
+        for length, split in self._tests.items():
             names = [f"accuracy_{length}", *self._by_depth(length)]
             try:
-                accuracies = self._accuracies(backbone, batches, part)
+                accuracies = self._accuracies(backbone, batches, split)
             except (UserError, torch.OutOfMemoryError) as error:
                 if length == self.length:
                     raise
@@ -143,10 +139,10 @@ class Needle(Task):
             scores |= dict(zip(names, accuracies, strict=True))
         return {"accuracy": scores[f"accuracy_{self.length}"], **scores}
 
-    def _accuracies(self, backbone: Backbone, batches: Batches, part: Haystacks) -> list[float]:
+    def _accuracies(self, backbone: Backbone, batches: Batches, split: Haystacks) -> list[float]:
         """Return the accuracy of all answers, then that in each part of the text; NaN without facts."""
         correct, depths = [], []
-        for batch in batches(part, self.evaluation_batch_size):
+        for batch in batches(split, self.evaluation_batch_size):
             correct.append((self.logits(backbone, batch).argmax(-1) == batch.answers).flatten().cpu())
             depths.append(batch.depths.flatten().cpu())
         everywhere, depth = torch.cat(correct), (torch.cat(depths) * self.depths).long()
@@ -156,8 +152,8 @@ class Needle(Task):
     def baselines(self) -> dict[str, dict[str, float]]:
         """Return the accuracy of a random thing of the text, the best without looking up names."""
         scores = {}
-        for length, part in self._tests.items():
-            answers = part.__getitems__(list(range(len(part)))).answers - FIRST_THING
+        for length, split in self._tests.items():
+            answers = split.__getitems__(list(range(len(split)))).answers - FIRST_THING
             counts = F.one_hot(answers).sum(dim=1).double() / self.num_needles
             scores[f"accuracy_{length}"] = counts.amax(dim=1).mean().item()
         return {"most_frequent_in_context": {"accuracy": scores[f"accuracy_{self.length}"], **scores}}
@@ -166,7 +162,7 @@ class Needle(Task):
         """Draw the accuracy by depth and length, and write texts with the answers as [truth|prediction]."""
         title = "Fraction of correct answers"
         draw_grid([(title, [self._grid])], self._draw_accuracies, folder / "needles.png", size=(5.0, 4.0))
-        batch = next(batches(self.parts["test"], 4))
+        batch = next(batches(self.splits["test"], 4))
         guesses = self.logits(backbone, batch).argmax(-1)
         lines = []
         for row, depths, predicted in zip(*(x.tolist() for x in (*batch, guesses)), strict=True):

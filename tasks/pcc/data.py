@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -82,24 +83,26 @@ def subset(points: Tensor, count: int, generator: torch.Generator | None) -> Ten
     return points[torch.randperm(len(points), generator=generator)[:count]]
 
 
-def read_pcn(data_root: Path | None, list_file: str, part: str, *, views: int) -> tuple[Clouds, Clouds, dict[str, Any]]:
-    """Read the partial and complete clouds of a part (train, val, test) of PCN; also return an identifier.
+def read_pcn(
+    data_root: Path | None, list_file: str, split: str, *, views: int
+) -> tuple[Clouds, Clouds, dict[str, Any]]:
+    """Read the partial and complete clouds of a split (train, val, test) of PCN; also return an identifier.
 
     Args:
         data_root: folder of all data sets.
         list_file: the split list, ``PCN.json`` of the official release or one in its format.
-        part: the part.
+        split: the split.
         views: partial views per shape.
 
     Raises:
         UserError: the list or one of its shapes is missing or invalid.
     """
     folder = find_data("pcn", data_root, list_file).parents[list_file.count("/")]
-    names = [(shapes.taxonomy_id, name) for shapes in _read_list(folder / list_file) for name in getattr(shapes, part)]
+    names = [(shapes.taxonomy_id, name) for shapes in _read_list(folder / list_file) for name in getattr(shapes, split)]
     if not names:
-        raise UserError(f"{folder / list_file} has no shapes in part '{part}'")
-    complete = [folder / part / "complete" / taxonomy / f"{name}.pcd" for taxonomy, name in names]
-    views_of = [folder / part / "partial" / taxonomy / name for taxonomy, name in names]
+        raise UserError(f"{folder / list_file} has no shapes in split '{split}'")
+    complete = [folder / split / "complete" / taxonomy / f"{name}.pcd" for taxonomy, name in names]
+    views_of = [folder / split / "partial" / taxonomy / name for taxonomy, name in names]
     partial = [path / f"{view:02d}.pcd" for path in views_of for view in range(views)]
     missing = [path for path in (*complete, *partial) if not path.is_file()]
     if missing:
@@ -111,7 +114,7 @@ def read_pcn(data_root: Path | None, list_file: str, part: str, *, views: int) -
 
     def build(target: Path) -> None:
         for kind, files in (("partial", partial), ("complete", complete)):
-            clouds = Clouds.of([read_pcd(path) for path in progress(files, f"reading {part} {kind}")])
+            clouds = Clouds.of([read_pcd(path) for path in progress(files, f"reading {split} {kind}")])
             np.save(target / f"{kind}.npy", clouds.points)
             np.save(target / f"{kind}-bounds.npy", clouds.bounds)
 
@@ -120,12 +123,12 @@ def read_pcn(data_root: Path | None, list_file: str, part: str, *, views: int) -
         Clouds(np.load(ready / f"{kind}.npy", mmap_mode="r"), np.load(ready / f"{kind}-bounds.npy"))
         for kind in ("partial", "complete")
     ]
-    about = {"list": checksum(folder / list_file), "part": part, "shapes": len(names), "clouds": ready.name}
+    about = {"list": checksum(folder / list_file), "part": split, "shapes": len(names), "clouds": ready.name}
     return clouds[0], clouds[1], about
 
 
 class _Class(BaseModel):
-    """The names of the shapes of a class, in each part."""
+    """The names of the shapes of a class, in each split."""
 
     taxonomy_id: str
     train: Sequence[str] = ()
@@ -176,20 +179,12 @@ def read_pcd(path: Path) -> np.ndarray:
 
 def _header(path: Path, content: bytes) -> tuple[dict[str, str], int, int]:
     """Return the header's entries, the offset of the data, and the number of header lines."""
-    header: dict[str, str] = {}
-    start = 0
-    for number in range(1, 21):
-        end = content.find(b"\n", start)
-        if end < 0:
-            break
-        line = content[start:end].decode("ascii", "replace").strip()
-        start = end + 1
-        if line and not line.startswith("#"):
-            name, _, value = line.partition(" ")
-            header[name] = value.strip()
-            if name == "DATA":
-                return header, start, number
-    raise UserError(f"{path} is not a .pcd file: no line 'DATA' in its header")
+    match = re.match(rb"(?:.*\n){0,20}?DATA .*\n", content)
+    if match is None:
+        raise UserError(f"{path} is not a .pcd file: no line 'DATA' in its header")
+    lines = match[0].decode("ascii", "replace").splitlines()
+    entries = (line.strip().partition(" ") for line in lines if not line.startswith("#"))
+    return {name: value.strip() for name, _, value in entries}, match.end(), len(lines)
 
 
 def _ascii(path: Path, content: bytes, lines: int) -> np.ndarray:

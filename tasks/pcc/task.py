@@ -30,12 +30,12 @@ class PCC(Task):
     Args:
         dataset: pcn, or synthetic.
         list_file: the split list of pcn, in the data folder.
-        sample_part: also read validation and test from this part of the list (train), for samples with one part.
+        sample_part: also read validation and test from this split of the list (train), for samples with one split.
         partial_points, complete_points: number of input and target points.
         f_score_of: predicted points that the F-score counts: ``real``, or ``all``, as published, which counts the zero
             padding of a short view as wrong points; ``f_score_real`` is then reported as well.
-        validation_split: part whose Chamfer distance selects the checkpoint: ``val``, or ``test``, as published; the
-            scores of the validation part are then reported as well.
+        validation_split: split whose Chamfer distance selects the checkpoint: ``val``, or ``test``, as published; the
+            scores of the validation split are then reported as well.
         batch_norm: momentum of batch norms: ``constant``, or ``decaying`` from 0.9 by half every 21 epochs, as
             published.
         evaluation_batch_size: shapes per batch in validation; the test uses single shapes.
@@ -68,19 +68,19 @@ class PCC(Task):
 
     def setup(self, data_root: Path | None) -> None:
         self._about: dict[str, Any] = {}
-        self.parts = {part: self._part(part, data_root) for part in ("train", "val", "test")}
+        self.splits = {split: self._read_split(split, data_root) for split in ("train", "val", "test")}
 
-    def _part(self, part: str, data_root: Path | None) -> Shapes:
-        random, views = part == "train", 1
+    def _read_split(self, split: str, data_root: Path | None) -> Shapes:
+        random, views = split == "train", 1
         if self.dataset == "synthetic":
-            start = {"train": 0, "val": SYNTHETIC["train"], "test": SYNTHETIC["train"] + SYNTHETIC["val"]}[part]
-            shapes = [generate_shape(start + i) for i in range(SYNTHETIC[part])]
+            start = {"train": 0, "val": SYNTHETIC["train"], "test": SYNTHETIC["train"] + SYNTHETIC["val"]}[split]
+            shapes = [generate_shape(start + i) for i in range(SYNTHETIC[split])]
             partial, complete = (Clouds.of(clouds) for clouds in zip(*shapes, strict=True))
-            self._about[part] = {"generator": 1, "shapes": SYNTHETIC[part]}
+            self._about[split] = {"generator": 1, "shapes": SYNTHETIC[split]}
         else:
             views = TRAINING_VIEWS if random else 1
-            source = part if random else self.sample_part or part
-            partial, complete, self._about[part] = read_pcn(data_root, self.list_file, source, views=views)
+            source = split if random else self.sample_part or split
+            partial, complete, self._about[split] = read_pcn(data_root, self.list_file, source, views=views)
         sizes = {"partial_points": self.partial_points, "complete_points": self.complete_points}
         return Shapes(partial, complete, views=views, random=random, **sizes)
 
@@ -89,10 +89,6 @@ class PCC(Task):
 
     def backbone_options(self, backbone: str) -> dict[str, Any]:  # noqa: ARG002
         return {}
-
-    @property
-    def training_set(self) -> Shapes:
-        return self.parts["train"]
 
     def begin_epoch(self, backbone: Backbone, epoch: int) -> None:
         if self.batch_norm == "decaying":
@@ -108,7 +104,7 @@ class PCC(Task):
 
     def validate(self, backbone: Backbone, batches: Batches) -> float:
         """Return the Chamfer distance (l1) x 1000 of the fine points."""
-        shapes, total = self.parts[self.validation_split], 0.0
+        shapes, total = self.splits[self.validation_split], 0.0
         for batch in batches(shapes, self.evaluation_batch_size):
             total += chamfer_l1(backbone(batch["partial"])[1].float(), batch["complete"]).sum().item()
         return 1000.0 * total / len(shapes)
@@ -119,13 +115,13 @@ class PCC(Task):
             return scores
         return scores | {f"{k}_unseen": v for k, v in self._scores(backbone, batches, "val").items()}
 
-    def _scores(self, backbone: Backbone, batches: Batches, part: str) -> dict[str, float]:
-        clouds = ((backbone(batch["partial"])[1], batch["complete"]) for batch in batches(self.parts[part], 1))
+    def _scores(self, backbone: Backbone, batches: Batches, split: str) -> dict[str, float]:
+        clouds = ((backbone(batch["partial"])[1], batch["complete"]) for batch in batches(self.splits[split], 1))
         return mean_scores(clouds, self.f_score_of)
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """Return the scores of the view itself, and of the view with its mirror images (left-right, front-back)."""
-        test = self.parts["test"]
+        test = self.splits["test"]
         shapes = [test.__getitems__([i]) for i in range(len(test))]
         pairs = [(shape["partial"], shape["complete"]) for shape in shapes]
         return {
@@ -134,8 +130,8 @@ class PCC(Task):
         }
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
-        count = min(4, len(self.parts["test"]))
-        batch = next(batches(torch.utils.data.Subset(self.parts["test"], range(count)), count))
+        count = min(4, len(self.splits["test"]))
+        batch = next(batches(torch.utils.data.Subset(self.splits["test"], range(count)), count))
         clouds = {"seen": batch["partial"], "completed": backbone(batch["partial"])[1], "truth": batch["complete"]}
         columns = [(name, x.float().cpu().numpy()) for name, x in clouds.items()]
         draw_grid(columns, _draw_cloud, folder / "clouds.png", size=(3.0, 3.0), projection="3d")

@@ -42,7 +42,7 @@ class ProbeBatch(NamedTuple):
 
 
 class Examples(Dataset[ProbeBatch]):
-    """Examples of a part, generated at once."""
+    """Examples of a split, generated at once."""
 
     def __init__(self, batch: ProbeBatch) -> None:
         self.batch = batch

@@ -24,7 +24,7 @@ IN_CONTEXT = ("recall", "noisy")
 """Data sets whose answers are values in the context."""
 PACKED = ("copying", "compression")
 ALGORITHMS = ("copy", "reverse", "addition")
-PARTS = ("train", "validation", "test", "longer")
+SPLITS = ("train", "validation", "test", "longer")
 
 
 @register_task(
@@ -60,13 +60,13 @@ class Probe(Task):
         vocab_size: in ``recall``, ``noisy``, ``copying`` and ``compression`` the number of values, and of keys; in the
             algorithms the number of digits; otherwise of all symbols, as published.
         length: positions per example of ``mad_*`` and ``mqar``; maximum input symbols of the algorithms.
-        longer_length: maximum input symbols of the algorithms in an additional test part.
+        longer_length: maximum input symbols of the algorithms in an additional test split.
         pairs: facts per example, or symbols to copy or compress.
         distance: number of fillers between context and queries.
         noise: fraction of pairs that are never queried.
         num_queries: queries per example of ``recall`` and ``noisy``.
         train_on: the ``answers``, or ``all`` next tokens, as MAD does in recall.
-        examples, test_examples: number of training examples, and of examples in each other part.
+        examples, test_examples: number of training examples, and of examples in each other split.
         evaluation_batch_size: examples per batch in validation and test.
     """
 
@@ -123,17 +123,17 @@ class Probe(Task):
             raise UserError(f"task.length must be even for {self.dataset}, got {self.length}")
 
     def setup(self, data_root: Path | None) -> None:  # noqa: ARG002
-        parts = PARTS if self.dataset in ALGORITHMS else PARTS[:3]
-        self.parts = {part: Examples(self._generate(part)) for part in parts}
+        splits = SPLITS if self.dataset in ALGORITHMS else SPLITS[:3]
+        self.splits = {split: Examples(self._generate(split)) for split in splits}
 
-    def _generate(self, part: str) -> ProbeBatch:
-        rng = np.random.default_rng(PARTS.index(part))
-        rows = self.examples if part == "train" else self.test_examples
+    def _generate(self, split: str) -> ProbeBatch:
+        rng = np.random.default_rng(SPLITS.index(split))
+        rows = self.examples if split == "train" else self.test_examples
         packed: dict[str, Any] = {"vocab_size": self.vocab_size, "pairs": self.pairs, "distance": self.distance}
         asked = {**packed, "noise": self.noise, "num_queries": self.num_queries}
-        length = self.longer_length if part == "longer" else self.length
+        length = self.longer_length if split == "longer" else self.length
         fixed: dict[str, Any] = {"vocab_size": self.vocab_size, "length": length}
-        everything = part == "train" and self.train_on == "all"
+        everything = split == "train" and self.train_on == "all"
         generators = {
             "recall": partial(recall.recall, **asked),
             "noisy": partial(recall.recall, **asked),
@@ -141,7 +141,7 @@ class Probe(Task):
             "compression": partial(recall.compression, **packed),
             "mad_recall": partial(mad.recall, **fixed, noise=0.0, everything=everything),
             "mad_noisy": partial(mad.recall, **fixed, noise=self.noise, everything=everything),
-            "mad_fuzzy": partial(mad.fuzzy, **fixed, everything=everything, test=part != "train"),
+            "mad_fuzzy": partial(mad.fuzzy, **fixed, everything=everything, test=split != "train"),
             "mad_copying": partial(mad.selective_copying, **fixed, pairs=self.pairs),
             "mad_memorization": partial(mad.memorization, **fixed),
             "mqar": partial(recall.mqar, **fixed, pairs=self.pairs),
@@ -152,10 +152,10 @@ class Probe(Task):
         return generators[self.dataset](rng, rows)
 
     def fingerprint(self) -> dict[str, Any]:
-        return {part: {"examples": len(rows), "sha256": rows.digest} for part, rows in self.parts.items()}
+        return {split: {"examples": len(rows), "sha256": rows.digest} for split, rows in self.splits.items()}
 
     def backbone_options(self, backbone: str) -> dict[str, Any]:  # noqa: ARG002
-        batches = [part.batch for part in self.parts.values()]
+        batches = [split.batch for split in self.splits.values()]
         options = {
             "vocab_size": 1 + max(int(x.max()) for batch in batches for x in batch if x.numel()),
             "max_length": max(batch.context.shape[1] + batch.queries.shape[1] for batch in batches),
@@ -164,10 +164,6 @@ class Probe(Task):
             options["num_compressed_symbols"] = self.pairs
         return options
 
-    @property
-    def training_set(self) -> Examples:
-        return self.parts["train"]
-
     def loss(self, backbone: Backbone, batch: ProbeBatch) -> Tensor:
         """Return the mean negative log-likelihood of the answers, in nats."""
         logits = query_logits(backbone, batch).flatten(0, 1).float()
@@ -175,29 +171,30 @@ class Probe(Task):
 
     def validate(self, backbone: Backbone, batches: Batches) -> float:
         sums = []
-        for batch in batches(self.parts["validation"], self.evaluation_batch_size):
+        for batch in batches(self.splits["validation"], self.evaluation_batch_size):
             count = int((batch.answers != IGNORE_INDEX).sum())
             sums.append((self.loss(backbone, batch).item() * count, count))
         return mean_over_batches(sums)
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
         scores = self._scores(backbone, batches, "test")
-        if "longer" in self.parts:
+        if "longer" in self.splits:
             longer = self._scores(backbone, batches, "longer")
             scores |= {f"{name}_longer": value for name, value in longer.items()}
         return scores
 
-    def _scores(self, backbone: Backbone, batches: Batches, part: str) -> dict[str, float]:
+    def _scores(self, backbone: Backbone, batches: Batches, split: str) -> dict[str, float]:
         guesses = [
-            query_logits(backbone, batch).argmax(-1) for batch in batches(self.parts[part], self.evaluation_batch_size)
+            query_logits(backbone, batch).argmax(-1)
+            for batch in batches(self.splits[split], self.evaluation_batch_size)
         ]
-        return _share(torch.cat(guesses).cpu(), self.parts[part].batch.answers)
+        return _share(torch.cat(guesses).cpu(), self.splits[split].batch.answers)
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """Predict the most frequent validation answer; for answers from the context, its most frequent value."""
-        answers = self.parts["validation"].batch.answers  # in training MAD predicts every next token
+        answers = self.splits["validation"].batch.answers  # in training MAD predicts every next token
         commonest = int(answers[answers != IGNORE_INDEX].mode().values)
-        test = self.parts["test"].batch
+        test = self.splits["test"].batch
         guesses = {"commonest": torch.full_like(test.answers, commonest)}
         if self.dataset in IN_CONTEXT:
             values = test.context[..., 1]
@@ -208,7 +205,7 @@ class Probe(Task):
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
         """Write examples as numbers: context, queries, and each answer as [truth|prediction]."""
-        batch = next(batches(self.parts["test"], 4))
+        batch = next(batches(self.splits["test"], 4))
         guesses = query_logits(backbone, batch).argmax(-1)
         text = []
         for context, queries, answers, guessed in zip(*(x.tolist() for x in (*batch, guesses)), strict=True):

@@ -76,7 +76,7 @@ class ImagePairs(Dataset[dict[str, Tensor]]):
             batch[name] = torch.where(mirrored[:, None, None, None], x.flip(3), x)
         return {**batch, "index": torch.tensor(indices)}
 
-    def part(self, start: int, stop: int, *, mirror: bool) -> ImagePairs:
+    def subset(self, start: int, stop: int, *, mirror: bool) -> ImagePairs:
         return ImagePairs(self.truth[start:stop], self.blurred[start:stop], mirror=mirror)
 
 
@@ -84,28 +84,16 @@ def read_pairs(name: str, data_root: Path | None, *, low: int, high: int) -> tup
     """Read the pairs of ``name`` (ffhq, celebahq); also return an identifier.
 
     They are in SR3's layout ``<name>_<low>_<high>/{hr_<high>,sr_<low>_<high>}``, or are made from a folder ``<name>``
-    of images of any size or SR3's layout at a larger size: scaled, cropped, downsampled and upsampled.
+    of images of any size: scaled, cropped, downsampled and upsampled.
 
     Raises:
         UserError: there is neither folder, or an image is broken, not RGB, of the wrong size, or unpaired.
     """
     layout = f"{name}_{low}_{high}"
-    path = find_data(name, data_root, layout, name, *_larger(name, data_root, high))
+    path = find_data(name, data_root, layout, name)
     if path.name == layout:
         return _from_files(list_images(path / f"hr_{high}"), path, path / f"sr_{low}_{high}", low, high)
     return _from_files(list_images(path), path, None, low, high)
-
-
-def _larger(name: str, data_root: Path | None, high: int) -> list[str]:
-    """Return the folders of SR3's layout at a larger size, the largest first."""
-    folders = [] if data_root is None else [*data_root.glob(f"{name}_*/hr_*"), *data_root.glob(f"sr/{name}_*/hr_*")]
-    large = sorted((folder for folder in folders if _size(folder) >= high), key=_size, reverse=True)
-    return [f"{folder.parent.name}/{folder.name}" for folder in large]
-
-
-def _size(folder: Path) -> int:
-    size = folder.name.rpartition("_")[2]
-    return int(size) if size.isascii() and size.isdecimal() else 0
 
 
 def _from_files(

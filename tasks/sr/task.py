@@ -42,7 +42,7 @@ class SR(Task):
         diffusion_steps: noise levels of training and sampling; 2,000 as published.
         step_of: sample a training step of the noise schedule per ``image``, or per ``batch``, as in the public
             implementation; all images of a batch then have similar noise levels.
-        scored_images: images of the test part that are sampled and scored: ``all``, or ``first_100`` as published.
+        scored_images: images of the test split that are sampled and scored: ``all``, or ``first_100`` as published.
         evaluation_batch_size: images sampled at once.
     """
 
@@ -73,7 +73,7 @@ class SR(Task):
                 f"{self.high_resolution} and {self.low_resolution}"
             )
         if self.dataset == "synthetic" and self.num_held_out:
-            raise UserError("task.num_held_out applies to ffhq: the synthetic images have separate parts")
+            raise UserError("task.num_held_out applies to ffhq: the synthetic images have separate splits")
 
     def setup(self, data_root: Path | None) -> None:
         sizes = {"low": self.low_resolution, "high": self.high_resolution}
@@ -81,16 +81,16 @@ class SR(Task):
         if self.dataset == "synthetic":
             pairs = make_pairs(sum(SYNTHETIC.values()), render, **sizes)
             bounds = itertools.pairwise(itertools.accumulate(SYNTHETIC.values(), initial=0))
-            self._training, self._validation, self._test = (pairs.part(*part, mirror=False) for part in bounds)
+            self._training, self._validation, self._test = (pairs.subset(*split, mirror=False) for split in bounds)
             self._about: dict[str, Any] = {"generator": 2, "images": SYNTHETIC, **sizes}
             return
         pairs, about = read_pairs("ffhq", data_root, **sizes)
         rest = len(pairs) - self.num_held_out
         if rest < 1:
             raise UserError(f"task.num_held_out {self.num_held_out} leaves none of the {len(pairs)} images to train on")
-        held_out: tuple[ImagePairs, dict[str, Any]] = pairs.part(rest, len(pairs), mirror=False), {}
+        held_out: tuple[ImagePairs, dict[str, Any]] = pairs.subset(rest, len(pairs), mirror=False), {}
         test, about_test = held_out if self.num_held_out else read_pairs("celebahq", data_root, **sizes)
-        self._training, self._validation, self._test = pairs.part(0, rest, mirror=True), test, test
+        self._training, self._validation, self._test = pairs.subset(0, rest, mirror=True), test, test
         self._about = {"ffhq": about, "celebahq": about_test}
 
     def fingerprint(self) -> dict[str, Any]:
@@ -109,7 +109,7 @@ class SR(Task):
         return F.l1_loss(backbone(torch.cat([batch["blurred"], noisy], dim=1), level), noise)
 
     def validate(self, backbone: Backbone, batches: Batches) -> float:
-        """Return the loss on the validation part, with fixed noise."""
+        """Return the loss on the validation split, with fixed noise."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             return mean_over_batches(
@@ -140,7 +140,7 @@ class SR(Task):
     @property
     def _scored(self) -> ImagePairs:
         count = len(self._test) if self.scored_images == "all" else min(PUBLISHED_IMAGES, len(self._test))
-        return self._test.part(0, count, mirror=False)
+        return self._test.subset(0, count, mirror=False)
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """Return the scores of the upsampled low resolution (bicubic)."""
@@ -148,7 +148,7 @@ class SR(Task):
         return {"bicubic": mean_scores([*map(similarity, scored.blurred, scored.truth)])}
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
-        batch = next(batches(self._test.part(0, min(6, len(self._test)), mirror=False), 6))
+        batch = next(batches(self._test.subset(0, min(6, len(self._test)), mirror=False), 6))
         low = f"{self.low_resolution} pixels, bicubic"
         kinds = {low: batch["blurred"], "sampled": self.sample(backbone, batch), "truth": batch["truth"]}
         columns = [(name, [*to_uint8(images)]) for name, images in kinds.items()]

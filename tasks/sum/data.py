@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PARTS = ("train", "val", "test")
+SPLITS = ("train", "val", "test")
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
 """First entries of a trained tokenizer, as in BART's."""
 SEPARATOR = "|||||"
 VERSION = 2  # of the reading; increase when it changes
 COUNTS = {"train": 8000, "val": 64, "test": 128}
-"""Generated pairs per part."""
+"""Generated pairs per split."""
 
 
 def clean(text: str) -> str:
@@ -43,7 +43,7 @@ def clean(text: str) -> str:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs of documents and their summary; ``read`` yields those of a part, ``key`` identifies their content."""
+    """Pairs of documents and their summary; ``read`` yields those of a split, ``key`` identifies their content."""
 
     key: dict[str, Any]
     read: Callable[[str], Iterator[tuple[str, str]]]
@@ -68,10 +68,10 @@ def file_pairs(folder: Path, *, empty: str = "stop") -> Pairs:
     Raises:
         UserError: a file is missing, files differ in length, or a line is empty, with file and line.
     """
-    files = {part: _part_files(folder, part) for part in PARTS}
+    files = {split: _split_files(folder, split) for split in SPLITS}
 
-    def read(part: str) -> Iterator[tuple[str, str]]:
-        (source, target), skipped = files[part], 0
+    def read(split: str) -> Iterator[tuple[str, str]]:
+        (source, target), skipped = files[split], 0
         for line, text, summary in _lines_of(source, target):
             has_document = bool(text.replace(SEPARATOR, "").strip())
             if has_document and summary:
@@ -82,14 +82,14 @@ def file_pairs(folder: Path, *, empty: str = "stop") -> Pairs:
                 path, kind = (target, "summary") if has_document else (source, "document")
                 raise UserError(f"{path}, line {line}: the {kind} is empty; set task.empty=skip to skip it")
         if skipped:
-            log.warning("skipped %d examples of %s without a document or a summary", skipped, part)
+            log.warning("skipped %d examples of %s without a document or a summary", skipped, split)
 
     return Pairs({**checksums([path for pair in files.values() for path in pair]), "empty": empty}, read)
 
 
-def _part_files(folder: Path, part: str) -> tuple[Path, Path]:
-    sources = [folder / f"{part}.src.cleaned", folder / f"{part}.src"]
-    source, target = next((path for path in sources if path.is_file()), sources[0]), folder / f"{part}.tgt"
+def _split_files(folder: Path, split: str) -> tuple[Path, Path]:
+    sources = [folder / f"{split}.src.cleaned", folder / f"{split}.src"]
+    source, target = next((path for path in sources if path.is_file()), sources[0]), folder / f"{split}.tgt"
     for path in (source, target):
         if not path.is_file():
             raise UserError(
@@ -111,10 +111,10 @@ def hub_pairs(name: str) -> Pairs:
     """Stream a data set on the Hub with columns ``document`` and ``summary``, as in Multi-News."""
     rows, key = stream(name, {"train": "train", "val": "validation", "test": "test"}, ["document", "summary"])
 
-    def read(part: str) -> Iterator[tuple[str, str]]:
-        for number, (text, summary) in enumerate((map(clean, row) for row in rows(part)), start=1):
+    def read(split: str) -> Iterator[tuple[str, str]]:
+        for number, (text, summary) in enumerate((map(clean, row) for row in rows(split)), start=1):
             if not text or not summary:
-                raise UserError(f"{name}, {part}, row {number}: the document or the summary is empty")
+                raise UserError(f"{name}, {split}, row {number}: the document or the summary is empty")
             yield text, summary
 
     return Pairs(key, read)
@@ -123,15 +123,15 @@ def hub_pairs(name: str) -> Pairs:
 def generated_pairs() -> Pairs:
     """Return :data:`COUNTS` pairs of :func:`generate_pair`."""
 
-    def read(part: str) -> Iterator[tuple[str, str]]:
-        start = sum(COUNTS[earlier] for earlier in PARTS[: PARTS.index(part)])
-        return map(generate_pair, range(start, start + COUNTS[part]))
+    def read(split: str) -> Iterator[tuple[str, str]]:
+        start = sum(COUNTS[earlier] for earlier in SPLITS[: SPLITS.index(split)])
+        return map(generate_pair, range(start, start + COUNTS[split]))
 
     return Pairs({"generator": 10, "first": list(generate_pair(0)), "counts": COUNTS}, read)
 
 
 class EncodedPairs(Dataset[dict[str, Tensor | None]]):
-    """Tokenized pairs of one part, truncated, read through memory maps.
+    """Tokenized pairs of one split, truncated, read through memory maps.
 
     A batch is ``source`` [B, M], ``target`` [B, N + 1] (begin token, summary, end token), right-padded, and their
     padding masks, None without padding. With ``ends`` ``targets``, every summary has an end token and no document; with
@@ -139,11 +139,11 @@ class EncodedPairs(Dataset[dict[str, Tensor | None]]):
     """
 
     def __init__(
-        self, pairs: Pairs, part: str, tokenizer: Tokenizer, *, source_len: int, target_len: int, ends: str = "targets"
+        self, pairs: Pairs, split: str, tokenizer: Tokenizer, *, source_len: int, target_len: int, ends: str = "targets"
     ) -> None:
-        self.part, self.ends = part, ends
+        self.split, self.ends = split, ends
         self.begin, self.pad, self.end = special_tokens(tokenizer)
-        key = {"pairs": pairs.key, "part": part, "tokenizer": tokenizer.to_str(), "lengths": [source_len, target_len]}
+        key = {"pairs": pairs.key, "part": split, "tokenizer": tokenizer.to_str(), "lengths": [source_len, target_len]}
         key |= {"ends": ends, "version": VERSION}
         folder = prepared("sum", key, lambda folder: self._encode(pairs, tokenizer, folder, source_len, target_len))
         self.tokens = np.memmap(folder / "tokens.bin", dtype="int32", mode="r")
@@ -153,7 +153,7 @@ class EncodedPairs(Dataset[dict[str, Tensor | None]]):
     def _encode(self, pairs: Pairs, tokenizer: Tokenizer, folder: Path, source_len: int, target_len: int) -> None:
         bounds = [0]
         with (folder / "tokens.bin").open("wb") as file, (folder / "texts.jsonl").open("w") as texts:
-            for text, summary in progress(pairs.read(self.part), f"encoding {self.part}"):
+            for text, summary in progress(pairs.read(self.split), f"encoding {self.split}"):
                 source = tokenizer.encode(text, add_special_tokens=False).ids
                 target = tokenizer.encode(summary, add_special_tokens=False).ids
                 if self.ends == "targets":
@@ -165,7 +165,7 @@ class EncodedPairs(Dataset[dict[str, Tensor | None]]):
                     bounds.append(bounds[-1] + len(ids))
                 texts.write(json.dumps([text, summary]) + "\n")
         if len(bounds) == 1:
-            raise UserError(f"the {self.part} part has no examples")
+            raise UserError(f"the {self.split} split has no examples")
         np.save(folder / "bounds.npy", np.array(bounds, dtype=np.int64))
 
     def __len__(self) -> int:

@@ -1,13 +1,11 @@
 """News whose summary combines facts of all documents: who keeps what, and what it is changed into.
 
-Each word of a document is one token that encodes one fact. The first document states what each of twelve people keeps,
-in random order: for three the thing (``annalamp``), for nine its color (``annared``). The second gives the thing of
-each of ten colors (``redlamp``), uniformly drawn. The third gives the change of each thing (``lampring``); the twelve
-things form one cycle, because on a cycle of six, five steps forward would equal one back.
+Each word of a document is one token that encodes one fact: what each of twelve people keeps, for three the thing
+(``annalamp``), for nine its color (``annared``); the thing of each of ten colors (``redlamp``); and the change of each
+thing (``lampring``), on one cycle of twelve, because on a cycle of six, five steps forward would equal one back.
 
-The summary first states what each person keeps, in name order (``kept``): by name, because without the names, two
-consecutive things would agree between summaries by chance. It then follows six of the things through five changes, all
-six before the next change (``changed``). docs/reference/tasks/sum.md explains what each part requires.
+The summary states what each person keeps, in name order (``kept``), and then follows six of the things through five
+changes (``changed``). docs/reference/tasks/sum.md explains what each of them requires.
 """
 
 from __future__ import annotations

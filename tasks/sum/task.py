@@ -22,7 +22,7 @@ from cab.metric import mean_over_batches
 from cab.registry.options import Positive
 from cab.task import Batches, Metric
 from tasks.bpe import find_tokenizer, tokenizer_data, tokenizer_path
-from tasks.sum.data import PARTS, SEPARATOR, SPECIAL, VERSION, EncodedPairs, find_pairs
+from tasks.sum.data import SEPARATOR, SPECIAL, SPLITS, VERSION, EncodedPairs, find_pairs
 from tasks.sum.synthetic import LEVELS, SUMMARY_WORDS
 
 Batch = Mapping[str, Tensor]
@@ -39,9 +39,9 @@ class Sum(Task):
         dataset: multi_news, or synthetic.
         source: name of a data set on the Hub with columns document and summary, instead of local files.
         tokenizer: ``bart``, BART's, as published; a tokenizer.json, or a folder with one, with BART's special tokens;
-            by default, a byte-level BPE of ``vocab_size`` entries is trained on the training part.
+            by default, a byte-level BPE of ``vocab_size`` entries is trained on the training split.
         vocab_size: size of the trained tokenizer.
-        empty: ``stop`` at an example without a document or summary, or ``skip`` it; the official training part has a
+        empty: ``stop`` at an example without a document or summary, or ``skip`` it; the official training split has a
             few.
         source_len, target_len: maximum tokens of the documents, and of a summary including its end token.
         ends: add an end token to all ``targets``, or, as in ParaGen, to ``short`` sources and targets, which are not
@@ -105,20 +105,16 @@ class Sum(Task):
             key={"pairs": pairs.key, "version": VERSION},
         )
         lengths = {"source_len": self.source_len, "target_len": self.target_len}
-        self.parts = {part: EncodedPairs(pairs, part, self.bpe, **lengths, ends=self.ends) for part in PARTS}
+        self.splits = {split: EncodedPairs(pairs, split, self.bpe, **lengths, ends=self.ends) for split in SPLITS}
         self._key = pairs.key
 
     def fingerprint(self) -> dict[str, Any]:
-        sizes = {part: len(pairs) for part, pairs in self.parts.items()}
+        sizes = {split: len(pairs) for split, pairs in self.splits.items()}
         vocabulary = {} if self.tokenizer is None else {"tokenizer": digest_of(self.bpe.get_vocab())}
         return {"pairs": self._key, "examples": sizes, "vocabulary": self.bpe.get_vocab_size(), **vocabulary}
 
     def backbone_options(self, backbone: str) -> dict[str, Any]:  # noqa: ARG002
         return {"vocab_size": self.bpe.get_vocab_size()}
-
-    @property
-    def training_set(self) -> EncodedPairs:
-        return self.parts["train"]
 
     def token_loss(self, backbone: Backbone, batch: Batch, *, smoothing: float, reduction: str) -> Tensor:
         """Return the negative log-likelihood of the summaries' tokens, given the documents and the preceding tokens."""
@@ -139,7 +135,7 @@ class Sum(Task):
                 self.token_loss(backbone, batch, smoothing=0.0, reduction="sum").item(),
                 int((batch["target"][:, 1:] != self.training_set.pad).sum()),
             )
-            for batch in batches(self.parts["val"], self.evaluation_batch_size)
+            for batch in batches(self.splits["val"], self.evaluation_batch_size)
         )
 
     def summarize(self, backbone: SequenceToSequence, batch: Batch) -> list[str]:
@@ -157,7 +153,7 @@ class Sum(Task):
         return [self.bpe.decode([t for t in row if t != end]).strip() for row in tokens.tolist()]
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
-        test = self.parts["test"]
+        test = self.splits["test"]
         self._summaries = [
             summary
             for batch in batches(test, self.evaluation_batch_size)
@@ -169,7 +165,7 @@ class Sum(Task):
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """Return the scores of the first sentence of each document, and of the summary of other documents."""
-        documents, references = zip(*self.parts["test"].read_texts(), strict=True)
+        documents, references = zip(*self.splits["test"].read_texts(), strict=True)
         others = (*references[1:], references[0])
         return {
             "lead_sentences": rouge(zip(references, map(lead, documents), strict=True)),
@@ -177,8 +173,8 @@ class Sum(Task):
         }
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:  # noqa: ARG002
-        """Write the first summaries of the test part with their references."""
-        examples = zip(self.parts["test"].read_texts(), self._summaries[:5], strict=False)
+        """Write the first summaries of the test split with their references."""
+        examples = zip(self.splits["test"].read_texts(), self._summaries[:5], strict=False)
         shown = [
             f"--- documents\n{documents[:2000]}\n--- reference\n{reference}\n--- summary\n{summary}"
             for (documents, reference), summary in examples

@@ -156,23 +156,23 @@ def _cached(key: dict[str, Any], utterances: Iterator[Utterance]) -> list[Uttera
 
 def split_by_chapter(utterances: Sequence[Utterance]) -> dict[str, list[Utterance]]:
     """Split LJSpeech as fairseq does: chapters 1 and 2 test, chapter 3 dev, the rest train."""
-    parts: dict[str, list[Utterance]] = {"train": [], "dev": [], "test": []}
+    splits: dict[str, list[Utterance]] = {"train": [], "dev": [], "test": []}
     for utterance in utterances:
         chapter = utterance.name.partition("-")[0]
-        parts[{"LJ001": "test", "LJ002": "test", "LJ003": "dev"}.get(chapter, "train")].append(utterance)
-    return parts
+        splits[{"LJ001": "test", "LJ002": "test", "LJ003": "dev"}.get(chapter, "train")].append(utterance)
+    return splits
 
 
 def split_at_end(utterances: Sequence[Utterance], count: int) -> dict[str, list[Utterance]]:
     """Use the last ``count`` utterances for test, as many before them for dev, the rest for training."""
     rest = max(len(utterances) - 2 * count, 0)
     bounds = {"train": (0, rest), "dev": (rest, len(utterances) - count), "test": (len(utterances) - count, None)}
-    return {part: list(utterances[slice(*bound)]) for part, bound in bounds.items()}
+    return {split: list(utterances[slice(*bound)]) for split, bound in bounds.items()}
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Mean and standard deviation of each mel bin, of pitch and of energy over the training part."""
+    """Mean and standard deviation of each mel bin, of pitch and of energy over the training split."""
 
     mel: tuple[np.ndarray, np.ndarray]
     pitch: tuple[float, float]
@@ -199,7 +199,7 @@ class Scale:
 
 
 class Utterances(Dataset[dict[str, Tensor]]):
-    """Utterances of a part as padded batches, normalized; masks are True at padding.
+    """Utterances of a split as padded batches, normalized; masks are True at padding.
 
     ``written`` [B, T] with ``frames`` [B, S, 4 * 80] in groups of four; with alignments also ``aligned`` [B, T'] with
     ``durations``, ``pitch``, ``energy`` [B, T'] and ``mel`` [B, F, 80].

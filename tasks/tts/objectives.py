@@ -22,14 +22,14 @@ STOP_WEIGHT = 5.0  # weight of the single stop step against the many others
 class Durations:
     """L1 of frames and squared errors of log duration, pitch and energy (Ren et al. 2021)."""
 
-    def backbone_options(self, parts: Mapping[str, Utterances]) -> dict[str, Any]:
-        if not all(utterance.aligned for part in parts.values() for utterance in part.utterances):
+    def backbone_options(self, splits: Mapping[str, Utterances]) -> dict[str, Any]:
+        if not all(utterance.aligned for split in splits.values() for utterance in split.utterances):
             raise UserError(
                 "FastSpeech 2 needs phone alignments: put TextGrid/<clip>.TextGrid next to metadata.csv "
                 "(Montreal Forced Aligner creates them; those of all of LJSpeech are published), or "
                 "derive durations from a trained transformer_tts with task.teacher=RECORD.json"
             )
-        training = parts["train"]
+        training = splits["train"]
         values: dict[str, list[float]] = {"pitch": [], "energy": []}
         for start in range(0, len(training), 64):
             batch = training.__getitems__(list(range(start, min(start + 64, len(training)))))
@@ -67,7 +67,7 @@ class Steps:
     threshold: float
     num_prompt_steps: int = 0
 
-    def backbone_options(self, parts: Mapping[str, Utterances]) -> dict[str, Any]:  # noqa: ARG002
+    def backbone_options(self, splits: Mapping[str, Utterances]) -> dict[str, Any]:  # noqa: ARG002
         return {"frames_per_step": FRAMES_PER_STEP}
 
     def loss(self, backbone: Backbone, batch: Batch) -> Tensor:

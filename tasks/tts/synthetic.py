@@ -1,15 +1,13 @@
 """Sounds whose voice is determined by a key, or by earlier steps.
 
-An utterance starts with a key: eight vowels of two, four or eight kinds, in random order. Each is one token that gives
-the vowel and, by its stress, the voice in which it is spoken (``AA1`` dark, ``AA2`` bright), with pitch and loudness
-depending on the vowel. Then 20 steps are spoken of which only the voice is audible, not the vowel:
+An utterance starts with a key: eight vowels in random order, each with the voice in which it is spoken (``AA1`` dark,
+``AA2`` bright), and a pitch and loudness of its own. Of 20 further steps only the voice is audible, not the vowel:
 
 * ``asked``, all 20 in two of five utterances: a vowel without a stress (``AA0``), in the voice of its key entry.
 * ``new``, the first six of the others: of two steps three apart, one is dark and one bright. The alignment says which
   (``ER1``, ``ER2``), the written text does not (``ER0``).
-* ``again``, the remaining 14: the voice of three (``S``), six (``SH``) or nine steps before (``Z``). Two steps three
-  apart are repeated in either order, so that one of the two is always dark; in one of five utterances always in their
-  own order.
+* ``again``, the remaining 14: the voice of three (``S``), six (``SH``) or nine steps before (``Z``); two steps three
+  apart are repeated in either order, so that one of the two is always dark.
 
 docs/reference/tasks/tts.md explains what each kind of step requires.
 """

@@ -53,7 +53,7 @@ class TTS(Task):
         generated, generated_held_out: number of synthetic utterances, and of those in dev and in test.
         teacher: result of a trained transformer_tts whose cross attention gives the durations for FastSpeech 2, if
             there are no alignments.
-        chosen_by: metric that selects the checkpoint: ``loss`` of the dev part, or its ``mcd``, as published.
+        chosen_by: metric that selects the checkpoint: ``loss`` of the dev split, or its ``mcd``, as published.
         as_fairseq: targets as in fairseq (see :class:`tasks.tts.data.Utterances`), and test waves quantized to 16 bits
             before scoring, as in its files.
         validation_iterations, iterations: iterations of Griffin-Lim, in validation and in the test.
@@ -105,29 +105,31 @@ class TTS(Task):
     def setup(self, data_root: Path | None) -> None:
         if self.dataset == "synthetic":
             utterances, self._about = synthetic_utterances(self.generated, as_fairseq=self.as_fairseq)
-            parts = split_at_end(utterances, self.generated_held_out)
+            splits = split_at_end(utterances, self.generated_held_out)
         else:
             utterances, self._about = read_ljspeech(data_root, as_fairseq=self.as_fairseq)
-            parts = split_at_end(utterances, self.num_held_out) if self.num_held_out else split_by_chapter(utterances)
+            splits = split_at_end(utterances, self.num_held_out) if self.num_held_out else split_by_chapter(utterances)
         self._prompt_frames = FRAMES_PER_STEP * self.num_prompt_steps
-        for name, part in parts.items():
-            if not part:
+        for name, split in splits.items():
+            if not split:
                 raise UserError(
-                    f"the {name} part of {self.dataset} has no clips: chapters LJ001 and LJ002 are test, "
+                    f"the {name} split of {self.dataset} has no clips: chapters LJ001 and LJ002 are test, "
                     "LJ003 is dev, the rest train; for a sample, set task.num_held_out=N"
                 )
-            shortest = min(part, key=lambda utterance: len(utterance.mel))
+            shortest = min(split, key=lambda utterance: len(utterance.mel))
             if len(shortest.mel) <= self._prompt_frames:
                 raise UserError(
                     f"{shortest.name} has {len(shortest.mel)} frames, all of which are in the prompt of "
                     f"task.num_prompt_steps={self.num_prompt_steps}; reduce it"
                 )
-        self.scale = Scale.of(parts["train"])
+        self.scale = Scale.of(splits["train"])
         if self.teacher is not None:
             record, network = load_teacher(Path(self.teacher))
-            parts = {name: [self._align(network, u) for u in part] for name, part in parts.items()}
+            splits = {name: [self._align(network, u) for u in split] for name, split in splits.items()}
             self._about = {**self._about, "teacher": record.hash}
-        self.parts = {name: Utterances(part, self.scale, as_fairseq=self.as_fairseq) for name, part in parts.items()}
+        self.splits = {
+            name: Utterances(split, self.scale, as_fairseq=self.as_fairseq) for name, split in splits.items()
+        }
 
     def _align(self, teacher: TransformerTTS, utterance: Utterance) -> Utterance:
         batch = Utterances([utterance], self.scale).__getitems__([0])
@@ -136,7 +138,7 @@ class TTS(Task):
         return dataclasses.replace(utterance, aligned=aligned, durations=durations, start=0)
 
     def fingerprint(self) -> dict[str, Any]:
-        return {**self._about, "parts": {name: len(part) for name, part in self.parts.items()}}
+        return {**self._about, "parts": {name: len(split) for name, split in self.splits.items()}}
 
     def objective(self, backbone: type) -> Durations | Steps:
         """Return the objective for a class of networks."""
@@ -144,11 +146,7 @@ class TTS(Task):
         return Durations() if is_parallel else Steps(self.max_steps, self.threshold, self.num_prompt_steps)
 
     def backbone_options(self, backbone: str) -> dict[str, Any]:
-        return self.objective(BACKBONES.get(backbone).cls).backbone_options(self.parts)
-
-    @property
-    def training_set(self) -> Utterances:
-        return self.parts["train"]
+        return self.objective(BACKBONES.get(backbone).cls).backbone_options(self.splits)
 
     def loss(self, backbone: Backbone, batch: Batch) -> Tensor:
         return self.objective(_class(backbone)).loss(backbone, batch)
@@ -159,7 +157,7 @@ class TTS(Task):
             return distortions(waves, over="target")["mcd"]
         return mean_over_batches(
             (self.loss(backbone, batch).item() * len(batch["index"]), len(batch["index"]))
-            for batch in batches(self.parts["dev"], self.evaluation_batch_size)
+            for batch in batches(self.splits["dev"], self.evaluation_batch_size)
         )
 
     def synthesize(self, backbone: Backbone, batch: Batch) -> list[np.ndarray]:
@@ -173,10 +171,10 @@ class TTS(Task):
         return self.objective(_class(backbone)).target(self.training_set, utterance)
 
     def _waves(
-        self, backbone: Backbone, batches: Batches, part: str, iterations: int
+        self, backbone: Backbone, batches: Batches, split: str, iterations: int
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Return (synthesized, target) of each utterance, both through Griffin-Lim, without the prompt."""
-        utterances = self.parts[part]
+        utterances = self.splits[split]
         for batch in batches(utterances, self.evaluation_batch_size):
             for index, mel in zip(batch["index"].tolist(), self.synthesize(backbone, batch), strict=True):
                 yield self._pair(mel, self.target(utterances.utterances[index], backbone), iterations)
@@ -193,7 +191,7 @@ class TTS(Task):
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """Return the scores of the mean training frame at the utterance's length, and of mean aligned phonemes."""
-        utterances, mean = self.parts["test"].utterances, self.scale.mel[0]
+        utterances, mean = self.splits["test"].utterances, self.scale.mel[0]
         frames = {"mean_frame": [np.repeat(mean[None], len(u.mel), axis=0) for u in utterances]}
         if all(utterance.aligned for utterance in utterances):
             means = mean_phonemes(self.training_set.utterances)
@@ -207,7 +205,7 @@ class TTS(Task):
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
         import soundfile
 
-        test = self.parts["test"]
+        test = self.splits["test"]
         batch = next(batches(torch.utils.data.Subset(test, range(min(3, len(test)))), 3))
         utterances = [test.utterances[i] for i in batch["index"].tolist()]
         spoken, targets = self.synthesize(backbone, batch), [self.target(u, backbone) for u in utterances]

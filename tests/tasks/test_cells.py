@@ -35,7 +35,7 @@ ARENA = ("listops", "text", "retrieval", "image", "pathfinder", "pathx")
 GLUE = ("cola", "sst2", "mrpc", "qqp", "mnli", "qnli", "rte", "stsb")
 PROBES = set(TASKS.get("probe").datasets) - {"recall", "compression"}
 LEFT_OUT = {"ecl", "wikitext103", "wikitext2", *GLUE, *ARENA, *PROBES}
-"""Of most there is no sample of every part."""
+"""Of most there is no sample of every split."""
 
 CELLS = [
     (task.name, dataset, backbone, str(pattern))
@@ -79,7 +79,7 @@ def _little_data(monkeypatch: pytest.MonkeyPatch) -> None:
     for counts in ("sum.data.COUNTS", "pcc.task.SYNTHETIC", "sr.task.SYNTHETIC", "glue.tables.SYNTHETIC_COUNTS"):
         module, _, name = f"tasks.{counts}".rpartition(".")
         usual = getattr(importlib.import_module(module), name)
-        monkeypatch.setattr(f"tasks.{counts}", {part: few[part] for part in usual})
+        monkeypatch.setattr(f"tasks.{counts}", {split: few[split] for split in usual})
     monkeypatch.setattr("tasks.lstf.synthetic.NUM_EPISODES", (64, 8, 8))
 
 

@@ -29,7 +29,7 @@ from tests.tasks.probe.test_probe import small
 
 
 def examples(source: Source) -> Any:
-    return [(part, [*rows]) for part, rows in source.read()]
+    return [(split, [*rows]) for split, rows in source.read()]
 
 
 def rounded(x: np.ndarray) -> bytes:
@@ -43,7 +43,7 @@ def spoken(number: int) -> Any:
 
 
 def probe(name: str) -> Any:
-    return {part: made.digest for part, made in small(name).parts.items()}
+    return {split: made.digest for split, made in small(name).splits.items()}
 
 
 COUNTS = (20, 5, 5)

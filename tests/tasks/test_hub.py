@@ -1,4 +1,4 @@
-"""Data sets on the hub: parts by split, rows through the tasks' readers, errors in one line."""
+"""Data sets on the hub: splits, rows through the tasks' readers, errors in one line."""
 
 from __future__ import annotations
 

@@ -32,9 +32,9 @@ ODD = "one\rline\u2028of\x85all\x0bthese\x0cparts"
 
 
 def pairs(folder: Path, end: str) -> list[str]:
-    for part in ("train", "val", "test"):
-        (folder / f"{part}.src").write_bytes(f"a{end}{ODD}{end}".encode())
-        (folder / f"{part}.tgt").write_bytes(f"b{end}c{end}".encode())
+    for split in ("train", "val", "test"):
+        (folder / f"{split}.src").write_bytes(f"a{end}{ODD}{end}".encode())
+        (folder / f"{split}.tgt").write_bytes(f"b{end}c{end}".encode())
     return [text for text, _ in file_pairs(folder).read("test")]
 
 
@@ -47,9 +47,9 @@ def metadata(folder: Path, end: str) -> list[str]:
 
 
 def books(folder: Path, end: str) -> list[str]:
-    for part in ("train", "validation", "test"):
-        (folder / part).mkdir()
-        (folder / part / "1.txt").write_bytes(f"a{end}{ODD} {'word ' * 10}{end}".encode())
+    for split in ("train", "validation", "test"):
+        (folder / split).mkdir()
+        (folder / split / "1.txt").write_bytes(f"a{end}{ODD} {'word ' * 10}{end}".encode())
     corpus = read_corpus(folder_books(folder), tokenizer=None, vocab_size=300)
     tokens = corpus.read("test", 0, 10**6).tolist()
     assert tokens.count(END) == 2

@@ -17,8 +17,8 @@ SMOKE = ["preset=smoke", "device=cpu", "pattern=NS", "attention=vanilla"]
 
 def rte(folder: Path, lines: list[str]) -> Path:
     (folder / "glue/RTE").mkdir(parents=True)
-    for part in ("train", "dev"):
-        table(folder / "glue/RTE", "rte", *lines, file=part)
+    for split in ("train", "dev"):
+        table(folder / "glue/RTE", "rte", *lines, file=split)
     return folder
 
 

@@ -1,4 +1,4 @@
-"""GLUE: rows of tokens, metrics, parts, presets; what of its files is read literally, and what is refused."""
+"""GLUE: rows of tokens, metrics, splits, presets; what of its files is read literally, and what is refused."""
 
 from __future__ import annotations
 
@@ -76,10 +76,10 @@ def test_long_rows_lose_the_end_of_their_longer_sentence(generated: GLUE) -> Non
 
 
 def test_what_is_held_out_is_not_trained_on(generated: GLUE) -> None:
-    sizes = {part: len(rows) for part, rows in generated.parts.items()}
+    sizes = {split: len(rows) for split, rows in generated.splits.items()}
     assert sizes == {"train": 180, "held_out": 20, "dev": 50}
-    kept = {tuple(row.tolist()) for row in generated.parts["train"].tokens}
-    assert kept.isdisjoint(tuple(row.tolist()) for row in generated.parts["held_out"].tokens)
+    kept = {tuple(row.tolist()) for row in generated.splits["train"].tokens}
+    assert kept.isdisjoint(tuple(row.tolist()) for row in generated.splits["held_out"].tokens)
 
 
 # --- scores ---------------------------------------------------------------------------------------------------------
@@ -120,9 +120,9 @@ def test_mnli_has_two_dev_files(tmp_path: Path) -> None:
 def test_scores_are_learned_as_shares_of_the_best(tmp_path: Path) -> None:
     folder = tmp_path / "glue/STS-B"
     folder.mkdir(parents=True)
-    for part in ("train", "dev"):
+    for split in ("train", "dev"):
         lines = [f"{i}\tm\tn\t2012\t17\tx\tx\ta\tb\t{score}" for i, score in enumerate((0.0, 2.5, 5.0))]
-        table(folder, "stsb", *lines, file=part)
+        table(folder, "stsb", *lines, file=split)
     task = ready("stsb", tmp_path, validation_fraction=0.0)
     assert task.backbone_options("")["num_classes"] == 1
     batch = task.training_set.__getitems__([0, 1, 2])

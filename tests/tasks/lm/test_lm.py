@@ -27,10 +27,10 @@ def write_books(folder: Path, **changes: str) -> Path:
     books = {"train": {"1": TEXT * 8, "2": "Another book, of ten words or more, so it stays.\n" * 6}}
     books["validation"] = {"3": TEXT * 2}
     books["test"] = {"4": TEXT * 2 + "Zürich and Δelphi are new.\n", "5": TEXT}
-    for part, texts in books.items():
-        (folder / part).mkdir(parents=True)
+    for split, texts in books.items():
+        (folder / split).mkdir(parents=True)
         for name, text in texts.items():
-            (folder / part / f"{name}.txt").write_text(changes.get(f"book{name}", text))
+            (folder / split / f"{name}.txt").write_text(changes.get(f"book{name}", text))
     return folder
 
 
@@ -147,7 +147,7 @@ def test_a_context_past_the_positions_is_not_possible(tmp_path: Path, caplog: py
 
 
 BROKEN = {
-    "no part": (lambda f: [p.unlink() for p in (f / "test").glob("*")], r"no books at .*test.*cab data download pg19"),
+    "no split": (lambda f: [p.unlink() for p in (f / "test").glob("*")], r"no books at .*test.*cab data download pg19"),
     "not utf-8": (
         lambda f: (f / "train" / "1.txt").write_bytes(b"caf\xe9 is not utf-8"),
         r"1\.txt is not UTF-8.*byte 3",

@@ -75,8 +75,8 @@ def test_blocks_are_the_books_and_begin_with_them(task: LM) -> None:
     assert (tokens[begins, 0] == END).all()
     follows = (~begins).nonzero().flatten()
     assert torch.equal(tokens[follows, 0], tokens[follows - 1, -1])
-    part = BookChunks(task.corpus, "test", LENGTH, limit=70)
-    read = part.__getitems__(list(range(len(part)))).tokens[:, 1:]
+    split = BookChunks(task.corpus, "test", LENGTH, limit=70)
+    read = split.__getitems__(list(range(len(split)))).tokens[:, 1:]
     assert read[read != PAD].tolist() == stream[:70].tolist()
 
 
@@ -113,7 +113,7 @@ def test_books_at_once_are_each_book_from_its_beginning(task: LM, rows: int) -> 
 
 
 def by_hand(task: LM, backbone: GPT2, length: int, remembered: int) -> float:
-    """Perplexity of the test part, each book alone."""
+    """Perplexity of the test split, each book alone."""
     total, count, begin = 0.0, 0, 0
     for end in task.corpus.ends["test"].tolist():
         ids = torch.from_numpy(np.concatenate([[END], task.corpus.read("test", begin, end)]))

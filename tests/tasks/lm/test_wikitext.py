@@ -25,8 +25,8 @@ ARTICLE = " \n = Lobsters = \n \n The <unk> lobster weighs 0 @.@ 7 kg , or more 
 def write(folder: Path, ending: str = "wiki.{}.tokens", name: str = "wikitext-103") -> Path:
     place = folder / name
     place.mkdir()
-    for part, text in (("train", ARTICLE * 40), ("valid", ARTICLE * 3), ("test", ARTICLE * 5 + " A crab . \n")):
-        (place / ending.format(part)).write_text(text)
+    for split, text in (("train", ARTICLE * 40), ("valid", ARTICLE * 3), ("test", ARTICLE * 5 + " A crab . \n")):
+        (place / ending.format(split)).write_text(text)
     return folder
 
 
@@ -67,8 +67,8 @@ def test_words_are_tokens_and_lines_have_ends(tmp_path: Path) -> None:
 def test_the_published_counts(tmp_path: Path, samples: Path) -> None:
     """217,646 and 245,569, of the sample of WikiText-2, whose evaluation articles are those of WikiText-103."""
     sample = samples / "wikitext"
-    for part, source in (("train", "valid"), ("valid", "valid"), ("test", "test")):
-        (tmp_path / f"{part}.txt").write_bytes((sample / f"{source}.txt").read_bytes())
+    for split, source in (("train", "valid"), ("valid", "valid"), ("test", "test")):
+        (tmp_path / f"{split}.txt").write_bytes((sample / f"{source}.txt").read_bytes())
     task = ready(tmp_path, dataset="wikitext2")
     assert task.corpus.words["validation"] == 217_646 == len(task.corpus.files["validation"])
     assert task.corpus.words["test"] == 245_569 == len(task.corpus.files["test"])
@@ -80,11 +80,11 @@ def test_perplexity_is_per_word_whatever_the_tokenizer(tmp_path: Path, tokenizer
     network = Bigram(task.corpus.size)
     scores = task.evaluate(network, in_order)
     assert set(scores) == {metric.name for metric in task.metrics}
-    for part, name in (("test", "word_ppl"), ("validation", "word_ppl_validation"), ("test", "word_ppl_overlap")):
-        stream = torch.from_numpy(task.corpus.read(part, 0, len(task.corpus.files[part])))
+    for split, name in (("test", "word_ppl"), ("validation", "word_ppl_validation"), ("test", "word_ppl_overlap")):
+        stream = torch.from_numpy(task.corpus.read(split, 0, len(task.corpus.files[split])))
         before = torch.cat([torch.tensor([END]), stream[:-1]])
         nats = -network.table.log_softmax(dim=-1)[before, stream].sum().item()
-        assert scores[name] == pytest.approx(math.exp(nats / task.corpus.words[part]), rel=1e-4)
+        assert scores[name] == pytest.approx(math.exp(nats / task.corpus.words[split]), rel=1e-4)
 
 
 @pytest.mark.parametrize("overlap", [0, 1, 11])

@@ -19,7 +19,7 @@ from tasks.lra.task import LongRangeArena
 
 
 def read(dataset: str, root: Path, **options: Any) -> dict[str, list[Example]]:
-    """By part, what a network would see."""
+    """By split, what a network would see."""
     task = LongRangeArena(dataset=dataset, **options)
     task.check()
     task.setup(root)
@@ -28,26 +28,26 @@ def read(dataset: str, root: Path, **options: Any) -> dict[str, list[Example]]:
         texts = [rows.text(number, each).tobytes() for each in range(rows.width)]
         return Example(tuple(texts), int(rows.labels[number]))
 
-    return {part: [row(rows, number) for number in range(len(rows))] for part, rows in task.parts.items()}
+    return {split: [row(rows, number) for number in range(len(rows))] for split, rows in task.splits.items()}
 
 
 def reviews(root: Path) -> Path:
     folder = root / "aclImdb"
-    for part in ("train", "test"):
+    for split in ("train", "test"):
         for label in ("neg", "pos"):
-            (folder / part / label).mkdir(parents=True)
+            (folder / split / label).mkdir(parents=True)
             for number in range(10):
-                (folder / part / label / f"{number}_5.txt").write_text(f"{part} {label} {number} über\n")
+                (folder / split / label / f"{number}_5.txt").write_text(f"{split} {label} {number} über\n")
     (folder / "train" / "unsup").mkdir()
     (folder / "train" / "unsup" / "0_0.txt").write_text("nobody's opinion")
     return folder
 
 
 def test_reviews(tmp_path: Path) -> None:
-    """A tenth of the training part is held out, or the test part chooses too, as published."""
+    """A tenth of the training split is held out, or the test split chooses too, as published."""
     reviews(tmp_path)
     found = read("text", tmp_path)
-    assert {part: len(rows) for part, rows in found.items()} == {"train": 18, "validation": 2, "test": 20}
+    assert {split: len(rows) for split, rows in found.items()} == {"train": 18, "validation": 2, "test": 20}
     everything = [example for rows in found.values() for example in rows]
     assert len({example.texts for example in everything}) == 40
     assert all((b" pos " in texts[0]) == label for texts, label in everything)
@@ -61,9 +61,9 @@ def test_reviews(tmp_path: Path) -> None:
 def pairs(root: Path) -> Path:
     folder = root / "lra" / "tsv_data"
     folder.mkdir(parents=True)
-    for part, count in (("train", 4), ("eval", 2), ("test", 2)):
-        lines = [f"{n % 2}.0\tP{n}\tQ{n}\tthe \"{part} {n}\tand 'another {n}" for n in range(count)]
-        (folder / f"new_aan_pairs.{part}.tsv").write_text("\n".join(lines) + "\n")
+    for split, count in (("train", 4), ("eval", 2), ("test", 2)):
+        lines = [f"{n % 2}.0\tP{n}\tQ{n}\tthe \"{split} {n}\tand 'another {n}" for n in range(count)]
+        (folder / f"new_aan_pairs.{split}.tsv").write_text("\n".join(lines) + "\n")
     return folder
 
 
@@ -71,7 +71,7 @@ def test_pairs_of_papers(tmp_path: Path) -> None:
     pairs(tmp_path)
     found = read("retrieval", tmp_path)
     assert found["train"][3] == ((b'the "train 3', b"and 'another 3"), 1)
-    assert [len(found[part]) for part in ("train", "validation", "test")] == [4, 2, 2]
+    assert [len(found[split]) for split in ("train", "validation", "test")] == [4, 2, 2]
     task = LongRangeArena(dataset="retrieval")
     task.setup(tmp_path)
     assert task.backbone_options("encoder")["pairs"]
@@ -92,7 +92,7 @@ def photographs(root: Path, protocol: int = 2) -> Path:
 def test_photographs(protocol: int, tmp_path: Path) -> None:
     folder = photographs(tmp_path, protocol)
     found = read("image", tmp_path)
-    assert [len(found[part]) for part in ("train", "validation", "test")] == [18, 2, 3]
+    assert [len(found[split]) for split in ("train", "validation", "test")] == [18, 2, 3]
     data = pickle.loads((folder / "test_batch").read_bytes())[b"data"].astype(float)
     red, green, blue = data[1].reshape(3, 1024)
     expected = (0.2989 * red + 0.587 * green + 0.114 * blue) * 255.5 / 255
@@ -128,7 +128,7 @@ def test_paths(dataset: str, name: str, side: int, tmp_path: Path) -> None:
     folder = paths(tmp_path, name, side)
     (folder / "imgs/0/sample_3.png").write_bytes(b"")  # the release has such a file
     found = read(dataset, tmp_path, side=side)
-    assert [len(found[part]) for part in ("train", "validation", "test")] == [15, 2, 2]
+    assert [len(found[split]) for split in ("train", "validation", "test")] == [15, 2, 2]
     everything = [example for rows in found.values() for example in rows]
     assert len({texts[0][0] for texts, _ in everything}) == 19
     assert all(len(texts[0]) == side**2 and texts[0][0] % 2 == label for texts, label in everything)

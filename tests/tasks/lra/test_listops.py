@@ -78,10 +78,10 @@ def test_the_official_distribution() -> None:
     grown = list(itertools.islice(trees(np.random.default_rng(0), Shape()), 20_000))
     assert 0.075 < sum(tree is not None for tree in grown) / len(grown) < 0.09
     folder, about = prepare(source)
-    assert [about[part]["rows"] for part in ("train", "validation", "test")] == list(counts)
+    assert [about[split]["rows"] for split in ("train", "validation", "test")] == list(counts)
     task = LongRangeArena(dataset="listops_synthetic", examples=2000, test_examples=2000)
     task.setup(None)
-    rows = task.parts["train"]
+    rows = task.splits["train"]
     lengths = [len(rows.text(row)) for row in range(len(rows))]
     assert np.percentile(lengths, [10, 50, 90]) == pytest.approx([578, 958, 1643], abs=40)
     scores = {name: scores["accuracy"] for name, scores in task.baselines().items()}
@@ -94,9 +94,10 @@ def test_the_official_distribution() -> None:
 def test_parts_share_no_tree() -> None:
     task = small_task()
     texts = {
-        part: {task.parts[part].text(row).tobytes() for row in range(len(task.parts[part]))} for part in task.parts
+        split: {task.splits[split].text(row).tobytes() for row in range(len(task.splits[split]))}
+        for split in task.splits
     }
-    assert [len(texts[part]) for part in ("train", "validation", "test")] == [400, 200, 200]
+    assert [len(texts[split]) for split in ("train", "validation", "test")] == [400, 200, 200]
     assert not texts["train"] & texts["test"]
     assert not texts["train"] & texts["validation"]
     assert not texts["validation"] & texts["test"]
@@ -105,7 +106,7 @@ def test_parts_share_no_tree() -> None:
 
 def test_baselines_read_what_they_say() -> None:
     task = small_task()
-    rows = task.parts["test"]
+    rows = task.splits["test"]
     right = 0
     for row in range(len(rows)):
         symbols = rows.text(row).tolist()
@@ -126,16 +127,16 @@ def test_dropped_brackets_are_not_seen_and_what_is_cut_comes_after() -> None:
     kept, dropped = small_task(), small_task(brackets="dropped")
     assert dropped.config_variant == "brackets dropped"
     assert kept.fingerprint() == dropped.fingerprint()
-    symbols = kept.parts["test"].text(0)
-    assert dropped.parts["test"].seen(0).tolist() == [symbol for symbol in symbols if symbol != listops.CLOSE]
+    symbols = kept.splits["test"].text(0)
+    assert dropped.splits["test"].seen(0).tolist() == [symbol for symbol in symbols if symbol != listops.CLOSE]
     assert dropped.baselines() == kept.baselines()
     batch = kept.training_set.__getitems__([0, 1, 2])
-    longest = max(len(kept.parts["train"].text(row)) for row in range(3))
+    longest = max(len(kept.splits["train"].text(row)) for row in range(3))
     assert batch.texts[0].shape == (3, longest)
     for row in range(3):
         ids = batch.texts[0][row]
-        assert (ids[ids > 0] - 1).tolist() == kept.parts["train"].text(row).tolist()
-    rows = kept.parts["test"]
+        assert (ids[ids > 0] - 1).tolist() == kept.splits["train"].text(row).tolist()
+    rows = kept.splits["test"]
     rows.length = 7
     assert rows.__getitems__([0, 1]).texts[0].shape == (2, 7)
 
@@ -144,9 +145,9 @@ def official(folder: Path, counts: Sequence[int] = (20, 5, 5)) -> Path:
     """The released layout, with made-up trees."""
     folder.mkdir(parents=True)
     source = generated_trees(SMALL, (counts[0], counts[1], counts[2]))
-    for part, examples in source.read():
+    for split, examples in source.read():
         lines = [f"{written(texts[0])}\t{label}" for texts, label in examples]
-        (folder / listops.FILES[part]).write_bytes("\r\n".join([listops.HEADER, *lines, ""]).encode())
+        (folder / listops.FILES[split]).write_bytes("\r\n".join([listops.HEADER, *lines, ""]).encode())
     return folder
 
 
@@ -155,8 +156,8 @@ def test_official_files_are_read(tmp_path: Path) -> None:
     task = LongRangeArena(dataset="listops", length=39)
     task.setup(tmp_path)
     same = generated_trees(SMALL, (20, 5, 5))
-    for part, examples in same.read():
-        rows = task.parts[part]
+    for split, examples in same.read():
+        rows = task.splits[split]
         found = [(rows.text(row).tobytes(), int(rows.labels[row])) for row in range(len(rows))]
         assert found == [(texts[0], label) for texts, label in examples]
     assert task.backbone_options("encoder") == {

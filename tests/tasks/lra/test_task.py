@@ -78,11 +78,11 @@ def test_a_sweep_that_names_no_data_set_takes_the_official_ones() -> None:
 def test_padding_changes_nothing_and_the_published_mean_is_of_the_padded_length() -> None:
     task = small_task()
     net = network(task).eval()
-    batch = task.parts["test"].__getitems__([0, 1, 2, 3])
+    batch = task.splits["test"].__getitems__([0, 1, 2, 3])
     logits = task.logits(net, batch)
     padded = batch._replace(texts=(torch.nn.functional.pad(batch.texts[0], (0, 2)),))
     assert torch.allclose(logits, task.logits(net, padded), atol=1e-5)
-    alone = torch.cat([task.logits(net, task.parts["test"].__getitems__([row])) for row in range(4)])
+    alone = torch.cat([task.logits(net, task.splits["test"].__getitems__([row])) for row in range(4)])
     assert torch.allclose(logits, alone, atol=1e-5)
     published = network(task, pooling="padded_mean").eval()
     real = (batch.texts[0] > 0).sum(dim=1, keepdim=True)
@@ -116,7 +116,7 @@ def test_a_pair_is_read_by_one_network() -> None:
 def test_scores_are_percent_of_the_whole_part(tmp_path: Path) -> None:
     task = small_task()
     net = network(task).eval()
-    rows = task.parts["test"]
+    rows = task.splits["test"]
     with torch.no_grad():
         right = task.logits(net, rows.__getitems__(list(range(len(rows))))).argmax(-1) == rows.labels
         assert task.evaluate(net, in_order)["accuracy"] == pytest.approx(100 * right.double().mean().item())

@@ -18,7 +18,7 @@ ECL = [f"MT_{index:03d}" for index in range(321)]  # MT_320 is the target; 26,30
 
 
 @pytest.mark.parametrize(
-    ("dataset", "file", "columns", "rows", "freq", "parts"),
+    ("dataset", "file", "columns", "rows", "freq", "splits"),
     [
         ("etth1", "ETTh1.csv", ETT, 17_420, "h", (8_640, 2_880, 2_880)),
         ("etth2", "ETTh2.csv", ETT, 14_400, "h", (8_640, 2_880, 2_880)),
@@ -33,23 +33,23 @@ def test_official_split_and_window_counts(
     columns: list[str],
     rows: int,
     freq: str,
-    parts: tuple[int, int, int],
+    splits: tuple[int, int, int],
     tmp_path: Path,
 ) -> None:
     write(tmp_path / file, columns, rows, freq=freq)
     task = LSTF(dataset=dataset, features="S", seq_len=101, label_len=17, pred_len=59)
     task.setup(tmp_path)
-    assert task.series.split == parts
+    assert task.series.split == splits
     assert task.series.values.shape == (rows, len(columns))
-    # training windows end inside their part; the others take their first past from the part before
+    # training windows end inside their split; the others take their first past from the split before
     counts = (len(task._training), len(task._validation), len(task._test))
-    assert counts == (parts[0] - 101 - 59 + 1, parts[1] - 59 + 1, parts[2] - 59 + 1)
+    assert counts == (splits[0] - 101 - 59 + 1, splits[1] - 59 + 1, splits[2] - 59 + 1)
     target = columns.index({"ecl": "MT_320", "weather": "WetBulbCelsius"}.get(dataset, "OT"))
     raw = (7 * np.arange(rows) + 3 * target) % 10
-    train = raw[: parts[0]].astype(float)
+    train = raw[: splits[0]].astype(float)
     values = (raw - train.mean()) / np.sqrt(((train - train.mean()) ** 2).mean())
-    first, last = parts[0] + parts[1], sum(parts)
-    for windows, start, stop in ((task._validation, parts[0], first), (task._test, first, last)):
+    first, last = splits[0] + splits[1], sum(splits)
+    for windows, start, stop in ((task._validation, splits[0], first), (task._test, first, last)):
         np.testing.assert_allclose(windows[0]["past"][:, 0], values[start - 101 : start], atol=1e-5)
         np.testing.assert_allclose(windows[0]["future"][:, 0], values[start : start + 59], atol=1e-5)
         np.testing.assert_allclose(windows[len(windows) - 1]["future"][:, 0], values[stop - 59 : stop], atol=1e-5)

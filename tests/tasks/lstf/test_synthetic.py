@@ -34,7 +34,7 @@ def nearest(angles: np.ndarray, among: np.ndarray) -> np.ndarray:
 def test_two_look_ups_find_every_value(hours: int) -> None:
     """By hand: color to day, day to level, hour and day to value; what is left is noise."""
     past_rows, left = past_length(hours), []
-    for values, calendar in zip(*(part[:50] for part in made(hours)), strict=True):
+    for values, calendar in zip(*(split[:50] for split in made(hours)), strict=True):
         past, future = calendar[:past_rows], calendar[past_rows:]
         colors = values[LEGEND_LENGTH:past_rows:hours, :2]  # of each day
         levels = {
@@ -56,9 +56,9 @@ def test_a_window_is_an_episode() -> None:
     task = LSTF(dataset="synthetic", seq_len=PAST, label_len=6, pred_len=HORIZON)
     task.check()
     task.setup(None)
-    assert [len(part) for part in (task._training, task._validation, task._test)] == [4_000, 128, 256]
-    for part in (task._training, task._validation, task._test):
-        first = part[0]
+    assert [len(split) for split in (task._training, task._validation, task._test)] == [4_000, 128, 256]
+    for split in (task._training, task._validation, task._test):
+        first = split[0]
         assert not first["past_time"][:LEGEND_LENGTH, :2].any()  # the legend names no hours
         assert first["past_time"][LEGEND_LENGTH:, :2].norm(dim=1).min() > 2.9
     assert torch.equal(task._test[0]["past"], task._test.values[:PAST])

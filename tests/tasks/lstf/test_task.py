@@ -17,7 +17,7 @@ from tasks.lstf.data import Series, calendar_features
 from tasks.lstf.task import LSTF, RidgeForecast
 from tests.tasks.in_order import in_order
 
-PAST, KNOWN, AHEAD = 41, 9, 31  # more than a day ahead: the last day is repeated in part
+PAST, KNOWN, AHEAD = 41, 9, 31  # more than a day ahead: the last day is repeated in split
 
 
 class Linear(Backbone):
@@ -71,11 +71,11 @@ def ready(dataset: str = "synthetic", root: Path | None = None, **options: Any) 
     return task
 
 
-def errors(task: LSTF, part: int, forecasts: Any, windows: int | None = None) -> dict[str, float]:
-    """MSE and MAE over the windows whose forecasts lie wholly in part 1 (validation) or 2 (test)."""
+def errors(task: LSTF, split: int, forecasts: Any, windows: int | None = None) -> dict[str, float]:
+    """MSE and MAE over the windows whose forecasts lie wholly in split 1 (validation) or 2 (test)."""
     values = standardized(task)
-    first = sum(task.series.split[:part]) - PAST
-    count = task.series.split[part] - AHEAD + 1 if windows is None else windows
+    first = sum(task.series.split[:split]) - PAST
+    count = task.series.split[split] - AHEAD + 1 if windows is None else windows
     wrong = np.stack([forecasts(task, i) - values[i + PAST : i + PAST + AHEAD] for i in range(first, first + count)])
     return {"mse": float((wrong**2).mean()), "mae": float(np.abs(wrong).mean())}
 
@@ -175,7 +175,7 @@ def test_the_loss_is_the_mean_squared_error_and_reaches_the_weights() -> None:
 
 @pytest.mark.parametrize(
     ("dataset", "rows", "channels", "mean"),
-    [  # mean of the target over the training part, by awk
+    [  # mean of the target over the training split, by awk
         ("etth1", 17_420, 7, 17.1283),
         ("etth2", 17_420, 7, 26.8720),
         ("ettm1", 69_680, 7, 17.1250),

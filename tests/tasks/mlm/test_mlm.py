@@ -62,14 +62,14 @@ def test_what_is_hidden(tmp_path: Path) -> None:
         assert task.hide(torch.tensor([[7, PAD, PAD]]), torch.Generator().manual_seed(seed))[1].tolist() == [0]
 
 
-@pytest.mark.parametrize("part", ["test", "validation"])
-def test_perplexity_is_the_likelihood_of_the_hidden_tokens(part: str, tmp_path: Path) -> None:
-    task = ready(write_books(tmp_path), scored_part=part)
+@pytest.mark.parametrize("split", ["test", "validation"])
+def test_perplexity_is_the_likelihood_of_the_hidden_tokens(split: str, tmp_path: Path) -> None:
+    task = ready(write_books(tmp_path), scored_part=split)
     backbone = Lookup(task.mask + 1).eval()
     expected = {}
     for name in ("validation", "test"):
         generator, nats, count = torch.Generator().manual_seed(0), 0.0, 0
-        for batch in in_order(task.parts[name], 3):
+        for batch in in_order(task.splits[name], 3):
             seen, places = task.hide(batch, generator)
             logs = backbone.table.double()[seen.flatten()[places]].log_softmax(dim=-1)
             nats -= logs.gather(1, batch.flatten()[places].unsqueeze(1)).sum().item()
@@ -78,11 +78,11 @@ def test_perplexity_is_the_likelihood_of_the_hidden_tokens(part: str, tmp_path: 
     with torch.no_grad():
         scores = task.evaluate(backbone, in_order)
         assert scores == task.evaluate(backbone, in_order)
-    assert scores["ppl"] == pytest.approx(expected[part], rel=1e-4)
+    assert scores["ppl"] == pytest.approx(expected[split], rel=1e-4)
     assert {m.name: m.primary for m in task.metrics} == (
-        {"ppl": True} if part == "test" else {"ppl": True, "ppl_test": False}
+        {"ppl": True} if split == "test" else {"ppl": True, "ppl_test": False}
     )
-    if part == "validation":
+    if split == "validation":
         assert scores["ppl_test"] == pytest.approx(expected["test"], rel=1e-4)
 
 

@@ -146,18 +146,18 @@ def test_broken_files_are_named(name: str, tmp_path: Path) -> None:
 
 
 def write_pcn(folder: Path) -> Path:
-    """Two shapes to train on, one for each other part, in PCN's layout."""
+    """Two shapes to train on, one for each other split, in PCN's layout."""
     rng = np.random.default_rng(3)
     names = {"train": ["a", "b"], "val": ["c"], "test": ["d"]}
     (folder / "pcc").mkdir(parents=True)
     (folder / "pcc" / "PCN.json").write_text(json.dumps([{"taxonomy_id": "01", "taxonomy_name": "x", **names}]))
-    for part, shapes in names.items():
+    for split, shapes in names.items():
         for shape in shapes:
             complete = rng.uniform(0.1, 0.5, size=(60, 3))
-            write_pcd(folder / "pcc" / part / "complete" / "01" / f"{shape}.pcd", complete)
-            for view in range(8 if part == "train" else 1):
+            write_pcd(folder / "pcc" / split / "complete" / "01" / f"{shape}.pcd", complete)
+            for view in range(8 if split == "train" else 1):
                 seen = complete[: 20 + view]
-                write_pcd(folder / "pcc" / part / "partial" / "01" / shape / f"{view:02d}.pcd", seen, binary=False)
+                write_pcd(folder / "pcc" / split / "partial" / "01" / shape / f"{view:02d}.pcd", seen, binary=False)
     return folder
 
 
@@ -184,7 +184,7 @@ def test_views_points_and_mirrors_are_drawn_in_training_only(tmp_path: Path) -> 
             assert torch.equal(complete.sign()[0], real.sign()[0])
     assert filled == {20, 21, 22, 23, 24}  # views of 20 to 27 points, the larger ones cut
     assert signs == {(x, 1.0, z) for x in (-1.0, 1.0) for z in (-1.0, 1.0)}
-    first, second = (task.parts["test"].__getitems__([0]) for _ in range(2))
+    first, second = (task.splits["test"].__getitems__([0]) for _ in range(2))
     assert torch.equal(first["partial"], second["partial"])
     assert torch.equal(first["complete"], second["complete"])
     assert (first["partial"].abs().sum(dim=-1) == 0).sum() == 4
@@ -209,8 +209,8 @@ def test_the_part_that_chooses_and_the_ones_that_are_scored(tmp_path: Path) -> N
     assert sound.validate(network, in_order) == pytest.approx(1000 * chamfer_l1(fine, truth).item(), rel=1e-5)
 
 
-def self_made(task: PCC, part: str) -> tuple[Tensor, Tensor]:
-    batch = task.parts[part].__getitems__([0])
+def self_made(task: PCC, split: str) -> tuple[Tensor, Tensor]:
+    batch = task.splits[split].__getitems__([0])
     return batch["partial"] + 0.01, batch["complete"]
 
 

@@ -84,7 +84,7 @@ def test_scores_are_shares_of_answers_and_of_examples(dataset: str) -> None:
         scores = task.evaluate(net, in_order)
         task.validate(net, in_order)
     assert set(scores) == {metric.name for metric in task.metrics}
-    made = task.parts["test"].batch
+    made = task.splits["test"].batch
     with torch.no_grad():
         right = (query_logits(net, made).argmax(-1) == made.answers)[made.answers != IGNORE_INDEX]
     assert scores["accuracy"] == pytest.approx(right.double().mean().item())

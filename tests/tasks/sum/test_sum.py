@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from cab import UserError, build_backbone
-from tasks.sum.data import PARTS, clean, find_pairs
+from tasks.sum.data import SPLITS, clean, find_pairs
 from tasks.sum.synthetic import LEVELS, SUMMARY_WORDS, generate_pair
 from tasks.sum.task import Sum, lead, right_words, rouge, split_sentences
 from tests.tasks.in_order import in_order
@@ -22,10 +22,10 @@ TARGET = "– Both say one thing. It goes on."
 
 def write_pairs(folder: Path, count: int = 6) -> Path:
     (folder / "sum").mkdir(parents=True)
-    for part in PARTS:
-        lines = [f"{SOURCE} Number {i} of {part}." for i in range(count)]
-        (folder / "sum" / f"{part}.src.cleaned").write_text("\n".join(lines) + "\n")
-        (folder / "sum" / f"{part}.tgt").write_text("\n".join(f"{TARGET} {i}" for i in range(count)) + "\n")
+    for split in SPLITS:
+        lines = [f"{SOURCE} Number {i} of {split}." for i in range(count)]
+        (folder / "sum" / f"{split}.src.cleaned").write_text("\n".join(lines) + "\n")
+        (folder / "sum" / f"{split}.tgt").write_text("\n".join(f"{TARGET} {i}" for i in range(count)) + "\n")
     return folder
 
 
@@ -75,7 +75,7 @@ def test_ends_as_paragen_sets_them(tmp_path: Path) -> None:
 def test_padding_is_marked(tmp_path: Path) -> None:
     folder = write_pairs(tmp_path)
     (folder / "sum" / "test.src.cleaned").write_text("Short.\n" + f"{SOURCE}\n" * 5)
-    batch = ready(folder, source_len=500).parts["test"].__getitems__([0, 1])
+    batch = ready(folder, source_len=500).splits["test"].__getitems__([0, 1])
     assert batch["source_padding"] is not None
     assert batch["target_padding"] is None
     assert batch["source_padding"][0].sum() > 0 == batch["source_padding"][1].sum()
@@ -116,7 +116,7 @@ def test_validation_is_the_likelihood_of_the_tokens(tmp_path: Path) -> None:
         score = task.validate(backbone, in_order)
         total, count = 0.0, 0
         for i in range(6):
-            batch = task.parts["val"].__getitems__([i])
+            batch = task.splits["val"].__getitems__([i])
             logits = backbone(batch["source"], batch["target"][:, :-1])[0].double().log_softmax(dim=-1)  # type: ignore[index]
             for place, token in enumerate(batch["target"][0, 1:].tolist()):  # type: ignore[index]
                 total -= logits[place, token].item()
@@ -133,7 +133,7 @@ def network(task: Sum) -> Any:
 @pytest.mark.parametrize("search", ["greedy", "beam"])
 def test_summaries_keep_their_lengths(search: str, tmp_path: Path) -> None:
     task = ready(write_pairs(tmp_path), search=search, num_beams=2)
-    batch = next(in_order(task.parts["test"], 6))
+    batch = next(in_order(task.splits["test"], 6))
     with torch.no_grad():
         summaries = task.summarize(network(task), batch)
         scores = task.evaluate(network(task), in_order)
@@ -157,7 +157,7 @@ def test_right_words_are_counted_at_their_places() -> None:
 def test_another_summary_says_little(tmp_path: Path) -> None:
     task = ready(write_pairs(tmp_path))
     baselines = task.baselines()
-    references = [reference for _, reference in task.parts["test"].read_texts()]
+    references = [reference for _, reference in task.splits["test"].read_texts()]
     expected = rouge(zip(references, [*references[1:], references[0]], strict=True))
     assert baselines["another_summary"] == expected
     generated = [generate_pair(i)[1] for i in range(60)]

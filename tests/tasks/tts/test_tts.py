@@ -1,4 +1,4 @@
-"""TTS: alignments, parts, losses, scores, bad data."""
+"""TTS: alignments, splits, losses, scores, bad data."""
 
 from __future__ import annotations
 
@@ -134,8 +134,8 @@ def test_splits() -> None:
             self.name = name
 
     names = [Named(f"LJ00{c}-{i:04d}") for c in (1, 2, 3, 4, 5) for i in range(2)]
-    parts = split_by_chapter(names)  # type: ignore[arg-type]
-    assert {k: sorted({u.name[:5] for u in v}) for k, v in parts.items()} == {
+    splits = split_by_chapter(names)  # type: ignore[arg-type]
+    assert {k: sorted({u.name[:5] for u in v}) for k, v in splits.items()} == {
         "train": ["LJ004", "LJ005"],
         "dev": ["LJ003"],
         "test": ["LJ001", "LJ002"],
@@ -205,8 +205,8 @@ def test_what_is_given_is_not_scored(tmp_path: Path) -> None:
     backbone.prenet.dropout = 0.0
     with torch.no_grad():
         scores = task.evaluate(backbone, in_order)
-        spoken = task.synthesize(backbone, task.parts["test"].__getitems__([0, 1]))
-    targets = [task.target(utterance, backbone) for utterance in task.parts["test"].utterances]
+        spoken = task.synthesize(backbone, task.splits["test"].__getitems__([0, 1]))
+    targets = [task.target(utterance, backbone) for utterance in task.splits["test"].utterances]
     pairs = zip(spoken, targets, strict=True)
     waves = [[griffin_lim(mel[min(8, len(mel) - 1) :], iterations=2) for mel in pair] for pair in pairs]
     assert scores == distortions((a, b) for a, b in waves)
@@ -262,7 +262,7 @@ def test_the_mean_sound_of_a_phoneme_by_hand() -> None:
         return Utterance("u", [], aligned, durations, start, mel, np.zeros(len(mel)), np.zeros(len(mel)))
 
     means = mean_phonemes([utterance([8, 9], [2, 1], [99, 1, 2, 7], start=1), utterance([8], [4], [3, 5, 4, 6])])
-    assert {part: value.tolist() for part, value in means.items()} == {
+    assert {split: value.tolist() for split, value in means.items()} == {
         (8, 0): [2.0, 2.0],
         (8, 1): [5.0, 5.0],
         (8, 2): [3.0, 3.0],
