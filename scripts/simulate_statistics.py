@@ -104,7 +104,7 @@ def family_rates(
     for _ in range(draws):
         truths = {}
         for number in range(size):
-            truth = known[random.integers(len(known))]
+            truth = known[int(random.integers(len(known)))]
             mean = {0: 100.0, 1: truths["a4"].mean if number > 4 else truth.mean}.get(number % 5, truth.mean)
             truths[f"a{number}"] = Truth(mean, truth.deviation, seeds)
         gains, mean = draw(random, truths), {SOFTMAX: 100.0, **{name: truth.mean for name, truth in truths.items()}}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,8 +11,8 @@ from typing import Any
 import pytest
 
 from cab.metric import Metric
-from cab.records.record import Record
-from cab.suite.cells import Anchors, Key, SuiteCell, data_hash, suite_cells
+from cab.records.record import REFERENCE_DIRS, Record
+from cab.suite.cells import Anchors, CellResults, Key, SuiteCell, data_hash, read_suite, suite_cells
 from cab.suite.check import invalid_cells
 from tests.cab.made_records import COST, make_record
 
@@ -33,12 +35,23 @@ def value_record(cell: SuiteCell, attention: str, value: float, seed: int = 1, *
     """A run with this value of the cell's metric."""
     higher = cell.metric == "accuracy"
     metric = Metric(cell.metric, "", higher_is_better=higher).measured(value)
-    names = {"task": cell.task, "backbone": cell.backbone, "pattern": cell.pattern, "dataset": cell.dataset}
-    names |= {"config_variant": "", "attention": attention, "seed": seed, "cost": COST}
+    names: dict[str, Any] = {"task": cell.task, "backbone": cell.backbone, "pattern": cell.pattern}
+    names |= {"dataset": cell.dataset, "config_variant": "", "attention": attention, "seed": seed, "cost": COST}
     names |= {"verified": ".py" not in attention, **changes}
     worst = ENDS[cell.task][1]
     baselines = {cell.trivial_baseline: {cell.metric: worst}}
     return make_record([metric], baselines=baselines, **names)
+
+
+def with_config(record: Record, **groups: Any) -> Record:
+    """The record with other values in its configuration."""
+    return dataclasses.replace(record, config={**record.config, **groups})
+
+
+@functools.cache
+def bundled() -> list[CellResults]:
+    """The reference results, which take seconds to read."""
+    return read_suite(REFERENCE_DIRS)
 
 
 def seeds(task: str, attention: str, share: float, count: int = 3) -> list[Record]:

@@ -71,7 +71,7 @@ def recomputed_cell(
     scores = {name: scale(np.array(found)) for name, found in values.items()}
     softmax, without = (scores[name].mean() for name in ANCHORS)
     points = {name: 100 * (found - without) / (softmax - without) for name, found in scores.items()}
-    losses = [np.mean(numbers(anchors[name], "validation")) for name in ANCHORS]
+    losses = [float(np.mean(numbers(anchors[name], "validation"))) for name in ANCHORS]
     softmax_steps = np.mean(numbers(anchors["vanilla"], "steps"))
     columns: dict[str, Row] = {}
     for name, found in points.items():
@@ -195,7 +195,7 @@ def recomputed() -> pd.DataFrame:
     for key, cell in CELLS.items():
         of_cell = {name: own for (where, name), own in records.items() if where == key}
         ends = {name: anchors[key, name] for name in ANCHORS}
-        losses = [np.mean(numbers(ends[name], "validation")) for name in ANCHORS]
+        losses = [float(np.mean(numbers(ends[name], "validation"))) for name in ANCHORS]
         prefix = f"{key[2]}.{cell['ability'].replace(' ', '_')}"
         for name, columns in recomputed_cell(key, of_cell, ends).items():
             table[name] |= {f"{prefix}.{column}": value for column, value in columns.items()}

@@ -6,9 +6,8 @@ import dataclasses
 
 import pytest
 
-from cab.records.record import REFERENCE_DIRS
 from cab.scoring.statistics import Verdict
-from cab.suite.cells import Anchors, read_suite
+from cab.suite.cells import Anchors
 from cab.suite.comparison import (
     against_all,
     against_nearest,
@@ -18,7 +17,7 @@ from cab.suite.comparison import (
     seeds_to_decide,
 )
 from cab.suite.gain import CellGain, cell_gains, gains_of
-from tests.cab.suite.suite_records import CELLS
+from tests.cab.suite.suite_records import CELLS, bundled
 
 CELL = CELLS["probe"]
 ANCHORS = Anchors("", {"vanilla": [1.0, 0.999, 1.0], "none": [0.0, 0.001, 0.0]}, {})
@@ -75,7 +74,7 @@ def test_seeds_that_would_decide() -> None:
 
 def test_a_newcomer_is_decided_against_all_but_two() -> None:
     """Accuracies of 0.396, 0.360 and 0.430 in recall CC, among the bundled results."""
-    [results] = [each for each in read_suite(REFERENCE_DIRS) if each.cell.key == ("probe", "mixer", "CC")]
+    [results] = [each for each in bundled() if each.cell.key == ("probe", "mixer", "CC")]
     assert results.anchors is not None
     own = gains_of(results.cell, results.anchors, {"mine": [0.396, 0.360, 0.430]})["mine"]
     verdicts = against_all("mine", {**cell_gains(results), "mine": own})
@@ -87,7 +86,7 @@ def test_a_newcomer_is_decided_against_all_but_two() -> None:
 def test_most_attentions_with_three_seeds_are_decided_against_softmax() -> None:
     """Decided: significantly worse in any cell of a pattern, or equivalent in all of them."""
     verdicts: dict[tuple[str, str], list[Verdict]] = {}
-    for results in read_suite(REFERENCE_DIRS):
+    for results in bundled():
         found = cell_gains(results) if results.cell.core else {}
         for name, verdict in against_softmax(found, {})[0].items() if found else ():
             if len(found[name].points) >= 3 and "(tuned)" not in name:

@@ -15,10 +15,12 @@ from cab.suite.gain import CellGain, cell_gains, gains_of, is_diverged, is_unfin
 from cab.suite.verdict import gain_text
 from tests.cab.suite.suite_records import (
     CELLS,
+    bundled,
     made_suite as made_suite,
     seeds,
     suite_record,
     value_record,
+    with_config,
 )
 
 CELL = CELLS["lstf"]
@@ -67,7 +69,7 @@ def test_training_that_is_unfinished_or_diverges(losses: list[float], unfinished
     anchors = Anchors("", MADE.test, {"vanilla": [0.0], "none": [2.0]})
     history = [{"step": 100 * n, "loss": 1.0, "validation": loss} for n, loss in enumerate(losses, 1)]
     record = dataclasses.replace(suite_record("lstf", "abc", 50), history=history)
-    record.config["trainer"] = {**record.config["trainer"], "max_steps": 500}
+    record = with_config(record, trainer={**record.config["trainer"], "max_steps": 500})
     assert (is_unfinished(record, anchors), is_diverged(record, anchors)) == (unfinished, diverged)
     solved = dataclasses.replace(record, cost=Cost(steps_to_solve=400))
     assert not is_unfinished(solved, anchors)
@@ -86,7 +88,7 @@ def test_a_lower_bound_is_below_the_ceiling_and_did_not_diverge() -> None:
 def test_the_bundled_results_that_are_unfinished_or_diverged() -> None:
     runs = [
         (run, results.anchors)
-        for results in read_suite(REFERENCE_DIRS)
+        for results in bundled()
         for each in results.runs.values()
         for run in each.values()
         if results.cell.core and results.anchors and run.cost.steps_to_solve is None
@@ -102,7 +104,7 @@ def test_the_bundled_results_that_are_unfinished_or_diverged() -> None:
 def test_few_slots_are_noted() -> None:
     """Four slots for 64 facts; a memory of another kind has no such limit."""
     records = [suite_record("probe", name, 10) for name in ("abc", "linear")]
-    records[0].config["attention"] = {**records[0].config["attention"], "num_landmarks": 4}
+    records[0] = with_config(records[0], attention={**records[0].config["attention"], "num_landmarks": 4})
     [found] = [cell_gains(results) for results in collect(records) if results.runs]
     assert (found["abc"].slots, found["linear"].slots) == ("4 slots for 64 facts", "")
 
@@ -120,8 +122,7 @@ def test_anchors_are_frozen() -> None:
 @pytest.mark.usefixtures("made_suite")
 @pytest.mark.parametrize("options", [{"hours": 6}, {}])
 def test_other_options_are_no_result_of_the_cell(options: dict[str, int]) -> None:
-    record = suite_record("lstf", "abc", 80)
-    record.config["task"] = options
+    record = with_config(suite_record("lstf", "abc", 80), task=options)
     assert not any(each.runs for each in collect([record]))
 
 

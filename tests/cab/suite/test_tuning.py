@@ -16,7 +16,7 @@ from cab.runner.cell import Cell
 from cab.suite.cells import Anchors, collect
 from cab.suite.gain import suite_gains
 from cab.suite.tuning import SEED, chosen_rate, suite_sweeps, tuned_sweeps, usable_rates
-from tests.cab.suite.suite_records import made_anchors, suite_record
+from tests.cab.suite.suite_records import made_anchors, suite_record, with_config
 
 
 def row(rate: float, validation: float | None, steps: int | None = None, status: str = "finished") -> dict[str, Any]:
@@ -58,7 +58,8 @@ def test_usable_rates_of_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     monkeypatch.setattr("cab.suite.cells.read_anchors", lambda: anchors)
     records = [suite_record("lm", name, 70) for name in ("abc", "abc(tuned)")]
-    records[1].config["tuning"] = {"seed": SEED, "grid": [row(1e-3, 1.0), row(3e-3, 0.1), row(9e-3, 0.1)]}
+    grid = [row(1e-3, 1.0), row(3e-3, 0.1), row(9e-3, 0.1)]
+    records[1] = with_config(records[1], tuning={"seed": SEED, "grid": grid})
     [gains] = [found for found in suite_gains(collect(records)).values() if "abc" in found]
     assert (gains["abc"].usable_rates, gains["abc(tuned)"].usable_rates) == (None, 2)
 
