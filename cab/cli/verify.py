@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _verify(checks: list[Check], args: argparse.Namespace, out: TextIO) -> int:
     """Run the checks on every subject, print them to ``out`` and return the exit status."""
-    from cab.verification.settings import changes_since, read_settings, restored
+    from cab.verification.side_effects import changes_since, read_settings, restored
     from cab.verification.suite import applicable, headline
 
     before = read_settings()
@@ -108,7 +108,7 @@ def _verify(checks: list[Check], args: argparse.Namespace, out: TextIO) -> int:
     say = print_note if args.csv or args.record else partial(_print, out)
     if args.csv:
         _print_row(out, COLUMNS)
-    count, failed = 0, []
+    count, failed = 0, list["CheckResult"]()
     for subject in subjects:
         results = _results(subject, checks, args, out, is_alone=len(subjects) == 1)
         wrong = [result for result in results if not result.passed]
@@ -155,7 +155,8 @@ def _results(
         for result in members:
             results.append(result)
             if args.csv:
-                _print_row(out, (*title.split(), result.check, str(result.passed).lower(), result.detail))
+                passed = str(result.passed).lower()
+                _print_row(out, (subject.name, str(subject.pattern), result.check, passed, result.detail))
             elif args.verbose:
                 _print(out, f"  {result.check:<26} {'ok    ' if result.passed else 'FAILED'} {result.detail}")
         rows = results[start:]
@@ -184,7 +185,8 @@ def _print(out: TextIO, text: str) -> None:
     """Print a line above the progress bar."""
     from tqdm import tqdm
 
-    tqdm.write(sanitize_text(text), file=out)
+    with contextlib.redirect_stdout(out):
+        tqdm.write(sanitize_text(text))
     out.flush()
 
 

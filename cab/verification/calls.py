@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
-import random
-import sys
 import traceback
-from collections import deque
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from cab.training import TrainableModule, auxiliary_loss
@@ -21,13 +16,17 @@ from cab.verification.compare import LEAK, ROUNDING, difference, differences
 from cab.verification.decoding import decode
 from cab.verification.inputs import Inputs, Module, copied, outputs_and_gradients
 from cab.verification.mistakes import places
-from cab.verification.settings import changes_since, read_settings, restored
+from cab.verification.side_effects import (
+    changes_since,
+    clear_tensor_caches,
+    generators,
+    read_settings,
+    restored,
+    values_of,
+)
 from cab.verification.subject import Subject
 
 MODES = ("training", "evaluation")
-
-DEPTH = 4
-"""Levels of containers and objects that are searched for values that change."""
 
 
 @check("determinism", "relative change of an input")
@@ -66,10 +65,10 @@ def generators_untouched(subject: Subject) -> Measurements:
         after = []
         for seed in (1, 2):
             torch.manual_seed(seed)
-            states = _generators()
+            states = generators()
             with torch.no_grad():
                 inputs.run(module)
-            after.append(_generators())
+            after.append(generators())
             touched = [name for name, state in after[-1].items() if state != states[name]]
             touched = [name for name in touched if name != "torch" or mode == "evaluation"]
             finding = f"a call in {mode} draws random numbers of {', '.join(touched)}: {_draw(module, inputs)}"
@@ -281,61 +280,6 @@ def _differences_of(used: Module, fresh: Module, inputs: Inputs) -> dict[str, fl
     return differences(*(outputs_and_gradients(module, inputs, direction, seed=1) for module in (used, fresh)))
 
 
-# --- state outside the state_dict ------------------------------------------------------------------------------------
-
-
-def clear_tensor_caches(cls: type[nn.Module]) -> list[str]:
-    """Clear the tensor caches of a class and its module, which can be rebuilt, and return their names."""
-    cleared = []
-    for owner in (*user_classes(cls), *{sys.modules[c.__module__] for c in user_classes(cls)}):
-        for name, value in list(vars(owner).items()):
-            items = value.values() if isinstance(value, dict) else value
-            if isinstance(value, functools._lru_cache_wrapper):
-                value.cache_clear()
-            elif isinstance(value, dict | list | set) and any(isinstance(x, Tensor) for x in items):
-                value.clear()
-                cleared.append(name)
-            elif isinstance(value, Tensor) and isinstance(owner, type):
-                setattr(owner, name, None)
-                cleared.append(name)
-    return cleared
-
-
-def user_classes(cls: type[nn.Module]) -> list[type]:
-    """Return the class and its bases outside torch and this package."""
-    return [c for c in cls.__mro__ if c.__module__.partition(".")[0] not in ("torch", "builtins", "cab", "typing")]
-
-
-def values_of(module: nn.Module) -> dict[str, object]:
-    """Return the values, by place, of attributes outside the state_dict: of the module, its classes and their files."""
-    saved = {id(x) for x in module.state_dict(keep_vars=True).values()}
-    values: dict[str, object] = {}
-    for path, submodule in module.named_modules():
-        _collect(vars(submodule), path or type(submodule).__name__, saved, DEPTH, values)
-    for cls in user_classes(type(module)):
-        _collect(dict(vars(cls)), f"class {cls.__name__}", saved, DEPTH, values)
-        _collect(vars(sys.modules[cls.__module__]), cls.__module__, saved, 2, values)
-    return values
-
-
-def _collect(value: object, path: str, saved: set[int], depth: int, values: dict[str, object]) -> None:
-    """Add the values in ``value`` to ``values``, down to ``depth`` levels; modules and saved tensors are left out."""
-    if id(value) in saved or isinstance(value, nn.Module | type):
-        return
-    if isinstance(value, Tensor):
-        total = value.detach().double().sum().item() if value.dtype.is_floating_point else 0
-        values[path] = (tuple(value.shape), total)
-    elif isinstance(value, bool | int | float | str | itertools.count):
-        values[path] = repr(value)
-    elif isinstance(value, dict | list | tuple | set | deque):
-        values[path] = len(value)
-        items = value.items() if isinstance(value, dict) else enumerate(value)
-        for name, item in list(items) if depth else ():
-            _collect(item, f"{path}.{name}", saved, depth - 1, values)
-    elif depth and type(value).__module__ not in ("builtins", "torch") and hasattr(value, "__dict__"):
-        _collect(vars(value), path, saved, depth - 1, values)
-
-
 def _draw(module: Module, inputs: Inputs) -> str:
     """Return the first function of torch that draws random numbers in a call, and its line."""
     with torch.no_grad(), _Draws() as draws:
@@ -354,13 +298,3 @@ class _Draws(TorchFunctionMode):
         if self.call == type(self).call and not torch.equal(before, torch.get_rng_state()):
             self.call = f"{func.__name__} ({places(traceback.extract_stack())})"
         return output
-
-
-def _generators() -> dict[str, object]:
-    """Return the states of the random number generators of the process."""
-    numbers = np.random.get_state(legacy=True)
-    return {
-        "torch": bytes(torch.get_rng_state().numpy()),
-        "numpy": (numbers[1].tobytes(), numbers[2]),  # type: ignore[index]
-        "random": random.getstate(),
-    }

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cab.verification.check import FLOAT32, Measurements, check
-from cab.verification.compare import LEAK, ROUNDING, error_at, largest_errors, limit_for
+from cab.verification.compare import LEAK, ROUNDING, compared, error_at
 from cab.verification.inputs import Inputs, Module, gradient_to
 from cab.verification.subject import Subject
 
@@ -58,8 +58,7 @@ def lookahead_perturbation(subject: Subject) -> Measurements:
     ):
         module, inputs = subject.case(length, batch=1, scale=scale, embed_dim=8 * num_heads, num_heads=num_heads)
         leak, where = replacement_leak(module, inputs, torch.arange(length), later)
-        limit = limit_for(module, inputs, LEAK)
-        yield leak, f"n={length}, heads {num_heads}, inputs x{scale:g}, {where}", limit, where
+        yield leak, f"n={length}, heads {num_heads}, inputs x{scale:g}, {where}", subject.rounded(LEAK), where
 
 
 @leak_check("relative change of outputs before the replaced tokens")
@@ -69,8 +68,7 @@ def lookahead_in_training(subject: Subject) -> Measurements:
         module, inputs = subject.case(length, batch=1, dropout=dropout, training=True)
         cuts = torch.arange(length) if length < LONGEST_WHOLE else torch.tensor([length // 3, BORDERS[-1] - 1])
         leak, where = replacement_leak(module, inputs, cuts, 3.0, seed=1)
-        limit = limit_for(module, inputs, LEAK)
-        yield leak, f"n={length}, dropout {dropout:g}, {where}", limit, where
+        yield leak, f"n={length}, dropout {dropout:g}, {where}", subject.rounded(LEAK), where
 
 
 @leak_check("relative change or gradient across a block border", is_quick=False)
@@ -79,12 +77,11 @@ def lookahead_long(subject: Subject) -> Measurements:
     for length in subject.long:
         module = subject.build_for(length).train()
         inputs = subject.draw(module, length, batch=1)
-        limit = limit_for(module, inputs, LEAK)
         leak, where = border_leak(module, inputs, BORDERS)
         yield leak, f"n={length}, gradient, {where}, {len(BORDERS)} borders"
         for border in (BORDERS[0], length // 2, BORDERS[-1]):
             leak, where = replacement_leak(module.eval(), inputs, torch.tensor([border - 1]), 1.0)
-            yield leak, f"n={length}, {where}", limit, where
+            yield leak, f"n={length}, {where}", subject.rounded(LEAK), where
 
 
 @leak_check("relative error between a prefix and the whole sequence", limit=ROUNDING)
@@ -94,18 +91,16 @@ def lookahead_length(subject: Subject) -> Measurements:
     cases += [(length, (700, length // 2, length - 2), 1.0) for length in subject.long]
     for length, prefixes, scale in cases:
         module, inputs = subject.case(length, scale=scale)
-        limit = limit_for(module, inputs, ROUNDING)
-        measure = partial(prefix_errors, prefixes=prefixes)
-        for prefix, error in largest_errors(measure, module, inputs, limit=limit).items():
-            finding = f"the first {prefix} outputs depend on the length of the sequence"
-            yield error, f"n={length}, first {prefix}, inputs x{scale:g}", limit, finding
+        measure, where = partial(prefix_errors, prefixes=prefixes), f"n={length}, inputs x{scale:g}"
+        finding = "the first outputs depend on the length of the sequence"
+        yield from compared(measure, module, inputs, where, limit=subject.rounded(), finding=finding)
 
 
 @torch.no_grad()
 def prefix_errors(module: Module, inputs: Inputs, *, prefixes: Sequence[int]) -> dict[str, Tensor]:
     """Return the error at every target of each prefix."""
     whole = inputs.run(module)
-    return {str(n): error_at(inputs.targets(0, n).run(module), whole[:, :n]) for n in prefixes}
+    return {f"first {n}": error_at(inputs.targets(0, n).run(module), whole[:, :n]) for n in prefixes}
 
 
 def gradient_leak(module: Module, inputs: Inputs, positions: Tensor) -> tuple[float, str]:

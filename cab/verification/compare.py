@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -98,12 +98,6 @@ def rounding(module: Module, inputs: Inputs) -> float:
     return max(precision.epsilon, torch.finfo(torch.float32).eps)
 
 
-def limit_for(module: Module, inputs: Inputs, limit: float) -> float:
-    """Return ``limit``, which is for float32, or 4 epsilon if that is more and a coarser dtype is used inside."""
-    epsilon = rounding(module, inputs)
-    return limit if epsilon < 1e-6 else max(limit, 4.0 * epsilon)
-
-
 RARE = 0.01
 """Largest share of positions at which near ties can explain an error.
 
@@ -115,8 +109,10 @@ Measure = Callable[[Module, Inputs], dict[str, Tensor]]
 """A comparison of calls of a module: relative errors at every position, by the name of the compared part."""
 
 
-def largest_errors(measure: Measure, module: Module, inputs: Inputs, *, limit: float) -> dict[str, float]:
-    """Return the largest error of every name, in float64 where near ties may explain the error in float32.
+def compared(
+    measure: Measure, module: Module, inputs: Inputs, where: str = "", *, limit: float, finding: str = ""
+) -> Iterator[tuple[float, str, float, str]]:
+    """Yield the largest error of every part, in float64 where near ties may explain the error in float32.
 
     That is where some positions, but at most one in a hundred, exceed ``limit``, and the module computes in float64.
     A defect also shows in float64; a near tie hardly ever occurs there.
@@ -125,6 +121,7 @@ def largest_errors(measure: Measure, module: Module, inputs: Inputs, *, limit: f
     rare = {name for name, error in errors.items() if 0 < (error > limit).sum() <= RARE * error.numel()}
     if rare:
         with contextlib.suppress(Exception):  # float64 is optional
-            exact = measure(copy.deepcopy(module).double(), inputs.double())
+            exact = measure(copy.deepcopy(module).double(), inputs.map(Tensor.double))
             errors |= {name: exact[name] for name in rare}
-    return {name: error.max().item() if error.numel() else 0.0 for name, error in errors.items()}
+    for name, error in errors.items():
+        yield error.max().item() if error.numel() else 0.0, ", ".join(filter(None, (where, name))), limit, finding

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cab.verification.check import Measurements, check
-from cab.verification.compare import LEAK, difference, limit_for, rms
+from cab.verification.compare import LEAK, difference, rms
 from cab.verification.inputs import Inputs, Module, gradient_to
 from cab.verification.subject import Subject
 
@@ -114,8 +114,7 @@ def token_distance(subject: Subject) -> Measurements:
     with torch.no_grad():
         changed = torch.where((away > farthest)[..., None], fresh.query, rows.query)
         moved = replace(inputs, query=changed).run(module)[torch.arange(len(outputs)), outputs]
-        limit = limit_for(module, inputs, LEAK)
-        yield difference(moved, output), f"n={length}, tokens beyond {farthest} replaced", limit
+        yield difference(moved, output), f"n={length}, tokens beyond {farthest} replaced", subject.rounded(LEAK)
     unread = float(not bool(gradient[away == farthest].any()))
     yield unread, f"n={length}, no output depends on a token at distance {farthest}", 0.0
 
@@ -202,10 +201,10 @@ def _gradient_sizes(subject: Subject, length: int) -> Tensor:
     batch = len(outputs) if length <= MIDDLE else 1
     inputs = subject.draw(module, length, batch=1).repeated(batch)
     try:
-        rows = inputs.double().requiring_grad()
+        rows = inputs.map(Tensor.double).requiring_grad()
         output = rows.run(module.double())
     except Exception:  # float64 is optional
-        rows = inputs.float().requiring_grad()
+        rows = inputs.map(Tensor.float).requiring_grad()
         output = rows.run(module.float())
     direction = torch.linspace(0.5, 1.5, output.shape[-1]).to(output)
     if batch > 1:

@@ -17,7 +17,7 @@ from cab.patterns import Pattern
 from cab.training import auxiliary_loss
 from cab.verification.causality import gradient_leak, replacement_leak
 from cab.verification.check import CHECKS, Measurements, check
-from cab.verification.compare import LEAK, ROUNDING, difference, distance, limit_for
+from cab.verification.compare import LEAK, ROUNDING, difference, distance
 from cab.verification.decoding import decode, initial_state
 from cab.verification.inputs import LAYOUTS, Inputs, Module, rows_alone
 from cab.verification.numerics import SLOPE, derivative_error
@@ -151,19 +151,18 @@ def model_sizes(subject: Subject) -> Measurements:
     """At widths of 21 to 768 with 1 to 16 heads, batches, padding, causality, decoding and training mode are right."""
     for module, size in _modules(subject):
         inputs = subject.draw(module, LENGTH, batch=3, padding="inside")
-        limit = limit_for(module, inputs, ROUNDING)
         with torch.no_grad():
             together = inputs.run(module)
             for row, alone in rows_alone(inputs):
                 error = difference(together[row, inputs.real[row]], alone.run(module)[0])
-                yield error, f"{size}, padded row {row} in a batch", limit
+                yield error, f"{size}, padded row {row} in a batch", subject.rounded()
         _, unpadded = next(rows_alone(inputs))
         if subject.pattern.is_causal:
-            yield from _causality(subject, module, unpadded, size, limit)
-        if not subject.is_random_in_training and not subject.declared("differs_in_training"):
+            yield from _causality(subject, module, unpadded, size)
+        if not subject.is_random_in_training:
             with torch.no_grad():
                 error = difference(unpadded.run(module.train())[0], together[0])
-            yield error, f"{size}, training mode", limit
+            yield error, f"{size}, training mode", subject.rounded()
             auxiliary_loss(module)
 
 
@@ -182,10 +181,10 @@ def model_sizes_gradient(subject: Subject) -> Measurements:
         yield error, size, limit
 
 
-def _causality(subject: Subject, module: Module, inputs: Inputs, size: str, limit: float) -> Measurements:
+def _causality(subject: Subject, module: Module, inputs: Inputs, size: str) -> Measurements:
     """Compare one row with replaced tokens and with its decoding, and look at its gradients."""
     leak, where = replacement_leak(module, inputs, torch.tensor(CUTS), 1.0)
-    yield leak, f"{size}, {where}", limit_for(module, inputs, LEAK), where
+    yield leak, f"{size}, {where}", subject.rounded(LEAK), where
     leak, where = gradient_leak(module, inputs, torch.tensor(CUTS[:3]))
     yield leak, f"{size}, gradient, {where}", LEAK, where
     if not subject.decodes:
@@ -195,7 +194,7 @@ def _causality(subject: Subject, module: Module, inputs: Inputs, size: str, limi
     chunks = ([prompt] if prompt else []) + [1] * (start.query.shape[1] - prompt)
     with torch.no_grad():
         error = difference(decode(module, start, chunks), start.run(module))
-    yield error, f"{size}, decoding", max(limit, subject.decode_tolerance)
+    yield error, f"{size}, decoding", subject.rounded(subject.decode_tolerance)
 
 
 def _modules(subject: Subject, sizes: tuple[tuple[int, int], ...] = SIZES) -> Iterator[tuple[Module, str]]:

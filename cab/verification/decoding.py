@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cab.attention import reorder_state
 from cab.verification.check import Measurements, check
-from cab.verification.compare import difference, error_at, largest_errors, limit_for
+from cab.verification.compare import compared, difference, error_at
 from cab.verification.inputs import LAYOUTS, Inputs, Module, copied, padding_masks, rows_alone
 from cab.verification.subject import LONG, Subject
 
@@ -135,10 +135,8 @@ def read_chunks(
 
 
 def _compare(subject: Subject, module: Module, inputs: Inputs, chunks: Sequence[int], where: str) -> Measurements:
-    limit = limit_for(module, inputs, subject.decode_tolerance)
     measure = partial(decoding_errors, chunks=chunks, where=where)
-    for name, error in largest_errors(measure, module, inputs, limit=limit).items():
-        yield error, name, limit
+    yield from compared(measure, module, inputs, limit=subject.rounded(subject.decode_tolerance))
 
 
 @torch.no_grad()
@@ -155,7 +153,7 @@ def _compare_padded_prompt(subject: Subject, layout: str) -> Measurements:
     module, inputs = subject.case(20, batch=4)
     mask = padding_masks(layout, inputs.query[:, :17])
     inputs = replace(inputs, query_padding=torch.cat([mask, mask.new_zeros(len(mask), 3)], 1))
-    limit = limit_for(module, inputs, subject.decode_tolerance)
+    limit = subject.rounded(subject.decode_tolerance)
     prompts = ([17], [6, 5, 6]) if subject.prefills else ([1] * 17,)  # with padding in several chunks, too
     with torch.no_grad():
         for prompt in prompts:
@@ -205,7 +203,7 @@ def decode_branches(subject: Subject) -> Measurements:
         module, inputs = subject.case(length + 5)
         other = replace(inputs, query=subject.draw(module, length + 5, seed=2).query.clone())
         other.query[:, :length] = inputs.query[:, :length]
-        limit = limit_for(module, inputs, subject.decode_tolerance)
+        limit = subject.rounded(subject.decode_tolerance)
         with torch.no_grad():
             chunks = [length] if by_prompt else [1] * length
             _, state = read_chunks(module, inputs, chunks, initial_state(module, inputs))
@@ -236,7 +234,7 @@ def decode_reordered(subject: Subject) -> Measurements:
     for how, (chunks, layout) in plans.items():
         inputs = _padded(subject.draw(module, 19, batch=3), layout, 0, 11)
         moved = inputs.rows(order)
-        limit = limit_for(module, inputs, subject.decode_tolerance)
+        limit = subject.rounded(subject.decode_tolerance)
         with torch.no_grad():
             _, state = read_chunks(module, inputs, chunks, initial_state(module, inputs))
             outputs, _ = read_chunks(module, moved.targets(11), [1] * 8, reorder_state(state, order))

@@ -75,14 +75,6 @@ class Inputs:
         """Return copies of the inputs that accumulate gradients."""
         return self.map(lambda x: x.detach().clone().requires_grad_())
 
-    def double(self) -> Inputs:
-        """Return the inputs in float64."""
-        return self.map(Tensor.double)
-
-    def float(self) -> Inputs:
-        """Return the inputs in float32."""
-        return self.map(Tensor.float)
-
     def filled(self, values: Callable[[Tensor], Tensor]) -> Inputs:
         """Return the inputs with ``values(x)`` in the padding of each x."""
         padded = masked_inputs(self)

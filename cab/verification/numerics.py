@@ -119,12 +119,12 @@ def gradient_is_derivative(subject: Subject) -> Measurements:
 def derivative_error(module: Module, inputs: Inputs) -> tuple[float, float]:
     """Return the smallest error of the gradient over some steps of the difference quotient, and its limit."""
     try:
-        module, inputs, limit = module.double(), inputs.double(), SLOPE
+        module, inputs, limit = module.double(), inputs.map(Tensor.double), SLOPE
         error = slope_error(module, inputs, 1e-6)  # rarely crosses a kink
         if error > SLOPE:  # parts may compute in float32, which a larger step resolves
             error = min(error, slope_error(module, inputs, 1e-3))
     except Exception:  # float64 is optional: use steps that float32 can resolve
-        module, inputs, limit = module.float(), inputs.float(), SLOPE_FLOAT32
+        module, inputs, limit = module.float(), inputs.map(Tensor.float), SLOPE_FLOAT32
         error = min(slope_error(module, inputs, step) for step in (1e-2, 3e-3, 1e-3))
     noise = rounding(module, inputs)
     return error, limit if noise < 1e-6 else 1e3 * noise  # rounding error of the quotient in a coarser dtype
@@ -291,6 +291,7 @@ def module_in_bfloat16(subject: Subject) -> Measurements:
         exact = subject.build(embed_dim=16, num_heads=2)
         exact.load_state_dict(coarse.state_dict())
         inputs = subject.draw(exact, length, batch=1).map(Tensor.bfloat16)
+        precise = inputs.map(Tensor.float)
         with torch.no_grad():
             try:
                 output = inputs.run(coarse)
@@ -299,8 +300,8 @@ def module_in_bfloat16(subject: Subject) -> Measurements:
                     raise
                 yield 0.0, f"n={length}, refused: {str(error).splitlines()[0]}"
                 continue
-            expected = inputs.float().run(exact)
-            moved = [x.run(exact) for x in perturbed(inputs.float(), torch.bfloat16)]
+            expected = precise.run(exact)
+            moved = [x.run(exact) for x in perturbed(precise, torch.bfloat16)]
         yield float(output.dtype != torch.bfloat16), f"n={length}, output of type {_name(output.dtype)}", 0.0
         for start in range(0, length, 128):
             block = slice(start, start + 128)

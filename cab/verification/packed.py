@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cab.training import auxiliary_loss
 from cab.verification.check import Measurements, check
-from cab.verification.compare import ROUNDING, difference, differences, error_at, largest_errors, limit_for
+from cab.verification.compare import ROUNDING, compared, difference, differences, error_at
 from cab.verification.decoding import initial_state
 from cab.verification.inputs import Inputs, Module, gradients_of, leaves_of
 from cab.verification.subject import Subject
@@ -81,10 +81,8 @@ def packed_outputs(subject: Subject) -> Measurements:
         with torch.no_grad():
             output = packed.run(module)
             yield 0.0 if output.isfinite().all() else torch.inf, f"lengths {lengths[0]}, NaN or inf"
-        limit = limit_for(module, packed.alone()[0], ROUNDING)
-        measure = partial(sequence_errors, lengths=lengths)
-        for name, error in largest_errors(measure, module, packed.inputs, limit=limit).items():
-            yield error, f"{name} of lengths {lengths[0]}", limit
+        measure, where = partial(sequence_errors, lengths=lengths), f"lengths {lengths[0]}"
+        yield from compared(measure, module, packed.inputs, where, limit=subject.rounded())
 
 
 @torch.no_grad()
@@ -102,7 +100,6 @@ def packed_gradients(subject: Subject) -> Measurements:
         module = subject.build().train(not subject.is_random_in_training)
         packed = Packed.draw(subject, module, lengths, requires_grad=True)
         alone = packed.alone()
-        limit = limit_for(module, alone[0], ROUNDING)
         together = packed.split("query", packed.run(module))
         outputs = [together[n] for n in alone], [inputs.run(module)[0] for inputs in alone.values()]
         named = []
@@ -111,7 +108,7 @@ def packed_gradients(subject: Subject) -> Measurements:
             gradients = gradients_of(output, leaves, _direction(output), retain_graph=True)
             named.append({"outputs": output} | {f"gradient of {name}": x for name, x in gradients.items()})
         for name, error in differences(*named).items():
-            yield error, f"lengths {lengths[0]}, {name}", limit
+            yield error, f"lengths {lengths[0]}, {name}", subject.rounded()
 
 
 @packed_check("gradient with respect to a neighboring sequence")
@@ -159,7 +156,7 @@ def packed_prompts(subject: Subject) -> Measurements:
     """Two packed prompts, empty for some sequences, and steps give what forward gives for each sequence alone."""
     for prompts in (PROMPTS, LONG_PROMPTS) if subject.long else (PROMPTS,):
         module, inputs = subject.case(2, batch=len(prompts[0]))
-        limit = limit_for(module, inputs, subject.decode_tolerance)
+        limit = subject.rounded(subject.decode_tolerance)
         texts = [subject.draw(module, sum(n), batch=1, seed=2).query[0].split(list(n)) for n in prompts]
         with torch.no_grad():
             state, outputs = initial_state(module, inputs), []

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cab.verification.check import Measurements, check
-from cab.verification.compare import LEAK, ROUNDING, difference, differences, error_at, largest_errors, limit_for
+from cab.verification.compare import LEAK, ROUNDING, compared, difference, differences, error_at
 from cab.verification.inputs import (
     LAYOUTS,
     Inputs,
@@ -32,10 +32,10 @@ def rows_independent(subject: Subject) -> Measurements:
     """Rows are independent: replacing one row, even with values of 5 times the scale, leaves the others unchanged."""
     for length, scale in (*LENGTHS, *((n, 1.0) for n in subject.long)):
         module, inputs = subject.case(length, batch=3, scale=scale)
-        limit = limit_for(module, inputs, LEAK)
         for factor in (1.0, 5.0):
             other = subject.draw(module, length, batch=3, scale=factor * scale, seed=2)
-            yield _change_of_others(module, inputs, other), f"n={length}, inputs x{scale:g}, row 1 x{factor:g}", limit
+            where = f"n={length}, inputs x{scale:g}, row 1 x{factor:g}"
+            yield _change_of_others(module, inputs, other), where, subject.rounded(LEAK)
 
 
 @check("batches", "relative change of the other rows", limit=LEAK)
@@ -45,7 +45,7 @@ def rows_in_training(subject: Subject) -> Measurements:
         module, inputs = subject.case(length, batch=batch, dropout=dropout, training=True)
         other = subject.draw(module, length, batch=batch, scale=5.0, seed=2)
         where = f"n={length}, {batch} rows, dropout {dropout:g}, row 1 x5"
-        yield _change_of_others(module, inputs, other), where, limit_for(module, inputs, LEAK)
+        yield _change_of_others(module, inputs, other), where, subject.rounded(LEAK)
 
 
 @torch.no_grad()
@@ -75,9 +75,8 @@ def batch_size(subject: Subject) -> Measurements:
     cases = [(length, 3, scale) for length, scale in LENGTHS] + [(length, batch, 1.0) for length, batch in MANY]
     for length, batch, scale in cases + [(length, 3, 1.0) for length in subject.long]:
         module, inputs = subject.case(length, batch=batch, scale=scale)
-        limit = limit_for(module, inputs, ROUNDING)
-        for row, error in largest_errors(single_row_errors, module, inputs, limit=limit).items():
-            yield error, f"n={length}, {batch} rows, inputs x{scale:g}, {row}", limit
+        where = f"n={length}, {batch} rows, inputs x{scale:g}"
+        yield from compared(single_row_errors, module, inputs, where, limit=subject.rounded())
 
 
 @torch.no_grad()
@@ -102,11 +101,10 @@ def padded(subject: Subject, layout: str) -> Measurements:
     for length, num_heads, scale in ((17, 4, 1.0), (17, 1, 4.0), (70, 4, 1.0), *((n, 2, 1.0) for n in subject.long)):
         batch = 3 if length in subject.long else BATCH
         module, inputs = subject.case(length, batch=batch, scale=scale, padding=layout, num_heads=num_heads)
-        limit = limit_for(module, inputs, ROUNDING)
         measure = partial(row_errors, single=length not in subject.long)
-        for name, error in largest_errors(measure, module, inputs, limit=limit).items():
-            finding = f"padded keys or positions change the output (padding {layout})"
-            yield error, f"n={length}, heads {num_heads}, inputs x{scale:g}, {name}", limit, finding
+        where = f"n={length}, heads {num_heads}, inputs x{scale:g}"
+        finding = f"padded keys or positions change the output (padding {layout})"
+        yield from compared(measure, module, inputs, where, limit=subject.rounded(), finding=finding)
 
 
 @padded_check(applies=lambda s: "row" in s.padding_layouts)
@@ -143,7 +141,6 @@ def padded_single_token(subject: Subject) -> Measurements:
             positions = positions[[end for layout, end in ends.items() if layout in subject.padding_layouts]]
             inputs = inputs.rows(slice(0, len(positions)))
         hidden = torch.arange(length, device=positions.device) != positions[:, None]
-        limit = limit_for(module, inputs, ROUNDING)
         for names in (("query",), ("key",), ("query", "key")) if inputs.key is not None else (("query",),):
             masked = replace(inputs, **{f"{name}_padding": hidden for name in names})
             cut = names if "key" not in names else (*names, "value")
@@ -151,7 +148,7 @@ def padded_single_token(subject: Subject) -> Measurements:
             with torch.no_grad():
                 output, expected = masked.run(module), replace(inputs, **alone).run(module)
             error = error_at(output[masked.real], expected.flatten(0, 1)).max()
-            yield error, f"n={length}, one real token in {' and '.join(names)}", limit
+            yield error, f"n={length}, one real token in {' and '.join(names)}", subject.rounded()
 
 
 @check("padding", "relative error of a padded row in training", limit=ROUNDING, layouts=LAYOUTS)
@@ -159,15 +156,14 @@ def padded_in_training(subject: Subject, layout: str) -> Measurements:
     """In training mode, padded rows give the same output as without padding, whatever the content of the padding."""
     for length in (33, *(subject.long if layout == "inside" else ())):
         module, inputs = subject.case(length, batch=3, padding=layout, training=True)
-        limit = limit_for(module, inputs, ROUNDING)
         filled = inputs.filled(lambda x: 30.0 * torch.randn_like(x))
         with torch.no_grad():
             together = inputs.run(module, seed=1)
             other = filled.run(module, seed=1)
-            yield difference(other[inputs.real], together[inputs.real]), f"n={length}, replaced padding", limit
+            error = difference(other[inputs.real], together[inputs.real])
+            yield error, f"n={length}, replaced padding", subject.rounded()
         if not subject.is_random_in_training:
-            for name, error in largest_errors(partial(row_errors, seed=1), module, inputs, limit=limit).items():
-                yield error, f"n={length}, {name}", limit
+            yield from compared(partial(row_errors, seed=1), module, inputs, f"n={length}", limit=subject.rounded())
 
 
 @check("padding", "gradient with respect to padding", layouts=LAYOUTS)

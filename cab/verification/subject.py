@@ -18,8 +18,9 @@ from cab.attention import SINGLE_LAYER, Attention
 from cab.errors import UserError
 from cab.patterns import Pattern
 from cab.training import TrainableModule, auxiliary_loss
-from cab.verification.compare import ROUNDING
+from cab.verification.compare import ROUNDING, rounding
 from cab.verification.inputs import LAYOUTS, Inputs, Module, with_padding
+from cab.verification.side_effects import restored
 
 WIDTH, HEADS = 32, 4
 """Size of most modules under verification."""
@@ -49,6 +50,8 @@ class Subject:
     """Lengths of all inputs drawn so far."""
     skipped: list[str] = field(default_factory=list)
     """What the module refuses, such as a size."""
+    epsilons: list[float] = field(default_factory=list)
+    """Machine epsilon of the coarsest dtype in which the module computes, once it is known; shared by copies."""
 
     def for_check(self, *, long: bool) -> Subject:
         """Return a copy that has drawn nothing, with the facts found so far, for a check with or without long parts."""
@@ -86,6 +89,14 @@ class Subject:
     def decode_tolerance(self) -> float:
         """Largest relative error of decoding in float32, which a class with an approximate state declares."""
         return self.declared("decode_tolerance", ROUNDING)
+
+    def rounded(self, limit: float = ROUNDING) -> float:
+        """Return a limit for float32, or 4 epsilon if that is more and the module computes in a coarser dtype."""
+        if not self.epsilons:
+            with restored():
+                module = self.build()
+                self.epsilons.append(rounding(module, self.draw(module, 64, batch=1)))
+        return max(limit, 4.0 * self.epsilons[0]) if self.epsilons[0] > 1e-6 else limit
 
     @property
     def autocast_dtypes(self) -> tuple[torch.dtype, ...]:

@@ -30,7 +30,7 @@ from cab.verification import (  # noqa: F401
 )
 from cab.verification.check import CHECKS, Check, Measurements
 from cab.verification.mistakes import WHOLE, check_runs, explain, same_error
-from cab.verification.settings import restored
+from cab.verification.side_effects import restored
 from cab.verification.subject import Subject
 
 GROUPS = (
@@ -193,15 +193,12 @@ def headline(results: Iterable[CheckResult]) -> str:
     return text + (f"; {others} other failed checks may be consequences" if others else "")
 
 
-def select_checks(
-    names: Iterable[str] | None = None, *, quick: bool = False, is_timed: bool | None = None
-) -> list[Check]:
+def select_checks(names: Iterable[str] | None = None, *, quick: bool = False) -> list[Check]:
     """Return checks by name and group, in the order of the suite (default: all except group ``compile``).
 
     Args:
         names: names of checks or check groups.
         quick: only fast checks, without long sequences.
-        is_timed: only checks that depend on the speed of the machine (True), or only the others (False).
 
     Raises:
         ValueError: for an unknown name.
@@ -212,8 +209,6 @@ def select_checks(
             raise unknown_name("check", name, [*CHECKS, *GROUPS])
     chosen = [check for check in CHECKS.values() if check.name in names or check.group in names]
     chosen.sort(key=lambda check: GROUPS.index(check.group))
-    if is_timed is not None:
-        chosen = [check for check in chosen if check.is_timed is is_timed]
     return [replace(check, runs_long=False) for check in chosen if check.is_quick] if quick else chosen
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cab.training import auxiliary_loss
 from cab.verification.check import Measurements, check
-from cab.verification.compare import ROUNDING, difference, differences, limit_for
+from cab.verification.compare import ROUNDING, difference, differences
 from cab.verification.inputs import INPUTS, Inputs, Module, gradients_of, leaves_of, outputs_and_gradients
 from cab.verification.subject import Subject
 
@@ -20,9 +20,8 @@ MANY = (1, 3, 7, 61)
 @check(
     "training_mode",
     "relative error between training and evaluation mode",
-    limit=lambda s: torch.inf if s.declared("differs_in_training") else ROUNDING,
+    limit=ROUNDING,
     applies=lambda s: not s.is_random_in_training,
-    declared_in="differs_in_training",
 )
 def training_is_evaluation(subject: Subject) -> Measurements:
     """Without dropout, training and evaluation mode, with and without autograd, give equal outputs and gradients."""
@@ -38,9 +37,8 @@ def training_is_evaluation(subject: Subject) -> Measurements:
         with torch.no_grad():
             trained["outputs without gradient"] = inputs.run(module.eval(), seed=1)[inputs.real]
         evaluated["outputs without gradient"] = evaluated["outputs"]
-        limit = torch.inf if subject.declared("differs_in_training") else limit_for(module, inputs, ROUNDING)
         for name, error in _errors(trained, evaluated).items():
-            yield error, f"{name}, n={length}{f', padding {layout}' if layout else ''}", limit
+            yield error, f"{name}, n={length}{f', padding {layout}' if layout else ''}", subject.rounded()
 
 
 @check("training_mode", "relative error of the gradient", limit=ROUNDING)
@@ -51,7 +49,7 @@ def gradient_of_residual(subject: Subject) -> Measurements:
         module, inputs = subject.case(length, batch=batch, training=True, requires_grad=True)
         leaves = leaves_of(module, inputs)
         direction = torch.randn_like(inputs.query)
-        limit = limit_for(module, inputs, ROUNDING)
+        limit = subject.rounded()
         output = inputs.run(module, seed=1)
         expected_gradients, repeated = (
             gradients_of(output, leaves, direction.clone(), retain_graph=True) for _ in range(2)
@@ -80,11 +78,10 @@ def gradient_of_two_calls(subject: Subject) -> Measurements:
     directions = [torch.randn_like(x.query) for x in (earlier, later)]
     alone = [_summed(module, [x], [w]) for x, w in zip((earlier, later), directions, strict=True)]
     expected = {name: torch.stack([x[name] for x in alone if name in x]).sum(0) for name in alone[0] | alone[1]}
-    limit = limit_for(module, later, ROUNDING)
     for how, between in (("one after the other", None), ("with a call in evaluation mode in between", other)):
         together = _summed(module, [earlier, later], directions, between)
         for name, error in _errors(together, expected).items():
-            yield error, f"n=17 and n=30, gradient of {name}, {how}", limit
+            yield error, f"n=17 and n=30, gradient of {name}, {how}", subject.rounded()
     auxiliary_loss(module)
 
 
@@ -95,7 +92,6 @@ def gradient_of_many_rows(subject: Subject) -> Measurements:
     for length in (5, 17) if subject.long else (9,):
         inputs = subject.draw(module, length, batch=sum(MANY))
         direction = torch.randn_like(inputs.query)
-        limit = limit_for(module, inputs, ROUNDING)
         together = outputs_and_gradients(module, inputs, direction)
         rows = torch.arange(sum(MANY)).split(MANY)
         apart = [outputs_and_gradients(module, inputs.rows(index), direction[index]) for index in rows]
@@ -105,7 +101,7 @@ def gradient_of_many_rows(subject: Subject) -> Measurements:
             tensors = [named[name] for named in apart if name in named]
             expected[name] = torch.cat(tensors) if is_per_row else torch.stack(tensors).sum(0)
         for name, error in differences(together, expected).items():
-            yield error, f"{name}, n={length}, {sum(MANY)} rows", limit
+            yield error, f"{name}, n={length}, {sum(MANY)} rows", subject.rounded()
     auxiliary_loss(module)
 
 
@@ -222,11 +218,9 @@ def dropout_differs(subject: Subject) -> Measurements:
     "similarity of the dropout of two heads or positions",
     limit=SIMILAR,
     applies=drops_in_heads,
-    declared_in="shares_dropout",
 )
 def dropout_per_head(subject: Subject) -> Measurements:
     """Heads and positions draw dropout separately."""
-    shared = subject.declared("shares_dropout", ())
     module = subject.build(dropout=0.5)
     module.out_proj.weight.data.copy_(torch.eye(module.embed_dim))
     inputs = subject.draw(module, 6, 6, batch=1).repeated(512)
@@ -234,11 +228,9 @@ def dropout_per_head(subject: Subject) -> Measurements:
         noise = inputs.run(module.train(), seed=1).double()
     noise = (noise - noise.mean(0)).unflatten(-1, (module.num_heads, -1))
     for head in range(1, module.num_heads):
-        limit = torch.inf if "heads" in shared else SIMILAR
-        yield _similarity(noise[:, -1, 0], noise[:, -1, head]), f"n=6, heads 0 and {head}", limit
+        yield _similarity(noise[:, -1, 0], noise[:, -1, head]), f"n=6, heads 0 and {head}"
     for position in (3, 4):
-        limit = torch.inf if "positions" in shared else SIMILAR
-        yield _similarity(noise[:, 5, 0], noise[:, position, 0]), f"n=6, positions 5 and {position}", limit
+        yield _similarity(noise[:, 5, 0], noise[:, position, 0]), f"n=6, positions 5 and {position}"
 
 
 def _similarity(a: Tensor, b: Tensor) -> float:

@@ -118,7 +118,7 @@ def _excesses(call: Call, subject: Subject, module: Module, inputs: Inputs) -> I
         return
     is_low = dtype in (torch.bfloat16, torch.float16)
     run = _outputs if is_low else outputs_and_gradients
-    module, inputs = (module.double(), inputs.double()) if dtype is torch.float64 else (module, inputs)
+    module, inputs = (module.double(), inputs.map(torch.Tensor.double)) if dtype is torch.float64 else (module, inputs)
     direction = torch.randn_like(inputs.query)
     with autocast(subject, dtype) if is_low and dtype in subject.autocast_dtypes else contextlib.nullcontext():
         fast = run(module, inputs, direction, seed=1)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 LENGTH = 8192
 """Largest number of positions."""
-WINDOW = {"sliding_window": 8}
-"""Sliding window, short enough to matter in every check."""
+MODELS = yaml.safe_load(Path(__file__).with_name("models.yaml").read_text(encoding="utf-8"))
+"""Options and padding of single model types."""
+WINDOWED, LEFT_PROMPTS, SPECIFIC = MODELS["windowed"], MODELS["left_prompts"], MODELS["options"]
 
 
 def config_of(model_type: str, width: int, heads: int, overrides: Mapping[str, Any]) -> tuple[Any, int | None]:
@@ -59,51 +63,3 @@ def _sizes(width: int, heads: int) -> dict[str, Any]:
         **dict.fromkeys(("mamba_d_conv", "linear_conv_kernel_dim", "mamba_dt_rank"), 4),
         **dict.fromkeys(("chunk_size", "mamba_chunk_size", "block_size"), 16),
     }
-
-
-def _layers(*kinds: str) -> dict[str, Any]:
-    return {"num_hidden_layers": len(kinds), "layer_types": list(kinds)}
-
-
-WINDOWED = ("mistral", "qwen2", "phi3", "starcoder2")
-"""Model types in which every layer has a sliding window."""
-LEFT_PROMPTS = (*WINDOWED, "gemma2", "gemma3_text", "gpt_oss", "llama4_text", "recurrent_gemma")
-"""Model types whose windows count padding, so that prompts can be padded on the left only."""
-
-SPECIFIC: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("qwen3_next", "qwen3_5_text", "olmo_hybrid"), _layers("linear_attention", "full_attention")),
-    **dict.fromkeys(("mistral", "phi3", "starcoder2"), WINDOW),
-    "mamba": {"use_mambapy": False},
-    "falcon_mamba": {"use_mambapy": False},
-    "bamba": {"attn_layer_indices": [1], "num_hidden_layers": 2},
-    "granitemoehybrid": _layers("mamba", "attention"),
-    "lfm2": {**_layers("conv", "full_attention"), "conv_L_cache": 3},
-    "minimax": _layers("linear_attention", "full_attention"),
-    "qwen2": {**WINDOW, "use_sliding_window": True, "max_window_layers": 0},
-    "gemma2": {**WINDOW, "num_hidden_layers": 2},
-    "gemma3_text": {**WINDOW, **_layers("sliding_attention", "full_attention")},
-    "gpt_oss": {**WINDOW, **_layers("sliding_attention"), "rope_scaling": None},
-    "recurrent_gemma": {
-        "num_key_value_heads": 1,
-        "attention_window_size": 8,
-        "num_hidden_layers": 2,
-        "block_types": ["recurrent", "attention"],
-    },
-    "rwkv": {"num_hidden_layers": 2},
-    "jamba": {
-        "num_hidden_layers": 2,
-        "attn_layer_period": 2,
-        "attn_layer_offset": 1,
-        "num_experts": 1,
-        "num_experts_per_tok": 1,
-        "use_mamba_kernels": False,
-    },
-    "llama4_text": {
-        "attention_chunk_size": 8,
-        "num_experts_per_tok": 1,
-        "no_rope_layers": [1],
-        "moe_layers": [],
-        "use_qk_norm": False,
-    },
-}
-"""Values of single model types."""

@@ -63,14 +63,14 @@ class HuggingFaceModel(ForeignModule):
 
     @classmethod
     def suggested_option(cls, message: str) -> str:
-        """Return an option of the configuration whose value is in the message of an exception, with a smaller value."""
+        """Return an option of the configuration whose value is in the message of an exception, and a smaller value."""
         config = config_of(cls.model_type, WIDTH, HEADS, cls.overrides)[0].to_dict()
-        sizes = [
-            name for name, value in config.items() if type(value) is int and value > WIDTH and f"({value})" in message
-        ]
-        options = " or ".join(f"hf:{cls.model_type}:{name}={WIDTH // HEADS}" for name in sizes)
-        values = ", ".join(f"{name}={config[name]}" for name in sizes)
-        return f"the configuration has {values}: set another value, such as {options}" if sizes else ""
+        sizes = {name: value for name, value in config.items() if type(value) is int and value > WIDTH}
+        for name, value in sizes.items():
+            if f"({value})" in message:
+                option = f"hf:{cls.model_type}:{name}={WIDTH // HEADS}"
+                return f"the configuration has {name}={value}: set another value, such as {option}"
+        return ""
 
     @torch.no_grad()
     def _draw_weights(self) -> None:

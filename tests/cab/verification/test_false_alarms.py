@@ -18,7 +18,7 @@ from cab.cli.main import main
 from cab.verification import run_checks, select_checks, verify_attention
 from cab.verification.foreign import adapter_of, subject_class
 from cab.verification.growth import _power
-from cab.verification.settings import changes_since, read_settings
+from cab.verification.side_effects import changes_since, read_settings
 from cab.verification.subject import Subject
 from tests.cab.cli.command import cab
 from tests.cab.verification import sound

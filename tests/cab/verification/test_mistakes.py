@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import re
+import sys
 
 import pytest
 
@@ -252,3 +254,18 @@ def test_output_of_a_module_is_not_in_the_table(file, capsys):
 def test_without_a_name_nothing_is_verified(capsys):
     assert main(["verify"]) == 2
     assert "name an attention: `cab verify abc`" in capsys.readouterr().err
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_terminal_shows_a_counter(file, capsys, monkeypatch):
+    """It is cleared before a line of the table is printed."""
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setenv("TQDM_NCOLS", "80")
+    monkeypatch.setenv("TQDM_MININTERVAL", "0")
+    assert main(["verify", f"{file}:Sound", "--pattern", "CS", "--checks", "same_seed,padding_output", "--quick"]) == 0
+    assert "Sound CS: 1 of 2 checks" in sys.stderr.getvalue()
+    assert capsys.readouterr().out.count("\n") == 3

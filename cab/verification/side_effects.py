@@ -1,0 +1,124 @@
+"""State outside the state_dict: settings of torch, random number generators, attributes and caches of a class."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import random
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "torch.get_default_dtype()": (torch.get_default_dtype, torch.set_default_dtype),
+    "torch.get_float32_matmul_precision()": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    "torch.are_deterministic_algorithms_enabled()": (
+        torch.are_deterministic_algorithms_enabled,
+        torch.use_deterministic_algorithms,
+    ),
+    "torch.is_grad_enabled()": (torch.is_grad_enabled, torch.set_grad_enabled),
+    "torch.get_num_threads()": (torch.get_num_threads, torch.set_num_threads),
+    "torch.backends.cuda.flash_sdp_enabled()": (
+        torch.backends.cuda.flash_sdp_enabled,
+        torch.backends.cuda.enable_flash_sdp,
+    ),
+}
+"""Functions that return and change each setting."""
+
+DEPTH = 4
+"""Levels of containers and objects that are searched for values that change."""
+
+
+def read_settings() -> dict[str, Any]:
+    """Return the current value of each setting."""
+    return {name: get() for name, (get, _) in SETTINGS.items()}
+
+
+def changes_since(before: Mapping[str, Any]) -> list[str]:
+    """Return the settings that have changed, such as ``torch.get_default_dtype() from torch.float32 to ...``."""
+    now = read_settings()
+    return [f"{name} from {value!r} to {now[name]!r}" for name, value in before.items() if now[name] != value]
+
+
+@contextmanager
+def restored() -> Iterator[None]:
+    """Restore all settings and random number generators after the block."""
+    before, numbers, state = read_settings(), np.random.get_state(), random.getstate()
+    try:
+        with torch.random.fork_rng(range(torch.cuda.device_count())):
+            yield
+    finally:
+        random.setstate(state)
+        np.random.set_state(numbers)
+        for name, value in before.items():
+            get, change = SETTINGS[name]
+            if get() != value:
+                change(value)
+
+
+def generators() -> dict[str, object]:
+    """Return the states of the random number generators of the process."""
+    numbers = np.random.get_state(legacy=True)
+    return {
+        "torch": bytes(torch.get_rng_state().numpy()),
+        "numpy": (numbers[1].tobytes(), numbers[2]),  # type: ignore[index]
+        "random": random.getstate(),
+    }
+
+
+def clear_tensor_caches(cls: type[nn.Module]) -> list[str]:
+    """Clear the tensor caches of a class and its module, which can be rebuilt, and return their names."""
+    cleared = []
+    for owner in (*user_classes(cls), *{sys.modules[c.__module__] for c in user_classes(cls)}):
+        for name, value in list(vars(owner).items()):
+            items = value.values() if isinstance(value, dict) else value
+            if isinstance(value, functools._lru_cache_wrapper):
+                value.cache_clear()
+            elif isinstance(value, dict | list | set) and any(isinstance(x, Tensor) for x in items):
+                value.clear()
+                cleared.append(name)
+            elif isinstance(value, Tensor) and isinstance(owner, type):
+                setattr(owner, name, None)
+                cleared.append(name)
+    return cleared
+
+
+def user_classes(cls: type[nn.Module]) -> list[type]:
+    """Return the class and its bases outside torch and this package."""
+    return [c for c in cls.__mro__ if c.__module__.partition(".")[0] not in ("torch", "builtins", "cab", "typing")]
+
+
+def values_of(module: nn.Module) -> dict[str, object]:
+    """Return the values, by place, of attributes outside the state_dict: of the module, its classes and their files."""
+    saved = {id(x) for x in module.state_dict(keep_vars=True).values()}
+    values: dict[str, object] = {}
+    for path, submodule in module.named_modules():
+        _collect(vars(submodule), path or type(submodule).__name__, saved, DEPTH, values)
+    for cls in user_classes(type(module)):
+        _collect(dict(vars(cls)), f"class {cls.__name__}", saved, DEPTH, values)
+        _collect(vars(sys.modules[cls.__module__]), cls.__module__, saved, 2, values)
+    return values
+
+
+def _collect(value: object, path: str, saved: set[int], depth: int, values: dict[str, object]) -> None:
+    """Add the values in ``value`` to ``values``, down to ``depth`` levels; modules and saved tensors are left out."""
+    if id(value) in saved or isinstance(value, nn.Module | type):
+        return
+    if isinstance(value, Tensor):
+        total = value.detach().double().sum().item() if value.dtype.is_floating_point else 0
+        values[path] = (tuple(value.shape), total)
+    elif isinstance(value, bool | int | float | str | itertools.count):
+        values[path] = repr(value)
+    elif isinstance(value, dict | list | tuple | set | deque):
+        values[path] = len(value)
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for name, item in list(items) if depth else ():
+            _collect(item, f"{path}.{name}", saved, depth - 1, values)
+    elif depth and type(value).__module__ not in ("builtins", "torch") and hasattr(value, "__dict__"):
+        _collect(vars(value), path, saved, depth - 1, values)
