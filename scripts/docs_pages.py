@@ -16,7 +16,6 @@ import io
 import os
 import re
 import textwrap
-import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FunctionType, GenericAlias
@@ -35,7 +34,6 @@ COPIES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 """Files of the repository's root that are pages of the site."""
 NOTEBOOK = Path("tutorials/first-hour.ipynb")
 PART = re.compile(r"^(<!-- generated: ([\w-]+)((?: \w+)*) -->\n\n).*?(^<!-- /generated -->$)", re.MULTILINE | re.DOTALL)
-TAXONOMY = ("paper", "taxonomy", "--csv")
 CONTRACTS = ("Attention", "Backbone", "Task")
 """Classes that a user derives from: the page of the Python interface has their whole docstring."""
 
@@ -50,13 +48,6 @@ def write_parts() -> None:
 def fill(markdown: str) -> str:
     """Return the page with current generated parts."""
     return PART.sub(lambda part: f"{part[1]}{PARTS[part[2]](*part[3].split())}\n\n{part[4]}", markdown)
-
-
-def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Link the header to the repository, where pyproject.toml names its address."""
-    urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
-    config.repo_url = urls.get("Repository", config.repo_url)
-    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -102,17 +93,6 @@ def rows_of(*words: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(output(*words))))
 
 
-def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Format a Markdown table."""
-    lines = [list(header), *([*map(_escaped, row)] for row in rows)]
-    lines.insert(1, ["---"] * len(lines[0]))
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("|", "\\|")
-
-
 def _block(text: str, language: str = "text") -> str:
     return f"```{language}\n{text.rstrip()}\n```"
 
@@ -156,37 +136,9 @@ def listed(kind: str) -> str:
     return _block(output("list", kind))
 
 
-SIGNS = {"verified": "yes", "built": "(yes)", "unsound as published": "repaired", "": "-"}
-"""How a verdict on a claim is shown in the table; other verdicts are shown unchanged."""
-
-
 def taxonomy() -> str:
-    """Return the page with the paper's Table 13 compared with the verification results, with remarks."""
-    models: dict[str, list[dict[str, str]]] = {}
-    for row in rows_of(*TAXONOMY):
-        models.setdefault(row["model"], []).append(row)
-    lines = []
-    for model, rows in models.items():
-        first = rows[0]
-        name = f"`{first['attention']}`" if first["attention"] else ""
-        verdicts = (_sign(row["verdict"]) for row in rows)
-        lines.append((model, name, first["complexity_claimed"], first["complexity"], *verdicts))
-    header = ("Model", "Name in CAB", "Time, claimed", "Time, implemented", "NS", "CS", "NC", "CC")
-    remarks = [f"- {r['model']}, {r['pattern']}: {r['reason']}." for of in models.values() for r in of if r["reason"]]
-    legend = (
-        "The patterns that Table 13 claims for 44 attentions. yes: claimed and verified; +: verified, not claimed; "
-        "in parentheses: implemented, not verified yet; repaired: the published form leaks the future, and CAB's form "
-        "does not; unsound: the method depends on inputs that it must not see; undefined: it has no meaning in the "
-        "pattern; not built, left out: claimed, not implemented; -: neither."
-    )
-    return "\n".join(["# Table 13, verified", "", legend, "", table(header, lines), "", "## Reasons", "", *remarks])
-
-
-def _sign(verdict: str) -> str:
-    text, not_claimed, _ = verdict.partition(", not claimed")
-    if not_claimed:
-        return "+" if text != "built" else "(+)"
-    return SIGNS.get(text, text)
+    """Return the page with the paper's Table 13 compared with the verification results."""
+    return f"# Table 13, verified\n\n`cab paper taxonomy` prints this table.\n\n{_block(output('paper', 'taxonomy'))}"
 
 
 def api(*names: str) -> str:

@@ -148,15 +148,6 @@ def test_the_command_line_page_has_every_command() -> None:
     assert {"data download", "suite report", "paper audit"} <= set(re.findall(r"^### cab (.*)$", page, re.MULTILINE))
 
 
-def test_table_13_shows_the_verdicts_of_the_command() -> None:
-    page = docs_pages.taxonomy()
-    rows = docs_pages.rows_of(*docs_pages.TAXONOMY)
-    assert len(re.findall(r"^\|(?: [^|]* \|){8}$", page, re.MULTILINE)) - 2 == len(rows) // 4 == 44
-    assert "| ABC | `abc` | n | n | yes | yes | yes | yes |" in page
-    assert "| Linformer | `linformer` | n | n | yes | unsound | yes | yes |" in page
-    assert all(row["reason"] in page for row in rows)
-
-
 def test_result_fields_are_documented() -> None:
     documented = set(re.findall(r"`(\w+)`", (DOCS / "reference/result-schema.md").read_text()))
     record = json.loads(min((ROOT / "results/mini").glob("*.json")).read_text())

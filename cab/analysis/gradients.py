@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -185,8 +186,8 @@ def _norm(module: nn.Module | Attention) -> float:
 
 def relative_deviation(values: list[float]) -> float:
     """Return the standard deviation divided by the mean."""
-    mean = sum(values) / len(values)
-    return math.sqrt(sum((x - mean) ** 2 for x in values) / len(values)) / mean if mean else math.nan
+    mean = statistics.fmean(values)
+    return statistics.pstdev(values, mean) / mean if mean else math.nan
 
 
 def draw_gradients(

@@ -35,21 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "attentions, or all (every attention with a state of constant size)",
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="output folder for the CSV files and the figure")
-    parser.add_argument(
-        "--rows",
-        type=int,
-        default=4,
-        metavar="N",
-        help="number of training examples, or of random sequences for rounding (default: 4)",
-    )
-    parser.add_argument(
-        "--steps",
-        type=int,
-        default=0,
-        metavar="N",
-        help="gradients: number of training steps for which gradient norms are recorded (default: 0); rounding: number "
-        "of decoded tokens (default: 8192)",
-    )
+    rows, steps = "training examples, or random sequences (default: 4)", "training steps, or decoded tokens (0: 8192)"
+    parser.add_argument("--rows", type=int, default=4, metavar="N", help=rows)
+    parser.add_argument("--steps", type=int, default=0, metavar="N", help=steps)
     parser.add_argument("--data-root", metavar="FOLDER", help="data folder (default: that of the record)")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 
 from cab.cli.terminal import print_note
-from cab.errors import unknown_name
 from cab.files.text_table import print_rows
 from cab.paper.published import rows
 
@@ -13,19 +12,20 @@ HEADER = ("pattern", "backbone", "attention", "params")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--backbone", metavar="NAME", help="count only networks of this backbone, for example informer")
+    names = sorted({line["backbone"] for line in _published()})
+    parser.add_argument("--backbone", choices=names, metavar="NAME", help=f"one of {', '.join(names)} (default: all)")
     parser.add_argument("--csv", action="store_true", help=f"CSV: {','.join(HEADER)}")
+
+
+def _published() -> list[dict[str, str]]:
+    return [*rows("parameters.csv"), *rows("parameters_transnormer.csv")]
 
 
 def run(args: argparse.Namespace) -> int:
     from cab.paper.parameters import count_parameters
 
-    lines = [*rows("parameters.csv"), *rows("parameters_transnormer.csv")]
+    lines = [line for line in _published() if args.backbone in (None, line["backbone"])]
     published = {(x["pattern"], x["backbone"], x["attention"]): float(x["params_millions"]) for x in lines}
-    if args.backbone:
-        published = {cell: count for cell, count in published.items() if cell[1].startswith(args.backbone)}
-    if not published:
-        raise unknown_name("backbone", args.backbone, {row["backbone"] for row in lines})
     counts = count_parameters(published)
     if args.csv:
         print_rows([HEADER, *([*cell, count] for cell, count in counts.items())], as_csv=True)
