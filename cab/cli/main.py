@@ -49,7 +49,7 @@ GROUPS = {
 COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
 
 EXAMPLES = {
-    "Is it correct?": "cab verify abc",
+    "Is it correct?": "cab verify hf:mamba2 --quick",
     "What does it cost?": "cab efficiency abc --pattern NS,CS",
     "How good is it?": "cab run suite=core attention=abc cluster=local",
     "All results": "cab leaderboard --with-reference",
