@@ -43,7 +43,7 @@ def dilution(subject: Subject, *, rows: int = 4) -> list[Curve]:
         rows: number of training examples.
 
     Raises:
-        ValueError: the pattern is a cross pattern, in which targets have no neighbors among the keys.
+        UserError: the pattern is a cross pattern, in which targets have no neighbors among the keys.
     """
     pattern = subject.cell.config.pattern
     if pattern.is_cross:

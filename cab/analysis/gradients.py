@@ -146,7 +146,7 @@ def norms_over_training(subject: Subject, steps: int) -> list[dict[str, float]]:
     validation. Norms are measured before clipping, over all parameters and over each attention layer under test.
 
     Raises:
-        ValueError: the cell has another engine, fewer steps, or its loss diverges.
+        UserError: the cell has another engine, fewer steps, or its loss diverges.
     """
     if subject.cell.config.engine != DEFAULT_ENGINE:
         raise UserError(f"--steps observes engine={DEFAULT_ENGINE} only, got engine={subject.cell.config.engine}")

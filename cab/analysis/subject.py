@@ -51,7 +51,7 @@ def subject_of(what: Sequence[str], data_root: str | None = None) -> Subject:
     """Build the network of a record's file, or of the overrides of `cab run`, and read its data.
 
     Raises:
-        ValueError: the record has no score or no weights, or an override is wrong.
+        UserError: the record has no score or no weights, or an override is wrong.
     """
     if len(what) == 1 and what[0].endswith(".json"):
         path = Path(what[0])

@@ -160,7 +160,7 @@ def check_overrides(arguments: Iterable[str], *, sweep: bool = False) -> list[st
         The overrides, with the backbone of a task that has only one.
 
     Raises:
-        ValueError: an unknown task, dataset, backbone, attention, pattern or preset, with the nearest name; or
+        UserError: an unknown task, dataset, backbone, attention, pattern or preset, with the nearest name; or
             one that is missing, with the names to choose from.
     """
     arguments = [_normalized(argument) for argument in arguments]

@@ -34,7 +34,7 @@ class Plan:
     """The measurements of one `cab efficiency` call.
 
     Raises:
-        ValueError: an unknown phase or protocol, a length below 1, nothing to measure, or CUDA graphs without CUDA.
+        UserError: an unknown phase or protocol, a length below 1, nothing to measure, or CUDA graphs without CUDA.
     """
 
     attentions: Sequence[AttentionSubject]

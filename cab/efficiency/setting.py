@@ -40,7 +40,7 @@ class Setting:
         time_limit: seconds for all calls of a module at one length.
 
     Raises:
-        ValueError: sizes below 1, a time limit that is not positive, embed_dim not divisible by num_heads, an
+        UserError: sizes below 1, a time limit that is not positive, embed_dim not divisible by num_heads, an
             unknown distribution, or an unavailable device or dtype.
     """
 

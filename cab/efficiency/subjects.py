@@ -200,7 +200,7 @@ def select_attentions(texts: list[str], patterns: list[Pattern]) -> list[Attenti
     """Return the given attentions, or all that support one of ``patterns``, after the baselines.
 
     Raises:
-        ValueError: an unknown name or option, or a given attention that supports none of the patterns.
+        UserError: an unknown name or option, or a given attention that supports none of the patterns.
     """
     everything = [entry.name for entry in ATTENTIONS.load() if entry.name != "none"]
     named = [parse_subject(text) for text in texts or everything]

@@ -194,7 +194,7 @@ def score_boards(results: pd.DataFrame, *, normalization: str) -> list[Board]:
     """Score the results of the tasks in the index: real data before synthetic, the largest preset first.
 
     Raises:
-        ValueError: the results cannot be scored.
+        UserError: the results cannot be scored.
     """
     boards = []
     results = printable_results(rows_in_index(results))

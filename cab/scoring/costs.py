@@ -34,7 +34,7 @@ def load_costs(path: str | Path) -> pd.DataFrame:
     of memory) becomes NaN. Rows whose ``kind`` is not ``attention`` are skipped.
 
     Raises:
-        ValueError: the file is missing, lacks columns, contains invalid numbers, or mixes measurement settings.
+        UserError: the file is missing, lacks columns, contains invalid numbers, or mixes measurement settings.
     """
     import pandas as pd
 

@@ -58,7 +58,7 @@ def efficiency_length(costs: pd.DataFrame, *, protocol: str = "default", baselin
         The note also reports a length outside the measured range, and measurements that contradict it.
 
     Raises:
-        ValueError: for an unknown protocol, baseline or complexity.
+        UserError: for an unknown protocol, baseline or complexity.
     """
     import pandas as pd
 

@@ -46,7 +46,7 @@ def score_table(results: pd.DataFrame, *, normalization: str = "results") -> pd.
         the row, 0 if one is missing.
 
     Raises:
-        ValueError: the results cannot be scored together, or the normalization is unknown.
+        UserError: the results cannot be scored together, or the normalization is unknown.
     """
     return score(results, normalization=normalization).table[COLUMNS]
 

@@ -33,7 +33,7 @@ def select(
     With ``latest``, only the newest version of each task is selected.
 
     Raises:
-        ValueError: no result has a given name.
+        UserError: no result has a given name.
     """
     chosen = {"preset": preset and [preset], "pattern": patterns, "task": tasks, "dataset": datasets}
     for column, names in chosen.items():
@@ -63,7 +63,7 @@ def comparable(results: pd.DataFrame) -> pd.DataFrame:
     about attentions trained with different settings.
 
     Raises:
-        ValueError: the results are not comparable.
+        UserError: the results are not comparable.
     """
     results = rows_in_index(results)
     if not results["primary"].any():

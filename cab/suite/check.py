@@ -179,7 +179,7 @@ def without_invalid_cells(results: pd.DataFrame) -> tuple[pd.DataFrame, tuple[st
     """Exclude the metrics of cells that do not measure attention from every index, and return one line per cell.
 
     Raises:
-        ValueError: no other cell is left.
+        UserError: no other cell is left.
     """
     lines = []
     datasets = {cell.key: cell.dataset for cell in suite_cells()}

@@ -34,7 +34,7 @@ def network_arguments(cell: Cell) -> list[str]:
     """Return the architecture, its sizes, and the attention.
 
     Raises:
-        ValueError: fairseq has no such backbone.
+        UnsupportedError: fairseq has no such backbone.
     """
     task_options = cell.task.backbone_options(cell.config.backbone.name)
     options = {**BACKBONES.get(cell.config.backbone.name).options, **cell.config.backbone.options, **task_options}
