@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from cab import UserError
 from cab.files.cache import checksums
 
@@ -51,6 +53,20 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
             except UnicodeDecodeError as error:
                 raise UserError(f"{path}, line {number}: byte {error.start} is not UTF-8 text") from None
             yield number, text.removesuffix("\n").removesuffix("\r")
+
+
+def read_image(path: Path, mode: str) -> np.ndarray:
+    """Read an image as uint8, [H, W, 3] for mode RGB and [H, W] for mode L; UserError with the file for any other."""
+    from PIL import Image  # an optional package
+
+    try:
+        with Image.open(path) as image:
+            image.load()
+            if image.mode != mode:
+                raise UserError(f"{path} has mode {image.mode}, not {mode}: convert it")
+            return np.asarray(image)
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+        raise UserError(f"{path} is not an image that can be read ({type(error).__name__})") from None
 
 
 def stream(

@@ -215,7 +215,7 @@ class GLUE(Task):
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """Return the scores of predicting the most frequent training class, or the mean training score."""
-        labels = self.training_set.labels
+        labels = self.splits[TRAIN].labels
         answer = np.bincount(labels.astype(int)).argmax() if self._classes else labels.mean()
         truths = {split: self.splits[split].labels for split in self._scored}
         scores = {

@@ -27,10 +27,9 @@ from tasks.corpus.facts import Facts, FactScores, Names, names_variant
 from tasks.corpus.losses import RepeatScores, token_losses
 from tasks.corpus.tokens import PAD, perplexity, read_corpus, unigram_loss
 from tasks.lm.synthetic import LEVELS, generate_book
-from tasks.pictures import draw_grid
 
 if TYPE_CHECKING:
-    from tasks.lm.recurrence import BookChunks, Segment
+    from tasks.lm.recurrence import Segment
 
 log = logging.getLogger(__name__)
 
@@ -134,13 +133,12 @@ class LM(Task):
         books = find_books(self.dataset, self.source, data_root, generate=partial(generate_book, names=self.names))
         self.corpus = read_corpus(books, tokenizer=tokenizer, vocab_size=self.vocab_size)
         self._facts = Facts.of(self.corpus) if self._asks else None
-        self._training: Blocks | BookChunks
         if self.memory_length:
             from tasks.lm.recurrence import BookChunks
 
-            self._training = BookChunks(self.corpus, "train", self.block_len)
+            self.splits = {"train": BookChunks(self.corpus, "train", self.block_len)}
         else:
-            self._training = Blocks(self.corpus, "train", self.block_len, whole=True)
+            self.splits = {"train": Blocks(self.corpus, "train", self.block_len, whole=True)}
 
     @property
     def _context(self) -> int:
@@ -152,10 +150,6 @@ class LM(Task):
 
     def backbone_options(self, backbone: str) -> dict[str, Any]:  # noqa: ARG002
         return {"vocab_size": self.corpus.size}
-
-    @property
-    def training_set(self) -> Blocks | BookChunks:
-        return self._training
 
     def loss(self, backbone: Backbone, batch: Tensor | Segment) -> Tensor:
         """Return the mean negative log-likelihood in nats per scored token."""
@@ -256,7 +250,6 @@ class LM(Task):
                 scores[f"ppl_{length}"] = math.nan
                 continue
             scores[f"ppl_{length}"] = perplexity(mean)
-        self._contexts = {length: scores[f"ppl_{length}"] for length in self.context_lengths}
         return scores
 
     def _repeat_scores(self, backbone: Backbone, batches: Batches) -> RepeatScores:
@@ -293,8 +286,6 @@ class LM(Task):
         return {"ppl": perplexity(scores.mean), **scores.perplexities()}
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
-        plot = [(f"LM {self.dataset}", [self._contexts])]
-        draw_grid(plot, self._draw_contexts, folder / "contexts.png", size=(7.0, 4.0))
         network = cast(TokenLM, backbone)
         length = max(1, min(64, self.block_len // 2))  # a text as long as a training block, for fixed-size attentions
         prompts = next(batches(Blocks(self.corpus, "test", length, whole=True), 2))
@@ -304,12 +295,3 @@ class LM(Task):
         pairs = zip(*([self.corpus.text(row) for row in rows.tolist()] for rows in (prompts, texts)), strict=True)
         shown = "\n\n".join(f"--- prompt\n{prompt}\n--- continued\n{text}" for prompt, text in pairs)
         (folder / "samples.txt").write_text(shown + "\n")
-
-    def _draw_contexts(self, axes: Any, perplexities: Mapping[int, float]) -> None:
-        points = {length: ppl for length, ppl in sorted(perplexities.items()) if math.isfinite(ppl)}
-        axes.plot([*points], [*points.values()], marker="o")
-        axes.axvline(self._context, color="0.7", linestyle="--", label="training length")
-        axes.set_xscale("log", base=2)
-        axes.set_xlabel("context length (tokens)")
-        axes.set_ylabel("perplexity")
-        axes.legend(frameon=False)

@@ -13,12 +13,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
 
 from cab import UserError
 from cab.files.cache import checksums, digest_of
 from cab.files.disk import visible_files
-from tasks.files import read_lines
+from tasks.files import read_image, read_lines
 from tasks.lra.contours import FREE, TRIES, Boards, Contours, disc, pen
 from tasks.lra.rows import SPLITS, Counts, Example, Source, Splits, shuffled
 
@@ -233,12 +232,7 @@ def _entries(path: Path, folder: Path) -> Iterator[tuple[Path, int, str]]:
 
 
 def _read_image(path: Path, side: int, origin: str) -> bytes:
-    try:
-        with Image.open(path) as image:
-            image.load()
-            if image.mode != "L" or image.size != (side, side):
-                size = f"{image.size[0]} x {image.size[1]} pixels of mode {image.mode}"
-                raise UserError(f"{path} ({origin}) has {size}, not {side} x {side} of mode L")
-            return np.asarray(image).tobytes()
-    except (UnidentifiedImageError, OSError, SyntaxError) as error:
-        raise UserError(f"{path} ({origin}) is not an image that can be read ({type(error).__name__})") from None
+    image = read_image(path, "L")
+    if image.shape != (side, side):
+        raise UserError(f"{path} ({origin}) has {image.shape[1]} x {image.shape[0]} pixels, not {side} x {side}")
+    return image.tobytes()

@@ -91,9 +91,8 @@ class LSTF(Task):
         self.num_channels = values.shape[1]
         back = self.seq_len if series.episode == 1 else 0  # an episode contains its own past
         train, validation, test = itertools.accumulate(series.split)
-        self._training = self._windows(series, values, 0, train)
-        self._validation = self._windows(series, values, train - back, validation)
-        self._test = self._windows(series, values, validation - back, test)
+        bounds = {"train": (0, train), "validation": (train - back, validation), "test": (validation - back, test)}
+        self.splits = {name: self._windows(series, values, *bound) for name, bound in bounds.items()}
 
     def _windows(self, series: Series, values: np.ndarray, start: int, stop: int) -> Windows:
         rows = slice(max(start, 0), stop)
@@ -119,10 +118,6 @@ class LSTF(Task):
     def backbone_options(self, backbone: str) -> dict[str, Any]:  # noqa: ARG002
         return {"channels": self.num_channels, "season": self.series.steps_per_day}
 
-    @property
-    def training_set(self) -> Windows:
-        return self._training
-
     def forecast(self, backbone: Backbone, batch: dict[str, Tensor]) -> Tensor:
         """Return the forecast [B, pred_len, C]."""
         return backbone(batch["past"], batch["past_time"], batch["known"], batch["decoder_time"])
@@ -132,7 +127,7 @@ class LSTF(Task):
 
     def validate(self, backbone: Backbone, batches: Batches) -> float:
         error = Error()
-        for batch in batches(self._validation, self.evaluation_batch_size):
+        for batch in batches(self.splits["validation"], self.evaluation_batch_size):
             error.add(self.forecast(backbone, batch), batch["future"])
         return error.mse
 
@@ -140,7 +135,7 @@ class LSTF(Task):
         scored, every = Error(), Error()
         levels = {f"mse_{level}": (steps, Error()) for level, steps in self._levels.items()}
         remaining = self._num_scored
-        for batch in batches(self._test, self.evaluation_batch_size):
+        for batch in batches(self.splits["test"], self.evaluation_batch_size):
             forecast, future = self.forecast(backbone, batch), batch["future"]
             every.add(forecast, future)
             scored.add(forecast[:remaining], future[:remaining])
@@ -155,17 +150,18 @@ class LSTF(Task):
     @property
     def _num_scored(self) -> int:
         """Number of test windows that ``mse`` and ``mae`` include."""
-        whole_batches = len(self._test) // PUBLISHED_BATCH * PUBLISHED_BATCH
-        return whole_batches if self.test_windows == "whole_batches" and whole_batches else len(self._test)
+        count = len(self.splits["test"])
+        whole_batches = count // PUBLISHED_BATCH * PUBLISHED_BATCH
+        return whole_batches if self.test_windows == "whole_batches" and whole_batches else count
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """Return the scores of repeating the last value or the last day, and of the linear forecast."""
         errors = {"repeat_last_value": Error(), "repeat_last_day": Error(), "ridge": Error()}
-        ridge = RidgeForecast(self._training)
+        ridge = RidgeForecast(self.splits["train"])
         steps = min(self.series.steps_per_day, self.seq_len)
         repeat = -(-self.pred_len // steps)
         for start in range(0, self._num_scored, 256):
-            batch = self._test.__getitems__(list(range(start, min(start + 256, self._num_scored))))
+            batch = self.splits["test"].__getitems__(list(range(start, min(start + 256, self._num_scored))))
             past, future = batch["past"], batch["future"]
             errors["repeat_last_value"].add(past[:, -1:].expand_as(future), future)
             errors["repeat_last_day"].add(past[:, -steps:].repeat(1, repeat, 1)[:, : self.pred_len], future)
@@ -173,8 +169,8 @@ class LSTF(Task):
         return {name: error.means for name, error in errors.items()}
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
-        count = len(self._test)
-        chosen = torch.utils.data.Subset(self._test, [0, count // 3, 2 * count // 3, count - 1])
+        count = len(self.splits["test"])
+        chosen = torch.utils.data.Subset(self.splits["test"], [0, count // 3, 2 * count // 3, count - 1])
         batch = next(batches(chosen, 4))
         series = (batch["past"], batch["future"], self.forecast(backbone, batch))
         windows = [*zip(*(x[..., -1].float().cpu().numpy() for x in series), strict=True)]

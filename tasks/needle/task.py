@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -21,7 +20,6 @@ from cab.registry.options import Positive
 from cab.task import Batches, Metric
 from tasks.corpus.facts import NAMES
 from tasks.needle.haystacks import FIRST_THING, SPLITS, VOCABULARY, Haystack, Haystacks, words
-from tasks.pictures import draw_grid
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +122,6 @@ class Needle(Task):
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
         scores: dict[str, float] = {}
-        self._grid: dict[int, list[float]] = {}
         for length, split in self._tests.items():
             names = [f"accuracy_{length}", *self._by_depth(length)]
             try:
@@ -135,7 +132,6 @@ class Needle(Task):
                 log.warning("accuracy at length %d failed: %s", length, error)
                 scores |= dict.fromkeys(names, math.nan)
                 continue
-            self._grid[length] = accuracies[1:]
             scores |= dict(zip(names, accuracies, strict=True))
         return {"accuracy": scores[f"accuracy_{self.length}"], **scores}
 
@@ -159,9 +155,7 @@ class Needle(Task):
         return {"most_frequent_in_context": {"accuracy": scores[f"accuracy_{self.length}"], **scores}}
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
-        """Draw the accuracy by depth and length, and write texts with the answers as [truth|prediction]."""
-        title = "Fraction of correct answers"
-        draw_grid([(title, [self._grid])], self._draw_accuracies, folder / "needles.png", size=(5.0, 4.0))
+        """Write texts with the answers as [truth|prediction]."""
         batch = next(batches(self.splits["test"], 4))
         guesses = self.logits(backbone, batch).argmax(-1)
         lines = []
@@ -171,13 +165,3 @@ class Needle(Task):
             for name, truth, depth, guess in zip(row[hay::2], row[hay + 1 :: 2], depths, predicted, strict=True):
                 lines.append(f"  {words([name])} [{words([truth])}|{words([guess])}] at {depth:.0%}")
         (folder / "answers.txt").write_text("\n".join(lines) + "\n")
-
-    def _draw_accuracies(self, axes: Any, grid: dict[int, list[float]]) -> None:
-        values = np.array([*grid.values()]).T
-        axes.imshow(values, vmin=0, vmax=1, cmap="viridis", aspect="auto")
-        for (row, column), value in np.ndenumerate(values):
-            axes.text(column, row, f"{value:.2f}", ha="center", va="center", color="white" if value < 0.6 else "black")
-        axes.set_xticks(range(len(grid)), [f"{n}\n(trained)" if n == self.length else str(n) for n in grid])
-        axes.set_yticks(range(len(values)), [f"{100 * row // len(values)}%" for row in range(len(values))])
-        axes.set_xlabel("length, tokens")
-        axes.set_ylabel("depth of the fact, from")

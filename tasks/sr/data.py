@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from cab import UserError
 from cab.files.cache import checksums, prepared, progress
 from cab.files.disk import visible_files
-from tasks.files import find_data
+from tasks.files import find_data, read_image
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 KINDS = ("truth", "blurred")
@@ -26,18 +26,6 @@ def degrade(image: np.ndarray, low: int) -> np.ndarray:
     size = image.shape[1], image.shape[0]
     small = Image.fromarray(image).resize((low, low), Image.Resampling.BICUBIC)
     return np.asarray(small.resize(size, Image.Resampling.BICUBIC))
-
-
-def read_image(path: Path) -> np.ndarray:
-    """Read an image [H, W, 3] uint8; raise UserError with the file if it is not an RGB image."""
-    try:
-        with Image.open(path) as image:
-            image.load()
-            if image.mode != "RGB":
-                raise UserError(f"{path} has mode {image.mode}, not RGB: convert it to three channels")
-            return np.asarray(image)
-    except (UnidentifiedImageError, OSError, SyntaxError) as error:
-        raise UserError(f"{path} is not an image that can be read ({type(error).__name__})") from None
 
 
 def center_crop(image: np.ndarray, size: int) -> np.ndarray:
@@ -108,7 +96,7 @@ def _from_files(
     key = {"truth": checksums(files), "blurred": checksums(partners), "low": low, "high": high}
 
     def whole(path: Path) -> np.ndarray:
-        image = read_image(path)
+        image = read_image(path, "RGB")
         if image.shape[:2] != (high, high):
             raise UserError(f"{path} is {image.shape[1]} x {image.shape[0]} pixels, not {high} x {high}")
         return image
@@ -118,7 +106,7 @@ def _from_files(
         paths = [target / f"{kind}.npy" for kind in KINDS]
         truth, low_images = (np.lib.format.open_memmap(p, mode="w+", dtype=np.uint8, shape=shape) for p in paths)
         for i, path in enumerate(progress(files, "reading images")):
-            truth[i] = whole(path) if partners else center_crop(read_image(path), high)
+            truth[i] = whole(path) if partners else center_crop(read_image(path, "RGB"), high)
             low_images[i] = whole(partners[i]) if partners else degrade(truth[i], low)
 
     ready = prepared("sr", key, build)

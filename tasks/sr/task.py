@@ -81,7 +81,9 @@ class SR(Task):
         if self.dataset == "synthetic":
             pairs = make_pairs(sum(SYNTHETIC.values()), render, **sizes)
             bounds = itertools.pairwise(itertools.accumulate(SYNTHETIC.values(), initial=0))
-            self._training, self._validation, self._test = (pairs.subset(*split, mirror=False) for split in bounds)
+            self.splits = {
+                name: pairs.subset(*bound, mirror=False) for name, bound in zip(SYNTHETIC, bounds, strict=True)
+            }
             self._about: dict[str, Any] = {"generator": 2, "images": SYNTHETIC, **sizes}
             return
         pairs, about = read_pairs("ffhq", data_root, **sizes)
@@ -90,7 +92,7 @@ class SR(Task):
             raise UserError(f"task.num_held_out {self.num_held_out} leaves none of the {len(pairs)} images to train on")
         held_out: tuple[ImagePairs, dict[str, Any]] = pairs.subset(rest, len(pairs), mirror=False), {}
         test, about_test = held_out if self.num_held_out else read_pairs("celebahq", data_root, **sizes)
-        self._training, self._validation, self._test = pairs.subset(0, rest, mirror=True), test, test
+        self.splits = {"train": pairs.subset(0, rest, mirror=True), "validation": test, "test": test}
         self._about = {"ffhq": about, "celebahq": about_test}
 
     def fingerprint(self) -> dict[str, Any]:
@@ -98,10 +100,6 @@ class SR(Task):
 
     def backbone_options(self, backbone: str) -> dict[str, Any]:  # noqa: ARG002
         return {"image_size": self.high_resolution}
-
-    @property
-    def training_set(self) -> ImagePairs:
-        return self._training
 
     def loss(self, backbone: Backbone, batch: Mapping[str, Tensor]) -> Tensor:
         """Return the mean absolute error of the predicted noise."""
@@ -114,7 +112,7 @@ class SR(Task):
             torch.manual_seed(0)
             return mean_over_batches(
                 (self.loss(backbone, batch).item() * len(batch["truth"]), len(batch["truth"]))
-                for batch in batches(self._validation, self.evaluation_batch_size)
+                for batch in batches(self.splits["validation"], self.evaluation_batch_size)
             )
 
     def sample(self, backbone: Backbone, batch: Mapping[str, Tensor]) -> Tensor:
@@ -139,8 +137,8 @@ class SR(Task):
 
     @property
     def _scored(self) -> ImagePairs:
-        count = len(self._test) if self.scored_images == "all" else min(PUBLISHED_IMAGES, len(self._test))
-        return self._test.subset(0, count, mirror=False)
+        test: ImagePairs = self.splits["test"]
+        return test if self.scored_images == "all" else test.subset(0, min(PUBLISHED_IMAGES, len(test)), mirror=False)
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """Return the scores of the upsampled low resolution (bicubic)."""
@@ -148,7 +146,7 @@ class SR(Task):
         return {"bicubic": mean_scores([*map(similarity, scored.blurred, scored.truth)])}
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
-        batch = next(batches(self._test.subset(0, min(6, len(self._test)), mirror=False), 6))
+        batch = next(batches(Subset(self._scored, range(min(6, len(self._scored)))), 6))
         low = f"{self.low_resolution} pixels, bicubic"
         kinds = {low: batch["blurred"], "sampled": self.sample(backbone, batch), "truth": batch["truth"]}
         columns = [(name, [*to_uint8(images)]) for name, images in kinds.items()]

@@ -123,7 +123,7 @@ class Sum(Task):
         logits = backbone(batch["source"], target[:, :-1], batch["source_padding"], target_padding)
         options: dict[str, Any] = {"label_smoothing": smoothing, "reduction": reduction}
         targets = target[:, 1:].flatten()
-        return F.cross_entropy(logits.flatten(0, 1).float(), targets, ignore_index=self.training_set.pad, **options)
+        return F.cross_entropy(logits.flatten(0, 1).float(), targets, ignore_index=self.splits["train"].pad, **options)
 
     def loss(self, backbone: Backbone, batch: Batch) -> Tensor:
         return self.token_loss(backbone, batch, smoothing=self.label_smoothing, reduction="mean")
@@ -133,14 +133,14 @@ class Sum(Task):
         return mean_over_batches(
             (
                 self.token_loss(backbone, batch, smoothing=0.0, reduction="sum").item(),
-                int((batch["target"][:, 1:] != self.training_set.pad).sum()),
+                int((batch["target"][:, 1:] != self.splits["train"].pad).sum()),
             )
             for batch in batches(self.splits["val"], self.evaluation_batch_size)
         )
 
     def summarize(self, backbone: SequenceToSequence, batch: Batch) -> list[str]:
         """Generate the summaries of a batch."""
-        begin, end = self.training_set.begin, self.training_set.end
+        begin, end = self.splits["train"].begin, self.splits["train"].end
         limits = Limits(self.max_length, min_length=self.min_length, end=end, blocked_ngram=self.blocked_ngram)
         state = backbone.init_state(batch["source"], batch["source_padding"])
         prompt = torch.full((len(batch["source"]), 1), begin, device=batch["source"].device)

@@ -168,7 +168,7 @@ class TTS(Task):
 
     def target(self, utterance: Utterance, backbone: Backbone) -> np.ndarray:
         """Return the target log-mel frames."""
-        return self.objective(_class(backbone)).target(self.training_set, utterance)
+        return self.objective(_class(backbone)).target(self.splits["train"], utterance)
 
     def _waves(
         self, backbone: Backbone, batches: Batches, split: str, iterations: int
@@ -194,7 +194,7 @@ class TTS(Task):
         utterances, mean = self.splits["test"].utterances, self.scale.mel[0]
         frames = {"mean_frame": [np.repeat(mean[None], len(u.mel), axis=0) for u in utterances]}
         if all(utterance.aligned for utterance in utterances):
-            means = mean_phonemes(self.training_set.utterances)
+            means = mean_phonemes(self.splits["train"].utterances)
             frames["mean_phoneme"] = [spoken_by_phoneme(u, means, mean) for u in utterances]
         targets = [np.asarray(utterance.mel) for utterance in utterances]
         return {

@@ -19,7 +19,6 @@ from cab.errors import EXAMPLE_COMMAND
 from cab.records.record import Record
 from cab.runner.cell import Cell
 from cab.scoring.changed_settings import changed_settings
-from cab.scoring.correlation import read_probes
 from cab.scoring.costs import load_costs
 from cab.scoring.index import score, score_table
 from cab.scoring.selection import select
@@ -195,7 +194,7 @@ UNREADABLE = {
 }
 
 
-@pytest.mark.parametrize("read", [load_results, load_costs, read_probes])
+@pytest.mark.parametrize("read", [load_results, load_costs])
 @pytest.mark.parametrize("name", [*UNREADABLE, "pipe"])
 def test_a_table_that_cannot_be_read_is_one_line(name: str, read: Callable[[Path], object], tmp_path: Path) -> None:
     path = tmp_path / "table.csv"

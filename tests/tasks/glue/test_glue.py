@@ -60,7 +60,7 @@ def test_a_row_is_robertas(generated: GLUE) -> None:
     assert pair[0] == single[0] == BEGIN
     assert [i for i, entry in enumerate(pair) if entry == END] == [3, 4, 7]
     assert single.tolist() == pair[:4].tolist()
-    batch = generated.training_set.__getitems__([0, 1])
+    batch = generated.splits["train"].__getitems__([0, 1])
     assert (batch.tokens[:, 0] == BEGIN).all()
     assert batch.tokens.shape == (2, 22)
     assert len(generated.vocabulary.encode([("", "")], 40)[0]) == 4
@@ -125,7 +125,7 @@ def test_scores_are_learned_as_shares_of_the_best(tmp_path: Path) -> None:
         table(folder, "stsb", *lines, file=split)
     task = ready("stsb", tmp_path, validation_fraction=0.0)
     assert task.backbone_options("")["num_classes"] == 1
-    batch = task.training_set.__getitems__([0, 1, 2])
+    batch = task.splits["train"].__getitems__([0, 1, 2])
     assert task.loss(Constant(0.5), batch).item() == pytest.approx((0.25 + 0.0 + 0.25) / 3)
     assert task.baselines() == {"mean": {"pearson": 0.0, "spearman": 0.0}}
 

@@ -176,7 +176,7 @@ def generated() -> LM:
 
 
 def test_a_block_is_a_chapter_and_its_answers_count(generated: LM) -> None:
-    block = generated.training_set[7]
+    block = generated.splits["train"][7]
     words = generated.corpus.text(block[1:].tolist()).split()
     assert words[0] == "Kept"
     assert len(words) == 126  # and two ends of lines
@@ -193,7 +193,7 @@ def test_the_loss_is_that_of_the_answers(generated: LM) -> None:
     table[:, Facts.of(generated.corpus).is_answer] = 20.0  # every thing as likely as any other, nothing else
     backbone = Bigram(generated.corpus.size)
     backbone.table.data = table
-    batch = torch.stack([generated.training_set[i] for i in range(3)])
+    batch = torch.stack([generated.splits["train"][i] for i in range(3)])
     assert generated.loss(backbone, batch).item() == pytest.approx(math.log(16), abs=1e-4)
     with torch.no_grad():
         scores = generated.evaluate(backbone, in_order)
@@ -204,7 +204,7 @@ def test_the_loss_is_that_of_the_answers(generated: LM) -> None:
 
 def test_a_chapter_with_32_names_is_a_block_of_144_tokens() -> None:
     task = ready(None, dataset="synthetic", vocab_size=1000, names=32, block_len=144, loss_on="answers")
-    blocks = task.training_set.__getitems__([0, 7, 511])
+    blocks = task.splits["train"].__getitems__([0, 7, 511])
     assert all(task.corpus.text(block[1:].tolist()).startswith("Kept") for block in blocks)
     assert (task._is_scored(blocks[:, 1:]).sum(dim=1) == 48).all()
     backbone = Bigram(task.corpus.size)

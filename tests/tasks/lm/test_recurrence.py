@@ -146,7 +146,7 @@ def test_perplexity_is_that_of_each_book_alone_whatever_the_batch(task: LM) -> N
 
 def test_training_goes_on_from_the_block_before_and_forgets_at_a_book(task: LM) -> None:
     backbone, blocks = network(task), BookChunks(task.corpus, "train", LENGTH)
-    assert type(task.training_set) is BookChunks
+    assert type(task.splits["train"]) is BookChunks
     first = int(blocks.firsts[1])
     _, mems = task.recurrent_loss(backbone, blocks.__getitems__([0, first - 1]), None)
     batch = blocks.__getitems__([1, first])  # the second row begins a book
@@ -174,7 +174,7 @@ def test_answers_of_generated_books_are_looked_up_in_the_block_before(monkeypatc
     assert {"ppl", "ppl_near", "ppl_far", "ppl_56"} <= scores.keys()
     assert all(map(math.isfinite, scores.values()))
     answers = Facts.of(task.corpus).is_answer
-    stretch = task.training_set.__getitems__([0])
+    stretch = task.splits["train"].__getitems__([0])
     none = stretch._replace(tokens=torch.where(answers[stretch.tokens], END, stretch.tokens))  # type: ignore[union-attr]
     loss, _ = task.recurrent_loss(network(task), none, None)
     assert loss == 0.0

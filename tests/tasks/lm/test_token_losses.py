@@ -31,7 +31,7 @@ def test_losses_and_gradients_are_those_of_all_logits(
     sizes = {"embed_dim": 16, "num_heads": 2, "ffn_dim": 16, "num_layers": 1, "dropout": 0.0, "attention_dropout": 0.0}
     options = {**sizes, **task.backbone_options(backbone)}
     network = build_backbone(backbone, attention={"name": "vanilla"}, pattern=pattern, **options)
-    items = [task.training_set[i] for i in range(2)] if name == "lm" else task.training_set.__getitems__([0, 1])
+    items = [task.splits["train"][i] for i in range(2)] if name == "lm" else task.splits["train"].__getitems__([0, 1])
     batch, results = torch.stack(list(items)), []
     for large in (losses.LARGE, 0):
         monkeypatch.setattr(losses, "LARGE", large)
@@ -46,7 +46,7 @@ def test_losses_and_gradients_are_those_of_all_logits(
 def test_a_network_that_gives_logits_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task = ready("lm", tmp_path)
     assert isinstance(task, LM)
-    network, batch = Bigram(task.corpus.size), torch.stack([task.training_set[0]])
+    network, batch = Bigram(task.corpus.size), torch.stack([task.splits["train"][0]])
     expected = task.loss(network, batch)
     monkeypatch.setattr(losses, "LARGE", 0)
     assert torch.equal(task.loss(network, batch), expected)

@@ -168,12 +168,18 @@ DAMAGE: list[tuple[str, Callable[[Path], Path], Callable[[Path], object], str]] 
     ("pathfinder", paths, line(LIST, 2, lambda text: text[:12]), r"10\.npy, line 2: expected a folder"),
     ("pathfinder", paths, line(LIST, 3, lambda text: text.replace(" 0 1.0", " 2 1.0")), r"line 3: expected a"),
     ("pathfinder", paths, lambda f: (f / "imgs/10/sample_1.png").unlink(), r"line 2: .*sample_1\.png is missing"),
-    ("pathfinder", paths, overwrite("imgs/10/sample_1.png", b"\x89PNG"), r"sample_1\.png \(.*10\.npy, line 2\) is"),
+    ("pathfinder", paths, overwrite("imgs/10/sample_1.png", b"\x89PNG"), r"sample_1\.png is not an image"),
     (
         "pathfinder",
         paths,
         lambda folder: Image.new("RGB", (32, 32)).save(folder / "imgs/10/sample_1.png"),
-        r"sample_1\.png \(.*10\.npy, line 2\) has 32 x 32 pixels of mode RGB",
+        r"sample_1\.png has mode RGB, not L",
+    ),
+    (
+        "pathfinder",
+        paths,
+        lambda folder: Image.new("L", (32, 31)).save(folder / "imgs/10/sample_1.png"),
+        r"sample_1\.png \(.*10\.npy, line 2\) has 32 x 31 pixels, not 32 x 32",
     ),
     ("pathfinder", paths, lambda f: [p.unlink() for p in (f / "metadata").iterdir()], "no lists of images"),
 ]  # fmt: skip

@@ -130,7 +130,7 @@ def test_dropped_brackets_are_not_seen_and_what_is_cut_comes_after() -> None:
     symbols = kept.splits["test"].text(0)
     assert dropped.splits["test"].seen(0).tolist() == [symbol for symbol in symbols if symbol != listops.CLOSE]
     assert dropped.baselines() == kept.baselines()
-    batch = kept.training_set.__getitems__([0, 1, 2])
+    batch = kept.splits["train"].__getitems__([0, 1, 2])
     longest = max(len(kept.splits["train"].text(row)) for row in range(3))
     assert batch.texts[0].shape == (3, longest)
     for row in range(3):

@@ -175,7 +175,7 @@ def test_black_as_padding_is_not_attended_to() -> None:
     task.check()
     assert task.config_variant == "black padding"
     task.setup(None)
-    ids = task.training_set.__getitems__([0, 1]).texts[0]
+    ids = task.splits["train"].__getitems__([0, 1]).texts[0]
     hidden = task._hidden(ids)
     assert hidden is not None
     assert hidden.equal(ids == 1)

@@ -42,14 +42,14 @@ def test_official_split_and_window_counts(
     assert task.series.split == splits
     assert task.series.values.shape == (rows, len(columns))
     # training windows end inside their split; the others take their first past from the split before
-    counts = (len(task._training), len(task._validation), len(task._test))
+    counts = tuple(map(len, task.splits.values()))
     assert counts == (splits[0] - 101 - 59 + 1, splits[1] - 59 + 1, splits[2] - 59 + 1)
     target = columns.index({"ecl": "MT_320", "weather": "WetBulbCelsius"}.get(dataset, "OT"))
     raw = (7 * np.arange(rows) + 3 * target) % 10
     train = raw[: splits[0]].astype(float)
     values = (raw - train.mean()) / np.sqrt(((train - train.mean()) ** 2).mean())
     first, last = splits[0] + splits[1], sum(splits)
-    for windows, start, stop in ((task._validation, splits[0], first), (task._test, first, last)):
+    for windows, start, stop in ((task.splits["validation"], splits[0], first), (task.splits["test"], first, last)):
         np.testing.assert_allclose(windows[0]["past"][:, 0], values[start - 101 : start], atol=1e-5)
         np.testing.assert_allclose(windows[0]["future"][:, 0], values[start : start + 59], atol=1e-5)
         np.testing.assert_allclose(windows[len(windows) - 1]["future"][:, 0], values[stop - 59 : stop], atol=1e-5)

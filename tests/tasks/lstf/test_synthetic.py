@@ -56,11 +56,11 @@ def test_a_window_is_an_episode() -> None:
     task = LSTF(dataset="synthetic", seq_len=PAST, label_len=6, pred_len=HORIZON)
     task.check()
     task.setup(None)
-    assert [len(split) for split in (task._training, task._validation, task._test)] == [4_000, 128, 256]
-    for split in (task._training, task._validation, task._test):
+    assert [*map(len, task.splits.values())] == [4_000, 128, 256]
+    for split in task.splits.values():
         first = split[0]
         assert not first["past_time"][:LEGEND_LENGTH, :2].any()  # the legend names no hours
         assert first["past_time"][LEGEND_LENGTH:, :2].norm(dim=1).min() > 2.9
-    assert torch.equal(task._test[0]["past"], task._test.values[:PAST])
+    assert torch.equal(task.splits["test"][0]["past"], task.splits["test"].values[:PAST])
     names = [metric.name for metric in task.metrics]
     assert names == ["mse", "mae", "mse_direct", "mse_lookup", "mse_long_lookup"]

@@ -90,7 +90,7 @@ def test_scores_are_the_mean_over_all_windows_steps_and_channels(features: str) 
         assert task.evaluate(Linear(PAST), in_order) == pytest.approx(expected, rel=1e-5)
     channels = {"M": 7, "S": 1}[features]
     assert task.backbone_options("informer") == {"channels": channels, "season": 24}
-    assert (task.config_variant, task.training_set[3]["past"].shape) == (features, (PAST, channels))
+    assert (task.config_variant, task.splits["train"][3]["past"].shape) == (features, (PAST, channels))
     assert task.validate(Linear(PAST), in_order) == pytest.approx(errors(task, 1, linear_by_hand)["mse"], rel=1e-5)
 
 
@@ -115,7 +115,7 @@ def test_the_published_protocol_leaves_out_what_does_not_fill_a_batch_of_32(batc
 @torch.no_grad()
 def test_with_fewer_windows_than_a_batch_all_are_scored(official_layout: Path) -> None:
     task = ready("etth1", official_layout, features="S", test_windows="whole_batches", pred_len=2_870)
-    assert len(task._test) == 11
+    assert len(task.splits["test"]) == 11
     scores = task.evaluate(Linear(PAST), in_order)
     assert scores["mse"] == scores["mse_all_windows"] > 0
 
@@ -150,13 +150,13 @@ def test_the_linear_forecast_is_the_ridge_regression_of_each_channel() -> None:
         weights = np.linalg.solve(x.T @ x + 0.01 * count * np.eye(12), x.T @ y)
         past = torch.from_numpy(values[None, 6_000:6_011]).float()
         expected = np.append(values[6_000:6_011, channel], 1.0) @ weights
-        np.testing.assert_allclose(RidgeForecast(task.training_set)(past)[0, :, channel], expected, atol=1e-4)
+        np.testing.assert_allclose(RidgeForecast(task.splits["train"])(past)[0, :, channel], expected, atol=1e-4)
     assert task.baselines()["ridge"]["mse"] < task.baselines()["repeat_last_value"]["mse"]
 
 
 def test_the_last_day_of_a_short_past_is_all_of_it() -> None:
     task = ready(seq_len=11, label_len=3, pred_len=13)
-    batch = task._test.__getitems__(list(range(len(task._test))))
+    batch = task.splits["test"].__getitems__(list(range(len(task.splits["test"]))))
     naive = torch.cat([batch["past"], batch["past"][:, :2]], dim=1)
     expected = (naive.double() - batch["future"].double()).square().mean().item()
     assert task.baselines()["repeat_last_day"]["mse"] == pytest.approx(expected, rel=1e-9)
@@ -165,7 +165,7 @@ def test_the_last_day_of_a_short_past_is_all_of_it() -> None:
 def test_the_loss_is_the_mean_squared_error_and_reaches_the_weights() -> None:
     task = ready()
     network = Linear(PAST)
-    loss = task.loss(network, task.training_set.__getitems__([0, 777, 5_528]))
+    loss = task.loss(network, task.splits["train"].__getitems__([0, 777, 5_528]))
     values = standardized(task)
     wrong = [linear_by_hand(task, i) - values[i + PAST : i + PAST + AHEAD] for i in (0, 777, 5_528)]
     assert loss.item() == pytest.approx(np.mean(np.square(wrong)), rel=1e-5)
@@ -187,5 +187,5 @@ def test_the_official_files(dataset: str, rows: int, channels: int, mean: float,
     task = ready(dataset, samples)
     assert task.series.values.shape == (rows, channels)
     assert task.series.values[: task.series.split[0], -1].mean() == pytest.approx(mean, abs=2e-4)
-    assert task.training_set.values.mean(dim=0).abs().max() < 1e-3
+    assert task.splits["train"].values.mean(dim=0).abs().max() < 1e-3
     assert 0.1 < task.baselines()["repeat_last_day"]["mse"] < 2

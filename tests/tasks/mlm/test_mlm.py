@@ -93,7 +93,7 @@ def generated() -> MLM:
 
 
 def test_a_generated_page_hides_things_of_its_list(generated: MLM) -> None:
-    pages = generated.training_set.__getitems__(list(range(200)))
+    pages = generated.splits["train"].__getitems__(list(range(200)))
     assert pages.shape == (200, 52)
     seen, places = generated.hide(pages, torch.Generator().manual_seed(1))
     hidden = {generated.corpus.text([t]).strip() for t in pages.flatten()[places].tolist()}
@@ -111,7 +111,7 @@ def test_a_generated_page_hides_things_of_its_list(generated: MLM) -> None:
 def test_a_page_fits_its_block(names: int) -> None:
     size = 3 * names + 4
     task = ready(None, dataset="synthetic", vocab_size=1000, names=names, block_len=size, loss_on="answers")
-    page = task.training_set.__getitems__([0])
+    page = task.splits["train"].__getitems__([0])
     assert page.shape == (1, size)
     assert task.baselines()[f"look_up_{size}"]["ppl"] == pytest.approx(1.0)
 

@@ -62,7 +62,7 @@ def test_scores_are_by_depth_and_length() -> None:
 
 def test_the_loss_is_of_the_answers_alone() -> None:
     task = small()
-    batch = task.training_set.__getitems__([0, 1])
+    batch = task.splits["train"].__getitems__([0, 1])
     all_right = Reader(4, lambda depth, _: depth >= 0)
     assert task.logits(all_right, batch).argmax(-1).equal(batch.answers)
     assert task.loss(all_right, batch).item() == pytest.approx(math.log(math.e + VOCABULARY - 1) - 1)

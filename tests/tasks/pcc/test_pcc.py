@@ -173,7 +173,7 @@ def test_views_points_and_mirrors_are_drawn_in_training_only(tmp_path: Path) -> 
     filled, signs = set(), set()
     for seed in range(40):
         torch.manual_seed(seed)
-        batch = task.training_set.__getitems__([0, 1])
+        batch = task.splits["train"].__getitems__([0, 1])
         assert batch["partial"].shape == (2, 24, 3)
         assert batch["complete"].shape == (2, 50, 3)
         for partial, complete in zip(batch["partial"], batch["complete"], strict=True):

@@ -47,7 +47,7 @@ def network(task: Probe, pattern: str, attention: str = "vanilla", **options: An
 def logits(dataset: str, pattern: str, **changes: Tensor) -> Tensor:
     """Of four examples, with the given fields of them in place of their own."""
     task = small(dataset)
-    batch = task.training_set.__getitems__([0, 1, 2, 3])._replace(**changes)
+    batch = task.splits["train"].__getitems__([0, 1, 2, 3])._replace(**changes)
     return query_logits(network(task, pattern).eval(), batch)
 
 
@@ -55,7 +55,7 @@ def logits(dataset: str, pattern: str, **changes: Tensor) -> Tensor:
 @pytest.mark.parametrize("dataset", FOUR)
 def test_an_answer_depends_on_what_the_pattern_shows(dataset: str, pattern: str) -> None:
     """All of the context in each; of the questions all (NS), those before (CS), itself (NC, CC); in CC an answer."""
-    batch = small(dataset).training_set.__getitems__([0, 1, 2, 3])
+    batch = small(dataset).splits["train"].__getitems__([0, 1, 2, 3])
     usual = logits(dataset, pattern)
     assert usual.shape[:2] == batch.answers.shape
     for place in (0, batch.context.shape[1] - 1):
@@ -177,7 +177,7 @@ def test_sixty_steps_teach_vanilla_to_recall_and_none_nothing(pattern: str) -> N
         net = network(task, pattern, attention, embed_dim=32, num_heads=1, positions="none", init_std=0.125)
         optimizer = torch.optim.AdamW(net.parameters(), lr=5e-3)
         for step in range(60):
-            loss = task.loss(net, task.training_set.__getitems__(list(range(step * 32, step * 32 + 32))))
+            loss = task.loss(net, task.splits["train"].__getitems__(list(range(step * 32, step * 32 + 32))))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

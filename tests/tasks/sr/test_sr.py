@@ -113,18 +113,18 @@ def ready(folder: Path | None, **options: Any) -> SR:
 
 def test_both_layouts_give_the_same_pairs(tmp_path: Path) -> None:
     task = ready(write_images(tmp_path))
-    assert (len(task.training_set), task.config_variant) == (3, "held out 2")
+    assert (len(task.splits["train"]), task.config_variant) == (3, "held out 2")
     raw = tmp_path / "raw" / "sr" / "ffhq"
     raw.mkdir(parents=True)
     for path in (tmp_path / "sr" / "ffhq_8_16" / "hr_16").iterdir():
         (raw / path.name).write_bytes(path.read_bytes())
     other = ready(tmp_path / "raw")
-    assert np.array_equal(task.training_set.truth, other.training_set.truth)
-    assert np.array_equal(task.training_set.blurred, other.training_set.blurred)
+    assert np.array_equal(task.splits["train"].truth, other.splits["train"].truth)
+    assert np.array_equal(task.splits["train"].blurred, other.splits["train"].blurred)
 
 
 def test_mirrors_are_drawn_for_both_images(tmp_path: Path) -> None:
-    items = ready(write_images(tmp_path)).training_set
+    items = ready(write_images(tmp_path)).splits["train"]
     seen = set()
     for seed in range(8):
         torch.manual_seed(seed)

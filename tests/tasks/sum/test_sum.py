@@ -47,24 +47,24 @@ def test_lines_become_documents_and_summaries(tmp_path: Path) -> None:
 
 def test_tokens_are_cut_and_framed(tmp_path: Path) -> None:
     task = ready(write_pairs(tmp_path))
-    batch = task.training_set.__getitems__([3, 0])
+    batch = task.splits["train"].__getitems__([3, 0])
     assert batch["source"] is not None
     assert batch["target"] is not None
     assert batch["source"].shape == (2, 20)
     assert batch["target"].shape == (2, 10)  # begin, eight tokens, end
-    begin, end = task.training_set.begin, task.training_set.end
+    begin, end = task.splits["train"].begin, task.splits["train"].end
     assert batch["target"][:, 0].tolist() == [begin] * 2
     assert batch["target"][:, -1].tolist() == [end] * 2
-    assert (task.training_set.pad, begin, end) == (1, 0, 2)
+    assert (task.splits["train"].pad, begin, end) == (1, 0, 2)
     whole = ready(tmp_path, source_len=500, target_len=500)
-    text = whole.bpe.decode(whole.training_set.__getitems__([3])["source"][0].tolist())  # type: ignore[index]
+    text = whole.bpe.decode(whole.splits["train"].__getitems__([3])["source"][0].tolist())  # type: ignore[index]
     assert text == clean(f"{SOURCE} Number 3 of train.")
 
 
 def test_ends_as_paragen_sets_them(tmp_path: Path) -> None:
     """Lengths 500: all end. At 9 tokens of a target and 20 of a source nothing has room for its end."""
-    whole = ready(write_pairs(tmp_path), source_len=500, target_len=500, ends="short").training_set
-    short = ready(tmp_path, ends="short").training_set
+    whole = ready(write_pairs(tmp_path), source_len=500, target_len=500, ends="short").splits["train"]
+    short = ready(tmp_path, ends="short").splits["train"]
     for row in ("source", "target"):
         assert whole.__getitems__([3])[row][0, -1] == whole.end  # type: ignore[index]
         assert short.__getitems__([3])[row][0, -1] != whole.end  # type: ignore[index]
@@ -192,5 +192,5 @@ def test_empty_examples_can_be_left_out(tmp_path: Path, caplog: pytest.LogCaptur
     (folder / "sum" / "train.src.cleaned").write_text("a\n ||||| \nc\nd\n\nf\n")
     (folder / "sum" / "train.tgt").write_text("a\nb\nc\n\ne\nf\n")
     task = ready(folder, empty="skip")
-    assert [summary for _, summary in task.training_set.read_texts()] == ["a", "c", "f"]
+    assert [summary for _, summary in task.splits["train"].read_texts()] == ["a", "c", "f"]
     assert "skipped 3 examples of train" in caplog.text

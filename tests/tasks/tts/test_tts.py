@@ -103,7 +103,7 @@ def test_durations_are_rounded_frame_differences(tmp_path: Path) -> None:
     assert utterances[0].aligned == [ALIGNED[phone] for phone in ("S", "EY1", "T")]
     assert utterances[0].written[-1] == 2
     task = ready(tmp_path)
-    batch = task.training_set.__getitems__([0, 1])
+    batch = task.splits["train"].__getitems__([0, 1])
     assert batch["mel"].shape[1] == sum(utterances[0].durations)
     mean, deviation = task.scale.pitch
     pitch = (np.asarray(utterances[0].pitch)[frames[1] : frames[2]] - mean) / deviation
@@ -112,7 +112,7 @@ def test_durations_are_rounded_frame_differences(tmp_path: Path) -> None:
 
 def test_scales_are_of_the_training_part(tmp_path: Path) -> None:
     task = ready(write_ljspeech(tmp_path))
-    mel = np.concatenate([np.asarray(u.mel) for u in task.training_set.utterances])
+    mel = np.concatenate([np.asarray(u.mel) for u in task.splits["train"].utterances])
     np.testing.assert_allclose(task.scale.mel[0], mel.mean(axis=0), atol=1e-4)
     np.testing.assert_allclose(task.scale.mel[1], mel.std(axis=0), rtol=1e-3)
     assert isinstance(task.scale, Scale)
@@ -121,8 +121,8 @@ def test_scales_are_of_the_training_part(tmp_path: Path) -> None:
 
 def test_frames_come_in_groups_of_four(tmp_path: Path) -> None:
     task = ready(write_ljspeech(tmp_path))
-    utterance = task.training_set.utterances[0]
-    batch = task.training_set.__getitems__([0])
+    utterance = task.splits["train"].utterances[0]
+    batch = task.splits["train"].__getitems__([0])
     frames = batch["frames"][0].reshape(-1, 80)[: len(utterance.mel)]
     np.testing.assert_allclose(frames.numpy(), task.scale.normal(np.asarray(utterance.mel)), atol=1e-6)
     assert batch["frames"].shape[1] == -(-len(utterance.mel) // 4)
@@ -154,7 +154,7 @@ def network(task: TTS, name: str) -> Any:
 @pytest.mark.parametrize("given", [0, 2])
 def test_the_losses_by_hand(given: int, tmp_path: Path) -> None:
     task = ready(write_ljspeech(tmp_path), num_prompt_steps=given)
-    batch = task.training_set.__getitems__([0, 3])
+    batch = task.splits["train"].__getitems__([0, 3])
     fast = network(task, "fastspeech2")
     with torch.no_grad():
         out = fast(batch["aligned"], None, durations=batch["durations"], pitch=batch["pitch"], energy=batch["energy"])
@@ -229,7 +229,7 @@ def test_durations_of_a_teacher(tmp_path: Path) -> None:
     assert main([*arguments, f"results_dir={tmp_path / 'r'}"]) == 0
     [record] = (tmp_path / "r").glob("*.json")
     task = ready(folder, teacher=str(record))
-    for utterance in task.training_set.utterances:
+    for utterance in task.splits["train"].utterances:
         assert sum(utterance.durations) == len(utterance.mel)
         assert len(utterance.durations) == len(utterance.aligned) == len(utterance.written)
         assert min(utterance.durations) >= 0
