@@ -98,8 +98,11 @@ def _verdict(record: Record, results: Sequence[CellResults], others: Mapping[Key
         command = f"cab run suite=core attention={_target(record)} pattern={record.cell['pattern']}"
         lines[0] += f"; without {', '.join(missing)} (`{command}`)"
     for result in run:
-        own, reference = cell_gains(result)[name], cell_gains(others[result.cell.key])
-        again = [f"trained again: {repetition_text(repetition(own, reference.pop(name)))}"] if name in reference else []
+        own, known = cell_gains(result)[name], others[result.cell.key]
+        reference = cell_gains(known)
+        same = reference.pop(name, None)
+        is_new = same and known.runs[name] != result.runs[name]
+        again = [f"trained again: {repetition_text(repetition(own, same))}"] if same and is_new else []
         head, *details = [*_summary(own, result, reference), *again, *_relations(own, reference)]
         lines += [head, *(f"  {line}" for line in details)]
     unscored = {result.cell: result.left_out.get(name) for result in results}

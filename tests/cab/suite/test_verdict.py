@@ -10,6 +10,7 @@ import pytest
 from cab.cli.main import main
 from cab.records.record import Cost, Record, Status
 from cab.reports.figures import frontier
+from cab.suite.cells import records_of
 from cab.suite.verdict import judge_attention
 from tests.cab.made_records import COST, make_about
 from tests.cab.suite.suite_records import (
@@ -72,6 +73,8 @@ def test_a_reference_that_is_trained_again(made_suite: Path) -> None:
     [line] = [line.strip() for line in lines if "trained again" in line]
     assert re.fullmatch(r"trained again: 0\.07576, reference 0\.007094 ± 0\.0021: lower than expected", line)
     assert not any("abc" in line for line in lines[4:7]), "not compared with itself"
+    [lines] = judge_attention("abc", records_of([made_suite]), (made_suite,))
+    assert not any("trained again" in line for line in lines), "the reference itself"
 
 
 def test_steps_to_solve_are_shown(made_suite: Path) -> None:
