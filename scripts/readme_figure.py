@@ -7,9 +7,10 @@ tests/test_readme.py fails if they differ from the records in results.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import matplotlib as mpl
@@ -17,10 +18,11 @@ import pandas as pd
 
 from cab import load_results
 from cab.records.results import REFERENCE_DIRS
-from cab.reports.board_tables import board_columns
+from cab.reports.board_tables import COST_BLOCK, board_table
 from cab.reports.figures import frontier_figure
+from cab.reports.markdown import table_text
 from cab.reports.sentence import main_sentence
-from cab.reports.suite_board import Ability, SuiteBoard, state_points, suite_board
+from cab.reports.suite_board import SuiteBoard, recall_points, state_of, suite_board
 
 ROOT = Path(__file__).parents[1]
 README, GALLERY = ROOT / "README.md", ROOT / "docs" / "results" / "gallery.md"
@@ -44,30 +46,16 @@ def readme_text(board: SuiteBoard) -> str:
 
 
 def gallery_text(board: SuiteBoard) -> str:
-    """Return the main sentence, and a table of abilities and state per pattern."""
-    tables = [
-        f"### {pattern}\n\n{_table(board, [each for each in board.abilities if each.pattern == pattern])}"
-        for pattern in board.patterns
-    ]
-    return "\n\n".join([main_sentence(board), *tables])
-
-
-def _table(board: SuiteBoard, abilities: Sequence[Ability]) -> str:
-    columns = [column for column in board_columns(abilities) if not column.group]
-    header = ["Attention", *(column.label for column in columns)]
-    lines = [f"| {' | '.join(header)} |", "|" + " --- |" * len(header)]
-    family = ""
-    for row in board.rows:
-        if all(ability.key not in row.entries for ability in abilities):
-            continue
-        if row.family != family:
-            family = row.family
-            lines.append(f"| *{family}* |" + " |" * len(columns))
-        cells = [column.cell({"row": row}) for column in columns]
-        texts = [f"**{cell.text}**" if cell.best else cell.text for cell in cells]
-        texts = [text + (f" {cell.detail}" if cell.detail else "") for text, cell in zip(texts, cells, strict=True)]
-        lines.append(f"| `{row.attention}` | {' | '.join(texts)} |")
-    return "\n".join(lines)
+    """Return the main sentence, and the board per pattern, without costs."""
+    parts = [main_sentence(board)]
+    for pattern in board.patterns:
+        table = board_table(board, [each for each in board.abilities if each.pattern == pattern])
+        chosen = [number for number, column in enumerate(table.columns) if column.group != COST_BLOCK]
+        table.columns = [dataclasses.replace(table.columns[number], group="") for number in chosen]
+        for row in table.rows:
+            row.cells = [row.cells[number] for number in chosen]
+        parts += [f"### {pattern}", table_text(table)]
+    return "\n\n".join(parts)
 
 
 def reproduced_text() -> str:
@@ -88,14 +76,9 @@ def reproduced_text() -> str:
 
 def draw(board: SuiteBoard, path: Path) -> None:
     """Write the scatter plot of recall against the size of the decode state."""
-    points = state_points(board)
-    figure = frontier_figure(
-        {name: (state, k) for name, (state, k, _) in points.items()},
-        title="Recall of 64 facts, causal",
-        label="numbers of the decode state of a layer in the same networks",
-        single={name for name, (_, _, is_single) in points.items() if is_single},
-        size=(7, 3.6),
-    )
+    label = "numbers of the decode state of a layer in the same networks"
+    points = recall_points(board, state_of)
+    figure = frontier_figure(points, title="Recall of 64 facts, causal", label=label, size=(7, 4.2))
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "cab", "font.family": "sans-serif"}):
         figure.savefig(path, metadata={"Date": None})
 

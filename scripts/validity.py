@@ -375,7 +375,7 @@ def table_of(header: str, rows: Sequence[str]) -> str:
 
 
 def answers() -> str:
-    """Return the text and tables of the page's answers, and write table3.csv and probes.csv."""
+    """Return the text and tables of the page's answers, and write table3.csv, probes.csv and answers.csv."""
     gains = gains_by_cell(read_suite(REFERENCE_DIRS))
     shared, published = table3(gains), probes(gains)
     for name, table in (("table3.csv", shared), ("probes.csv", published)):
@@ -393,6 +393,9 @@ def answers() -> str:
         ("text.csv", "4. Real text", TEXT, lambda table: answer_text(table, gains)),
     ):
         parts.append((title, header, answer(pd.read_csv(RESULTS / name))))
+    pd.DataFrame([(title, text) for title, _, (text, _) in parts], columns=["question", "answer"]).to_csv(
+        RESULTS / "answers.csv", index=False, lineterminator="\n"
+    )
     return "\n\n".join(f"### {title}\n\n{text}\n\n{table_of(header, rows)}" for title, header, (text, rows) in parts)
 
 

@@ -45,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
     from cab.reports.tables import write_csv
     from cab.scoring.costs import load_costs, read_costs
     from cab.scoring.selection import rows_in_index
+    from cab.suite.cells import PRESET
 
     is_page = args.format == "page"
     if args.figures or is_page:
@@ -70,7 +71,9 @@ def run(args: argparse.Namespace) -> int:
     from cab.reports.sections import board_section, task_sections, write_figures
 
     of_tasks = task_sections(unscored)
-    sections = [board_section(board) for board in boards] + [section.section(rows) for section, rows in of_tasks]
+    of_suite = [board for board in boards if suite and board.synthetic and board.preset == PRESET]  # in leaderboard.csv
+    sections = [board_section(board) for board in boards if not any(board is each for each in of_suite)]
+    sections += [section.section(rows) for section, rows in of_tasks]
     sections += [] if costs is None else [efficiency_section(costs)]
     written: list[Path] = []
     if is_page:
@@ -80,9 +83,11 @@ def run(args: argparse.Namespace) -> int:
             tables = pd.concat([board.table for board in boards], ignore_index=True)
             written.append(write_csv(tables, args.out / "leaderboard.csv"))
         written += [section.write(rows, args.out) for section, rows in of_tasks]
+        written.append(write_csv(results.drop(columns="record"), args.out / "records.csv"))
         options = {"normalization": args.normalization, "sections": sections, "suite": suite, "skipped": skipped}
-        written.append(write_page(boards, args.out, unscored=unscored, **options))
-    written += write_figures(sections, args.out) if args.figures else []
+        written.append(write_page(results, args.out, files=written, **options))
+    if args.figures:
+        written += write_figures([*map(board_section, of_suite), *sections], args.out)
     for path in written:
         print_note(f"wrote {path}")
     return 0

@@ -158,12 +158,13 @@ def _measure_costs(records: Iterable[Record]) -> None:
         log.info("measuring the cost of %s in %s at %d tokens; --no-cost skips this", name, pattern, LENGTH)
         options = {key: value for key, value in record.config["attention"].items() if key != "name"}
         costs = measure_for_board(AttentionSubject(name, record.config["attention"]["name"], options), pattern)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-            for cost in write_costs(costs, file):
-                if cost.attention == name and cost.status != "ok":
-                    reason = f"{cost.status} {cost.detail}".rstrip()
-                    log.warning("%s %s has no cost of phase %s: %s", name, pattern, cost.phase, reason)
+        for cost in (cost for cost in costs if cost.kind == "attention" and cost.status != "ok"):
+            reason = f"{cost.status} {cost.detail}".rstrip()
+            log.warning("%s %s has no cost in phase %s: %s", cost.attention, pattern, cost.phase, reason)
+        if any(cost.attention == "vanilla" and cost.status == "ok" for cost in costs):  # else repeat it
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+                list(write_costs(costs, file))
 
 
 def _print_plan(sweeps: Sequence[Sequence[str]], *, is_sweep: bool) -> Report:

@@ -15,14 +15,18 @@ if TYPE_CHECKING:
 
 def board_texts(board: SuiteBoard) -> Iterator[str]:
     """Yield one table per pattern, with its abilities, and the legend."""
-    from cab.reports.board_tables import board_table
+    from cab.reports.board_tables import COST_BLOCK, board_table
 
     for pattern in board.patterns:
         table = board_table(board, [ability for ability in board.abilities if ability.pattern == pattern])
-        chosen = [number for number, column in enumerate(table.columns) if not column.group]  # costs are on the page
+        chosen = [number for number, column in enumerate(table.columns) if column.group != COST_BLOCK]
         header = ["attention", "family", *(table.columns[number].label for number in chosen)]
         rows = [
-            [f"{row.sign} {row.label}".lstrip(), row.detail, *(row.cells[number].text for number in chosen)]
+            [
+                f"{row.sign} {row.label}".lstrip(),
+                row.group,
+                *(row.cells[number].marked for number in chosen),
+            ]
             for row in table.rows
         ]
         yield text_table(header, rows, align="ll" + "r" * len(chosen))

@@ -1,55 +1,59 @@
-"""Tables of the suite on the page and in a terminal: the board, and one table per cell."""
+"""Tables of the suite on the page, in Markdown and in a terminal: the board, and the numbers of every cell."""
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+
+import pandas as pd
 
 from cab.records.verified import LEGEND, UNVERIFIED_MARK
 from cab.reports.card import card_link
-from cab.reports.suite_board import COST_PATTERNS, Ability, BoardRow, SuiteBoard
+from cab.reports.suite_board import RECALL, Ability, BoardRow, Entry, SuiteBoard
 from cab.reports.tables import (
-    FIXED,
     MISSING,
-    PINNED,
-    SORTED,
     Cell,
     Column,
     Fields,
     Table,
-    decimals_for,
+    data_table,
     element_id,
     frame_table,
     number_cell,
     plain,
-    records_link,
 )
 from cab.scoring.costs import LENGTH, MeasuredCost
-from cab.scoring.statistics import MARGIN, ONE_SEED_LEGEND, ONE_SEED_MARK, Verdict
-from cab.suite.cells import ANCHORS, PRESET, Key, SuiteCell, cell_descriptions, metric_meanings, suite_cells
+from cab.scoring.statistics import ONE_SEED_MARK, Verdict
+from cab.suite.cells import ANCHORS, Key, cell_descriptions, metric_meanings, suite_cells
 from cab.suite.check import invalid_cells
-from cab.suite.gain import SOLVED, CellGain
 from cab.suite.tuning import TUNED
-from cab.suite.verdict import DIVERGED_MARK, SLOTS_MARK, gain_text, interval_text, steps_text
+from cab.suite.verdict import DIVERGED_MARK, SLOTS_MARK
 
-CONSTANT = "constant"
-"""Tag of attentions whose decode state has the same size at any length."""
-UNITS = (("MiB", 2**20), ("KiB", 2**10), ("B", 1))
-WORSE_MARK, OPEN_MARK = "▼", "?"
-COST_BLOCK = f"layer of width 256 at {LENGTH:,} tokens"
+YOURS = "yours"
+CONSTANT, SUBQUADRATIC = "constant", "subquadratic"
+"""Tags of attentions whose decode state has the same size at any length, and whose time grows slower than n^2."""
+COST_BLOCK = f"a layer of width 256 at {LENGTH:,} tokens"
+ABILITY_BLOCK = "share of softmax's gain retained, %"
+STYLES = {
+    Verdict.WORSE: ("below", " ▼"),
+    Verdict.UNDECIDED: ("open", " ?"),
+    Verdict.EQUIVALENT: ("match", ""),
+    Verdict.BETTER: ("match", ""),
+    Verdict.ONE_SEED: ("single", ""),
+}
+"""Style and sign of each verdict against softmax attention."""
 BOARD_LEGEND = (
-    "K: share of softmax attention's gain over no attention that is retained, in percent, with its 95% interval over "
-    f"seeds in this cell. {WORSE_MARK}: significantly below softmax attention; {OPEN_MARK}: undecided (each column is "
-    f"one family, Holm, 5%). Bold: the largest K and those equivalent to it within {MARGIN:g} points. ≥: still "
-    f"learning when the budget ended. {DIVERGED_MARK}: training diverged. {SLOTS_MARK}: the options leave fewer slots "
-    "than the cell has facts. State: numbers of the decode state of a layer in the same networks. Costs are those of "
-    f"another configuration. {TUNED}: the learning rate is chosen per cell. {MISSING}: no result."
+    "Share of softmax attention's gain over no attention that is retained, in percent, ± the 95% interval over seeds "
+    f"in this cell. ▼: significantly below softmax attention; ?: undecided (one family per column, Holm, 5%). "
+    f"{ONE_SEED_MARK}: a single seed, not tested. ≥: still learning when the budget ended. {DIVERGED_MARK}: a run "
+    f"diverged. {SLOTS_MARK}: fewer slots than facts. State: numbers of the decode state of a layer in the networks "
+    f"of recall. Costs are those of another configuration. {TUNED}: the learning rate is chosen per cell."
 )
 
 
 def board_table(board: SuiteBoard, abilities: Sequence[Ability] | None = None) -> Table:
-    """Return the table of the board: one row per attention, by family; own rows are pinned.
+    """Return the table of the board: one row per attention, by family; the user's rows are first.
 
     Args:
         board: the board.
@@ -63,32 +67,30 @@ def board_table(board: SuiteBoard, abilities: Sequence[Ability] | None = None) -
             "row": row,
             "sign": UNVERIFIED_MARK if row.verified == "no" else "",
             "href": card_link(row.attention.removesuffix(TUNED)),
-            "detail": "yours" if row.own else row.family,
-            "body": PINNED if row.own else SORTED,
+            "detail": YOURS if row.own else "",
+            "group": YOURS if row.own else row.family,
             "tags": _tags(row),
         }
-        for row in rows
+        for row in sorted(rows, key=lambda row: not row.own)
     ]
-    legend = [BOARD_LEGEND, ONE_SEED_LEGEND, *([LEGEND] if any(each["sign"] for each in fields) else [])]
-    caption = "Abilities relative to softmax attention"
-    columns = board_columns(abilities)
-    return frame_table(fields, columns, table_id="suite-board-table", caption=caption, legend=legend)
+    legend = [BOARD_LEGEND, *([LEGEND] if any(each["sign"] for each in fields) else [])]
+    columns = board_columns(abilities, sorted({pattern for row in rows for pattern in row.costs}))
+    return frame_table(fields, columns, table_id="suite-board-table", caption="", legend=legend)
 
 
-def board_columns(abilities: Sequence[Ability]) -> list[Column]:
+def board_columns(abilities: Sequence[Ability], cost_patterns: Sequence[str]) -> list[Column]:
     """Return the columns of the board after the name of the attention."""
-    recall = {ability.pattern: ability for ability in abilities if ability.cell.task == "probe"}
-    columns = [*map(_gain_column, abilities), *(_steps_column(each) for each in recall.values())]
+    columns = [*map(_gain_column, abilities), *(_steps_column(each) for each in abilities if each.cell.task == RECALL)]
+    state = Column("state", _of_row(_state), "lower", "numbers of the decode state of a layer in recall", pattern="CS")
     columns += [
-        Column("state", _state, "lower", "numbers of the decode state of a layer in the networks of recall CS"),
-        Column("complexity", _of_row(lambda row: Cell(row.complexity or MISSING)), hint="declared growth of time"),
+        *([state] if any(ability.pattern == state.pattern for ability in abilities) else []),
+        Column("growth", _of_row(_growth), "", "declared growth of time with the length"),
+        Column("seeds", _of_row(lambda row: Cell(str(row.seeds), row.seeds)), "", "smallest number", is_minor=True),
     ]
-    for resource in ("time", "memory"):
-        for pattern in COST_PATTERNS:
-            columns.append(_cost_column(f"{resource} {pattern}", pattern, resource, "relative to softmax"))
-    decoding = _cost_column("decode ms", "CS", "decode_ms", "milliseconds per decoded token")
-    size = Column("state size", _state_bytes, "lower", "size of the decode state", group=COST_BLOCK)
-    return [*columns, decoding, size]
+    for pattern in cost_patterns:
+        columns.append(_cost_column("time", pattern, "time", "forward pass relative to softmax attention"))
+        columns.append(_cost_column("memory", pattern, "memory", "forward pass relative to softmax attention"))
+    return [*columns, _cost_column("decode ms", "", "decode_ms", "milliseconds per decoded token, causal")]
 
 
 def _of_row(cell: Callable[[BoardRow], Cell]) -> Callable[[Fields], Cell]:
@@ -96,121 +98,87 @@ def _of_row(cell: Callable[[BoardRow], Cell]) -> Callable[[Fields], Cell]:
 
 
 def _tags(row: BoardRow) -> list[str]:
-    """Return what the filter of the page selects: patterns, complexity and a state of constant size."""
+    """Return what a reader can choose: patterns, a state of constant size, and time below n^2."""
     patterns = dict.fromkeys(entry.gain.cell.pattern for entry in row.entries.values())
-    is_constant = row.state is not None and not row.state.grows
-    return [*patterns, row.complexity, CONSTANT if is_constant else ""]
+    is_constant = not row.state.grows if row.state else row.costs.get("CS", MeasuredCost()).has_constant_state
+    tags = {CONSTANT: is_constant, SUBQUADRATIC: row.complexity not in ("", "n^2")}
+    return [*patterns, *(tag for tag, is_given in tags.items() if is_given)]
 
 
 def _gain_column(ability: Ability) -> Column:
     def cell(row: BoardRow) -> Cell:
-        entry = row.entries.get(ability.key)
-        if entry is None:
-            return Cell(MISSING)
-        marks = {Verdict.WORSE: f" {WORSE_MARK}", Verdict.UNDECIDED: f" {OPEN_MARK}"}
-        link = records_link(preset=PRESET, **_names(ability.cell), attention=row.attention)
-        text = gain_text(entry.gain) + (marks.get(entry.verdict, "") if entry.verdict else "")
-        return Cell(text, entry.gain.estimate.value, interval_text(*entry.gain.interval), link, best=entry.is_best)
+        return entry_cell(row.entries[ability.key]) if ability.key in row.entries else Cell(MISSING)
 
-    return Column(ability.label, _of_row(cell), "higher", cell_descriptions()[ability.key])
+    hint = cell_descriptions()[ability.key]
+    return Column(ability.label, _of_row(cell), "higher", hint, group=ABILITY_BLOCK, pattern=ability.pattern)
+
+
+def entry_cell(entry: Entry) -> Cell:
+    """Return K of an attention in an ability, with its marks."""
+    gain = entry.gain
+    low, high = gain.interval
+    spread = "" if math.isnan(low) else f"±{(high - low) / 2:.0f}"
+    style, sign = STYLES.get(entry.verdict, ("", "")) if entry.verdict else ("", "")
+    remarks = {DIVERGED_MARK: gain.diverged, SLOTS_MARK: gain.slots}
+    text = f"{'≥ ' if gain.is_lower_bound else ''}{plain(round(gain.estimate.value) + 0.0, 0)}"
+    text += "".join(mark for mark, is_shown in remarks.items() if is_shown)
+    marks = sign if len(gain.points) > 1 else ONE_SEED_MARK
+    style += " best" if entry.is_best else ""
+    return Cell(text, gain.estimate.value, spread, style=style.strip(), marks=marks)
 
 
 def _steps_column(ability: Ability) -> Column:
     def cell(row: BoardRow) -> Cell:
         entry = row.entries.get(ability.key)
-        return number_cell(entry.steps if entry else None, 2)
+        return number_cell(entry.steps if entry else None, 1)
 
-    hint = f"mean number of steps to solve {ability.label}, relative to softmax attention, if every seed solved it"
-    return Column(f"steps {ability.pattern}", _of_row(cell), "lower", hint)
+    hint = f"steps to solve {ability.label}, relative to softmax attention, if every seed solved it"
+    label, is_minor = f"steps {ability.pattern}", ability.pattern != "CS"
+    return Column(label, _of_row(cell), "lower", hint, pattern=ability.pattern, is_minor=is_minor)
+
+
+def _state(row: BoardRow) -> Cell:
+    return Cell(row.state.text, row.state.total) if row.state else Cell(MISSING)
+
+
+def _growth(row: BoardRow) -> Cell:
+    return Cell(row.complexity.replace("^2", "²") or MISSING)
 
 
 def _cost_column(label: str, pattern: str, attribute: str, hint: str) -> Column:
     def cell(row: BoardRow) -> Cell:
-        return number_cell(getattr(row.costs.get(pattern, MeasuredCost()), attribute), 2)
+        return number_cell(getattr(row.costs.get(pattern or "CS", MeasuredCost()), attribute), 2)
 
-    return Column(label, _of_row(cell), "lower", hint, group=COST_BLOCK)
-
-
-def _state(fields: Fields) -> Cell:
-    state = fields["row"].state
-    return Cell(state.text, state.total) if state else Cell(MISSING)
+    options = {"group": COST_BLOCK, "pattern": pattern, "is_minor": attribute != "time"}
+    return Column(f"{label} {pattern}".strip(), _of_row(cell), "lower", hint, **options)
 
 
-def _state_bytes(fields: Fields) -> Cell:
-    cost = fields["row"].costs.get("CS", MeasuredCost())
-    if not cost.state_bytes:
-        return Cell(MISSING)
-    unit, scale = next((unit, scale) for unit, scale in UNITS if cost.state_bytes >= scale)
-    growth = CONSTANT if cost.has_constant_state else "grows"
-    return Cell(f"{cost.state_bytes / scale:,.3g} {unit}", cost.state_bytes, growth)
-
-
-@dataclass(frozen=True)
-class CellBlock:
-    """One cell: its name, what it tests, a remark on its part in the board, and its results."""
-
-    name: str
-    text: str
-    remark: str
-    table: Table
-
-
-def cell_blocks(board: SuiteBoard) -> Iterator[CellBlock]:
-    """Yield the cells with results, core cells first."""
+def cell_sections(board: SuiteBoard) -> Iterator[tuple[str, str, Table]]:
+    """Yield name, description and results of each cell, those of the board first; baselines have the metric only."""
     baselines: dict[Key, dict[str, float]] = {}
     for results in board.results:
         baselines.setdefault(results.cell.key, {}).update(results.baselines)
     for cell in sorted(suite_cells(), key=lambda cell: not cell.core):
-        gains = board.cells[cell.key]
+        gains = sorted(board.cells[cell.key], key=lambda each: -each[0].estimate.value)
         if all(gain.attention in ANCHORS for gain, _ in gains):
             continue
-        remark = "core cell" if cell.core else "not on the board"
-        if cell.key in invalid_cells():
-            remark = f"excluded: {invalid_cells()[cell.key]}"
-        table = _cell_table(cell, gains, baselines[cell.key])
-        yield CellBlock(str(cell), cell_descriptions()[cell.key], remark, table)
-
-
-def _cell_table(cell: SuiteCell, gains: Sequence[tuple[CellGain, bool]], baselines: Mapping[str, float]) -> Table:
-    """Return the results of a cell; trivial baselines have the metric only."""
-    ranked = sorted(gains, key=lambda each: (-each[0].estimate.value, each[0].attention))
-    decimals = decimals_for(gain.mean for gain, _ in ranked)
-    means = {gain.attention: gain.mean for gain, _ in ranked}
-    is_higher = means[ANCHORS[0]] > means[ANCHORS[1]]
-    columns = [
-        Column(cell.metric, lambda row: row["metric"], "higher" if is_higher else "lower"),
-        Column("K", _of_field("K"), "higher", "share of softmax's gain retained, %", sort="descending"),
-        Column("solved", _of_field("solved"), "higher", f"seeds that retain at least {SOLVED:g}%"),
-        Column("steps to solve", _of_field("steps"), "lower", "mean number of steps, if every seed solved the cell"),
-    ]
-    rows = [
-        {
-            "attention": gain.attention,
-            "body": PINNED if own else SORTED,
-            "detail": "yours" if own else "",
-            "metric": _metric_cell(gain, decimals),
-            "K": Cell(gain_text(gain), gain.estimate.value, interval_text(*gain.interval)),
-            "solved": Cell(f"{gain.solved} of {len(gain.points)}", gain.solved / len(gain.points)),
-            "steps": Cell(steps_text(gain.steps), gain.steps.value) if gain.steps else Cell(MISSING),
-        }
-        for gain, own in ranked
-    ]
-    for name, value in baselines.items():
-        rows.append({"attention": name, "body": FIXED, "metric": number_cell(value, decimals)})
-    caption = f"{cell.metric}: {metric_meanings()[cell.task, cell.metric]}"
-    legend = [ONE_SEED_LEGEND] if any(len(gain.points) == 1 for gain, _ in ranked) else []
-    return frame_table(rows, columns, table_id=element_id("cell", *cell.key), caption=caption, legend=legend)
-
-
-def _of_field(name: str) -> Callable[[Fields], Cell]:
-    return lambda row: row.get(name) or Cell(MISSING)
-
-
-def _metric_cell(gain: CellGain, decimals: int) -> Cell:
-    deviation = f"± {plain(statistics.stdev(gain.values), decimals)}" if len(gain.values) > 1 else ""
-    text = plain(gain.mean, decimals) + (ONE_SEED_MARK if len(gain.points) == 1 else "")
-    return Cell(text, gain.mean, deviation, records_link(preset=PRESET, **_names(gain.cell), attention=gain.attention))
-
-
-def _names(cell: SuiteCell) -> dict[str, str]:
-    return {"task": cell.task, "backbone": cell.backbone, "pattern": cell.pattern}
+        rows = [
+            {
+                "attention": gain.attention + (f" ({YOURS})" if is_own else ""),
+                cell.metric: gain.mean,
+                "standard deviation": statistics.stdev(gain.values) if len(gain.values) > 1 else math.nan,
+                "K": gain.estimate.value,
+                "low": gain.interval[0],
+                "high": gain.interval[1],
+                "seeds": len(gain.points),
+                "solved": gain.solved,
+                "steps to solve": gain.steps.value if gain.steps else math.nan,
+            }
+            for gain, is_own in gains
+        ]
+        rows += [{"attention": name, cell.metric: value} for name, value in baselines[cell.key].items()]
+        meaning = f"{cell.metric}: {metric_meanings()[cell.task, cell.metric]}."
+        remark = f"Excluded: {invalid_cells()[cell.key]}." if cell.key in invalid_cells() else ""
+        caption, table_id = f"{cell}: means over seeds, and the 95% interval of K", element_id("cell", *cell.key)
+        table = data_table(pd.DataFrame(rows), table_id=table_id, caption=caption, sort="K")
+        yield str(cell), " ".join(filter(None, (cell_descriptions()[cell.key], meaning, remark))), table

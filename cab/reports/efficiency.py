@@ -13,7 +13,7 @@ from cab.efficiency.cost import DECODING
 from cab.files.disk import write_figure
 from cab.reports import figures
 from cab.reports.sections import Block, Picture, Section
-from cab.reports.tables import efficiency_table, element_id
+from cab.reports.tables import data_table, element_id
 from cab.scoring.efficiency_length import efficiency_length
 
 if TYPE_CHECKING:
@@ -75,8 +75,13 @@ def efficiency_section(costs: pd.DataFrame) -> Section:
         figure = figures.efficiency_length_figure(rows, title="Efficiency length")
         caption = f"Pattern {pattern}, {phase}: efficiency length relative to softmax attention"
         shown.append(Picture(figure, caption, f"figure2c-{pattern}-{phase}"))
-        table = efficiency_table(rows, table_id=element_id("efficiency", pattern, phase), caption=caption)
-        text = "Rings mark the efficiency length, above which the attention is cheaper than softmax attention."
+        wide = rows.pivot(index="attention", columns="resource", values=["length", "low", "high", "r2"])
+        wide.columns = [f"{resource}, {name}" for name, resource in wide.columns]
+        table_id = element_id("efficiency", pattern, phase)
+        table = data_table(wide.reset_index(), table_id=table_id, caption=caption)
+        text = (
+            "Rings mark the efficiency length, above which the attention is cheaper than softmax attention (∞: never)."
+        )
         blocks.append(Block(f"{pattern}, {phase}", text, shown, [table]))
     return Section("efficiency", "Efficiency", blocks=blocks)
 

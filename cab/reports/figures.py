@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import base64
 import io
+import itertools
 import math
 import warnings
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, NullLocator
 from matplotlib.transforms import Bbox
 
 from cab.reports.tables import MISSING, plain
@@ -27,6 +28,8 @@ from cab.reports.tables import MISSING, plain
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
+
+    from cab.reports.suite_board import Point
 
 INK, MUTED = "#1f2328", "#59636e"
 POSITIVE, NEGATIVE = "#0a5ec2", "#b84a05"
@@ -42,8 +45,6 @@ REFERENCE = "vanilla"
 WIDTH = 3.75
 """Width of a figure, in inches."""
 LONGEST_LABEL = 22
-OFFSETS = {(0, 7): "center", (5, 0): "left", (0, -8): "center", (-5, 0): "right"}
-"""Offsets of a name from its point in points, with the alignment of the text."""
 STYLE = Path(__file__).with_suffix(".mplstyle")
 
 
@@ -105,28 +106,6 @@ def _label_rows(axes: Axes, labels: Sequence[str]) -> None:
 
 def _legend_below(figure: Figure) -> None:
     figure.legend(loc="outside lower center", ncols=3, columnspacing=1, labelspacing=0.25)
-
-
-@style()
-def index_figure(scores: pd.DataFrame, *, title: str) -> Figure:
-    """Draw the compositional index of each attention with its confidence interval, best first.
-
-    ``scores`` has the columns attention, index, low and high.
-    """
-    shown = scores.sort_values(["index", "attention"], ascending=[True, False])
-    figure, axes = _axes(0.68 + 0.205 * max(len(shown), 2), title)
-    _label_rows(axes, [short(name) for name in shown["attention"]])
-    axes.xaxis.set_major_locator(MaxNLocator(6))
-    axes.set_xlabel("compositional index, higher is better")
-    rows = shown[["attention", "index", "low", "high"]].itertuples(index=False)
-    for row, (name, index, low, high) in enumerate(rows):
-        color = INK if name == REFERENCE else POSITIVE
-        axes.plot([low, high], [row, row], color=color, linewidth=1.6, solid_capstyle="round")
-        axes.plot([index], [row], "o", color=color, markersize=5)
-        if name == REFERENCE:
-            axes.axvline(index, color=MUTED, linewidth=0.9, linestyle=(0, (3, 3)), zorder=0)
-    axes.set_ylim(-0.6, max(len(shown), 2) - 0.4)
-    return figure
 
 
 def heat_map(axes: Axes, values: np.ndarray, *, rows: Sequence[str], columns: Sequence[str], missing: str) -> None:
@@ -249,7 +228,7 @@ def efficiency_length_figure(lengths: pd.DataFrame, *, title: str) -> Figure:
     return figure
 
 
-def frontier(points: Mapping[str, tuple[float, float]]) -> list[str]:
+def frontier(points: Mapping[str, tuple[float, ...]]) -> list[str]:
     """Return the attentions that no other attention beats in both cost and K, cheapest first."""
     best, names = -math.inf, []
     for name in sorted(points, key=lambda name: (points[name][0], -points[name][1])):
@@ -261,50 +240,55 @@ def frontier(points: Mapping[str, tuple[float, float]]) -> list[str]:
 
 @style()
 def frontier_figure(
-    points: Mapping[str, tuple[float, float]],
-    *,
-    title: str,
-    label: str,
-    own: Container[str] = (),
-    single: Container[str] = (),
-    size: tuple[float, float] = (WIDTH, 3.0),
+    points: Mapping[str, Point], *, title: str, label: str, size: tuple[float, float] = (4.3, 5.2)
 ) -> Figure:
     """Draw K against a cost on a logarithmic axis; a line joins the attentions that no other beats in both.
 
-    Names are written where they do not overlap, first those of ``own`` (diamonds) and of the frontier. Attentions of
-    ``single``, with a single seed, are hollow. ``points`` has cost and K, ``size`` is in inches.
+    Every mark has a name, first those of the user's attentions (diamonds) and of the frontier. Attentions with a single
+    seed are hollow. ``size`` is in inches.
     """
     figure = Figure(figsize=size)
     axes = figure.subplots()
     axes.set(title=title, xlabel=label, ylabel="K, %", xscale="log", ylim=(-5, 108))
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if max(points.values())[0] > 100 else (1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if max(points.values()).cost > 100 else (1.0, 2.0, 5.0)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter("{x:,g}")
     best = frontier(points)
-    axes.plot(*zip(*(points[name] for name in best), strict=True), color=POSITIVE, linewidth=1, drawstyle="steps-post")
+    line = [points[best[0]][:2]]
+    for name in best[1:]:
+        line += [(points[name].cost, line[-1][1]), points[name][:2]]
+    axes.plot(*np.transpose(line), color=POSITIVE, linewidth=1)
     for name, point in points.items():
-        shape = "D" if name in own else "o" if name in best else "s"
-        fill = "none" if name in single else "full"
-        axes.plot(*point, shape, color=MUTED if shape == "s" else POSITIVE, fillstyle=fill, ms=5)
+        shape = "D" if point.is_own else "o" if name in best else "s"
+        fill = "none" if point.is_single else "full"
+        axes.plot(point.cost, point.k, shape, color=MUTED if shape == "s" else POSITIVE, fillstyle=fill, ms=5)
     axes.margins(x=0.18)
     figure.draw_without_rendering()  # lays out the axes, so that positions are known
-    ranked = sorted(points, key=lambda name: (name not in own, name not in best))
-    _name_points(axes, {name: points[name] for name in ranked})
+    ranked = sorted(points, key=lambda name: (not points[name].is_own, name not in best))
+    _name_points(axes, {name: points[name][:2] for name in ranked}, np.array(line))
     return figure
 
 
-def _name_points(axes: Axes, points: Mapping[str, tuple[float, float]]) -> None:
-    """Write each name next to its point, unless it overlaps a point or an earlier name at every offset."""
-    centers = [axes.transData.transform(point) for point in points.values()]
-    boxes = [Bbox.from_extents(x - 3, y - 3, x + 3, y + 3) for x, y in centers]
-    for number, (name, point) in enumerate(points.items()):
-        others = boxes[:number] + boxes[number + 1 :]
-        for offset, align in OFFSETS.items():
-            text = axes.annotate(
-                short(name), point, offset, textcoords="offset points", ha=align, va="center", fontsize=7, color=INK
-            )
-            box = text.get_window_extent()
-            if not any(box.overlaps(other) for other in others):
-                boxes.append(box)
+def _name_points(axes: Axes, points: Mapping[str, tuple[float, float]], line: np.ndarray) -> None:
+    """Write a name at every point: as near as names, points and the corners of ``line`` allow, joined if it is far."""
+    inside, scale = axes.get_window_extent(), 72 / axes.figure.dpi
+    centers = {name: axes.transData.transform(point) for name, point in points.items()}
+    taken = [Bbox.from_extents(x - 5, y - 5, x + 5, y + 5) for x, y in centers.values()]
+    for corners in itertools.pairwise(axes.transData.transform(line)):
+        low, high = np.min(corners, axis=0), np.max(corners, axis=0)
+        taken.append(Bbox([low - 1, high + 1]))
+    for name, (x, y) in centers.items():
+        text = axes.annotate(short(name), points[name], (0, 0), textcoords="offset points", ha="center", va="center")
+        text.set(fontsize=7, color=INK)
+        width, height = text.get_window_extent().size
+        for distance, angle in itertools.product(range(8, 200, 5), (0, 6, 3, 9, 1, 5, 7, 11, 2, 4, 8, 10)):
+            dx = (distance + width / 2) * math.cos(math.pi * angle / 6)
+            dy = distance * math.sin(math.pi * angle / 6)
+            box = Bbox.from_bounds(x + dx - width / 2 - 2, y + dy - height / 2, width + 4, height)
+            if inside.contains(*box.min) and inside.contains(*box.max) and not box.count_overlaps(taken):
                 break
-            text.remove()
+        taken.append(box)
+        text.set_position((dx * scale, dy * scale))
+        if distance > 13:
+            near = np.clip((x, y), box.min, box.max)
+            axes.plot(*axes.transData.inverted().transform([(x, y), near]).T, color=MUTED, linewidth=0.4, zorder=1)

@@ -1,157 +1,96 @@
 "use strict";
 
-// Tabs: the panels are all shown until this runs, so that the page also reads without it.
-const tabs = [...document.querySelectorAll('[role="tab"]')];
-const panelOf = (tab) => document.getElementById(tab.getAttribute("aria-controls"));
+const rowsOf = (table) => [...table.querySelectorAll("tr[data-name]")];
+const headersOf = (table) => [...table.querySelectorAll("th[aria-sort]")];
+const bodies = new Map(); // rows by body, as in the file
 
-function select(tab) {
-  for (const other of tab.parentElement.querySelectorAll('[role="tab"]')) {
-    const chosen = other === tab;
-    other.setAttribute("aria-selected", String(chosen));
-    other.tabIndex = chosen ? 0 : -1;
-    panelOf(other).hidden = !chosen;
-  }
+for (const table of document.querySelectorAll("table")) {
+  bodies.set(table, [...table.tBodies].map((body) => [body, [...body.rows]]));
+  for (const header of headersOf(table)) header.firstElementChild.addEventListener("click", () => sortBy(header));
 }
 
-for (const list of document.querySelectorAll('[role="tablist"]')) {
-  const own = [...list.querySelectorAll('[role="tab"]')];
-  list.addEventListener("click", (event) => {
-    const tab = event.target.closest('[role="tab"]');
-    if (!tab) return;
-    event.preventDefault();
-    select(tab);
-    history.replaceState(null, "", tab.getAttribute("href"));
-  });
-  list.addEventListener("keydown", (event) => {
-    const here = own.indexOf(document.activeElement);
-    const goal = { ArrowRight: here + 1, ArrowLeft: here - 1, Home: 0, End: own.length - 1 }[event.key];
-    if (event.key === " ") document.activeElement.click();
-    if (event.key === " " || goal !== undefined) event.preventDefault();
-    if (here < 0 || goal === undefined) return;
-    const next = own[(goal + own.length) % own.length];
-    next.focus();
-    next.click();
-  });
-  select(own[0]);
-}
-
-// Sorting: numbers by their full value, names by the alphabet, empty cells always last.
-const nameOf = (row) => row.dataset.name ?? row.cells[0].textContent;
-
-function sortBy(header) {
+// Sorting: numbers by their full value, names by the alphabet, missing values last; groups of rows dissolve.
+function sortBy(header, descending) {
   const table = header.closest("table");
   const column = header.cellIndex;
   const was = header.getAttribute("aria-sort");
-  const firstDescending = column > 0 && !header.textContent.includes("\u2193");
-  const descending = was === "none" ? firstDescending : was === "ascending";
-  for (const other of header.parentElement.cells) other.setAttribute("aria-sort", "none");
-  header.setAttribute("aria-sort", descending ? "descending" : "ascending");
-  const sign = descending ? -1 : 1;
-  const key = (row) => row.cells[column].dataset.value;
-  const compare = (a, b) => {
-    if (column === 0) return sign * nameOf(a).localeCompare(nameOf(b));
+  const first = column > 0 && header.dataset.better !== "lower";
+  const isDescending = descending ?? (was === "none" ? first : was === "ascending");
+  mark(table, header, isDescending ? "descending" : "ascending");
+  table.tBodies[0].append(...rowsOf(table).sort(by(column, isDescending ? -1 : 1)));
+}
+
+function by(column, sign) {
+  const key = (row) => row.cells[column]?.dataset.value;
+  return (a, b) => {
+    if (!a.dataset.name || !b.dataset.name) return Boolean(a.dataset.name) - Boolean(b.dataset.name);
+    if (column === 0) return sign * a.dataset.name.localeCompare(b.dataset.name);
     if (key(a) === undefined || key(b) === undefined) return (key(a) === undefined) - (key(b) === undefined);
     return sign * (Number(key(a)) - Number(key(b)));
   };
-  const body = table.querySelector("tbody.sorted");
-  body.append(...[...body.rows].sort(compare));
 }
 
-for (const header of document.querySelectorAll("th[aria-sort]")) {
-  header.firstElementChild.addEventListener("click", () => sortBy(header));
+function restore(table, column) {
+  for (const [body, rows] of bodies.get(table)) body.append(...rows.sort(by(column, -1)));
+  mark(table);
 }
 
-// Filters: a row is shown if it has every chosen tag.
-for (const form of document.querySelectorAll("form.filter")) {
-  const rows = [...form.parentElement.querySelectorAll("tr[data-tags]")];
-  form.addEventListener("submit", (event) => event.preventDefault());
-  form.addEventListener("input", () => {
-    const chosen = [...form.querySelectorAll("select, :checked:not(option)")].map((one) => one.value).filter(Boolean);
-    for (const row of rows) row.hidden = !chosen.every((tag) => JSON.parse(row.dataset.tags).includes(tag));
-    form.querySelector("output").value = `${rows.filter((row) => !row.hidden).length} of ${rows.length} attentions`;
-  });
+function mark(table, header, order) {
+  for (const other of headersOf(table)) other.setAttribute("aria-sort", other === header ? order : "none");
+  table.classList.toggle("flat", header !== undefined);
+  if (table === board) form.elements.sort.value = header ? header.cellIndex : "";
 }
 
-// Records: built when asked for, since there may be thousands.
-const { keys, strings, records } = JSON.parse(document.getElementById("record-data").textContent);
-const PAGE = 50;
-const list = document.getElementById("list");
-const find = document.getElementById("find");
-const more = document.getElementById("more");
-let wanted = {};
-let matching = [];
+// The board: chosen patterns and requirements hide columns and rows, and sort by the first ability that is left.
+const board = document.getElementById("suite-board-table");
+const form = document.querySelector("#board form");
 
-function element(tag, text, ...children) {
-  const made = document.createElement(tag);
-  made.append(text, ...children);
-  return made;
-}
-
-function matches([cell, , , facts], words) {
-  for (const [key, value] of Object.entries(wanted)) if (strings[cell[keys.indexOf(key)]] !== value) return false;
-  if (words.length === 0) return true;
-  const text = [...cell, ...facts.map(([, value]) => value)].map((number) => strings[number]).join(" ").toLowerCase();
-  return words.every((word) => text.includes(word));
-}
-
-function shown([cell, metrics, href, facts]) {
-  const part = (key) => strings[cell[keys.indexOf(key)]];
-  const where = ["task", "dataset", "config_variant", "backbone"].map(part).filter(Boolean).join("/");
-  const details = element("details", "");
-  const numbers = metrics.map(([name, value]) => `${strings[name]} ${value ?? "NaN or inf"}`).join(", ");
-  const summary = element("summary", element("strong", part("attention")), ` ${part("pattern")}, ${where}`);
-  summary.append(element("small", `preset ${part("preset")}, seed ${part("seed")}`));
-  const link = element("a", decodeURIComponent(href.split("/").pop()));
-  link.href = href;
-  const facing = element("dl", element("dt", "metrics"), element("dd", numbers), element("dt", "record"), element("dd", link));
-  for (const [name, text] of facts) facing.append(element("dt", strings[name]), element("dd", strings[text]));
-  details.append(summary, facing);
-  return details;
-}
-
-function showMore() {
-  const next = matching.slice(list.childElementCount, list.childElementCount + PAGE);
-  list.append(...next.map(shown));
-  if (matching.length === 1) list.firstElementChild.open = true;
-  more.hidden = list.childElementCount >= matching.length;
-}
-
-function showRecords() {
-  const words = find.value.toLowerCase().split(/\s+/).filter(Boolean);
-  matching = records.filter((record) => matches(record, words));
-  list.replaceChildren();
-  showMore();
-  const filters = Object.entries(wanted).map(([key, value]) => `${key} ${value}`).join(", ");
-  document.getElementById("found").textContent =
-    `${matching.length} of ${records.length} records` + (filters ? `: ${filters}` : "");
-}
-
-find.addEventListener("input", showRecords);
-find.form.addEventListener("submit", (event) => event.preventDefault());
-find.form.addEventListener("reset", () => {
-  wanted = {};
-  setTimeout(showRecords);
-});
-more.addEventListener("click", showMore);
-
-// The address says what to show: #records?attention=abc&pattern=NS, or the panel of a tab.
-function followAddress() {
-  const [place, query] = location.hash.slice(1).split("?");
-  if (place === "records" && query !== undefined) {
-    wanted = Object.fromEntries([...new URLSearchParams(query)].filter(([key]) => keys.includes(key)));
-    find.value = "";
-    showRecords();
-    document.getElementById("records").scrollIntoView();
-    document.getElementById("records-heading").focus({ preventScroll: true });
+function choose(event) {
+  const { pattern, sort, minor } = form.elements;
+  const tags = [pattern.value, ...[...form.querySelectorAll("[value]:checked:not(option)")].map((box) => box.value)].filter(Boolean);
+  const headers = headersOf(board);
+  const shown = headers.map(({ dataset }) =>
+    (!pattern.value || !dataset.pattern || dataset.pattern === pattern.value) &&
+    (!("minor" in dataset) || minor.checked || (pattern.value && dataset.pattern === pattern.value)));
+  for (const row of rowsOf(board)) row.hidden = !tags.every((tag) => row.dataset.tags.split(" ").includes(tag));
+  for (const row of [headers[0].parentElement, ...rowsOf(board)]) {
+    [...row.cells].forEach((cell, column) => { cell.hidden = !shown[column]; });
   }
-  const tab = tabs.find((one) => one.getAttribute("aria-controls") === place);
-  if (tab) select(tab);
+  let column = 1;
+  for (const block of [...board.querySelectorAll(".blocks > *")].slice(1)) {
+    block.dataset.span ??= block.colSpan;
+    const width = shown.slice(column, column += Number(block.dataset.span)).filter(Boolean).length;
+    block.hidden = width === 0;
+    if (width) block.colSpan = width;
+  }
+  for (const [body, rows] of bodies.get(board)) body.hidden = rows.every((row) => row.hidden || !row.dataset.name);
+  board.tBodies[0].hidden = false;
+  const options = headers.slice(1).map((header, at) => [header.textContent, at + 1]).filter(([, at]) => shown[at]);
+  sort.replaceChildren(new Option("family", ""), ...options.map(([text, at]) => new Option(text, at)));
+  const first = shown.indexOf(true, 1);
+  if (event && tags.length) sortBy(headers[first], true);
+  else restore(board, first);
+  const rows = rowsOf(board);
+  form.querySelector("output").value = `${rows.filter((row) => !row.hidden).length} of ${rows.length} attentions`;
 }
 
-addEventListener("hashchange", followAddress);
-document.addEventListener("click", (event) => {
-  const link = event.target.closest("a[href^='#']");
-  if (link && link.hash === location.hash) followAddress(); // the address stays, and so says nothing
-});
-showRecords();
-followAddress();
+if (board) {
+  const labels = headersOf(board).map((header) => header.textContent);
+  for (const row of rowsOf(board)) for (const cell of row.cells) cell.dataset.label = labels[cell.cellIndex];
+  form.addEventListener("submit", (event) => event.preventDefault());
+  form.addEventListener("change", (event) => {
+    if (event.target.name !== "sort") choose(event);
+    else if (event.target.value) sortBy(headersOf(board)[event.target.value]);
+    else choose();
+  });
+  choose();
+}
+
+// A link to something that is folded opens it.
+function reveal() {
+  const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  for (let fold = target?.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
+  target?.scrollIntoView();
+}
+window.addEventListener("hashchange", reveal);
+if (location.hash) reveal();

@@ -1,4 +1,4 @@
-"""The leaderboard as a single, self-contained HTML file: tables, figures and the facts of every record.
+"""The leaderboard as a single, self-contained HTML file: what the suite says, how far to believe it, and all tables.
 
 All text from results is escaped by Jinja or matplotlib, and a content security policy blocks foreign scripts.
 """
@@ -6,75 +6,71 @@ All text from results is escaped by Jinja or matplotlib, and a content security 
 from __future__ import annotations
 
 import base64
+import csv
 import hashlib
-import math
-import os
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from typing import Any
 
 import pandas as pd
 from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from cab.files.disk import replacing, sanitize_text
-from cab.records.record import CELL, Record, Status
+from cab.records.record import Record
+from cab.records.results import PAPER_DIR
 from cab.records.verified import LEGEND
 from cab.registry.registries import ATTENTIONS
 from cab.reports import figures
-from cab.reports.board_tables import board_table, cell_blocks
+from cab.reports.board_tables import CONSTANT, COST_BLOCK, SUBQUADRATIC, board_table, cell_sections
 from cab.reports.card import summary
-from cab.reports.leaderboard import printable_results
-from cab.reports.sections import Section
+from cab.reports.sections import PATTERNS, Section
 from cab.reports.sentence import main_sentence
-from cab.reports.suite_board import SuiteBoard, board_facts, state_points
+from cab.reports.suite_board import SuiteBoard, board_facts, recall_points, state_of, time_of
 from cab.scoring.normalization import NORMALIZATIONS
-from cab.suite.cells import metric_meanings
+from cab.suite.verdict import judge_attention
 
-if TYPE_CHECKING:
-    from cab.reports.leaderboard import Board
-
+ANSWERS = PAPER_DIR.parent / "validity" / "answers.csv"
 MIN_POINTS = 3
-"""Minimum number of attentions in a figure."""
+"""Minimum number of attentions in a figure of recall."""
+REQUIREMENTS = {CONSTANT: "constant-size state", SUBQUADRATIC: "time below n²"}
+"""Tags of rows that a reader can require."""
 
 
 def write_page(
-    boards: Sequence[Board],
+    results: pd.DataFrame,
     out: Path,
     *,
     normalization: str,
     sections: Sequence[Section],
     suite: SuiteBoard | None,
-    unscored: pd.DataFrame,
+    files: Sequence[Path],
     skipped: Sequence[str],
 ) -> Path:
     """Write ``index.html`` into ``out``.
 
     Args:
-        boards: scored results.
+        results: all results, as returned by :func:`cab.load_results`.
         out: output folder.
         normalization: as in :func:`cab.scoring.index.score_table`; stated on the page.
         sections: sections of the boards, of tasks outside the index and of costs.
-        suite: K of the attentions in the suite.
-        unscored: results of tasks outside the index, as returned by :func:`cab.load_results`.
+        suite: board of the suite.
+        files: CSV files next to the page.
         skipped: messages about skipped files.
     """
-    results = pd.concat(
-        [*(board.results for board in boards), *([printable_results(unscored)] if len(unscored) else [])]
-    )
     script = _source("page.js")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     html = environment.from_string(_source("page.html")).render(
         title="Attention leaderboard",
-        facts=_counts(results),
-        suite=None if suite is None else _suite(suite),
+        facts=list(board_facts(suite)) if suite else _counts(results),
+        suite=_suite(suite, list(results["record"].dropna())) if suite else None,
         sections=sections,
-        records=record_facts(results, out),
         cards=[summary(name) for name in sorted(set(results["attention"]).intersection(ATTENTIONS.names()))],
         normalization=f"{normalization}: {NORMALIZATIONS[normalization]}",
         unverified=LEGEND,
+        files=[path.name for path in files],
         skipped=[sanitize_text(line) for line in skipped],
         css=Markup(_source("page.css")),
         script=Markup(script),
@@ -91,91 +87,64 @@ def _source(name: str) -> str:
     return resources.files("cab.reports").joinpath(name).read_text(encoding="utf-8")
 
 
-def _suite(suite: SuiteBoard) -> dict[str, Any]:
-    """Return the variable ``suite`` of the template."""
-    tasks = {results.cell.task for results in suite.results if results.runs}
-    meanings = metric_meanings().items()
-    return {
-        "finding": main_sentence(suite),
-        "facts": list(board_facts(suite)),
-        "patterns": suite.patterns,
-        "complexities": sorted({row.complexity for row in suite.rows} - {""}),
-        "table": board_table(suite),
-        "images": list(_recall_images(suite)),
-        "cells": list(cell_blocks(suite)),
-        "metrics": [(f"{task} {name}", meaning) for (task, name), meaning in meanings if task in tasks],
-    }
-
-
-def _recall_images(board: SuiteBoard) -> Iterator[Markup]:
-    """Yield the figure of recall against the size of the decode state."""
-    points = state_points(board)
-    if len(points) >= MIN_POINTS:
-        own = {sanitize_text(row.attention) for row in board.rows if row.own}
-        title, label = "Recall of 64 facts, causal", "numbers of the decode state of a layer in the same networks"
-        single = {name for name, (_, _, is_single) in points.items() if is_single}
-        places = {name: (state, k) for name, (state, k, _) in points.items()}
-        figure = figures.frontier_figure(places, title=title, label=label, own=own, single=single)
-        yield figures.image(figure, f"{title}, against {label}")
-
-
 def _counts(results: pd.DataFrame) -> list[str]:
-    key = ["file", "task", "dataset", "config_variant", "backbone", "pattern", "attention", "seed"]
     counts = {name: results[name].nunique() for name in ("attention", "task")}
-    runs = len(results.drop_duplicates(key))
+    runs = len(results.drop_duplicates(["file", "task", "dataset", "config_variant", "backbone", "attention", "seed"]))
     return [f"{runs:,} results", *(f"{count} {name}{'s' * (count != 1)}" for name, count in counts.items())]
 
 
-def record_facts(results: pd.DataFrame, page_dir: Path) -> dict[str, Any]:
-    """Return the data of the page's record section: ``{"strings": [...], "keys": [...], "records": [[...], ...]}``.
-
-    A record is a list of its cell (numbers of strings, in the order of ``keys``), metrics as (name, value) pairs, the
-    link to its file relative to ``page_dir``, and facts as (name, text) pairs. Strings are numbered, because records
-    share most of them. Rows of a CSV file form one record per cell.
-    """
-    numbers: dict[str, int] = {}
-
-    def number(text: object) -> int:
-        return numbers.setdefault(sanitize_text(text), len(numbers))
-
-    records = []
-    for key, rows in results.groupby(["file", "hash", *CELL], sort=False, dropna=False):
-        file, _, *cell = map(str, key)
-        record = rows["record"].iloc[0]
-        facts = _facts(record) if record else {"source": Path(file).name}
-        link = quote(Path(os.path.relpath(file, page_dir)).as_posix())
-        metrics = [[number(name), _rounded(value)] for name, value in zip(rows["metric"], rows["value"], strict=True)]
-        texts = [[number(name), number(text)] for name, text in facts.items()]
-        records.append([list(map(number, cell)), metrics, link, texts])
-    return {"keys": list(CELL), "strings": list(numbers), "records": records}
-
-
-def _rounded(value: float) -> float | None:
-    """Round to six digits; None for NaN and infinity, which JSON does not support."""
-    return float(f"{value:.6g}") if math.isfinite(value) else None
-
-
-def _facts(record: Record) -> dict[str, str]:
-    """Return name and text of the facts of a run: configuration, code, environment, data and cost."""
-    commit = str(record.revision["commit"])
-    facts = {
-        "configuration hash": record.hash,
-        "status": "" if record.status is Status.FINISHED else f"{record.status}: {record.error}",
-        "command": record.command,
-        "revision": commit + (" with uncommitted changes" if commit and record.revision.get("dirty") else ""),
-        "verified when trained": {True: "yes", False: "no", None: ""}[record.verified],
-        "attention code": record.attention_code,
-        "hardware": _joined(record.hardware),
-        "versions": _joined(record.versions),
-        "data": _joined(record.data),
-        "cost": _joined(vars(record.cost)),
-        "started": record.started,
-        "ended": record.ended,
-        "task version": str(record.task_version),
+def _suite(board: SuiteBoard, records: Sequence[Record]) -> dict[str, Any]:
+    """Return the variable ``suite`` of the template."""
+    entries = [(row, entry) for row in board.rows for entry in row.entries.values() if entry.verdict]
+    return {
+        "finding": main_sentence(board),
+        "own": {sanitize_text(row.attention): _verdict(row.attention, records) for row in board.rows if row.own},
+        "chosen": min(
+            {
+                ability.pattern
+                for ability in board.abilities
+                for row in board.rows
+                if row.own and ability.key in row.entries
+            }
+            or {"CS"},
+            key=lambda pattern: list(PATTERNS).index(pattern),
+        ),
+        "choices": {pattern: text for pattern, text in PATTERNS.items() if pattern in board.patterns},
+        "requirements": REQUIREMENTS,
+        "table": board_table(board),
+        "images": list(_images(board)),
+        "counts": {
+            "single": sum(len(entry.gain.points) == 1 for _, entry in entries),
+            "unfinished": sum(entry.gain.is_lower_bound for _, entry in entries),
+            "diverged": sum(entry.gain.diverged > 0 for _, entry in entries),
+            "all": len(entries),
+        },
+        "answers": list(_answers()),
+        "cells": list(cell_sections(board)),
     }
-    return {name: text for name, text in facts.items() if text}
 
 
-def _joined(values: Mapping[str, Any]) -> str:
-    texts = {name: f"{value:,}" if isinstance(value, int) else value for name, value in values.items()}
-    return ", ".join(f"{name} {text}" for name, text in texts.items() if text is not None)
+def _verdict(name: str, records: Sequence[Record]) -> list[str]:
+    """Return the lines of the verdict on the user's attention, without the cost, which is in the table."""
+    lines = [line for lines in judge_attention(name, records) for line in lines]
+    return [sanitize_text(line) for line in lines if not line.lstrip().startswith("cost:")]
+
+
+def _images(board: SuiteBoard) -> Iterator[Markup]:
+    """Yield the figures of causal recall against the size of the state, and against the time of a layer."""
+    state = "decode state of a layer in the same networks, numbers"
+    time = f"time relative to softmax attention\n(another configuration: {COST_BLOCK})"
+    for cost, label, title in ((state_of, state, "Recall against state"), (time_of, time, "Recall against time")):
+        points = recall_points(board, cost)
+        if len(points) >= MIN_POINTS:
+            figure = figures.frontier_figure(points, title=title, label=label)
+            yield figures.image(figure, f"{title}: causal self-attention, {label}")
+
+
+def _answers() -> Iterator[tuple[str, list[Markup]]]:
+    """Yield title and paragraphs of each answer on validity, with bold and code of Markdown."""
+    with ANSWERS.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            html = re.sub(r"`(.+?)`", r"<code>\1</code>", str(escape(row["answer"])))
+            html = re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", html)
+            yield row["question"], [Markup(text) for text in html.split("\n\n")]

@@ -1,4 +1,4 @@
-"""Sections of the page: blocks of figures and tables, in one tab per pattern for a board.
+"""Sections of the page: blocks of figures and tables.
 
 A task outside the index names its section in ``register_task(..., report="package.module:NAME")``; it is imported if
 there are results.
@@ -20,10 +20,9 @@ from cab.records.record import Status
 from cab.registry.registries import TASKS
 from cab.reports import figures
 from cab.reports.leaderboard import extrapolation_curves
-from cab.reports.leaderboard_tables import index_table, metrics_table
-from cab.reports.tables import Table, benefit_table, correlation_table, curve_table, element_id, write_csv
+from cab.reports.leaderboard_tables import pattern_table
+from cab.reports.tables import Table, data_table, element_id, write_csv
 from cab.scoring.correlation import LRA, benchmark_correlation, pattern_correlation, task_correlation
-from cab.scoring.index import AVERAGE
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -32,12 +31,12 @@ if TYPE_CHECKING:
     from cab.reports.leaderboard import Board
 
 PATTERNS = {
-    "NS": ("noncausal self", "every position attends to the whole sequence"),
-    "CS": ("causal self", "a position attends to itself and earlier positions"),
-    "NC": ("noncausal cross", "the target attends to the whole source"),
-    "CC": ("causal cross", "the target attends to the source; later target positions are masked"),
+    "CS": "causal self-attention (CS)",
+    "NS": "noncausal self-attention (NS)",
+    "NC": "cross-attention (NC)",
+    "CC": "causal cross-attention (CC)",
 }
-"""Name and meaning of each pattern."""
+"""Name of each pattern."""
 GENERATED = {
     "mini": (
         "generated",
@@ -49,11 +48,11 @@ OTHER_GENERATED = "generated, not for ranking", " Generated data that test the c
 
 
 class Picture(NamedTuple):
-    """A figure, its text for screen readers, and the name of its files; empty if it is shown on the page only."""
+    """A figure, its text for screen readers, and the name of its files."""
 
     figure: Figure
     title: str
-    file: str = ""
+    file: str
 
 
 @dataclass
@@ -70,114 +69,65 @@ class Block:
         """The figures as images of the page."""
         return [figures.image(picture.figure, picture.title) for picture in self.pictures]
 
-    @property
-    def layout(self) -> str:
-        """The name of the layout: a single figure is placed next to its table on wide screens."""
-        return "wide" if len(self.pictures) == len(self.tables) == 1 else "below"
-
 
 @dataclass
 class Section:
-    """A section of the page, with tabs or with blocks; ``badge`` is a warning next to its heading."""
+    """A section of the page; ``badge`` is a warning next to its heading."""
 
     id: str
     heading: str
     summary: str = ""
     badge: str = ""
     blocks: list[Block] = field(default_factory=list)
-    tabs: list[Section] = field(default_factory=list)
-
-    @property
-    def all_blocks(self) -> list[Block]:
-        """The blocks of all tabs."""
-        return [*self.blocks, *(block for tab in self.tabs for block in tab.blocks)]
 
 
 def board_section(board: Board) -> Section:
-    """Return the section of a board: one tab per pattern, and one for comparisons across patterns."""
+    """Return the section of a board: blocks of each pattern, and comparisons across patterns."""
     badge, about = GENERATED.get(board.preset, OTHER_GENERATED) if board.synthetic else ("", "")
-    tabs = [_pattern_tab(board, pattern) for pattern in board.patterns]
-    blocks = [*_pattern_correlation(board), *_benefit(board)]
-    if blocks:
-        tabs.append(Section(element_id(board.key, "patterns"), "Compare", "across patterns", blocks=blocks))
+    blocks = [block for pattern in board.patterns for block in _pattern_blocks(board, pattern)]
     data = f"Data set{'s' * (len(board.datasets) != 1)}: {', '.join(board.datasets)}.{about}"
     text = " ".join([data, *(f"{line}." for line in board.excluded)])
-    return Section(element_id("preset", board.key), board.heading, text, badge, tabs=tabs)
+    return Section(element_id("preset", board.key), board.heading, text, badge, [*blocks, *_comparisons(board)])
 
 
-def _pattern_tab(board: Board, pattern: str) -> Section:
-    tab = element_id(board.key, pattern)
-    name, meaning = PATTERNS.get(pattern, ("", "unknown pattern"))
-    heading = f"Compositional index, {pattern}: {meaning}"
-    blocks = [
-        Block(heading, "", _index_pictures(board, pattern), [index_table(board, pattern)]),
-        Block("Raw metrics", tables=[metrics_table(board, pattern)]),
-        *_task_correlation(board, pattern, tab),
-        *_extrapolation(board, pattern, tab),
-    ]
-    return Section(tab, pattern, name, blocks=blocks)
-
-
-def _index_pictures(board: Board, pattern: str) -> list[Picture]:
-    tasks, scores = board.tasks(pattern), board.scores.table
-    scores = scores[(scores["pattern"] == pattern) & scores["index"].notna()]
-    pictures = []
-    for task in [AVERAGE, *tasks] if len(tasks) > 1 else tasks:
-        rows = scores[scores["task"] == task]
-        if len(rows):
-            title = "Average over tasks" if task == AVERAGE else task
-            figure = figures.index_figure(rows, title=title)
-            pictures.append(Picture(figure, f"{title}: compositional index of each attention"))
-    return pictures
-
-
-def _extrapolation(board: Board, pattern: str, tab: str) -> Iterator[Block]:
+def _pattern_blocks(board: Board, pattern: str) -> Iterator[Block]:
+    tab, tasks, name = element_id(board.key, pattern), board.tasks(pattern), PATTERNS.get(pattern, pattern)
+    yield Block(name, tables=[pattern_table(board, pattern)])
+    if len(tasks) > 1:
+        pairs = task_correlation(board.scores.table)
+        title = f"{name}: correlation of the index between tasks"
+        yield _correlation(
+            pairs[pairs["pattern"] == pattern], tasks, title, f"{tab}-tasks", f"figure4-{board.key}-{pattern}"
+        )
     measured = board.measured[board.measured["pattern"] == pattern]
     looks = figures.looks(board.measured["attention"])
     for number, ((place, metric), curve) in enumerate(extrapolation_curves(measured).items()):
-        title = f"{metric} by length, {place.replace('/', ' / ')}"
+        title = f"{name}: {metric} by length, {place.replace('/', ' / ')}"
         figure = figures.length_figure(curve, title=metric, ylabel=metric, looks=looks, log=False)
-        table = curve_table(curve, table_id=f"{tab}-curve-{number}", caption=f"{board.heading}, {pattern}: {title}")
+        wide = curve.pivot(index="attention", columns="length", values="value").sort_index().reset_index()
+        table = data_table(wide, table_id=f"{tab}-curve-{number}", caption=title)
         yield Block(title, "", [Picture(figure, title, f"figure3c-{board.key}-{place}-{metric}")], [table])
 
 
-def _task_correlation(board: Board, pattern: str, tab: str) -> Iterator[Block]:
-    tasks = board.tasks(pattern)
-    if len(tasks) > 1:
-        pairs = task_correlation(board.scores.table)
-        caption = f"{board.heading}, pattern {pattern}: Pearson correlation of the index between tasks"
-        text = "Agreement of scores between tasks. Few shared attentions give wide intervals."
-        names = ("tasks", f"{tab}-tasks", f"figure4-{board.key}-{pattern}")
-        yield _correlation(pairs[pairs["pattern"] == pattern], tasks, caption, text, *names)
-
-
-def _pattern_correlation(board: Board) -> Iterator[Block]:
+def _comparisons(board: Board) -> Iterator[Block]:
+    scores, benefit = board.scores.table, board.benefit()
     if len(board.patterns) > 1:
-        scores = board.scores.table
         pairs = pd.concat([pattern_correlation(scores), benchmark_correlation(scores)], ignore_index=True)
-        caption = f"{board.heading}: Pearson correlation of the average index between patterns, and with LRA accuracy"
-        text = "Agreement of scores between patterns, and with published accuracies on Long Range Arena."
-        names = ("patterns", element_id(board.key, "pattern-correlation"), f"figure3a-{board.key}")
-        yield _correlation(pairs, [*board.patterns, LRA], caption, text, *names)
-
-
-def _correlation(
-    pairs: pd.DataFrame, order: Sequence[str], caption: str, text: str, kind: str, table_id: str, file: str
-) -> Block:
-    title = f"Correlation between {kind}"
-    figure = figures.correlation_figure(pairs, order=order, title=title)
-    table = correlation_table(pairs, table_id=table_id, caption=caption)
-    return Block(title, text, [Picture(figure, caption, file)], [table])
-
-
-def _benefit(board: Board) -> Iterator[Block]:
-    benefit = board.benefit()
+        title = "Correlation of the average index between patterns, and with Long Range Arena"
+        names = element_id(board.key, "pattern-correlation"), f"figure3a-{board.key}"
+        yield _correlation(pairs, [*board.patterns, LRA], title, *names)
     if len(benefit):
-        caption = f"{board.heading}, pattern NS: compositional index with and without attention"
-        figure = figures.benefit_figure(benefit, title="Benefit of attention")
-        table = benefit_table(benefit, table_id=element_id(board.key, "benefit"), caption=caption)
-        text = "Index with the attention under test, and without any attention in its layers."
-        yield Block("Benefit of attention", text, [Picture(figure, caption, f"figure3b-{board.key}")], [table])
+        title = "Index with and without attention (NS)"
+        picture = Picture(figures.benefit_figure(benefit, title="Benefit of attention"), title, f"figure3b-{board.key}")
+        shown = benefit[["task", "efficient", "vanilla", "without"]]
+        yield Block(title, "", [picture], [data_table(shown, table_id=element_id(board.key, "benefit"), caption=title)])
+
+
+def _correlation(pairs: pd.DataFrame, order: Sequence[str], title: str, table_id: str, file: str) -> Block:
+    figure = figures.correlation_figure(pairs, order=order, title="Pearson correlation")
+    named = pairs.assign(pair=pairs["a"].astype(str) + " and " + pairs["b"].astype(str))
+    table = data_table(named[["pair", "pearson", "low", "high", "shared"]], table_id=table_id, caption=title)
+    return Block(title, "", [Picture(figure, title, file)], [table])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,9 +181,9 @@ def write_figures(sections: Iterable[Section], out: Path) -> Iterator[Path]:
     """Write the named figures of the sections to ``out``/figures/NAME.png and .pdf, and yield their paths."""
     folder = out / "figures"
     folder.mkdir(parents=True, exist_ok=True)
-    pictures = (picture for section in sections for block in section.all_blocks for picture in block.pictures)
+    pictures = (picture for section in sections for block in section.blocks for picture in block.pictures)
     for figure, _, name in pictures:
-        for suffix in ("png", "pdf") if name else ():
+        for suffix in ("png", "pdf"):
             path = folder / f"{re.sub(r'[^A-Za-z0-9.-]+', '-', name)}.{suffix}"
             with figures.style():
                 yield write_figure(figure, path, dpi=200)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import csv
 import functools
 import statistics
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -212,7 +212,7 @@ def suite_board(
             entries=entries,
             state=suite_states().get(name.removesuffix(TUNED)),
             complexity=_complexity(known, name.removesuffix(TUNED)),
-            costs={p: known.get((name.removesuffix(TUNED), p), MeasuredCost()) for p in COST_PATTERNS},
+            costs={p: cost for (measured, p), cost in known.items() if measured == name.removesuffix(TUNED)},
         )
         for (name, is_own), entries in _entries(gains, own_gains).items()
     ]
@@ -263,12 +263,12 @@ def families() -> dict[str, str]:
 
 def _stored_costs(runs: pd.DataFrame) -> Costs:
     """Return the costs of attentions that `cab run suite=core` stored with their results."""
-    measured = {}
+    measured: dict[tuple[str, str], MeasuredCost] = {}
     for name, file, record in runs[["attention", "file", "record"]].itertuples(index=False, name=None):
         key = str(name).removesuffix(TUNED), record.cell["pattern"]
         if key not in measured and not has_committed_cost(cost_name(record)):
             measured[key] = cost_of(record, Path(file).parent)
-    return measured
+    return {key: cost for key, cost in measured.items() if cost != MeasuredCost()}
 
 
 def _complexity(costs: Costs, name: str) -> str:
@@ -296,8 +296,10 @@ def _fields(row: BoardRow, abilities: Iterable[Ability]) -> dict[str, Any]:
         "complexity": row.complexity,
     }
     for resource in ("time", "memory"):
-        fields |= {f"{p}.{resource}_{LENGTH}_vs_softmax": getattr(row.costs[p], resource) for p in COST_PATTERNS}
-    decoding = row.costs["CS"]
+        for pattern in dict.fromkeys((*COST_PATTERNS, *row.costs)):
+            cost = row.costs.get(pattern, MeasuredCost())
+            fields[f"{pattern}.{resource}_{LENGTH}_vs_softmax"] = getattr(cost, resource)
+    decoding = row.costs.get("CS", MeasuredCost())
     return fields | {
         "decode_ms_per_token": decoding.decode_ms,
         "state_bytes": decoding.state_bytes,
@@ -334,15 +336,32 @@ def _machine(hardware: Mapping[str, Any]) -> str:
     return sanitize_text(f"{name}, {threads} thread{'s' * (threads != 1)}" if threads else name)
 
 
-def state_points(board: SuiteBoard, pattern: str = "CS") -> dict[str, tuple[float, float, bool]]:
-    """Return numbers of the decode state, K and whether it has a single seed, of each attention with both in recall."""
+class Point(NamedTuple):
+    """Cost and K of an attention in causal recall."""
+
+    cost: float
+    k: float
+    is_single: bool
+    is_own: bool
+
+
+def state_of(row: BoardRow) -> float | None:
+    """Return the numbers of the decode state in the network of ``recall``."""
+    return row.state.total if row.state else None
+
+
+def time_of(row: BoardRow) -> float | None:
+    """Return the time of a causal layer at 8,192 tokens relative to softmax attention."""
+    return row.costs["CS"].time if "CS" in row.costs else None
+
+
+def recall_points(board: SuiteBoard, cost: Callable[[BoardRow], float | None]) -> dict[str, Point]:
+    """Return the points of a figure of causal recall against a cost, without tuned learning rates."""
     points = {}
     for row in board.rows:
-        found = [entry.gain for entry in row.entries.values() if _is_recall(entry.gain.cell, pattern)]
-        if found and row.state and row.state.total and not row.is_tuned:
-            points[sanitize_text(row.attention)] = row.state.total, found[0].estimate.value, len(found[0].points) == 1
+        for (task, _, pattern), entry in row.entries.items():
+            if (task, pattern) == (RECALL, "CS") and (value := cost(row)) and not row.is_tuned:
+                name = sanitize_text(row.attention) + (" (yours)" if row.own else "")
+                gain = entry.gain
+                points[name] = Point(value, gain.estimate.value, len(gain.points) == 1, row.own)
     return points
-
-
-def _is_recall(cell: SuiteCell, pattern: str) -> bool:
-    return cell.core and (cell.task, cell.pattern) == (RECALL, pattern)

@@ -7,10 +7,8 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode
 
 from cab.files.disk import replacing, sanitize_table, sanitize_text
 
@@ -18,31 +16,36 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MISSING = "\N{EN DASH}"
-ARROWS = {"higher": "↑", "lower": "↓", "": ""}
+BASELINE = "trivial baseline"
+"""Detail of rows that are not attentions; their values are not marked as the best."""
 NEVER = 1e18
-"""Sort key of `never`, larger than every length."""
-SORTED, PINNED, FIXED = "sorted", "pinned", "fixed"
-"""Bodies of a table: rows that the reader can sort, and rows that stay first or last."""
+"""Sort key of infinity."""
 Fields = Mapping[str, Any]
 """A row of a data frame."""
 
 
 @dataclass
 class Cell:
-    """A cell of a table: its text, a second line such as a confidence interval, and a link.
+    """A cell of a table: its text, and a second line such as a confidence interval.
 
     Attributes:
         value: sort key; None for a missing value, which is sorted last.
-        reason: why the value is missing; displayed as a numbered note.
-        best: whether the value is displayed in bold.
+        reason: why the value is missing.
+        style: what the page shows as color or typeface, such as ``best`` or ``below``; words separated by spaces.
+        marks: signs that follow the text where the style cannot be shown.
     """
 
     text: str
     value: float | None = None
     detail: str = ""
-    href: str = ""
     reason: str = ""
-    best: bool = False
+    style: str = ""
+    marks: str = ""
+
+    @property
+    def marked(self) -> str:
+        """The text with its signs."""
+        return self.text + self.marks
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,9 @@ class Column:
         hint: explanation of the header.
         sort: initial sort order, ``ascending`` or ``descending``.
         group: header over consecutive columns of the same group.
-        marks_best: whether the best of at least two values is bold.
+        pattern: pattern that the column belongs to, if a reader can choose one.
+        is_minor: whether the page shows the column only on request.
+        marks_best: whether the best of at least two values is marked.
     """
 
     label: str
@@ -63,12 +68,9 @@ class Column:
     hint: str = ""
     sort: str = ""
     group: str = ""
+    pattern: str = ""
+    is_minor: bool = False
     marks_best: bool = False
-
-    @property
-    def arrow(self) -> str:
-        """The arrow in the better direction."""
-        return ARROWS[self.better]
 
     @property
     def title(self) -> str:
@@ -78,14 +80,14 @@ class Column:
 
 @dataclass
 class Row:
-    """A row. Its label follows ``sign`` and links to ``href``; a filter selects rows by their ``tags``."""
+    """A row. Its label follows ``sign``, its group is a heading, and a filter selects rows by their ``tags``."""
 
     label: str
     cells: list[Cell]
-    body: str = SORTED
     sign: str = ""
     detail: str = ""
     href: str = ""
+    group: str = ""
     tags: Sequence[str] = ()
 
 
@@ -102,9 +104,11 @@ class Table:
 
     @property
     def bodies(self) -> dict[str, list[Row]]:
-        """The rows of each body that has any, in the order of the page."""
-        bodies = {name: [row for row in self.rows if row.body == name] for name in (PINNED, SORTED, FIXED)}
-        return {name: rows for name, rows in bodies.items() if rows}
+        """The rows of each group, in the order of their first rows."""
+        bodies: dict[str, list[Row]] = {}
+        for row in self.rows:
+            bodies.setdefault(row.group, []).append(row)
+        return bodies
 
     @property
     def groups(self) -> list[tuple[str, int]]:
@@ -117,8 +121,9 @@ class Table:
 
     @property
     def notes(self) -> list[str]:
-        """The reasons for missing values."""
-        return list(dict.fromkeys(cell.reason for row in self.rows for cell in row.cells if cell.reason))
+        """The legend, and the reasons for missing values."""
+        reasons = dict.fromkeys(cell.reason for row in self.rows for cell in row.cells if cell.reason)
+        return [*self.legend, *([f"{MISSING}: {'; '.join(reasons)}."] if reasons else [])]
 
 
 def frame_table(
@@ -133,7 +138,7 @@ def frame_table(
     """Return the table of the rows of a data frame.
 
     Args:
-        rows: data frame or its rows; the optional fields sign, detail, href, tags and body are those of :class:`Row`.
+        rows: data frame or its rows; the optional fields sign, detail, href, group and tags are those of :class:`Row`.
         columns: columns after the labels.
         table_id: HTML identifier.
         caption: caption of the table.
@@ -143,21 +148,30 @@ def frame_table(
     records: Iterable[Any] = rows.to_dict("records") if hasattr(rows, "to_dict") else rows
     table = Table(table_id, caption, list(columns), [], label, list(legend))
     for record in records:
-        options = {name: record[name] for name in ("sign", "detail", "href", "tags", "body") if name in record}
+        options = {name: record[name] for name in ("sign", "detail", "href", "group", "tags") if name in record}
         cells = [column.cell(record) for column in table.columns]
         table.rows.append(Row(sanitize_text(record[label]), cells, **options))
     for number, column in enumerate(table.columns):
-        if column.marks_best:
-            _mark_best([row.cells[number] for row in table.rows if row.body == SORTED], column.better)
+        cells = [row.cells[number] for row in table.rows if row.detail != BASELINE]
+        values = [cell.value for cell in cells if cell.value is not None]
+        if column.marks_best and len(values) > 1:
+            best = max(values) if column.better == "higher" else min(values)
+            for cell in cells:
+                cell.style = "best" if cell.value == best else ""
     return table
 
 
-def _mark_best(cells: Sequence[Cell], better: str) -> None:
-    values = [cell.value for cell in cells if cell.value is not None]
-    if len(values) > 1:
-        best = max(values) if better == "higher" else min(values)
-        for cell in cells:
-            cell.best = cell.value == best
+def data_table(frame: pd.DataFrame, *, table_id: str, caption: str, sort: str = "") -> Table:
+    """Return the numbers of a data frame, whose first column has the labels; an infinite number is shown as such.
+
+    ``sort`` is the column by which the rows are sorted, the largest first.
+    """
+    label, *names = frame.columns
+    columns = [
+        number_column(str(name), name, decimals_for(frame[name]), sort="descending" if name == sort else "")
+        for name in names
+    ]
+    return frame_table(frame, columns, table_id=table_id, caption=caption, label=label)
 
 
 def number_column(
@@ -177,11 +191,13 @@ def number_column(
     return Column(label, lambda row: number_cell(row[name], decimals, reason, detail(row)), **header)
 
 
-def number_cell(value: float | None, decimals: int = 3, reason: str = "", detail: str = "", href: str = "") -> Cell:
-    """Return the cell of a number; one that is None, NaN or infinite is missing for a reason."""
+def number_cell(value: float | None, decimals: int = 3, reason: str = "", detail: str = "") -> Cell:
+    """Return the cell of a number; one that is None or NaN is missing for a reason."""
+    if value == math.inf:
+        return Cell("∞", NEVER)
     if value is None or not math.isfinite(value):
         return Cell(MISSING, reason=reason)
-    return Cell(plain(value, decimals), value, detail, href)
+    return Cell(plain(value, decimals), value, detail)
 
 
 def text_column(label: str, name: str, **header: Any) -> Column:
@@ -199,11 +215,6 @@ def element_id(*names: str) -> str:
     name = "-".join(names)
     valid = re.sub(r"[^A-Za-z0-9_-]", "", name)
     return valid if valid == name else f"{valid}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-
-
-def records_link(**fields: str) -> str:
-    """Return the link to the records with the given cell fields."""
-    return "#records?" + urlencode(fields)
 
 
 def plain(value: float, decimals: int) -> str:
@@ -228,53 +239,3 @@ def write_csv(table: pd.DataFrame, path: Path) -> Path:
     with replacing(path) as temporary:
         sanitize_table(table).to_csv(temporary, index=False)
     return path
-
-
-# --- the values of figures, for sorting and for screen readers ------------------------------------------------
-
-
-def curve_table(curve: pd.DataFrame, *, table_id: str, caption: str) -> Table:
-    """Return a metric by length, one row per attention; ``curve`` has the columns attention, length, value."""
-    wide = curve.pivot(index="attention", columns="length", values="value").sort_index()
-    decimals, reason = decimals_for(curve["value"]), "no result at this length"
-    columns = [number_column(f"{length:,}", length, decimals, reason=reason) for length in wide.columns]
-    return frame_table(wide.reset_index(), columns, table_id=table_id, caption=caption)
-
-
-def correlation_table(pairs: pd.DataFrame, *, table_id: str, caption: str) -> Table:
-    """Return correlations with their intervals; ``pairs`` has the columns a, b, pearson, shared, low, high."""
-    reason = "fewer than three shared attentions, or all with the same score"
-    columns = [
-        number_column(
-            "correlation", "pearson", 2, reason=reason, detail=lambda row: interval_text(row["low"], row["high"], 2)
-        ),
-        number_column("attentions", "shared", 0, hint="number of shared attentions"),
-    ]
-    named = pairs.assign(pair=pairs["a"].astype(str) + " and " + pairs["b"].astype(str))
-    return frame_table(named, columns, table_id=table_id, caption=caption, label="pair")
-
-
-def benefit_table(benefit: pd.DataFrame, *, table_id: str, caption: str) -> Table:
-    """Return the benefit of attention; ``benefit`` has the columns task, efficient, vanilla, without."""
-    labels = {"efficient": "best efficient attention", "vanilla": "softmax attention", "without": "no attention"}
-    columns = [number_column(label, name, reason="not scored", better="higher") for name, label in labels.items()]
-    return frame_table(benefit, columns, table_id=table_id, caption=caption, label="task")
-
-
-def efficiency_table(lengths: pd.DataFrame, *, table_id: str, caption: str) -> Table:
-    """Return efficiency lengths; ``lengths`` has the columns attention, resource, length, low, high, r2."""
-    wide = lengths.pivot(index="attention", columns="resource", values=["length", "low", "high", "r2"])
-    wide = wide.reindex(lengths["attention"].unique())
-    wide.columns = [" ".join(names) for names in wide.columns]
-    columns = []
-    for resource in lengths["resource"].unique():
-        columns.append(Column(f"efficiency length ({resource})", partial(_length_cell, resource), "lower"))
-        columns.append(number_column("R²", f"r2 {resource}", reason="no fit", hint="of the fitted curve"))
-    return frame_table(wide.reset_index(), columns, table_id=table_id, caption=caption)
-
-
-def _length_cell(resource: str, row: Fields) -> Cell:
-    length, low, high = (row[f"{name} {resource}"] for name in ("length", "low", "high"))
-    if length in (0, math.inf):
-        return Cell("never", NEVER) if length else Cell("always", 0)
-    return number_cell(length, 0, "the curves could not be fitted", interval_text(low, high, 0))

@@ -1,4 +1,4 @@
-"""The page in a real browser: tabs, sorting, links, records, filters, phone, no errors and no network."""
+"""The page in a real browser: sorting, choice, links, phone, no errors and no network."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.browser
 
 
 def open_page(browser: webdriver.Chrome, results: Path, out: Path, *arguments: str) -> str:
-    assert main(["leaderboard", str(results), "--out", str(out), *arguments]) == 0
+    assert main(["leaderboard", str(results), *arguments, "--out", str(out)]) == 0
     show(browser)
     browser.get("about:blank")
     for kind in ("browser", "performance"):
@@ -57,90 +57,64 @@ def press(browser: webdriver.Chrome, *keys: str) -> WebElement:
     return focused
 
 
-def tabs(page: webdriver.Chrome) -> list[WebElement]:
-    return page.find_elements(By.CSS_SELECTOR, '[role="tab"]')
-
-
-def shown_panels(page: webdriver.Chrome) -> list[str]:
-    panels = page.find_elements(By.CSS_SELECTOR, '[role="tabpanel"]')
-    return [panel.get_attribute("id") for panel in panels if panel.is_displayed()]
-
-
-def column(page: webdriver.Chrome, table: str, number: int) -> list[str]:
-    rows = page.find_elements(By.CSS_SELECTOR, f"#{table} tbody:first-of-type tr")
+def column(page: webdriver.Chrome, table: str, label: str) -> list[str]:
+    """The texts of a column in the rows that are shown, without second lines."""
+    headers = page.find_elements(By.CSS_SELECTOR, f"#{table} th[aria-sort]")
+    number = next(place for place, header in enumerate(headers) if header.text.startswith(label))
+    rows = page.find_elements(By.CSS_SELECTOR, f"#{table} tr[data-name]")
     cells = (row.find_elements(By.CSS_SELECTOR, "th, td")[number] for row in rows if row.is_displayed())
     return [cell.text.split("\n")[0] for cell in cells]
 
 
-def test_tabs_by_mouse_and_keyboard(page: webdriver.Chrome) -> None:
-    assert shown_panels(page) == ["mini-CS"]
-    tabs(page)[1].click()
-    assert shown_panels(page) == ["mini-NC"]
-    assert page.current_url.endswith("#mini-NC")
-    page.refresh()
-    assert shown_panels(page) == ["mini-NC"]
-    page.execute_script("arguments[0].focus()", tabs(page)[1])
-    assert press(page, Keys.ARROW_LEFT, Keys.ARROW_LEFT) == tabs(page)[-1]
-    press(page, Keys.HOME)
-    assert shown_panels(page) == ["mini-CS"]
-    assert [tab.get_attribute("aria-selected") for tab in tabs(page)] == ["true", "false", "false"]
-    assert press(page, Keys.TAB).get_attribute("role") == "region", "Tab leaves the tabs for the panel"
+def header(page: webdriver.Chrome, table: str, label: str) -> WebElement:
+    headers = page.find_elements(By.CSS_SELECTOR, f"#{table} th[aria-sort]")
+    return next(header for header in headers if header.text.startswith(label))
 
 
 def test_sorting(page: webdriver.Chrome) -> None:
-    tabs(page)[1].click()
-    headers = page.find_elements(By.CSS_SELECTOR, "#mini-NC-metrics thead th[aria-sort]")
-    mse = next(place for place, header in enumerate(headers) if header.text.startswith("mse"))
-    numbers = [float(text) for text in column(page, "mini-NC-metrics", mse)]
+    table = "mini-NC-table"
+    numbers = [float(text) for text in column(page, table, "mse") if text != "–"]
     for keys, descending in ((Keys.ENTER, False), (Keys.SPACE, True)):  # lower is better, so the best comes first
-        headers[mse].find_element(By.TAG_NAME, "button").send_keys(keys)
-        ordered = [float(text) for text in column(page, "mini-NC-metrics", mse)]
-        assert ordered == sorted(numbers, reverse=descending)
-        assert headers[mse].get_attribute("aria-sort") == ("descending" if descending else "ascending")
-    headers[0].find_element(By.TAG_NAME, "button").click()
-    assert column(page, "mini-NC-metrics", 0) == ["abc", "local", "s4d", "vanilla"]
-    fixed = page.find_elements(By.CSS_SELECTOR, "#mini-NC-metrics tbody.fixed th")
-    assert [name.text for name in fixed] == ["repeat_last_value"]
-    tabs(page)[0].click()
-    headers = page.find_elements(By.CSS_SELECTOR, "#mini-CS-index thead th")
+        header(page, table, "mse").find_element(By.TAG_NAME, "button").send_keys(keys)
+        assert [float(text) for text in column(page, table, "mse")] == sorted(numbers, reverse=descending)
+        order = "descending" if descending else "ascending"
+        assert header(page, table, "mse").get_attribute("aria-sort") == order
+    header(page, table, "attention").find_element(By.TAG_NAME, "button").click()
+    assert column(page, table, "attention") == ["abc", "local", "repeat_last_value trivial baseline", "s4d", "vanilla"]
+    assert header(page, table, "mse").get_attribute("aria-sort") == "none"
     for _ in range(2):
-        headers[1].find_element(By.TAG_NAME, "button").click()
-        assert column(page, "mini-CS-index", 0)[-1] == "s4d", "a missing value is last in both orders"
-    note = page.find_element(By.CSS_SELECTOR, "#mini-CS-index sup a")
-    assert page.find_element(By.ID, note.get_property("hash")[1:]).text == "no index in lm"
+        header(page, "mini-CS-table", "average").find_element(By.TAG_NAME, "button").click()
+        assert column(page, "mini-CS-table", "attention")[-1] == "s4d", "a missing value is last in both orders"
+    missing = page.find_element(By.CSS_SELECTOR, '#mini-CS-table tr[data-name="s4d"] td[title]')
+    assert missing.get_attribute("title") == "no index in lm"
 
 
-def test_a_number_leads_to_its_records(page: webdriver.Chrome) -> None:
-    tabs(page)[1].click()
-    row = page.find_element(By.CSS_SELECTOR, '#mini-NC-metrics tr[data-name="abc"]')
-    for _ in range(2):  # the second click leaves the address as it is
-        row.find_element(By.CSS_SELECTOR, "td a").click()
-        shown = page.find_elements(By.CSS_SELECTOR, "#list details")
-        assert [record.text.startswith("abc NC, ") for record in shown] == [True, True], "one record per seed"
-        assert page.switch_to.active_element.get_attribute("id") == "records-heading"
-    assert "2 of 30 records" in page.find_element(By.ID, "found").text
-    shown[0].find_element(By.TAG_NAME, "summary").click()
-    assert "0123456789abcdef0123" in shown[0].text
-    path = Path(shown[0].find_element(By.TAG_NAME, "a").get_property("pathname"))
-    assert json.loads(path.read_text())["cell"]["attention"] == "abc"
-    page.find_element(By.ID, "find").send_keys("vanilla")
-    assert "0 of 30" in page.find_element(By.ID, "found").text
-    page.find_element(By.CSS_SELECTOR, "form button").click()
-    page.find_element(By.ID, "find").send_keys("gpt2 seed=1 local")
-    assert "1 of 30" in page.find_element(By.ID, "found").text
+def test_a_name_opens_its_summary(page: webdriver.Chrome) -> None:
+    card = page.find_element(By.ID, "card-abc")
+    assert not card.is_displayed()
+    page.find_element(By.CSS_SELECTOR, '#mini-NC-table tr[data-name="abc"] th a').click()
+    assert card.is_displayed()
+    page.refresh()
+    assert page.find_element(By.ID, "card-abc").is_displayed()
 
 
-def test_a_phone_scrolls_down_only_and_dark_mode_inverts_figures(page: webdriver.Chrome) -> None:
-    show(page, width=320, scheme="dark")
-    for tab in tabs(page):
-        tab.click()
-        assert page.execute_script("return document.documentElement.scrollWidth") == 320
-        for image in page.find_elements(By.TAG_NAME, "img"):
-            if image.is_displayed():
-                assert image.rect["x"] >= 0
-                assert image.rect["x"] + image.rect["width"] <= 320
+def test_a_phone_scrolls_down_only_and_dark_mode_inverts_figures(
+    browser: webdriver.Chrome, made_suite: Path, suite_folder: Path, tmp_path: Path
+) -> None:
+    open_page(browser, made_suite, tmp_path / "out", str(suite_folder))
+    width = 390
+    show(browser, width=width, scheme="dark")
+    browser.execute_script("for (const fold of document.querySelectorAll('details')) fold.open = true")
+    assert browser.execute_script("return document.documentElement.scrollWidth") == width
+    for image in browser.find_elements(By.TAG_NAME, "img"):
+        assert image.rect["x"] >= 0
+        assert image.rect["x"] + image.rect["width"] <= width
+    board = browser.find_element(By.ID, "suite-board-table")
+    assert board.rect["width"] <= width, "all cells of a row are visible"
+    label = "return getComputedStyle(document.querySelector('#suite-board-table tbody td'), '::before').content"
+    assert browser.execute_script(label) == '"recall CS"'
     style = "return ['body', 'img'].map((name) => getComputedStyle(document.querySelector(name)))"
-    background, inverted = page.execute_script(f"{style}.map((it) => it.filter + it.backgroundColor)")
+    background, inverted = browser.execute_script(f"{style}.map((it) => it.filter + it.backgroundColor)")
     assert background == "nonergb(13, 17, 23)"
     assert inverted.startswith("invert(1)")
 
@@ -151,27 +125,31 @@ def test_hostile_names_stay_text(browser: webdriver.Chrome, tmp_path: Path, add:
     for value, name in enumerate(names):
         add({"mse": 1.5 + value}, attention=name, command=names[0])
     open_page(browser, tmp_path / "results", tmp_path / "out")
-    assert sorted(column(browser, "mini-NC-index", 0)) == sorted(names)
-    browser.find_elements(By.CSS_SELECTOR, "#mini-NC-metrics td a")[0].click()
-    assert len(browser.find_elements(By.CSS_SELECTOR, "#list details")) == 1
+    assert sorted(column(browser, "mini-NC-table", "attention")) == sorted(names)
     assert browser.title == "Attention leaderboard"
     assert browser.get_log("browser") == []
 
 
-def test_the_board_is_filtered_by_keyboard(browser: webdriver.Chrome, made_suite: Path, tmp_path: Path) -> None:
+def test_a_choice_hides_columns_and_rows_and_sorts(browser: webdriver.Chrome, made_suite: Path, tmp_path: Path) -> None:
+    """The user's rows are first; the state of softmax attention grows; gla and ssd have no result in recall."""
     open_page(browser, made_suite, tmp_path / "out")
-    names = column(browser, "suite-board-table", 0)
-    browser.execute_script("document.querySelector('nav a:last-child').focus()")
-    press(browser, Keys.TAB, Keys.TAB)
-    chosen = press(browser, Keys.ARROW_DOWN).get_attribute("value")
-    shown = column(browser, "suite-board-table", -1)
-    assert shown == [chosen] * len(shown)
-    assert 0 < len(shown) < len(names)
-    assert browser.find_element(By.CSS_SELECTOR, ".filter output").text == f"{len(shown)} of {len(names)} attentions"
-    press(browser, Keys.HOME, Keys.TAB, Keys.SPACE)
-    assert 0 < len(column(browser, "suite-board-table", 0)) < len(names)
-    press(browser, Keys.SPACE)
-    assert column(browser, "suite-board-table", 0) == names
-    browser.execute_script("document.querySelector('#cells summary').focus()")
-    press(browser, Keys.ENTER)
-    assert browser.find_element(By.CSS_SELECTOR, "#cells details table").is_displayed()
+    table = "suite-board-table"
+
+    def names() -> list[str]:
+        return [text.split()[0] for text in column(browser, table, "attention")]
+
+    assert names() == ["abc", "linear", "local", "gla", "ssd", "vanilla", "none"]
+    groups = browser.find_elements(By.CSS_SELECTOR, f"#{table} .group")
+    assert [group.text for group in groups if group.is_displayed()] == ["yours", "softmax and variants", "no attention"]
+    headers = browser.find_elements(By.CSS_SELECTOR, f"#{table} th[aria-sort]")
+    assert not any(head.text.endswith("NS") for head in headers)
+    browser.execute_script("document.querySelector('form select').focus()")
+    press(browser, Keys.TAB, Keys.SPACE)
+    assert names() == ["abc", "linear", "local", "none", "gla", "ssd"]
+    assert header(browser, table, "recall CS").get_attribute("aria-sort") == "descending"
+    assert not any(group.is_displayed() for group in groups)
+    assert browser.find_element(By.CSS_SELECTOR, "form output").text == "6 of 7 attentions"
+    press(browser, Keys.TAB, Keys.TAB, Keys.TAB, Keys.SPACE)
+    assert header(browser, table, "seeds").is_displayed(), "all columns"
+    browser.find_element(By.CSS_SELECTOR, "select[name=sort] option").click()
+    assert [group.text for group in groups if group.is_displayed()] == ["yours", "no attention"], "sorted by family"

@@ -17,7 +17,7 @@ from cab.errors import EXAMPLE_COMMAND
 from cab.records.record import Cost, Record, Status
 from cab.records.results import load_results
 from cab.reports.leaderboard import Board, score_boards, trivial_baselines
-from cab.reports.leaderboard_tables import index_table, metrics_table
+from cab.reports.leaderboard_tables import pattern_table
 from tests.cab.made_records import make_about, make_metric, make_record, number
 from tests.cab.reports.conftest import write_suite
 
@@ -135,7 +135,7 @@ def test_a_name_that_ends_in_a_number_is_no_point_of_a_curve(tmp_path: Path, add
     for name in ("vanilla", "abc"):
         add({"rouge_1": number(name), "hits_10": None if name == "abc" else 1.0}, attention=name)
     board = score_boards(load_results(tmp_path / "results"), normalization="results")[0]
-    assert [column.label for column in metrics_table(board, "NC").columns[:2]] == ["rouge_1", "hits_10"]
+    assert [column.label for column in pattern_table(board, "NC").columns[:3]] == ["lstf", "rouge_1", "hits_10"]
     missing = board.table.set_index("attention")["missing"]
     assert missing["abc"] == f"lstf: NaN or inf in {LSTF} hits_10; no index in lstf"
 
@@ -201,16 +201,24 @@ def test_scores_of_other_data_are_refused(
         assert len(error.splitlines()) == 1
 
 
-def test_attentions_and_tasks_without_an_index_are_left_out_of_generated_data(
-    tmp_path: Path, add: Callable[..., Path]
-) -> None:
-    """pcc has a single attention, so it has no index."""
+def test_the_table_of_a_pattern(tmp_path: Path, add: Callable[..., Path]) -> None:
+    """Best index first; the best value is marked, but not that of a baseline; pcc has one attention, so no index."""
     made: dict[str, Any] = {"preset": "mini", "dataset": "synthetic", "config_variant": "", "pattern": "NS"}
+    baselines = {"repeat": {"mse": 0.05, "mae": 0.05}}
     for attention, mse in (("abc", 0.3), ("vanilla", 0.1), ("linear", 0.2), ("gla", 0.9), ("s4d", 0.5)):
-        add({"mse": mse, "mae": mse}, attention=attention, **made)
+        add({"mse": mse, "mae": mse}, attention=attention, baselines=baselines, **made)
     add({"f_score": 0.4}, attention="local", task="pcc", backbone="pointr", **made)
     [board] = score_boards(load_results(tmp_path / "results"), normalization="results")
-    table = index_table(board, "NS")
-    assert [row.label for row in table.rows] == ["vanilla", "linear", "abc", "s4d", "gla"]
-    assert [column.label for column in table.columns][:2] == ["lstf", "parameters"]
-    assert len(board.table) == 6
+    table = pattern_table(board, "NS")
+    assert [row.label for row in table.rows] == ["vanilla", "linear", "abc", "s4d", "gla", "local", "repeat"]
+    columns = [column.label for column in table.columns]
+    assert columns == [
+        *("average", "lstf", "pcc", "mse", "mae", "f_score (dB)"),
+        *("parameters, M", "training time, s", "peak memory, MiB", "seeds"),
+    ]
+    cells = {row.label: dict(zip(columns, row.cells, strict=True)) for row in table.rows}
+    assert (cells["vanilla"]["mse"].text, cells["vanilla"]["mse"].style) == ("0.1000*", "best")
+    assert (cells["repeat"]["mse"].text, cells["repeat"]["mse"].style) == ("0.0500", "")
+    assert cells["local"]["lstf"].reason.startswith("lstf: no result for lstf/synthetic/informer mae")
+    assert cells["vanilla"]["parameters, M"].text == "–", "it lacks pcc"
+    assert table.notes[-1].startswith("–: ")

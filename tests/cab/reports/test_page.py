@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
-from urllib.parse import parse_qs, unquote
 
 import pandas as pd
 import pytest
 
 from cab.cli.main import main
+from cab.records.record import REFERENCE_DIRS
 from cab.records.results import load_results
 from cab.reports import figures
 from cab.reports.leaderboard import score_boards
@@ -64,10 +63,6 @@ def page_of(results: Path, out: Path, *arguments: str) -> tuple[str, Elements]:
     return page, Elements(page)
 
 
-def record_data(page: str) -> dict[str, Any]:
-    return json.loads(re.search(r'id="record-data">(.*?)</script>', page, re.DOTALL)[1])
-
-
 @pytest.fixture(scope="module")
 def suite_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_suite(tmp_path_factory.mktemp("page") / "results")
@@ -91,16 +86,21 @@ def test_the_table_is_a_csv_file(suite_folder: Path) -> None:
     pd.testing.assert_frame_equal(written.fillna({"missing": ""}), board.table, check_dtype=False)
 
 
-def test_it_is_one_file_whose_names_and_references_hold_together(suite_page: tuple[str, Elements]) -> None:
+def test_it_is_one_file_whose_names_and_references_hold_together(
+    suite_page: tuple[str, Elements], suite_folder: Path
+) -> None:
     page, elements = suite_page
+    out = suite_folder.parent / "out"
     ids = Counter(attributes["id"] for _, attributes in elements.found if "id" in attributes)
     assert max(ids.values()) == 1
     for tag, attributes in elements.found:
         for name in ("aria-controls", "aria-labelledby", "for"):
             assert attributes.get(name, "main") in {*ids, "main"}, (tag, attributes)
         target = attributes.get("href", "")
-        if target.startswith("#") and not target.startswith("#records?"):
+        if target.startswith("#"):
             assert target[1:] in ids, (tag, attributes)
+        elif tag == "a":
+            assert (out / target).is_file(), target
         assert not {"srcset", "action", "data", "poster", "background"} & attributes.keys()
         assert attributes.get("src", "data:").startswith("data:")
     assert [link["href"] for link in elements.of("link")] == ["data:,"]
@@ -110,50 +110,39 @@ def test_it_is_one_file_whose_names_and_references_hold_together(suite_page: tup
     assert "unsafe-eval" not in policy
 
 
-def test_a_tab_a_pattern_and_a_caption_a_table(suite_page: tuple[str, Elements]) -> None:
+def test_a_fold_per_block_and_a_caption_per_table(suite_page: tuple[str, Elements]) -> None:
     page, elements = suite_page
-    roles = Counter(attributes.get("role") for _, attributes in elements.found)
-    assert roles["tab"] == roles["tabpanel"] == 3  # CS, NC, and what compares the two
-    labels = [text.strip() for tag, text in elements.texts if tag == "a"]
-    assert labels.index("CS") < labels.index("NC")
+    headings = re.findall(r"<summary><strong>(.*?)</strong></summary>", page)
+    assert headings[0] == "causal self-attention (CS)"
+    assert "cross-attention (NC)" in headings
     assert len(elements.of("table")) == len(elements.of("caption"))
     assert all(image["alt"] for image in elements.of("img"))
     sortable = [header for header in elements.of("th") if "aria-sort" in header]
-    assert {header["aria-sort"] for header in sortable} == {"none", "descending"}
-    assert page.count("<h3>ppl by length, lm / pg19 / gpt2</h3>") == 1
-    assert "ppl_256" not in re.sub(r'<script type="application/json".*?</script>', "", page, flags=re.DOTALL)
-    fixed = re.search(r'<tbody class="fixed">(.*?)</tbody>', page, re.DOTALL)[1]
-    assert re.findall(r'<th scope="row">(.*?)</th>', fixed) == ["repeat_last_value"]
-    assert re.findall(r"<td[^>]*>([\d.]+)</td>", fixed) == ["2.500", "1.250"]
+    assert {header["aria-sort"] for header in sortable} == {"none"}
+    assert page.count("ppl by length, lm / pg19 / gpt2</strong>") == 1
+    assert "ppl_256" not in page
+    [baseline] = re.findall(r'<tr data-name="repeat_last_value">(.*?)</tr>', page, re.DOTALL)
+    assert "trivial baseline" in baseline
+    assert re.findall(r"<td[^>]*>([\d.]+)</td>", baseline) == ["2.500", "1.250"]
+    row = re.search(r'<tr data-name="abc">.*?data-value="([^"]+)".*?</tr>', page, re.DOTALL)
+    assert row is not None
+    assert re.search(r"<td[^>]*>[\d.]+<small>± [\d.]+</small></td>", row[0])
 
 
 def test_names_lead_to_their_summary(suite_page: tuple[str, Elements]) -> None:
     linked = set(re.findall(r'<th scope="row"><a href="#(card-\w+)">', suite_page[0]))
     assert linked == set(re.findall(r'<dt id="(card-\w+)">', suite_page[0])) >= {"card-vanilla", "card-abc"}
-    assert "Source: Vaswani et al. 2017." in suite_page[0]
+    assert "<dd>Vaswani et al. 2017." in suite_page[0]
 
 
-def test_every_number_leads_to_its_records(suite_folder: Path, suite_page: tuple[str, Elements]) -> None:
-    page, elements = suite_page
-    data = record_data(page)
-    strings = data["strings"]
-    cells = [dict(zip(data["keys"], (strings[n] for n in record[0]), strict=True)) for record in data["records"]]
-    assert len(cells) == len(list(suite_folder.glob("*.json"))) == 4 * 2 * 4 - 2
-    for record in data["records"]:
-        assert not record[2].startswith("/")
-        assert (suite_folder.parent / "out" / unquote(record[2])).resolve().is_file()
-        facts = {strings[name]: strings[text] for name, text in record[3]}
-        assert facts["configuration hash"] == Path(record[2]).stem
-        assert facts["revision"] == "0123456789abcdef0123"
-        assert facts["hardware"] == "device cpu, cores 2"
-        assert facts["command"].startswith("cab run attention=")
-    links = {link["href"] for link in elements.of("a") if link["href"].startswith("#records?")}
-    assert len(links) > 20
-    for link in links:
-        wanted = {key: values[0] for key, values in parse_qs(link.partition("?")[2]).items()}
-        linked = [cell for cell in cells if wanted.items() <= cell.items()]
-        assert {cell["seed"] for cell in linked} == {"0", "1"}
-        assert {cell["attention"] for cell in linked} == {wanted["attention"]}
+@pytest.mark.usefixtures("suite_page")
+def test_every_run_is_in_a_csv_file(suite_folder: Path) -> None:
+    written = pd.read_csv(suite_folder.parent / "out" / "records.csv")
+    results = load_results(suite_folder)
+    assert len(written) == len(results)
+    assert sorted(written["value"]) == pytest.approx(sorted(results["value"]), rel=1e-12)
+    assert {Path(file).stem for file in written["file"]} == {path.stem for path in suite_folder.glob("*.json")}
+    assert set(written["revision"]) == {"0123456789abcdef0123"}
 
 
 @pytest.mark.parametrize(
@@ -168,7 +157,7 @@ def test_generated_data_are_called_so(preset: str, dataset: str, badge: str, tmp
     assert section.badge == badge
     assert ("not meaningful" in section.summary) == ("not for ranking" in badge)
     assert ("cab suite validate" in section.summary) == (badge == "generated")
-    captions = [table.caption for block in section.all_blocks for table in block.tables]
+    captions = [table.caption for block in section.blocks for table in block.tables]
     assert all(("synthetic data" in caption) == (dataset == "synthetic") for caption in captions)
 
 
@@ -183,7 +172,7 @@ def test_figures_of_the_paper_are_named_where_their_data_are(suite_folder: Path,
     files = {}
     for folder in (suite_folder, tmp_path / "results"):
         [board] = score_boards(load_results(folder), normalization="results")
-        blocks = board_section(board).all_blocks
+        blocks = board_section(board).blocks
         files[folder] = {picture.file for block in blocks for picture in block.pictures if picture.file}
     assert files[suite_folder] == {
         "figure3a-mini",
@@ -192,7 +181,7 @@ def test_figures_of_the_paper_are_named_where_their_data_are(suite_folder: Path,
         "figure4-mini-NC",
     }
     assert files[tmp_path / "results"] == files[suite_folder] | {"figure3b-mini", "figure4-mini-NS"}
-    [benefit] = [block.tables[0] for block in blocks if block.heading == "Benefit of attention"]
+    [benefit] = [block.tables[0] for block in blocks if block.heading == "Index with and without attention (NS)"]
     assert [row.label for row in benefit.rows] == ["lstf"]
 
 
@@ -214,7 +203,7 @@ def test_hostile_names_are_inert(tmp_path: Path, add: Callable[..., Path]) -> No
     page, elements = page_of(tmp_path / "results", tmp_path / "out")
     assert half.name in page.partition("Skipped files")[2]
     assert nested.name in page.partition("Skipped files")[2]
-    assert [set(script) for script in elements.of("script")] == [{"type", "id"}, set()]
+    assert elements.of("script") == [{}]
     assert not {"svg", "iframe", "object", "embed", "base"} & {tag for tag, _ in elements.found}
     for _, attributes in elements.found:
         assert not any(name.startswith("on") for name in attributes)
@@ -223,10 +212,25 @@ def test_hostile_names_are_inert(tmp_path: Path, add: Callable[..., Path]) -> No
     shown = {text for tag, text in elements.texts if tag == "th"}
     assert {name for name in HOSTILE if name.isprintable()} <= shown
     assert not re.search("[\x00\x1b\u202e\ufffe]", page)
-    assert record_data(page)["records"]
 
 
 def test_the_same_results_give_the_same_bytes() -> None:
-    scores = pd.DataFrame({"attention": ["vanilla", "abc"], "index": [0.1, 0.2], "low": [0.0, 0.1], "high": [0.3, 0.3]})
-    images = [figures.image(figures.index_figure(scores, title="index"), "index") for _ in range(2)]
+    pairs = pd.DataFrame({"a": ["lm"], "b": ["sum"], "pearson": [0.25]})
+    images = [
+        figures.image(figures.correlation_figure(pairs, order=["lm", "sum"], title="index"), "index") for _ in range(2)
+    ]
     assert images[0] == images[1]
+
+
+@pytest.mark.slow
+def test_the_page_of_the_reference_results_is_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page, elements = page_of(REFERENCE_DIRS[0], tmp_path / "out", "--with-reference")
+    assert len(page.encode()) < 400_000
+    assert len(elements.of("figure")) == 2
+    answers = re.findall(r"<dd>(.*?)</dd>", page.partition('<dl class="answers">')[2].partition("</dl>")[0])
+    document = (REFERENCE_DIRS[0].parents[1] / "docs" / "results" / "validity.md").read_text()
+    for answer in answers:
+        plain = re.sub(r"</?strong>", "**", re.sub(r"</?code>", "`", unescape(answer)))
+        assert plain in document
+    assert len(answers) >= 4

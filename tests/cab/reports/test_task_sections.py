@@ -20,7 +20,7 @@ from tasks.lra.report import SECTION as ARENA
 from tasks.needle.report import SECTION as NEEDLES, grid_figure, grids
 from tasks.needle.task import Needle
 from tasks.probe.report import SECTION as PROBES, capacity_curves, curve_figure
-from tests.cab.reports.test_page import page_of, record_data
+from tests.cab.reports.test_page import page_of
 
 NEEDLE = Needle(dataset="synthetic", length=32, depths=2)
 START = "pretrained on wikitext103 for 50000 steps"
@@ -197,8 +197,8 @@ def test_the_page_has_a_section_per_task_and_the_index_has_nothing_of_them(
     assert {"probes", "probe-curve-0-table"} <= ids
     assert "root and digits" in page
     assert page.count('<img alt="Needles, synthetic, preset mini') == 1
-    assert len(record_data(page)["records"]) == 4 + 3 + 14 + 2
     tables = {path.stem: list(csv.DictReader(path.open())) for path in out.glob("*.csv")}
+    assert len({row["hash"] for row in tables.pop("records")}) == 4 + 3 + 14 + 2
     assert {name: len(rows) for name, rows in tables.items()} == {"lra": 7, "needles": 12, "probes": 8, "glue": 4}
     assert [(row["start"], row["chosen_by"], row["synthetic"]) for row in tables["glue"]] == [
         ("from scratch", "dev", "50.0"),

@@ -18,10 +18,10 @@ from cab.registry.registries import ATTENTIONS
 from cab.reports.board_tables import board_table
 from cab.reports.figures import frontier_figure
 from cab.reports.sentence import main_sentence
-from cab.reports.suite_board import OTHER, BoardRow, SuiteBoard, families, state_points, suite_board
-from cab.reports.tables import PINNED
+from cab.reports.suite_board import OTHER, BoardRow, Point, SuiteBoard, families, recall_points, state_of, suite_board
 from cab.suite.cells import cell_descriptions, metric_meanings, suite_cells
 from cab.suite.state import TOKENS, State, measure_state, suite_states
+from scripts.readme_figure import reference_board
 from tests.cab.suite.suite_records import CELLS, made_suite as made_suite, seeds, suite_record
 
 
@@ -64,14 +64,21 @@ def test_rows_are_in_families(folders: list[Path]) -> None:
 def test_marks(folders: list[Path]) -> None:
     """A significant loss, equivalence, a single seed; bold is what is equivalent to the best."""
     table = board_table(board_of(folders))
-    assert [(row.label, row.detail) for row in table.bodies[PINNED]] == [("mine", "yours"), ("single", "yours")]
+    assert [row.label for row in table.bodies["yours"]] == ["mine", "single"], "they are first"
+    assert list(table.bodies) == ["yours", "softmax and variants", "constant state", *list(table.bodies)[3:]]
     column = [each.label for each in table.columns].index("periodic copy CS")
     cells = {row.label: row.cells[column] for row in table.rows}
-    assert {name for name, cell in cells.items() if cell.best} == {"vanilla", "abc", "ssd"}
-    texts = {name: cells[name].text for name in ("abc", "mine", "single", "gla")}
-    assert texts == {"abc": "99.9", "mine": "80.0 ▼", "single": "70.0*", "gla": "30.0 ▼"}
+    assert {name for name, cell in cells.items() if "best" in cell.style} == {"vanilla", "abc", "ssd"}
+    texts = {name: cells[name].marked for name in ("abc", "mine", "single", "gla")}
+    assert texts == {"abc": "100", "mine": "80 ▼", "single": "70*", "gla": "30 ▼"}
+    assert {name: cells[name].style.split()[0] for name in texts} == {
+        "abc": "match",
+        "mine": "below",
+        "single": "single",
+        "gla": "below",
+    }
     assert cells["single"].detail == ""
-    assert re.fullmatch(r"\[[\d.]+, [\d.]+\]", cells["mine"].detail)
+    assert re.fullmatch(r"±\d+", cells["mine"].detail)
 
 
 def test_the_state_is_that_of_the_same_networks(folders: list[Path]) -> None:
@@ -81,10 +88,10 @@ def test_the_state_is_that_of_the_same_networks(folders: list[Path]) -> None:
         "linear": State(1056, grows=False),
         "mine": None,
     }
-    points = state_points(board)
-    assert points["vanilla"][0] == 64 * TOKENS
-    assert points["linear"] == (1056, pytest.approx(95), False)
-    assert "mine" not in points
+    points = recall_points(board, state_of)
+    assert points["vanilla"].cost == 64 * TOKENS
+    assert points["linear"] == (1056, pytest.approx(95), False, False)
+    assert not any(point.is_own for point in points.values()), "without a state"
 
 
 def test_the_table_of_states_is_what_is_measured() -> None:
@@ -147,29 +154,54 @@ def test_page_and_csv_have_the_same_numbers(folders: list[Path], tmp_path: Path)
     assert shown is not None
     rows = {}
     for name, cells in re.findall(r'<tr data-name="(.*?)".*?</th>(.*?)</tr>', shown[1], re.DOTALL):
-        rows[unescape(name)] = re.findall(r'<td(?: data-value="([^"]*)")?( class="best")?>(.*?)</td>', cells, re.DOTALL)
+        rows[unescape(name)] = re.findall(
+            r'<td(?: data-value="([^"]*)")?(?: class="([^"]*)")?>(.*?)</td>', cells, re.DOTALL
+        )
     table = {row["attention"]: row for row in csv.DictReader((out / "suite.csv").open())}
     assert rows.keys() == table.keys()
     columns = [each.label for each in board_table(board_of(folders)).columns]
-    fields = {"recall CS": "CS.recall.K", "periodic copy CS": "CS.periodic_copy.K", "state size": "state_bytes"}
+    fields = {
+        "recall CS": "CS.recall.K",
+        "periodic copy CS": "CS.periodic_copy.K",
+        "steps CS": "CS.recall.steps_vs_softmax",
+    }
     fields |= {"time NS": "NS.time_8192_vs_softmax", "memory CS": "CS.memory_8192_vs_softmax"}
     for name, cells in rows.items():
         shown_values = dict(zip(columns, cells, strict=True))
         for label, field in fields.items():
             value, expected = shown_values[label][0], table[name][field]
             assert float(value or "nan") == pytest.approx(float(expected or "nan"), nan_ok=True)
-        assert bool(shown_values["recall CS"][1]) == (table[name]["CS.recall.best"] == "True")
-    blocks = re.findall(r"<details>\n<summary><strong>(.*?)</strong> (.*?) <small>(.*?)</small>", page)
-    assert [name for name, _, _ in blocks] == [str(cell) for cell in suite_cells() if cell in CELLS.values()]
-    assert {remark for _, _, remark in blocks} == {"core cell"}
-    assert all(unescape(text) in cell_descriptions().values() for _, text, _ in blocks)
+        assert ("best" in shown_values["recall CS"][1]) == (table[name]["CS.recall.best"] == "True")
+        assert ("below" in shown_values["recall CS"][1]) == (table[name]["CS.recall.vs_softmax"] == "worse")
+    blocks = re.findall(r"<details>\n<summary><strong>(.*?)</strong> (.*?)</summary>\n\s*<div", page)
+    assert [name for name, _ in blocks] == [str(cell) for cell in suite_cells() if cell in CELLS.values()]
+    texts = [text for _, text in blocks]
+    assert all(any(unescape(text).startswith(each) for each in cell_descriptions().values()) for text in texts)
+    assert (
+        page.index("Your results")
+        < page.index("mine, pattern CS: 3 of 3 core cells")
+        < page.index("What each attention")
+    )
+    assert '<option value="CS" selected>' in page
+    single = sum(float(row[name] or 0) == 1 for row in table.values() for name in row if name.endswith(".seeds"))
+    assert f"<li>{single} of " in page
+    assert len(re.findall("<figure>", page)) == 2
 
 
-def test_single_seeds_are_hollow() -> None:
-    points = {"abc": (0.1, 99.0), "single": (0.2, 70.0)}
-    figure = frontier_figure(points, title="", label="", single={"single"})
-    _, *dots = figure.axes[0].lines
-    assert [dot.get_fillstyle() for dot in dots] == ["full", "none"]
+def test_every_mark_of_a_figure_has_a_name() -> None:
+    """Names neither overlap nor leave the axes; single seeds are hollow, the user's attentions diamonds."""
+    board = reference_board()
+    points = recall_points(board, state_of)
+    points |= {"single": Point(2e3, 70.0, True, False), "mine (yours)": Point(2e3, 71.0, False, True)}
+    [axes] = frontier_figure(points, title="", label="").axes
+    assert sorted(text.get_text() for text in axes.texts) == sorted(points)
+    axes.figure.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in axes.texts]
+    assert not any(box.count_overlaps(boxes) > 1 for box in boxes)
+    assert all(axes.bbox.padded(1).contains(*box.min) and axes.bbox.padded(1).contains(*box.max) for box in boxes)
+    marks = {tuple(map(float, line.get_xydata()[0])): line for line in axes.lines if len(line.get_xdata()) == 1}
+    assert marks[2e3, 70.0].get_fillstyle() == "none"
+    assert marks[2e3, 71.0].get_marker() == "D"
 
 
 def test_every_cell_and_metric_is_described() -> None:

@@ -83,7 +83,7 @@ def test_the_cost_of_a_class_in_a_file(mean_record: Record) -> None:
 @pytest.mark.parametrize("mean_record", ["assert key.shape[0] > 1, 'too long'"], indirect=True)
 def test_a_failure_is_one_line(mean_record: Record, caplog: pytest.LogCaptureFixture) -> None:
     _measure_costs([mean_record])
-    assert caplog.messages[-1] == "Mean NC has no cost of phase forward: failed AssertionError: too long"
+    assert caplog.messages[-1] == "Mean NC has no cost in phase forward: failed AssertionError: too long"
 
 
 @pytest.mark.parametrize(("arguments", "measures"), [((), True), (("--no-cost",), False), (("cluster=slurm",), False)])
