@@ -2,8 +2,6 @@
 PYTHON ?= python3
 BIN := .venv/bin
 RESULTS ?= results/demo
-# Further options of the runs of the demo.
-DEMO ?=
 # pip leaves compiling to the first import: where Python may not keep what it compiles, every process does it again.
 export PYTHONDONTWRITEBYTECODE =
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
@@ -19,8 +17,7 @@ fairseq: .venv-fairseq/ready
 	PYTHON=$(PYTHON) scripts/fairseq_environment.sh && touch $@
 
 demo: setup
-	$(BIN)/cab run suite=core task=probe pattern=CS attention=linear,abc seed=1 results_dir=$(RESULTS) cluster=local cluster.workers=$(shell getconf _NPROCESSORS_ONLN) $(DEMO)
-	$(BIN)/cab leaderboard $(RESULTS) --with-reference --out $(RESULTS)/leaderboard
+	@$(BIN)/cab demo --out $(RESULTS)
 
 # What a change could break quickly.
 test: setup

@@ -82,18 +82,11 @@ def test_its_results_are_those_of_the_committed_records(tmp_path: Path, monkeypa
     assert labels[0] == labels[1]
 
 
-@pytest.mark.slow
-def test_make_demo_ends_with_verdicts_and_a_page(tmp_path: Path) -> None:
-    """In the environment of the tests, with a few steps: the real one trains for minutes."""
-    command = ["make", "--old-file=setup", "demo", f"BIN={tmp_path}", f"RESULTS={tmp_path / 'results'}"]
-    command += ["DEMO=trainer.max_steps=5 trainer.validate_every=5"]
-    (tmp_path / "cab").write_text(f'#!/bin/sh\nexec {sys.executable} -m cab.cli.main "$@"\n')
+def test_make_demo_runs_cab_demo(tmp_path: Path) -> None:
+    (tmp_path / "cab").write_text('#!/bin/sh\necho "$@"\n')
     (tmp_path / "cab").chmod(0o755)
-    process = run(command, ROOT)
-    assert process.returncode == 0, process.stderr
-    assert len(list((tmp_path / "results").glob("*.json"))) == 2
-    assert "abc: no verdict, because its results have other options than the cells of the suite" in process.stdout
-    assert f"wrote {tmp_path / 'results' / 'leaderboard' / 'index.html'}" in process.stderr
+    process = run(["make", "--old-file=setup", "demo", f"BIN={tmp_path}", f"RESULTS={tmp_path}"], ROOT)
+    assert process.stdout == f"demo --out {tmp_path}\n", process.stderr
 
 
 @pytest.mark.slow

@@ -88,6 +88,5 @@ def run(args: argparse.Namespace) -> int:
         written.append(write_page(results, args.out, files=written, **options))
     if args.figures:
         written += write_figures([*map(board_section, of_suite), *sections], args.out)
-    for path in written:
-        print_note(f"wrote {path}")
+    print_note(f"wrote {', '.join(path.name for path in written)} into {args.out}")
     return 0

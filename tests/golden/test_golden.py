@@ -48,7 +48,7 @@ COMMANDS = {
 }
 HELP = (
     "",
-    *("run", "reproduce", "status", "list", "show", "data", "params", "verify", "efficiency", "crossover"),
+    *("run", "demo", "reproduce", "status", "list", "show", "data", "params", "verify", "efficiency", "crossover"),
     *("analyze", "score", "correlation", "suite", "leaderboard", "paper", "completion", "data list", "data download"),
     *("data verify", "suite validate", "suite report", "suite anchors", "paper audit", "paper taxonomy"),
 )

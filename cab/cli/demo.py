@@ -1,0 +1,101 @@
+"""`cab demo`: train two attentions in about a minute, and compare their scores with the reference results.
+
+It needs no data. Repeat the command to see the result again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import statistics
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cab.cli.terminal import log_to_terminal
+from cab.files.cache import report_waiting
+from cab.files.text_table import text_table
+
+if TYPE_CHECKING:
+    from cab.records.record import Record
+
+CELL = ("probe", "mixer", "NS")
+"""A cell of the suite in which a run takes a minute at most."""
+TRAINED = ("vanilla", "linear")
+LABELS = {
+    "vanilla": "softmax attention (vanilla)",
+    "linear": "linear attention (linear)",
+    "performer": "performer",
+    "abc": "abc",
+    "none": "no attention (none)",
+}
+QUESTION = "Can linear attention recall 64 facts from its context, as softmax attention can? Two runs, about a minute."
+NEXT = """
+{verdict}  Next:
+  test your attention   cab verify FILE.py:Class
+  compare it            cab run suite=core attention=FILE.py:Class
+  read the tutorial     docs/tutorials/your-first-attention.md
+  see all results       {page}"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    default = Path("results/demo")
+    parser.add_argument("--out", type=Path, default=default, help=f"folder of results and page (default: {default})")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Return 0 if all scores are as expected, else 1."""
+    from cab.cli.main import main
+    from cab.config.compose import check_overrides
+    from cab.suite.tuning import suite_sweeps
+
+    log_to_terminal(logging.INFO, "%(message)s", force=True)
+    logging.getLogger("engines").setLevel(logging.WARNING)  # the terminal has a progress bar
+    print(QUESTION, flush=True)
+    with report_waiting("importing torch"):
+        from cab.runner.launch import run_sweeps
+    names = zip(("task", "backbone", "pattern", "attention"), (*CELL, ",".join(TRAINED)), strict=True)
+    overrides = [*(f"{key}={value}" for key, value in names), "seed=1", f"results_dir={args.out}"]
+    sweeps = suite_sweeps(["suite=core", *overrides]) or []
+    report = run_sweeps([check_overrides(sweep, sweep=True) for sweep in sweeps])
+    report.log_end()
+    records = {str(outcome.record.cell["attention"]): outcome.record for outcome in report.outcomes if outcome.record}
+    if report.exit_status or records.keys() != set(TRAINED):
+        return report.exit_status or 1
+    is_as_expected = _print_comparison(records, args.out)
+    page = args.out / "leaderboard"
+    status = main(["leaderboard", str(args.out), "--with-reference", "--out", str(page)])
+    verdict = "Your installation works." if is_as_expected else "A score is not as expected."
+    print(NEXT.format(verdict=verdict, page=(page / "index.html").resolve().as_uri()))
+    return status or int(not is_as_expected)
+
+
+def _print_comparison(records: dict[str, Record], results_dir: Path) -> bool:
+    """Print the scores beside the reference results and the verdict; return whether they are as expected.
+
+    A score is expected within the 95% prediction interval of a new seed, or within 0.02.
+    """
+    from cab.records.record import REFERENCE_DIRS
+    from cab.scoring.costs import LENGTH, cost_of
+    from cab.scoring.statistics import student_quantile
+    from cab.suite.cells import collect, records_of
+
+    [reference] = [results for results in collect(records_of(REFERENCE_DIRS)) if results.cell.key == CELL]
+    own = {name: reference.cell.value(record) for name, record in records.items()}
+    rows, means, expected = [], {}, []
+    for name, label in LABELS.items():
+        values = reference.values(name)
+        means[name], deviation = statistics.fmean(values), statistics.stdev(values)
+        cells = ["-", ""]
+        if name in own:
+            spread = student_quantile(len(values) - 1) * deviation * (1 + 1 / len(values)) ** 0.5
+            expected.append(abs(own[name] - means[name]) <= max(spread, 0.02))
+            cells = [f"{own[name]:.3f}", "as expected" if expected[-1] else "not as expected"]
+        rows.append([label, cells[0], f"{means[name]:.3f} ± {deviation:.3f}", str(len(values)), cells[1]])
+    print("\n" + text_table([reference.cell.metric, "yours", "reference", "seeds", ""], rows, align="lrrrl"))
+    share = (own["linear"] - means["none"]) / (means["vanilla"] - means["none"])
+    cost = cost_of(records["linear"], results_dir)
+    print(
+        f"\nLinear attention retains {share:.0%} of softmax attention's gain over no attention (one cell, one seed).\n"
+        f"At {LENGTH:,} tokens it takes {cost.time:.2f} times its time and {cost.memory:.2f} times its memory."
+    )
+    return all(expected)
