@@ -139,12 +139,6 @@ class BoardRow:
         """Whether the learning rates are tuned."""
         return self.attention.endswith(TUNED)
 
-    @property
-    def usable_rates(self) -> int | None:
-        """Smallest number of usable learning rates in any cell; None without tuned learning rates."""
-        rates = [entry.gain.usable_rates for entry in self.entries.values()]
-        return min((rate for rate in rates if rate is not None), default=None)
-
 
 @dataclass(frozen=True)
 class SuiteBoard:
@@ -178,7 +172,7 @@ class SuiteBoard:
     @property
     def csv(self) -> pd.DataFrame:
         """The table ``suite.csv``."""
-        return pd.DataFrame([_fields(row, self.abilities) for row in self.rows])
+        return pd.DataFrame([_fields(row, self.abilities) for row in self.rows]).round(6)
 
 
 def suite_board(
@@ -290,7 +284,6 @@ def _fields(row: BoardRow, abilities: Iterable[Ability]) -> dict[str, Any]:
     for ability in abilities:
         fields |= {f"{ability.name}.{name}": value for name, value in _entry_fields(row.entries.get(ability.key))}
     fields |= {
-        "usable_rates": row.usable_rates,
         "suite_state_numbers": row.state and row.state.numbers,
         "suite_state_grows": row.state and row.state.grows,
         "complexity": row.complexity,

@@ -16,7 +16,6 @@ from cab.records.record import Record
 from cab.records.verified import verdict, verified_codes
 from cab.scoring.statistics import MARGIN, Estimate, difference, weighted_sum
 from cab.suite.cells import ANCHORS, NO_ATTENTION, SOFTMAX, Anchors, CellResults, Key, SuiteCell
-from cab.suite.tuning import usable_rates
 
 SOLVED = 90.0
 """A seed has solved a cell if it retains at least this share."""
@@ -39,7 +38,6 @@ class CellGain:
         total: the same mean with the variance of the anchors added.
         verified: whether the code of all its runs is verified: ``yes``, ``no`` or ``unknown``.
         steps: mean number of steps until validation reached the cell's threshold; None if a seed did not reach it.
-        usable_rates: number of usable learning rates of the grid; None without ``tune=true``.
         unfinished: number of seeds that were still learning when the budget ended.
         diverged: number of seeds that got worse after their best validation.
         slots: remark on an attention with fewer slots than the cell has facts, such as ``4 slots for 64 facts``.
@@ -53,7 +51,6 @@ class CellGain:
     total: Estimate
     verified: str = "yes"
     steps: Estimate | None = None
-    usable_rates: int | None = None
     unfinished: int = 0
     diverged: int = 0
     slots: str = ""
@@ -103,14 +100,12 @@ def cell_gains(results: CellResults) -> dict[str, CellGain]:
             continue
         runs = list(results.runs[name].values())
         steps = [run.cost.steps_to_solve for run in runs if run.cost.steps_to_solve is not None]
-        tuning = runs[0].config.get("tuning")  # the seeds of a cell have one grid
         diverged = [is_diverged(run, anchors) for run in runs]
         unfinished = [is_unfinished(run, anchors) for run in runs]
         gains[name] = dataclasses.replace(
             gain,
             verified=min((verdict(run, codes) for run in runs), key=("no", "unknown", "yes").index),
             steps=_all_steps(steps, gain),
-            usable_rates=usable_rates(tuning["grid"], anchors) if tuning else None,
             unfinished=sum(learns and not diverges for learns, diverges in zip(unfinished, diverged, strict=True)),
             diverged=sum(diverged),
             slots=_too_few_slots(runs[0]),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from cab.errors import UserError, unknown_name
 from cab.patterns import LONG_NAMES
 from cab.records.record import Record, Status
 from cab.registry.tables import run_defaults
-from cab.suite.cells import NO_ATTENTION, PRESET, SOFTMAX, Anchors, SuiteCell, suite_cells
+from cab.suite.cells import PRESET, SuiteCell, suite_cells
 
 log = logging.getLogger("cab")
 
@@ -32,8 +31,6 @@ SEED = 1000
 """Seed of the runs of the grid."""
 TUNED = "(tuned)"
 """End of the name of an attention whose learning rate is chosen."""
-USABLE = 0.9
-"""A learning rate is usable if it retains at least this part of what the best of the grid retains."""
 FOLDER = "tuning"
 """Folder in ``results_dir`` with the records of the grid."""
 
@@ -112,20 +109,6 @@ def chosen_rate(grid: Sequence[Mapping[str, Any]]) -> float:
     finished = [row for row in grid if row["status"] == Status.FINISHED]
     best = min(finished, key=lambda row: (row["steps_to_solve"] or math.inf, row["validation"]))
     return float(best["learning_rate"])
-
-
-def usable_rates(grid: Sequence[Mapping[str, Any]], anchors: Anchors) -> int | None:
-    """Count the usable learning rates of a grid by validation losses; None if the anchors have none.
-
-    A rate retains the share (N - l) / (N - V), clipped to 0..1, of the gain of softmax attention, with its loss l and
-    the mean losses N of ``none`` and V of ``vanilla``.
-    """
-    if not {SOFTMAX, NO_ATTENTION} <= anchors.validation.keys():
-        return None
-    softmax, without = (statistics.fmean(anchors.validation[name]) for name in (SOFTMAX, NO_ATTENTION))
-    losses = [row["validation"] for row in grid if row["status"] == Status.FINISHED]
-    shares = [min(max((without - loss) / (without - softmax), 0.0), 1.0) for loss in losses]
-    return sum(share >= USABLE * max(shares) > 0 for share in shares)
 
 
 def _singles(sweep: Sequence[str]) -> list[list[str]]:

@@ -26,7 +26,6 @@ from cab.suite.comparison import (
     seeds_to_decide,
 )
 from cab.suite.gain import CellGain, cell_gains
-from cab.suite.tuning import FACTORS
 
 RELATIONS = {
     Verdict.WORSE: "worse than",
@@ -129,8 +128,6 @@ def _summary(own: CellGain, results: CellResults, reference: Gains) -> list[str]
     line = f"{cell.metric} {own.mean:.4g}{deviation} ({', '.join(others)})"
     line += f", solved in {own.solved} of {len(own.points)} seeds"
     line += f", after {steps_text(own.steps)} steps" if own.steps else ""
-    if own.usable_rates is not None:
-        line += f", {own.usable_rates} of {len(FACTORS)} learning rates usable"
     lines = [head, line]
     if own.unfinished:
         lines.append(f"unfinished: {own.unfinished} of {len(own.points)} seeds still learned when the budget ended")

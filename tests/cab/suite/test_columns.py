@@ -154,15 +154,6 @@ def note(records: list[Row], k: float, losses: list[float]) -> str:
     return ", ".join([*words, *(["diverged"] if diverged else []), *(["few slots"] if is_few else [])])
 
 
-def usable_rates(records: list[Row], losses: list[float]) -> float:
-    tuning = records[0]["config"].get("tuning")
-    if not tuning:
-        return math.nan
-    kept = [row["validation"] for row in tuning["grid"] if row["status"] == "finished"]
-    shares = np.clip([(losses[1] - loss) / (losses[1] - losses[0]) for loss in kept], 0, 1)
-    return float((shares >= 0.9 * shares.max()).sum())
-
-
 def costs() -> dict[tuple[str, str], Row]:
     """Cost at 8,192 tokens by attention and pattern, with the relation to vanilla."""
     rows = [
@@ -191,22 +182,18 @@ def recomputed() -> pd.DataFrame:
     families = {name: row["family"] for row in rows_of(SUITE / "families.csv") for name in row["attentions"].split()}
     states = {row["attention"]: row for row in rows_of(SUITE / "states.csv")}
     table: dict[str, Row] = defaultdict(dict)
-    rates: dict[str, list[float]] = defaultdict(list)
     for key, cell in CELLS.items():
         of_cell = {name: own for (where, name), own in records.items() if where == key}
         ends = {name: anchors[key, name] for name in ANCHORS}
-        losses = [float(np.mean(numbers(ends[name], "validation"))) for name in ANCHORS]
         prefix = f"{key[2]}.{cell['ability'].replace(' ', '_')}"
         for name, columns in recomputed_cell(key, of_cell, ends).items():
             table[name] |= {f"{prefix}.{column}": value for column, value in columns.items()}
-            rates[name].append(usable_rates(of_cell[name], losses) if name in of_cell else math.nan)
     for name, row in table.items():
         base = name.removesuffix("(tuned)")
         own = [record for (_, attention), found in records.items() if attention == name for record in found]
         is_verified = [r["verified"] or (r["attention_code"], r["cell"]["pattern"]) in VERIFIED for r in own]
         row |= {"family": families[base], "own": False, "verified": "yes" if all(is_verified) else "no"}
         row["seeds"] = min(value for column, value in row.items() if column.endswith(".seeds"))
-        row["usable_rates"] = np.nanmin([*rates[name], np.inf])
         state = states.get(base, {})
         row["suite_state_numbers"] = float(state.get("numbers", "nan"))
         row["suite_state_grows"] = {"yes": True, "no": False}.get(state.get("grows", ""))
@@ -217,7 +204,7 @@ def recomputed() -> pd.DataFrame:
         row["decode_ms_per_token"] = decoding.get("ms", math.nan)
         row["state_bytes"] = decoding.get("bytes", math.nan)
         row["constant_state"] = decoding.get("constant") if decoding.get("bytes") else None
-    return pd.DataFrame(table).T.replace({"usable_rates": np.inf}, math.nan)
+    return pd.DataFrame(table).T
 
 
 def test_every_column_of_the_csv_file_equals_a_recomputation() -> None:

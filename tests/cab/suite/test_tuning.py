@@ -13,10 +13,7 @@ from cab.config.compose import compose
 from cab.errors import UserError
 from cab.records.record import Record
 from cab.runner.cell import Cell
-from cab.suite.cells import Anchors, collect
-from cab.suite.gain import suite_gains
-from cab.suite.tuning import SEED, chosen_rate, suite_sweeps, tuned_sweeps, usable_rates
-from tests.cab.suite.suite_records import made_anchors, suite_record, with_config
+from cab.suite.tuning import SEED, chosen_rate, suite_sweeps, tuned_sweeps
 
 
 def row(rate: float, validation: float | None, steps: int | None = None, status: str = "finished") -> dict[str, Any]:
@@ -33,35 +30,6 @@ def row(rate: float, validation: float | None, steps: int | None = None, status:
 )
 def test_the_first_to_solve_or_else_the_lowest_loss(grid: list[dict[str, Any]], rate: float) -> None:
     assert chosen_rate(grid) == rate
-
-
-@pytest.mark.parametrize(
-    ("losses", "usable"),
-    [
-        ((1.0, 0.5, 0.1), 1),  # of the gain from 2.0 to 0.0: 50, 75 and 95%
-        ((1.0, 0.28, 0.1), 2),
-        ((-0.5, 0.0, 0.19), 3),  # at most 100%, of which 90.5% are usable
-        ((1.9, 2.1, None), 1),
-        ((2.1, 2.0, 3.0), 0),
-    ],
-)
-def test_rates_that_retain_nine_tenths_of_the_best_are_usable(losses: tuple[float | None, ...], usable: int) -> None:
-    grid = [row(1e-3, loss, status="diverged" if loss is None else "finished") for loss in losses]
-    anchors = Anchors("data", {}, {"vanilla": [-0.1, 0.1], "none": [2.0, 2.0]})
-    assert usable_rates(grid, anchors) == usable
-    assert usable_rates(grid, Anchors("data", {}, {"vanilla": [0.0]})) is None
-
-
-def test_usable_rates_of_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
-    anchors = {
-        key: Anchors(each.data, each.test, {"vanilla": [0.0], "none": [2.0]}) for key, each in made_anchors().items()
-    }
-    monkeypatch.setattr("cab.suite.cells.read_anchors", lambda: anchors)
-    records = [suite_record("lm", name, 70) for name in ("abc", "abc(tuned)")]
-    grid = [row(1e-3, 1.0), row(3e-3, 0.1), row(9e-3, 0.1)]
-    records[1] = with_config(records[1], tuning={"seed": SEED, "grid": grid})
-    [gains] = [found for found in suite_gains(collect(records)).values() if "abc" in found]
-    assert (gains["abc"].usable_rates, gains["abc(tuned)"].usable_rates) == (None, 2)
 
 
 @pytest.mark.parametrize(
