@@ -18,6 +18,8 @@ from cab.errors import UserError, exits_as_errors
 from cab.verification.subject import HEADS, WIDTH, Subject, takes
 
 ARGUMENTS = "pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout"
+FILLED = ("pattern", "embed_dim", "num_heads", "dropout")
+"""Arguments that a constructor receives if it accepts them."""
 ATTEND = "write attend(self, query, key, value, padding), which returns [B, H, N, E]"
 
 HINTS = {
@@ -37,12 +39,11 @@ HINTS = {
     r"scalar type|same dtype|dtype of the query": (
         "create tensors with the query's dtype, such as query.new_ones(...), and register constants as float32 buffers"
     ),
-    r"use_reentrant": "call checkpoint with use_reentrant=False",
 }
 """What to write instead, by a pattern of the exception's type and message."""
 
-OTHERS = str(Path(__file__).parents[1]), str(Path(torch.__file__).parent), "<"
-"""Where lines are not shown, in addition to the standard library: in this project, in torch, outside files."""
+OTHERS = "<", f"{Path(__file__).parents[1]}{os.sep}", f"{Path(torch.__file__).parent}{os.sep}"
+"""Where lines are not shown, in addition to the standard library: outside files, in this project and in torch."""
 
 WHOLE = 64
 """Number of tokens in the first call: whole blocks of most methods."""
@@ -59,7 +60,9 @@ def explain(error: BaseException, subject: Subject) -> str:
     hint = next((hint for pattern, hint in HINTS.items() if re.search(pattern, text)), "")
     if not hint and issubclass(subject.cls, Attention) and subject.cls.forward is not Attention.forward:
         hint = f"do not override forward; {ATTEND}"
-    hint = hint or subject.declared("suggested_option", lambda _: "")(text)
+    if not hint and subject.is_foreign:
+        with contextlib.suppress(Exception):  # of a configuration that cannot be built
+            hint = subject.declared("suggested_option", lambda _: "")(text)
     return text + (f" ({place})" if place else "") + (f"; {hint}" if hint else "")
 
 
@@ -73,14 +76,7 @@ def places(frames: Iterable[traceback.FrameSummary]) -> str:
 
 def _shown(file: str) -> str:
     path, here = Path(file), Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
-
-
-def same_error(error: BaseException) -> str:
-    """Return a text that is equal for two exceptions of one cause: type and place, or the message without numbers."""
-    frames = traceback.extract_tb(error.__traceback__)
-    place = places(frames) or re.sub(r"\d+", "", str(error))
-    return f"{type(error).__name__} {place}"
+    return str(path.relative_to(here) if path.is_relative_to(here) else path).rpartition(f"-packages{os.sep}")[2]
 
 
 def check_runs(subject: Subject) -> None:
@@ -89,27 +85,21 @@ def check_runs(subject: Subject) -> None:
     Raises:
         UserError: the class cannot be built, the call fails, or it does not return a tensor of the query's shape.
     """
-    try:
-        with exits_as_errors():
-            module = subject.build()
-    except Exception as error:
-        filled = [name for name in ("pattern", "embed_dim", "num_heads", "dropout") if takes(subject.cls, name)]
-        raise UserError(
-            f"cannot build {subject.name} for pattern {subject.pattern} from {' '.join(filled) or 'no arguments'}: "
-            f"{explain(error, subject)}"
-        ) from error
-    where = f"cannot run {subject.name} in pattern {subject.pattern} at width {WIDTH} with {HEADS} heads"
-    inputs = subject.draw(module, WHOLE)
+    filled = " ".join(name for name in FILLED if takes(subject.cls, name))
+    step = f"build {subject.name} for pattern {subject.pattern} from {filled or 'no arguments'}"
     try:
         with torch.no_grad(), exits_as_errors():
+            module = subject.build()
+            step = f"run {subject.name} in pattern {subject.pattern} at width {WIDTH} with {HEADS} heads"
             if isinstance(module, Attention):
                 _check_attend(module)
+            inputs = subject.draw(module, WHOLE)
             output: Any = inputs.run(module)
-        if not isinstance(output, Tensor) or output.shape != inputs.query.shape:
-            returned = list(output.shape) if isinstance(output, Tensor) else type(output).__name__
-            raise TypeError(f"forward must return one tensor {list(inputs.query.shape)}, got {returned}")
+            if not isinstance(output, Tensor) or output.shape != inputs.query.shape:
+                returned = list(output.shape) if isinstance(output, Tensor) else type(output).__name__
+                raise TypeError(f"forward must return one tensor {list(inputs.query.shape)}, got {returned}")
     except Exception as error:
-        raise UserError(f"{where}: {explain(error, subject)}") from error
+        raise UserError(f"cannot {step}: {explain(error, subject)}") from error
 
 
 def _check_attend(module: Attention) -> None:

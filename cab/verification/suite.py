@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -28,8 +28,8 @@ from cab.verification import (  # noqa: F401
     padding,
     training_mode,
 )
-from cab.verification.check import CHECKS, Check, Measurements
-from cab.verification.mistakes import WHOLE, check_runs, explain, same_error
+from cab.verification.check import CHECKS, Check
+from cab.verification.mistakes import WHOLE, check_runs, explain
 from cab.verification.side_effects import restored
 from cab.verification.subject import Subject
 
@@ -135,19 +135,14 @@ def run_checks(
 
 
 def applicable(checks: Iterable[Check], subject: Subject) -> Iterator[Check]:
-    """Yield the checks that apply; if the subject raises while this is determined, the check reports the exception."""
+    """Yield the checks that apply, and those for which the subject raises an exception, which they report."""
     for check in checks:
         try:
             applies = check.applies(subject)
-        except (Exception, SystemExit) as error:
-            yield replace(check, measurements=partial(_fail, error=error))
-        else:
-            if applies:
-                yield check
-
-
-def _fail(_subject: Subject, *, error: BaseException) -> Measurements:
-    raise error
+        except (Exception, SystemExit):
+            applies = True
+        if applies:
+            yield check
 
 
 def run(check: Check, subject: Subject) -> CheckResult:
@@ -164,7 +159,8 @@ def run(check: Check, subject: Subject) -> CheckResult:
                 detail += f"; if intended, declare `{worst.declared_in}`"
     except (Exception, SystemExit) as raised:
         at = f" at n={fresh.drawn[-1]}" if fresh.drawn else ""
-        detail, error = f"raised{at} {explain(raised, subject)}", same_error(raised)
+        text = explain(raised, subject)
+        detail, error = f"raised{at} {text}", re.sub(r"\d+", "", text)
         if at and subject.is_foreign and fresh.drawn[-1] % WHOLE:
             detail += "; if only multiples of some length are supported, declare `length_multiple`"
     detail += f"; skipped: {', '.join(fresh.skipped)}" if fresh.skipped else ""

@@ -61,6 +61,10 @@ def test_a_size_is_not_skipped_for_the_whole_contract():
             "hf:gptj:rotary_dim=64",
             "cannot run .* at width 32 with 4 heads: .*rotary_dim=64: .* such as hf:gptj:rotary_dim=8",
         ),
+        (
+            "hf:llama:hidden_size=33",
+            "cannot build hf:llama:hidden_size=33 for pattern CS from embed_dim num_heads: Strict",
+        ),
         ("hf:convbert:embedding_size=96", "the configuration has embedding_size=96: set another value"),
     ],
 )
