@@ -3,7 +3,7 @@
 # and needs nothing else, not even a network: the missing packages (about 100 MB) can be copied there.
 #   scripts/gpu.sh --download-wheels  on a machine with a network: download them into wheels/gpu
 #   scripts/gpu.sh [FOLDER]           on the machine with the GPU; tables and results are written to FOLDER (build/gpu)
-#   scripts/gpu.sh --cpu [FOLDER]     the same order, shortened, on a CPU
+#   scripts/gpu.sh --cpu [FOLDER]     the same order, shortened, on a CPU, whose costs are those of float32
 # PYTHON selects the interpreter that has torch. The most important tables come first: each command may use all the
 # seconds that remain of BUDGET (540), and each table contains what was measured until then.
 # docs/internals/gpu-kernels.md estimates the seconds of each command.
@@ -86,6 +86,7 @@ read -ra names <<<"${groups[*]}"
 others=() # all
 lengths=(1024 4096 16384)
 repeats=10
+dtype=bfloat16
 decoding=(decode decode-graph)
 training=(backbone.embed_dim=256 trainer.max_steps=200)
 if [ "$device" = cpu ]; then
@@ -93,6 +94,7 @@ if [ "$device" = cpu ]; then
     others=(cosformer)
     lengths=(64)
     repeats=1
+    dtype=float32
     decoding=(decode)
     training=(trainer.max_steps=2)
 fi
@@ -133,14 +135,14 @@ cost() { # TABLE DTYPE PATTERN OPTION...
 report >"$out/environment.txt"
 for number in "${!groups[@]}"; do
     read -ra members <<<"${groups[$number]}"
-    cost "$((number + 1))" bfloat16 CS "${members[@]}" --phase forward+backward --lengths "${lengths[@]}"
+    cost "$((number + 1))" "$dtype" CS "${members[@]}" --phase forward+backward --lengths "${lengths[@]}"
 done
-cost decode bfloat16 CS "${names[@]}" --phase "${decoding[@]}" --lengths "${lengths[@]:0:2}"
+cost decode "$dtype" CS "${names[@]}" --phase "${decoding[@]}" --lengths "${lengths[@]:0:2}"
 cab run -m task=lm dataset=synthetic attention=gla,vanilla pattern=CS preset=smoke seed=1 trainer.precision=bf16-mixed \
     "${training[@]}" results_dir="$out/records"
 cab verify "${names[@]}" --pattern CS --quick --device "$device" --csv >"$out/verify.csv"
 for pattern in CS NS; do
-    cost "all-$pattern" bfloat16 "$pattern" "${others[@]}" --phase forward+backward --lengths "${lengths[@]:0:1}"
+    cost "all-$pattern" "$dtype" "$pattern" "${others[@]}" --phase forward+backward --lengths "${lengths[@]:0:1}"
 done
 cost float32 float32 CS "${names[@]}" --phase forward+backward --lengths "${lengths[@]}"
 echo "$SECONDS s; tables and results are in $out" >&2

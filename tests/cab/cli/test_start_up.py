@@ -19,22 +19,25 @@ LIGHT = (
     "list attentions",
     "list backbones",
     "list tasks",
+    "data list",
+    "completion bash",
     "score results/paper --normalization official --csv",
+)
+LIGHT_TABLES = (
     "leaderboard results/paper --format markdown",
     "correlation results/paper",
     "crossover results/paper/efficiency_cost.csv --csv",
     "paper audit --csv",
-    "data list",
-    "completion bash",
 )
 HEAVY = ("torch", "scipy.stats", "matplotlib", "hydra")
 
 
-def test_commands_that_need_no_model_load_neither_torch_nor_plotting() -> None:
+@pytest.mark.parametrize("commands", [LIGHT, pytest.param(LIGHT_TABLES, marks=pytest.mark.slow)])
+def test_commands_that_need_no_model_load_neither_torch_nor_plotting(commands: tuple[str, ...]) -> None:
     """All run in one process; the first that loads a module is named. Help and lists do not load pandas either."""
     script = (
         "import sys; from cab.cli.main import main\n"
-        f"for command in {LIGHT!r}:\n"
+        f"for command in {commands!r}:\n"
         "    try:\n        code = main(command.split())\n    except SystemExit as stop:\n        code = stop.code\n"
         f"    heavy = {HEAVY!r} + ('pandas', 'pydantic') * command.startswith(('--', 'list'))\n"
         "    loaded = [name for name in heavy if name in sys.modules]\n"

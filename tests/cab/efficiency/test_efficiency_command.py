@@ -27,7 +27,11 @@ def efficiency(*arguments: str) -> int:
     return main(["efficiency", *arguments, *TINY])
 
 
-def test_costs_in_the_columns_that_are_read_elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_costs_in_the_columns_that_are_read_elsewhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cab.efficiency.workload.DECODED", 2)
+    monkeypatch.setattr("cab.efficiency.protocols.MAX_CALLS", 1)
     out = tmp_path / "made" / "costs.csv"
     arguments = ["abc", "--pattern", "NS", "CS", "--phase", "forward", "decode", "--lengths", "9", "4", "--no-verify"]
     assert efficiency(*arguments, "--out", str(out), "--csv") == 0

@@ -79,7 +79,7 @@ def die(job: Job) -> tuple[str, str]:
     return "locked", ""
 
 
-@pytest.mark.parametrize(("name", "failures"), [("killed.once", 0), ("killed", 1)])
+@pytest.mark.parametrize(("name", "failures"), [pytest.param("killed.once", 0, marks=pytest.mark.slow), ("killed", 1)])
 def test_a_cell_whose_worker_dies_runs_once_more(
     name: str, failures: int, troubled: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

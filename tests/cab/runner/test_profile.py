@@ -14,6 +14,8 @@ from cab.records.record import Record
 from cab.runner.cell import Cell
 from cab.runner.launch import run_sweeps
 from engines.torch.profiling import PARTS, STEPS
+from tests.cab.runner.conftest import TROUBLED
+from tests.cab.runner.troubled import Troubled
 
 CELL = ["task=lstf", "dataset=synthetic", "backbone=informer", "attention=abc", "pattern=CS", "preset=smoke"]
 CELL += ["device=cpu"]
@@ -48,19 +50,17 @@ def test_a_profile_is_a_table_and_a_trace_and_changes_no_score(tmp_path: Path) -
 
 
 def test_a_run_of_one_step_has_a_profile(tmp_path: Path) -> None:
-    overrides = [*CELL, f"results_dir={tmp_path}", "profile=true", "trainer.max_steps=1"]
+    overrides = [*TROUBLED, f"results_dir={tmp_path}", "profile=true", "trainer.max_steps=1"]
     assert run_sweeps([[*overrides, "trainer.validate_every=1"]], is_sweep=False).exit_status == 0
     assert len(list(tmp_path.glob("*/profile.csv"))) == 1
 
 
 def test_products_are_as_exact_as_the_cell_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tasks.lstf.task import LSTF
-
     seen = []
-    loss = LSTF.loss
+    loss = Troubled.loss
     note = lambda self, *given: seen.append(torch.get_float32_matmul_precision()) or loss(self, *given)  # noqa: E731
-    monkeypatch.setattr(LSTF, "loss", note)
-    overrides = [*CELL, f"results_dir={tmp_path}", "trainer.float32_matmul_precision=high"]
+    monkeypatch.setattr(Troubled, "loss", note)
+    overrides = [*TROUBLED, f"results_dir={tmp_path}", "trainer.float32_matmul_precision=high"]
     record = run_sweeps([overrides], is_sweep=False).outcomes[0].record
     assert set(seen) == {"high"}
     assert torch.get_float32_matmul_precision() == "highest"

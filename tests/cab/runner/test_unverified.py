@@ -44,6 +44,7 @@ REWRITING = """
             return value
 """
 CELL = ["task=lstf", "dataset=synthetic", "backbone=informer", "pattern=CS", "preset=smoke", "device=cpu", "logger=csv"]
+CELL += ["trainer.max_steps=1", "trainer.validate_every=1"]
 
 
 @pytest.fixture(autouse=True)
