@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cab.cli.terminal import log_to_terminal
-from cab.files.cache import report_waiting
 from cab.files.text_table import text_table
 
 if TYPE_CHECKING:
@@ -44,15 +43,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Return 0 if all scores are as expected, else 1."""
+    print(QUESTION, flush=True)
     from cab.cli.main import main
     from cab.config.compose import check_overrides
+    from cab.runner.launch import run_sweeps
     from cab.suite.tuning import suite_sweeps
 
     log_to_terminal(logging.INFO, "%(message)s", force=True)
     logging.getLogger("engines").setLevel(logging.WARNING)  # the terminal has a progress bar
-    print(QUESTION, flush=True)
-    with report_waiting("importing torch"):
-        from cab.runner.launch import run_sweeps
     names = zip(("task", "backbone", "pattern", "attention"), (*CELL, ",".join(TRAINED)), strict=True)
     overrides = [*(f"{key}={value}" for key, value in names), "seed=1", f"results_dir={args.out}"]
     sweeps = suite_sweeps(["suite=core", *overrides]) or []

@@ -6,9 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, cast
-
-from torch import Tensor
+from typing import Any
 
 from cab.backbone import Backbone
 from cab.errors import UserError
@@ -24,13 +22,6 @@ log = logging.getLogger(__name__)
 LEARNING = ("name", "dropout", "attention_dropout", "checkpoint_activations", "init_std")
 NOT_COMPARED = (*LEARNING, "vocab_size", "max_length")
 """Options of a backbone that can differ between the two trainings: of the learning, or from the data."""
-
-
-class Startable(Protocol):
-    """A network that can be initialized from the weights of another one."""
-
-    def take_pretrained(self, weights: Mapping[str, Tensor]) -> None:
-        """Load ``weights``; ValueError with the name of a weight that does not match."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +55,9 @@ class Pretrained:
         if not matching:
             raise UserError(f"task.pretrained: {runs[0].path} {problems[0]}")
         if len(matching) > 1:
-            runs_found = f"more than one run of {_chosen(cell, task)}"
+            names = ", ".join(run.path.name for run in matching)
             raise UserError(
-                f"task.pretrained: {path} has {runs_found}: name one of {', '.join(run.path.name for run in matching)}"
+                f"task.pretrained: {path} has more than one run of {_chosen(cell, task)}: name one of {names}"
             )
         return matching[0]._with_weights()
 
@@ -79,7 +70,7 @@ class Pretrained:
         """Load the weights into a new network; on the device ``meta``, only check whether they match."""
         device = next(backbone.parameters()).device
         try:
-            cast("Startable", backbone).take_pretrained(load_weights(self.weights, device))
+            backbone.take_pretrained(load_weights(self.weights, device))  # type: ignore[operator]
         except UserError as error:
             raise UserError(f"the weights of {self.path} do not match the network: {error}") from None
 

@@ -10,7 +10,6 @@ import shutil
 import time
 import traceback
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ import torch
 from cab.backbone import AttentionSpec, Backbone
 from cab.errors import UnsupportedError, UserError, exits_as_errors, first_line
 from cab.files.cache import report_waiting
-from cab.files.disk import check_writable, disk_errors, is_full_disk, write_figure
+from cab.files.disk import check_writable, disk_errors, is_full_disk
 from cab.records.record import Cost, Record, RunMetadata, Status, record_path, weights_path
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.runner.batches import DeviceBatches, mix_seed
@@ -145,8 +144,6 @@ def _train_and_evaluate(run: Run, about: RunMetadata, usage: ResourceUsage) -> R
         with report_waiting(f"{cell.title}: evaluating"):
             scores = _scores(run, backbone)
         training.log_scores(scores)
-        if training.history:
-            draw_loss(training.history, cell.title, run.folder / "loss.png")
         if repr(cell.task.baselines()) != repr(baselines):  # as text, in which NaN equals NaN
             raise RuntimeError(
                 "the scores of the trivial baselines changed during the run: code of the attention or of a library "
@@ -245,19 +242,3 @@ def same_network(cell: Cell) -> Iterator[Cell]:
 def _with_defaults(spec: AttentionSpec) -> dict[str, object]:
     """Return the name and all options, including defaults."""
     return {"name": spec.name, **ATTENTIONS.get(spec.name).options, **spec.options}
-
-
-def draw_loss(history: list[dict[str, float | None]], title: str, path: Path) -> None:
-    """Plot the training loss and the validation score against the steps."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4), layout="tight")
-    axis = figure.subplots()
-    for name, label in (("loss", "training loss"), ("validation", "validation")):
-        points = [(entry["step"], value) for entry in history if (value := entry[name]) is not None]
-        if points:
-            axis.plot(*zip(*points, strict=True), marker="o", label=label)
-    axis.set_xlabel("step")
-    axis.legend(frameon=False)
-    axis.set_title(title, fontsize="medium")
-    write_figure(figure, path)

@@ -122,15 +122,10 @@ def run_on_slurm(jobs: Iterable[Job], report: Report, options: SlurmConfig) -> N
 
 def jobs_in_queue(cells: list[tuple[Cell, Job]], folder: Path) -> dict[str, str]:
     """Return the jobs of an earlier command that are still in the queue, such as 12_0, by the hash of their cell."""
-    files = {cell.hash: _job_file(folder, cell) for cell, _ in cells}
+    files = {cell.hash: folder / f"{cell.hash}.job" for cell, _ in cells}  # with the last job of each
     numbers = {digest: file.read_text() for digest, file in files.items() if file.exists()}
     in_queue = queued(arrays_of(numbers)) if numbers else set()
     return {digest: number for digest, number in numbers.items() if number in in_queue}
-
-
-def _job_file(folder: Path, cell: Cell) -> Path:
-    """Return the file with the number of the last job of a cell."""
-    return folder / f"{cell.hash}.job"
 
 
 def arrays_of(numbers: Mapping[str, str]) -> list[str]:
@@ -157,7 +152,7 @@ def _submit(cells: list[tuple[Cell, Job]], options: SlurmConfig, folder: Path) -
             batch = cells[start : start + size]
             configs, commands = [job.config for _, job in batch], [job.command for _, job in batch]
             for (cell, _), job in zip(batch, executor.map_array(CellJob(), configs, commands), strict=True):
-                _job_file(folder, cell).write_text(job.job_id)
+                (folder / f"{cell.hash}.job").write_text(job.job_id)
                 submitted[cell.hash] = job.job_id
     except (RuntimeError, submitit.core.utils.FailedJobError) as error:
         text = str(getattr(error, "stderr", None) or error).strip().splitlines()[-1]

@@ -25,10 +25,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-COLUMNS = (
-    *("step", "loss", "validation", "auxiliary_loss"),
-    *("learning_rate", "gradient_norm", "examples_per_second"),
-)
+COLUMNS = ("step", "loss", "validation", "auxiliary_loss", "learning_rate", "gradient_norm", "examples_per_second")
 
 
 def check_logger(name: str) -> None:
@@ -69,14 +66,10 @@ class Loggers:
     """
 
     def __init__(self, run: Run, order: StepBatches) -> None:
-        self.steps: Any = range(order.start, order.num_steps)
-        self._loggers: list[Any] = []
-        if not run.processes.is_first:
-            return
         progress = Progress(run, order)
         self.steps = progress.steps
-        self._loggers.append(progress)
-        for kind in (MetricsFile, *LOGGERS[run.cell.config.logger.name]):
+        self._loggers: list[Any] = [progress] if run.processes.is_first else []
+        for kind in (MetricsFile, *LOGGERS[run.cell.config.logger.name]) if run.processes.is_first else ():
             try:
                 self._loggers.append(kind(run.cell, run.folder))
             except Exception as error:
@@ -122,7 +115,7 @@ class Progress:
         self._tenth = 10 * order.start // max(1, order.num_steps)
         self._shown: dict[str, float] = {}
         self.steps: Any = range(order.start, order.num_steps)
-        if sys.stderr.isatty():
+        if run.processes.is_first and sys.stderr.isatty():
             options: dict[str, Any] = {"initial": order.start, "smoothing": 0, "leave": False, "dynamic_ncols": True}
             self.steps = tqdm(self.steps, run.cell.title, order.num_steps, **options)
 

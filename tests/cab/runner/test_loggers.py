@@ -88,7 +88,7 @@ def test_a_terminal_has_a_bar_and_no_lines(troubled: Cell, tmp_path: Path, monke
     drawn = terminal.getvalue()
     assert "step 4 of 8" not in drawn
     assert re.search(r"troubled synthetic gpt2 CS vanilla smoke 1: .*[4-7]/8 .*loss=?.*validation", drawn), drawn
-    assert drawn.splitlines()[-1].startswith("finished: troubled")
+    assert [line for line in drawn.splitlines() if line.startswith("finished: troubled")]
 
 
 def test_tensorboard(troubled: Cell, tmp_path: Path) -> None:
