@@ -19,7 +19,7 @@ import pandas as pd
 from cab import load_results
 from cab.records.results import REFERENCE_DIRS
 from cab.reports.board_tables import COST_BLOCK, board_table
-from cab.reports.figures import frontier_figure
+from cab.reports.figures import INK, MUTED, POSITIVE, frontier_figure
 from cab.reports.markdown import table_text
 from cab.reports.sentence import main_sentence
 from cab.reports.suite_board import SuiteBoard, recall_points, state_of, suite_board
@@ -30,6 +30,8 @@ PAPER = ROOT / "docs" / "howto" / "reproduce-the-paper.md"
 FIGURE = ROOT / "docs" / "assets" / "recall-and-state.svg"
 REPRODUCED = ROOT / "results" / "reproduced"
 PUBLISHED = ROOT / "results" / "paper" / "informer.csv"
+READABLE = {INK: "#7d8590", MUTED: "#8b949e", POSITIVE: "#2f81f7"}
+"""Colors of the figure that can be read on white and on dark backgrounds."""
 BLOCK = re.compile(r"(?<=<!-- results -->\n).*?(?=\n<!-- /results -->)", re.DOTALL)
 
 
@@ -80,7 +82,11 @@ def draw(board: SuiteBoard, path: Path) -> None:
     points = recall_points(board, state_of)
     figure = frontier_figure(points, title="Recall of 64 facts, causal", label=label, size=(7, 4.2))
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "cab", "font.family": "sans-serif"}):
-        figure.savefig(path, metadata={"Date": None})
+        figure.savefig(path, metadata={"Date": None}, transparent=True)
+    text = path.read_text()
+    for color, readable in READABLE.items():
+        text = text.replace(color, readable)
+    path.write_text(text)
 
 
 def main() -> None:

@@ -12,6 +12,8 @@ import pytest
 
 from cab.cli.main import EXAMPLES
 from cab.errors import EXAMPLE_COMMAND
+from cab.reports.figures import INK
+from cab.reports.suite_board import recall_points, state_of
 from scripts import readme_figure
 from tests.cab.cli.command import cab
 from tests.documents import EXAMPLE, ROOT, commands_of, make_targets, run, run_shown, runnable
@@ -75,11 +77,12 @@ def test_its_results_are_those_of_the_committed_records(tmp_path: Path, monkeypa
     readme_figure.main()
     for name in ("README", "GALLERY", "PAPER"):
         assert (tmp_path / committed[name].name).read_text() == committed[name].read_text(), name
-    labels = [
-        re.findall(r"<!-- (.*?) -->", path.read_text())
-        for path in (committed["FIGURE"], tmp_path / committed["FIGURE"].name)
-    ]
-    assert labels[0] == labels[1]
+    figures = [path.read_text() for path in (committed["FIGURE"], tmp_path / committed["FIGURE"].name)]
+    names = [re.findall(r">([^<>]+)</text>", figure) for figure in figures]
+    assert names[0] == names[1]
+    points = recall_points(readme_figure.reference_board(), state_of)
+    assert set(points) <= set(names[0]), "a name at every mark"
+    assert INK not in figures[0], "not readable on a dark background"
 
 
 def test_make_demo_runs_cab_demo(tmp_path: Path) -> None:
