@@ -143,8 +143,8 @@ class EncodedPairs(Dataset[dict[str, Tensor | None]]):
     ) -> None:
         self.split, self.ends = split, ends
         self.begin, self.pad, self.end = special_tokens(tokenizer)
-        key = {"pairs": pairs.key, "part": split, "tokenizer": tokenizer.to_str(), "lengths": [source_len, target_len]}
-        key = {**key, "ends": ends, "version": VERSION}
+        key: dict[str, Any] = {"pairs": pairs.key, "part": split, "tokenizer": tokenizer.to_str(), "ends": ends}
+        key |= {"lengths": [source_len, target_len], "version": VERSION}
         folder = prepared("sum", key, lambda folder: self._encode(pairs, tokenizer, folder, source_len, target_len))
         self.tokens = np.memmap(folder / "tokens.bin", dtype="int32", mode="r")
         self.bounds = np.load(folder / "bounds.npy", mmap_mode="r")

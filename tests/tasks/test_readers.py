@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from cab import UserError
 from cab.data.check import take_inventory
 from cab.data.sources import data_set
 from tasks.corpus.books import folder_books
 from tasks.corpus.tokens import END, read_corpus
 from tasks.files import read_lines
+from tasks.glue.tables import LAYOUTS, read_table
 from tasks.lra.listops import HEADER, read_trees
 from tasks.lra.pathfinder import path_files
 from tasks.lra.rows import SYMBOLS, Source, prepare
@@ -56,8 +58,13 @@ def books(folder: Path, end: str) -> list[str]:
     return [line.partition(" word")[0] for line in corpus.text(tokens).split("\n")][:2]
 
 
+def sentences(folder: Path, end: str) -> list[str]:
+    (folder / "train.tsv").write_bytes(f"\ufeffx\t1\t\ta{end}x\t0\t\t{ODD}".encode())
+    return [text for [text] in read_table(folder / "train.tsv", LAYOUTS["cola"]).texts]
+
+
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-@pytest.mark.parametrize("read", [pairs, metadata, books])
+@pytest.mark.parametrize("read", [pairs, metadata, books, sentences])
 def test_lines_end_at_line_feeds_alone(read: Callable[[Path, str], list[str]], end: str, tmp_path: Path) -> None:
     assert read(tmp_path, end) == ["a", ODD]
 
@@ -66,7 +73,9 @@ def test_trees_may_end_in_either_way(tmp_path: Path) -> None:
     for end in ("\n", "\r\n"):
         (tmp_path / "a.tsv").write_bytes(end.join([HEADER, "[MAX 1 2 ]\t2", ""]).encode())
         assert [label for _, label in read_trees(tmp_path / "a.tsv")] == [2]
-    assert [*read_lines(tmp_path / "a.tsv")][1] == (2, "[MAX 1 2 ]\t2")
+    (tmp_path / "a.tsv").write_bytes(b"fine\ncaf\xe9\n")
+    with pytest.raises(UserError, match=r"a\.tsv, line 2: byte 3 is not UTF-8 text"):
+        list(read_lines(tmp_path / "a.tsv"))
 
 
 def picture(path: Path, value: int, side: int = 16) -> None:

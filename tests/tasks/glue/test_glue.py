@@ -203,15 +203,6 @@ def test_quotes_are_letters_and_a_sentence_may_be_empty(tmp_path: Path) -> None:
     assert read(tmp_path, "rte", *lines).texts == [('"a', 'b "c" d'), ("'", '"'), ('"never closed', "")]
 
 
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_lines_end_at_line_feeds_alone(end: str, tmp_path: Path) -> None:
-    """A byte order mark, as MRPC's file has, the line separators of Unicode, and no end of the last line."""
-    path = table(tmp_path, "mrpc", "1\t1\t2\tone\u2028line\ttwo\x85\x0bparts", "0\t1\t2\tc\td", end=end)
-    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().removesuffix(end.encode()))
-    found = read_table(path, LAYOUTS["mrpc"])
-    assert found == Examples([("one\u2028line", "two\x85\x0bparts"), ("c", "d")], [1.0, 0.0])
-
-
 @pytest.mark.parametrize(
     ("dataset", "lines", "message"),
     [
@@ -244,13 +235,6 @@ def test_the_broken_lines_of_qqp_are_left_out(tmp_path: Path, caplog: pytest.Log
         found = read(tmp_path, "qqp", "1\t2\t3\ta\tb\t0", "2\t2\t3\tbroken", "3\t2\t3\tc\td\t1", "4")
     assert found.labels == [0.0, 1.0]
     assert "skipped 2 lines with missing columns, the first is line 3" in caplog.text
-
-
-def test_bytes_that_are_no_text(tmp_path: Path) -> None:
-    path = table(tmp_path, "sst2", "fine\t1")
-    path.write_bytes(path.read_bytes() + b"caf\xe9\t0\n")
-    with pytest.raises(UserError, match=r"train.tsv, line 3: byte \d+ is not UTF-8"):
-        read_table(path, LAYOUTS["sst2"])
 
 
 def test_where_files_are_looked_for(tmp_path: Path) -> None:
