@@ -42,7 +42,7 @@ def paragraphs(markdown: str) -> Iterator[str]:
 
 
 def sentences(text: str) -> list[str]:
-    return [part for part in re.split(r"(?<=[.!?:;])\s+(?=[A-Z`\"*(])", text) if part]
+    return [part for part in re.split(r"(?<=[.!?:;])\s+(?=[^a-z0-9\s])", text) if part]
 
 
 def length(sentence: str) -> int:
