@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import gzip
-import hashlib
 import json
 import re
 import zlib
@@ -16,7 +15,7 @@ from typing import Any
 
 from cab.data.sources import Count, DataSet
 from cab.errors import UserError, first_line
-from cab.files.cache import checksums, progress
+from cab.files.cache import checksums, progress, sha256_of
 from cab.files.disk import replacing, visible_files
 
 
@@ -173,9 +172,3 @@ def add_to_record(folder: Path, name: str, entries: Mapping[str, Mapping[str, An
     files = read_record(folder, name) | {file: {**entry, "when": when} for file, entry in entries.items()}
     with replacing(folder / f"cab-data-{name}.json") as temporary:
         temporary.write_text(json.dumps({"data_set": name, "files": dict(sorted(files.items()))}, indent=1) + "\n")
-
-
-def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

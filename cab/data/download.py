@@ -21,10 +21,10 @@ from typing import Any
 
 from filelock import FileLock
 
-from cab.data.check import Inventory, add_to_record, sha256_of, take_inventory
+from cab.data.check import Inventory, add_to_record, take_inventory
 from cab.data.sources import DataSet, Item
 from cab.errors import UserError, first_line
-from cab.files.cache import cache_root, progress
+from cab.files.cache import cache_root, progress, sha256_of
 from cab.files.disk import disk_errors, is_full_disk, visible_files
 
 log = logging.getLogger("cab")

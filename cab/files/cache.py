@@ -86,21 +86,21 @@ def digest_of(key: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def checksum(path: Path) -> str:
-    """Return the first 16 hexadecimal digits of the SHA-256 of a file."""
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal digits."""
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def checksums(paths: Sequence[Path]) -> dict[str, str]:
-    """Return the checksums of files, by their paths from the innermost folder that contains all of them.
+    """Return 16 digits of the SHA-256 of each file, by its path from the innermost folder that contains all of them.
 
     A file is only read again if its path, its size, or the time of its last change differs.
     """
     stats = [[os.path.abspath(path), stat.st_size, stat.st_ctime_ns] for path in paths if (stat := path.stat())]  # noqa: PTH100
 
     def build(folder: Path) -> None:
-        sums = [checksum(path) for path in progress(paths, "reading")]
+        sums = [sha256_of(path)[:16] for path in progress(paths, "reading")]
         (folder / "checksums.json").write_text(json.dumps(sums))
 
     sums = json.loads((prepared("checksums", {"files": stats}, build) / "checksums.json").read_text())

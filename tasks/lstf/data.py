@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import warnings
 import zlib
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from cab import UserError
+from cab.files.cache import sha256_of
 from tasks.files import find_data
 
 
@@ -89,7 +89,7 @@ def read_series(name: str, data_root: Path | None) -> Series:
         calendar=calendar_features(dates),
         split=source.split or (train, rows - train - test, test),
         steps_per_day=source.steps_per_day,
-        fingerprint={"file": path.name, "rows": rows, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()},
+        fingerprint={"file": path.name, "rows": rows, "sha256": sha256_of(path)},
     )
 
 

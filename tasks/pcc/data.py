@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 from cab import UserError
 from cab.data.sources import fetch_hint
-from cab.files.cache import checksum, checksums, prepared, progress
+from cab.files.cache import checksums, prepared, progress, sha256_of
 from tasks.files import find_data
 
 TRAINING_VIEWS = 8
@@ -123,7 +123,7 @@ def read_pcn(
         Clouds(np.load(ready / f"{kind}.npy", mmap_mode="r"), np.load(ready / f"{kind}-bounds.npy"))
         for kind in ("partial", "complete")
     ]
-    about = {"list": checksum(folder / list_file), "part": split, "shapes": len(names), "clouds": ready.name}
+    about = {"list": sha256_of(folder / list_file)[:16], "part": split, "shapes": len(names), "clouds": ready.name}
     return clouds[0], clouds[1], about
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cab import UserError
-from cab.files.cache import checksum, checksums, prepared
+from cab.files.cache import checksums, prepared, sha256_of
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +68,7 @@ def test_checksums_are_of_the_content_and_distinguish_files_of_one_name(tmp_path
     assert list(before) == ["a/00.pcd", "b/00.pcd"]
     assert len(set(before.values())) == 1
     paths[0].write_text("9 9 9 9")
-    assert checksums(paths) == {**before, "a/00.pcd": checksum(paths[0])}
+    assert checksums(paths) == {**before, "a/00.pcd": sha256_of(paths[0])[:16]}
     assert list(checksums(paths[:1])) == ["00.pcd"]
     assert checksums([]) == {}
 
