@@ -25,7 +25,7 @@ class ABCAttention(Attention):
 
     A slot holds a weighted mean of the keys, K~ = softmax over positions of (k C_k), transposed, times k,
     and one of the values, V~, likewise with C_v. In pattern CS the memory of target t is made of positions
-    up to t: the mean runs along. (The code released with CAB keeps only the last term of that running sum.)
+    up to t: it is a running mean. (The code released with CAB keeps only the last term of that running sum.)
 
     The state of CS is of constant size: for keys and for values, r means and the logarithms of their total
     weights. That of CC is the memory of the source, formed once. ``dropout`` is not used (as released).

@@ -22,7 +22,7 @@ class EfficientAttention(Attention):
     """Compute softmax over features of q, times (softmax over positions of k)^T v (Eq. 6), without 1/sqrt(E).
 
     A feature of the keys is a slot that holds the mean of all values, weighted by e^k. In pattern CS, which the paper
-    does not have, the mean runs along: that of target t is over the positions up to t. The state is of constant size:
+    does not have, it is a running mean: that of target t is over the positions up to t. The state is of constant size:
     E means a head and, in CS, the logarithms of their total weights. ``dropout`` is not used (as released).
     """
 
