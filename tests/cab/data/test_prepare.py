@@ -1,17 +1,15 @@
-"""`--prepare` lets the tasks read what came; docs/howto/data.md names every data set."""
+"""`--prepare` lets the tasks read what came."""
 
 from __future__ import annotations
 
 import dataclasses
-import re
 from pathlib import Path
 
 import pytest
 
 from cab.cli.main import main
-from cab.data.sources import data_set, data_sets
+from cab.data.sources import data_set
 from cab.errors import UserError
-from cab.registry.tables import CONFIGS
 from cab.runner.launch import prepare
 
 
@@ -35,9 +33,3 @@ def test_what_cannot_be_prepared(official_layout: Path) -> None:
     assert list(prepare(data_set("gpt2_bpe"), official_layout)) == []
     with pytest.raises(UserError, match=r"no ECL.csv .*: cab data download ecl --data-root"):
         list(prepare(data_set("ecl"), official_layout))
-
-
-def test_the_page_has_every_data_set_in_its_table() -> None:
-    page = (CONFIGS.parent / "docs" / "howto" / "data.md").read_text()
-    for name in data_sets():
-        assert re.search(rf"^\|[^|]*\b{name}\b", page, flags=re.MULTILINE), name
