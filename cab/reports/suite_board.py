@@ -162,14 +162,6 @@ class SuiteBoard:
         return list(dict.fromkeys(ability.pattern for ability in self.abilities))
 
     @property
-    def families(self) -> dict[str, list[BoardRow]]:
-        """The rows by family."""
-        found: dict[str, list[BoardRow]] = {}
-        for row in self.rows:
-            found.setdefault(row.family, []).append(row)
-        return found
-
-    @property
     def csv(self) -> pd.DataFrame:
         """The table ``suite.csv``."""
         return pd.DataFrame([_fields(row, self.abilities) for row in self.rows]).round(6)

@@ -224,11 +224,6 @@ class CellResults:
         """Whether no finished run is of this cell, not even of an anchor."""
         return not self.runs and not self.baselines
 
-    @property
-    def attentions(self) -> list[str]:
-        """The anchors, if there are any, and the attentions with results."""
-        return [*(ANCHORS if self.anchors else ()), *self.runs]
-
     def values(self, attention: str) -> list[float]:
         """Return the values of the cell's metric, one per seed."""
         if attention in ANCHORS:
