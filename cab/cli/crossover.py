@@ -4,10 +4,8 @@ Computes the efficiency length of the paper (Appendix N). COSTS is the output of
 with the columns attention,length,time_ms,memory_mib. The optional column `complexity` (n, n log n, n^2, ...) selects
 the cost model; the default is n.
 
-Protocol default fits sums of the terms of each complexity with non-negative coefficients, by least squares of relative
-errors, with a bootstrap confidence interval. The length is that above which the attention stays cheaper; it can be
-`never` or `always`. Protocol paper follows Appendix N: a parabola for the baseline and a line for the attention (for
-time without the shortest length), the larger intersection, and R2 truncated to three digits.
+The length is that above which the attention stays cheaper, or `never`, or `always`. Protocol default fits a sum of
+the terms of each complexity and needs four lengths; protocol paper fits a parabola and a line, as Appendix N does.
 
 examples:
   cab crossover costs.csv --baseline eager

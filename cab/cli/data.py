@@ -43,19 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="download data sets to where the tasks read them; complete files are not downloaded again",
     )
     get.add_argument("names", nargs="+", metavar="NAME", help="data sets (see cab data list)")
-    get.add_argument(
-        "--source",
-        dest="source",
-        metavar="PLACE",
-        help="URL of a mirror that has the files under their names, or a local file or folder",
-    )
-    get.add_argument(
-        "--prepare",
-        nargs="*",
-        metavar="KEY=VALUE",
-        help="also fill the cache with the tokens, features or resized images that cab run preset=paper "
-        "[KEY=VALUE ...] needs",
-    )
+    get.add_argument("--source", metavar="PLACE", help="URL of a mirror, or a local file or folder with the files")
+    prepare = "also fill the cache that cab run preset=paper [KEY=VALUE ...] reads (tokens, features, images)"
+    get.add_argument("--prepare", nargs="*", metavar="KEY=VALUE", help=prepare)
     check = verbs.add_parser(
         "verify",
         parents=[root],

@@ -41,13 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "attentions",
         nargs="*",
         metavar="NAME",
-        help="registered name, with options as in local:window_size=128, or another name that `cab verify` accepts "
-        "(default: all attentions)",
+        help="local:window_size=128, FILE.py:Class or another name of `cab verify` (default: all attentions)",
     )
     add_pattern(parser, "NS, CS, NC or CC (default: NS)", nargs="+", default=(Pattern.NS,))
-    parser.add_argument(
-        "--phase", nargs="+", choices=PHASES, metavar="PHASE", help=f"{', '.join(PHASES)} (default: forward)"
-    )
+    phases = f"{', '.join(PHASES)} (default: forward)"
+    parser.add_argument("--phase", nargs="+", choices=PHASES, metavar="PHASE", help=phases)
     parser.add_argument("--lengths", nargs="+", type=int, metavar="N", help="default: 256 to 8192, in powers of 2")
     parser.add_argument("--packed", choices=PACKED, help="measure packed sequences with these lengths up to N")
     for name, default in (("--batch-size", 4), ("--embed-dim", 512), ("--num-heads", 8)):
@@ -55,26 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda if available")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
     parser.add_argument("--repeats", type=int, metavar="N", help="number of rounds (default: 5 on a CPU, 20 on CUDA)")
-    parser.add_argument(
-        "--time-limit",
-        type=float,
-        default=600.0,
-        metavar="SECONDS",
-        help="time for all calls of a module at one length (default: 600)",
-    )
-    parser.add_argument(
-        "--protocol",
-        choices=("default", "paper", "lra"),
-        default="default",
-        help="paper and lra: the published way of measuring, with its own sizes, lengths and phase",
-    )
-    parser.add_argument(
-        "--third-party",
-        nargs="?",
-        const="",
-        metavar="FOLDER",
-        help="include third-party implementations (default folder: benchmarks/third_party of the repository)",
-    )
+    limit = "time for all calls of a module at one length (default: 600)"
+    parser.add_argument("--time-limit", type=float, default=600.0, metavar="SECONDS", help=limit)
+    protocol = "as published, with sizes, lengths and phase of paper or lra"
+    parser.add_argument("--protocol", choices=("default", "paper", "lra"), default="default", help=protocol)
+    third_party = "include implementations of other packages (default: benchmarks/third_party of the repository)"
+    parser.add_argument("--third-party", nargs="?", const="", metavar="FOLDER", help=third_party)
     parser.add_argument("--no-verify", action="store_true", help="skip the checks of `cab verify`")
     parser.add_argument("--shared-gpu", action="store_true", help="permit a GPU used by other processes")
     parser.add_argument(
