@@ -89,7 +89,9 @@ def _modified(actual: dict[str, Tensor], originals: dict[str, Tensor], where: st
     """Yield 1 for every tensor that was added, removed or modified."""
     for name in actual | originals:
         same = name in actual and name in originals and actual[name].shape == originals[name].shape
-        yield float(not (same and torch.equal(actual[name], originals[name]))), f"{where}, {name}"
+        is_changed = not (same and torch.equal(actual[name], originals[name]))
+        finding = f"a call writes into `{name}`, which it received: return new tensors"
+        yield float(is_changed), f"{where}, {name}", None, finding
 
 
 @error_check("decoding", "relative error between tokens of shape [B, D] and [B, 1, D]")

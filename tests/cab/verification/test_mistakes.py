@@ -153,7 +153,11 @@ MESSAGES = {
     "WrongShape": (2, "same_seed", r"must return \[B, H, N, E\] with B = 2, N = 64 and H E = 32, got \[2, 256, 8\]"),
     "Leak": (1, "lookahead_gradient", r"FAILED lookahead_gradient: .* output \d+ depends on token \d+ \(worst"),
     "Unpadded": (1, "padded_right", r"padded keys or positions change the output \(padding right\): relative error"),
-    "StateInPlace": (1, "decode_keeps_state", "modified arguments of a step"),
+    "StateInPlace": (
+        1,
+        "decode_keeps_state",
+        "a call writes into `sum`, which it received: return new tensors: modified arguments of a step",
+    ),
     "EmptyRows": (
         1,
         "padded_row",
