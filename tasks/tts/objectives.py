@@ -26,7 +26,7 @@ class Durations:
         if not all(utterance.aligned for split in splits.values() for utterance in split.utterances):
             raise UserError(
                 "FastSpeech 2 needs phone alignments: put TextGrid/<clip>.TextGrid next to metadata.csv "
-                "(Montreal Forced Aligner creates them; those of all of LJSpeech are published), or "
+                "(Montreal Forced Aligner creates them; LJSpeech's are published), or "
                 "derive durations from a trained transformer_tts with task.teacher=RECORD.json"
             )
         training = splits["train"]
