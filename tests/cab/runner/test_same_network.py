@@ -16,7 +16,8 @@ from cab.runner.run import run_cell, same_network
 def config(
     folder: Path, *overrides: str, place: str = "task=lstf dataset=synthetic backbone=informer"
 ) -> dict[str, Any]:
-    cell = [*place.split(), "preset=smoke", "device=cpu", "logger=csv"]
+    cell = [*place.split(), "preset=smoke", "device=cpu", "logger=csv", "trainer.max_steps=2"]
+    cell.append("trainer.validate_every=2")
     return compose([*cell, f"results_dir={folder}", *overrides])
 
 

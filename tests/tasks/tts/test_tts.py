@@ -226,6 +226,7 @@ def test_durations_of_a_teacher(tmp_path: Path) -> None:
     folder = write_ljspeech(tmp_path / "data", alignments=False)
     arguments = ["run", "task=tts", "dataset=ljspeech", "backbone=transformer_tts", "attention=abc", "pattern=NS"]
     arguments += ["preset=smoke", "task.num_held_out=2", "device=cpu", f"data_root={folder}"]
+    arguments += ["trainer.max_steps=2", "trainer.validate_every=2"]
     assert main([*arguments, f"results_dir={tmp_path / 'r'}"]) == 0
     [record] = (tmp_path / "r").glob("*.json")
     task = ready(folder, teacher=str(record))
