@@ -117,10 +117,10 @@ def _verdict(record: Record, results: Sequence[CellResults], others: Mapping[Key
 
 def _summary(own: CellGain, results: CellResults, reference: Gains) -> list[str]:
     """Return a line with K and one with the metric, and remarks on the training."""
-    cell, name = own.cell, own.cell.ability or str(own.cell)
+    cell, name = own.cell, ", ".join(filter(None, (own.cell.ability, str(own.cell))))
     kind = "" if cell.core else " (not a core cell)"
     interval = interval_text(*own.interval)
-    head = f"{name}, {cell}: K {gain_text(own)}" + (f", 95% {interval} over seeds" if interval else "") + kind
+    head = f"{name}: K {gain_text(own)}" + (f", 95% {interval} over seeds" if interval else "") + kind
     deviation = f" ± {statistics.stdev(own.values):.2g}" if len(own.values) > 1 else ""
     others = [f"{anchor} {reference[anchor].mean:.4g}" for anchor in ANCHORS]
     trivial = results.baselines.get(cell.trivial_baseline)
