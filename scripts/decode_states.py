@@ -12,7 +12,7 @@ import torch
 from cab.registry.build import measure_decode_state
 from cab.registry.registries import ATTENTIONS
 from cab.registry.tables import CONFIGS
-from cab.suite.state import STATES_FILE, measure_state
+from cab.suite.state import STATES_FILE, suite_state
 
 FILE = CONFIGS / "decode_states.csv"
 OWN = [entry for entry in ATTENTIONS if entry.location.module.startswith("attentions.")]
@@ -27,7 +27,7 @@ def measured() -> list[list[str]]:
 def suite_measured() -> list[list[str]]:
     """Return the header, and name, numbers of the state and growth of each attention with pattern CS."""
     torch.set_num_threads(1)
-    states = ((entry.name, measure_state(entry)) for entry in OWN)
+    states = ((entry.name, suite_state(entry)) for entry in OWN)
     rows = [[name, f"{state.numbers:g}", "yes" if state.grows else "no"] for name, state in states if state]
     return [["attention", "numbers", "grows"], *rows]
 

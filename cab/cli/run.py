@@ -145,10 +145,12 @@ def _retry(overrides: Sequence[str], statuses: Sequence[str]) -> int:
 def _measure_costs(records: Iterable[Record]) -> None:
     """Measure the attentions without a committed cost, once per code and pattern, and store this in results_dir."""
     from cab.efficiency.benchmark import measure_for_board
-    from cab.efficiency.cost import write_costs
+    from cab.efficiency.cost import Cost, write_costs
     from cab.efficiency.subjects import AttentionSubject
     from cab.patterns import Pattern
-    from cab.scoring.costs import LENGTH, cost_name, cost_path, has_committed_cost
+    from cab.registry.registries import ATTENTIONS
+    from cab.scoring.costs import GROWS, LENGTH, STATE, cost_name, cost_path, has_committed_cost
+    from cab.suite.state import TOKENS, measure_state
 
     for record in records:
         name, pattern = cost_name(record), Pattern.parse(str(record.cell["pattern"]))
@@ -157,7 +159,12 @@ def _measure_costs(records: Iterable[Record]) -> None:
             continue
         log.info("measuring the cost of %s in %s at %d tokens; --no-cost skips this", name, pattern, LENGTH)
         options = {key: value for key, value in record.config["attention"].items() if key != "name"}
-        costs = measure_for_board(AttentionSubject(name, record.config["attention"]["name"], options), pattern)
+        subject = AttentionSubject(name, record.config["attention"]["name"], options)
+        costs = measure_for_board(subject, pattern)
+        if pattern is Pattern.CS and all(cost.status == "ok" for cost in costs):
+            state = measure_state(ATTENTIONS.get(subject.name), options)
+            size, growth = round(4 * state.numbers), GROWS if state.grows else ""
+            costs.append(Cost(name, "CS", STATE, TOKENS, bytes=size, detail=growth))
         for cost in (cost for cost in costs if cost.kind == "attention" and cost.status != "ok"):
             reason = f"{cost.status} {cost.detail}".rstrip()
             log.warning("%s %s has no cost in phase %s: %s", cost.attention, pattern, cost.phase, reason)

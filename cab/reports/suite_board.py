@@ -196,7 +196,7 @@ def suite_board(
             own=is_own,
             family=families().get(name.removesuffix(TUNED), OTHER),
             entries=entries,
-            state=suite_states().get(name.removesuffix(TUNED)),
+            state=suite_states().get(name.removesuffix(TUNED)) or _own_state(known, name.removesuffix(TUNED)),
             complexity=_complexity(known, name.removesuffix(TUNED)),
             costs={p: cost for (measured, p), cost in known.items() if measured == name.removesuffix(TUNED)},
         )
@@ -255,6 +255,12 @@ def _stored_costs(runs: pd.DataFrame) -> Costs:
         if key not in measured and not has_committed_cost(cost_name(record)):
             measured[key] = cost_of(record, Path(file).parent)
     return {key: cost for key, cost in measured.items() if cost != MeasuredCost()}
+
+
+def _own_state(costs: Costs, name: str) -> State | None:
+    """Return the state that `cab run suite=core` measured."""
+    cost = costs.get((name, "CS"), MeasuredCost())
+    return None if cost.suite_state is None else State(cost.suite_state, cost.suite_state_grows)
 
 
 def _complexity(costs: Costs, name: str) -> str:

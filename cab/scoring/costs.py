@@ -100,6 +100,9 @@ SIZES = {"forward": {"embed_dim": 256, "num_heads": 4}, "decode": {"embed_dim": 
 RUNS = {"NS": "roof_ns", "CS": "roof_cs"}
 """Run of the forward passes of each pattern, which measures every attention on one machine."""
 DECODING_RUN = "decode_cs"
+STATE = "suite state"
+"""Phase of the decode state in the network of the suite: its bytes in float32; the detail says whether it grows."""
+GROWS = "grows"
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,8 @@ class MeasuredCost:
         state_bytes: size of the decode state.
         has_constant_state: whether the state has the same size after :data:`SHORT` tokens; False if unknown.
         complexity: declared growth with the length.
+        suite_state: numbers of the decode state in the network of the suite, per token if it grows.
+        suite_state_grows: whether this state grows.
     """
 
     time: float | None = None
@@ -121,6 +126,8 @@ class MeasuredCost:
     state_bytes: int | None = None
     has_constant_state: bool = False
     complexity: str = ""
+    suite_state: float | None = None
+    suite_state_grows: bool = False
 
 
 Costs = Mapping[tuple[str, str], MeasuredCost]
@@ -139,6 +146,8 @@ def costs_in(rows: Iterable[Mapping[str, str]]) -> Costs:
     chosen: dict[tuple[str, str], dict[tuple[str, int], Mapping[str, str]]] = {}
     for row in rows:
         phase, length = row.get("phase", ""), _number(row.get("length"))
+        if phase == STATE:
+            chosen.setdefault((row["attention"], row["pattern"]), {})[STATE, LENGTH] = row
         sizes = {name: str(size) for name, size in SIZES.get(phase, {}).items() if name != "num_heads"}
         setting = {"status": "ok", "kind": "attention", "protocol": "default", "batch_size": "1", **sizes}
         if sizes and length in (SHORT, LENGTH) and setting.items() <= row.items() and not row.get("packed"):
@@ -150,6 +159,8 @@ def costs_in(rows: Iterable[Mapping[str, str]]) -> Costs:
         softmax = chosen.get(("vanilla", pattern), {}).get(("forward", LENGTH), nothing)
         decode, early = (of_phases.get(("decode", length), nothing) for length in (LENGTH, SHORT))
         memory, of_softmax = _number(forward.get("bytes")), _number(softmax.get("bytes"))
+        suite_state = of_phases.get((STATE, LENGTH), nothing)
+        suite_bytes = _number(suite_state.get("bytes"))
         seconds, state = _number(decode.get("seconds")), _number(decode.get("bytes"))
         costs[attention, pattern] = MeasuredCost(
             time=_number(forward.get("relative_to_softmax")),
@@ -158,6 +169,8 @@ def costs_in(rows: Iterable[Mapping[str, str]]) -> Costs:
             state_bytes=None if state is None else int(state),
             has_constant_state=bool(decode) and early.get("bytes") == decode["bytes"],
             complexity=(forward or decode or early).get("complexity", ""),
+            suite_state=None if suite_bytes is None else suite_bytes / 4,
+            suite_state_grows=suite_state.get("detail") == GROWS,
         )
     return costs
 

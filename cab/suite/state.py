@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cab.registry.tables import tuned_options
 from cab.suite.cells import FOLDER, PRESET
@@ -49,17 +50,17 @@ def suite_states() -> dict[str, State]:
     return {row["attention"]: State(float(row["numbers"]), row["grows"] == "yes") for row in rows}
 
 
-def measure_state(entry: AttentionEntry) -> State | None:
-    """Measure the state of an attention in the network and with the options of cell ``recall`` CS.
-
-    Returns:
-        None for an attention without pattern CS.
-    """
-    from cab.registry.build import build_attention, decode_state  # imports torch
-
+def suite_state(entry: AttentionEntry) -> State | None:
+    """Measure the state of an attention with the options of cell ``recall`` CS; None without this pattern."""
     if "CS" not in entry.patterns:
         return None
-    options = tuned_options("probe", "mixer", "CS", entry.name, preset=PRESET)
+    return measure_state(entry, tuned_options("probe", "mixer", "CS", entry.name, preset=PRESET))
+
+
+def measure_state(entry: AttentionEntry, options: Mapping[str, Any]) -> State:
+    """Measure the state of a causal attention in the network of cell ``recall`` CS."""
+    from cab.registry.build import build_attention, decode_state  # imports torch
+
     attention = build_attention(entry.name, pattern="CS", embed_dim=WIDTH, num_heads=1, **options).eval()
     before, after = (
         sum(tensor.numel() for tensor in decode_state(attention, count).values() if tensor.is_floating_point())

@@ -20,7 +20,7 @@ from cab.reports.figures import frontier_figure
 from cab.reports.sentence import main_sentence
 from cab.reports.suite_board import OTHER, BoardRow, Point, SuiteBoard, families, recall_points, state_of, suite_board
 from cab.suite.cells import cell_descriptions, metric_meanings, suite_cells
-from cab.suite.state import TOKENS, State, measure_state, suite_states
+from cab.suite.state import TOKENS, State, suite_state, suite_states
 from scripts.readme_figure import reference_board
 from tests.cab.suite.suite_records import CELLS, made_suite as made_suite, seeds, suite_record
 
@@ -99,8 +99,8 @@ def test_the_state_is_that_of_the_same_networks(folders: list[Path]) -> None:
 
 def test_the_table_of_states_is_what_is_measured() -> None:
     for name in ("linear", "local", "mla"):
-        assert measure_state(ATTENTIONS.get(name)) == suite_states()[name], "run scripts/decode_states.py"
-    assert measure_state(ATTENTIONS.get("linformer")) is None
+        assert suite_state(ATTENTIONS.get(name)) == suite_states()[name], "run scripts/decode_states.py"
+    assert suite_state(ATTENTIONS.get("linformer")) is None
 
 
 def test_every_attention_has_a_family() -> None:

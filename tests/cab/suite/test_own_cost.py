@@ -17,17 +17,17 @@ from cab.efficiency.subjects import AttentionSubject
 from cab.patterns import Pattern
 from cab.records.record import Record
 from cab.records.results import load_results
-from cab.reports.suite_board import suite_board
+from cab.reports.suite_board import recall_points, suite_board, time_of
 from cab.runner.report import Outcome, Report
 from cab.scoring import costs
-from cab.scoring.costs import MeasuredCost, cost_of, cost_path, costs_in, measured_costs, read_costs
+from cab.scoring.costs import GROWS, STATE, MeasuredCost, cost_of, cost_path, costs_in, measured_costs, read_costs
 from cab.suite.verdict import _cost
 from tests.cab.suite.suite_records import CELLS, made_suite as made_suite, seeds, suite_record
 
 CLASS = """
 from cab import Attention, register_attention
 
-@register_attention("{name}", patterns="NC", complexity="n", paper="")
+@register_attention("{name}", patterns="CS NC", complexity="n", paper="")
 class Mean(Attention):
     def attend(self, query, key, value, padding):
         {code}
@@ -37,6 +37,7 @@ ROW = {"status": "ok", "kind": "attention", "protocol": "default", "batch_size":
 ROW |= {"pattern": "CS", "attention": "Mine"}
 FORWARD = ROW | {"phase": "forward", "embed_dim": "256", "length": "8192", "bytes": "10", "relative_to_softmax": "0.25"}
 DECODE = ROW | {"phase": "decode", "embed_dim": "512", "length": "8192", "seconds": "0.002", "bytes": "96"}
+SUITE_STATE = ROW | {"phase": STATE, "length": "88", "bytes": "1024", "detail": GROWS}
 RECORD = suite_record("probe", "abc", 80)
 VANILLA = FORWARD | {"attention": "vanilla", "bytes": "40", "relative_to_softmax": "1"}
 
@@ -104,7 +105,7 @@ def test_a_run_of_the_suite_ends_with_the_cost(
 def test_the_row_of_a_class_has_its_cost(made_suite: Path, tmp_path: Path, source: str) -> None:
     own = [run for task in CELLS for run in seeds(task, "Mine", 80)]
     paths = [record.write(tmp_path / "own") for record in own]
-    rows, path = [FORWARD, DECODE, VANILLA], tmp_path / "costs.csv"
+    rows, path = [FORWARD, DECODE, VANILLA, SUITE_STATE], tmp_path / "costs.csv"
     if source == "stored":
         path = cost_path(paths[0].parent, own[0])
         path.parent.mkdir()
@@ -118,6 +119,8 @@ def test_the_row_of_a_class_has_its_cost(made_suite: Path, tmp_path: Path, sourc
     row = board.csv.set_index("attention").loc["Mine"]
     assert (row["CS.time_8192_vs_softmax"], row["CS.memory_8192_vs_softmax"]) == (0.25, 0.25)
     assert (row["decode_ms_per_token"], row["state_bytes"], row["complexity"]) == (2.0, 96, "n log n")
+    assert (row["suite_state_numbers"], row["suite_state_grows"]) == (256, True)
+    assert recall_points(board, time_of)["Mine (yours)"].cost == 0.25
 
 
 def test_rows_at_the_sizes_of_the_board() -> None:
@@ -154,3 +157,15 @@ def test_the_measurement_is_that_of_the_committed_costs() -> None:
         ("forward", "256", "4", "3"),
         ("decode", "512", "8", "3"),
     }
+
+
+@pytest.mark.usefixtures("short")
+def test_the_state_of_a_causal_class(mean_record: Record) -> None:
+    """Without a state of its own, a class keeps all keys and values, or the inputs they are made of."""
+    record = dataclasses.replace(mean_record, cell={**mean_record.cell, "pattern": "CS"})
+    _measure_costs([record])
+    cost = cost_of(record, Path("runs"))
+    assert cost.suite_state_grows
+    assert cost.suite_state is not None
+    assert cost.suite_state >= 32
+    assert cost.decode_ms
