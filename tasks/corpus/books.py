@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cab import UserError
-from cab.files.cache import checksums
+from cab.files.cache import checksums, digest_of
 from cab.files.disk import visible_files
 
 log = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ def _book_files(files: dict[str, list[Path]], *, counts_line_ends: bool = False)
             except UnicodeDecodeError as error:
                 raise UserError(f"{path} is not UTF-8 text: byte {error.start} cannot be read") from None
 
-    key = {split: checksums(paths) for split, paths in files.items()}
+    key = {split: digest_of(checksums(paths)) for split, paths in files.items()}
     return Books(str(files["train"][0].parent), key, read, counts_line_ends)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from cab import UserError
-from cab.files.cache import checksums, prepared, progress
+from cab.files.cache import checksums, digest_of, prepared, progress
 from cab.files.disk import visible_files
 from tasks.files import find_data, read_image
 
@@ -93,7 +93,8 @@ def _from_files(
     for path in partners:
         if not path.is_file():
             raise UserError(f"{path} is missing: every image of hr_{high} needs a counterpart with the same name")
-    key = {"truth": checksums(files), "blurred": checksums(partners), "low": low, "high": high}
+    digests = {kind: digest_of(checksums(paths)) for kind, paths in zip(KINDS, (files, partners), strict=True)}
+    key = {**digests, "low": low, "high": high}
 
     def whole(path: Path) -> np.ndarray:
         image = read_image(path, "RGB")
@@ -111,9 +112,7 @@ def _from_files(
 
     ready = prepared("sr", key, build)
     truth, low_images = (np.load(ready / f"{kind}.npy", mmap_mode="r") for kind in KINDS)
-    about = {"folder": folder.name, "images": len(files), "low": low, "high": high, "checksums": key["truth"]}
-    about |= {"blurred": key["blurred"]} if partners else {}
-    return ImagePairs(truth, low_images, mirror=False), about
+    return ImagePairs(truth, low_images, mirror=False), {"folder": folder.name, "images": len(files), **key}
 
 
 def make_pairs(count: int, paint: Callable[[int, int, int], np.ndarray], *, low: int, high: int) -> ImagePairs:
