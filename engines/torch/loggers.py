@@ -10,18 +10,14 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from torch import Tensor
 from tqdm import tqdm
 
 from cab.errors import UserError
 from cab.runner.batches import StepBatches
 from cab.runner.cell import Cell
 from cab.runner.engine import Run
-
-if TYPE_CHECKING:
-    from engines.torch.loop import SingleProcess
 
 log = logging.getLogger(__name__)
 
@@ -36,28 +32,6 @@ def check_logger(name: str) -> None:
         raise UserError(f"logger={name} is not installed. Run: `pip install 'cab-benchmark[{name}]'`")
 
 
-class Interval:
-    """Training since the last line of the log. Losses stay on the device until they are read, so no step waits."""
-
-    def __init__(self, order: StepBatches, *, start: int | None = None) -> None:
-        self._start = order.start if start is None else start
-        self._batch_size = order.shares.batch_size
-        self._began = time.perf_counter()
-        self._losses: Tensor | float = 0.0
-        self._count = 0
-
-    def add(self, loss: Tensor) -> None:
-        """Add the loss of a micro-batch."""
-        self._losses = self._losses + loss.detach().double()
-        self._count += 1
-
-    def numbers(self, step: int, processes: SingleProcess) -> dict[str, float | None]:
-        """Return the mean loss and the examples per second until ``step``."""
-        loss = processes.mean(float(self._losses) / self._count)
-        seconds = time.perf_counter() - self._began
-        return {"loss": loss, "examples_per_second": (step - self._start) * self._batch_size / seconds}
-
-
 class Loggers:
     """Progress, ``metrics.csv`` in the folder of the run, and the configured logger; written by the first process.
 
@@ -68,6 +42,7 @@ class Loggers:
     def __init__(self, run: Run, order: StepBatches) -> None:
         progress = Progress(run, order)
         self.steps = progress.steps
+        self._batch_size, self._step, self._began = order.shares.batch_size, order.start, time.perf_counter()
         self._loggers: list[Any] = [progress] if run.processes.is_first else []
         for kind in (MetricsFile, *LOGGERS[run.cell.config.logger.name]) if run.processes.is_first else ():
             try:
@@ -75,10 +50,15 @@ class Loggers:
             except Exception as error:
                 _warn(error)
 
+    def examples_per_second(self, step: int) -> float:
+        """Return the speed of the training between the last line and ``step``."""
+        return (step - self._step) * self._batch_size / (time.perf_counter() - self._began)
+
     def write(self, step: int, numbers: Mapping[str, float | None]) -> None:
         """Write the numbers of a step to all loggers."""
         present = {name: value for name, value in numbers.items() if value is not None and name != "step"}
         self._call("write", step, present)
+        self._step, self._began = step, time.perf_counter()
 
     def write_scores(self, scores: Mapping[str, float]) -> None:
         """Write the metrics of the evaluation to all loggers."""

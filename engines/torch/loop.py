@@ -18,8 +18,8 @@ from cab.runner.batches import DeviceBatches, Shares, StepBatches, mix_seed, on_
 from cab.runner.engine import Run, Training
 from cab.task import Task
 from cab.training import after_optimizer_step, auxiliary_loss
-from engines.torch.checkpoints import Checkpoints, TrainingState, averaged_steps, checkpoint_files
-from engines.torch.loggers import Interval, Loggers
+from engines.torch.checkpoints import Checkpoints, Entry, LossMean, TrainingState, averaged_steps, checkpoint_files
+from engines.torch.loggers import Loggers
 from engines.torch.optimizer import clip_gradients, make_scheduler, whole, whole_state_dict
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def run_steps(
     accumulate = order.shares.accumulate
     rate = config.rate(order.steps_per_epoch)
     timed = step_timer(run, order)
-    interval = Interval(order)
+    interval = LossMean()
     epoch = None
     network.train()
     for step in loggers.steps:
@@ -131,7 +131,7 @@ def run_steps(
                         total = loss if auxiliary is None else loss + auxiliary
                         scaler.scale(total / accumulate).backward()
                 history.add_losses(loss, auxiliary, completed, accumulate)
-                interval.add(loss)
+                interval.add(loss, completed, accumulate)
                 losses.append(loss.detach())
             with timed("optimizer"):
                 scaler.unscale_(optimizer)
@@ -148,8 +148,12 @@ def run_steps(
         state.step = completed
         history.check_losses(completed)
         if is_logged:
-            numbers = interval.numbers(completed, processes)
-            numbers |= {"learning_rate": config.learning_rate * rate(step), "gradient_norm": float(whole(norm))}
+            numbers: Entry = {
+                "loss": processes.mean(interval.mean()),  # waits for the device
+                "learning_rate": config.learning_rate * rate(step),
+                "gradient_norm": float(whole(norm)),
+                "examples_per_second": loggers.examples_per_second(completed),
+            }
         if history.is_due(completed):
             score = validate(run, network) if config.validate_every is not None else None
             entry = history.add(completed, score)
@@ -158,7 +162,7 @@ def run_steps(
             numbers = {**entry, **numbers}
         if is_logged:
             loggers.write(completed, numbers)
-            interval = Interval(order, start=completed)
+            interval = LossMean()
         if completed in averaged:
             checkpoints.save_weights(whole_state_dict(network), checkpoints.averaged(completed))
         stop = stop_signal(run, processes, completed)
