@@ -155,7 +155,7 @@ def validation_gains(record: Record, anchors: Anchors) -> list[tuple[int, float]
     if not set(ANCHORS) <= anchors.validation.keys():
         return []
     softmax, without = (statistics.fmean(anchors.validation[name]) for name in ANCHORS)
-    losses = [(entry["step"], entry.get("validation")) for entry in record.history]
+    losses = [(int(entry["step"] or 0), entry.get("validation")) for entry in record.history]
     return [(step, 100 * (loss - without) / (softmax - without)) for step, loss in losses if loss is not None]
 
 

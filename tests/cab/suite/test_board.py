@@ -9,6 +9,7 @@ import re
 from html import unescape
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cab.cli.main import main
@@ -196,13 +197,15 @@ def test_every_mark_of_a_figure_has_a_name() -> None:
     board = reference_board()
     points = recall_points(board, state_of)
     points |= {"single": Point(2e3, 70.0, True, False), "mine (yours)": Point(2e3, 71.0, False, True)}
-    [axes] = frontier_figure(points, title="", label="").axes
+    figure = frontier_figure(points, title="", label="")
+    [axes] = figure.axes
     assert sorted(text.get_text() for text in axes.texts) == sorted(points)
-    axes.figure.draw_without_rendering()
+    figure.draw_without_rendering()
     boxes = [text.get_window_extent() for text in axes.texts]
     assert not any(box.count_overlaps(boxes) > 1 for box in boxes)
     assert all(axes.bbox.padded(1).contains(*box.min) and axes.bbox.padded(1).contains(*box.max) for box in boxes)
-    marks = {tuple(map(float, line.get_xydata()[0])): line for line in axes.lines if len(line.get_xdata()) == 1}
+    lines = [(np.asarray(line.get_xydata()), line) for line in axes.lines]
+    marks = {tuple(map(float, places[0])): line for places, line in lines if len(places) == 1}
     assert marks[2e3, 70.0].get_fillstyle() == "none"
     assert marks[2e3, 71.0].get_marker() == "D"
 
