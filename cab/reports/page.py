@@ -24,13 +24,13 @@ from cab.records.results import PAPER_DIR
 from cab.records.verified import LEGEND
 from cab.registry.registries import ATTENTIONS
 from cab.reports import figures
-from cab.reports.board_tables import CONSTANT, COST_BLOCK, SUBQUADRATIC, board_table, cell_sections
+from cab.reports.board_tables import CONSTANT, COST_BLOCK, SUBQUADRATIC, board_table, cell_sections, entry_cell
 from cab.reports.card import summary
 from cab.reports.sections import PATTERNS, Section
 from cab.reports.sentence import main_sentence
-from cab.reports.suite_board import SuiteBoard, board_facts, recall_points, state_of, time_of
+from cab.reports.suite_board import Ability, BoardRow, SuiteBoard, board_facts, recall_points, state_of, time_of
 from cab.scoring.normalization import NORMALIZATIONS
-from cab.suite.verdict import judge_attention
+from cab.suite.verdict import RELATIONS, judge_attention, repetition_text
 
 ANSWERS = PAPER_DIR.parent / "validity" / "answers.csv"
 MIN_POINTS = 3
@@ -98,7 +98,11 @@ def _suite(board: SuiteBoard, records: Sequence[Record]) -> dict[str, Any]:
     entries = [(row, entry) for row in board.rows for entry in row.entries.values() if entry.verdict]
     return {
         "finding": main_sentence(board),
-        "own": {sanitize_text(row.attention): _verdict(row.attention, records) for row in board.rows if row.own},
+        "own": [
+            (sanitize_text(row.attention), _summary(row, board.abilities), _verdict(row.attention, records))
+            for row in board.rows
+            if row.own
+        ],
         "chosen": min(
             {
                 ability.pattern
@@ -122,6 +126,21 @@ def _suite(board: SuiteBoard, records: Sequence[Record]) -> dict[str, Any]:
         "answers": list(_answers()),
         "cells": list(cell_sections(board)),
     }
+
+
+def _summary(row: BoardRow, abilities: Sequence[Ability]) -> str:
+    """Return the user's results and costs in one line."""
+    parts = []
+    for ability in abilities:
+        if (entry := row.entries.get(ability.key)) and entry.verdict:
+            cell = entry_cell(entry)
+            again = f", trained again: {repetition_text(entry.repetition)}" if entry.repetition else ""
+            parts.append(
+                f"{ability.label} {cell.text} {cell.detail}".rstrip()
+                + f" ({RELATIONS[entry.verdict]} softmax attention{again})"
+            )
+    costs = {pattern: cost.time for pattern, cost in row.costs.items() if cost.time}
+    return "; ".join([*parts, *(f"{time:.2f} times softmax's time in {pattern}" for pattern, time in costs.items())])
 
 
 def _verdict(name: str, records: Sequence[Record]) -> list[str]:
