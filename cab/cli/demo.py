@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Return 0 if all scores are as expected, else 1."""
     print(QUESTION, flush=True)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # as for the reference; torch reads it when it is imported
     from cab.cli.main import main
     from cab.config.compose import check_overrides
     from cab.runner.launch import run_sweeps
