@@ -32,7 +32,6 @@ RELATIONS = {
     Verdict.EQUIVALENT: "equivalent to",
     Verdict.BETTER: "better than",
     Verdict.UNDECIDED: "undecided against",
-    Verdict.ONE_SEED: "not tested against",
 }
 
 
@@ -161,11 +160,13 @@ def _relations(own: CellGain, reference: Gains) -> list[str]:
 
 
 def _listed(verdicts: Mapping[str, Verdict], gains: Gains) -> str:
-    """Return the rivals by verdict, each with its K."""
+    """Return the rivals by verdict, each with its K, and the number of those with a single seed."""
     rivals: dict[Verdict, list[str]] = {}
     for rival, word in sorted(verdicts.items(), key=lambda item: -gains[item[0]].retained):
         rivals.setdefault(word, []).append(f"{rival} {gain_text(gains[rival])}")
-    return "; ".join(f"{text} {', '.join(rivals[word])}" for word, text in RELATIONS.items() if word in rivals)
+    parts = [f"{text} {', '.join(rivals[word])}" for word, text in RELATIONS.items() if word in rivals]
+    single = len(rivals.get(Verdict.ONE_SEED, ()))
+    return "; ".join([*parts, *([f"not tested: {single} with a single seed"] if single else [])])
 
 
 def _cost(record: Record, runs: Sequence[Record]) -> str:

@@ -47,6 +47,14 @@ def test_a_part_of_the_cells(made_suite: Path) -> None:
     assert lines[-1] == f"not verified: run `cab verify {MINE} --pattern CS`"
 
 
+def test_references_with_a_single_seed_are_counted(made_suite: Path) -> None:
+    for name in ("rfa", "gated_deltanet"):
+        suite_record("lstf", name, 70).write(made_suite)
+    lines = lines_of(made_suite, *seeds("lstf", MINE, 80))
+    assert sum(line.endswith("; not tested: 2 with a single seed") for line in lines) == 1
+    assert not any("rfa" in line for line in lines)
+
+
 def test_the_seeds_that_would_decide_it(made_suite: Path) -> None:
     mine = [suite_record("lstf", MINE, share, seed) for seed, share in enumerate((80, 95, 99), 1)]
     lines = lines_of(made_suite, *mine)
