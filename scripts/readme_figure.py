@@ -54,6 +54,7 @@ def gallery_text(board: SuiteBoard) -> str:
         table = board_table(board, [each for each in board.abilities if each.pattern == pattern])
         chosen = [number for number, column in enumerate(table.columns) if column.group != COST_BLOCK]
         table.columns = [dataclasses.replace(table.columns[number], group="") for number in chosen]
+        table.legend = []  # the page explains the marks once
         for row in table.rows:
             row.cells = [row.cells[number] for number in chosen]
         parts += [f"### {pattern}", table_text(table)]
