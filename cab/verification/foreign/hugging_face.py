@@ -193,6 +193,7 @@ def model_class(model_type: str, overrides: Mapping[str, Any]) -> type[HuggingFa
             "model_type": model_type,
             "overrides": dict(overrides),
             "patterns": (Pattern.CS,) if is_causal else (Pattern.NS,),
+            "padding_layouts": ForeignModule.padding_layouts if is_causal else ("right",),
             "prompt_padding_layouts": ("left",) if model_type in LEFT_PROMPTS else ("right", "left"),
         },
     )
