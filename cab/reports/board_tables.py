@@ -149,8 +149,8 @@ def _cost_column(label: str, pattern: str, attribute: str, hint: str) -> Column:
     def cell(row: BoardRow) -> Cell:
         return number_cell(getattr(row.costs.get(pattern or "CS", MeasuredCost()), attribute), 2)
 
-    options = {"group": COST_BLOCK, "pattern": pattern, "is_minor": attribute != "time"}
-    return Column(f"{label} {pattern}".strip(), _of_row(cell), "lower", hint, **options)
+    label, is_minor = f"{label} {pattern}".strip(), attribute != "time"
+    return Column(label, _of_row(cell), "lower", hint, group=COST_BLOCK, pattern=pattern, is_minor=is_minor)
 
 
 def cell_sections(board: SuiteBoard) -> Iterator[tuple[str, str, Table]]:

@@ -76,7 +76,7 @@ def efficiency_section(costs: pd.DataFrame) -> Section:
         caption = f"Pattern {pattern}, {phase}: efficiency length relative to softmax attention"
         shown.append(Picture(figure, caption, f"figure2c-{pattern}-{phase}"))
         wide = rows.pivot(index="attention", columns="resource", values=["length", "low", "high", "r2"])
-        wide.columns = [f"{resource}, {name}" for name, resource in wide.columns]
+        wide.columns = [", ".join(reversed(names)) for names in wide.columns]
         table_id = element_id("efficiency", pattern, phase)
         table = data_table(wide.reset_index(), table_id=table_id, caption=caption)
         text = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -63,8 +63,9 @@ def pattern_table(board: Board, pattern: str) -> Table:
     for name, (label, _, decimals) in COSTS.items():
         columns.append(number_column(label, name, decimals, better="lower", hint="of all cells", group="cost"))
     columns.append(number_column("seeds", "seeds", 0, hint="smallest number of any cell", group="cost"))
+    fields: list[Any] = [*rows.to_dict("records"), *baselines]
     table = frame_table(
-        [*rows.to_dict("records"), *baselines],
+        fields,
         columns,
         table_id=element_id(board.key, pattern, "table"),
         caption=f"{board.heading}, pattern {pattern}: raw metrics are means over seeds ± standard deviation",
@@ -111,8 +112,8 @@ def _metric_columns(
         values = measured.get_group((place, name)).set_index("attention")
         decimals = decimals_for(values["value"])
         cells = {
-            ("", each): _metric_cell(board, *numbers, decimals)
-            for each, *numbers in values[["value", "deviation"]].itertuples(name=None)
+            ("", str(each)): _metric_cell(board, value, deviation, decimals)
+            for each, value, deviation in values[["value", "deviation"]].itertuples(name=None)
         }
         cells |= {
             (BASELINE, each): number_cell(value, decimals)
@@ -125,7 +126,7 @@ def _metric_columns(
 
         hint = metric_meanings().get((str(metric.task), name), "") if board.synthetic else ""
         better = "higher" if metric.higher_is_better else "lower"
-        label = f"{name} ({metric.unit})" if metric.unit else name
+        label = f"{name} ({metric.unit!s})" if metric.unit else name
         yield Column(label, cell, better, hint, group=place.replace("/", " / "), marks_best=True)
 
 
