@@ -21,12 +21,9 @@ from triton.runtime.interpreter import _implicit_cvt
 from attentions.kernels import fla_kernels
 from attentions.kernels.delta_rule import delta_rule, generalized_delta_rule
 from attentions.kernels.recurrence import recurrence
-from cab import build_attention
 from cab.efficiency.operations import count_operations
-from tests.attentions.agreement import with_output
 
 HEADS, KEYS, VALUES = 2, 18, 20
-FP16 = torch.float16
 
 
 @pytest.fixture(autouse=True)
@@ -118,34 +115,3 @@ def test_who_counts_operators_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fla_kernels, "FACTORS", torch.float32)
     given = draw("heads", 5)
     assert count_operations(lambda: fla_kernels.recurrence(**given)).foreign == {"flash-linear-attention"}
-
-
-@pytest.mark.parametrize(
-    "name", ["retention", "deltanet", "lightning", "ssd", "gla", "hgrn2", "rwkv6", "gated_deltanet", "rwkv7"]
-)
-def test_an_attention_in_float16(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Output and gradients are as near to float32 as with our form; two spans, and padding.
-
-    In place of bfloat16, which the interpreter multiplies as if its bits were whole numbers.
-    """
-    monkeypatch.setattr("attentions.kernels.chunks.CPU_TOKENS", 64 * 4)
-    monkeypatch.setattr(fla_kernels, "FACTORS", torch.float16)
-    module = with_output(build_attention(name, pattern="CS", embed_dim=32, num_heads=2))
-    x, padding = torch.randn(2, 70, 32, requires_grad=True), torch.zeros(2, 70, dtype=torch.bool)
-    padding[1, 50:] = True
-    runs: list[Tensor] = []
-    called: list[str] = []
-    call = fla_kernels._call
-    monkeypatch.setattr(fla_kernels, "_call", lambda path, *given: called.append(path) or call(path, *given))
-    for is_low, is_theirs in ((False, False), (True, False), (True, True)):
-        monkeypatch.setattr(
-            fla_kernels, "can_use_kernels", lambda *given, is_theirs=is_theirs: is_theirs and FP16 in given
-        )
-        with torch.autocast("cpu", torch.float16, enabled=is_low):
-            output = module(x, query_padding_mask=padding)
-        gradients = torch.autograd.grad(output.float().cos().sum(), [x, *module.parameters()])
-        runs.append(torch.cat([y.float().flatten() for y in (output, *gradients)]))
-        assert bool(called) is is_theirs
-    exact, ours, theirs = runs
-    assert theirs.isfinite().all()
-    assert (theirs - exact).norm() <= max(2 * (ours - exact).norm(), 1e-3 * exact.norm())

@@ -94,17 +94,6 @@ def test_no_gradient_to_the_memory() -> None:
     assert moved == [7, 8, 9, 10, 11, 12]
 
 
-def test_a_memory_that_holds_all() -> None:
-    """Without anything to compress, the compressive form is Transformer-XL."""
-    options = {"segment": 6, "memory": 40}
-    compressive = agreement.make("compressive", "CS", **options)
-    recurrent = agreement.make("transformer_xl", "CS", **options)
-    state = {name: x for name, x in compressive.state_dict().items() if not name.startswith("compress")}
-    recurrent.load_state_dict(state)
-    x = torch.randn(2, 31, agreement.WIDTH, dtype=torch.float64)
-    torch.testing.assert_close(compressive(x), recurrent(x))
-
-
 def test_compression_learns_from_its_own_loss_alone() -> None:
     """The loss reaches the convolution and nothing else, the output everything else; equal tokens lose nothing."""
     module = agreement.make("compressive", "CS", segment=6, memory=5, compressed=4, factor=3).train()

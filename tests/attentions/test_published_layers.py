@@ -115,30 +115,6 @@ def test_rates_and_steps_have_no_weight_decay(name: str, own: int) -> None:
     assert ((step > 0.9e-3) & (step < 0.11)).all()
 
 
-@pytest.mark.parametrize("name", ["ssd", "gated_deltanet"])
-def test_maps_begin_as_linear(name: str) -> None:
-    """state-spaces/mamba e9594ce and NVlabs/GatedDeltaNet leave them to ``nn.Linear``: uniform in 1 / sqrt(inputs)."""
-    module = build_attention(name, pattern="CS", embed_dim=64, num_heads=32)
-    maps = [child for child in module.children() if isinstance(child, torch.nn.Linear)]
-    assert len(maps) == {"ssd": 6, "gated_deltanet": 7}[name]
-    for linear in maps:
-        assert 0.98 * linear.in_features**-0.5 < linear.weight.abs().max() <= linear.in_features**-0.5
-    biases = {child for child, part in module.named_modules() if getattr(part, "bias", None) is not None}
-    convolutions = {f"convolutions.{kind}" for kind in ("query", "key", "value")}
-    assert biases == {"step_proj"} | (convolutions if name == "ssd" else {"strength_proj"})
-
-
-@pytest.mark.parametrize("name", ["deltanet", "gla"])
-def test_maps_begin_with_a_small_gain(name: str) -> None:
-    module = build_attention(name, pattern="CS", embed_dim=64, num_heads=32)
-    maps = [part for part in module.modules() if isinstance(part, torch.nn.Linear)]
-    assert len(maps) == {"deltanet": 5, "gla": 7}[name]
-    for linear in maps:
-        bound = 2**-2.5 * (6 / sum(linear.weight.shape)) ** 0.5
-        assert 0.98 * bound < linear.weight.abs().max() <= bound
-        assert linear.bias is None or not linear.bias.any()
-
-
 ROWS = list(csv.DictReader((Path(__file__).parents[2] / "attentions" / "defaults.csv").open(encoding="utf-8")))
 
 

@@ -31,43 +31,6 @@ def test_differential_heads_are_half_of_an_even_number(heads: int) -> None:
     assert_forms_agree(module, 9, 0)
 
 
-def forget_nothing(module: Any) -> None:
-    torch.nn.init.zeros_(module.forget.weight)
-    torch.nn.init.constant_(module.forget.bias, 60.0)
-
-
-def read_chosen_blocks_alone(module: Any) -> None:
-    torch.nn.init.zeros_(module.gate.weight)
-    module.gate.bias.data.copy_(torch.tensor([-60.0, 60.0, -60.0]).repeat(3))
-
-
-def keep_every_key(module: Any) -> None:
-    torch.nn.init.eye_(module.mix_k)
-    torch.nn.init.eye_(module.mix_v)
-
-
-EVERY_BLOCK = {"block_size": 3, "num_blocks": 9, "compress_size": 3, "compress_stride": 3, "num_kv_heads": 3}
-
-
-@pytest.mark.parametrize(
-    ("name", "pattern", "options", "prepare"),
-    [
-        ("diag_attention", "NS", {"block_size": 16}, None),
-        ("diag_attention", "CS", {"block_size": 16}, None),
-        ("forgetting", "CS", {}, forget_nothing),
-        ("linformer", "NS", {"num_landmarks": 12, "max_length": 12}, keep_every_key),
-        ("nsa", "CS", {**EVERY_BLOCK, "compression": "mean", "separate_kv": False}, read_chosen_blocks_alone),
-    ],
-)
-def test_a_limit_is_softmax_attention(name: str, pattern: str, options: dict[str, Any], prepare: Any) -> None:
-    module, vanilla = make(name, pattern, **options), make("vanilla", pattern)
-    if prepare:
-        prepare(module)
-    vanilla.load_state_dict(module.state_dict(), strict=False)
-    x = torch.randn(2, 12, 24, dtype=torch.float64)
-    torch.testing.assert_close(module(x), vanilla(x))
-
-
 def test_what_was_forgotten_over_thousands_of_tokens_does_not_round_the_near_ones() -> None:
     """In float32, F near -20,000: as if the sequence began ten tokens ago."""
     module = build_attention("forgetting", pattern="CS", embed_dim=8, num_heads=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -80,54 +79,10 @@ def test_kernel_of_s4_is_made_of_powers(length: int, state_size: int) -> None:
     torch.testing.assert_close(found, expected, rtol=0.0, atol=1e-10 * expected.abs().max().item())
 
 
-def test_state_matrix_of_s4_is_hippo_legs() -> None:
-    """As the paper's Eq. 2 has it, up to a change of basis: powers of A from B, seen by B."""
-    size = 10
-    n = torch.arange(size, dtype=torch.float64)
-    below = ((2 * n[:, None] + 1) * (2 * n + 1)).sqrt()
-    hippo, inwards = -(below.tril(-1) + torch.diag(n + 1)), (2 * n + 1).sqrt()
-    module = S4Attention(pattern="CS", embed_dim=1, num_heads=1, state_size=size).double()
-    with torch.no_grad():
-        module.low_rank.copy_(torch.view_as_real(torch.view_as_complex(module.input) * math.sqrt(0.5)))
-    modes, low_rank, own = (x[0] for x in module.both_of_each_pair()[1:4])
-    matrix = torch.diag(modes) - torch.outer(low_rank, low_rank.conj())
-    seen, expected = own, inwards
-    for power in range(5):
-        moment = (inwards @ expected).item()
-        assert (own.conj() @ seen).real.item() == pytest.approx(moment, rel=1e-4), power  # stored in float32
-        seen, expected = matrix @ seen, hippo @ expected
-
-
-def test_without_low_rank_every_mode_of_s4_is_alone() -> None:
-    """P = 0: a diagonal state space by the bilinear rule."""
-    module = build("s4", "CS")
-    with torch.no_grad():
-        module.low_rank.zero_()
-    dt, modes, _, inwards, readout = module.both_of_each_pair()
-    half = dt / 2 * modes
-    factor = (1 + half) / (1 - half)
-    powers = factor.unsqueeze(-1) ** torch.arange(50)
-    expected = torch.einsum("dn,dnl->dl", readout[:, 0] * dt * inwards / (1 - half), powers).real
-    torch.testing.assert_close(module.kernel(50, *module.modes())[:, 0], expected)
-
-
 def test_state_spaces_of_s4_are_trained_without_weight_decay() -> None:
     rules = build("s4", "CS").param_group_overrides()
     without = {name for name, rule in rules.items() if rule.weight_decay == 0.0}
     assert without == {"log_decay", "frequency", "low_rank", "input", "log_dt"}
-
-
-@pytest.mark.parametrize(
-    ("width", "heads", "options", "extra"),
-    [
-        (256, 2, {"state_size": 64}, -98_240),
-        (768, 12, {"state_size": 16, "channels": 8}, 2_462_224),
-    ],
-)
-def test_parameters_of_s4d_are_those_of_the_published_runs(width: int, heads: int, options: dict, extra: int) -> None:
-    with torch.device("meta"):
-        module = build_attention("s4d", pattern="CS", embed_dim=width, num_heads=heads, **options)
-    assert sum(parameter.numel() for parameter in module.parameters()) == 4 * width**2 + 4 * width + extra
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -142,16 +97,3 @@ def test_autocast_rounds_the_last_map_of_s4d_alone(pattern: str, options: dict[s
     assert output.dtype is dtype
     assert (output - exact).abs().max() <= 4 * torch.finfo(dtype).eps * exact.abs().max()
     assert all(parameter.grad.isfinite().all() for parameter in module.parameters())
-
-
-def test_initial_modes_are_s4d_inv_and_outputs_are_of_size_one() -> None:
-    module = build_attention("s4d", pattern="CS", embed_dim=256, num_heads=2, state_size=16)
-    expected = [16 / math.pi * (16 / (2 * k + 1) - 1) for k in range(8)]
-    torch.testing.assert_close(module.frequency.detach(), torch.tensor(expected))
-    assert torch.allclose(module.log_decay.exp(), torch.tensor(0.5))
-    steps = module.log_dt.exp()
-    assert 1e-3 <= steps.min() < 2e-3
-    assert 5e-2 < steps.max() <= 1e-1
-    # the response to a constant input, C B / A times two: of variance one over channels and features
-    gain = torch.view_as_complex(module.readout[0]) / torch.complex(-module.log_decay.exp(), module.frequency)
-    assert 0.8 < (2 * gain.sum(dim=-1).real).square().mean() < 1.25
