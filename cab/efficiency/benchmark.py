@@ -156,8 +156,10 @@ def measure_for_board(subject: AttentionSubject, pattern: Pattern, *, report: Re
     8,192 tokens.
     """
     vanilla = AttentionSubject.parse(BASELINES[0])
-    usual = Setting(batch_size=1, repeats=3, time_limit=180)
-    settings = {phase: dataclasses.replace(usual, **sizes) for phase, sizes in SIZES.items()}
+    settings = {
+        phase: Setting(1, sizes["embed_dim"], sizes["num_heads"], repeats=3, time_limit=180)
+        for phase, sizes in SIZES.items()
+    }
     plans = [Plan([vanilla, subject], [], [pattern], ["forward"], [LENGTH], settings["forward"])]
     if pattern.is_causal:
         plans.append(Plan([subject], [], [pattern], ["decode"], [SHORT, LENGTH], settings["decode"]))

@@ -33,6 +33,8 @@ from cab.scoring.normalization import NORMALIZATIONS
 from cab.suite.verdict import RELATIONS, judge_attention, repetition_text
 
 ANSWERS = PAPER_DIR.parent / "validity" / "answers.csv"
+NOT_TESTED = "not tested against"
+"""Relation of a result with a single seed."""
 MIN_POINTS = 3
 """Minimum number of attentions in a figure of recall."""
 REQUIREMENTS = {CONSTANT: "constant-size state", SUBQUADRATIC: "time below n²"}
@@ -137,7 +139,7 @@ def _summary(row: BoardRow, abilities: Sequence[Ability]) -> str:
             again = f", trained again: {repetition_text(entry.repetition)}" if entry.repetition else ""
             parts.append(
                 f"{ability.label} {cell.text} {cell.detail}".rstrip()
-                + f" ({RELATIONS[entry.verdict]} softmax attention{again})"
+                + f" ({RELATIONS.get(entry.verdict, NOT_TESTED)} softmax attention{again})"
             )
     costs = {pattern: cost.time for pattern, cost in row.costs.items() if cost.time}
     return "; ".join([*parts, *(f"{time:.2f} times softmax's time in {pattern}" for pattern, time in costs.items())])

@@ -187,6 +187,7 @@ def test_page_and_csv_have_the_same_numbers(folders: list[Path], tmp_path: Path)
         < page.index("What each attention")
     )
     assert "<strong>mine</strong> recall CS 80 ±1 (worse than softmax attention); lookup CS 80" in page
+    assert re.search("<strong>single</strong> recall CS 70 .not tested against softmax attention", page)
     assert '<option value="CS" selected>' in page
     single = sum(float(row[name] or 0) == 1 for row in table.values() for name in row if name.endswith(".seeds"))
     assert f"<li>{single} of " in page
