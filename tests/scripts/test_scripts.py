@@ -51,6 +51,11 @@ def test_missing_argument_is_explained(name: str) -> None:
     assert f"usage: {'scripts/' if name == 'benchmark.sh' else ''}{name}" in found.stderr
 
 
+def test_with_slurm_runs_the_command(tmp_path: Path) -> None:
+    found = shell("with_slurm.sh", "sh", "-c", "echo $SLURM_CONF; exit 3", SLURM_CONF=str(tmp_path))
+    assert (found.returncode, found.stdout) == (3, f"{tmp_path}\n")
+
+
 def test_suite_trains_each_cell(tmp_path: Path) -> None:
     folders = {"RESULTS": str(tmp_path / "runs"), "RECORDS": str(tmp_path / "records")}
     found = shell("suite.sh", "steps=2", CAB="echo", ATTENTIONS="none abc", SEEDS="1", **folders)
@@ -59,6 +64,11 @@ def test_suite_trains_each_cell(tmp_path: Path) -> None:
     assert first == f"run suite=core attention=none seed=1 results_dir={tmp_path / 'runs'} device=cpu steps=2"
     assert second == first.replace("none", "abc")
     assert (tmp_path / "records").is_dir()
+
+
+def test_fuzz(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert program("fuzz", monkeypatch, "2").main() == 0
+    assert "compared" in capsys.readouterr().out
 
 
 def test_kernel_gains_of_one_kernel(
