@@ -35,17 +35,6 @@ def test_the_lowest_versions_are_the_declared_ones() -> None:
     assert lowest == declared
 
 
-def test_citation_and_metadata_name_one_version_and_licence() -> None:
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    assert citation["cff-version"] == "1.2.0"
-    assert citation["version"] == PROJECT["version"]
-    assert citation["license"] == PROJECT["license"] == "Apache-2.0"
-    [paper] = citation["references"]
-    assert paper["url"] == PROJECT["urls"]["Paper"]
-    assert [author["family-names"] for author in paper["authors"]] == ["Zhang", "Jiang", "Feng", "Zheng", "Kong"]
-    assert (ROOT / "LICENSE").read_text().lstrip().startswith("Apache License\n")
-
-
 def test_every_package_of_the_wheel_is_typed() -> None:
     """A type checker reads annotations only of packages that hold ``py.typed`` (PEP 561)."""
     files = {Path(file.distribution_path) for file in WheelBuilder(str(ROOT)).recurse_included_files()}
@@ -72,14 +61,6 @@ def test_the_versions_of_python_that_are_tested_are_the_declared_ones() -> None:
     classified = [line.rpartition(" ")[2] for line in PROJECT["classifiers"] if "Python :: 3." in line]
     assert test["strategy"]["matrix"]["python"] == classified
     assert PROJECT["requires-python"] == f">={classified[0]}"
-
-
-def test_hooks_run_the_linters_of_make_lint() -> None:
-    [repository] = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
-    assert repository["repo"] == "local"
-    programs = {hook["entry"].split()[0].replace(".venv/bin", "$(BIN)") for hook in repository["hooks"]}
-    assert programs == {"$(BIN)/ruff", "$(BIN)/mypy"}
-    assert all(program in MAKEFILE for program in programs)
 
 
 def test_a_wrong_interpreter_is_one_line(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 import shutil
 import sys
@@ -32,16 +31,6 @@ def without_numbers(text: str) -> str:
 
 def test_it_is_short() -> None:
     assert len(README.splitlines()) <= 120
-
-
-def test_its_numbers_of_bugs_are_those_of_the_table() -> None:
-    with (ROOT / "results/public_bugs.csv").open(newline="") as file:
-        bugs = list(csv.DictReader(file))
-    assert {bug["result"] for bug in bugs} == {"caught"}
-    is_open = [bug["after_repair"] == "open" for bug in bugs]
-    numbers = {6: "six", 9: "Nine"}
-    assert f"[{len(bugs)} bugs of Hugging Face Transformers]" in README
-    assert f"{numbers[is_open.count(False)]} have been repaired, {numbers[is_open.count(True)]} are open" in README
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cab import Attention, Backbone, build_backbone
-from tests.backbones.language_models import VOCABULARY, WIDTH, padding, slots, small, tokens
+from tests.backbones.language_models import WIDTH, padding, slots, small, tokens
 from tests.backbones.test_language_models import compare_gradients
 
 BLOCKS = [2, 1, 2]
@@ -116,39 +116,3 @@ def test_a_classifier_reads_the_first_vector_of_the_last_block() -> None:
         last, _ = written_out(pretrained, ids[row, ~mask[row]])
         expected = backbone.classifier(last[0])
         torch.testing.assert_close(backbone(ids, mask)[row], expected)
-
-
-@pytest.mark.slow
-def test_the_public_code_computes_the_same() -> None:
-    """Its layers without positions and segments, on rows without padding, which it pools with tokens."""
-    from transformers.models.funnel import modeling_funnel as public  # takes seconds to import
-
-    config = public.FunnelConfig(
-        **{"vocab_size": VOCABULARY, "block_sizes": BLOCKS, "num_decoder_layers": 2, "truncate_seq": False},
-        **{"d_model": 24, "n_head": 3, "d_head": 8, "d_inner": 40, "hidden_act": "gelu", "layer_norm_eps": 1e-5},
-        **dict.fromkeys(("hidden_dropout", "attention_dropout", "activation_dropout"), 0.0),
-    )
-    encoder, decoder = (part(config).double().eval() for part in (public.FunnelEncoder, public.FunnelDecoder))
-    ours = funnel()
-    theirs = [layer for block in encoder.blocks for layer in block] + list(decoder.layers)
-    for mine, other in zip(ours.layers, theirs, strict=True):
-        slot, attention = mine.self_attention, other.attention
-        nn.init.zeros_(slot.q_proj.bias)  # theirs has none
-        attention.q_head.weight.data = slot.q_proj.weight.data
-        for source, target in (
-            (slot.k_proj, attention.k_head),
-            (slot.v_proj, attention.v_head),
-            (slot.out_proj, attention.post_proj),
-            (mine.self_residual.norm, attention.layer_norm),
-            (mine.feed_forward.expand, other.ffn.linear_1),
-            (mine.feed_forward.reduce, other.ffn.linear_2),
-            (mine.feed_forward_residual.norm, other.ffn.layer_norm),
-        ):
-            target.load_state_dict(source.state_dict())
-        for name in ("r_w_bias", "r_r_bias", "r_kernel", "r_s_bias", "seg_embed"):
-            nn.init.zeros_(getattr(attention, name))
-    for length in (5, 17, 18, 19, 20):
-        x, ones = torch.randn(3, length, 24, dtype=torch.double), torch.ones(3, length)
-        states = encoder(x, ones, output_hidden_states=True).hidden_states
-        expected = decoder(states[-1], states[BLOCKS[0]], ones.double()).last_hidden_state
-        torch.testing.assert_close(ours.layers(x, None), expected)

@@ -151,19 +151,6 @@ def test_greedy_rows_of_a_batch_are_greedy_rows_alone(pattern: str, attention: s
         assert end not in row[:3]
 
 
-def test_the_end_waits_for_the_minimum_and_the_maximum_waits_for_nobody() -> None:
-    backbone = gpt2(num_layers=1)
-    prompt = tokens(2, 1)
-    ids = range(VOCABULARY)
-    always = next(
-        end for end in ids if greedy(backbone, backbone.init_state(2), prompt, Limits(1, end=end))[0, 0] == end
-    )
-    output = greedy(backbone, backbone.init_state(2), prompt, Limits(40, min_length=20, end=always))
-    assert not (output[:, :20] == always).any()
-    assert 21 <= output.shape[1] <= 40
-    assert greedy(backbone, backbone.init_state(2), prompt, Limits(40, min_length=40, end=always)).shape == (2, 40)
-
-
 @pytest.mark.parametrize(
     ("attention", "num_beams", "length_penalty", "blocked_ngram", "min_length"),
     [

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cab import Pattern, UserError, build_backbone
+from cab import UserError, build_backbone
 
 SMALL = {"channels": 3, "embed_dim": 16, "num_heads": 2, "ffn_dim": 32, "dropout": 0.0}
 
@@ -28,12 +28,6 @@ def test_published_counts_of_one_channel(encoder: int, decoder: int, count: int)
     with torch.device("meta"):
         backbone = build_backbone("informer", pattern="NC", channels=1, encoder_layers=encoder, decoder_layers=decoder)
     assert sum(parameter.numel() for parameter in backbone.parameters()) == count
-
-
-def test_slots() -> None:
-    slots = informer(encoder_layers=3, decoder_layers=2).attention_layers()
-    assert [pattern for _, pattern in slots] == [Pattern.NS] * 3 + [Pattern.CS, Pattern.NC] * 2
-    assert slots[0][0] == "encoder.0.self_attention"
 
 
 @pytest.mark.parametrize(

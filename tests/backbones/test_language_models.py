@@ -162,13 +162,6 @@ def test_transformer_options_change_the_tables_they_name() -> None:
     assert shared.output.weight is shared.encoder_embedding.tokens.weight is shared.decoder_embedding.tokens.weight
 
 
-def test_slots() -> None:
-    counts: dict[str, list[str]] = {}
-    for name, pattern in PATTERNS:
-        counts[name] = [str(slot) for _, slot in small(name, pattern).attention_layers()]
-    assert counts == {"gpt2": ["CS"] * 2, "roberta": ["NS"] * 2, "transformer": ["NS"] * 2 + ["CS", "CC"] * 2}
-
-
 def test_initialization() -> None:
     sizes = {"vocab_size": 3000, "embed_dim": 96, "num_heads": 4, "ffn_dim": 200, "num_layers": 4}
     gpt2 = build_backbone("gpt2", pattern="CS", **sizes)

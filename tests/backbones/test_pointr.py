@@ -24,17 +24,6 @@ def pointr(attention: str = "vanilla", pattern: str = "NC", **options: Any) -> P
     return backbone
 
 
-def test_farthest_points_against_a_plain_loop() -> None:
-    points = torch.randn(3, 17, 3)
-    chosen = farthest_points(points, 9)
-    for row in range(3):
-        kept = [0]
-        for _ in range(8):
-            distances = [min((points[row, i] - points[row, j]).norm().item() for j in kept) for i in range(17)]
-            kept.append(max(range(17), key=distances.__getitem__))
-        assert chosen[row].tolist() == kept
-
-
 def test_nearest_points_and_edges_against_a_plain_loop() -> None:
     points, queries = torch.randn(2, 13, 3), torch.randn(2, 5, 3)
     near = nearest_points(queries, points, 4)

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from scripts.validity import rank_test, rank_test_power
+from scripts.validity import rank_test
 
 
 def test_one_cell_equals_the_exact_permutation_test() -> None:
@@ -34,11 +34,3 @@ def test_false_positives_with_dependent_cells() -> None:
         tables = (pd.DataFrame({"a": x, "b": x}), pd.DataFrame({"a": y, "b": y}))
         found.append(rank_test({"NS": tables}, draws=199)[1] <= 0.05)
     assert np.mean(found) < 0.08
-
-
-def test_power_grows_with_the_strata() -> None:
-    """The attentions of Table 3: 10 in NS, 5 in CS, 4 in NC and 3 in CC."""
-    assert rank_test_power([10, 5, 4, 3], 0.6) == pytest.approx(0.74, abs=0.03)
-    assert rank_test_power([10], 0.6) < rank_test_power([10, 5], 0.6) < rank_test_power([10, 10], 0.6)
-    assert rank_test_power([1, 2], 0.6) == 0.0
-    assert rank_test_power([10], 0.0) <= 0.055

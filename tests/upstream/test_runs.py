@@ -18,7 +18,6 @@ from tasks.sr.task import SR
 from tasks.sum.data import file_pairs
 from tasks.tts.audio import RATE, read_wave
 from tasks.tts.distortion import distortions
-from tasks.tts.synthetic import generate_utterance
 from tests.cab.test_paper_presets import composed
 from tests.tasks.sum.test_sum import ready as ready_sum, write_pairs
 from tests.tasks.tts.test_tts import ready as ready_tts, write_ljspeech
@@ -49,14 +48,6 @@ def energies(wave: np.ndarray, durations: list[int]) -> list[float]:
     frames = [np.linalg.norm(np.fft.rfft(padded[i : i + 1024])) for i in range(0, len(padded) - 1023, 256)]
     ends = np.cumsum(durations)
     return [math.log(np.mean(frames[end - n : end]) + 1) for n, end in zip(durations, ends, strict=True)]
-
-
-def test_generated_speech_has_fairseqs_targets() -> None:
-    task = ready_tts(None, dataset="synthetic", num_held_out=0, generated=6, generated_held_out=2, **as_fairseq())
-    batch = task.training_set.__getitems__([0])
-    _, durations, wave = generate_utterance(0)
-    assert batch["durations"][0].tolist() == [*durations, 0]
-    assert batch["energy"][0].tolist() == pytest.approx([*energies(wave, durations), 0.0], abs=1e-3)
 
 
 def test_clips_have_fairseqs_targets(tmp_path: Path) -> None:

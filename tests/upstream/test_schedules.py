@@ -8,7 +8,6 @@ from cab.config.run_config import TrainerConfig
 from tasks.sr.diffusion import Diffusion
 from tests.cab.test_paper_presets import composed
 
-INFORMER = [1e-4, 1e-4, 5e-5, 2.5e-5, 1.25e-5, 6.25e-6]
 """informer, utils/tools.py ``adjust_learning_rate`` (type1), called with epoch + 1 at the end of each."""
 INVERSE_SQRT = {1: 1.25e-7, 10: 1.25e-6, 2000: 2.5e-4, 3999: 4.99875e-4, 4000: 5e-4, 8000: 3.5355339e-4, 16000: 2.5e-4}
 """fairseq, ``InverseSquareRootSchedule.step_update``: rate after so many updates, peak 5e-4, warm-up 4,000."""
@@ -24,14 +23,6 @@ NOISE = {
 """sr3, ``GaussianDiffusion.set_new_noise_schedule`` (linear, 2,000 steps, 1e-6 to 1e-2): sqrt(alpha-bar) before and
 after a step, and the two coefficients of the posterior's mean, in float32; then the posterior's variance."""
 VARIANCE = {1: 8.571841476623376e-07, 500: 0.002494811313226819, 1000: 0.005000772420316935, 1999: 0.009999994188547134}
-
-
-def test_informer_halves_from_the_second_epoch_on() -> None:
-    trainer = TrainerConfig(**composed("lstf", "etth1", "informer", "paper")["trainer"])
-    rate = trainer.rate(100)
-    rates = [trainer.learning_rate * rate(step) for step in range(0, 600, 100)]
-    assert rates == pytest.approx(INFORMER)
-    assert rates == pytest.approx([trainer.learning_rate * rate(step) for step in range(99, 600, 100)])
 
 
 @pytest.mark.parametrize(

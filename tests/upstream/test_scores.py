@@ -9,7 +9,6 @@ import torch
 from backbones.layers.points import farthest_points
 from tasks.pcc.task import mean_scores
 from tasks.sr.task import similarity
-from tasks.sum.task import rouge
 from tasks.tts.audio import RATE
 from tasks.tts.distortion import distortions
 from tests.cab.test_paper_presets import composed
@@ -63,13 +62,3 @@ def test_images_are_scored_as_published() -> None:
     truth = rng.integers(0, 256, (8, 8, 3)).repeat(4, 0).repeat(4, 1).astype(np.uint8)
     image = np.clip(truth + rng.normal(0, 20, truth.shape), 0, 255).astype(np.uint8)
     assert similarity(image, truth) == pytest.approx((22.54166810405531, 0.9396862092077755), rel=1e-6)
-
-
-def test_rouge_is_stemmed() -> None:
-    """pyrouge, ``Rouge155``, asks ROUGE-1.5.5 for ``-m`` whatever it is told: by Porter's stems four of five words are
-    shared, as they stand one.
-    """
-    found = rouge([("dogs running quickly past houses", "dog runs quick past house")])
-    shared = {"dog", "run", "past", "hous"}
-    assert found["rouge1"] == pytest.approx(100 * len(shared) / 5)
-    assert found["rouge1_plain"] == pytest.approx(100 / 5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tasks.tts.audio import NUM_MELS, features, in_16_bits
+from tasks.tts.audio import NUM_MELS, features
 from tasks.tts.data import Scale, Utterance, Utterances
 from tasks.tts.phonemes import END
 
@@ -43,12 +43,3 @@ def test_frames_that_fill_no_group_are_left_out() -> None:
     assert data.__getitems__([0])["frames"].shape == (1, 5, 4 * NUM_MELS)
     assert len(data.grouped(utterance)) == 20
     assert len(utterances(as_fairseq=False).grouped(utterance)) == 21
-
-
-def test_waves_are_rounded_to_16_bits() -> None:
-    """``generate_waveform.dump_result`` writes with soundfile's default for WAV, 16 bits."""
-    wave = np.array([0.0, 0.25, -0.3, 1.7, -1.7], dtype=np.float32)
-    kept = in_16_bits(wave)
-    assert np.abs(kept[:3] - wave[:3]).max() < 2**-15
-    assert (kept * 2**15 == np.round(kept * 2**15)).all()
-    assert kept[3:].tolist() == pytest.approx([1.0, -1.0], abs=1e-4)

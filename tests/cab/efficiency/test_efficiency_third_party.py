@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import csv
-import sys
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
@@ -166,24 +164,3 @@ def test_unsupported_length_or_option_is_a_status(program: str, options: str, me
     [cost] = measure_length([subject_of(program, options)], Pattern.NS, "forward", 9, SMALL)
     assert cost.status == "unsupported"
     assert message in cost.detail
-
-
-def test_kernel_in_our_layer_gives_the_output_of_the_layer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel of flash-linear-attention, written out here, with gates, decays, norms and a convolution around it."""
-
-    def naive_recurrent_gla(q: Tensor, k: Tensor, v: Tensor, gk: Tensor) -> tuple[Tensor, None]:
-        memory, outputs = torch.zeros(len(q), q.shape[2], q.shape[3], v.shape[3]), []
-        for t in range(q.shape[1]):
-            memory = memory * gk[:, t].exp().unsqueeze(-1) + k[:, t].unsqueeze(-1) * v[:, t].unsqueeze(-2)
-            outputs.append((q[:, t].unsqueeze(-1) * memory).sum(dim=-2) * q.shape[-1] ** -0.5)
-        return torch.stack(outputs, dim=1), None
-
-    module = ModuleType("fla.ops.gla.naive")
-    module.naive_recurrent_gla = naive_recurrent_gla
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    subject = subject_of("gla_recurrent", "conv_size=3")
-    ours, theirs = subject.attention.build(Pattern.CS, SMALL), subject.build(Pattern.CS, SMALL)
-    theirs.layer.load_state_dict(ours.state_dict())
-    x = torch.randn(2, 7, 8)
-    torch.testing.assert_close(theirs(x), ours(x), rtol=1e-4, atol=1e-5)
-    assert subject.label == "gla:conv_size=3@fla-naive-recurrent"

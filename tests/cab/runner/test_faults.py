@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 import torch
 
@@ -23,7 +22,6 @@ from cab.records.record import Record
 from cab.runner.folder import cell_statuses
 from cab.runner.processes import StopSignals
 from cab.runner.run import run_cell
-from tests.cab.runner.conftest import TROUBLED
 from tests.cab.runner.test_hostile_results import Payload
 from tests.cab.runner.troubled import Troubled, trained
 
@@ -89,21 +87,6 @@ def test_a_failed_cell_is_run_again_only_when_asked(troubled: Cell, tmp_path: Pa
     assert retried.record is not None
     assert retried.record.status == "finished"
     assert [found.status for found in cell_statuses(tmp_path)] == ["finished"]
-
-
-def test_every_failed_cell_of_a_folder_is_run_again(
-    troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run_cell(troubled("seed=1", trouble="crash"))
-    run_cell(troubled("seed=2"))
-    assert main(["status", str(tmp_path), "--csv"]) == 0
-    table = pd.read_csv(__import__("io").StringIO(capsys.readouterr().out))
-    assert list(zip(table["seed"], table["status"], strict=True)) == [(1, "failed"), (2, "finished")]
-    assert main(["run", "--retry", "failed", f"results_dir={tmp_path}"]) == 0
-    assert capsys.readouterr().out.count("finished") == 2
-    assert main(["run", "--retry", "lost", f"results_dir={tmp_path}"]) == 2
-    assert main(["run", "--retry", "failed", f"results_dir={tmp_path / 'none'}"]) == 2
-    assert main(["status", str(tmp_path / "none")]) == 2
 
 
 def test_cells_that_are_run_again_keep_their_command_and_do_not_stop_each_other(
@@ -202,17 +185,6 @@ def test_a_missing_package_is_named_with_its_extra(
     with pytest.raises(UserError, match=r"task 'troubled' requires an extra: `pip install 'cab-benchmark\[text\]'`"):
         run_cell(troubled())
     assert not list(tmp_path.iterdir())
-
-
-def test_a_sweep_with_a_failure_prints_its_table_and_goes_on(
-    troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    troubled(trouble="crash")
-    assert main(["run", "-m", *TROUBLED, f"results_dir={tmp_path}", "seed=1,2", "task.at=3,99"]) == 1
-    lines = capsys.readouterr().out.strip().splitlines()
-    assert lines[0] == "troubled synthetic gpt2 CS smoke"
-    states = sorted("finished" if " - " not in line else "failed" for line in lines[2:])
-    assert states == ["failed"] * 2 + ["finished"] * 2
 
 
 @pytest.mark.parametrize("kind", ["flipped", "only", "shape", "missing", "optimizer", "history", "step", "list"])

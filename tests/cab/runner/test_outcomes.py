@@ -53,6 +53,11 @@ def test_a_run_without_a_score_is_status_1_in_a_sweep_as_well(
     capsys.readouterr()
     assert main(["run", "--retry", "failed,oom,diverged", f"results_dir={tmp_path}"]) == 0
     assert f"nothing to retry: no run in {tmp_path} is failed or oom or diverged" in capsys.readouterr().err
+    for command in (
+        ["run", "--retry", "failed", f"results_dir={tmp_path / 'none'}"],
+        ["status", str(tmp_path / "none")],
+    ):
+        assert main(command) == 2
 
 
 def test_only_the_first_process_of_a_run_reports(

@@ -12,12 +12,11 @@ from cab.suite.comparison import (
     against_all,
     against_nearest,
     against_softmax,
-    best_names,
     repetition,
     seeds_to_decide,
 )
-from cab.suite.gain import CellGain, cell_gains, gains_of
-from tests.cab.suite.suite_records import CELLS, bundled
+from cab.suite.gain import CellGain, gains_of
+from tests.cab.suite.suite_records import CELLS
 
 CELL = CELLS["probe"]
 ANCHORS = Anchors("", {"vanilla": [1.0, 0.999, 1.0], "none": [0.0, 0.001, 0.0]}, {})
@@ -58,11 +57,6 @@ def test_the_nearest_have_several_seeds() -> None:
     assert verdicts["a7"] is Verdict.WORSE
 
 
-def test_best_is_the_largest_and_what_is_equivalent_to_it() -> None:
-    known = gains(same=[99.9, 99.5, 99.9], near=[97.0, 99.5, 94.0], single=[100.0], low=[50.0, 51.0, 52.0])
-    assert best_names(known) == {"vanilla", "same"}
-
-
 def test_seeds_that_would_decide() -> None:
     """95 ± 2.6 with three seeds against 100: four seeds if it is the only test, eight in a family of 30."""
     known = gains(mine=[92.0, 97.0, 96.0], noisy=[50.0, 99.0, 85.0])
@@ -70,31 +64,6 @@ def test_seeds_that_would_decide() -> None:
     assert seeds_to_decide(known["noisy"], known["mine"], 30) is None, "more than 20"
     equal = gains(mine=[97.0, 100.0, 103.0])
     assert seeds_to_decide(equal["mine"], equal["vanilla"], 30) == 9, "equivalent"
-
-
-def test_a_newcomer_is_decided_against_all_but_two() -> None:
-    """Accuracies of 0.396, 0.360 and 0.430 in recall CC, among the bundled results."""
-    [results] = [each for each in bundled() if each.cell.key == ("probe", "mixer", "CC")]
-    assert results.anchors is not None
-    own = gains_of(results.cell, results.anchors, {"mine": [0.396, 0.360, 0.430]})["mine"]
-    verdicts = against_all("mine", {**cell_gains(results), "mine": own})
-    undecided = {name for name, verdict in verdicts.items() if verdict is Verdict.UNDECIDED}
-    assert undecided == {"linear", "cosformer"}
-    assert Verdict.ONE_SEED not in verdicts.values()
-
-
-def test_most_attentions_with_three_seeds_are_decided_against_softmax() -> None:
-    """Decided: significantly worse in any cell of a pattern, or equivalent in all of them."""
-    verdicts: dict[tuple[str, str], list[Verdict]] = {}
-    for results in bundled():
-        found = cell_gains(results) if results.cell.core else {}
-        for name, verdict in against_softmax(found, {})[0].items() if found else ():
-            if len(found[name].points) >= 3 and "(tuned)" not in name:
-                verdicts.setdefault((results.cell.pattern, name), []).append(verdict)
-    sure = {Verdict.EQUIVALENT, Verdict.BETTER}
-    decided = [Verdict.WORSE in own or set(own) <= sure for own in verdicts.values()]
-    assert len(decided) > 50
-    assert sum(decided) / len(decided) >= 0.9
 
 
 @pytest.mark.parametrize(

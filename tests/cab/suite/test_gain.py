@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from cab.errors import UserError
@@ -15,7 +14,6 @@ from cab.suite.gain import CellGain, cell_gains, gains_of, is_diverged, is_unfin
 from cab.suite.verdict import gain_text
 from tests.cab.suite.suite_records import (
     CELLS,
-    bundled,
     made_suite as made_suite,
     seeds,
     suite_record,
@@ -29,16 +27,6 @@ MADE = Anchors("", {"vanilla": [0.0064, 0.0065, 0.0063], "none": [0.70, 0.702, 0
 
 def gains(**values: list[float]) -> dict[str, CellGain]:
     return gains_of(CELL, MADE, values)
-
-
-def test_the_anchors_variance_widens_the_interval() -> None:
-    gain = gains(abc=[0.1, 0.11, 0.12])["abc"]
-    share, n = gain.estimate.value / 100, 3
-    scale = 100 / (0.7 - 0.0064)
-    deviations = [scale * np.std(values, ddof=1) for values in ([0.1, 0.11, 0.12], *MADE.test.values())]
-    expected = (deviations[0] ** 2 + (share * deviations[1]) ** 2 + ((1 - share) * deviations[2]) ** 2) / n
-    assert gain.total.variance == pytest.approx(expected)
-    assert gain.estimate.variance == pytest.approx(deviations[0] ** 2 / n)
 
 
 def test_the_steps_of_an_anchor_are_shown_if_every_seed_solves_the_cell(made_suite: Path) -> None:
@@ -83,21 +71,6 @@ def test_a_lower_bound_is_below_the_ceiling_and_did_not_diverge() -> None:
     assert gain_text(gain).startswith("≥ ")
     assert not dataclasses.replace(gain, diverged=1).is_lower_bound
     assert not dataclasses.replace(gains(abc=[0.0064, 0.0065])["abc"], unfinished=1).is_lower_bound
-
-
-def test_the_bundled_results_that_are_unfinished_or_diverged() -> None:
-    runs = [
-        (run, results.anchors)
-        for results in bundled()
-        for each in results.runs.values()
-        for run in each.values()
-        if results.cell.core and results.anchors and run.cost.steps_to_solve is None
-    ]
-    assert (len(runs), sum(is_unfinished(*run) for run in runs), sum(is_diverged(*run) for run in runs)) == (
-        380,
-        118,
-        13,
-    )
 
 
 @pytest.mark.usefixtures("made_suite")

@@ -65,18 +65,6 @@ def test_scores_leave_out_zeros_and_are_means() -> None:
     assert scores["cd_l2"] == pytest.approx(1000 * chamfer_l2(a, b).mean().item(), rel=1e-5)
 
 
-def test_the_published_f_score_counts_the_zeros_that_fill_a_view_up() -> None:
-    """PoinTr, utils/metrics.py, _get_f_score: raw clouds; half of these points are zeros, far from the truth."""
-    truth = torch.rand(1, 40, 3) + 1.0
-    padded = torch.cat([truth, torch.zeros(1, 40, 3)], dim=1)
-    scores = mean_scores([(padded, truth)], "all")
-    assert scores["f_score"] == pytest.approx(2 * 0.5 / 1.5)
-    assert scores["f_score_real"] == pytest.approx(1.0)
-    assert scores["cd_l1"] == mean_scores([(padded, truth)])["cd_l1"]
-    names = {metric.name: metric.primary for metric in PCC(dataset="pcn", f_score_of="all").metrics}
-    assert names == {"cd_l1": True, "cd_l2": True, "f_score": True, "f_score_real": False}
-
-
 HEADER = (
     "# .PCD v0.7\nVERSION 0.7\nFIELDS x y z\nSIZE 4 4 4\nTYPE F F F\nCOUNT 1 1 1\nWIDTH {n}\nHEIGHT 1\nPOINTS {n}\n"
 )

@@ -130,17 +130,6 @@ def test_every_preset_has_a_row_for_every_data_set(preset: str) -> None:
         assert cell.config.trainer.schedule == "cosine"
 
 
-def test_published_rows_are_those_of_the_sources() -> None:
-    rows = {row["dataset"]: row for row in read_table("probe") if row["preset"] == "paper"}
-    mqar = rows["mqar"]
-    assert (mqar["vocab_size"], mqar["length"], mqar["pairs"], mqar["batch_size"]) == ("8192", "64", "4", "512")
-    assert (mqar["ffn_dim"], mqar["num_heads"], mqar["tied"], mqar["positions"]) == ("0", "1", "true", "learned")
-    for dataset in ("mad_recall", "mad_noisy", "mad_fuzzy", "mad_copying", "mad_memorization", "compression"):
-        row = rows[dataset]
-        assert (row["embed_dim"], row["num_heads"], row["batch_size"], row["epochs"]) == ("128", "16", "128", "200")
-    assert all(row["convolution"] == "0" for row in rows.values())
-
-
 def test_the_network_keeps_to_its_pattern() -> None:
     for pattern in Pattern:
         net = build_backbone("mixer", pattern=pattern)
@@ -164,23 +153,3 @@ def test_a_short_convolution_looks_back_only(pattern: str) -> None:
     source = symbols if pattern == "CC" else None
     changed = (net(symbols, source) - net(other, source)).abs().amax(dim=-1)[0] > 1e-6
     assert changed.nonzero().flatten().tolist() == [4, 5, 6]
-
-
-@pytest.mark.parametrize(
-    "pattern", ["CS", *(pytest.param(each, marks=pytest.mark.slow) for each in ("NS", "NC", "CC"))]
-)
-def test_sixty_steps_teach_vanilla_to_recall_and_none_nothing(pattern: str) -> None:
-    task = Probe(dataset="recall", vocab_size=8, pairs=4, num_queries=8, examples=1920, test_examples=200)
-    task.setup(None)
-    scores = {}
-    for attention in ("vanilla", "none"):
-        net = network(task, pattern, attention, embed_dim=32, num_heads=1, positions="none", init_std=0.125)
-        optimizer = torch.optim.AdamW(net.parameters(), lr=5e-3)
-        for step in range(60):
-            loss = task.loss(net, task.splits["train"].__getitems__(list(range(step * 32, step * 32 + 32))))
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        scores[attention] = task.evaluate(net.eval(), in_order)["accuracy"]
-    assert scores["vanilla"] > 0.95, scores
-    assert scores["none"] < 0.3, scores

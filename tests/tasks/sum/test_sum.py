@@ -61,17 +61,6 @@ def test_tokens_are_cut_and_framed(tmp_path: Path) -> None:
     assert text == clean(f"{SOURCE} Number 3 of train.")
 
 
-def test_ends_as_paragen_sets_them(tmp_path: Path) -> None:
-    """Lengths 500: all end. At 9 tokens of a target and 20 of a source nothing has room for its end."""
-    whole = ready(write_pairs(tmp_path), source_len=500, target_len=500, ends="short").splits["train"]
-    short = ready(tmp_path, ends="short").splits["train"]
-    for row in ("source", "target"):
-        assert whole.__getitems__([3])[row][0, -1] == whole.end  # type: ignore[index]
-        assert short.__getitems__([3])[row][0, -1] != whole.end  # type: ignore[index]
-    assert short.__getitems__([3])["target"].shape == (1, 10)  # type: ignore[union-attr]
-    assert short.__getitems__([3])["source"].shape == (1, 20)  # type: ignore[union-attr]
-
-
 def test_padding_is_marked(tmp_path: Path) -> None:
     folder = write_pairs(tmp_path)
     (folder / "sum" / "test.src.cleaned").write_text("Short.\n" + f"{SOURCE}\n" * 5)

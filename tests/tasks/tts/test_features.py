@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from tasks.tts.audio import HOP, N_FFT, RATE, features, griffin_lim, mel_filters
-from tasks.tts.distortion import cepstra, distortions, log_mel_power
 from tasks.tts.phonemes import ALIGNED, ARPABET, WRITTEN, pronounce, written_tokens
 
 
@@ -44,36 +43,6 @@ def test_griffin_lim_comes_near_the_wave() -> None:
     length = min(len(mel), len(again))
     loud = mel[:length] > mel.max() - 4
     assert np.abs(mel[:length] - again[:length])[loud].mean() < 0.5
-
-
-def dynamic_time_warping(a: np.ndarray, b: np.ndarray) -> float:
-    cost = np.full((len(a) + 1, len(b) + 1), np.inf)
-    cost[0, 0] = 0.0
-    for i in range(len(a)):
-        for j in range(len(b)):
-            here = math.sqrt(((a[i] - b[j]) ** 2).mean())
-            cost[i + 1, j + 1] = here + min(cost[i, j], cost[i, j + 1], cost[i + 1, j])
-    return float(cost[-1, -1])
-
-
-def test_cepstra_are_the_cosine_transform() -> None:
-    x = np.random.default_rng(1).normal(size=(3, 80))
-    k = np.arange(13)[:, None]
-    basis = np.cos(np.pi * (np.arange(80) + 0.5) * k / 80) * np.sqrt(2 / 80)
-    basis[0] /= np.sqrt(2)
-    np.testing.assert_allclose(cepstra(x), x @ basis.T, atol=1e-9)
-
-
-def test_distortion_is_the_sum_of_paths_over_synthesized_frames() -> None:
-    pairs = [(tone(0.3, 150), tone(0.4, 170)), (tone(0.5, 210), tone(0.2, 190))]
-    expected, frames = np.zeros(2), 0
-    for a, b in pairs:
-        a, b = log_mel_power(a), log_mel_power(b)
-        expected += [dynamic_time_warping(cepstra(a), cepstra(b)), dynamic_time_warping(a, b)]
-        frames += len(a)
-    scores = distortions(pairs)
-    assert [scores["mcd"], scores["msd"]] == pytest.approx((expected / frames).tolist(), abs=1e-4)
-    assert distortions([(pairs[0][0], pairs[0][0])]) == {"mcd": 0.0, "msd": 0.0}
 
 
 def test_vocabularies_have_the_published_sizes() -> None:
