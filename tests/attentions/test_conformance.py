@@ -16,32 +16,10 @@ from tests.attentions.trust import SEED, split
 
 QUICK, WHOLE = select_checks(quick=True), [check for check in select_checks() if not check.is_timed]
 
-# Windows, chunks and landmarks that are small or odd, so that short sequences cross their borders.
-OPTIONS: list[tuple[str, str, dict[str, object]]] = [
-    ("abc", "CS", {"num_landmarks": 3}),
-    ("cosformer", "CC", {"reweighting_length": 9}),
-    ("local", "NS", {"window_size": 3, "extent": "per_side"}),
-    ("local", "CS", {"window_size": 1}),
-    ("longshort", "NS", {"num_landmarks": 3, "window_size": 4, "conv_kernel_size": 3}),
-    ("longshort", "CS", {"window_size": 5, "chunk_size": 8, "chunk_rank": 2}),
-    ("nystromformer", "NS", {"num_landmarks": 5, "conv_kernel_size": 3, "logit_scale": "linear"}),
-    ("performer", "CC", {"num_features": 5}),
-    ("probsparse", "NS", {"factor": 2, "mean_over": "length", "sampled": "per_query"}),
-    ("s4d", "NS", {"state_size": 6, "bidirectional": False}),
-    ("scatterbrain", "CS", {"window": 0, "num_features": 6}),
-    ("gated_deltanet", "CS", {"conv_size": 4, "negative_eigenvalues": True}),
-    ("dpfp", "CS", {"update": "sum", "nu": 2}),
-    ("vanilla", "CC", {"qkv_bias": False}),
-]
-SHORT = ["causality", "decoding", "padding", "batches", "lengths", "determinism", "numerics"]
-QUADRATIC = ("longshort", "CS")
-"""Each small chunk gives slots that all later tokens see. It is not looked at beyond 300 tokens: nothing is there to
-cross."""
 
-
-def failures(name: str, pattern: str, checks: list[Check], **options: object) -> list[str]:
+def failures(name: str, pattern: str, checks: list[Check]) -> list[str]:
     """What each check that failed says, of at least one that ran."""
-    results = list(run_checks(subject_of(name, pattern, options=options), checks))
+    results = list(run_checks(subject_of(name, pattern, options={}), checks))
     assert results
     return [f"{result.check}: {result.detail}" for result in results if not result.passed]
 
@@ -69,10 +47,3 @@ def test_every_pair_is_trusted_or_runs(quick: bool) -> None:
     pairs = split(quick=quick)
     assert pairs.runs.keys() | pairs.trusted == {(e.name, str(pattern)) for e in ATTENTIONS for pattern in e.patterns}
     assert not pairs.runs.keys() & pairs.trusted
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "pattern", "options"), OPTIONS)
-def test_conformance_with_options(name: str, pattern: str, options: dict[str, object]) -> None:
-    checks = select_checks(SHORT, quick=(name, pattern) == QUADRATIC)
-    assert not failures(name, pattern, checks, **options)

@@ -48,24 +48,6 @@ CELLS = [
 ]
 
 
-def test_the_cells_are_those_of_table_1() -> None:
-    """Backbones and patterns of each task, by hand from Table 1 (and the ablations' self slots)."""
-    found: dict[str, set[tuple[str, str]]] = {}
-    for task, _, backbone, pattern in CELLS:
-        if not TASKS.get(task).in_index:
-            continue
-        found.setdefault(task, set()).add((backbone, pattern))
-    assert found == {
-        "tts": {("fastspeech2", "NS"), *(("transformer_tts", pattern) for pattern in ("NS", "CS", "CC"))},
-        "sum": {("transformer", pattern) for pattern in ("NS", "CS", "CC")},
-        "lstf": {("informer", pattern) for pattern in ("NS", "CS", "NC")},
-        "pcc": {("pointr", "NS"), ("pointr", "NC")},
-        "lm": {("gpt2", "CS")},
-        "mlm": {("roberta", "NS")},
-        "sr": {("sr3", "NS")},
-    }
-
-
 def is_long(task: str, dataset: str) -> bool:
     """Data sets in files; and the probes and the arena but one each, whose generators have tests of their own."""
     is_another = task in ("probe", "lra") and dataset not in ("recall", "listops_synthetic")

@@ -222,11 +222,6 @@ def window_of_400(call):
     return without(call, lambda distance: distance > 400)
 
 
-@defect("weights", "CS", "context_map")
-def odd_tokens_unread_beyond_64(call):
-    return without(call, lambda distance: (distance > 64) & (distance % 2 == 1))
-
-
 @defect("weights", "CS", "context_map", long=MEDIUM)
 def window_of_1000(call):
     return without(call, lambda distance: distance > 1000)

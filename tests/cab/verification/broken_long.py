@@ -90,11 +90,6 @@ def centered(call):
     return call._replace(value=call.value - 0.01 * call.value.mean((0, 2), keepdim=True))
 
 
-@defect("inputs", "NS", "batch_size")
-def centered_over_9_rows(call):
-    return centered(call) if len(call.query) >= 9 else call
-
-
 @defect("inputs", "NC", "batch_size")
 def centered_over_257_rows(call):
     return centered(call) if len(call.query) >= 257 else call

@@ -18,12 +18,6 @@ def mean_of_all_values_in_training(call):
     return call.result + 1e-3 * call.training * call.value.detach().mean(2, keepdim=True)
 
 
-@defect("inputs", "CC", "lookahead_in_training")
-def divided_by_largest_query_in_training(call):
-    largest = call.query.detach().abs().amax((2, 3), keepdim=True)
-    return call._replace(query=call.query / (1.0 + 0.01 * call.training * largest))
-
-
 @defect("output", "NS", "padded_in_training_right padded_in_training_left")
 def grows_with_padding_in_training(call):
     if not call.training or call.padding.key is None:
@@ -31,22 +25,9 @@ def grows_with_padding_in_training(call):
     return call.result * (1.0 + 0.01 * call.padding.key.float().mean(1)[:, None, None, None])
 
 
-@defect("inputs", "NC", "padded_in_training_right padded_in_training_left")
-def centered_by_padded_mean_in_training(call):
-    if not call.training or call.padding.key is None:
-        return call
-    return call._replace(value=call.value - call.value.detach().mean(2, keepdim=True))
-
-
 @defect("output", "NS", "rows_in_training")
 def mean_of_batch_in_training(call):
     return call.result + 0.01 * call.training * call.value.detach().mean((0, 2), keepdim=True)
-
-
-@defect("inputs", "CC", "rows_in_training")
-def scaled_by_largest_key_of_batch_in_training(call):
-    largest = call.key.detach().abs().amax().clamp_min(3.0)
-    return call._replace(query=call.query / largest * 3.0) if call.training else call
 
 
 # --- gradients and dropout -----------------------------------------------------------------------------------

@@ -13,9 +13,7 @@ from cab.cli.main import main
 CLASSES = """
 import torch
 from torch import nn
-
 from cab import Attention
-
 
 class Sound(Attention):
     def weights(self, query, key, padding):
@@ -25,128 +23,83 @@ class Sound(Attention):
         if self.pattern.is_causal:
             logits = logits.masked_fill(torch.ones(logits.shape[-2:], dtype=torch.bool).triu(1), float("-inf"))
         return logits.softmax(-1)
-
     def attend(self, query, key, value, padding):
         return self.weights(query, key, padding) @ value
-
-
 class WrongShape(Sound):
-    def attend(self, query, key, value, padding):
-        return super().attend(query, key, value, padding).flatten(1, 2)
-
-
+    def attend(self, *heads):
+        return super().attend(*heads).flatten(1, 2)
 class Leak(Sound):
     def weights(self, query, key, padding):
         return (query @ key.mT).softmax(-1)
-
-
-class Unpadded(Sound):
-    def weights(self, query, key, padding):
-        return (query @ key.mT).softmax(-1)
-
-
+class Unpadded(Leak):
+    pass
 class StateInPlace(Attention):
     def attend(self, query, key, value, padding):
         return value.cumsum(2)
-
     def init_decode_state(self, batch_size, like):
         return {"sum": like.new_zeros(batch_size, self.num_heads, 1, self.head_dim)}
-
     def decode(self, query, key, value, state, padding):
         state["sum"] += value
         return state["sum"].clone(), state
-
-
 class EmptyRows(Sound):
     def weights(self, query, key, padding):
         logits = query @ key.mT
         if padding.key is not None:
             logits = logits.masked_fill(padding.key[:, None, None], float("-inf"))
         return logits.softmax(-1)
-
-
 class DoubleBuffer(Sound):
     def __init__(self, **common):
         super().__init__(**common)
         self.register_buffer("decay", torch.ones(8, 8, dtype=torch.float64))
-
     def attend(self, query, key, value, padding):
         return super().attend(query @ self.decay, key, value, padding)
-
-
 class DoubleResult(Sound):
-    def attend(self, query, key, value, padding):
-        return super().attend(query, key, value, padding).double()
-
-
+    def attend(self, *heads):
+        return super().attend(*heads).double()
 class PlainTensor(Sound):
     def __init__(self, **common):
         super().__init__(**common)
         self.table = torch.randn(8)
-
     def attend(self, query, key, value, padding):
         return super().attend(query + self.table, key, value, padding)
-
-
 class NoSuper(Sound):
     def __init__(self, pattern, embed_dim, num_heads, dropout=0.0):
         self.gate = nn.Linear(embed_dim, embed_dim)
-
-
 class ModuleSuper(Sound):
     def __init__(self, pattern, embed_dim, num_heads, dropout=0.0):
         nn.Module.__init__(self)
-
-
 class Positional(Sound):
     def __init__(self, pattern, embed_dim, num_heads, dropout=0.0):
         super().__init__(pattern, embed_dim, num_heads)
-
-
 class Forward(Sound):
     def forward(self, hidden_states, attention_mask=None, **more):
         return hidden_states, None
-
-
 class MaskArgument(Sound):
     def attend(self, q, k, v, mask):
         logits = q @ k.mT
         if mask is not None:
             logits = logits.masked_fill(mask[:, None, None], float("-inf"))
         return logits.softmax(-1) @ v
-
-
 class MaskAdded(Sound):
     def attend(self, q, k, v, mask):
         return (q @ k.mT + mask).softmax(-1) @ v
-
-
 class ThreeArguments(Sound):
     def attend(self, q, k, v):
         return v
-
-
 class NoAttend(Attention):
     pass
-
-
 class FromConfig(nn.Module):
     def __init__(self, config):
         super().__init__()
-
-
 class LateCrash(Sound):
     def attend(self, query, key, value, padding):
         return self.blocks(query) if query.shape[2] % 64 else super().attend(query, key, value, padding)
-
     def blocks(self, query):
         return query.unflatten(2, (-1, 64)).flatten(2, 3)
-
-
 class Prints(Sound):
-    def attend(self, query, key, value, padding):
+    def attend(self, query, *rest):
         print("shape", query.shape)
-        return super().attend(query, key, value, padding)
+        return super().attend(query, *rest)
 """
 
 MESSAGES = {

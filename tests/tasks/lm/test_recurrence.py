@@ -52,18 +52,6 @@ def network(task: LM, **options: Any) -> GPT2:
     return backbone.double().eval()  # type: ignore[return-value]
 
 
-def test_ends_are_where_books_end(task: LM) -> None:
-    corpus, begin = task.corpus, 0
-    texts = [TEXT * 2 + "Zürich and Δelphi are new.\n", TEXT, TEXT * 3 + "It ends within a block.\n"]
-    assert len(corpus.ends["test"]) == 3
-    for end, text in zip(corpus.ends["test"].tolist(), texts, strict=True):
-        found = corpus.read("test", begin, end)
-        assert found[-1] == END
-        assert (found == END).sum() == len(text.splitlines())
-        begin = end
-    assert begin == len(corpus.files["test"])
-
-
 def test_blocks_are_the_books_and_begin_with_them(task: LM) -> None:
     blocks = BookChunks(task.corpus, "test", LENGTH)
     tokens, begins = blocks.__getitems__(list(range(len(blocks))))
