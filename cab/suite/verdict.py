@@ -32,6 +32,7 @@ RELATIONS = {
     Verdict.EQUIVALENT: "equivalent to",
     Verdict.BETTER: "better than",
     Verdict.UNDECIDED: "undecided against",
+    Verdict.ONE_SEED: "not tested against",
 }
 
 
@@ -164,8 +165,8 @@ def _listed(verdicts: Mapping[str, Verdict], gains: Gains) -> str:
     rivals: dict[Verdict, list[str]] = {}
     for rival, word in sorted(verdicts.items(), key=lambda item: -gains[item[0]].retained):
         rivals.setdefault(word, []).append(f"{rival} {gain_text(gains[rival])}")
+    single = len(rivals.pop(Verdict.ONE_SEED, ()))
     parts = [f"{text} {', '.join(rivals[word])}" for word, text in RELATIONS.items() if word in rivals]
-    single = len(rivals.get(Verdict.ONE_SEED, ()))
     return "; ".join([*parts, *([f"not tested: {single} with a single seed"] if single else [])])
 
 
