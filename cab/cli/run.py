@@ -87,7 +87,7 @@ def run(arguments: list[str]) -> int:
         records = [outcome.record for outcome in report.outcomes if outcome.record is not None]
         _print_records(records, report, is_sweep=is_sweep)
         if suite is not None:
-            from cab.cli.suite_tables import print_verdict
+            from cab.cli.suite import print_verdict
 
             if not flags.no_cost and "cluster=slurm" not in overrides:  # not on the login node of a cluster
                 _measure_costs(records)
@@ -149,8 +149,8 @@ def _measure_costs(records: Iterable[Record]) -> None:
     from cab.efficiency.subjects import AttentionSubject
     from cab.patterns import Pattern
     from cab.registry.registries import ATTENTIONS
-    from cab.scoring.costs import GROWS, LENGTH, STATE, cost_name, cost_path, has_committed_cost
-    from cab.suite.state import TOKENS, measure_state
+    from cab.scoring.costs import GROWS, LENGTH, STATE, TOKENS, cost_name, cost_path, has_committed_cost
+    from cab.suite.state import measure_state
 
     for record in records:
         name, pattern = cost_name(record), Pattern.parse(str(record.cell["pattern"]))

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cab.cli.arguments import results_path
 from cab.errors import UserError
-from cab.files.text_table import print_rows
+from cab.files.disk import sanitize_text
+from cab.files.text_table import print_rows, text_table
 from cab.records.record import REFERENCE_DIRS
 
 if TYPE_CHECKING:
+    from cab.records.record import Record
+    from cab.reports.suite_board import SuiteBoard
     from cab.suite.cells import CellResults
     from cab.suite.check import CellCheck
 
@@ -79,7 +82,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the subcommand and return the exit status."""
-    from cab.cli.suite_tables import board_texts, print_verdict
     from cab.suite.cells import ANCHORS, read_suite, records_of
 
     if args.verb == "anchors":
@@ -105,6 +107,38 @@ def run(args: argparse.Namespace) -> int:
             raise UserError(f"no finished run in {folders} is of a cell of the suite")
         print("\n\n".join([main_sentence(board), *board_texts(board)]))
     return 0
+
+
+def board_texts(board: SuiteBoard) -> Iterator[str]:
+    """Yield one table per pattern, with its abilities, and the legend."""
+    from cab.reports.board_tables import COST_BLOCK, board_table
+
+    for pattern in board.patterns:
+        table = board_table(board, [ability for ability in board.abilities if ability.pattern == pattern])
+        chosen = [number for number, column in enumerate(table.columns) if column.group != COST_BLOCK]
+        header = ["attention", "family", *(table.columns[number].label for number in chosen)]
+        rows = [
+            [f"{row.sign} {row.label}".lstrip(), row.group, *(row.cells[number].marked for number in chosen)]
+            for row in table.rows
+        ]
+        yield text_table(header, rows, align="ll" + "r" * len(chosen))
+    yield "\n".join(table.legend)
+
+
+def print_verdict(name: str, records: Iterable[Record]) -> None:
+    """Print the verdict on an attention per pattern."""
+    from cab.suite.cells import ANCHORS
+    from cab.suite.verdict import judge_attention
+
+    if name in ANCHORS:
+        print(f"\n{name} is an anchor of the suite: its K is 100 (vanilla) or 0 (none) by definition")
+        return
+    verdicts = judge_attention(name, records)
+    if not verdicts:
+        reason = "no verdict, because its results have other options than the cells of the suite"
+        print(f"\n{sanitize_text(name)}: {reason}")
+    for lines in verdicts:
+        print("\n" + "\n".join(map(sanitize_text, lines)))
 
 
 def _anchors(folders: Sequence[Path]) -> int:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from cab.records.verified import LEGEND, UNVERIFIED_MARK
 from cab.reports.card import card_link
-from cab.reports.suite_board import RECALL, Ability, BoardRow, Entry, SuiteBoard
+from cab.reports.suite_board import RECALL, BoardRow, Entry, SuiteBoard
 from cab.reports.tables import (
     MISSING,
     Cell,
@@ -25,7 +25,7 @@ from cab.reports.tables import (
 )
 from cab.scoring.costs import LENGTH, MeasuredCost
 from cab.scoring.statistics import ONE_SEED_MARK, Verdict
-from cab.suite.cells import ANCHORS, Key, cell_descriptions, metric_meanings, suite_cells
+from cab.suite.cells import ANCHORS, Key, SuiteCell, cell_descriptions, metric_meanings, suite_cells
 from cab.suite.check import invalid_cells
 from cab.suite.tuning import TUNED
 from cab.suite.verdict import DIVERGED_MARK, SLOTS_MARK
@@ -52,11 +52,10 @@ BOARD_LEGEND = (
 )
 
 
-def board_table(board: SuiteBoard, abilities: Sequence[Ability] | None = None) -> Table:
+def board_table(board: SuiteBoard, abilities: Sequence[SuiteCell] | None = None) -> Table:
     """Return the table of the board: one row per attention, by family; the user's rows are first.
 
     Args:
-        board: the board.
         abilities: the columns (default: all); only attentions with results in one of them are shown.
     """
     abilities = board.abilities if abilities is None else abilities
@@ -78,9 +77,9 @@ def board_table(board: SuiteBoard, abilities: Sequence[Ability] | None = None) -
     return frame_table(fields, columns, table_id="suite-board-table", caption="", legend=legend)
 
 
-def board_columns(abilities: Sequence[Ability], cost_patterns: Sequence[str]) -> list[Column]:
+def board_columns(abilities: Sequence[SuiteCell], cost_patterns: Sequence[str]) -> list[Column]:
     """Return the columns of the board after the name of the attention."""
-    columns = [*map(_gain_column, abilities), *(_steps_column(each) for each in abilities if each.cell.task == RECALL)]
+    columns = [*map(_gain_column, abilities), *(_steps_column(each) for each in abilities if each.task == RECALL)]
     state = Column("state", _of_row(_state), "lower", "numbers of the decode state of a layer in recall", pattern="CS")
     columns += [
         *([state] if any(ability.pattern == state.pattern for ability in abilities) else []),
@@ -105,12 +104,12 @@ def _tags(row: BoardRow) -> list[str]:
     return [*patterns, *(tag for tag, is_given in tags.items() if is_given)]
 
 
-def _gain_column(ability: Ability) -> Column:
+def _gain_column(ability: SuiteCell) -> Column:
     def cell(row: BoardRow) -> Cell:
         return entry_cell(row.entries[ability.key]) if ability.key in row.entries else Cell(MISSING)
 
     hint = cell_descriptions()[ability.key]
-    return Column(ability.label, _of_row(cell), "higher", hint, group=ABILITY_BLOCK, pattern=ability.pattern)
+    return Column(ability.heading, _of_row(cell), "higher", hint, group=ABILITY_BLOCK, pattern=ability.pattern)
 
 
 def entry_cell(entry: Entry) -> Cell:
@@ -127,12 +126,12 @@ def entry_cell(entry: Entry) -> Cell:
     return Cell(text, gain.estimate.value, spread, style=style.strip(), marks=marks)
 
 
-def _steps_column(ability: Ability) -> Column:
+def _steps_column(ability: SuiteCell) -> Column:
     def cell(row: BoardRow) -> Cell:
         entry = row.entries.get(ability.key)
         return number_cell(entry.steps if entry else None, 1)
 
-    hint = f"steps to solve {ability.label}, relative to softmax attention, if every seed solved it"
+    hint = f"steps to solve {ability.heading}, relative to softmax attention, if every seed solved it"
     label, is_minor = f"steps {ability.pattern}", ability.pattern != "CS"
     return Column(label, _of_row(cell), "lower", hint, pattern=ability.pattern, is_minor=is_minor)
 

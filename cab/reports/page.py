@@ -28,13 +28,12 @@ from cab.reports.board_tables import CONSTANT, COST_BLOCK, SUBQUADRATIC, board_t
 from cab.reports.card import summary
 from cab.reports.sections import PATTERNS, Section
 from cab.reports.sentence import main_sentence
-from cab.reports.suite_board import Ability, BoardRow, SuiteBoard, board_facts, recall_points, state_of, time_of
+from cab.reports.suite_board import BoardRow, SuiteBoard, board_facts, recall_points, state_of, time_of
 from cab.scoring.normalization import NORMALIZATIONS
-from cab.suite.verdict import RELATIONS, judge_attention, repetition_text
+from cab.suite.cells import SuiteCell
+from cab.suite.verdict import RELATIONS, judge_attention
 
 ANSWERS = PAPER_DIR.parent / "validity" / "answers.csv"
-NOT_TESTED = "not tested against"
-"""Relation of a result with a single seed."""
 MIN_POINTS = 3
 """Minimum number of attentions in a figure of recall."""
 REQUIREMENTS = {CONSTANT: "constant-size state", SUBQUADRATIC: "time below n²"}
@@ -55,12 +54,9 @@ def write_page(
 
     Args:
         results: all results, as returned by :func:`cab.load_results`.
-        out: output folder.
         normalization: as in :func:`cab.scoring.index.score_table`; stated on the page.
         sections: sections of the boards, of tasks outside the index and of costs.
-        suite: board of the suite.
         files: CSV files next to the page.
-        skipped: messages about skipped files.
     """
     script = _source("page.js")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
@@ -97,32 +93,24 @@ def _counts(results: pd.DataFrame) -> list[str]:
 
 def _suite(board: SuiteBoard, records: Sequence[Record]) -> dict[str, Any]:
     """Return the variable ``suite`` of the template."""
-    entries = [(row, entry) for row in board.rows for entry in row.entries.values() if entry.verdict]
+    entries = [entry for row in board.rows for entry in row.entries.values() if entry.verdict]
+    own = [row for row in board.rows if row.own]
+    patterns = {cell.pattern for cell in board.abilities if any(cell.key in row.entries for row in own)}
     return {
         "finding": main_sentence(board),
         "own": [
             (sanitize_text(row.attention), _summary(row, board.abilities), _verdict(row.attention, records))
-            for row in board.rows
-            if row.own
+            for row in own
         ],
-        "chosen": min(
-            {
-                ability.pattern
-                for ability in board.abilities
-                for row in board.rows
-                if row.own and ability.key in row.entries
-            }
-            or {"CS"},
-            key=lambda pattern: list(PATTERNS).index(pattern),
-        ),
+        "chosen": next((pattern for pattern in PATTERNS if pattern in patterns), "CS"),
         "choices": {pattern: text for pattern, text in PATTERNS.items() if pattern in board.patterns},
         "requirements": REQUIREMENTS,
         "table": board_table(board),
         "images": list(_images(board)),
         "counts": {
-            "single": sum(len(entry.gain.points) == 1 for _, entry in entries),
-            "unfinished": sum(entry.gain.is_lower_bound for _, entry in entries),
-            "diverged": sum(entry.gain.diverged > 0 for _, entry in entries),
+            "single": sum(len(entry.gain.points) == 1 for entry in entries),
+            "unfinished": sum(entry.gain.is_lower_bound for entry in entries),
+            "diverged": sum(entry.gain.diverged > 0 for entry in entries),
             "all": len(entries),
         },
         "answers": list(_answers()),
@@ -130,16 +118,16 @@ def _suite(board: SuiteBoard, records: Sequence[Record]) -> dict[str, Any]:
     }
 
 
-def _summary(row: BoardRow, abilities: Sequence[Ability]) -> str:
+def _summary(row: BoardRow, abilities: Sequence[SuiteCell]) -> str:
     """Return the user's results and costs in one line."""
     parts = []
     for ability in abilities:
         if (entry := row.entries.get(ability.key)) and entry.verdict:
             cell = entry_cell(entry)
-            again = f", trained again: {repetition_text(entry.repetition)}" if entry.repetition else ""
+            again = f", trained again: {entry.repetition}" if entry.repetition else ""
             parts.append(
-                f"{ability.label} {cell.text} {cell.detail}".rstrip()
-                + f" ({RELATIONS.get(entry.verdict, NOT_TESTED)} softmax attention{again})"
+                f"{ability.heading} {cell.text} {cell.detail}".rstrip()
+                + f" ({RELATIONS[entry.verdict]} softmax attention{again})"
             )
     costs = {pattern: cost.time for pattern, cost in row.costs.items() if cost.time}
     return "; ".join([*parts, *(f"{time:.2f} times softmax's time in {pattern}" for pattern, time in costs.items())])

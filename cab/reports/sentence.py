@@ -19,8 +19,8 @@ def main_sentence(board: SuiteBoard) -> str:
     Attentions without verified code, with a single seed or with a tuned learning rate are not counted, nor are own
     results of a reference attention.
     """
-    counted = sorted((row for row in board.rows if _is_counted(row)), key=lambda row: not row.own)
-    rows = {row.attention: row for row in counted}
+    counted = [row for row in board.rows if row.verified == "yes" and not row.is_tuned]
+    rows = {row.attention: row for row in sorted(counted, key=lambda row: not row.own)}
     recall = {name: entry for name, row in rows.items() if (entry := _recall(row)) and len(entry.gain.points) > 1}
     constant = {name: recall[name] for name in recall if (state := rows[name].state) and not state.grows}
     for anchor in ANCHORS:
@@ -53,10 +53,6 @@ def main_sentence(board: SuiteBoard) -> str:
         "rank attentions differently."
     )
     return sanitize_text(" ".join(sentences))
-
-
-def _is_counted(row: BoardRow) -> bool:
-    return row.verified == "yes" and not row.is_tuned
 
 
 def _recall(row: BoardRow) -> Entry | None:

@@ -26,6 +26,7 @@ from cab.scoring.costs import (
     RUNS as COST_RUNS,
     Costs,
     MeasuredCost,
+    State,
     cost_hardware,
     cost_name,
     cost_of,
@@ -35,9 +36,9 @@ from cab.scoring.costs import (
 from cab.scoring.statistics import Verdict
 from cab.suite.cells import ANCHORS, FOLDER, SOFTMAX, CellResults, Key, SuiteCell, collect, records_of, suite_cells
 from cab.suite.check import invalid_cells
-from cab.suite.comparison import Gains, Repetition, against_softmax, best_names, repetition
+from cab.suite.comparison import Gains, against_softmax, best_names, repetition
 from cab.suite.gain import CellGain, suite_gains
-from cab.suite.state import State, suite_states
+from cab.suite.state import suite_states
 from cab.suite.tuning import TUNED
 
 RECALL = "probe"
@@ -50,33 +51,6 @@ OTHER = "other"
 """Family of attentions that configs/suite/families.csv does not list."""
 
 
-@dataclass(frozen=True)
-class Ability:
-    """A column: what a core cell tests, in one pattern."""
-
-    cell: SuiteCell
-
-    @property
-    def key(self) -> Key:
-        """Task, backbone and pattern of the cell."""
-        return self.cell.key
-
-    @property
-    def pattern(self) -> str:
-        """The pattern of the cell."""
-        return self.cell.pattern
-
-    @property
-    def label(self) -> str:
-        """Heading of the column, such as ``recall CS``."""
-        return f"{self.cell.ability} {self.pattern}"
-
-    @property
-    def name(self) -> str:
-        """Start of the names of columns in ``suite.csv``, such as ``CS.source_to_target``."""
-        return f"{self.pattern}.{self.cell.ability.replace(' ', '_')}"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Entry:
     """The result of an attention in an ability.
@@ -86,14 +60,14 @@ class Entry:
         verdict: on the attention against softmax attention; None for an anchor.
         is_best: whether K is the largest, or equivalent to it within two points.
         steps: mean number of steps to solve relative to softmax attention; None unless every seed solved the cell.
-        repetition: comparison with the reference results, for own runs of an attention that has some.
+        repetition: comparison with the reference results, for own runs of an attention that has some; else empty.
     """
 
     gain: CellGain
     verdict: Verdict | None
     is_best: bool
     steps: float | None
-    repetition: Repetition | None = None
+    repetition: str = ""
 
     @property
     def note(self) -> str:
@@ -147,13 +121,13 @@ class SuiteBoard:
     Attributes:
         results: the results of every cell, own ones after the reference results.
         cells: K of every attention in every cell with results, each with whether the results are the user's.
-        abilities: the columns, by pattern.
+        abilities: the core cells with results, which are the columns, by pattern.
         rows: the rows by family, the largest recall first.
     """
 
     results: list[CellResults]
     cells: dict[Key, list[tuple[CellGain, bool]]]
-    abilities: list[Ability]
+    abilities: list[SuiteCell]
     rows: list[BoardRow]
 
     @property
@@ -175,7 +149,6 @@ def suite_board(
     Args:
         results: the table; rows from the folders of the reference results are not the user's own.
         costs: costs of attentions without a committed one, which replace those stored with the results.
-        with_reference: whether to add all reference results.
     """
     runs = results[results["record"].notna()].drop_duplicates("file")
     is_reference = [Path(file).parent.resolve() in REFERENCE_DIRS for file in runs["file"]]
@@ -190,21 +163,22 @@ def suite_board(
         for anchor in ANCHORS:
             found.pop(anchor, None)
     known = {**_stored_costs(runs), **(costs or {}), **measured_costs()}
-    rows = [
-        BoardRow(
-            attention=name,
+    rows = []
+    for (attention, is_own), entries in _entries(gains, own_gains).items():
+        name = attention.removesuffix(TUNED)
+        row = BoardRow(
+            attention=attention,
             own=is_own,
-            family=families().get(name.removesuffix(TUNED), OTHER),
+            family=families().get(name, OTHER),
             entries=entries,
-            state=suite_states().get(name.removesuffix(TUNED)) or _own_state(known, name.removesuffix(TUNED)),
-            complexity=_complexity(known, name.removesuffix(TUNED)),
-            costs={p: cost for (measured, p), cost in known.items() if measured == name.removesuffix(TUNED)},
+            state=suite_states().get(name) or known.get((name, "CS"), MeasuredCost()).suite_state,
+            complexity=_complexity(known, name),
+            costs={pattern: cost for (measured, pattern), cost in known.items() if measured == name},
         )
-        for (name, is_own), entries in _entries(gains, own_gains).items()
-    ]
+        rows.append(row)
     used = {key for row in rows if row.attention not in ANCHORS for key in row.entries}
-    abilities = [Ability(cell) for cell in suite_cells() if cell.key in used]
-    abilities.sort(key=lambda each: (pattern_rank(each.pattern), ABILITIES.index(each.cell.ability)))
+    abilities = [cell for cell in suite_cells() if cell.key in used]
+    abilities.sort(key=lambda cell: (pattern_rank(cell.pattern), ABILITIES.index(cell.ability)))
     cells = {
         key: [*((gain, False) for gain in found.values()), *((gain, True) for gain in own_gains[key].values())]
         for key, found in gains.items()
@@ -227,7 +201,7 @@ def _entries(gains: Mapping[Key, Gains], own_gains: Mapping[Key, Gains]) -> dict
                 verdict=verdicts[is_own].get(name),
                 is_best=name in best_names({**reference, name: gain}),
                 steps=gain.steps.value / softmax.value if gain.steps and softmax else None,
-                repetition=repetition(gain, reference[name]) if is_own and name in reference else None,
+                repetition=repetition(gain, reference[name]) if is_own and name in reference else "",
             )
     return entries
 
@@ -257,12 +231,6 @@ def _stored_costs(runs: pd.DataFrame) -> Costs:
     return {key: cost for key, cost in measured.items() if cost != MeasuredCost()}
 
 
-def _own_state(costs: Costs, name: str) -> State | None:
-    """Return the state that `cab run suite=core` measured."""
-    cost = costs.get((name, "CS"), MeasuredCost())
-    return None if cost.suite_state is None else State(cost.suite_state, cost.suite_state_grows)
-
-
 def _complexity(costs: Costs, name: str) -> str:
     """Return the declared complexity; an empty string for a class in a file that is not measured."""
     if name in ATTENTIONS.names():
@@ -270,7 +238,7 @@ def _complexity(costs: Costs, name: str) -> str:
     return next((cost.complexity for (measured, _), cost in costs.items() if measured == name), "")
 
 
-def _fields(row: BoardRow, abilities: Iterable[Ability]) -> dict[str, Any]:
+def _fields(row: BoardRow, abilities: Iterable[SuiteCell]) -> dict[str, Any]:
     """Return the fields of a row of ``suite.csv``."""
     fields: dict[str, Any] = {
         "family": row.family,
@@ -280,7 +248,8 @@ def _fields(row: BoardRow, abilities: Iterable[Ability]) -> dict[str, Any]:
         "seeds": row.seeds,
     }
     for ability in abilities:
-        fields |= {f"{ability.name}.{name}": value for name, value in _entry_fields(row.entries.get(ability.key))}
+        start = f"{ability.pattern}.{ability.ability.replace(' ', '_')}"
+        fields |= {f"{start}.{name}": value for name, value in _entry_fields(row.entries.get(ability.key))}
     fields |= {
         "suite_state_numbers": row.state and row.state.numbers,
         "suite_state_grows": row.state and row.state.grows,

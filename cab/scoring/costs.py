@@ -103,6 +103,31 @@ DECODING_RUN = "decode_cs"
 STATE = "suite state"
 """Phase of the decode state in the network of the suite: its bytes in float32; the detail says whether it grows."""
 GROWS = "grows"
+TOKENS = 88
+"""Length of the sequences of ``recall``."""
+
+
+@dataclass(frozen=True)
+class State:
+    """Size of the decode state of one layer in the network of cell ``recall``.
+
+    Attributes:
+        numbers: floating-point numbers of the state; per token if the state grows.
+        grows: whether the state grows with the number of tokens.
+    """
+
+    numbers: float
+    grows: bool
+
+    @property
+    def total(self) -> float:
+        """Numbers after :data:`TOKENS` tokens."""
+        return self.numbers * TOKENS if self.grows else self.numbers
+
+    @property
+    def text(self) -> str:
+        """The size for tables."""
+        return f"{self.numbers:,.0f}" + (" a token" if self.grows else "")
 
 
 @dataclass(frozen=True)
@@ -113,11 +138,9 @@ class MeasuredCost:
         time: time of a forward pass relative to fused softmax attention.
         memory: peak memory of a forward pass relative to fused softmax attention.
         decode_ms: time of decoding one token, in milliseconds.
-        state_bytes: size of the decode state.
         has_constant_state: whether the state has the same size after :data:`SHORT` tokens; False if unknown.
         complexity: declared growth with the length.
-        suite_state: numbers of the decode state in the network of the suite, per token if it grows.
-        suite_state_grows: whether this state grows.
+        suite_state: decode state in the network of the suite.
     """
 
     time: float | None = None
@@ -126,8 +149,7 @@ class MeasuredCost:
     state_bytes: int | None = None
     has_constant_state: bool = False
     complexity: str = ""
-    suite_state: float | None = None
-    suite_state_grows: bool = False
+    suite_state: State | None = None
 
 
 Costs = Mapping[tuple[str, str], MeasuredCost]
@@ -169,8 +191,7 @@ def costs_in(rows: Iterable[Mapping[str, str]]) -> Costs:
             state_bytes=None if state is None else int(state),
             has_constant_state=bool(decode) and early.get("bytes") == decode["bytes"],
             complexity=(forward or decode or early).get("complexity", ""),
-            suite_state=None if suite_bytes is None else suite_bytes / 4,
-            suite_state_grows=suite_state.get("detail") == GROWS,
+            suite_state=None if suite_bytes is None else State(suite_bytes / 4, suite_state.get("detail") == GROWS),
         )
     return costs
 

@@ -77,6 +77,11 @@ class SuiteCell:
         """Task, backbone and pattern."""
         return self.task, self.backbone, self.pattern
 
+    @property
+    def heading(self) -> str:
+        """Heading of the column of the board, such as ``recall CS``."""
+        return f"{self.ability} {self.pattern}"
+
     def includes(self, record: Record) -> bool:
         """Return whether a record is a result of this cell."""
         names = (*record_key(record), record.cell["dataset"], record.cell["preset"])
@@ -209,7 +214,6 @@ class CellResults:
     Attributes:
         anchors: the frozen anchors; None if the cell has none.
         runs: finished runs by attention and seed. The anchors' own runs are not among them.
-        baselines: values of the trivial baselines, by name.
         left_out: reason why a record of an attention is excluded, by attention.
     """
 

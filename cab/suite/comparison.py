@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from cab.scoring.statistics import (
     CONFIDENCE,
@@ -103,26 +101,8 @@ def seeds_to_decide(one: CellGain, other: CellGain, family: int) -> int | None:
     return None
 
 
-@dataclass(frozen=True)
-class Repetition:
-    """Results of a reference attention that was trained again, compared with the reference results.
-
-    Attributes:
-        mean: mean of the metric.
-        reference: mean of the metric in the reference results.
-        deviation: its standard deviation over seeds; NaN for a single seed.
-        verdict: ``as expected``, ``lower than expected`` or ``higher than expected`` in K, or ``not comparable`` with
-            a single reference seed.
-    """
-
-    mean: float
-    reference: float
-    deviation: float
-    verdict: str
-
-
-def repetition(own: CellGain, reference: CellGain) -> Repetition:
-    """Compare new results with reference results of the same attention in a cell.
+def repetition(own: CellGain, reference: CellGain) -> str:
+    """Compare new results with reference results of the same attention in a cell: means of the metric, and a verdict.
 
     They are as expected if the difference in K is within two points, or within the 95% prediction interval of the
     mean of as many new seeds, whose variance is that of the reference.
@@ -135,5 +115,5 @@ def repetition(own: CellGain, reference: CellGain) -> Repetition:
     verdict = "as expected" if abs(change) <= limit else f"{'higher' if change > 0 else 'lower'} than expected"
     if count == 1 and abs(change) > limit:
         verdict = "not comparable (a single reference seed)"
-    deviation = statistics.stdev(reference.values) if count > 1 else math.nan
-    return Repetition(own.mean, reference.mean, deviation, verdict)
+    deviation = f" ± {statistics.stdev(reference.values):.2g}" if count > 1 else ""
+    return f"{own.mean:.4g}, reference {reference.mean:.4g}{deviation}: {verdict}"

@@ -71,14 +71,9 @@ class CellGain:
         return sum(point >= SOLVED for point in self.points)
 
     @property
-    def is_at_ceiling(self) -> bool:
-        """Whether K is within the margin of 100."""
-        return self.estimate.value > 100 - MARGIN
-
-    @property
     def is_lower_bound(self) -> bool:
-        """Whether K would increase with a larger budget, because seeds were still learning."""
-        return self.unfinished > 0 and not self.diverged and not self.is_at_ceiling
+        """Whether K, below the margin of 100, would increase with a larger budget: seeds were still learning."""
+        return self.unfinished > 0 and not self.diverged and self.estimate.value <= 100 - MARGIN
 
     @property
     def interval(self) -> tuple[float, float]:

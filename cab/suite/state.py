@@ -5,41 +5,18 @@ from __future__ import annotations
 import csv
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cab.registry.tables import tuned_options
+from cab.scoring.costs import State
 from cab.suite.cells import FOLDER, PRESET
 
 if TYPE_CHECKING:
     from cab.registry.registries import AttentionEntry
 
 STATES_FILE = FOLDER / "states.csv"
-WIDTH, TOKENS = 32, 88
-"""Width of the network of ``recall``, whose attention has one head, and length of its sequences."""
-
-
-@dataclass(frozen=True)
-class State:
-    """Size of the decode state of one layer.
-
-    Attributes:
-        numbers: floating-point numbers of the state; per token if the state grows.
-        grows: whether the state grows with the number of tokens.
-    """
-
-    numbers: float
-    grows: bool
-
-    @property
-    def total(self) -> float:
-        """Numbers after :data:`TOKENS` tokens."""
-        return self.numbers * TOKENS if self.grows else self.numbers
-
-    @property
-    def text(self) -> str:
-        """The size for tables."""
-        return f"{self.numbers:,.0f}" + (" a token" if self.grows else "")
+WIDTH = 32
+"""Width of the network of ``recall``, whose attention has one head."""
 
 
 @functools.cache

@@ -18,7 +18,6 @@ from cab.suite.comparison import (
     MOST_SEEDS,
     NEAREST,
     Gains,
-    Repetition,
     against_all,
     against_nearest,
     against_softmax,
@@ -34,8 +33,6 @@ RELATIONS = {
     Verdict.UNDECIDED: "undecided against",
     Verdict.ONE_SEED: "not tested against",
 }
-
-
 DIVERGED_MARK, SLOTS_MARK = "!", "#"
 
 
@@ -58,19 +55,12 @@ def steps_text(steps: Estimate) -> str:
     return f"{steps.value:,.0f}" + ("" if math.isnan(low) else f" [{max(low, 0):,.0f}, {high:,.0f}]")
 
 
-def repetition_text(found: Repetition) -> str:
-    """Format the comparison of new results with reference results."""
-    deviation = "" if math.isnan(found.deviation) else f" ± {found.deviation:.2g}"
-    return f"{found.mean:.4g}, reference {found.reference:.4g}{deviation}: {found.verdict}"
-
-
 def judge_attention(
     name: str, records: Iterable[Record], reference: tuple[Path, ...] = REFERENCE_DIRS
 ) -> list[list[str]]:
     """Compare an attention with the reference results, and return the lines of the verdict per pattern.
 
     Args:
-        name: the attention.
         records: records that contain its runs; other attentions are ignored.
         reference: folders of the results it is compared with; it is also compared with its own results there.
     """
@@ -101,7 +91,7 @@ def _verdict(record: Record, results: Sequence[CellResults], others: Mapping[Key
         reference = cell_gains(known)
         same = reference.pop(name, None)
         is_new = same and known.runs[name] != result.runs[name]
-        again = [f"trained again: {repetition_text(repetition(own, same))}"] if same and is_new else []
+        again = [f"trained again: {repetition(own, same)}"] if same and is_new else []
         head, *details = [*_summary(own, result, reference), *again, *_relations(own, reference)]
         lines += [head, *(f"  {line}" for line in details)]
     unscored = {result.cell: result.left_out.get(name) for result in results}

@@ -20,8 +20,9 @@ from cab.reports.board_tables import board_table
 from cab.reports.figures import frontier_figure
 from cab.reports.sentence import main_sentence
 from cab.reports.suite_board import OTHER, BoardRow, Point, SuiteBoard, families, recall_points, state_of, suite_board
+from cab.scoring.costs import TOKENS, State
 from cab.suite.cells import cell_descriptions, metric_meanings, suite_cells
-from cab.suite.state import TOKENS, State, suite_state, suite_states
+from cab.suite.state import suite_state, suite_states
 from scripts.readme_figure import reference_board
 from tests.cab.suite.suite_records import CELLS, made_suite as made_suite, seeds, suite_record
 
@@ -62,7 +63,7 @@ def test_rows_are_in_families(folders: list[Path]) -> None:
         OTHER: ["mine", "single"],
     }
     assert {row.attention for row in board.rows if row.own} == {"mine", "single"}
-    assert [ability.name for ability in board.abilities] == ["CS.recall", "CS.lookup", "CS.periodic_copy"]
+    assert [cell.heading for cell in board.abilities] == ["recall CS", "lookup CS", "periodic copy CS"]
 
 
 def test_marks(folders: list[Path]) -> None:
@@ -116,9 +117,9 @@ def test_yours_are_your_records(folders: list[Path]) -> None:
     rows = {row.own: row for row in board.rows if row.attention == "abc"}
     [own] = rows[True].entries.values()
     assert own.gain.points == pytest.approx((97,))
-    assert (own.repetition.verdict if own.repetition else "") == "lower than expected"
+    assert own.repetition.endswith(": lower than expected")
     assert {len(entry.gain.points) for entry in rows[False].entries.values()} == {3}
-    assert all(entry.repetition is None for entry in rows[False].entries.values())
+    assert not any(entry.repetition for entry in rows[False].entries.values())
 
 
 def test_the_main_sentence(folders: list[Path]) -> None:

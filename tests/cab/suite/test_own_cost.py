@@ -96,7 +96,7 @@ def test_a_run_of_the_suite_ends_with_the_cost(
         "cab.runner.launch.run_sweeps", lambda *_, **__: Report(outcomes=[Outcome("", "cached", RECORD)])
     )
     monkeypatch.setattr("cab.cli.run._measure_costs", measured.append)
-    monkeypatch.setattr("cab.cli.suite_tables.print_verdict", lambda *_: None)
+    monkeypatch.setattr("cab.cli.suite.print_verdict", lambda *_: None)
     assert main(["run", "suite=core", "attention=abc", "task=probe", f"results_dir={tmp_path}", *arguments]) == 0
     assert measured == ([[RECORD]] if measures else [])
 
@@ -165,7 +165,7 @@ def test_the_state_of_a_causal_class(mean_record: Record) -> None:
     record = dataclasses.replace(mean_record, cell={**mean_record.cell, "pattern": "CS"})
     _measure_costs([record])
     cost = cost_of(record, Path("runs"))
-    assert cost.suite_state_grows
     assert cost.suite_state is not None
-    assert cost.suite_state >= 32
+    assert cost.suite_state.grows
+    assert cost.suite_state.numbers >= 32
     assert cost.decode_ms
