@@ -77,11 +77,7 @@ class MaskedLanguageModel(RobertaModel):
 
 
 def fill_slots(layers: Iterable[Any], pattern: Pattern, args: Any) -> None:
-    """Replace fairseq's attention in each layer with the one that ``args`` names.
-
-    Raises:
-        ValueError: an unknown attention, pattern or option.
-    """
+    """Replace fairseq's attention in each layer with the one that ``args`` names; ValueError for an unknown one."""
     layers, options = list(layers), parse_options(args.attention_options)
     if safe_getattr(args, "offload_activations", False):
         raise UserError("CAB's attentions do not support --offload-activations; use --checkpoint-activations")

@@ -52,7 +52,6 @@ def trained_bpe(texts: Texts, *, vocab_size: int, special_tokens: Sequence[str],
 
     Args:
         texts: returns the training texts one at a time; only called to train.
-        vocab_size: number of entries, including special tokens.
         special_tokens: receive the ids 0, 1, ... in this order.
         key: identifies the texts, for example by the checksums of their files.
     """

@@ -19,7 +19,6 @@ def find_data(name: str, data_root: Path | None, *files: str, instead: str = "da
 
     Args:
         name: name of the data set, whose folders are in ``configs/data``.
-        data_root: the folder that contains them.
         files: alternative relative paths.
         instead: setting that needs no files, for the error message.
     """
@@ -77,7 +76,6 @@ def stream(
     Args:
         name: name of the data set, such as ``deepmind/pg19``; it must consist of files, not of a script.
         names: the Hub's name of each split.
-        columns: names of the columns.
     """
     from datasets import load_dataset, load_dataset_builder
 

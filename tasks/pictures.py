@@ -20,7 +20,6 @@ def draw_grid(
     Args:
         columns: title and items of each column.
         draw: draws an item on the axes of its panel.
-        path: file to write.
         size: width and height of a panel, in inches.
         projection: projection of the axes, such as ``3d``.
     """

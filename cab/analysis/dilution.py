@@ -38,10 +38,6 @@ class Curve:
 def dilution(subject: Subject, *, rows: int = 4) -> list[Curve]:
     """Return the curve of each attention layer under test, averaged over heads and tokens of training examples.
 
-    Args:
-        subject: the network.
-        rows: number of training examples.
-
     Raises:
         UserError: the pattern is a cross pattern, in which targets have no neighbors among the keys.
     """

@@ -75,9 +75,7 @@ def rounding_errors(attention: Attention, *, rows: int, steps: int) -> dict[str,
     """Return the relative error of the outputs (root mean square) by format and position.
 
     Args:
-        attention: attention in pattern CS.
         rows: number of sequences of standard normal tokens.
-        steps: number of tokens.
 
     Raises:
         UserError: the decoding state grows, or there are fewer steps than the first position.
@@ -116,11 +114,7 @@ def bits_needed(errors: dict[str, dict[int, float]]) -> int:
 
 
 def rounded_scores(subject: Subject) -> dict[str, dict[str, float]]:
-    """Return the scores of a network by format, when its attention layers decode token by token.
-
-    Raises:
-        UserError: the pattern is not CS.
-    """
+    """Return the scores of a network by format, when its attentions decode token by token; UserError unless CS."""
     if subject.cell.config.pattern is not Pattern.CS:
         raise UserError(f"the state of pattern CS can be rounded, not that of {subject.cell.config.pattern}")
     batches: Any = DeviceBatches(torch.device("cpu"))

@@ -44,11 +44,7 @@ USUAL_CHOICES = {"trainer": "default", "logger": "csv", "cluster": "none"}
 
 
 def compose(overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the resolved configuration of a single cell.
-
-    Raises:
-        UserError: an override is invalid, a value is missing, or the preset has no file for the task.
-    """
+    """Return the resolved configuration of a cell; UserError for an invalid override, or a missing value or file."""
     overrides = check_overrides(overrides)
     with hydra_context():
         config: Any = OmegaConf.to_container(hydra.compose("run", overrides=overrides), resolve=True)

@@ -34,8 +34,6 @@ class Finding:
 
     Attributes:
         field: what is counted, such as ``training books``.
-        actual, published: count on disk, and the published one.
-        source: source of the published count.
         fault: problem that makes the data set invalid whatever the count; empty if none.
     """
 

@@ -41,8 +41,6 @@ def download(data_set: DataSet, data_root: Path, *, source: str | None = None) -
     Return the inventory afterwards, and instructions for the items that must be downloaded manually.
 
     Args:
-        data_set: the data set.
-        data_root: folder of all data sets.
         source: the URL of a mirror that has the items under their names, or a local file or folder; None for the
             official hosts.
 
@@ -249,10 +247,7 @@ def dated_table(source: Path, target: Path, *, column: str, columns: int, start:
     """Add a header and a column of dates to a gzipped table of numbers; UserError if a row lacks a number.
 
     Args:
-        source: the gzipped table.
-        target: the CSV file.
         column: format of the column names, such as ``MT_{:03d}``.
-        columns: number of columns.
         start: date of the first row.
         hours: hours between two rows.
     """

@@ -56,8 +56,6 @@ class Count:
         lines: paths of the file with the counted lines; the first that exists is used.
         header: number of header lines.
         columns: number of columns of the first line, if checked.
-        expected: published number.
-        source: source of the published number.
     """
 
     field: str
@@ -74,16 +72,8 @@ class DataSet:
     """A published data set.
 
     Attributes:
-        name: its name.
-        title: description.
-        tasks: tasks that use it.
-        homepage: URL of its page.
-        license: its license.
-        license_notes: conditions of the license.
         disk_bytes: size on disk, if known.
         folders: folders below the data root where tasks look for it; downloads go to the first.
-        items: files to download.
-        counts: published numbers.
     """
 
     name: str

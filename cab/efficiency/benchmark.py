@@ -83,9 +83,7 @@ def measure(plan: Plan, *, refuse: Refusal = never, report: Report = lambda _: N
     """Yield the costs of a plan in the order of measurement.
 
     Args:
-        plan: the measurements.
         refuse: called once per attention and pattern; a reason becomes the detail of status ``unverified``.
-        report: called with progress messages.
     """
     facts = constants(plan)
     for pattern in plan.patterns:

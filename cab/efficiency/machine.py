@@ -165,12 +165,9 @@ def clock_facts() -> dict[str, Any]:
 
 
 def refuse_when_shared() -> None:
-    """Reject a GPU that other processes use; called before this process uses it.
+    """Raise UserError if other processes, which it names, use the GPU; called before this process uses it.
 
     Process IDs are not compared, because in a container they differ from those of the driver.
-
-    Raises:
-        UserError: names the processes.
     """
     rows = query("--query-compute-apps=pid,process_name,used_memory")
     if rows:

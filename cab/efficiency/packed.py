@@ -26,7 +26,6 @@ def sequence_lengths(distribution: str, longest: int, total: int) -> list[int]:
     Args:
         distribution: ``uniform``, ``log-normal`` (many short and few long sequences, as in conversations) or
             ``one-long`` (one of the longest length, all others a sixteenth of it).
-        longest: the largest length.
         total: number of tokens.
     """
     random = np.random.default_rng(0)

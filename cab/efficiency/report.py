@@ -26,13 +26,8 @@ Text = Callable[[Cost], str]
 
 def tables(costs: Iterable[Cost]) -> str:
     """Return the tables of time, memory, roofline and third-party comparison, per pattern and phase."""
-    return "\n\n".join(table for group in by_phase(costs) for table in phase_tables(group))
-
-
-def by_phase(costs: Iterable[Cost]) -> Iterator[list[Cost]]:
-    """Group consecutive costs of the same pattern and phase."""
-    for _, group in groupby(costs, key=lambda cost: (cost.pattern, cost.phase)):
-        yield list(group)
+    groups = groupby(costs, key=lambda cost: (cost.pattern, cost.phase))
+    return "\n\n".join(table for _, group in groups for table in phase_tables(list(group)))
 
 
 def phase_tables(costs: Sequence[Cost]) -> Iterator[str]:

@@ -32,7 +32,6 @@ class Setting:
     Args:
         batch_size: number of rows of the inputs [batch_size, length, embed_dim].
         embed_dim: their width.
-        num_heads: number of heads.
         device: ``cpu`` or ``cuda``.
         dtype: ``float32``, or the dtype of inputs and autocast.
         repeats: number of rounds (protocol default) or calls (protocol paper).

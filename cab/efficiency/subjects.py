@@ -148,11 +148,7 @@ class ForeignSubject(AttentionSubject):
 
 
 def parse_subject(text: str) -> AttentionSubject:
-    """Return the subject of an attention with options, or of a module of another package.
-
-    Raises:
-        UserError: an unknown name or option.
-    """
+    """Return the subject of an attention with options, or of a module of another package; UserError for other names."""
     words = text.split(":")
     file = ":".join(words[:2]) if is_file(words[0]) and len(words) > 1 else ""
     is_other = bool(file) or words[0] == "hf" or ("." in words[0] and not is_file(words[0]))

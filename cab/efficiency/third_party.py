@@ -30,8 +30,6 @@ class ThirdPartySubject:
     """A third-party implementation with the options of the attention that it is compared with.
 
     Attributes:
-        attention: the attention.
-        name: name of the implementation.
         program: ``FILE.py:function``, which builds the module from those of ``pattern``, ``embed_dim``, ``num_heads``
             and the options of the attention that it has as arguments. It raises UserError for an unsupported option,
             as does the module for an unsupported length.
@@ -67,11 +65,7 @@ class ThirdPartySubject:
 def find_implementations(
     attentions: Iterable[AttentionSubject], folder: Path = CHECKOUT
 ) -> tuple[list[ThirdPartySubject], list[str]]:
-    """Return the installed implementations of the attentions, and notes about missing ones.
-
-    Raises:
-        UserError: the folder has no index.
-    """
+    """Return the installed implementations of the attentions, and notes on missing ones; UserError without an index."""
     index = folder / INDEX
     if not index.is_file():
         raise UserError(f"no {INDEX} in {folder}; pass the folder benchmarks/third_party of the repository")

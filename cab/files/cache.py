@@ -34,11 +34,7 @@ FIRST_REPORT, LATER_REPORTS = 10.0, 30.0
 
 
 def cache_root() -> Path:
-    """Return the cache folder: ``$CAB_CACHE``, ``~/.cache/cab``, or a temporary folder if neither can be used.
-
-    Raises:
-        UserError: ``$CAB_CACHE`` is set but not writable.
-    """
+    """Return ``$CAB_CACHE`` (UserError if not writable), or else ``~/.cache/cab``, or else a temporary folder."""
     named = os.environ.get("CAB_CACHE")
     try:
         folder = Path(named) if named else Path.home() / ".cache" / "cab"

@@ -83,7 +83,6 @@ def remove_leftovers(folder: Path, name: str = "") -> None:
     """Delete temporary files that killed processes left in ``folder``; the caller must hold the lock of the files.
 
     Args:
-        folder: the folder.
         name: beginning of the names of the replaced files.
     """
     for path in folder.glob(f".{name}*.tmp"):
@@ -94,7 +93,6 @@ def check_writable(folder: Path, option: str) -> None:
     """Raise UserError if ``folder`` is not writable or could not be created; nothing is created.
 
     Args:
-        folder: the output folder.
         option: option that sets the folder, such as ``results_dir``, for the message.
     """
     try:

@@ -29,7 +29,6 @@ def text_table(
 
     Args:
         header: column headers; empty for a table without a header.
-        rows: cells of each row.
         align: ``l`` (left) or ``r`` (right) for each column; the last letter holds for all further columns.
         width: number of characters into which the table must fit, by wrapping the widest columns.
     """

@@ -77,8 +77,6 @@ def verdict(printed: str, recomputed: float, possible: Interval, *, tolerance: f
     """Compare a printed number with the recomputed one.
 
     Args:
-        printed: the printed number.
-        recomputed: the recomputed number.
         possible: range of the recomputed number within the printed digits of its inputs.
         tolerance: absolute difference that counts as agreement.
     """

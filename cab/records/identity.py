@@ -38,7 +38,6 @@ def identity_of(
     """Return what :func:`cell_hash` hashes.
 
     Args:
-        config: resolved configuration.
         task_version: version of the task's evaluation protocol.
         initial_weights: identification of the weights that training starts from; empty for random ones.
         programs: hashes of the code of :func:`attention_files`: files of one name can be different programs.

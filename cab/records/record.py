@@ -140,14 +140,12 @@ class Record(RunMetadata):
     """Record of a run.
 
     Attributes:
-        status: status of the run.
         ended: end time in UTC (ISO 8601).
         error: type and first line of the error of a run without a score; else empty.
         step: step at which training failed, if known.
         metrics: metrics of the task; values are None for a run without a score.
         baselines: metrics of trivial baselines, by the name of the baseline.
         history: entries with ``step``, ``loss`` and ``validation``, in nats.
-        cost: cost of the run.
         engine_facts: additional information from the engine.
     """
 
@@ -189,11 +187,7 @@ class Record(RunMetadata):
 
     @classmethod
     def read(cls, path: Path) -> Record:
-        """Read the record at ``path``.
-
-        Raises:
-            UserError: the file is not a complete, unmodified record of this schema.
-        """
+        """Read the record at ``path``; UserError unless it is a complete, unmodified record of this schema."""
         try:
             if path.exists() and not path.is_file():  # reading a pipe would block
                 raise UserError(f"{path} is not a file; name a <hash>.json of a results folder")

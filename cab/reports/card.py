@@ -70,11 +70,7 @@ class Card:
 
 
 def summary(name: str) -> Summary:
-    """Summarize a registered attention from its decorator and the table of verified code.
-
-    Raises:
-        UserError: if no attention has this name.
-    """
+    """Summarize a registered attention from its decorator and the table of verified code; UserError for other names."""
     entry = ATTENTIONS.get(name)
     location = entry.location  # without importing the class where its text was read
     code = attention_hash(location.qualname, location.file, location.module) if location.file else code_of(entry.cls)
@@ -89,11 +85,7 @@ def card_link(name: str) -> str:
 
 
 def card(name: str) -> Card:
-    """Build the card of an attention, which imports its class.
-
-    Raises:
-        UserError: if no attention has this name.
-    """
+    """Build the card of an attention, which imports its class; UserError if no attention has this name."""
     head, entry = summary(name), ATTENTIONS.get(name)
     registered = ATTENTIONS.entry_of(entry.cls)
     documentation = inspect.getdoc(entry.cls) or ""

@@ -173,10 +173,7 @@ def length_figure(
 
     Args:
         curves: columns attention, length, value; NaN values are gaps.
-        title: title of the figure.
-        ylabel: label of the vertical axis.
         looks: style of each attention.
-        log: whether the vertical axis is logarithmic.
         crossings: attention, length and value of each efficiency length, drawn as a ring.
     """
     names = reference_first(curves["attention"])

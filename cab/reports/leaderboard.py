@@ -33,7 +33,6 @@ class Board:
     under one name are not comparable.
 
     Attributes:
-        synthetic: whether the data are generated.
         data_rank: 0 for the data of most runs, larger for other data under the same name.
         difference: from the data of most runs; empty for rank 0.
         excluded: sentences about the cells that are excluded from the index.
@@ -191,11 +190,7 @@ def printable_results(results: pd.DataFrame) -> pd.DataFrame:
 
 
 def score_boards(results: pd.DataFrame, *, normalization: str) -> list[Board]:
-    """Score the results of the tasks in the index: real data before synthetic, the largest preset first.
-
-    Raises:
-        UserError: the results cannot be scored.
-    """
+    """Score the results of the tasks in the index: real data before synthetic, the largest preset first."""
     boards = []
     results = printable_results(rows_in_index(results))
     for (preset, synthetic), of_preset in results.groupby(["preset", is_synthetic(results)], sort=False):

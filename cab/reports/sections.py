@@ -136,8 +136,6 @@ class TaskSection:
 
     Attributes:
         name: HTML identifier, and name of the CSV file.
-        title: heading.
-        summary: text below the heading.
         table: returns the rows of the section from the task's finished runs (:func:`cab.load_results`).
         blocks: yields the blocks of the section from the rows.
         hidden: columns that are not written to the CSV file.

@@ -140,10 +140,7 @@ def frame_table(
     Args:
         rows: data frame or its rows; the optional fields sign, detail, href, group and tags are those of :class:`Row`.
         columns: columns after the labels.
-        table_id: HTML identifier.
-        caption: caption of the table.
         label: field with the label of a row, and header of the labels.
-        legend: explanations of signs.
     """
     records: Iterable[Any] = rows.to_dict("records") if hasattr(rows, "to_dict") else rows
     table = Table(table_id, caption, list(columns), [], label, list(legend))

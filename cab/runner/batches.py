@@ -81,7 +81,6 @@ class StepBatches(Sampler[Draw]):
     dropped.
 
     Attributes:
-        num_steps: number of batches of the whole run.
         start: first step; set before iterating to resume a run.
     """
 

@@ -37,7 +37,6 @@ class Training:
 
     Attributes:
         history: entries with ``step``, ``loss`` and ``validation``, in nats.
-        steps: number of optimizer steps.
         best_step: step of the weights, if validation selected them; else 0.
         steps_to_solve: step at which validation reached ``trainer.stop_at``; None if it did not.
         earlier_seconds: training time in interrupted processes, up to the checkpoint from which training resumed.

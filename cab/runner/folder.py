@@ -99,7 +99,6 @@ def start_run(folder: Path, about: Mapping[str, Any], origin: Origin, *, afresh:
     Args:
         folder: locked folder of the run.
         about: the cell, its configuration and its command.
-        origin: program and data of the run.
         afresh: delete the files of the earlier run if it has a record, except its weights, which are replaced as the
             record is. Links are deleted, not followed. A run that an interrupted process started afresh is resumed.
     """
@@ -207,8 +206,6 @@ class CellStatus:
         cell: values of :data:`cab.records.record.CELL`; empty for an unreadable record.
         status: a :class:`cab.records.record.Status`, ``running``, ``interrupted``, or ``broken`` (unreadable record).
         detail: error, or last checkpoint.
-        config: resolved configuration.
-        command: command that runs the cell.
         hash: name of the run; empty for an unreadable record.
     """
 

@@ -38,7 +38,6 @@ class Pretrained:
         Args:
             location: a record; or a folder of records, where the run must have the cell's attention, pattern, seed and
                 network.
-            cell: configuration of the cell.
             task: task of the run.
 
         Raises:

@@ -120,7 +120,6 @@ class Outcome:
     """Outcome of a cell.
 
     Attributes:
-        title: description of the cell.
         kind: ``completed``; ``cached`` (its record existed); ``reused`` (another cell trained the same network);
             ``locked`` (another process runs it); ``non_main_rank`` (another process of the run writes the record).
         record: its record, if there is one.
@@ -151,7 +150,6 @@ class Report:
         raises: raise the error of a cell; for commands with a single cell.
         expected: total number of cells, to estimate the remaining time.
         left_out: reasons why combinations are skipped.
-        failures: one message per failure.
         started, began: start time, in seconds of the monotonic clock and in UTC (ISO 8601).
     """
 

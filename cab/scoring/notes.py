@@ -68,10 +68,8 @@ def notes_on_scores(
     """Return one sentence per reason for a missing, excluded or doubtful value.
 
     Args:
-        results: the scored results.
         needed: the terms of the indices (see :func:`cab.scoring.normalization.terms`).
         gaps: see :func:`find_gaps`.
-        normalization: source of mean and standard deviation.
     """
     return [
         *_not_scored(results, needed, normalization),

@@ -30,10 +30,7 @@ def select(
 ) -> pd.DataFrame:
     """Return the rows of ``results`` with the given names, ignoring case; None selects all.
 
-    With ``latest``, only the newest version of each task is selected.
-
-    Raises:
-        UserError: no result has a given name.
+    With ``latest``, only the newest version of each task is selected. UserError if no result has a given name.
     """
     chosen = {"preset": preset and [preset], "pattern": patterns, "task": tasks, "dataset": datasets}
     for column, names in chosen.items():
@@ -59,11 +56,8 @@ def rows_in_index(results: pd.DataFrame) -> pd.DataFrame:
 def comparable(results: pd.DataFrame) -> pd.DataFrame:
     """Return ``results`` of the index with one row per cell, metric and seed, ready to be scored together.
 
-    Names that differ only in case are unified, copies of a record are dropped, and infinite values become NaN. Warns
-    about attentions trained with different settings.
-
-    Raises:
-        UserError: the results are not comparable.
+    Names that differ only in case are unified, copies of a record are dropped, and infinite values become NaN. Raises
+    UserError for results that are not comparable, and warns about attentions trained with different settings.
     """
     results = rows_in_index(results)
     if not results["primary"].any():

@@ -28,7 +28,6 @@ class Estimate:
     """An estimated mean with the variance of the estimate.
 
     Attributes:
-        value: the estimate.
         variance: variance of the estimate; NaN for a single seed.
         degrees: degrees of freedom of the variance; infinite if the variance is 0.
     """

@@ -31,11 +31,7 @@ def training_arguments(cell: Cell) -> list[str]:
 
 
 def network_arguments(cell: Cell) -> list[str]:
-    """Return the architecture, its sizes, and the attention.
-
-    Raises:
-        UnsupportedError: fairseq has no such backbone.
-    """
+    """Return the architecture, its sizes, and the attention; UnsupportedError if fairseq has no such backbone."""
     task_options = cell.task.backbone_options(cell.config.backbone.name)
     options = {**BACKBONES.get(cell.config.backbone.name).options, **cell.config.backbone.options, **task_options}
     for name in LACKING:

@@ -12,11 +12,7 @@ __all__ = ["check", "train"]
 
 
 def check(cell: Cell, processes: Processes) -> None:
-    """Check the logger and the number of processes.
-
-    Raises:
-        UserError: the logger is unknown or not installed, or ``trainer.memory_length`` is set with several processes.
-    """
+    """Raise UserError for a logger that is not installed, or ``trainer.memory_length`` with several processes."""
     check_logger(cell.config.logger.name)
     if cell.config.trainer.memory_length and processes.count > 1:
         raise UserError("trainer.memory_length runs in one process only: start it without torchrun or srun")

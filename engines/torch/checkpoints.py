@@ -216,7 +216,6 @@ class Checkpoints:
     """The files ``step-N.ckpt``, to resume from, and ``best-N.pt`` and ``average-N.pt``, to evaluate.
 
     Args:
-        folder: folder of the run.
         is_writer: whether this process writes the files, as the first of a run does.
     """
 

@@ -78,11 +78,7 @@ def optimizer_state(optimizer: torch.optim.Adam) -> OptimizerState:
 
 
 def load_optimizer_state(optimizer: torch.optim.Adam, state: Mapping[int, Mapping[str, Tensor]]) -> None:
-    """Restore what :func:`optimizer_state` returned; learning rates and decays stay as they are.
-
-    Raises:
-        ValueError: the state is not of these parameters.
-    """
+    """Restore what :func:`optimizer_state` returned but learning rates and decays; ValueError for other parameters."""
     parameters = parameters_of(optimizer)
     for position, saved in state.items():
         shapes = {name: value.shape for name, value in saved.items() if name != "step"}

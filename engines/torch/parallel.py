@@ -24,9 +24,7 @@ class Distributed(SingleProcess):
     """A run started by torchrun or srun: each process holds the whole network (DDP) or shards of it (FSDP).
 
     Args:
-        processes: processes of the run.
         strategy: ``ddp`` or ``fsdp``, which also shards gradients and optimizer.
-        device: device of this process.
     """
 
     def __init__(self, processes: Processes, strategy: str, device: torch.device) -> None:

@@ -21,8 +21,6 @@ class Blocks(Dataset[Tensor]):
     once.
 
     Args:
-        corpus: the corpus.
-        split: split of the corpus.
         length: tokens per block.
         whole: drop the incomplete block at the end.
         limit: use only this many tokens of the split.

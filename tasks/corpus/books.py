@@ -58,11 +58,7 @@ class Books:
 
 
 def find_books(dataset: str, source: str | None, data_root: Path | None, *, generate: Callable[[int], str]) -> Books:
-    """Return generated books, a data set on the Hub if ``source`` is given, or files under ``data_root``.
-
-    Raises:
-        UserError: no folder is given, or it has no books.
-    """
+    """Return generated books, a data set on the Hub if ``source`` is given, or files; UserError if there are none."""
     if dataset == "synthetic":
         return generated_books(generate)
     from tasks.files import find_data, stream

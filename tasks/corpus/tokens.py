@@ -102,7 +102,6 @@ def read_corpus(books: Books, *, tokenizer: str | None, vocab_size: int) -> Corp
     """Return the corpus of the books, from the cache if available.
 
     Args:
-        books: the books.
         tokenizer: path for :func:`tasks.bpe.read_bpe`, or ``words``; None trains a tokenizer on the training split.
         vocab_size: number of entries of a trained tokenizer.
     """

@@ -34,11 +34,9 @@ class Geometry:
     """Sizes in pixels.
 
     Attributes:
-        side: side of the image.
         length, thickness: size of a dash.
         margins: distances between dashes; each image uses one.
         segments, distractor_segments: dashes per target and per distractor.
-        distractors: number of distractors attempted.
         seed_distance: distance between the first ends of both targets.
         continuity: preference for straight continuation.
         contrast, distractor_contrast: brightness of targets and distractors; discs have 1.

@@ -25,7 +25,6 @@ def reviews(folder: Path, *, validation_split: bool = True) -> Source:
     """Read IMDB's folders ``{train,test}/{pos,neg}/*.txt`` (Maas et al. 2011).
 
     Args:
-        folder: path of ``aclImdb``.
         validation_split: hold out a tenth of the training split; otherwise validate on the test split, as published.
     """
     train, test = _files(folder / "train"), _files(folder / "test")

@@ -64,11 +64,7 @@ class Series:
 
 
 def read_series(name: str, data_root: Path | None) -> Series:
-    """Read data set ``name`` from its official CSV (or .csv.gz) under ``data_root``.
-
-    Raises:
-        UserError: the file is missing, damaged, or another edition.
-    """
+    """Read data set ``name`` from its official CSV (or .csv.gz) under ``data_root``; UserError for another edition."""
     source = SOURCES[name]
     path = find_data(name, data_root, source.file, f"{source.file}.gz")
     table = _read_csv(path)

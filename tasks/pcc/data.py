@@ -89,9 +89,7 @@ def read_pcn(
     """Read the partial and complete clouds of a split (train, val, test) of PCN; also return an identifier.
 
     Args:
-        data_root: folder of all data sets.
         list_file: the split list, ``PCN.json`` of the official release or one in its format.
-        split: the split.
         views: partial views per shape.
 
     Raises:

@@ -20,8 +20,6 @@ def recall(
     """Generate facts in random order, fillers, then keys whose values are predicted.
 
     Args:
-        rng: source of random numbers.
-        rows: number of examples.
         vocab_size: number of values, and of keys.
         pairs: facts per example, with distinct keys; values may repeat.
         distance: number of fillers between the facts and the queries.

@@ -62,7 +62,6 @@ def file_pairs(folder: Path, *, empty: str = "stop") -> Pairs:
     """Read ``{train,val,test}.src.cleaned`` (or ``.src``) and ``.tgt``, one example per line.
 
     Args:
-        folder: the folder.
         empty: ``stop`` at an example without a document or summary, or ``skip`` it, with a warning that counts them.
 
     Raises:
