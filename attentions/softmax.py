@@ -240,8 +240,8 @@ class FlashAttention(VanillaAttention):
     def _no_kernel(self, query: Tensor) -> UserError:
         return UserError(
             f"no flash kernel for {query.dtype} on {query.device.type} with head width {self.head_dim} and "
-            f"dropout {self.dropout}: use float16 or bfloat16 (autocast) on CUDA, dropout 0 on a CPU, "
-            "or attention 'vanilla', which computes the same function with any kernel"
+            f"dropout {self.dropout}. Use float16 or bfloat16 (autocast) on CUDA, dropout 0 on a CPU, or attention "
+            "'vanilla', which computes the same function with any kernel"
         )
 
 

@@ -33,8 +33,8 @@ def test_help() -> None:
 
 def test_checks_and_tables() -> None:
     """Descriptions that generated pages take from the code."""
-    rows = [name() for name in (docs_pages.checks, docs_pages.run_options, docs_pages.trainer_options)]
-    rows += [docs_pages.cluster_options(), docs_pages.taxonomy()]
+    rows = [docs_pages.options(section) for section in ("run", "trainer", "local", "slurm")]
+    rows.append(docs_pages.taxonomy())
     assert [fault for page in rows for paragraph in paragraphs(page) for fault in faults(paragraph)] == []
 
 

@@ -1,8 +1,8 @@
 """`cab correlation`: agreement of attentions between patterns and tasks.
 
 Pearson correlation of compositional indices between patterns, between tasks, and between patterns and published
-accuracies on Long Range Arena (Figure 3a), over shared attentions; with the two-sided p-value of no correlation and a
-95% confidence interval by Fisher's z. The correlation requires three shared attentions; below five it is marked
+accuracies on Long Range Arena (Figure 3a), over shared attentions. Each has the two-sided p-value of no correlation and
+a 95% confidence interval by Fisher's z. The correlation requires three shared attentions; below five it is marked
 inconclusive.
 
 examples:

@@ -32,9 +32,9 @@ A cell grades attentions if at least 50% of the pairs differ significantly and a
 to 95% of softmax's gain. This requires four attentions besides vanilla and none, for pairs with several seeds each.
 Pairs with none and tuned attentions are ignored.
 
-The exit status is 1 if a judged cell does not measure attention, if a judged core cell does not grade attentions, or if
-`local` or the constant-size states are worse than vanilla in no causal cell. Cells without results, without two seeds
-of each anchor or without the trivial baseline are not judged.
+The exit status is 1 if a judged cell does not measure attention, or if a judged core cell does not grade attentions. It
+is also 1 if `local` or the constant-size states are worse than vanilla in no causal cell. Cells without results,
+without two seeds of each anchor or without the trivial baseline are not judged.
 
 examples:
   cab suite validate
