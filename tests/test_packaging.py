@@ -56,13 +56,6 @@ def test_workflows_call_the_verbs_of_make(workflow: Path) -> None:
         assert re.search(rf"^{verb}:", MAKEFILE, flags=re.MULTILINE), command
 
 
-def test_the_versions_of_python_that_are_tested_are_the_declared_ones() -> None:
-    test = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text())["jobs"]["test"]
-    classified = [line.rpartition(" ")[2] for line in PROJECT["classifiers"] if "Python :: 3." in line]
-    assert test["strategy"]["matrix"]["python"] == classified
-    assert PROJECT["requires-python"] == f">={classified[0]}"
-
-
 def test_a_wrong_interpreter_is_one_line(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho 3.10\n")

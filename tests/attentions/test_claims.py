@@ -7,7 +7,6 @@ import torch
 from torch.nn import functional as F
 
 from attentions.kernels import window_attention
-from attentions.kernels.key_summaries import segment_means, segments
 from attentions.kernels.layers import BLOCK, depthwise_conv
 from cab import PaddingMasks, UserError, build_attention
 from cab.training import after_optimizer_step
@@ -63,16 +62,6 @@ def test_random_numbers_are_drawn_in_training_alone(name: str, pattern: str, opt
     module, x = make(name, pattern, **options), torch.randn(1, 50, 24, dtype=torch.float64)
     assert not torch.allclose(module(x), module(x))
     assert torch.equal(module.eval()(x), module(x))
-
-
-@pytest.mark.parametrize("length", [1, 4, 5, 16, 17, 31])
-def test_segments_are_means_of_real_tokens(length: int) -> None:
-    x = torch.randn(3, 40, 6)
-    weights, absent = segment_means(5, torch.tensor([length, 40, 7]), 40, x.dtype)
-    expected = segments(x[:1, :length], 5)[0]
-    torch.testing.assert_close((weights @ x)[0, : len(expected)], expected)
-    assert absent[0].tolist() == [i >= min(5, length) for i in range(5)]
-    assert not weights[0, :, length:].any()
 
 
 def test_short_rows_get_softmax_attention() -> None:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from attentions import s4, s4d
-from attentions.s4 import S4Attention
 from cab import build_attention
 from tests.attentions import agreement
 
@@ -63,20 +62,6 @@ def test_dropout_in_pieces_has_the_gradient_of_what_was_dropped(monkeypatch: pyt
 
 def test_s4_decodes() -> None:
     agreement.assert_decodes(build("s4", "CS"), 41, 41, (5, 1, 17, 1))
-
-
-@pytest.mark.parametrize(("length", "state_size"), [(3, 2), (1000, 64)])
-def test_kernel_of_s4_is_made_of_powers(length: int, state_size: int) -> None:
-    """C Abar^l Bbar, at the published size and at times at which large powers still count."""
-    module = S4Attention(pattern="CS", embed_dim=4, num_heads=1, state_size=state_size).double()
-    forwards, inwards, readout = module.dense()
-    state, powers = inwards.unsqueeze(-1), []
-    for _ in range(length):
-        powers.append((readout[:, 0].unsqueeze(1) @ state).real.flatten())
-        state = forwards @ state
-    expected = torch.stack(powers, dim=1)
-    found = module.kernel(length, *module.modes())[:, 0]
-    torch.testing.assert_close(found, expected, rtol=0.0, atol=1e-10 * expected.abs().max().item())
 
 
 def test_state_spaces_of_s4_are_trained_without_weight_decay() -> None:

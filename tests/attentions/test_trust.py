@@ -37,14 +37,6 @@ def test_a_part_is_drawn_by_the_seed_and_verified_in_full(rows):
     assert split_by(made, quick=False, seed="3") == by_seed[3]
 
 
-@pytest.mark.parametrize("change", [{"code_hash": "0" * 16}, {"checks_hash": "0" * 16}, {"torch_version": "2.0"}])
-def test_what_changed_runs(rows, change):
-    made, split_by = rows
-    stale = [dataclasses.replace(row, **change) if row.attention == "vanilla" else row for row in made]
-    new = [pair for pair, reason in split_by(stale).runs.items() if reason == "new"]
-    assert new == VANILLA
-
-
 def test_what_has_no_row_runs(rows):
     made, split_by = rows
     assert set(VANILLA) <= split_by([row for row in made if row.attention != "vanilla"]).runs.keys()

@@ -11,7 +11,6 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, crea
 
 from attentions.kernels import window_attention as kernels
 from attentions.kernels.window_attention import (
-    Distances,
     Slots,
     Window,
     by_blocks,
@@ -99,28 +98,6 @@ def test_question_is_a_constant_to_the_compiler() -> None:
     other = torch.ones(2, 16, dtype=torch.float64)
     torch.testing.assert_close(double_where_it_works(other), other)
     assert len(kernels._flex_works) == 1
-
-
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_gradients_are_derivatives(dropout: float) -> None:
-    tensors = [torch.randn(1, 2, n, 4, dtype=torch.float64, requires_grad=True) for n in (67, 71, 71, 3, 3)]
-
-    def call(*x: torch.Tensor) -> torch.Tensor:
-        torch.manual_seed(5)
-        return window_attention(*x[:3], Window(9, 2, offset=4), slots=Slots(x[3], x[4]), dropout=dropout)
-
-    assert torch.autograd.gradcheck(call, tensors, fast_mode=True)
-
-
-def test_gradients_of_relative_positions_and_of_biases_are_derivatives() -> None:
-    shapes = [(2, 2, 70, 3)] * 3 + [(2, 2, 3, 3)] * 2 + [(2, 3), (2, 8, 3), (2, 8), (2, 3)]
-    tensors = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
-
-    def call(*x: Tensor) -> Tensor:
-        slots, distances = Slots(x[3], x[4], x[5]), Distances(x[6], x[7], x[8])
-        return window_attention(x[0], x[1], x[2], Window(5, 2), slots=slots, distances=distances)
-
-    assert torch.autograd.gradcheck(call, tensors, fast_mode=True)
 
 
 def test_many_rows_have_smaller_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,14 +55,6 @@ def test_a_message_of_hydra_is_whole(override: str, words: list[str], refused: R
     refused(*overrides(), override, words=words)
 
 
-def test_free_options_need_no_plus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    slurm = ["cluster=slurm", "cluster.extra.nodes=2", "cluster.extra.reservation=mine", "other_attention.NC=abc"]
-    assert main(["run", "-m", "--dry-run", *overrides(seed="1,2", results_dir=str(tmp_path)), *slurm]) == 0
-    printed = capsys.readouterr().out
-    assert "#SBATCH --nodes=2\n" in printed
-    assert "#SBATCH --reservation=mine\n" in printed
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [

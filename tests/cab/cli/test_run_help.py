@@ -47,10 +47,3 @@ def test_the_options_of_what_is_named_come_besides(capsys: pytest.CaptureFixture
     assert all(found[name][1] for name in names)
     assert main(["run", "attention=abd", "--help"]) == 2
     assert "did you mean 'abc'" in capsys.readouterr().err
-
-
-def test_lines_fit_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    lines = [line for line in help_text(["task=lm"]).splitlines() if re.match(r"  [\w.]+=", line)]
-    assert len(lines) > 40
-    assert max(map(len, lines)) <= 80

@@ -16,12 +16,14 @@ def test_the_script_has_the_options_of_the_cluster(
     seeds: str, array: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster = ["cluster=slurm", "cluster.partition=low", "cluster.memory=7", "cluster.setup=[module load cuda]"]
+    cluster += ["cluster.extra.nodes=2", "cluster.extra.reservation=mine", "other_attention.NC=abc"]  # need no plus
     results = tmp_path / "results"
     assert main([*CELLS, f"seed={seeds}", *cluster, f"results_dir={results}", "--dry-run"]) == 0
     table, script = capsys.readouterr().out.split("#!/bin/bash")
     assert " min (two CPU cores)" in table
     lines = script.splitlines()
-    assert {"#SBATCH --partition=low", "#SBATCH --mem=7GB", "module load cuda"} <= set(lines)
+    assert {"#SBATCH --partition=low", "#SBATCH --mem=7GB", "#SBATCH --nodes=2", "module load cuda"} <= set(lines)
+    assert "#SBATCH --reservation=mine" in lines
     assert (f"#SBATCH {array}" in lines) == (array is not None)
     assert any(line.startswith("srun ") and str(results / "slurm") in line for line in lines)
     assert not results.exists()

@@ -136,14 +136,6 @@ def test_intervals_cover_the_crossing() -> None:
     assert sum(inside) >= 6
 
 
-def test_the_interval_is_repeatable() -> None:
-    table = crossing(noise=0.05)
-    pd.testing.assert_frame_equal(
-        efficiency_length(table),
-        efficiency_length(table.iloc[::-1].sort_values("attention", ascending=False, kind="stable")),
-    )
-
-
 def test_eager_as_baseline_and_out_of_memory() -> None:
     table = costs({"vanilla": quadratic, "eager": lambda n: 4 * quadratic(n), "abc": lambda n: 6e-3 * n + 13})
     oom = (table["attention"] == "eager") & (table["length"] > 3000)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from cab.scoring.index import order_table, score, score_table
+from cab.scoring.index import score, score_table
 from cab.scoring.statistics import (
     Estimate,
     Verdict,
@@ -89,15 +89,6 @@ def test_the_false_discovery_rate_is_that_of_benjamini_and_hochberg() -> None:
     assert false_discovery_rate([]) == []
 
 
-def test_index_is_that_of_the_means_over_seeds() -> None:
-    values = {"abc": [1.0, 1.1, 1.3], "local": [2.0, 2.2], "s4d": [4.0, 3.0, 5.0, 4.4]}
-    scores = score_table(table(*runs(values)))
-    means = [float(np.mean(seeds)) for seeds in values.values()]
-    expected = (np.mean(means) - np.array(means)) / np.std(means, ddof=1)
-    np.testing.assert_allclose([index_of(scores, name) for name in values], expected)
-    assert [index_of(scores, name, column="seeds") for name in values] == [3, 2, 4]
-
-
 def test_the_interval_of_an_index_ignores_the_seeds_of_others() -> None:
     own = {"abc": [1.0, 1.2, 1.4], "s4d": [3.0, 3.1, 3.2]}
     calm, wild = ({**own, "local": seeds} for seeds in ([2.0, 2.0, 2.0], [1.0, 2.0, 3.0]))
@@ -133,17 +124,3 @@ def test_generated_data_require_five_attentions_for_an_index() -> None:
     assert any("4 of the required 5 attentions" in note for note in made.notes)
     more = score(table(*runs({**values, "linear": [7.0]}, dataset="synthetic")))
     assert more.table["index"].notna().all()
-
-
-def test_orders_of_indices() -> None:
-    values = {"abc": [1.0, 1.2, 1.1], "local": [1.05, 1.15, 1.25], "s4d": [9.0, 9.2, 9.1], "lara": [2.0]}
-    orders = order_table(score(table(*runs(values), result(math.nan, "linear"))))
-    found = {(row.better, row.worse): row.verdict for row in orders.itertuples() if row.task == "all"}
-    assert found == {
-        ("abc", "local"): "undecided",
-        ("abc", "lara"): "one seed",
-        ("abc", "s4d"): "better",
-        ("local", "lara"): "one seed",
-        ("local", "s4d"): "better",
-        ("lara", "s4d"): "one seed",
-    }

@@ -70,12 +70,6 @@ def test_one_seed_is_marked_and_compared_with_nobody(made_suite: Path) -> None:
     assert lines[-1].startswith("* a single seed")
 
 
-def test_all_core_cells(made_suite: Path) -> None:
-    lines = lines_of(made_suite, *[run for task in CELLS for run in seeds(task, MINE, 80)])
-    assert lines[0] == f"{MINE}, pattern CS: 3 of 3 core cells"
-    assert sum(line == "against softmax attention: worse" for line in lines) == 3
-
-
 def test_a_reference_that_is_trained_again(made_suite: Path) -> None:
     [lines] = judge_attention("abc", seeds("lstf", "abc", 90), (made_suite,))
     [line] = [line.strip() for line in lines if "trained again" in line]
