@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from cab.scoring.index import score, score_table
+from cab.scoring.index import order_table, score, score_table
 from cab.scoring.statistics import (
     Estimate,
     Verdict,
@@ -124,3 +124,13 @@ def test_generated_data_require_five_attentions_for_an_index() -> None:
     assert any("4 of the required 5 attentions" in note for note in made.notes)
     more = score(table(*runs({**values, "linear": [7.0]}, dataset="synthetic")))
     assert more.table["index"].notna().all()
+
+
+def test_orders_of_indices() -> None:
+    """A difference has no smallest relevant size."""
+    values = {"abc": [1.0, 1.2, 1.1], "local": [1.05, 1.15, 1.25], "s4d": [9.0, 9.2, 9.1], "lara": [2.0]}
+    orders = order_table(score(table(*runs(values))))
+    found = {(row.better, row.worse): row.verdict for row in orders.itertuples() if row.task == "all"}
+    decided = {("abc", "local"): "undecided", ("abc", "s4d"): "better", ("local", "s4d"): "better"}
+    assert found == {pair: decided.get(pair, "one seed") for pair in found}
+    assert len(found) == 6
