@@ -148,6 +148,7 @@ def _measure_costs(records: Iterable[Record]) -> None:
     from cab.efficiency.cost import Cost, write_costs
     from cab.efficiency.subjects import AttentionSubject
     from cab.patterns import Pattern
+    from cab.records.verified import code_of
     from cab.registry.registries import ATTENTIONS
     from cab.scoring.costs import GROWS, LENGTH, STATE, TOKENS, cost_name, cost_path, has_committed_cost
     from cab.suite.state import measure_state
@@ -156,6 +157,9 @@ def _measure_costs(records: Iterable[Record]) -> None:
         name, pattern = cost_name(record), Pattern.parse(str(record.cell["pattern"]))
         path = cost_path(Path(record.config["results_dir"]), record)
         if record.status is not Status.FINISHED or has_committed_cost(name) or path.exists():
+            continue
+        if code_of(ATTENTIONS.get(record.config["attention"]["name"]).cls) != record.attention_code:
+            log.warning("the cost of %s in %s is not measured: its code has changed since the run", name, pattern)
             continue
         log.info("measuring the cost of %s in %s at %d tokens; --no-cost skips this", name, pattern, LENGTH)
         options = {key: value for key, value in record.config["attention"].items() if key != "name"}

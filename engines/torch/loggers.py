@@ -118,10 +118,12 @@ class MetricsFile:
 
     def __init__(self, cell: Cell, folder: Path) -> None:  # noqa: ARG002
         path = folder / "metrics.csv"
-        is_new = not path.exists()
+        with path.open("a+", newline="") as file:
+            file.seek(0)
+            header = file.readline().strip()  # an older version wrote fewer columns
         self._file = path.open("a", newline="")
-        self._rows = csv.DictWriter(self._file, COLUMNS)
-        if is_new:
+        self._rows = csv.DictWriter(self._file, header.split(",") if header else COLUMNS, extrasaction="ignore")
+        if not header:
             self._rows.writeheader()
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:

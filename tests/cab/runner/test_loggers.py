@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 from collections.abc import Callable
@@ -57,6 +58,14 @@ def test_the_csv_has_a_row_per_interval_and_per_validation(
     assert list(table["learning_rate"]) == pytest.approx([0.06, 0.05, 0.03, 0.01])
     assert (table["gradient_norm"] > 1e-3).all(), "before clipping"
     assert (table["examples_per_second"] > 0).all()
+
+
+def test_the_csv_of_an_older_version_keeps_its_columns(tmp_path: Path) -> None:
+    path, cell = tmp_path / "metrics.csv", SimpleNamespace()
+    path.write_text("step,loss,validation,auxiliary_loss\n2,0.5,,\n")
+    with contextlib.closing(loggers.MetricsFile(cell, tmp_path)) as file:  # type: ignore[arg-type]
+        file.write(4, {"loss": 0.25, "learning_rate": 0.1})
+    assert path.read_text().split() == ["step,loss,validation,auxiliary_loss", "2,0.5,,", "4,0.25,,"]
 
 
 def test_to_measure_gradients_changes_nothing(troubled: Cell, tmp_path: Path, uncut: Record) -> None:

@@ -17,6 +17,8 @@ from cab.efficiency.subjects import AttentionSubject
 from cab.patterns import Pattern
 from cab.records.record import Record
 from cab.records.results import load_results
+from cab.records.verified import code_of
+from cab.registry.registries import ATTENTIONS
 from cab.reports.suite_board import recall_points, suite_board, time_of
 from cab.runner.report import Outcome, Report
 from cab.scoring import costs
@@ -58,7 +60,8 @@ def mean_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest
     """A run of the class, whose forward pass starts with the line of code of the parameter."""
     monkeypatch.chdir(tmp_path)
     Path("own.py").write_text(CLASS.format(code=getattr(request, "param", "pass"), name=f"mean_{tmp_path.name}"))
-    record = suite_record("probe", "Mean", 80, pattern="NC", attention_code="c0de", command="")
+    code = code_of(ATTENTIONS.get("own.py:Mean").cls)
+    record = suite_record("probe", "Mean", 80, pattern="NC", attention_code=code, command="")
     config = {**record.config, "results_dir": "runs", "attention": {"name": "own.py:Mean"}}
     return dataclasses.replace(record, config=config)
 
@@ -77,6 +80,7 @@ def test_the_cost_of_a_class_in_a_file(mean_record: Record) -> None:
     written = path.stat().st_mtime_ns
     committed = dataclasses.replace(mean_record, cell={**mean_record.cell, "attention": "abc"})
     _measure_costs([mean_record, committed])
+    _measure_costs([dataclasses.replace(mean_record, attention_code="edited")])
     assert [each.stat().st_mtime_ns for each in path.parent.iterdir()] == [written], "each code is measured once"
 
 
