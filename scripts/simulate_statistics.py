@@ -93,7 +93,7 @@ class Rates(NamedTuple):
 
 
 def family_rates(
-    known: Sequence[Truth], size: int, seeds: int, draws: int, random: np.random.Generator
+    references: Sequence[Truth], size: int, seeds: int, draws: int, random: np.random.Generator
 ) -> dict[str, Rates]:
     """Return the rates of the three families in cells of ``size`` attentions.
 
@@ -102,18 +102,18 @@ def family_rates(
     """
     counts: dict[str, list[tuple[int, int, int, int]]] = {"vanilla": [], "nearest": [], "all": []}
     for _ in range(draws):
-        truths = {}
+        truths: dict[str, Truth] = {}
         for number in range(size):
-            truth = known[int(random.integers(len(known)))]
+            truth = references[int(random.integers(len(references)))]
             mean = {0: 100.0, 1: truths["a4"].mean if number > 4 else truth.mean}.get(number % 5, truth.mean)
             truths[f"a{number}"] = Truth(mean, truth.deviation, seeds)
-        gains, mean = draw(random, truths), {SOFTMAX: 100.0, **{name: truth.mean for name, truth in truths.items()}}
+        gains, means = draw(random, truths), {SOFTMAX: 100.0, **{name: truth.mean for name, truth in truths.items()}}
 
-        def count(verdicts: dict[str, Verdict], name: str, mean: dict[str, float] = mean) -> tuple[int, int, int, int]:
-            """Count false verdicts, verdicts, large differences, and those found."""
-            found = {rival for rival, verdict in verdicts.items() if verdict in DIFFERENT}
-            large = {rival for rival in verdicts if abs(mean[rival] - mean[name]) >= MARGIN}
-            return sum(mean[rival] == mean[name] for rival in found), len(found), len(large), len(found & large)
+        def count(verdicts: dict[str, Verdict], name: str, k: dict[str, float] = means) -> tuple[int, int, int, int]:
+            """Count false verdicts, verdicts, large differences, and those that are called."""
+            called = {rival for rival, verdict in verdicts.items() if verdict in DIFFERENT}
+            large = {rival for rival in verdicts if abs(k[rival] - k[name]) >= MARGIN}
+            return sum(k[rival] == k[name] for rival in called), len(called), len(large), len(called & large)
 
         counts["vanilla"].append(count(against_softmax(gains, {})[0], SOFTMAX))
         counts["nearest"] += [count(against_nearest(name, gains), name) for name in truths]
@@ -123,7 +123,7 @@ def family_rates(
         counts["all"].append(tuple(map(sum, zip(*of_pairs, strict=True))))  # type: ignore[arg-type]
     rates = {}
     for family, rows in counts.items():
-        is_wrong = [false / max(found, 1) if family == "all" else false > 0 for false, found, _, _ in rows]
+        is_wrong = [false / max(called, 1) if family == "all" else false > 0 for false, called, _, _ in rows]
         rates[family] = Rates(float(np.mean(is_wrong)), sum(row[3] for row in rows) / sum(row[2] for row in rows))
     return rates
 
@@ -136,9 +136,9 @@ def main(draws: int) -> None:
         print(f"| {situation.label} | {100 * coverage(situation, 20 * draws, random):.1f}% |", flush=True)
     families = ("against `vanilla`", "five nearest", "all pairs")
     print(f"\n| Attentions, seeds | {' | '.join(families)} |\n|{' --- |' * 4}")
-    known = reference_truths()
+    references = reference_truths()
     for size, seeds in itertools.product(SIZES, SEEDS):
-        rates = family_rates(known, size, seeds, draws, random).values()
+        rates = family_rates(references, size, seeds, draws, random).values()
         texts = [f"{100 * rate.error:.1f}%, {100 * rate.power:.0f}%" for rate in rates]
         print(f"| {size}, {seeds} | {' | '.join(texts)} |", flush=True)
 
