@@ -1,4 +1,4 @@
-"""Metadata, citation, hooks and workflows say what is so."""
+"""Metadata and workflows say what is so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recurrent methods: kernels against one token after the other, readable forms, both ends of decays, limits."""
+"""Recurrent methods: fast against readable forms across blocks, both ends of decays, layers."""
 
 from __future__ import annotations
 

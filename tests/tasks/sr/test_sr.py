@@ -1,4 +1,4 @@
-"""SR: the diffusion against its definition, PSNR and SSIM against theirs, images, bad files."""
+"""SR: the diffusion against its definition, images, bad files; tests/upstream has PSNR and SSIM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TTS: features and distortions against their definitions, and front ends."""
+"""TTS: features against their definitions, and front ends; tests/upstream has the distortions."""
 
 from __future__ import annotations
 
