@@ -159,13 +159,6 @@ def overflows_in_half(call):
     return 1e5 * call.result / 1e5
 
 
-@defect("inputs", "NS", "autocast_output")
-def wants_float32(call):
-    if call.query.dtype is not torch.float32:
-        raise TypeError(f"{call.query.dtype} is not supported")
-    return call
-
-
 @caught("NS", "strided_inputs")
 class WantsContiguous(Weighted):
     """Cuts the width into heads by a view of the input."""
