@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import functools
+import logging
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -40,6 +41,8 @@ from cab.suite.comparison import Gains, against_softmax, best_names, repetition
 from cab.suite.gain import CellGain, suite_gains
 from cab.suite.state import suite_states
 from cab.suite.tuning import TUNED
+
+log = logging.getLogger("cab")
 
 RECALL = "probe"
 """Task of the cells with 64 facts: abilities ``recall`` and ``source to target``."""
@@ -156,6 +159,10 @@ def suite_board(
     own = list(runs["record"][[not each for each in is_reference]])
     named = with_program_names([*reference, *own])  # own runs of other code under a reference's name have another one
     results_of = collect(named[: len(reference)]), collect(named[len(reference) :])
+    for of_reference, of_own in zip(*results_of, strict=True):
+        of_own.leave_out_changed(of_reference)
+        for name in sorted(of_own.left_out.keys() - of_own.runs.keys()):
+            log.warning("%s is not scored in %s: %s", name, of_own.cell, of_own.left_out[name])
     if not any(cell.runs for cells in results_of for cell in cells):
         return None
     gains, own_gains = map(suite_gains, results_of)
@@ -287,6 +294,8 @@ def board_facts(board: SuiteBoard) -> Iterator[str]:
         machines = " and ".join(sorted({_machine(run.hardware) for run in runs}))
         yield f"trained {' to '.join(dict.fromkeys((dates[0], dates[-1])))} on {machines}"
     yield f"costs measured on {' and '.join(cost_hardware())}"
+    if any(row.costs and not has_committed_cost(row.attention.removesuffix(TUNED)) for row in board.rows):
+        yield "those of your classes on your machine"
 
 
 def _machine(hardware: Mapping[str, Any]) -> str:

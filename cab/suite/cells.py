@@ -12,7 +12,7 @@ import functools
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ import yaml
 
 from cab.errors import UserError
 from cab.files.disk import replacing
+from cab.records.identity import flat, measured
 from cab.records.record import REFERENCE_DIRS, Record, Status
 from cab.records.results import whole_records, with_program_names
 from cab.registry.tables import CONFIGS
@@ -251,6 +252,30 @@ class CellResults:
                         f"two results of {attention} with seed {seed} in {self.cell} ({other.hash} and {record.hash}); "
                         "remove one, or move it to another folder"
                     )
+
+    def leave_out_changed(self, reference: CellResults) -> None:
+        """Leave out attentions with a run of other settings than those of the reference results of this cell."""
+        records = (record for runs in reference.runs.values() for record in runs.values())
+        standard = next((_settings(record) for record in records if not record.config.get("tuning")), {})
+        for name, runs in [*self.runs.items()]:
+            changed = {setting: None for record in runs.values() for setting in _changes(record, standard)}
+            if changed:
+                self.left_out[name] = f"other settings than the suite's ({', '.join(changed)})"
+                del self.runs[name]
+
+
+def _settings(record: Record) -> dict[str, Any]:
+    config = record.config
+    groups = {"task": config["task"], "backbone": config["backbone"], "trainer": measured(config["trainer"])}
+    return flat({**groups, "other_attention": config.get("other_attention")})
+
+
+def _changes(record: Record, standard: Mapping[str, Any]) -> list[str]:
+    """Return the settings of a run that differ, such as ``backbone.num_layers=6``; a tuned learning rate may."""
+    values = _settings(record)
+    names = [name for name in standard if name in values and json.dumps(values[name]) != json.dumps(standard[name])]
+    is_tuned = record.config.get("tuning") is not None
+    return [f"{name}={values[name]}" for name in names if not (is_tuned and name == "trainer.learning_rate")]
 
 
 def collect(records: Iterable[Record]) -> list[CellResults]:

@@ -70,6 +70,8 @@ def judge_attention(
     others = {each.cell.key: each for each in collect(named[: len(known)])}
     last = {(record.cell["attention"], record.cell["pattern"]): record for record in named[len(known) :]}
     results = collect(named[len(known) :])
+    for each in results:
+        each.leave_out_changed(others[each.cell.key])
     return [
         _verdict(record, [each for each in results if each.cell.pattern == pattern], others)
         for (name, pattern), record in sorted(last.items(), key=lambda item: pattern_rank(str(item[0][1])))

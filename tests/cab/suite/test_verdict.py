@@ -10,7 +10,7 @@ import pytest
 from cab.cli.main import main
 from cab.records.record import Cost, Record, Status
 from cab.reports.figures import frontier
-from cab.suite.cells import records_of
+from cab.suite.cells import CellResults, records_of
 from cab.suite.verdict import judge_attention
 from tests.cab.made_records import COST, make_about
 from tests.cab.suite.suite_records import (
@@ -18,6 +18,7 @@ from tests.cab.suite.suite_records import (
     made_suite as made_suite,
     seeds,
     suite_record,
+    with_config,
 )
 
 MINE = "mine.py:Mine"
@@ -45,6 +46,28 @@ def test_a_part_of_the_cells(made_suite: Path) -> None:
     assert lines[5].endswith("better than linear 50.0, gla 30.0, none 0.0, local 0.0")
     assert f"not measured against softmax (`cab efficiency {MINE} --pattern CS`)" in lines[-2]
     assert lines[-1] == f"not verified: run `cab verify {MINE} --pattern CS`"
+
+
+def test_runs_with_other_settings_are_not_scored() -> None:
+    """A tuned learning rate is not another setting, nor is one that the reference results do not have."""
+    record, trainer = suite_record("lstf", MINE, 80), {"batch_size": 32, "learning_rate": 0.1}
+    runs = {
+        "same": with_config(record, trainer={**trainer, "new": 1}),
+        "changed": with_config(record, trainer={**trainer, "batch_size": 7}, backbone={"name": "informer", "depth": 6}),
+        "tuned": with_config(record, trainer={**trainer, "learning_rate": 0.7}, tuning={"seed": 1000, "grid": []}),
+        "rate": with_config(record, trainer={**trainer, "learning_rate": 0.7}),
+    }
+    standard = with_config(record, trainer=trainer, backbone={"name": "informer", "depth": 2})
+    own, reference = (
+        CellResults(CELLS["lstf"], None, {name: {1: run} for name, run in named.items()})
+        for named in (runs, {"abc": standard})
+    )
+    own.leave_out_changed(reference)
+    assert list(own.runs) == ["same", "tuned"]
+    assert own.left_out == {
+        "changed": "other settings than the suite's (backbone.depth=6, trainer.batch_size=7)",
+        "rate": "other settings than the suite's (trainer.learning_rate=0.7)",
+    }
 
 
 def test_references_with_a_single_seed_are_counted(made_suite: Path) -> None:
