@@ -171,3 +171,21 @@ def test_the_loss_is_the_mean_squared_error_and_reaches_the_weights() -> None:
     assert loss.item() == pytest.approx(np.mean(np.square(wrong)), rel=1e-5)
     (gradient,) = torch.autograd.grad(loss, network.weights)
     assert gradient.all()
+
+
+@pytest.mark.parametrize(
+    ("dataset", "rows", "channels", "mean"),
+    [  # mean of the target over the training split, by awk
+        ("etth1", 17_420, 7, 17.1283),
+        ("etth2", 17_420, 7, 26.8720),
+        ("ettm1", 69_680, 7, 17.1250),
+        ("weather", 35_064, 12, 1.4067),
+    ],
+)
+@pytest.mark.slow
+def test_the_official_files(dataset: str, rows: int, channels: int, mean: float, samples: Path) -> None:
+    task = ready(dataset, samples)
+    assert task.series.values.shape == (rows, channels)
+    assert task.series.values[: task.series.split[0], -1].mean() == pytest.approx(mean, abs=2e-4)
+    assert task.splits["train"].values.mean(dim=0).abs().max() < 1e-3
+    assert 0.1 < task.baselines()["repeat_last_day"]["mse"] < 2

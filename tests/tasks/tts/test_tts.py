@@ -15,11 +15,11 @@ import torch
 from cab import UserError, build_backbone
 from cab.cli.main import main
 from cab.records.record import weights_path
-from tasks.tts.audio import HOP, RATE, griffin_lim
+from tasks.tts.audio import HOP, RATE, features, griffin_lim, read_wave
 from tasks.tts.data import Scale, Utterance, read_ljspeech, split_at_end, split_by_chapter
 from tasks.tts.distortion import distortions, log_mel_power
 from tasks.tts.durations import aligned_tokens, attended_durations
-from tasks.tts.phonemes import ALIGNED, WRITTEN, read_phones
+from tasks.tts.phonemes import ALIGNED, PUNCTUATION, WRITTEN, read_phones, written_tokens
 from tasks.tts.task import TTS, mean_phonemes, spoken_by_phoneme
 from tests.tasks.in_order import in_order
 from tests.tasks.tts.test_features import tone
@@ -304,3 +304,16 @@ def test_bad_data_is_named(damage: Callable[[Path], object], message: str, tmp_p
     damage(write_ljspeech(tmp_path) / "tts")
     with pytest.raises(UserError, match=message):
         ready(tmp_path)
+
+
+def test_real_clips(samples: Path) -> None:
+    wave = read_wave(samples / "tts" / "wavs" / "LJ001-0002.wav")
+    mel, pitch, _ = features(wave)
+    phones = read_phones(samples / "tts" / "TextGrid" / "LJSpeech" / "LJ001-0002.TextGrid")
+    given = next(line for line in (samples / "tts" / "phonemes.txt").read_text().splitlines() if "LJ001-0002" in line)
+    assert [phone.name for phone in phones] == given.split("{")[1].split("}")[0].split()
+    assert 100 < np.median(np.exp(pitch)) < 350
+    assert len(mel) == 1 + len(wave) // HOP
+    text = (samples / "tts" / "metadata.csv").read_text().splitlines()[1].split("|")[2]
+    tokens = [token for token in written_tokens(text) if token not in ("|", *PUNCTUATION)]
+    assert [t.rstrip("012") for t in tokens] == [p.name.rstrip("012") for p in phones if p.name not in ("sp", "sil")]
