@@ -141,7 +141,8 @@ def _relations(own: CellGain, reference: Gains) -> list[str]:
         f"against the {NEAREST} nearest: {_listed(nearest, gains)}",
         f"against all (5% of these differences may be false): {_listed(against_all(name, gains), gains)}",
     ]
-    tests = [(SOFTMAX, softmax, len(reference) - 1), *((rival, word, len(nearest)) for rival, word in nearest.items())]
+    family = 1 + sum(gain.estimate.is_known for other, gain in reference.items() if other not in ANCHORS)
+    tests = [(SOFTMAX, softmax, family), *((rival, word, len(nearest)) for rival, word in nearest.items())]
     more = [
         f"{rival} {seeds_to_decide(own, gains[rival], family) or f'more than {MOST_SEEDS}'}"
         for rival, word, family in tests

@@ -83,7 +83,10 @@ def test_the_seeds_that_would_decide_it(made_suite: Path) -> None:
     lines = lines_of(made_suite, *mine)
     assert "against softmax attention: undecided" in lines
     [line] = [line for line in lines if line.startswith("seeds that would decide it, if mean and deviation stay: ")]
-    assert re.search(r"vanilla \d+", line)
+    assert (found := re.search(r"vanilla \d+", line))
+    for number in range(20):
+        suite_record("lstf", f"single{number}", 30).write(made_suite)
+    assert any(found[0] in line for line in lines_of(made_suite, *mine)), "single seeds are not tested"
 
 
 def test_one_seed_is_marked_and_compared_with_nobody(made_suite: Path) -> None:
