@@ -233,7 +233,7 @@ def _stored_costs(runs: pd.DataFrame) -> Costs:
     measured: dict[tuple[str, str], MeasuredCost] = {}
     for name, file, record in runs[["attention", "file", "record"]].itertuples(index=False, name=None):
         key = str(name).removesuffix(TUNED), record.cell["pattern"]
-        if key not in measured and not has_committed_cost(cost_name(record)):
+        if measured.get(key, MeasuredCost()) == MeasuredCost() and not has_committed_cost(cost_name(record)):
             measured[key] = cost_of(record, Path(file).parent)
     return {key: cost for key, cost in measured.items() if cost != MeasuredCost()}
 

@@ -117,7 +117,8 @@ def test_the_row_of_a_class_has_its_cost(made_suite: Path, tmp_path: Path, sourc
         writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)))
         writer.writeheader()
         writer.writerows(rows)
-    results = load_results([made_suite, tmp_path / "own"])
+    suite_record("probe", "Mine", 80, 4).write(tmp_path / "without costs")
+    results = load_results([made_suite, tmp_path / "without costs", tmp_path / "own"])
     board = suite_board(results, read_costs(path) if source == "--costs" else {})
     assert board is not None
     row = board.csv.set_index("attention").loc["Mine"]
