@@ -12,6 +12,7 @@ import functools
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -216,6 +217,7 @@ class CellResults:
         anchors: the frozen anchors; None if the cell has none.
         runs: finished runs by attention and seed. The anchors' own runs are not among them.
         left_out: reason why a record of an attention is excluded, by attention.
+        diverged: number of seeds without a score because training diverged, by attention.
     """
 
     cell: SuiteCell
@@ -223,6 +225,7 @@ class CellResults:
     runs: dict[str, dict[int, Record]] = field(default_factory=dict)
     baselines: dict[str, float] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
+    diverged: Counter[str] = field(default_factory=Counter)
 
     @property
     def is_empty(self) -> bool:
@@ -240,6 +243,7 @@ class CellResults:
         attention, seed = str(record.cell["attention"]), int(record.cell["seed"])
         if record.status is not Status.FINISHED:
             self.left_out[attention] = f"seed {seed} is {record.status}"
+            self.diverged[attention] += record.status is Status.DIVERGED
         elif self.anchors and self.anchors.data != data_hash(record):
             self.left_out[attention] = f"seed {seed} has other data or another task version than the suite's anchors"
         else:

@@ -39,7 +39,7 @@ class CellGain:
         verified: whether the code of all its runs is verified: ``yes``, ``no`` or ``unknown``.
         steps: mean number of steps until validation reached the cell's threshold; None if a seed did not reach it.
         unfinished: number of seeds that were still learning when the budget ended.
-        diverged: number of seeds that got worse after their best validation.
+        diverged: number of seeds that got worse after their best validation, or have no score because they diverged.
         slots: remark on an attention with fewer slots than the cell has facts, such as ``4 slots for 64 facts``.
     """
 
@@ -102,7 +102,7 @@ def cell_gains(results: CellResults) -> dict[str, CellGain]:
             verified=min((verdict(run, codes) for run in runs), key=("no", "unknown", "yes").index),
             steps=_all_steps(steps, gain),
             unfinished=sum(learns and not diverges for learns, diverges in zip(unfinished, diverged, strict=True)),
-            diverged=sum(diverged),
+            diverged=sum(diverged) + results.diverged[name],
             slots=_too_few_slots(runs[0]),
         )
     return gains

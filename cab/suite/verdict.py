@@ -124,7 +124,7 @@ def _summary(own: CellGain, results: CellResults, reference: Gains) -> list[str]
     if own.unfinished:
         lines.append(f"unfinished: {own.unfinished} of {len(own.points)} seeds still learned when the budget ended")
     if own.diverged:
-        lines.append(f"diverged: {own.diverged} of {len(own.points)} seeds got worse after their best validation")
+        lines.append(f"diverged: {own.diverged} seeds got worse after their best validation, or have no score")
     if own.slots:
         lines.append(f"few slots: the options of the suite leave {own.slots}")
     return lines

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cab.errors import UserError
-from cab.records.record import REFERENCE_DIRS, Cost
+from cab.records.record import REFERENCE_DIRS, Cost, Status
 from cab.suite.cells import ANCHORS_FILE, Anchors, collect, read_anchors, read_suite, records_of, write_anchors
 from cab.suite.gain import CellGain, cell_gains, gains_of, gap, is_diverged, is_unfinished, suite_gains
 from cab.suite.verdict import gain_text
@@ -34,6 +34,13 @@ def test_the_steps_of_an_anchor_are_shown_if_every_seed_solves_the_cell(made_sui
     assert own["vanilla"].steps is not None
     assert own["vanilla"].steps.value == 120
     assert own["none"].steps is None
+
+
+@pytest.mark.usefixtures("made_suite")
+def test_seeds_without_a_score_because_they_diverged_are_counted() -> None:
+    lost = dataclasses.replace(suite_record("lstf", "abc", 50, 3), status=Status.DIVERGED)
+    own = suite_gains(collect([suite_record("lstf", "abc", 50), suite_record("lstf", "abc", 51, 2), lost]))
+    assert (len(own[CELL.key]["abc"].points), own[CELL.key]["abc"].diverged) == (2, 1)
 
 
 def test_clipping_and_solved_seeds() -> None:
