@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from cab.files.cache import cache_root
+from cab.registry.registries import ATTENTIONS
 from tests.tasks.lstf.official_layout import write_series
 
 if TYPE_CHECKING:
@@ -36,6 +37,12 @@ CHROMIUM_FLAGS = (
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def registers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attentions that the test registers are gone with it."""
+    monkeypatch.setattr(ATTENTIONS, "_entries", {entry.name: entry for entry in ATTENTIONS})
 
 
 @pytest.fixture(scope="session")

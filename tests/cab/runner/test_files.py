@@ -10,7 +10,6 @@ from cab import UserError
 from cab.cli.main import main
 from cab.config.compose import compose
 from cab.registry.files import load_object
-from cab.registry.registries import ATTENTIONS
 from cab.runner.cell import Cell
 from tests.cab.runner.processes import the_record
 
@@ -32,10 +31,11 @@ class Leaving(Mine):
 CELL = ["task=lstf", "dataset=synthetic", "backbone=informer", "pattern=NS", "preset=smoke", "device=cpu"]
 CELL += ["results_dir=results", "trainer.max_steps=2"]
 
+pytestmark = pytest.mark.usefixtures("registers")
+
 
 @pytest.fixture(autouse=True)
 def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(ATTENTIONS, "_entries", {entry.name: entry for entry in ATTENTIONS})
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(MINE)
 

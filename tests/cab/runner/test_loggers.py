@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import re
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from urllib.parse import urlsplit
 import pandas as pd
 import pytest
 import torch
+from tqdm import tqdm
 
 from cab.cli.main import main
 from cab.errors import UserError
@@ -92,7 +94,7 @@ def test_a_terminal_has_a_bar_and_no_lines(troubled: Cell, tmp_path: Path, monke
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
     monkeypatch.setattr("sys.stderr", terminal)
-    monkeypatch.setenv("TQDM_MININTERVAL", "0")
+    monkeypatch.setattr(tqdm, "__init__", functools.partialmethod(tqdm.__init__, mininterval=0))
     troubled()
     assert main(["run", *TROUBLED, "trainer.validate_every=4", f"results_dir={tmp_path}"]) == 0
     drawn = terminal.getvalue()

@@ -46,10 +46,11 @@ REWRITING = """
 CELL = ["task=lstf", "dataset=synthetic", "backbone=informer", "pattern=CS", "preset=smoke", "device=cpu", "logger=csv"]
 CELL += ["trainer.max_steps=1", "trainer.validate_every=1"]
 
+pytestmark = pytest.mark.usefixtures("registers")
+
 
 @pytest.fixture(autouse=True)
 def _registry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(ATTENTIONS, "_entries", {entry.name: entry for entry in ATTENTIONS})
     monkeypatch.setenv("CAB_CACHE", str(tmp_path / "cache"))
 
 

@@ -26,6 +26,8 @@ from cab.scoring.costs import GROWS, STATE, MeasuredCost, cost_of, cost_path, co
 from cab.suite.verdict import _cost
 from tests.cab.suite.suite_records import CELLS, made_suite as made_suite, seeds, suite_record
 
+pytestmark = pytest.mark.usefixtures("registers")
+
 CLASS = """
 from cab import Attention, register_attention
 

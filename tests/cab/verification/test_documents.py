@@ -5,6 +5,8 @@ from __future__ import annotations
 import fnmatch
 import re
 
+import pytest
+
 from cab.registry.files import load_object
 from cab.verification.check import CHECKS
 from tests.cab.cli.command import ROOT
@@ -20,6 +22,7 @@ def test_each_check_has_a_cause():
     assert [pattern for pattern in patterns if not fnmatch.filter(CHECKS, pattern)] == []
 
 
+@pytest.mark.usefixtures("registers")
 def test_float_does_not_help_under_autocast(tmp_path):
     """The example of the guide passes; without the block in which autocast is off, it overflows."""
     [example] = re.findall(r"```python\n(.*?)```", (GUIDES / "precision-under-autocast.md").read_text(), re.DOTALL)
