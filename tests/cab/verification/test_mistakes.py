@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import re
 import sys
 
 import pytest
+from tqdm import tqdm
 
 from cab.cli.main import main
 
@@ -221,8 +223,7 @@ class Terminal(io.StringIO):
 def test_a_terminal_shows_a_counter(file, capsys, monkeypatch):
     """It is cleared before a line of the table is printed."""
     monkeypatch.setattr(sys, "stderr", Terminal())
-    monkeypatch.setenv("TQDM_NCOLS", "80")
-    monkeypatch.setenv("TQDM_MININTERVAL", "0")
+    monkeypatch.setattr(tqdm, "__init__", functools.partialmethod(tqdm.__init__, mininterval=0, ncols=80))
     assert main(["verify", f"{file}:Sound", "--pattern", "CS", "--checks", "same_seed,padding_output", "--quick"]) == 0
     assert "Sound CS: 1 of 2 checks" in sys.stderr.getvalue()
     assert capsys.readouterr().out.count("\n") == 3
