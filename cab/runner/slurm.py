@@ -102,7 +102,8 @@ def run_on_slurm(jobs: Iterable[Job], report: Report, options: SlurmConfig) -> N
     folder = cells[0][0].config.results_dir.resolve() / "slurm"
     numbers = jobs_in_queue(cells, folder)
     if numbers:
-        log.info("%d cells are in the queue already, as %s", len(numbers), ", ".join(arrays_of(numbers)))
+        names = ", ".join(arrays_of(numbers))
+        log.info("%d cells are in the queue already, as %s; `scancel` removes a job that is held", len(numbers), names)
     numbers |= _submit([item for item in cells if item[0].hash not in numbers], options, folder)
     if not options.wait:
         return
@@ -123,7 +124,7 @@ def run_on_slurm(jobs: Iterable[Job], report: Report, options: SlurmConfig) -> N
 def jobs_in_queue(cells: list[tuple[Cell, Job]], folder: Path) -> dict[str, str]:
     """Return the jobs of an earlier command that are still in the queue, such as 12_0, by the hash of their cell."""
     files = {cell.hash: folder / f"{cell.hash}.job" for cell, _ in cells}  # with the last job of each
-    numbers = {digest: file.read_text() for digest, file in files.items() if file.exists()}
+    numbers = {digest: file.read_text() for digest, file in files.items() if file.exists() and file.stat().st_size}
     in_queue = queued(arrays_of(numbers)) if numbers else set()
     return {digest: number for digest, number in numbers.items() if number in in_queue}
 
