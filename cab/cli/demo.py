@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_comparison(records: dict[str, Record], results_dir: Path) -> bool:
-    """Print the scores beside the reference results and the verdict; return whether they are as expected.
+    """Print the scores with the reference results, and the verdict; return whether they are as expected.
 
     A score is expected within the 95% prediction interval of a new seed, or within 0.02.
     """

@@ -124,7 +124,7 @@ def run_on_slurm(jobs: Iterable[Job], report: Report, options: SlurmConfig) -> N
 def jobs_in_queue(cells: list[tuple[Cell, Job]], folder: Path) -> dict[str, str]:
     """Return the jobs of an earlier command that are still in the queue, such as 12_0, by the hash of their cell."""
     files = {cell.hash: folder / f"{cell.hash}.job" for cell, _ in cells}  # with the last job of each
-    numbers = {digest: file.read_text() for digest, file in files.items() if file.exists() and file.stat().st_size}
+    numbers = {digest: file.read_text() for digest, file in files.items() if file.exists()}
     in_queue = queued(arrays_of(numbers)) if numbers else set()
     return {digest: number for digest, number in numbers.items() if number in in_queue}
 
