@@ -77,7 +77,9 @@ def test_its_results_are_those_of_the_committed_records(tmp_path: Path, monkeypa
 def test_make_demo_runs_cab_demo(tmp_path: Path) -> None:
     (tmp_path / "cab").write_text('#!/bin/sh\necho "$@"\n')
     (tmp_path / "cab").chmod(0o755)
-    process = run(["make", "--old-file=setup", "demo", f"BIN={tmp_path}", f"RESULTS={tmp_path}"], ROOT)
+    process = run(
+        ["make", "--no-print-directory", "--old-file=setup", "demo", f"BIN={tmp_path}", f"RESULTS={tmp_path}"], ROOT
+    )
     assert process.stdout == f"demo --out {tmp_path}\n", process.stderr
 
 
