@@ -6,7 +6,7 @@ A task does not depend on the training loop, and the loop (:mod:`cab.runner`) do
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -26,6 +26,15 @@ class Batches(Protocol):
     def __call__(self, dataset: Dataset[Any], batch_size: int) -> Iterator[Any]:
         """Yield the batches of ``dataset`` on the device of the run."""
 
+    def scores(
+        self, dataset: Dataset[Any], batch_size: int, score: Callable[[Any], list[list[float]]]
+    ) -> list[list[float]]:
+        """Return the scores of all examples of ``dataset``, in order; ``score`` maps a batch to one list per example.
+
+        An interrupted evaluation resumes after the last finished batch. With ``shares_evaluation``, the processes of
+        the run share the examples. Call it once per evaluation.
+        """
+
 
 class Task(ABC):
     """Base class of tasks.
@@ -42,8 +51,8 @@ class Task(ABC):
             rows: item i + 1 continues item i. None for a task with unrelated examples.
         packages: imported modules that are not dependencies of the benchmark, with the extra that installs each.
         splits: data sets by name of the split, which :meth:`setup` sets; only ``train`` is read by the benchmark.
-        partial_scores: file in which :meth:`evaluate` may keep the scores of finished batches, so that an interrupted
-            evaluation resumes. The runner sets it, one per weights, and deletes it when the run has a record.
+        shares_evaluation: whether all processes of a run call :meth:`evaluate`, which divides its work among them with
+            ``batches.scores``; otherwise only the first process does.
     """
 
     version: ClassVar[int] = 1
@@ -51,7 +60,7 @@ class Task(ABC):
     recurrent: ClassVar[type | None] = None
     packages: ClassVar[Mapping[str, str]] = {}
     splits: Mapping[str, Any] = {}
-    partial_scores: Path | None = None
+    shares_evaluation: ClassVar[bool] = False
 
     @classmethod
     def protocol_of(cls, backbone: type) -> type:

@@ -6,15 +6,20 @@ evaluation read the complete data set in order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, Sampler, Subset
 
 from cab.errors import UserError
+from cab.files.disk import replacing
+from cab.runner.processes import Processes
 
 
 class Draw(NamedTuple):
@@ -151,15 +156,52 @@ def training_batches(
 
 
 class DeviceBatches:
-    """Batches of a complete data set in order, moved to the device; passed to a task's validation and evaluation."""
+    """Batches of a complete data set in order, moved to the device; passed to a task's validation and evaluation.
 
-    def __init__(self, device: torch.device) -> None:
+    Args:
+        device: the device.
+        processes: the processes that call :meth:`scores`, each with the same weights.
+        partial_scores: file for the scores of finished batches.
+    """
+
+    def __init__(
+        self, device: torch.device, *, processes: Processes | None = None, partial_scores: Path | None = None
+    ) -> None:
         self.device = device
+        self.processes = processes or Processes()
+        self.partial_scores = partial_scores
 
     def __call__(self, dataset: Dataset[Any], batch_size: int) -> Iterator[Any]:
         pins = self.device.type == "cuda"
         for batch in DataLoader(dataset, batch_size=batch_size, collate_fn=_uncollated, pin_memory=pins):
             yield on_device(batch, self.device)
+
+    def scores(
+        self, dataset: Dataset[Any], batch_size: int, score: Callable[[Any], list[list[float]]]
+    ) -> list[list[float]]:
+        """Return the scores of all examples in order, see :meth:`cab.task.Batches.scores`."""
+        file, size, count = self.partial_scores, len(dataset), self.processes.count  # type: ignore[arg-type]
+        scores: list[list[float]] = json.loads(file.read_text()) if file and file.exists() else []
+        while len(scores) < size:
+            examples = range(len(scores), min(len(scores) + count * batch_size, size))
+            share = math.ceil(len(examples) / count)
+            own = [examples[i % len(examples)] for i in range(self.processes.rank, share * count, count)]
+            [batch] = self(Subset(dataset, own), batch_size)
+            scores += self._gather(score(batch))[: len(examples)]
+            if file and self.processes.is_first:
+                with replacing(file) as temporary:
+                    temporary.write_text(json.dumps(scores))
+        return scores
+
+    def _gather(self, scores: list[list[float]]) -> list[list[float]]:
+        """Return the scores of all processes, which have the same number: the first of each, then the second."""
+        if self.processes.count == 1:
+            return scores
+        own = torch.tensor(scores, dtype=torch.float64, device=self.device)
+        gathered = [torch.empty_like(own) for _ in range(self.processes.count)]
+        torch.distributed.all_gather(gathered, own)
+        rows: list[list[float]] = torch.stack(gathered, dim=1).flatten(0, 1).tolist()
+        return rows
 
 
 def on_device(batch: Any, device: torch.device) -> Any:

@@ -103,9 +103,11 @@ class Cell:
     def expected_hours(self) -> tuple[float, str] | None:
         """Return the expected hours and their hardware, such as ``GPU``, from configs/costs.csv; None if unknown.
 
-        In preset `paper` these are the hours of Table 15, which do not apply to generated data.
+        In preset `paper` these are the hours of Table 15, which do not apply to generated data. A column
+        ``task.OPTION`` restricts a row to one value of the option.
         """
         cell = {key: str(self.key[key]) for key in ("preset", "task", "dataset", "backbone", "pattern")}
+        cell |= {f"task.{option}": str(value) for option, value in self.config.task.options.items()}
         if cell["preset"] == "paper" and cell["dataset"] == "synthetic":
             return None
         for row in read_rows("costs.csv"):

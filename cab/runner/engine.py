@@ -64,7 +64,7 @@ class Engine(Protocol):
     def train(self, run: Run, backbone: Backbone) -> Training:
         """Train ``backbone`` from its current weights, or from the newest checkpoint in the folder of the run.
 
-        Afterwards the backbone is on ``run.device``, in evaluation mode.
+        Afterwards the backbone is on ``run.device``, in evaluation mode, with the same weights in every process.
         """
 
 

@@ -130,7 +130,7 @@ def _warn_of_marks(cell: Cell, about: RunMetadata) -> None:
 
 
 def _train_and_evaluate(run: Run, about: RunMetadata, usage: ResourceUsage) -> Record | None:
-    """Return the record of a run that succeeds; the first process evaluates, the others return None."""
+    """Return the record of a run that succeeds; the other processes help to evaluate if they can, and return None."""
     cell, started = run.cell, time.perf_counter()
     with run.signals.watched(), cell.config.trainer.matmul_precision(), run.open_files:
         with report_waiting(f"{cell.title}: drawing the initial weights"):
@@ -138,6 +138,8 @@ def _train_and_evaluate(run: Run, about: RunMetadata, usage: ResourceUsage) -> R
             backbone = make_initial_backbone(cell)
         training = run.engine.train(run, backbone)
         if not run.processes.is_first:
+            if cell.task.shares_evaluation:
+                _scores(run, backbone)
             return None
         trained = time.perf_counter()
         atomic_save(backbone.state_dict(), weights_path(cell.config.results_dir, cell.hash))
@@ -175,13 +177,15 @@ def _train_and_evaluate(run: Run, about: RunMetadata, usage: ResourceUsage) -> R
 
 
 def _scores(run: Run, backbone: Backbone) -> dict[str, float]:
-    """Evaluate the task, and save its plots in the folder of the run."""
-    batches = DeviceBatches(run.device)
-    run.cell.task.partial_scores = run.folder / f"scores-{_digest(backbone)}.json"
+    """Evaluate the task; the first process saves its plots in the folder of the run."""
+    task, file = run.cell.task, run.folder / f"scores-{_digest(backbone)}.json"
+    processes = run.processes if task.shares_evaluation else None
+    batches = DeviceBatches(run.device, processes=processes, partial_scores=file)
     torch.manual_seed(mix_seed(run.cell.config.seed, -1))  # the same whether the run was resumed or not
     with torch.no_grad(), run.cell.config.trainer.autocast(run.device):
-        scores = run.cell.task.evaluate(backbone, batches)
-        run.cell.task.save_plots(backbone, batches, run.folder)
+        scores = task.evaluate(backbone, batches)
+        if run.processes.is_first:
+            task.save_plots(backbone, batches, run.folder)
     return scores
 
 

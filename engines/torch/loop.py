@@ -73,6 +73,7 @@ def train(run: Run, backbone: Backbone) -> Training:
     if run.processes.is_first:
         selected = checkpoints.selected_weights(config, steps=state.step, best_step=best_step)
         backbone.load_state_dict(selected or last_weights)
+    processes.broadcast_weights(backbone)
     return Training(
         history.entries,
         state.step,
@@ -273,3 +274,6 @@ class SingleProcess:
     def broadcast(self, value: float) -> float:
         """Return the value of the first process."""
         return value
+
+    def broadcast_weights(self, network: nn.Module) -> None:
+        """Replace the weights of all processes with those of the first."""

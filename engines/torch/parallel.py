@@ -66,6 +66,12 @@ class Distributed(SingleProcess):
     def broadcast(self, value: float) -> float:
         return self._reduce(value if self._processes.is_first else 0.0, dist.ReduceOp.SUM)
 
+    def broadcast_weights(self, network: nn.Module) -> None:
+        for weights in network.state_dict().values():
+            contiguous = weights.contiguous()
+            dist.broadcast(contiguous, 0)
+            weights.copy_(contiguous)
+
     def _reduce(self, value: float, operation: Any) -> float:
         shared = torch.tensor(value, dtype=torch.float64, device=self._device)
         dist.all_reduce(shared, operation)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,6 @@ from torch.utils.data import Subset
 
 from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import Denoiser
-from cab.files.disk import replacing
 from cab.metric import mean_over_batches
 from cab.registry.options import Positive
 from cab.task import Batches, Metric
@@ -48,6 +46,7 @@ class SR(Task):
 
     packages: ClassVar[Mapping[str, str]] = {"skimage": "vision", "PIL": "vision"}
     required_protocols: ClassVar = (Denoiser,)
+    shares_evaluation: ClassVar[bool] = True
 
     dataset: str
     low_resolution: int = 16
@@ -125,15 +124,10 @@ class SR(Task):
         return self.diffusion.sample(denoise, blurred, batch["index"].tolist())
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
-        file = self.partial_scores
-        scores: list[Sequence[float]] = json.loads(file.read_text()) if file and file.exists() else []
-        rest = Subset(self._scored, range(len(scores), len(self._scored)))
-        for batch in batches(rest, self.evaluation_batch_size):
-            scores += map(similarity, to_uint8(self.sample(backbone, batch)), to_uint8(batch["truth"]))
-            if file:
-                with replacing(file) as temporary:
-                    temporary.write_text(json.dumps(scores))
-        return mean_scores(scores)
+        def score(batch: Mapping[str, Tensor]) -> list[list[float]]:
+            return [*map(similarity, to_uint8(self.sample(backbone, batch)), to_uint8(batch["truth"]))]
+
+        return mean_scores(batches.scores(self._scored, self.evaluation_batch_size, score))
 
     @property
     def _scored(self) -> ImagePairs:
@@ -164,7 +158,7 @@ def to_uint8(images: Tensor) -> np.ndarray:
     return scaled.round().to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
 
 
-def similarity(image: np.ndarray, truth: np.ndarray) -> tuple[float, float]:
+def similarity(image: np.ndarray, truth: np.ndarray) -> list[float]:
     """Return PSNR in dB and SSIM (Gaussian window of 11, sigma 1.5) of uint8 RGB images [H, W, 3]."""
     from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
@@ -172,5 +166,5 @@ def similarity(image: np.ndarray, truth: np.ndarray) -> tuple[float, float]:
         truth, image, data_range=255, channel_axis=2, gaussian_weights=True, sigma=1.5, use_sample_covariance=False
     )
     if np.array_equal(image, truth):
-        return float("inf"), ssim
-    return float(peak_signal_noise_ratio(truth, image, data_range=255)), float(ssim)
+        return [float("inf"), float(ssim)]
+    return [float(peak_signal_noise_ratio(truth, image, data_range=255)), float(ssim)]

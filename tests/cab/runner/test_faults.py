@@ -58,21 +58,23 @@ def test_an_interrupted_evaluation_finds_its_scores(
     troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until the run has a record."""
-    evaluate, kept = Troubled.evaluate, []
+    evaluate, scored = Troubled.evaluate, []
 
     def interrupted(task: Troubled, backbone: Any, batches: Any) -> dict[str, float]:
-        assert task.partial_scores is not None
-        kept.append(task.partial_scores.exists())
-        task.partial_scores.write_text("[]")
-        if len(kept) == 1:
-            raise KeyboardInterrupt
+        def score(batch: Any) -> list[list[float]]:
+            scored.append(len(batch))
+            if len(scored) == 2:
+                raise KeyboardInterrupt
+            return [[0.0]] * len(batch)
+
+        assert batches.scores(task.training_set, 5, score) == [[0.0]] * 12
         return evaluate(task, backbone, batches)
 
     monkeypatch.setattr(Troubled, "evaluate", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run_cell(troubled())
     assert run_cell(troubled()).record is not None
-    assert kept == [False, True]
+    assert scored == [5, 5, 5, 2]
     assert not list(tmp_path.glob("*/scores-*"))
 
 

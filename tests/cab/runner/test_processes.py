@@ -48,6 +48,15 @@ def test_two_processes_train_as_one(strategy: str, alone: dict[str, Any], tmp_pa
     assert both["metrics"][0]["value"] == pytest.approx(alone["metrics"][0]["value"], abs=1e-3)
 
 
+@pytest.mark.slow
+def test_two_processes_sample_the_images_of_one(tmp_path: Path) -> None:
+    """With the weights of the best validation, which only the first process reads."""
+    options = ["task=sr", "pattern=NS", "trainer.micro_batch_size=2", "trainer.checkpoint_selection=best"]
+    one, two = (record(tmp_path / str(n), processes=n, cell=[*SETTINGS, *options]) for n in (1, 2))
+    for alone, both in zip(one["metrics"], two["metrics"], strict=True):
+        assert both["value"] == pytest.approx(alone["value"], rel=1e-4)
+
+
 @pytest.fixture(scope="module")
 def language_model(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return record(tmp_path_factory.mktemp("alone"), processes=1, cell=LM)

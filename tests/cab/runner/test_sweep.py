@@ -91,6 +91,13 @@ def test_a_dry_run_prints_hours_and_commands_and_runs_nothing(
     assert not any(tmp_path.iterdir())
 
 
+def test_hours_apply_to_the_options_that_they_were_measured_with(capsys: pytest.CaptureFixture[str]) -> None:
+    cell = ["run", "--dry-run", "task=sr", "dataset=ffhq", "pattern=NS", "attention=vanilla", "preset=paper"]
+    for options, time in (((), "36 h (GPU)"), (("task.scored_images=all",), "- ")):
+        assert main([*cell, *options]) == 0
+        assert capsys.readouterr().out.splitlines()[1].lstrip().startswith(time)
+
+
 def test_the_core_of_the_suite_has_its_hours(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     arguments = ["run", "suite=core", "attention=abc", "seed=1", f"results_dir={tmp_path}", "--dry-run"]
     assert main(arguments) == 0

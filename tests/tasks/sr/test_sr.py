@@ -14,6 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from cab import UserError
+from cab.runner.batches import DeviceBatches
 from tasks.sr.data import center_crop, degrade, render
 from tasks.sr.diffusion import BETAS, Diffusion
 from tasks.sr.task import SR, similarity, to_uint8
@@ -135,20 +136,22 @@ def test_only_images_that_are_scored_are_sampled(
     expected = np.array([similarity(degrade(render(i, 8, 16), 8), render(i, 8, 16)) for i in numbers]).mean(axis=0)
     assert [*task.baselines()["bicubic"].values()] == pytest.approx(expected.tolist(), rel=1e-6)
     calls: list[int] = []
+    is_resumable = False
 
     def network(x: Tensor, _: Tensor) -> Tensor:
         calls.append(len(x))
-        if len(calls) == task.diffusion_steps + 2 and task.partial_scores:
+        if len(calls) == task.diffusion_steps + 2 and is_resumable:
             raise InterruptedError
         return 0.1 * x[:, 3:]
 
     whole = task.evaluate(network, in_order)  # type: ignore[arg-type]
     assert sum(calls) == len(numbers) * task.diffusion_steps
     calls.clear()
-    monkeypatch.setattr(task, "partial_scores", tmp_path / "scores.json", raising=False)
+    is_resumable = True
+    batches = DeviceBatches(torch.device("cpu"), partial_scores=tmp_path / "scores.json")
     with pytest.raises(InterruptedError):
-        task.evaluate(network, in_order)  # type: ignore[arg-type]
-    assert task.evaluate(network, in_order) == whole  # type: ignore[arg-type]
+        task.evaluate(network, batches)  # type: ignore[arg-type]
+    assert task.evaluate(network, batches) == whole  # type: ignore[arg-type]
     assert sum(calls) == len(numbers) * task.diffusion_steps + 2 * min(2, len(numbers) - 2)  # steps of a batch
 
 
