@@ -176,13 +176,14 @@ def _table(records: Iterable[tuple[Path, Record]], published: Iterable[tuple[Any
 def whole_records(folder: Path, skipped: list[str]) -> list[tuple[Path, Record]]:
     """Return the records in ``folder``, sorted by cell; log each broken one and add a line to ``skipped``.
 
-    Records of this repository count as results of the installed code, which gives the same scores.
+    Records of this repository are read once per process, and count as results of the installed code, which gives the
+    same scores.
     """
     records = []
     is_committed = folder.resolve() in COMMITTED_DIRS
     for path in sorted(folder.glob("*.json")):
         try:
-            record = Record.read(path)
+            record = _read_once(path) if is_committed else Record.read(path)
         except UserError as error:
             skipped.append(f"skipped: {error}")
             log.warning("%s", skipped[-1])
@@ -190,6 +191,9 @@ def whole_records(folder: Path, skipped: list[str]) -> list[tuple[Path, Record]]
         code = installed_code(record.config["attention"]["name"]) if is_committed else ""
         records.append((path, dataclasses.replace(record, attention_code=code or record.attention_code)))
     return sorted(records, key=lambda pair: ([pair[1].cell[name] for name in CELL], pair[1].started))
+
+
+_read_once = functools.cache(Record.read)
 
 
 def _record_rows(path: Path, record: Record, verified: Container[tuple[str, str]]) -> list[tuple[Any, ...]]:

@@ -38,7 +38,9 @@ def test_the_leaderboard_shows_them_alone_where_nothing_was_run(
 def test_the_records_that_come_along_are_of_the_suite() -> None:
     results = load_results(MINI_DIR)
     assert set(results["dataset"]) <= {cell.dataset for cell in suite_cells()}
-    for record in records_of(REFERENCE_DIRS):
+    first, again = (list(records_of(REFERENCE_DIRS)) for _ in range(2))
+    assert all(one.config is other.config for one, other in zip(first, again, strict=True)), "read once"
+    for record in first:
         assert record.config["data_root"] is None
         assert not Path(record.config["results_dir"]).is_absolute(), "a path of the machine that trained it"
         assert " results_dir=/" not in record.command
