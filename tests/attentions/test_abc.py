@@ -8,6 +8,9 @@ import torch
 from attentions.kernels import causal_abc as kernel, chunks
 from attentions.kernels.causal_abc import BLOCK
 from tests.attentions import agreement
+from tests.attentions.trust import slow_unless_new
+
+pytestmark = slow_unless_new("abc")
 
 
 @pytest.mark.parametrize("length", [1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 149])

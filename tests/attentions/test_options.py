@@ -23,6 +23,7 @@ from tests.attentions.agreement import (
     assert_padding_is_nothing,
     make,
 )
+from tests.attentions.trust import slow_unless_new
 
 EARLY, MIDDLE, LATE = ({"layer_position": LayerPosition(i, 3)} for i in range(3))
 NSA = {"num_blocks": 3, "window_size": 5, "compress_size": 2, "compress_stride": 1}
@@ -147,7 +148,8 @@ def cases() -> list[Any]:
             allowed = [str(p) for p in ATTENTIONS.get(name).patterns if not pattern or p == pattern]
             allowed = [p for p in allowed if all(p in ONE_PATTERN.get(option, p) for option in one)]
             values = "-".join(map(str, one.values()))
-            params += [pytest.param(name, p, one, id=f"{name}-{p}-{values}") for p in allowed]
+            marks = slow_unless_new(name)
+            params += [pytest.param(name, p, one, id=f"{name}-{p}-{values}", marks=marks) for p in allowed]
     return params
 
 

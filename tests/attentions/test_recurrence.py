@@ -15,8 +15,12 @@ from attentions.kernels.recurrence import BLOCK, recurrence
 from attentions.rwkv import TokenShift
 from cab import LayerPosition, PaddingMasks, UserError, build_attention
 from tests.attentions.agreement import assert_forms_agree, make, with_output
+from tests.attentions.trust import slow_unless_new
 
 ROWS, HEADS, KEYS, VALUES = 2, 3, 5, 4
+CONVOLVED = ["retention", "lightning", "gla", "hgrn2", "ssd", "deltanet", "gated_deltanet"]
+METHODS = [*CONVOLVED, "rwkv6", "rwkv7"]
+pytestmark = slow_unless_new(*METHODS)
 
 
 def drawn(*shape: int) -> Tensor:
@@ -73,10 +77,6 @@ def test_short_convolution_is_torch_s_own(bias: bool) -> None:
     output, last = module(x, module.init_decode_state(ROWS, x), None)
     torch.testing.assert_close(output, expected)
     assert torch.equal(last, x[:, :, -3:])
-
-
-CONVOLVED = ["retention", "lightning", "gla", "hgrn2", "ssd", "deltanet", "gated_deltanet"]
-METHODS = [*CONVOLVED, "rwkv6", "rwkv7"]
 
 
 def convolved(name: str) -> dict[str, Any]:

@@ -11,6 +11,9 @@ from torch import Tensor
 from attentions import s4, s4d
 from cab import build_attention
 from tests.attentions import agreement
+from tests.attentions.trust import slow_unless_new
+
+pytestmark = slow_unless_new("s4", "s4d")
 
 FORMS: list[tuple[str, str, dict[str, Any]]] = [
     *((name, pattern, {}) for name in ("s4", "s4d") for pattern in ("NS", "CS")),

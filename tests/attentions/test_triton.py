@@ -18,8 +18,7 @@ from cab import build_attention
 from cab.efficiency.operations import count_operations
 from tests.attentions.agreement import assert_compiles, assert_forms_agree, make
 from tests.attentions.interpreter import compiled, interpreted, needs_triton
-
-pytestmark = needs_triton
+from tests.attentions.trust import slow_unless_new
 
 SHARED_MEMORY = 227 * 1024
 """Bytes that a program may have on compute capability 9.0."""
@@ -30,6 +29,7 @@ ADDITIVE = (
 )  # fmt: skip
 CORRECTED = ("deltanet", "gated_deltanet", "rwkv7", "dpfp")
 """Attentions whose causal form has such recurrences."""
+pytestmark = [needs_triton, *slow_unless_new(*ADDITIVE, *CORRECTED)]
 
 Inputs = list[Tensor | None]
 

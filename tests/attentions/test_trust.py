@@ -8,6 +8,7 @@ import pytest
 
 from cab.records import verified
 from cab.records.verified import COLUMNS, COMMITTED, Row, read_rows, write_rows
+from tests.attentions import trust
 from tests.attentions.trust import codes, split
 
 PAIRS = list(codes())
@@ -55,3 +56,9 @@ def test_committed_rows_are_of_registered_pairs():
     assert COMMITTED.read_text().startswith(",".join(COLUMNS) + "\n")
     assert len({(row.attention, row.pattern) for row in committed}) == len(committed)
     assert {(row.attention, row.pattern) for row in committed} <= set(PAIRS)
+
+
+def test_tests_of_options_are_slow_where_the_code_has_passed(monkeypatch):
+    monkeypatch.setattr(trust, "split", lambda quick: trust.Split({("abc", "CS"): "new"}, set()))  # noqa: ARG005
+    assert trust.slow_unless_new("gla", "abc") == []
+    assert [mark.name for mark in trust.slow_unless_new("gla")] == ["slow"]

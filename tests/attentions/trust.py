@@ -1,5 +1,6 @@
 """Which verifications `results/verified.csv` makes superfluous, and which of these the slow tests repeat all the same.
 
+Of attentions whose code has passed, the tests of options and kernels are slow as well.
 CAB_CONFORMANCE_SEED draws what is repeated; it is the day where nothing else is said (tests/conftest.py).
 """
 
@@ -10,6 +11,8 @@ import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 from cab.records.verified import COMMITTED, code_of, read_rows
 from cab.registry.registries import ATTENTIONS
@@ -47,6 +50,12 @@ def split(*, quick: bool, path: Path = COMMITTED, seed: str = SEED) -> Split:
         else:
             trusted.add(pair)
     return Split(runs, trusted)
+
+
+def slow_unless_new(*names: str) -> list[pytest.MarkDecorator]:
+    """`slow` for tests that can only break with the code of these attentions, unless some of it has not passed yet."""
+    new = {name for name, _ in split(quick=True).runs}
+    return [] if new.intersection(names) else [pytest.mark.slow]
 
 
 def _is_drawn(pair: Pair, seed: str) -> bool:
