@@ -50,6 +50,17 @@ def messages(path: Path) -> Iterator[tuple[int, str]]:
                 yield node.lineno, _text(argument)
 
 
+def test_no_command_names_a_page_of_the_repository() -> None:
+    """An installed package has no folder docs; a guide is named by its title."""
+    for path in SOURCES:
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        documented = [node.body[0] for node in nodes if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)]
+        is_help = path.parent.name == "cli"  # where the docstring of a module is the text of --help
+        docstrings = () if is_help else {id(node.value) for node in documented if isinstance(node, ast.Expr)}
+        texts = [node for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+        assert [node.value for node in texts if id(node) not in docstrings and "docs/" in node.value] == [], path
+
+
 def _text(node: ast.AST) -> str:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value

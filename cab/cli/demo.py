@@ -33,7 +33,7 @@ NEXT = """
 {verdict}  Next:
   test your attention   cab verify FILE.py:Class
   compare it            cab run suite=core attention=FILE.py:Class
-  read the tutorial     docs/tutorials/your-first-attention.md
+  read the tutorial     "Your first attention" in the documentation
   see all results       {page}"""
 
 

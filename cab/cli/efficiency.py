@@ -2,7 +2,7 @@
 
 vanilla (fused) and eager (the paper's baseline) are always included. In pattern NS, attentions use the options of the
 paper's Appendix G (window 16, 16 landmarks, ...), in other patterns their defaults. An attention that fails
-`cab verify` is not timed. docs/howto/measure-cost.md describes phases, protocols and tables.
+`cab verify` is not timed. The guide "Measure cost" describes phases, protocols and tables.
 
 examples:
   cab efficiency abc local:window_size=128 --pattern NS,CS --phase forward+backward --lengths 4096 8192

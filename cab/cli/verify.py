@@ -121,7 +121,7 @@ def _verify(checks: list[Check], args: argparse.Namespace, out: TextIO) -> int:
     say(f"{count} checks, {len(failed)} failed")
     if failed and not args.csv:
         one = f"--pattern {failed[0].pattern} --checks {failed[0].check}"
-        say(f"docs/howto/verify-and-debug.md maps checks to causes; add `{one}` to repeat the first failed check")
+        say(f"the guide 'Verify and debug' maps checks to causes; add `{one}` to repeat the first failed check")
     return 1 if failed else 0
 
 
