@@ -83,6 +83,7 @@ def _verdict(record: Record, results: Sequence[CellResults], others: Mapping[Key
     name = str(record.cell["attention"])
     core = [result.cell for result in results if result.cell.core]
     run = [result for result in results if name in result.runs and result.anchors]
+    run.sort(key=lambda result: not result.cell.core)
     missing = [str(cell) for cell in core if cell not in {result.cell for result in run}]
     lines = [f"{name}, pattern {record.cell['pattern']}: {len(core) - len(missing)} of {len(core)} core cells"]
     if missing:

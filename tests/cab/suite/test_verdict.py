@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from cab.cli.main import main
 from cab.records.record import Cost, Record, Status
 from cab.reports.figures import frontier
+from cab.suite import cells
 from cab.suite.cells import CellResults, records_of
 from cab.suite.verdict import judge_attention
 from tests.cab.made_records import COST, make_about
@@ -46,6 +48,16 @@ def test_a_part_of_the_cells(made_suite: Path) -> None:
     assert lines[5].endswith("better than linear 50.0, gla 30.0, none 0.0, local 0.0")
     assert f"not measured against softmax (`cab efficiency {MINE} --pattern CS`)" in lines[-2]
     assert lines[-1] == f"not verified: run `cab verify {MINE} --pattern CS`"
+
+
+def test_core_cells_come_first(made_suite: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (cell for cell in cells.suite_cells() if cell in (CELLS["lstf"], CELLS["probe"]))
+    others = [cell for cell in cells.suite_cells() if cell != first]
+    monkeypatch.setattr(cells, "suite_cells", lambda: [dataclasses.replace(first, core=False), *others])
+    lines = lines_of(made_suite, *seeds(first.task, MINE, 80), *seeds(second.task, MINE, 80))
+    heads = [line for line in lines if ": K 80" in line]
+    assert [str(cell) in line for cell, line in zip((second, first), heads, strict=True)] == [True, True]
+    assert heads[1].endswith("(not a core cell)")
 
 
 def test_runs_with_other_settings_are_not_scored() -> None:
