@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING
 from cab.cli.arguments import add_pattern
 from cab.cli.terminal import print_note
 from cab.errors import UserError
-from cab.files.disk import check_writable
+from cab.files.disk import check_writable, replacing
 from cab.patterns import Pattern
 
 if TYPE_CHECKING:
     from cab.efficiency.benchmark import Plan
+    from cab.efficiency.cost import Cost
     from cab.efficiency.subjects import AttentionSubject
 
 PHASES = ("forward", "forward+backward", "decode", "decode-graph")
@@ -65,8 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out",
         type=Path,
         metavar="CSV",
-        help="write each cost to this file as soon as it is measured; "
-        "an existing file is replaced at the end, and the costs are in FILE.partial until then",
+        help="write each cost to this file as soon as it is measured; an existing file is replaced at the end",
     )
     parser.add_argument("--csv", action="store_true", help="print CSV instead of tables")
     parser.add_argument("--plot", type=Path, metavar="DIR", help="write figures to this folder (PNG)")
@@ -88,13 +88,13 @@ def run(args: argparse.Namespace) -> int:
     device = plan.setting.device
     if device == "cuda" and not args.shared_gpu:
         refuse_when_shared()
-    measured = []
-    unfinished = args.out and (args.out.with_name(f"{args.out.name}.partial") if args.out.is_file() else args.out)
+    measured: list[Cost] = []
+    is_new = args.out and not args.out.is_file()
     with contextlib.ExitStack() as files:
         costs = measure(plan, refuse=never if args.no_verify else _verification(device), report=print_note)
-        if args.out:
+        if is_new:
             args.out.parent.mkdir(parents=True, exist_ok=True)
-            costs = write_costs(costs, files.enter_context(unfinished.open("w", newline="")))
+            costs = write_costs(costs, files.enter_context(args.out.open("w", newline="")))
         if args.csv:
             costs = write_costs(costs, sys.stdout)
         try:
@@ -104,7 +104,9 @@ def run(args: argparse.Namespace) -> int:
             if measured and not args.csv:
                 print(tables(measured))
     if args.out:
-        unfinished.replace(args.out)
+        if not is_new:
+            with replacing(args.out) as temporary, temporary.open("x", newline="") as file:
+                list(write_costs(measured, file))
         print_note(f"wrote {args.out}")
     if args.plot:
         from cab.reports.efficiency import plot

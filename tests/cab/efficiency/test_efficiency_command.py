@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
@@ -55,6 +56,25 @@ def test_costs_in_the_columns_that_are_read_elsewhere(
     assert "NS skipped in phase decode" in captured.err
     facts = {"protocol": "default", "repeats": "2", "batch_size": "1", "dtype": "float32", "device": "cpu"}
     assert all(row | facts == row for row in rows)
+
+
+@pytest.mark.parametrize("error", [None, KeyboardInterrupt])
+def test_an_existing_file_is_replaced_at_the_end(
+    error: type[BaseException] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interrupted command leaves it as it was, and no other file."""
+
+    def costs(*_: object, **__: object) -> Iterator[Cost]:
+        yield Cost("abc", "NS", "forward", 4, 0.1)
+        if error:
+            raise error
+
+    monkeypatch.setattr("cab.efficiency.benchmark.measure", costs)
+    out = tmp_path / "costs.csv"
+    out.write_text("old")
+    assert efficiency("abc", "--lengths", "4", "--no-verify", "--out", str(out)) == (130 if error else 0)
+    assert (out.read_text() == "old") == bool(error)
+    assert list(tmp_path.iterdir()) == [out]
 
 
 def test_tables_and_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
