@@ -6,26 +6,17 @@ Legend of shapes: B batch, N targets, M keys, T new tokens, D width, H heads, E 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, ClassVar, NotRequired, TypedDict
 
 import torch
 from torch import Tensor, nn
 
-from cab.input_checks import (
-    check_decoding,
-    check_dimensions,
-    check_heads,
-    check_inputs,
-    check_packed,
-    check_sequence,
-    check_step,
-)
+from cab.input_checks import check_decoding, check_dimensions, check_heads, check_inputs, check_sequence, check_step
+from cab.packing import PackedSequences
 from cab.padding import PaddingMasks, clean_rows, real_tokens, restore_rows, take_rows, union, without_padding
 from cab.patterns import Pattern
-from cab.training import TrainableModule, auxiliary_loss
 
 DecodeState = dict[str, Tensor]
 """What decoding has read so far: named tensors, each with the batch as its first dimension."""
@@ -72,13 +63,7 @@ def reorder_state(state: DecodeState, index: Tensor) -> DecodeState:
     return {name: tensor.index_select(0, index) for name, tensor in state.items()}
 
 
-def empty_prefix(batch_size: int, embed_dim: int, like: Tensor) -> DecodeState:
-    """Return the state before the first token of an attention without ``decode``: an empty prefix."""
-    empty = like.new_empty(batch_size, 0, embed_dim)
-    return {"query": empty, "query_padding": empty.new_zeros(batch_size, 0, dtype=torch.bool)}
-
-
-class Attention(TrainableModule):
+class Attention(PackedSequences):
     """Map ``(query, key, value)`` to outputs; a drop-in replacement for multi-head attention, built for one pattern.
 
     A subclass implements :meth:`attend` on heads and, next to it, ``reference``, the equations of the paper for one
@@ -336,15 +321,15 @@ class Attention(TrainableModule):
         check_decoding(self.pattern, batch_size, key, value, key_padding_mask, self.embed_dim)
         weight = next(self.parameters(), torch.empty(0))
         like = torch.empty(0, device=device or weight.device, dtype=dtype or weight.dtype)
-        if key is None or value is None:
-            if self.init_decode_state is None:
-                return empty_prefix(batch_size, self.embed_dim, like)
+        source: DecodeState = {}
+        if key is not None and value is not None:
+            if self.encode_source is not None:
+                return self.encode_source_inputs(*self.clean_source(key, value, key_padding_mask))
+            source = {"key": key, "value": value, "key_padding": ~real_tokens(key, key_padding_mask)}
+        elif self.init_decode_state is not None:
             return self.init_decode_state(batch_size, like)
-        if self.encode_source is None:
-            mask = key.new_zeros(key.shape[:2], dtype=torch.bool) if key_padding_mask is None else key_padding_mask
-            prefix = empty_prefix(batch_size, self.embed_dim, like.to(key.device))
-            return {**prefix, "key": key, "value": value, "key_padding": mask}
-        return self.encode_source_inputs(*self.clean_source(key, value, key_padding_mask))
+        prefix = like.new_empty(batch_size, 0, self.embed_dim)
+        return {"query": prefix, "query_padding": ~real_tokens(prefix, None), **source}
 
     def prefill(self, query: Tensor, state: DecodeState, *, query_padding_mask: Tensor | None = None) -> Decoded:
         """Read several tokens at once: outputs [B, T, D] of the tokens ``query`` [B, T, D], and the new state.
@@ -394,121 +379,8 @@ class Attention(TrainableModule):
 
     def _recompute_prefix(self, query: Tensor, state: DecodeState, mask: Tensor | None) -> Decoded:
         """Decode with a method that has no ``decode``: the state is the prefix."""
-        if mask is None:
-            mask = query.new_zeros(query.shape[:2], dtype=torch.bool)
-        state = dict(state)
-        state["query"] = torch.cat([state["query"], query], dim=1)
-        state["query_padding"] = torch.cat([state["query_padding"], mask], dim=1)
-        output = self(
-            state["query"],
-            state.get("key"),
-            state.get("value"),
-            query_padding_mask=state["query_padding"],
-            key_padding_mask=state.get("key_padding"),
-        )
+        new = {"query": query, "query_padding": ~real_tokens(query, mask)}
+        state = state | {name: torch.cat([state[name], x], dim=1) for name, x in new.items()}
+        masks = {"query_padding_mask": state["query_padding"], "key_padding_mask": state.get("key_padding")}
+        output = self(state["query"], state.get("key"), state.get("value"), **masks)
         return output[:, -query.shape[1] :], state
-
-    def forward_packed(
-        self,
-        query: Tensor,
-        key: Tensor | None = None,
-        value: Tensor | None = None,
-        *,
-        query_cu_seqlens: Tensor,
-        key_cu_seqlens: Tensor | None = None,
-    ) -> Tensor:
-        """Compute the outputs of S sequences, which follow each other in one tensor without padding.
-
-        Sequences of similar length are padded to a batch, so short sequences do not cost as much as the longest. The
-        lengths are read on the host, which synchronizes a GPU. The auxiliary loss is that of the sequences, weighted by
-        their numbers of targets, as in a padded batch.
-
-        Args:
-            query: [T, D].
-            key, value: [T', D] in cross patterns, None in self patterns.
-            query_cu_seqlens: cumulative numbers of targets, integers [S + 1] from 0 to T, as in FlashAttention's
-                variable-length interface; sequences may be empty.
-            key_cu_seqlens: those of the keys in cross patterns.
-
-        Returns:
-            [T, D].
-
-        Raises:
-            ValueError: for cumulative lengths that do not fit the tensors or each other.
-        """
-        check_packed(query, key, value, query_cu_seqlens, key_cu_seqlens, self.embed_dim)
-        targets, sources = _spans(query_cu_seqlens), _spans(key_cu_seqlens)
-        outputs, positions, losses = [], [], [auxiliary_loss(self)]
-        lengths = [(len(span), len(sources[n]) if sources else 0) for n, span in enumerate(targets)]
-        for group in _groups(lengths):
-            queries, query_mask = _padded(query, [targets[n] for n in group])
-            if key is None or value is None:
-                output = self(queries, query_padding_mask=query_mask)
-            else:
-                keys, key_mask = _padded(key, [sources[n] for n in group])
-                values = keys if key is value else _padded(value, [sources[n] for n in group])[0]
-                output = self(queries, keys, values, query_padding_mask=query_mask, key_padding_mask=key_mask)
-            outputs.append(output[~query_mask])
-            positions += [torch.arange(targets[n].start, targets[n].stop, device=query.device) for n in group]
-            loss = auxiliary_loss(self)
-            losses.append(None if loss is None else loss * (len(outputs[-1]) / len(query)))
-        self._losses.extend(loss for loss in losses if loss is not None)
-        if not outputs:
-            return torch.zeros_like(query)
-        return torch.cat(outputs)[torch.cat(positions).argsort()]
-
-    def prefill_packed(self, query: Tensor, state: DecodeState, *, query_cu_seqlens: Tensor) -> Decoded:
-        """Read one packed prompt per sequence of ``state``: outputs [T, D] and the new state of S sequences.
-
-        An empty prompt leaves the state of its sequence unchanged.
-
-        Raises:
-            ValueError: for cumulative lengths that do not fit ``query`` [T, D].
-        """
-        check_packed(query, None, None, query_cu_seqlens, None, self.embed_dim)
-        prompts, mask = _padded(query, _spans(query_cu_seqlens))
-        output, state = self.prefill(prompts, state, query_padding_mask=mask)
-        return output[~mask], state
-
-
-# --- packed sequences ---
-
-PADDING_SHARE, FREE_PADDING = 0.25, 128
-"""Padding that a group may contain: this fraction of its tokens, or this number if that is more."""
-
-
-def _spans(cu_seqlens: Tensor | None) -> list[range]:
-    """Return the positions of each sequence in the packed tensor."""
-    return [] if cu_seqlens is None else [range(start, end) for start, end in pairwise(cu_seqlens.tolist())]
-
-
-def _groups(lengths: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
-    """Yield the numbers of the sequences that have targets in groups of similar ``lengths``, the longest first.
-
-    Args:
-        lengths: numbers of targets and of keys of each sequence.
-    """
-    group: list[int] = []
-    longest_query = longest_key = tokens = 0
-    for n in sorted((n for n, (queries, _) in enumerate(lengths) if queries), key=lambda n: lengths[n])[::-1]:
-        queries, keys = lengths[n]
-        longest_query, longest_key = max(longest_query, queries), max(longest_key, keys)
-        tokens += queries + keys
-        padding = (len(group) + 1) * (longest_query + longest_key) - tokens
-        if group and padding > max(PADDING_SHARE * tokens, FREE_PADDING):
-            yield group
-            group, longest_query, longest_key, tokens = [], queries, keys, queries + keys
-        group.append(n)
-    if group:
-        yield group
-
-
-def _padded(x: Tensor, spans: Sequence[range]) -> tuple[Tensor, Tensor]:
-    """Return the sequences of ``x`` [T, D] as a batch [S, N, D], N at least 1, and its padding mask [S, N]."""
-    starts = torch.tensor([span.start for span in spans], device=x.device)
-    lengths = torch.tensor([len(span) for span in spans], device=x.device)
-    offsets = torch.arange(max(1, *map(len, spans)), device=x.device)
-    mask = offsets >= lengths[:, None]
-    if not len(x):
-        return x.new_zeros(*mask.shape, x.shape[-1]), mask
-    return x[(starts[:, None] + offsets).masked_fill(mask, 0)], mask

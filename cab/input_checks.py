@@ -94,44 +94,6 @@ def check_decoding(
         check_source(key, value, mask, batch_size, width)
 
 
-def check_packed(
-    query: Tensor,
-    key: Tensor | None,
-    value: Tensor | None,
-    query_cu_seqlens: Tensor,
-    key_cu_seqlens: Tensor | None,
-    width: int,
-) -> None:
-    """Raise UserError for packed sequences [T, width] that do not fit their cumulative lengths [S + 1]."""
-    if (key is None) != (key_cu_seqlens is None) or (key is None) != (value is None):
-        raise UserError("key, value and key_cu_seqlens belong together: pass all three in a cross pattern, else none")
-    check_cu_seqlens("query", query, query_cu_seqlens, width)
-    if key is not None and value is not None and key_cu_seqlens is not None:
-        check_cu_seqlens("key", key, key_cu_seqlens, width)
-        if key.shape != value.shape:
-            raise UserError(f"key and value have different shapes: {tuple(key.shape)} and {tuple(value.shape)}")
-        if len(key_cu_seqlens) != len(query_cu_seqlens):
-            raise UserError(
-                f"query_cu_seqlens describes {len(query_cu_seqlens) - 1} sequences and key_cu_seqlens "
-                f"{len(key_cu_seqlens) - 1}"
-            )
-
-
-def check_cu_seqlens(name: str, x: Tensor, cu_seqlens: Tensor, width: int) -> None:
-    """Raise UserError unless ``cu_seqlens`` rises from 0 to the number of tokens of ``x`` [T, width]."""
-    if x.dim() != 2 or x.shape[-1] != width:
-        raise UserError(f"packed {name} must be [tokens, {width}], got {tuple(x.shape)}")
-    is_integer = not (cu_seqlens.is_floating_point() or cu_seqlens.is_complex() or cu_seqlens.dtype is torch.bool)
-    if cu_seqlens.dim() != 1 or len(cu_seqlens) < 2 or not is_integer:
-        raise UserError(
-            f"{name}_cu_seqlens must be integers [sequences + 1], got {cu_seqlens.dtype} {list(cu_seqlens.shape)}"
-        )
-    if cu_seqlens[0] != 0 or cu_seqlens[-1] != len(x) or (cu_seqlens.diff() < 0).any():
-        raise UserError(
-            f"{name}_cu_seqlens must rise from 0 to the number of tokens, {len(x)}, got {cu_seqlens.tolist()}"
-        )
-
-
 def check_heads(attention: object, heads: Tensor, query: Tensor, width: int) -> None:
     """Raise UserError unless ``attend`` returned heads [B, H, N, E] with H E = ``width`` for ``query`` [B, N, D]."""
     is_fitting = heads.dim() == 4 and (heads.shape[0], heads.shape[2]) == query.shape[:2]

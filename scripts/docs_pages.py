@@ -153,7 +153,9 @@ def _stub(name: str, value: object) -> Iterator[str]:
     elif isinstance(value, type) and not isinstance(value, GenericAlias):
         text = _plain_text(inspect.getdoc(value)) if name in CONTRACTS else _summary(value)
         yield f"class {name}:\n" + textwrap.indent(f'"""{text}"""', "    ")
-        for method, member in vars(value).items():
+        bases = [base for base in value.__mro__ if base.__module__.startswith("cab.")]
+        for method in dict.fromkeys(name for base in bases for name in vars(base)):
+            member = inspect.getattr_static(value, method)
             function = getattr(member, "fget", None) or getattr(member, "__func__", member)
             if inspect.isfunction(function) and not method.startswith("_") and method != "extra_repr":
                 yield f"    {_signature(method, function, is_typed=False)}  # {_summary(function)}"

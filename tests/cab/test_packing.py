@@ -8,7 +8,7 @@ from torch import Tensor
 
 from attentions.softmax import VanillaAttention
 from cab import Pattern, UserError
-from cab.attention import _groups
+from cab.packing import _groups
 from tests.cab.verification.mutations import failures
 from tests.cab.verification.sound_learning import Sharpened
 
