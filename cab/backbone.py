@@ -49,14 +49,7 @@ class AttentionFactory:
         dropout: float = 0.0,
         layer_position: LayerPosition,
     ) -> Attention:
-        """Build one attention layer.
-
-        Args:
-            pattern: pattern of the layer.
-            embed_dim: width of the inputs and outputs.
-            num_heads: number of attention heads.
-            dropout: dropout probability of the attention weights.
-            layer_position: position among the backbone's layers of the same kind.
+        """Build one attention layer at a position among the backbone's layers of the same kind.
 
         Raises:
             UserError: the attention does not support the pattern or these dimensions.

@@ -213,12 +213,7 @@ class StepSynthesizer(Protocol):
     ) -> tuple[Tensor, Tensor]:
         """Synthesize ``tokens`` [B, T] until the stop probability exceeds ``threshold``, or for ``max_steps`` steps.
 
-        Args:
-            tokens: input tokens, [B, T].
-            padding_mask: padding mask of the tokens, [B, T].
-            max_steps: maximum number of steps.
-            threshold: stop probability at which a sequence ends.
-            prompt_frames: frames that the output starts with, [B, S0, r * bins].
+        The output starts with ``prompt_frames`` [B, S0, r * bins].
 
         Returns:
             Frames [B, S * r, bins], and the number of frames of each sequence, [B].

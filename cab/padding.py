@@ -43,10 +43,9 @@ def without_padding(x: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def compact_rows(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Move the padding of each sequence to its right end.
+    """Move the padding of each sequence to its right end; return sequences, mask and the order [B, N] of their tokens.
 
-    Returns:
-        The reordered sequences and mask, and the order [B, N] of their tokens; without a mask, ``x``, None and None.
+    Without a mask, ``x``, None and None are returned.
     """
     if mask is None:
         return x, None, None
@@ -65,10 +64,6 @@ def take_rows(x: Tensor, order: Tensor) -> Tensor:
 
 
 def clean_rows(x: Tensor, mask: Tensor | None, *, compacts: bool) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Set padded tokens to zero, and move them to the right end if ``compacts``.
-
-    Returns:
-        As for :func:`compact_rows`; the order is None if nothing was moved.
-    """
+    """Set padded tokens to zero, and move them to the right end if ``compacts``; return as :func:`compact_rows`."""
     x = without_padding(x, mask)
     return compact_rows(x, mask) if compacts else (x, mask, None)

@@ -148,12 +148,8 @@ class Task(ABC):
     def recurrent_loss(self, backbone: Backbone, batch: Any, mems: DecodeState | None) -> tuple[Tensor, DecodeState]:
         """Return the training loss of a batch whose rows continue the previous batch, and the new memories.
 
-        Required if ``recurrent`` is set.
-
-        Args:
-            backbone: the network.
-            batch: the batch.
-            mems: memories of the previous batch, tensors with the batch first; None at the start.
+        Required if ``recurrent`` is set. ``mems`` are the memories of the previous batch, tensors with the batch first;
+        None at the start.
         """
         raise NotImplementedError(f"{type(self).__name__} has no recurrent_loss()")
 

@@ -151,31 +151,24 @@ def after_optimizer_step(model: nn.Module) -> None:
 def parameter_groups(model: nn.Module, *, learning_rate: float, weight_decay: float) -> list[dict[str, Any]]:
     """Return the parameter groups for a torch optimizer, grouped by the overrides of their modules.
 
-    Args:
-        model: the network.
-        learning_rate: learning rate of parameters without an override.
-        weight_decay: weight decay of parameters without an override.
+    Parameters without an override have the given learning rate and weight decay.
 
     Raises:
         ValueError: an override is for a name that is not a parameter of its module.
     """
     plain = ParamGroupOverride()
-    rules: dict[int, ParamGroupOverride] = {}
+    rules = dict.fromkeys(model.parameters(), plain)
     for learner in _trainable_modules(model):
         parameters = dict(learner.named_parameters())
         for name, rule in learner.param_group_overrides().items():
             if name not in parameters:
                 raise ValueError(f"{type(learner).__name__} overrides '{name}', which is not one of its parameters")
-            rules[id(parameters[name])] = rule
-    groups: dict[ParamGroupOverride, list[nn.Parameter]] = {plain: []}
-    for parameter in model.parameters():
-        groups.setdefault(rules.get(id(parameter), plain), []).append(parameter)
+            rules[parameters[name]] = rule
     return [
         {
-            "params": members,
+            "params": [parameter for parameter, other in rules.items() if other == rule],
             "lr": learning_rate if rule.learning_rate is None else rule.learning_rate,
             "weight_decay": weight_decay if rule.weight_decay is None else rule.weight_decay,
         }
-        for rule, members in groups.items()
-        if members
+        for rule in dict.fromkeys(sorted(rules.values(), key=lambda rule: rule != plain))
     ]
