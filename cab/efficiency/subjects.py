@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
 import torch
-import yaml
 from torch import Tensor, nn
 
 from cab.backbone import AttentionSpec
@@ -18,7 +17,7 @@ from cab.errors import UserError
 from cab.patterns import Pattern
 from cab.registry.build import check_pattern, make_attention
 from cab.registry.registries import ATTENTIONS, is_file
-from cab.verification.foreign import ForeignModule, subject_class
+from cab.verification.foreign import ForeignModule, parse_options, subject_class
 from cab.verification.suite import subject_of
 
 BASELINES = ("vanilla", "eager")
@@ -57,11 +56,8 @@ class AttentionSubject:
         name, *pairs = text.split(":")
         if is_file(name) and pairs:
             name, pairs = f"{name}:{pairs[0]}", pairs[1:]
-        values = [pair.partition("=") for pair in pairs]
-        if not all(equals for _, equals, _ in values):
-            raise UserError(f"invalid option in '{text}'; write name:option=value, for example local:window_size=128")
         entry = ATTENTIONS.get(name)
-        options = entry.check_options({option: yaml.safe_load(value) for option, _, value in values}, "attention")
+        options = entry.check_options(parse_options(pairs), "attention")
         return cls(":".join([entry.label, *pairs]), entry.name, options)
 
     @property
@@ -138,9 +134,6 @@ class ForeignSubject(AttentionSubject):
     def patterns(self) -> tuple[Pattern, ...]:
         return self.cls.patterns
 
-    def for_length(self, length: int) -> ForeignSubject:  # noqa: ARG002
-        return self
-
     def build(self, pattern: Pattern, setting: Setting, *, dropout: float = 0.0) -> nn.Module:
         subject = subject_of(self.cls, pattern, options={})
         module = subject.build(embed_dim=setting.embed_dim, num_heads=setting.num_heads, dropout=dropout)
@@ -172,15 +165,9 @@ class ProjectionsSubject:
 class Projections(nn.Module):
     """W_o (W_q query + W_k key + W_v value) for equal lengths, which uses every map in forward and backward."""
 
-    q_proj: nn.Linear
-    k_proj: nn.Linear
-    v_proj: nn.Linear
-    out_proj: nn.Linear
-
     def __init__(self, embed_dim: int) -> None:
         super().__init__()
-        for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
-            self.add_module(name, nn.Linear(embed_dim, embed_dim))
+        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(embed_dim, embed_dim) for _ in range(4))
 
     def forward(self, query: Tensor, key: Tensor | None = None, value: Tensor | None = None) -> Tensor:
         key, value = (query if x is None else x for x in (key, value))

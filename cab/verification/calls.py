@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from cab.training import TrainableModule, auxiliary_loss
 from cab.verification.check import Measurements, check
-from cab.verification.compare import LEAK, ROUNDING, difference, differences
+from cab.verification.compare import LEAK, ROUNDING, difference, errors
 from cab.verification.decoding import decode
 from cab.verification.inputs import Inputs, Module, copied, outputs_and_gradients
 from cab.verification.mistakes import places
@@ -39,9 +39,8 @@ def inputs_untouched(subject: Subject) -> Measurements:
             with torch.no_grad():
                 inputs.run(module)
             for name, x in inputs.arguments().items():
-                is_mask, original = x.dtype is torch.bool, originals[name]
-                changed = (x != original).float().mean() if is_mask else difference(x, original)
-                yield changed, f"n={length}, {name}, {mode}", None, f"forward writes into its input `{name}`"
+                change, finding = difference(x, originals[name]), f"forward writes into its input `{name}`"
+                yield change, f"n={length}, {name}, {mode}", None, finding
 
 
 @check("determinism", "changed settings")
@@ -59,20 +58,18 @@ def settings_untouched(subject: Subject) -> Measurements:
 def generators_untouched(subject: Subject) -> Measurements:
     """No call seeds a random number generator; only training mode draws, and only from torch's generator."""
     for length, mode in itertools.product((17, *subject.long), MODES):
-        module, inputs = subject.case(
-            length, batch=1 if length in subject.long else 2, dropout=subject.dropout, training=mode == "training"
-        )
+        module, inputs = subject.case(length, dropout=subject.dropout, training=mode == "training")
         after = []
         for seed in (1, 2):
             torch.manual_seed(seed)
             states = generators()
-            with torch.no_grad():
+            with torch.no_grad(), _Draws() as draws:
                 inputs.run(module)
             after.append(generators())
-            touched = [name for name, state in after[-1].items() if state != states[name]]
-            touched = [name for name in touched if name != "torch" or mode == "evaluation"]
-            finding = f"a call in {mode} draws random numbers of {', '.join(touched)}: {_draw(module, inputs)}"
-            yield len(touched), f"n={length}, {mode}", None, finding if touched else ""
+            permitted = ("torch",) if mode == "training" else ()
+            touched = [name for name in states if after[-1][name] != states[name] and name not in permitted]
+            finding = f"a call in {mode} draws random numbers of {', '.join(touched)}: {draws.first}"
+            yield len(touched), f"n={length}, {mode}", None, finding
         yield float(after[0]["torch"] == after[1]["torch"]), f"n={length}, {mode}, seeded by the call"
 
 
@@ -116,8 +113,7 @@ def state_dict_complete(subject: Subject) -> Measurements:
 def train_then_eval(subject: Subject) -> Measurements:
     """Forward passes in training mode do not change the output in evaluation mode."""
     for length in (33, *subject.long):
-        batch = 1 if length in subject.long else 2
-        module, inputs = subject.case(length, batch=batch, dropout=subject.dropout)
+        module, inputs = subject.case(length, dropout=subject.dropout)
         with torch.no_grad():
             expected = inputs.run(module)
             for _ in range(2):
@@ -128,8 +124,8 @@ def train_then_eval(subject: Subject) -> Measurements:
 @check("state", "relative change after an earlier batch")
 def calls_leave_nothing(subject: Subject) -> Measurements:
     """No output depends on earlier batches, in training (forward and backward) or in evaluation."""
-    cases = [("evaluation", 0.0, 17), ("training", subject.dropout, 17), *(("training", 0.0, n) for n in subject.long)]
-    for mode, dropout, length in cases:
+    long_cases = (("training", 0.0, length) for length in subject.long)
+    for mode, dropout, length in (("evaluation", 0.0, 17), ("training", subject.dropout, 17), *long_cases):
         used, fresh = (subject.build_for(length, dropout=dropout).train(mode == "training") for _ in range(2))
         batch = 1 if length in subject.long else 3
         for seed, layout in ((5, ""), (6, "left"))[:batch]:
@@ -191,8 +187,7 @@ def many_calls(subject: Subject) -> Measurements:
     for mode in MODES:
         for module in (used, fresh):
             module.train(mode == "training")
-        for name, error in _differences_of(used, fresh, inputs).items():
-            yield error, f"{name}, n=33, {mode}"
+        yield from _errors_of(used, fresh, inputs, f"n=33, {mode}")
     if subject.decodes:
         with torch.no_grad():
             decode(fresh, decoded, [1] * 9)
@@ -237,8 +232,7 @@ def inference_mode(subject: Subject) -> Measurements:
             for output, case, name in zip(outputs, (inputs, padded), ("", ", padding left"), strict=True):
                 error = difference(output[case.real], case.run(fresh)[case.real])
                 yield error, f"n={length}{name}, in inference mode"
-        for name, error in _differences_of(used.train(), fresh.train(), inputs).items():
-            yield error, f"{name}, n={length}, training after inference mode"
+        yield from _errors_of(used.train(), fresh.train(), inputs, f"n={length}, training after inference mode")
 
 
 @check("calls", "relative error between one thread and several", limit=ROUNDING)
@@ -250,8 +244,7 @@ def several_threads(subject: Subject) -> Measurements:
     with restored():
         torch.set_num_threads(4)
         together = outputs_and_gradients(module, inputs, direction, seed=1)
-    for name, error in differences(together, alone).items():
-        yield error, f"{name}, n=300, 4 threads"
+    yield from errors(together, alone, "n=300, 4 threads")
 
 
 @check("calls", "relative error, or outputs of another dtype", limit=LEAK)
@@ -274,27 +267,21 @@ def default_dtype(subject: Subject) -> Measurements:
         yield difference(output, expected[where]), where
 
 
-def _differences_of(used: Module, fresh: Module, inputs: Inputs) -> dict[str, float]:
-    """Return the errors of outputs and gradients of ``used``."""
+def _errors_of(used: Module, fresh: Module, inputs: Inputs, where: str) -> Measurements:
+    """Yield the errors of outputs and gradients of ``used``."""
     direction = torch.ones_like(inputs.query)
-    return differences(*(outputs_and_gradients(module, inputs, direction, seed=1) for module in (used, fresh)))
-
-
-def _draw(module: Module, inputs: Inputs) -> str:
-    """Return the first function of torch that draws random numbers in a call, and its line."""
-    with torch.no_grad(), _Draws() as draws:
-        inputs.run(module)
-    return draws.call
+    actual, expected = (outputs_and_gradients(module, inputs, direction, seed=1) for module in (used, fresh))
+    return errors(actual, expected, where)
 
 
 class _Draws(TorchFunctionMode):
-    """Finds the first function that changes the state of torch's generator."""
+    """Finds the first function that changes the state of torch's generator, and its line."""
 
-    call = "not by a function of torch"
+    unknown = first = "not by a function of torch"
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         before = torch.get_rng_state()
         output = func(*args, **(kwargs or {}))
-        if self.call == type(self).call and not torch.equal(before, torch.get_rng_state()):
-            self.call = f"{func.__name__} ({places(traceback.extract_stack())})"
+        if self.first is self.unknown and not torch.equal(before, torch.get_rng_state()):
+            self.first = f"{func.__name__} ({places(traceback.extract_stack())})"
         return output

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,11 +41,10 @@ def lookahead_gradient(subject: Subject) -> Measurements:
         (130, 1, 1.0, 0.0),
         *((length, 1, 1.0, 0.0) for length in ODD_LENGTHS if subject.long),
     ):
-        module, inputs = subject.case(
-            length, batch=1, scale=scale, embed_dim=8 * num_heads, num_heads=num_heads, dropout=dropout, training=True
-        )
-        leak, where = gradient_leak(module, inputs, torch.arange(length))
-        yield leak, f"n={length}, heads {num_heads}, inputs x{scale:g}, dropout {dropout:g}, {where}", None, where
+        size: dict[str, Any] = {"embed_dim": 8 * num_heads, "num_heads": num_heads}
+        module, inputs = subject.case(length, batch=1, scale=scale, dropout=dropout, training=True, **size)
+        setup = f"n={length}, heads {num_heads}, inputs x{scale:g}, dropout {dropout:g}"
+        yield gradient_leak(module, inputs, torch.arange(length), setup)
 
 
 @leak_check("relative change of outputs before the replaced tokens")
@@ -57,8 +57,8 @@ def lookahead_perturbation(subject: Subject) -> Measurements:
         *((length, 1, 1.0, 1.0) for length in ODD_LENGTHS if subject.long),
     ):
         module, inputs = subject.case(length, batch=1, scale=scale, embed_dim=8 * num_heads, num_heads=num_heads)
-        leak, where = replacement_leak(module, inputs, torch.arange(length), later)
-        yield leak, f"n={length}, heads {num_heads}, inputs x{scale:g}, {where}", subject.rounded(LEAK), where
+        setup = f"n={length}, heads {num_heads}, inputs x{scale:g}"
+        yield replacement_leak(module, inputs, torch.arange(length), later, setup)
 
 
 @leak_check("relative change of outputs before the replaced tokens")
@@ -67,21 +67,17 @@ def lookahead_in_training(subject: Subject) -> Measurements:
     for length, dropout in ((17, 0.0), (33, subject.dropout), (75, 0.0), *((n, 0.0) for n in subject.long)):
         module, inputs = subject.case(length, batch=1, dropout=dropout, training=True)
         cuts = torch.arange(length) if length < LONGEST_WHOLE else torch.tensor([length // 3, BORDERS[-1] - 1])
-        leak, where = replacement_leak(module, inputs, cuts, 3.0, seed=1)
-        yield leak, f"n={length}, dropout {dropout:g}, {where}", subject.rounded(LEAK), where
+        yield replacement_leak(module, inputs, cuts, 3.0, f"n={length}, dropout {dropout:g}", seed=1)
 
 
 @leak_check("relative change or gradient across a block border", is_quick=False)
 def lookahead_long(subject: Subject) -> Measurements:
     """No output before a block border of a long sequence depends on targets after it (gradient and replacement)."""
     for length in subject.long:
-        module = subject.build_for(length).train()
-        inputs = subject.draw(module, length, batch=1)
-        leak, where = border_leak(module, inputs, BORDERS)
-        yield leak, f"n={length}, gradient, {where}, {len(BORDERS)} borders"
+        module, inputs = subject.case(length, batch=1, training=True)
+        yield from border_leaks(module, inputs, f"n={length}, gradient")
         for border in (BORDERS[0], length // 2, BORDERS[-1]):
-            leak, where = replacement_leak(module.eval(), inputs, torch.tensor([border - 1]), 1.0)
-            yield leak, f"n={length}, {where}", subject.rounded(LEAK), where
+            yield replacement_leak(module.eval(), inputs, torch.tensor([border - 1]), 1.0, f"n={length}")
 
 
 @leak_check("relative error between a prefix and the whole sequence", limit=ROUNDING)
@@ -103,27 +99,22 @@ def prefix_errors(module: Module, inputs: Inputs, *, prefixes: Sequence[int]) ->
     return {f"first {n}": error_at(inputs.targets(0, n).run(module), whole[:, :n]) for n in prefixes}
 
 
-def gradient_leak(module: Module, inputs: Inputs, positions: Tensor) -> tuple[float, str]:
-    """Return the largest gradient of an output with respect to a later target, and its location.
-
-    The positions are evaluated in one batch, one row per position.
-    """
+def gradient_leak(module: Module, inputs: Inputs, positions: Tensor, setup: str) -> tuple[float, str, float, str]:
+    """Return the measurement of the largest gradient of an output to a later target; one row per position."""
     rows = inputs.repeated(len(positions)).requiring_grad()
     positions = positions.to(rows.query.device)
     output = rows.run(module)
     chosen = output[torch.arange(len(positions)), positions]
-    return worst_pair(_later_gradient(rows, chosen, positions), positions)
+    return _worst_pair(_later_gradient(rows, chosen, positions), positions, setup)
 
 
-def border_leak(module: Module, inputs: Inputs, borders: Iterable[int]) -> tuple[float, str]:
-    """Return the largest gradient of the outputs before a border to a target after it, and its location."""
+def border_leaks(module: Module, inputs: Inputs, setup: str) -> Measurements:
+    """Yield the largest gradient of the outputs before each border to a target after it."""
     row = inputs.requiring_grad()
     output = row.run(module)
-    leaks = []
-    for border in (border for border in borders if border < len(output[0])):
+    for border in (border for border in BORDERS if border < len(output[0])):
         last = torch.tensor([border - 1], device=output.device)
-        leaks.append(worst_pair(_later_gradient(row, output[0, :border], last), last))
-    return max(leaks)
+        yield _worst_pair(_later_gradient(row, output[0, :border], last), last, setup)
 
 
 def _later_gradient(rows: Inputs, chosen: Tensor, positions: Tensor) -> Tensor:
@@ -139,9 +130,16 @@ def _later_gradient(rows: Inputs, chosen: Tensor, positions: Tensor) -> Tensor:
 
 
 def replacement_leak(
-    module: Module, inputs: Inputs, positions: Tensor, scale: float, *, seed: int | None = None
-) -> tuple[float, str]:
-    """Return the largest change of an output when all later targets are replaced, and its location.
+    module: Module,
+    inputs: Inputs,
+    positions: Tensor,
+    scale: float,
+    setup: str,
+    limit: float | None = None,
+    *,
+    seed: int | None = None,
+) -> tuple[float, str, float | None, str]:
+    """Return the measurement of the largest change of an output when all later targets are replaced.
 
     All positions are evaluated in one batch. With a ``seed``, the reference is a second call with unchanged rows and
     the same random numbers; without, it is the first row of the batch, which stays unchanged.
@@ -162,11 +160,12 @@ def replacement_leak(
             expected = replace(rows, query=rows.query.contiguous()).run(module, seed=seed)
     leak = error_at(output[1:], expected[1:]).where(~later[1:], 0.0)
     cut = leak.amax(dim=1).argmax()
-    where = f"output {leak[cut].argmax().item()} depends on tokens after {positions[cut + 1].item()}"
-    return leak[cut].max().item(), where
+    finding = f"output {leak[cut].argmax().item()} depends on tokens after {positions[cut + 1].item()}"
+    return leak[cut].max().item(), f"{setup}, {finding}", limit, finding
 
 
-def worst_pair(leak: Tensor, positions: Tensor) -> tuple[float, str]:
+def _worst_pair(leak: Tensor, positions: Tensor, setup: str) -> tuple[float, str, float, str]:
     """Return the largest value of ``leak`` [rows, N] and the output and token that it belongs to."""
     row, source = divmod(int(leak.nan_to_num(nan=torch.inf).argmax()), leak.shape[1])
-    return leak[row, source].item(), f"output {positions[row].item()} depends on token {source}"
+    finding = f"output {positions[row].item()} depends on token {source}"
+    return leak[row, source].item(), f"{setup}, {finding}", LEAK, finding

@@ -32,7 +32,7 @@ class Check:
         summary: the property in one sentence.
         quantity: the measured quantity.
         measurements: the measurements of a subject.
-        limit: largest value that passes, unless a measurement has its own.
+        limit: largest value that passes, unless a measurement has its own. A number other than 0 is for float32.
         applies: whether a subject is expected to have the property.
         is_quick: whether the quick suite includes the check.
         is_timed: whether the result depends on the speed of the machine.
@@ -54,7 +54,7 @@ class Check:
 
     def measure(self, subject: Subject) -> Worst:
         """Return the worst measurement of ``subject``."""
-        limit = self.limit(subject) if callable(self.limit) else self.limit
+        limit = self.limit(subject) if callable(self.limit) else self.limit and subject.rounded(self.limit)
         worst = Worst(self.quantity, limit=limit, declared_in=self.declared_in)
         for measurement in self.measurements(subject):
             worst.add(*measurement)
@@ -74,13 +74,7 @@ def check(
     """Register the decorated function as a check; the first paragraph of its docstring states the property.
 
     With ``layouts`` of padding, it becomes one check per layout, called ``<function>_<layout>``, which applies to the
-    subjects that support the layout.
-
-    Args:
-        group: group of the check.
-        quantity: the measured quantity.
-        layouts: padding layouts.
-        options: further attributes of :class:`Check`; ``applies`` also gets the layout, if there are ``layouts``.
+    subjects that support the layout. ``options`` are further attributes of :class:`Check`.
     """
 
     def add(function: Function) -> Function:

@@ -55,6 +55,14 @@ def differences(actual: Mapping[str, Tensor], expected: Mapping[str, Tensor]) ->
     return {name: difference(actual.get(name, torch.zeros_like(x)), x, floor) for name, x in expected.items()}
 
 
+def errors(
+    actual: Mapping[str, Tensor], expected: Mapping[str, Tensor], where: str, limit: float | None = None
+) -> Iterator[tuple[float, str, float | None]]:
+    """Yield the measurement of each of the :func:`differences`."""
+    for name, error in differences(actual, expected).items():
+        yield error, f"{name}, {where}", limit
+
+
 def rms(x: Tensor) -> float:
     """Return the root mean square of all values."""
     return x.detach().double().pow(2).mean().sqrt().item()

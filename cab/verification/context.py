@@ -114,7 +114,7 @@ def token_distance(subject: Subject) -> Measurements:
     with torch.no_grad():
         changed = torch.where((away > farthest)[..., None], fresh.query, rows.query)
         moved = replace(inputs, query=changed).run(module)[torch.arange(len(outputs)), outputs]
-        yield difference(moved, output), f"n={length}, tokens beyond {farthest} replaced", subject.rounded(LEAK)
+        yield difference(moved, output), f"n={length}, tokens beyond {farthest} replaced"
     unread = float(not bool(gradient[away == farthest].any()))
     yield unread, f"n={length}, no output depends on a token at distance {farthest}", 0.0
 
@@ -196,22 +196,16 @@ def _gradient_sizes(subject: Subject, length: int) -> Tensor:
 
     The module computes in float64 if it can. Values that rounding can cause are zero.
     """
-    outputs = _outputs(length).to(subject.device)
     module = subject.build(embed_dim=16, num_heads=2)
-    batch = len(outputs) if length <= MIDDLE else 1
-    inputs = subject.draw(module, length, batch=1).repeated(batch)
+    inputs = subject.draw(module, length, batch=1)
     try:
-        rows = inputs.map(Tensor.double).requiring_grad()
-        output = rows.run(module.double())
+        row = inputs.map(Tensor.double).requiring_grad()
+        output = row.run(module.double())
     except Exception:  # float64 is optional
-        rows = inputs.map(Tensor.float).requiring_grad()
-        output = rows.run(module.float())
+        row = inputs.requiring_grad()
+        output = row.run(module.float())
     direction = torch.linspace(0.5, 1.5, output.shape[-1]).to(output)
-    if batch > 1:
-        chosen = (output[torch.arange(batch), outputs] * direction).sum()
-        sizes = gradient_to(rows.query, chosen).norm(dim=-1)
-    else:
-        sums = [output[0, i] @ direction for i in outputs]
-        sizes = torch.stack([gradient_to(rows.query, x, retain_graph=True)[0] for x in sums]).norm(dim=-1)
+    sums = [output[0, i] @ direction for i in _outputs(length)]
+    sizes = torch.stack([gradient_to(row.query, x, retain_graph=True)[0] for x in sums]).norm(dim=-1)
     sizes = (sizes / sizes.amax(1, keepdim=True).clamp_min(1e-300)).cpu()
     return sizes.where(sizes > torch.finfo(sizes.dtype).eps ** 0.7, 0.0)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from statistics import mean
 from typing import Any
 
@@ -60,15 +60,13 @@ def wrong_inputs(subject: Subject) -> Measurements:
 @refusal_check()
 def wrong_options(subject: Subject) -> Measurements:
     """Invalid options raise ValueError: embed_dim not divisible by the heads, 0 heads, dropout 1, unknown pattern."""
-    cls, options = subject.cls, dict(subject.options)
-    valid = {"pattern": subject.pattern, "embed_dim": 32, "num_heads": 4}
-    wrong: dict[str, dict[str, Any]] = {
-        "embed_dim 32 with 5 heads": {"num_heads": 5},
-        "0 heads": {"num_heads": 0},
-        "dropout 1": {"dropout": 1.0},
-        "pattern XS": {"pattern": "XS"},
+    calls = {
+        "embed_dim 32 with 5 heads": lambda: subject.build(num_heads=5),
+        "0 heads": lambda: subject.build(num_heads=0),
+        "dropout 1": lambda: subject.build(dropout=1.0),
+        "pattern XS": lambda: subject.build(pattern="XS"),
     }
-    return refusals({name: partial(cls, **{**valid, **values}, **options) for name, values in wrong.items()})
+    return refusals(calls)
 
 
 @refusal_check()
@@ -84,14 +82,12 @@ def decoding_refused(subject: Subject) -> Measurements:
 def refusals(calls: Mapping[str, Callable[[], object]]) -> Measurements:
     """Yield 1 for every call, named by what is wrong with it, that does not raise ValueError."""
     for name, call in calls.items():
+        reaction = "accepted"
         try:
             call()
-            result = 1.0, f"{name} (accepted)"
-        except ValueError:
-            result = 0.0, name
         except Exception as error:
-            result = 1.0, f"{name} ({type(error).__name__})"
-        yield result
+            reaction = "refused" if isinstance(error, ValueError) else f"raised {type(error).__name__}"
+        yield float(reaction != "refused"), f"{name} ({reaction})"
 
 
 @check(
@@ -110,20 +106,15 @@ def same_source(subject: Subject) -> Measurements:
 def output_type(subject: Subject) -> Measurements:
     """Every output has the shape, dtype and device of the query, in training, evaluation and decoding."""
     for length, batch in ((1, 1), (17, 3), (130, 7)):
-        for mode in ("evaluation", "training"):
-            module, inputs = subject.case(length, batch=batch, training=mode == "training")
-            with torch.no_grad():
-                output = inputs.run(module)
-            kind = ", ".join(map(str, _kind(output)))
-            yield float(_kind(output) != _kind(inputs.query)), f"n={length}, {batch} rows, {mode} ({kind})"
-        if subject.decodes:
-            with torch.no_grad():
-                output, _ = module.step(inputs.query[:, :1], initial_state(module.eval(), inputs))
-            yield float(_kind(output) != _kind(inputs.query[:, :1])), f"{batch} rows, step ({output.dtype})"
-
-
-def _kind(x: Tensor) -> tuple[object, ...]:
-    return x.dtype, x.device, tuple(x.shape)
+        module, inputs = subject.case(length, batch=batch)
+        with torch.no_grad():
+            outputs = {mode: inputs.run(module.train(mode == "training")) for mode in ("training", "evaluation")}
+            if subject.decodes:
+                outputs["step"], _ = module.step(inputs.query[:, :1], initial_state(module, inputs))
+        for mode, output in outputs.items():
+            expected = inputs.query[:, :1] if mode == "step" else inputs.query
+            actual, kind = ((x.dtype, x.device, tuple(x.shape)) for x in (output, expected))
+            yield float(actual != kind), f"n={length}, {batch} rows, {mode} ({', '.join(map(str, actual))})"
 
 
 @check("contract", "relative error between contiguous and non-contiguous inputs", limit=LEAK)
@@ -155,14 +146,14 @@ def model_sizes(subject: Subject) -> Measurements:
             together = inputs.run(module)
             for row, alone in rows_alone(inputs):
                 error = difference(together[row, inputs.real[row]], alone.run(module)[0])
-                yield error, f"{size}, padded row {row} in a batch", subject.rounded()
+                yield error, f"{size}, padded row {row} in a batch"
         _, unpadded = next(rows_alone(inputs))
         if subject.pattern.is_causal:
             yield from _causality(subject, module, unpadded, size)
         if not subject.is_random_in_training:
             with torch.no_grad():
                 error = difference(unpadded.run(module.train())[0], together[0])
-            yield error, f"{size}, training mode", subject.rounded()
+            yield error, f"{size}, training mode"
             auxiliary_loss(module)
 
 
@@ -183,10 +174,8 @@ def model_sizes_gradient(subject: Subject) -> Measurements:
 
 def _causality(subject: Subject, module: Module, inputs: Inputs, size: str) -> Measurements:
     """Compare one row with replaced tokens and with its decoding, and look at its gradients."""
-    leak, where = replacement_leak(module, inputs, torch.tensor(CUTS), 1.0)
-    yield leak, f"{size}, {where}", subject.rounded(LEAK), where
-    leak, where = gradient_leak(module, inputs, torch.tensor(CUTS[:3]))
-    yield leak, f"{size}, gradient, {where}", LEAK, where
+    yield replacement_leak(module, inputs, torch.tensor(CUTS), 1.0, size, subject.rounded(LEAK))
+    yield gradient_leak(module, inputs, torch.tensor(CUTS[:3]), f"{size}, gradient")
     if not subject.decodes:
         return
     prompt = LENGTH - 8 if subject.prefills else 0
@@ -194,7 +183,7 @@ def _causality(subject: Subject, module: Module, inputs: Inputs, size: str) -> M
     chunks = ([prompt] if prompt else []) + [1] * (start.query.shape[1] - prompt)
     with torch.no_grad():
         error = difference(decode(module, start, chunks), start.run(module))
-    yield error, f"{size}, decoding", subject.rounded(subject.decode_tolerance)
+    yield error, f"{size}, decoding", subject.decode_tolerance
 
 
 def _modules(subject: Subject, sizes: tuple[tuple[int, int], ...] = SIZES) -> Iterator[tuple[Module, str]]:
@@ -259,13 +248,13 @@ LIMIT_LENGTH, SEEDS = 24, range(1, 9)
 )
 def softmax_limit(subject: Subject) -> Measurements:
     """Under the options of its limit, the method equals softmax attention; the error decreases at every step."""
-    steps = _softmax_limit(subject).options
-    names = [", ".join(f"{name}={value}" for name, value in options.items()) or "default options" for options in steps]
-    errors = [mean(_distance(subject, seed, options) for seed in SEEDS) for options in steps]
-    yield errors[-1], f"n={LIMIT_LENGTH}, {names[-1]}"
-    for (previous, error), name in zip(pairwise(errors), names[1:], strict=True):
-        ratio = error / previous if previous else error
-        yield ratio, f"n={LIMIT_LENGTH}, {name}, relative to the previous step", 1.0
+    previous = math.inf
+    for options in _softmax_limit(subject).options:
+        where = ", ".join([f"n={LIMIT_LENGTH}", *(f"{name}={value}" for name, value in options.items())])
+        error = mean(_distance(subject, seed, options) for seed in SEEDS)
+        yield error / previous if previous else error, f"{where}, relative to the previous step", 1.0
+        previous = error
+    yield error, where
 
 
 def _softmax_limit(subject: Subject) -> Any:

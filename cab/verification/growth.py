@@ -31,14 +31,10 @@ TIME_SLACK, MEMORY_SLACK = 1.4, 1.1
 """Factors on the exponent: caches make time grow faster than the operation count; byte counts are exact."""
 
 
-@check(
-    "growth",
-    "growth exponent of the run time",
-    limit=lambda s: allowed(s, TIME_SLACK),
-    is_quick=False,
-    is_timed=True,
-    declared_in="complexity",
-)
+growth_check = partial(check, "growth", declared_in="complexity")
+
+
+@growth_check("growth exponent of the run time", limit=lambda s: allowed(s, TIME_SLACK), is_quick=False, is_timed=True)
 def time_growth(subject: Subject) -> Measurements:
     """Run time in training and in evaluation grows with length no faster than the declared complexity."""
     limit = allowed(subject, TIME_SLACK)
@@ -50,13 +46,7 @@ def time_growth(subject: Subject) -> Measurements:
         yield power, f"{where}, {mode}"
 
 
-@check(
-    "growth",
-    "growth exponent of the peak memory",
-    limit=lambda s: allowed(s, MEMORY_SLACK),
-    is_quick=False,
-    declared_in="complexity",
-)
+@growth_check("growth exponent of the peak memory", limit=lambda s: allowed(s, MEMORY_SLACK), is_quick=False)
 def memory_growth(subject: Subject) -> Measurements:
     """Peak memory in training and in evaluation grows with length no faster than the declared complexity."""
     phases = PHASES | (PADDED if subject.padding_layouts else {})
@@ -67,13 +57,7 @@ def memory_growth(subject: Subject) -> Measurements:
         yield power, f"{where}, {mode}"
 
 
-@check(
-    "growth",
-    "growth exponent of a decoding step",
-    limit=lambda s: allowed_in_steps(s),
-    applies=lambda s: s.prefills,
-    declared_in="complexity",
-)
+@growth_check("growth exponent of a decoding step", limit=lambda s: allowed_in_steps(s), applies=lambda s: s.prefills)
 def step_growth(subject: Subject) -> Measurements:
     """State, memory and work of a decoding step grow linearly at most; with a declared constant state, not at all."""
     module = subject.build(embed_dim=16, num_heads=2)
@@ -88,7 +72,7 @@ def step_growth(subject: Subject) -> Measurements:
             numbers = sum(x.nbytes for x in state.values()), peak_bytes(step, subject.device), counted.elements
         for quantity, number in zip(amounts, numbers, strict=True):
             amounts[quantity][length] = float(max(1, number))
-    if subject.declared("has_constant_size_state") and not subject.stores_prefix:
+    if subject.has_constant_size_state:
         growth = amounts["state"][1024] / amounts["state"][64] - 1.0
         yield growth, "state at n=64 and n=1024", 0.0, "the decoding state is not of constant size"
     for quantity, measured in amounts.items():
@@ -121,7 +105,7 @@ def allowed(subject: Subject, slack: float) -> float:
 
 def allowed_in_steps(subject: Subject) -> float:
     """Return the largest exponent of a decoding step; a step that reads the whole prefix again has that of a call."""
-    if subject.declared("has_constant_size_state") and not subject.stores_prefix:
+    if subject.has_constant_size_state:
         return 0.1
     reads_prefix = subject.stores_prefix and not subject.pattern.is_cross
     return allowed(subject, MEMORY_SLACK) if reads_prefix else MEMORY_SLACK

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cab.attention import Attention
+from cab.padding import real_tokens
 
 LAYOUTS = ("right", "left", "inside", "row")
 """Layouts of padding; see :func:`padding_masks`."""
@@ -34,8 +35,7 @@ class Inputs:
     def run(self, module: Module, *, seed: int | None = None) -> Tensor:
         """Call ``module`` and return its output [B, N, D].
 
-        In self patterns the mask is passed under both names. With a ``seed``, torch's random number generator is seeded
-        first.
+        In self patterns the mask is passed under both names. With a ``seed``, torch's generator is seeded first.
         """
         if seed is not None:
             torch.manual_seed(seed)
@@ -45,8 +45,7 @@ class Inputs:
             return blocks.run(module)[:, : self.query.shape[1]]
         key_padding = self.query_padding if self.key is None else self.key_padding
         masks = {"query_padding_mask": self.query_padding, "key_padding_mask": key_padding}
-        masks = {name: mask for name, mask in masks.items() if mask is not None}
-        return module(*self.tensors().values(), **masks)
+        return module(*self.tensors().values(), **{name: mask for name, mask in masks.items() if mask is not None})
 
     def in_blocks(self, length: int, *, has_masks: bool) -> Inputs:
         """Return the inputs with zeros at the end, up to a multiple of ``length``, as padding if there are masks."""
@@ -63,9 +62,8 @@ class Inputs:
         return {name: x for name in INPUTS if (x := getattr(self, name)) is not None}
 
     def arguments(self) -> dict[str, Tensor]:
-        """Return :meth:`tensors` and the masks that are present."""
-        masks = {"query_padding": self.query_padding, "key_padding": self.key_padding}
-        return self.tensors() | {name: mask for name, mask in masks.items() if mask is not None}
+        """Return the tensors and masks that are present."""
+        return {name: x for name, x in vars(self).items() if x is not None}
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Inputs:
         """Return the inputs with ``function`` applied to query, key and value."""
@@ -79,12 +77,6 @@ class Inputs:
         """Return the inputs with ``values(x)`` in the padding of each x."""
         padded = masked_inputs(self)
         return replace(self, **{name: torch.where(mask[..., None], values(x), x) for name, x, mask in padded})
-
-    def with_row(self, row: int, other: Inputs) -> Inputs:
-        """Return the inputs with one row replaced by that of ``other``."""
-        rows = torch.arange(len(self.query), device=self.query.device)[:, None, None]
-        tensors = other.tensors()
-        return replace(self, **{name: torch.where(rows == row, tensors[name], x) for name, x in self.tensors().items()})
 
     def rows(self, index: Any) -> Inputs:
         """Return the rows ``index`` of every tensor."""
@@ -102,9 +94,7 @@ class Inputs:
     @property
     def real(self) -> Tensor:
         """Mask [B, N] of the targets that are not padding."""
-        if self.query_padding is None:
-            return self.query.new_ones(self.query.shape[:2], dtype=torch.bool)
-        return ~self.query_padding
+        return real_tokens(self.query, self.query_padding)
 
 
 def padding_masks(layout: str, x: Tensor) -> Tensor:
@@ -141,8 +131,7 @@ def masked_inputs(inputs: Inputs) -> list[tuple[str, Tensor, Tensor]]:
     """Return (name, tensor, mask) of each input; the mask of an unpadded input is all False."""
     masked = []
     for name, x in inputs.tensors().items():
-        mask = inputs.query_padding if name == "query" else inputs.key_padding
-        masked.append((name, x, torch.zeros_like(x[..., 0], dtype=torch.bool) if mask is None else mask))
+        masked.append((name, x, ~real_tokens(x, inputs.query_padding if name == "query" else inputs.key_padding)))
     return masked
 
 
@@ -168,8 +157,8 @@ def gradients_of(
     output: Tensor, leaves: Mapping[str, Tensor], direction: Tensor | None = None, *, retain_graph: bool = False
 ) -> dict[str, Tensor]:
     """Return the gradients of ``output`` in ``direction`` that exist; a parameter's is one row, as it is one thing."""
-    found = gradients(output, list(leaves.values()), direction, retain_graph=retain_graph)
-    named = {name: x for name, x in zip(leaves, found, strict=True) if x is not None}
+    tensors = gradients(output, list(leaves.values()), direction, retain_graph=retain_graph)
+    named = {name: x for name, x in zip(leaves, tensors, strict=True) if x is not None}
     return {name: x.reshape(1, -1) if isinstance(leaves[name], nn.Parameter) else x for name, x in named.items()}
 
 
@@ -183,18 +172,14 @@ def gradients(
         if "use_reentrant" not in str(error):
             raise
     output.backward(direction, retain_graph=retain_graph)  # the only backward pass of reentrant checkpoints
-    found = tuple(x.grad for x in leaves)
+    accumulated = tuple(x.grad for x in leaves)
     for x in leaves:
         x.grad = None
-    return found
+    return accumulated
 
 
 def gradient_to(x: Tensor, output: Tensor, *, retain_graph: bool = False) -> Tensor:
-    """Return the gradient of a scalar ``output`` to the input ``x``.
-
-    Raises:
-        RuntimeError: no gradient reaches the input.
-    """
+    """Return the gradient of a scalar ``output`` to the input ``x``; RuntimeError if no gradient reaches it."""
     gradient = gradients(output, [x], retain_graph=retain_graph)[0] if output.requires_grad else None
     if gradient is None:
         raise RuntimeError("the output is detached from the inputs (no gradient reaches them)")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -14,7 +12,7 @@ from torch import Tensor
 from cab.padding import PaddingMasks
 from cab.training import TrainableModule, after_optimizer_step, auxiliary_loss, parameter_groups, recompute
 from cab.verification.check import Measurements, check
-from cab.verification.compare import LEAK, ROUNDING, difference, differences
+from cab.verification.compare import LEAK, ROUNDING, difference, errors
 from cab.verification.inputs import LAYOUTS, Inputs, Module, copied, rows_alone, with_padding
 from cab.verification.subject import Subject
 
@@ -64,10 +62,8 @@ def loss_number(subject: Subject) -> Measurements:
     other = subject.draw(module, 17, batch=3, seed=2, scale=2.0)
     scalars = []
     for x in (inputs, other):
-        with recorded_losses(module) as losses:
-            x.run(module, seed=SEED)
-        total = auxiliary_loss(module)
-        numbers = [loss for loss in losses if loss.dim() == 0]
+        losses, total = recorded_losses(module, x)
+        numbers = [loss for loss, _ in losses if loss.dim() == 0]
         scalars.append(numbers or ([] if losses or total is None else [total]))
     for number, moved in zip(*scalars, strict=True):
         size = number.detach().abs().clamp_min(1e-30)
@@ -85,10 +81,9 @@ def loss_padding(subject: Subject) -> Measurements:
         module, inputs = subject.case(17, batch=5, padding=layout, training=True)
         total, poisoned = added_loss(module, inputs), added_loss(module, inputs.filled(_poison))
         yield relative(poisoned, total), f"n=17, padding {layout} with value {POISON:g}"
-        with recorded_losses(module, whole=False) as unmasked:
-            inputs.run(module, seed=SEED)
-        auxiliary_loss(module)
-        yield len(unmasked), f"n=17, padding {layout}, per-target losses added without their padding mask", 0.0
+        losses, _ = recorded_losses(module, inputs)
+        unmasked = sum(loss.dim() > 0 and (padding is None or padding.query is None) for loss, padding in losses)
+        yield unmasked, f"n=17, padding {layout}, per-target losses added without their padding mask", 0.0
         if not subject.is_random_in_training:
             alone = sum(added_loss(module, row) * row.query.shape[1] for _, row in rows_alone(inputs))
             yield relative(total, alone / float(inputs.real.sum())), f"n=17, padding {layout}, rows alone"
@@ -117,8 +112,7 @@ def loss_once(subject: Subject) -> Measurements:
         yield float(not all(map(math.isnan, losses))), "n=17, under recomputation"
     else:
         yield relative(losses[1], losses[0]), "n=17, value under recomputation", ROUNDING
-    for name, error in differences(gradients[1], gradients[0]).items():
-        yield error, f"n=17, gradient of {name} under recomputation", ROUNDING
+    yield from errors(gradients[1], gradients[0], "n=17, gradient under recomputation", ROUNDING)
 
 
 @check("learning", "changed entries of the state_dict", applies=lambda s: s.keeps_whole_contract)
@@ -127,11 +121,12 @@ def forward_keeps_state(subject: Subject) -> Measurements:
     for training in (True, False):
         for recomputes in (False, True):
             module = subject.build(dropout=subject.dropout).train(training)
-            original = copied(module.state_dict())
+            original = _entries(module)
             inputs = with_padding(subject.draw(module, 17, batch=3), "right").requiring_grad()
             _run(module, inputs, recomputes=recomputes).sum().backward()
             auxiliary_loss(module)
-            changed = [name for name, x in module.state_dict().items() if not _same(x, original.get(name))]
+            entries = _entries(module).items()
+            changed = [name for name, x in entries if name not in original or not torch.equal(x, original[name])]
             mode = f"{'training' if training else 'evaluation'}{', recomputed' if recomputes else ''}"
             yield len(changed), f"n=17, {mode} ({', '.join(changed) or 'none'})"
 
@@ -139,20 +134,17 @@ def forward_keeps_state(subject: Subject) -> Measurements:
 @statistics_check()
 def statistics_once(subject: Subject) -> Measurements:
     """Buffers are updated once per training pass, also under recomputation, not by evaluation, and are saved."""
-    (plain, expected), again, evaluated = (
-        updated(subject, recomputes=recomputes, evaluates=evaluates)
-        for recomputes, evaluates in ((False, False), (True, False), (False, True))
-    )
-    for how, (_, state) in (("recomputed", again), ("after an evaluation call", evaluated)):
-        yield worst_entry(state, expected, f"n=33, {how}")
+    module, expected = updated(subject)
+    yield from entry_errors(updated(subject, recomputes=True)[1], expected, "n=33, recomputed")
+    yield from entry_errors(updated(subject, evaluates=True)[1], expected, "n=33, after an evaluation call")
     fresh = subject.build(seed=100)
-    fresh.load_state_dict(plain.state_dict())
-    inputs = subject.draw(plain, 17)
+    fresh.load_state_dict(module.state_dict())
+    inputs = subject.draw(module, 17)
     with torch.no_grad():
-        yield difference(inputs.run(fresh), inputs.run(plain)), "n=17, output after loading the state_dict"
+        yield difference(inputs.run(fresh), inputs.run(module)), "n=17, output after loading the state_dict"
 
 
-def updated(subject: Subject, *, recomputes: bool, evaluates: bool) -> tuple[Module, dict[str, Tensor]]:
+def updated(subject: Subject, *, recomputes: bool = False, evaluates: bool = False) -> tuple[Module, dict[str, Tensor]]:
     """Return a module after one training step, and its state_dict together with the accumulated statistics."""
     module, inputs = subject.case(33, batch=3, training=True, requires_grad=True)
     _run(module, inputs, recomputes=recomputes).sum().backward()
@@ -181,9 +173,9 @@ def statistics_padding(subject: Subject) -> Measurements:
         for module in (together, apart, filled):
             after_optimizer_step(module)
         buffers = together.state_dict()
-        yield worst_entry(filled.state_dict(), buffers, f"n=17, padding {layout} with value {POISON:g}")
+        yield from entry_errors(filled.state_dict(), buffers, f"n=17, padding {layout} with value {POISON:g}")
         if not subject.is_random_in_training:
-            yield worst_entry(apart.state_dict(), buffers, f"n=17, padding {layout}, row by row")
+            yield from entry_errors(apart.state_dict(), buffers, f"n=17, padding {layout}, row by row")
 
 
 @check("learning", "invalid parameter groups", applies=lambda s: s.learns)
@@ -202,41 +194,30 @@ def param_group_overrides(subject: Subject) -> Measurements:
 # --- measurements ----------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def recorded_losses(module: Module, *, whole: bool = True) -> Iterator[list[Tensor]]:
-    """Record the losses passed to ``add_loss``; with ``whole=False``, only per-target losses without a padding mask."""
-    losses: list[Tensor] = []
+def recorded_losses(module: Module, inputs: Inputs) -> tuple[list[tuple[Tensor, PaddingMasks | None]], Tensor | None]:
+    """Return the arguments of every ``add_loss`` in one call with a fixed seed, and the auxiliary loss."""
+    losses: list[tuple[Tensor, PaddingMasks | None]] = []
     learners = [m for m in module.modules() if isinstance(m, TrainableModule)]
     for learner in learners:
 
         def record(loss: Tensor, padding: PaddingMasks | None = None, *, learner: TrainableModule = learner) -> None:
-            if whole or (loss.dim() > 0 and (padding is None or padding.query is None)):
-                losses.append(loss)
+            losses.append((loss, padding))
             type(learner).add_loss(learner, loss, padding)
 
         learner.__dict__["add_loss"] = record
-    try:
-        yield losses
-    finally:
-        for learner in learners:
-            del learner.__dict__["add_loss"]
+    inputs.run(module, seed=SEED)
+    for learner in learners:
+        del learner.__dict__["add_loss"]
+    return losses, auxiliary_loss(module)
 
 
 def losses_of_targets(module: Module, inputs: Inputs) -> list[Tensor]:
-    """Return the per-target losses [B, N] of one call in training mode with a fixed seed.
-
-    Raises:
-        ValueError: a loss is neither a scalar nor of shape [B, N].
-    """
-    with recorded_losses(module) as losses:
-        inputs.run(module, seed=SEED)
-    auxiliary_loss(module)
+    """Return the per-target losses [B, N] of one call in training mode; ValueError for a loss of another shape."""
+    losses = [loss for loss, _ in recorded_losses(module, inputs)[0] if loss.dim()]
     for loss in losses:
-        if loss.dim() and loss.shape != inputs.query.shape[:2]:
-            raise ValueError(
-                f"a loss has shape {list(inputs.query.shape[:2])} or is a scalar, got shape {list(loss.shape)}"
-            )
-    return [loss for loss in losses if loss.dim()]
+        if loss.shape != inputs.query.shape[:2]:
+            raise ValueError(f"a loss is a scalar or has shape {[*inputs.query.shape[:2]]}, got {[*loss.shape]}")
+    return losses
 
 
 def added_loss(module: Module, inputs: Inputs) -> float:
@@ -252,18 +233,15 @@ def relative(actual: float, expected: float) -> float:
     return abs(actual - expected) / max(abs(expected), 1e-30) if actual != expected else 0.0
 
 
-def worst_entry(actual: dict[str, Tensor], expected: dict[str, Tensor], where: str) -> tuple[float, str]:
-    """Return the largest relative error between entries of two state_dicts, and its location."""
-    errors = {
-        name: difference(actual[name].double().reshape(1, -1), x.double().reshape(1, -1))
-        for name, x in expected.items()
-    }
-    name = max(errors, key=lambda name: errors[name])
-    return errors[name], f"{where}, {name}"
+def entry_errors(actual: dict[str, Tensor], expected: dict[str, Tensor], where: str) -> Measurements:
+    """Yield the relative error of every entry of a state_dict."""
+    for name, x in expected.items():
+        yield difference(actual[name].double().reshape(1, -1), x.double().reshape(1, -1)), f"{where}, {name}"
 
 
-def _same(x: Tensor, original: Tensor | None) -> bool:
-    return original is not None and x.shape == original.shape and bool(((x == original) | (x != x)).all())
+def _entries(module: Module) -> dict[str, Tensor]:
+    """Return copies of the entries of the state_dict, with numbers in place of NaN, which equals nothing."""
+    return {name: x.nan_to_num() for name, x in module.state_dict().items()}
 
 
 def _poison(x: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from cab.attention import Attention
 from cab.errors import UserError, exits_as_errors
-from cab.verification.subject import HEADS, WIDTH, Subject, takes
+from cab.verification.subject import HEADS, WHOLE, WIDTH, Subject, takes
 
 ARGUMENTS = "pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout"
 FILLED = ("pattern", "embed_dim", "num_heads", "dropout")
@@ -44,9 +44,6 @@ HINTS = {
 
 OTHERS = "<", f"{Path(__file__).parents[1]}{os.sep}", f"{Path(torch.__file__).parent}{os.sep}"
 """Where lines are not shown, in addition to the standard library: outside files, in this project and in torch."""
-
-WHOLE = 64
-"""Number of tokens in the first call: whole blocks of most methods."""
 
 
 def explain(error: BaseException, subject: Subject) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from cab.verification.causality import gradient_leak, replacement_leak
 from cab.verification.check import Measurements, check
-from cab.verification.compare import LEAK, difference, differences, distance, gradient_floor, rms, rounding
+from cab.verification.compare import LEAK, difference, distance, errors, gradient_floor, rms, rounding
 from cab.verification.decoding import STEPS, decode
 from cab.verification.inputs import Inputs, Module, gradients, outputs_and_gradients, rows_alone
 from cab.verification.subject import LONG, Subject
@@ -58,8 +59,9 @@ def runs(subject: Subject, pairs: list[tuple[int, int]]) -> Measurements:
         where = f"n={length}, m={source_length}" if subject.pattern.is_cross else f"n={length}"
         if max(length, source_length) > max(ANY):
             embed_dim, num_heads = 8, 1
-        module = subject.build(embed_dim=embed_dim, num_heads=num_heads).train()
-        inputs = subject.draw(module, length, source_length, batch=1 + index % 2).requiring_grad()
+        size: dict[str, Any] = {"embed_dim": embed_dim, "num_heads": num_heads}
+        batch = 1 + index % 2
+        module, inputs = subject.case(length, source_length, batch=batch, training=True, requires_grad=True, **size)
         output = inputs.run(module)
         output.sum().backward()
         if output.shape != inputs.query.shape:
@@ -81,12 +83,10 @@ def finite_gradients(subject: Subject) -> Measurements:
     cases = [(0.0, 17), (1.0, 33), (10.0, 1), (10.0, 33), (10.0, 257), *((10.0, n) for n in subject.long)]
     for scale, length in cases:
         for equal in (False, True):
-            module = subject.build_for(length).train()
-            inputs = subject.draw(module, length, scale=scale)
+            module, inputs = subject.case(length, scale=scale, training=True)
             if equal:
                 inputs = inputs.map(lambda x: x[:, :1].expand_as(x))
-            named = outputs_and_gradients(module, inputs, torch.randn_like(inputs.query))
-            for name, x in named.items():
+            for name, x in outputs_and_gradients(module, inputs, torch.randn_like(inputs.query)).items():
                 where = f"{name}, n={length}, inputs x{scale:g}{', all tokens equal' if equal else ''}"
                 yield (~x.isfinite()).sum(), where
 
@@ -177,15 +177,15 @@ def fast_is_reference(subject: Subject) -> Measurements:
         (150, 32, 2, "inside", 1.0, False),  # for kernels that need head dimension 16 and length 128
         (40, 32, 4, "right", 1.0, True),
     ):
-        module = subject.build(embed_dim=embed_dim, num_heads=num_heads).train(training)
-        inputs = subject.draw(module, length, batch=5 if layout else 2, scale=scale, padding=layout)
+        size: dict[str, Any] = {"embed_dim": embed_dim, "num_heads": num_heads}
+        batch = 5 if layout else 2
+        module, inputs = subject.case(length, batch=batch, scale=scale, padding=layout, training=training, **size)
         direction = torch.randn_like(inputs.query)
         fast = outputs_and_gradients(module, inputs, direction, seed=1)
         module.use_reference = True
         slow = outputs_and_gradients(module, inputs, direction, seed=1)
         how = f"{f', padding {layout}' if layout else ''}{', in training' if training else ''}"
-        for name, error in differences(fast, slow).items():
-            yield error, f"{name}, n={length}, heads {num_heads}, inputs x{scale:g}{how}"
+        yield from errors(fast, slow, f"n={length}, heads {num_heads}, inputs x{scale:g}{how}")
 
 
 precision_check = partial(check, "precision", applies=lambda s: bool(s.autocast_dtypes), declared_in="autocast_dtypes")
@@ -232,13 +232,11 @@ def autocast_lookahead(subject: Subject) -> Measurements:
     for dtype in subject.autocast_dtypes:
         module, inputs = subject.case(37, batch=1, training=True)
         with autocast(subject, dtype):
-            leak, where = gradient_leak(module, inputs, torch.arange(37))
-        yield leak, f"{_name(dtype)}, n=37, gradient, {where}", None, where
+            yield gradient_leak(module, inputs, torch.arange(37), f"{_name(dtype)}, n=37, gradient")
         module, inputs = subject.case(300, batch=1, embed_dim=16, num_heads=2)
+        cuts = torch.tensor([0, 15, 63, 127, 150, 191, 255, 298])
         with autocast(subject, dtype):
-            cuts = torch.tensor([0, 15, 63, 127, 150, 191, 255, 298])
-            leak, where = replacement_leak(module, inputs, cuts, 1.0)
-        yield leak, f"{_name(dtype)}, n=300, {where}", near(dtype), where
+            yield replacement_leak(module, inputs, cuts, 1.0, f"{_name(dtype)}, n=300", near(dtype))
 
 
 @precision_check(
@@ -248,9 +246,8 @@ def autocast_gradient(subject: Subject) -> Measurements:
     """Under autocast, every gradient has the direction (cosine) and the size of the float32 gradient."""
     for dtype in subject.autocast_dtypes:
         for length in (33, 300):
-            module, inputs = subject.case(
-                length, batch=1, embed_dim=16, num_heads=2, training=not subject.is_random_in_training
-            )
+            training = not subject.is_random_in_training
+            module, inputs = subject.case(length, batch=1, embed_dim=16, num_heads=2, training=training)
             direction = torch.randn_like(inputs.query)
             expected = outputs_and_gradients(module, inputs, direction)
             with autocast(subject, dtype):
@@ -274,9 +271,9 @@ def autocast_decoding(subject: Subject) -> Measurements:
             with torch.no_grad(), autocast(subject, dtype):
                 decoded, trained = decode(module, inputs, [1] * length), inputs.run(module)
             limit = max(near(dtype), subject.decode_tolerance)
-            for start in range(0, length, 128):
-                error = distance(decoded[:, start : start + 128], trained[:, start : start + 128])
-                yield error, f"{_name(dtype)}, n={length}, tokens from {start}", limit
+            for block in _blocks(length):
+                error = distance(decoded[:, block], trained[:, block])
+                yield error, f"{_name(dtype)}, n={length}, tokens from {block.start}", limit
 
 
 @precision_check(
@@ -303,10 +300,9 @@ def module_in_bfloat16(subject: Subject) -> Measurements:
             expected = precise.run(exact)
             moved = [x.run(exact) for x in perturbed(precise, torch.bfloat16)]
         yield float(output.dtype != torch.bfloat16), f"n={length}, output of type {_name(output.dtype)}", 0.0
-        for start in range(0, length, 128):
-            block = slice(start, start + 128)
+        for block in _blocks(length):
             limit = max([near(torch.bfloat16), *(MARGIN * distance(x[:, block], expected[:, block]) for x in moved)])
-            yield distance(output[:, block], expected[:, block]), f"n={length}, tokens from {start}", limit
+            yield distance(output[:, block], expected[:, block]), f"n={length}, tokens from {block.start}", limit
 
 
 @precision_check(
@@ -342,6 +338,11 @@ def _deviation(actual: Tensor | None, expected: Tensor, floor: float) -> float:
     """Return the RMS of the error over all values, relative to that of ``expected`` plus ``floor``."""
     error = rms(expected if actual is None else actual.double() - expected.double())
     return error / (rms(expected) + floor) if error else 0.0
+
+
+def _blocks(length: int) -> list[slice]:
+    """Return the blocks of 128 tokens that are compared one by one."""
+    return [slice(start, start + 128) for start in range(0, length, 128)]
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cab.training import auxiliary_loss
 from cab.verification.check import Measurements, check
-from cab.verification.compare import ROUNDING, compared, difference, differences, error_at
+from cab.verification.compare import ROUNDING, compared, difference, error_at, errors
 from cab.verification.decoding import initial_state
 from cab.verification.inputs import Inputs, Module, gradients_of, leaves_of
 from cab.verification.subject import Subject
@@ -38,10 +38,9 @@ class Packed:
     lengths: Lengths
 
     @classmethod
-    def draw(cls, subject: Subject, module: Module, lengths: Lengths, *, requires_grad: bool = False) -> Packed:
-        """Draw normal inputs."""
-        inputs = subject.draw(module, sum(lengths[0]), sum(lengths[1]), batch=1).rows(0)
-        return cls(inputs.requiring_grad() if requires_grad else inputs, lengths)
+    def draw(cls, subject: Subject, module: Module, lengths: Lengths) -> Packed:
+        """Draw normal inputs that accumulate gradients."""
+        return cls(subject.draw(module, sum(lengths[0]), sum(lengths[1]), batch=1).rows(0).requiring_grad(), lengths)
 
     def run(self, module: Module) -> Tensor:
         """Return the packed outputs [T, D]."""
@@ -98,7 +97,7 @@ def packed_gradients(subject: Subject) -> Measurements:
     """Packed sequences give the outputs in training (if nothing is random) and the gradients of each sequence alone."""
     for lengths in (SHORT, EDGES) if subject.long else (SHORT,):
         module = subject.build().train(not subject.is_random_in_training)
-        packed = Packed.draw(subject, module, lengths, requires_grad=True)
+        packed = Packed.draw(subject, module, lengths)
         alone = packed.alone()
         together = packed.split("query", packed.run(module))
         outputs = [together[n] for n in alone], [inputs.run(module)[0] for inputs in alone.values()]
@@ -107,8 +106,7 @@ def packed_gradients(subject: Subject) -> Measurements:
             leaves = leaves_of(module, packed.inputs)
             gradients = gradients_of(output, leaves, _direction(output), retain_graph=True)
             named.append({"outputs": output} | {f"gradient of {name}": x for name, x in gradients.items()})
-        for name, error in differences(*named).items():
-            yield error, f"lengths {lengths[0]}, {name}", subject.rounded()
+        yield from errors(named[0], named[1], f"lengths {lengths[0]}")
 
 
 @packed_check("gradient with respect to a neighboring sequence")
@@ -116,7 +114,7 @@ def packed_borders(subject: Subject) -> Measurements:
     """In training mode, the gradient of a sequence's output with respect to its neighbors is exactly zero."""
     for lengths in (SHORT, EDGES) if subject.long else (SHORT,):
         module = subject.build(dropout=subject.dropout).train()
-        packed = Packed.draw(subject, module, lengths, requires_grad=True)
+        packed = Packed.draw(subject, module, lengths)
         together = packed.split("query", packed.run(module))
         output = torch.cat(together[1::2])
         for name, gradient in gradients_of(output, packed.inputs.tensors(), _direction(output)).items():
@@ -136,14 +134,12 @@ def packed_loss(subject: Subject) -> Measurements:
         module = subject.build().train()
         packed = Packed.draw(subject, module, lengths)
         packed.run(module)
-        actual, expected = auxiliary_loss(module), packed.inputs.query.new_zeros(())
+        zero = packed.inputs.query.new_zeros(1)
+        actual, expected = _loss(module, zero), zero
         for inputs in packed.alone().values():
             inputs.run(module)
-            share = inputs.query.shape[1] / len(packed.inputs.query)
-            loss = auxiliary_loss(module)
-            expected = expected if loss is None else expected + share * loss
-        actual = torch.zeros_like(expected) if actual is None else actual
-        yield difference(actual[None], expected[None]), f"lengths {lengths[0]}"
+            expected = expected + inputs.query.shape[1] / len(packed.inputs.query) * _loss(module, zero)
+        yield difference(actual, expected), f"lengths {lengths[0]}"
 
 
 @packed_check(
@@ -156,7 +152,6 @@ def packed_prompts(subject: Subject) -> Measurements:
     """Two packed prompts, empty for some sequences, and steps give what forward gives for each sequence alone."""
     for prompts in (PROMPTS, LONG_PROMPTS) if subject.long else (PROMPTS,):
         module, inputs = subject.case(2, batch=len(prompts[0]))
-        limit = subject.rounded(subject.decode_tolerance)
         texts = [subject.draw(module, sum(n), batch=1, seed=2).query[0].split(list(n)) for n in prompts]
         with torch.no_grad():
             state, outputs = initial_state(module, inputs), []
@@ -171,7 +166,13 @@ def packed_prompts(subject: Subject) -> Measurements:
                 tokens = torch.cat([text[row] for text in texts] + [inputs.query[row]])
                 expected = replace(inputs.rows(slice(row, row + 1)), query=tokens[None]).run(module)[0]
                 where = " and ".join(str(lengths[row]) for lengths in prompts)
-                yield difference(torch.cat(together), expected), f"prompts of {where} tokens, 2 steps", limit
+                yield difference(torch.cat(together), expected), f"prompts of {where} tokens, 2 steps"
+
+
+def _loss(module: Module, zero: Tensor) -> Tensor:
+    """Return the auxiliary loss of the last call, or ``zero`` [1]."""
+    loss = auxiliary_loss(module)
+    return zero if loss is None else loss[None]
 
 
 def _direction(output: Tensor) -> Tensor:

@@ -10,16 +10,8 @@ import torch
 from torch import Tensor
 
 from cab.verification.check import Measurements, check
-from cab.verification.compare import LEAK, ROUNDING, compared, difference, differences, error_at
-from cab.verification.inputs import (
-    LAYOUTS,
-    Inputs,
-    Module,
-    masked_inputs,
-    outputs_and_gradients,
-    rows_alone,
-    with_padding,
-)
+from cab.verification.compare import LEAK, ROUNDING, compared, difference, error_at, errors
+from cab.verification.inputs import LAYOUTS, Inputs, Module, masked_inputs, outputs_and_gradients, rows_alone
 from cab.verification.subject import Subject
 
 LENGTHS = ((1, 1.0), (17, 4.0), (65, 1.0), (130, 1.0))
@@ -33,9 +25,8 @@ def rows_independent(subject: Subject) -> Measurements:
     for length, scale in (*LENGTHS, *((n, 1.0) for n in subject.long)):
         module, inputs = subject.case(length, batch=3, scale=scale)
         for factor in (1.0, 5.0):
-            other = subject.draw(module, length, batch=3, scale=factor * scale, seed=2)
-            where = f"n={length}, inputs x{scale:g}, row 1 x{factor:g}"
-            yield _change_of_others(module, inputs, other), where, subject.rounded(LEAK)
+            change = _change_of_others(module, inputs, subject.draw(module, length, scale=factor * scale, seed=2))
+            yield change, f"n={length}, inputs x{scale:g}, row 1 x{factor:g}"
 
 
 @check("batches", "relative change of the other rows", limit=LEAK)
@@ -43,26 +34,26 @@ def rows_in_training(subject: Subject) -> Measurements:
     """In training mode with a fixed seed, the output of a row does not change when another row is replaced."""
     for length, batch, dropout in ((17, 3, 0.0), (33, 9, subject.dropout), *((n, 3, 0.0) for n in subject.long)):
         module, inputs = subject.case(length, batch=batch, dropout=dropout, training=True)
-        other = subject.draw(module, length, batch=batch, scale=5.0, seed=2)
-        where = f"n={length}, {batch} rows, dropout {dropout:g}, row 1 x5"
-        yield _change_of_others(module, inputs, other), where, subject.rounded(LEAK)
+        change = _change_of_others(module, inputs, subject.draw(module, length, scale=5.0, seed=2))
+        yield change, f"n={length}, {batch} rows, dropout {dropout:g}, row 1 x5"
 
 
 @torch.no_grad()
 def _change_of_others(module: Module, inputs: Inputs, other: Inputs) -> float:
-    """Return the change of the other outputs when row 1 becomes that of ``other``."""
-    expected, actual = (x.run(module, seed=1) for x in (inputs, inputs.with_row(1, other)))
-    is_other = torch.arange(len(expected)) != 1
-    return difference(actual[is_other], expected[is_other])
+    """Return the change of the other outputs when row 1 becomes the first row of ``other``."""
+    is_other = torch.arange(len(inputs.query), device=inputs.query.device) != 1
+    first = other.tensors()
+    replaced = {name: torch.where(is_other[:, None, None], x, first[name][:1]) for name, x in inputs.tensors().items()}
+    expected, actual = (x.run(module, seed=1)[is_other] for x in (inputs, replace(inputs, **replaced)))
+    return difference(actual, expected)
 
 
 @check("batches", "gradient with respect to another row")
 def rows_gradient(subject: Subject) -> Measurements:
     """In training mode, the gradient of a row's output with respect to every other row is exactly zero."""
     for length in (1, 33, *subject.long):
-        module = subject.build_for(length, dropout=subject.dropout).train()
         batch = 2 if length in subject.long else 3
-        inputs = subject.draw(module, length, batch=batch).requiring_grad()
+        module, inputs = subject.case(length, batch=batch, dropout=subject.dropout, training=True, requires_grad=True)
         output = inputs.run(module)
         (output[1] * torch.randn_like(output[1])).sum().backward()
         for name, x in inputs.tensors().items():
@@ -90,12 +81,7 @@ def single_row_errors(module: Module, inputs: Inputs) -> dict[str, Tensor]:
 BATCH = 5
 
 
-padded_check = partial(
-    check, "padding", "relative error of a padded row", limit=ROUNDING, declared_in="padding_layouts"
-)
-
-
-@padded_check(layouts=LAYOUTS[:3])
+@check("padding", "relative error of a padded row", limit=ROUNDING, layouts=LAYOUTS[:3])
 def padded(subject: Subject, layout: str) -> Measurements:
     """Rows with padding (also of the source), in a batch and by themselves, give the output without padding."""
     for length, num_heads, scale in ((17, 4, 1.0), (17, 1, 4.0), (70, 4, 1.0), *((n, 2, 1.0) for n in subject.long)):
@@ -107,7 +93,13 @@ def padded(subject: Subject, layout: str) -> Measurements:
         yield from compared(measure, module, inputs, where, limit=subject.rounded(), finding=finding)
 
 
-@padded_check(applies=lambda s: "row" in s.padding_layouts)
+@check(
+    "padding",
+    "relative error of a padded row",
+    limit=ROUNDING,
+    applies=lambda s: "row" in s.padding_layouts,
+    declared_in="padding_layouts",
+)
 def padded_row(subject: Subject) -> Measurements:
     """Rows of padding only, or with a source of padding only, give finite values and do not affect other rows."""
     advice = "mask weights with torch.finfo(dtype).min instead of -inf, or clamp the sum by which they are divided"
@@ -148,7 +140,7 @@ def padded_single_token(subject: Subject) -> Measurements:
             with torch.no_grad():
                 output, expected = masked.run(module), replace(inputs, **alone).run(module)
             error = error_at(output[masked.real], expected.flatten(0, 1)).max()
-            yield error, f"n={length}, one real token in {' and '.join(names)}", subject.rounded()
+            yield error, f"n={length}, one real token in {' and '.join(names)}"
 
 
 @check("padding", "relative error of a padded row in training", limit=ROUNDING, layouts=LAYOUTS)
@@ -158,10 +150,8 @@ def padded_in_training(subject: Subject, layout: str) -> Measurements:
         module, inputs = subject.case(length, batch=3, padding=layout, training=True)
         filled = inputs.filled(lambda x: 30.0 * torch.randn_like(x))
         with torch.no_grad():
-            together = inputs.run(module, seed=1)
-            other = filled.run(module, seed=1)
-            error = difference(other[inputs.real], together[inputs.real])
-            yield error, f"n={length}, replaced padding", subject.rounded()
+            together, other = (x.run(module, seed=1)[inputs.real] for x in (inputs, filled))
+            yield difference(other, together), f"n={length}, replaced padding"
         if not subject.is_random_in_training:
             yield from compared(partial(row_errors, seed=1), module, inputs, f"n={length}", limit=subject.rounded())
 
@@ -169,7 +159,7 @@ def padded_in_training(subject: Subject, layout: str) -> Measurements:
 @check("padding", "gradient with respect to padding", layouts=LAYOUTS)
 def padding_gradient(subject: Subject, layout: str) -> Measurements:
     """No real output has a gradient with respect to padded inputs."""
-    module, inputs = subject.case(33, batch=BATCH, padding=layout, dropout=subject.dropout, training=True)
+    module, inputs = subject.case(33, batch=BATCH, padding=layout, training=True, dropout=subject.dropout)
     inputs = inputs.requiring_grad()
     output = inputs.run(module)
     (output * torch.randn_like(output))[inputs.real].sum().backward()
@@ -186,13 +176,11 @@ FINITE_POISON = 1e4
 def padding_poison(subject: Subject, layout: str) -> Measurements:
     """Extreme values in the padding (NaN, inf, 1e10; 1e4 in foreign modules) change no real output or gradient."""
     poison = FINITE_POISON if subject.is_foreign else POISON[layout]
-    module = subject.build()
-    clean = with_padding(subject.draw(module, 33, batch=BATCH), layout)
+    module, clean = subject.case(33, batch=BATCH, padding=layout)
     poisoned = clean.filled(lambda x: torch.full_like(x, poison))
     direction = torch.randn_like(clean.query)
     actual, expected = (outputs_and_gradients(module, x, direction) for x in (poisoned, clean))
-    for name, error in differences(actual, expected).items():
-        yield error, f"n=33, padding of {poison:g}, {name}"
+    yield from errors(actual, expected, f"n=33, padding of {poison:g}")
 
 
 @check(
@@ -202,9 +190,8 @@ def padding_of_nothing(subject: Subject) -> Measurements:
     """No output changes when an all-False mask is passed."""
     for length in (1, 17, 33):
         module, inputs = subject.case(length)
-        nothing = {"query_padding": torch.zeros_like(inputs.query[..., 0], dtype=torch.bool)}
-        if inputs.key is not None:
-            nothing["key_padding"] = torch.zeros_like(inputs.key[..., 0], dtype=torch.bool)
+        masks = {"query": "query_padding", "key": "key_padding"}
+        nothing = {masks[name]: mask for name, _, mask in masked_inputs(inputs) if name in masks}
         with torch.no_grad():
             yield difference(replace(inputs, **nothing).run(module), inputs.run(module)), f"n={length}"
 

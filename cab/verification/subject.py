@@ -25,6 +25,9 @@ from cab.verification.side_effects import restored
 WIDTH, HEADS = 32, 4
 """Size of most modules under verification."""
 
+WHOLE = 64
+"""Number of tokens in the first call: whole blocks of most methods."""
+
 LONG, LONG_WIDTH, LONG_HEADS = 4133, 16, 2
 """A length that exceeds the blocks and caches of real methods, and the module size at such lengths."""
 
@@ -50,8 +53,6 @@ class Subject:
     """Lengths of all inputs drawn so far."""
     skipped: list[str] = field(default_factory=list)
     """What the module refuses, such as a size."""
-    epsilons: list[float] = field(default_factory=list)
-    """Machine epsilon of the coarsest dtype in which the module computes, once it is known; shared by copies."""
 
     def for_check(self, *, long: bool) -> Subject:
         """Return a copy that has drawn nothing, with the facts found so far, for a check with or without long parts."""
@@ -87,16 +88,12 @@ class Subject:
 
     @property
     def decode_tolerance(self) -> float:
-        """Largest relative error of decoding in float32, which a class with an approximate state declares."""
-        return self.declared("decode_tolerance", ROUNDING)
+        """Largest relative error of decoding, which a class with an approximate state declares."""
+        return self.rounded(self.declared("decode_tolerance", ROUNDING))
 
     def rounded(self, limit: float = ROUNDING) -> float:
         """Return a limit for float32, or 4 epsilon if that is more and the module computes in a coarser dtype."""
-        if not self.epsilons:
-            with restored():
-                module = self.build()
-                self.epsilons.append(rounding(module, self.draw(module, 64, batch=1)))
-        return max(limit, 4.0 * self.epsilons[0]) if self.epsilons[0] > 1e-6 else limit
+        return max(limit, 4.0 * self.epsilon) if self.epsilon > 1e-6 else limit
 
     @property
     def autocast_dtypes(self) -> tuple[torch.dtype, ...]:
@@ -130,12 +127,24 @@ class Subject:
         method = "encode_source" if self.pattern.is_cross else "init_decode_state"
         return self.keeps_whole_contract and self.declared(method, None) is None
 
+    @property
+    def has_constant_size_state(self) -> bool:
+        """Whether the class declares a decoding state of constant size in this pattern."""
+        return self.declared("has_constant_size_state") and not self.stores_prefix
+
     def decodes_padding(self, layout: str) -> bool:
         """Return whether decoding with a padding layout is verified."""
         prompts = self.prompt_padding_layouts
         return self.decodes and layout in self.padding_layouts and (prompts is None or layout in prompts)
 
     # --- what a module shows ---
+
+    @functools.cached_property
+    def epsilon(self) -> float:
+        """Machine epsilon of the coarsest dtype in which the module computes."""
+        with restored():
+            module = self.build()
+            return rounding(module, self.for_check(long=False).draw(module, WHOLE, batch=1))
 
     @functools.cached_property
     def has_exact_gradient(self) -> bool:
@@ -190,13 +199,13 @@ class Subject:
     @functools.cached_property
     def adds_loss(self) -> bool:
         """Whether a call adds an auxiliary loss."""
-        return self.learns and any(auxiliary_loss(module) is not None for module in self._after_a_call())
+        return any(auxiliary_loss(module) is not None for module in self._after_a_call())
 
     @functools.cached_property
     def accumulates_statistics(self) -> bool:
         """Whether a call in training mode accumulates statistics for buffers."""
         learners = (m for module in self._after_a_call() for m in module.modules() if isinstance(m, TrainableModule))
-        return self.learns and any(learner.pop_statistics() for learner in learners)
+        return any(learner.pop_statistics() for learner in learners)
 
     def _after_a_call(self) -> Iterator[Module]:
         """Yield modules after a call in training and in evaluation; failing calls are left to other checks."""
@@ -232,8 +241,11 @@ class Subject:
 
     def build_for(self, length: int, **options: Any) -> Module:
         """Build a module of the usual size, or a small one for long sequences."""
-        small = {"embed_dim": LONG_WIDTH, "num_heads": LONG_HEADS} if length >= min(self.long, default=LONG) else {}
+        small = {"embed_dim": LONG_WIDTH, "num_heads": LONG_HEADS} if self._is_long(length) else {}
         return self.build(**small | options)
+
+    def _is_long(self, length: int) -> bool:
+        return length >= min(self.long, default=LONG)
 
     def draw(
         self,
@@ -241,17 +253,18 @@ class Subject:
         length: int,
         source_length: int | None = None,
         *,
-        batch: int = 2,
+        batch: int | None = None,
         scale: float = 1.0,
         seed: int = 1,
         padding: str = "",
     ) -> Inputs:
-        """Draw normal inputs of standard deviation ``scale``.
+        """Draw normal inputs of standard deviation ``scale``, by default two rows, or one of a long sequence.
 
         The default source length is shorter than the target length except for the shortest targets, so that a factor of
         the longer length is one of the targets. Without support for the layout ``padding``, another supported layout is
         used, or none.
         """
+        batch = batch or (1 if self._is_long(length) else 2)
         generator = torch.Generator().manual_seed(seed)
         source_length = length // 2 + 3 if source_length is None else source_length
         lengths = (length, source_length, source_length) if self.pattern.is_cross else (length,)
@@ -267,7 +280,7 @@ class Subject:
         length: int,
         source_length: int | None = None,
         *,
-        batch: int = 2,
+        batch: int | None = None,
         scale: float = 1.0,
         padding: str = "",
         training: bool = False,

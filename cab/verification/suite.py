@@ -29,9 +29,9 @@ from cab.verification import (  # noqa: F401
     training_mode,
 )
 from cab.verification.check import CHECKS, Check
-from cab.verification.mistakes import WHOLE, check_runs, explain
+from cab.verification.mistakes import check_runs, explain
 from cab.verification.side_effects import restored
-from cab.verification.subject import Subject
+from cab.verification.subject import WHOLE, Subject
 
 GROUPS = (
     *("determinism", "causality", "state", "batches", "training_mode", "lengths", "contract", "padding", "decoding"),
@@ -124,12 +124,14 @@ def run_checks(
     with restored():
         check_runs(subject)
         chosen = list(applicable(checks, subject))
+    is_leaky = False
     for check in progress(chosen):
         with restored():
             torch.set_num_threads(1)  # fastest for small tensors, and CPU times are comparable
             torch.manual_seed(0)
-            result = run(check, subject)
+            result = run(check, subject, is_leaky=is_leaky)
         yield result
+        is_leaky = is_leaky or (check.group == "causality" and not result.passed)
         if fail_fast and not result.passed:
             return
 
@@ -145,8 +147,11 @@ def applicable(checks: Iterable[Check], subject: Subject) -> Iterator[Check]:
             yield check
 
 
-def run(check: Check, subject: Subject) -> CheckResult:
-    """Run one check; an exception raised by the attention, or its attempt to exit, counts as failed."""
+def run(check: Check, subject: Subject, *, is_leaky: bool = False) -> CheckResult:
+    """Run one check; an exception raised by the attention, or its attempt to exit, counts as failed.
+
+    The failures of an attention that ``is_leaky`` are consequences of its causal leak, which no declaration permits.
+    """
     fresh, start = subject.for_check(long=check.runs_long), perf_counter()
     passed, finding, error = False, "", ""
     try:
@@ -155,7 +160,7 @@ def run(check: Check, subject: Subject) -> CheckResult:
         if not passed:
             finding = worst.finding
             is_required = worst.declared_in == "padding_layouts" and subject.keeps_whole_contract
-            if worst.declared_in and not is_required:
+            if worst.declared_in and not is_required and not is_leaky:
                 detail += f"; if intended, declare `{worst.declared_in}`"
     except (Exception, SystemExit) as raised:
         at = f" at n={fresh.drawn[-1]}" if fresh.drawn else ""

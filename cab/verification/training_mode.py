@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cab.training import auxiliary_loss
 from cab.verification.check import Measurements, check
-from cab.verification.compare import ROUNDING, difference, differences
+from cab.verification.compare import ROUNDING, difference, errors
 from cab.verification.inputs import INPUTS, Inputs, Module, gradients_of, leaves_of, outputs_and_gradients
 from cab.verification.subject import Subject
 
@@ -37,35 +37,27 @@ def training_is_evaluation(subject: Subject) -> Measurements:
         with torch.no_grad():
             trained["outputs without gradient"] = inputs.run(module.eval(), seed=1)[inputs.real]
         evaluated["outputs without gradient"] = evaluated["outputs"]
-        for name, error in _errors(trained, evaluated).items():
-            yield error, f"{name}, n={length}{f', padding {layout}' if layout else ''}", subject.rounded()
+        yield from errors(trained, evaluated, f"n={length}{f', padding {layout}' if layout else ''}")
 
 
 @check("training_mode", "relative error of the gradient", limit=ROUNDING)
 def gradient_of_residual(subject: Subject) -> Measurements:
     """Gradients of x + f(x) are the sums of both, and no backward pass modifies the gradient that it receives."""
     for length in (17, *subject.long):
-        batch = 1 if length in subject.long else 2
-        module, inputs = subject.case(length, batch=batch, training=True, requires_grad=True)
+        module, inputs = subject.case(length, training=True, requires_grad=True)
         leaves = leaves_of(module, inputs)
         direction = torch.randn_like(inputs.query)
-        limit = subject.rounded()
         output = inputs.run(module, seed=1)
-        expected_gradients, repeated = (
-            gradients_of(output, leaves, direction.clone(), retain_graph=True) for _ in range(2)
-        )
+        expected = gradients_of(output, leaves, direction.clone(), retain_graph=True)
         received = direction.clone()
-        gradients_of(output, leaves, received, retain_graph=True)
+        repeated = gradients_of(output, leaves, received, retain_graph=True)
         yield difference(received, direction), f"n={length}, gradient passed to backward", 0.0
+        yield from errors(repeated, expected, f"n={length}, gradient in a second backward pass")
         # The gradient of the sum is one tensor, which both branches receive.
-        whole = gradients_of(inputs.query + inputs.run(module, seed=1), leaves, received)
-        swapped = gradients_of(inputs.run(module, seed=1) + inputs.query, leaves, received)
-        expected = expected_gradients | {"query": expected_gradients["query"] + direction}
-        for name, error in _errors(repeated, expected_gradients).items():
-            yield error, f"n={length}, gradient of {name}, second backward pass", limit
-        for actual in (whole, swapped):
-            for name, error in _errors(actual, expected).items():
-                yield error, f"n={length}, gradient of {name}, x + f(x)", limit
+        expected["query"] = expected["query"] + direction
+        for total in (inputs.query + inputs.run(module, seed=1), inputs.run(module, seed=1) + inputs.query):
+            actual = gradients_of(total, leaves, direction.clone())
+            yield from errors(actual, expected, f"n={length}, gradient of x + f(x)")
         auxiliary_loss(module)
 
 
@@ -80,8 +72,7 @@ def gradient_of_two_calls(subject: Subject) -> Measurements:
     expected = {name: torch.stack([x[name] for x in alone if name in x]).sum(0) for name in alone[0] | alone[1]}
     for how, between in (("one after the other", None), ("with a call in evaluation mode in between", other)):
         together = _summed(module, [earlier, later], directions, between)
-        for name, error in _errors(together, expected).items():
-            yield error, f"n=17 and n=30, gradient of {name}, {how}", subject.rounded()
+        yield from errors(together, expected, f"gradient of n=17 and n=30, {how}")
     auxiliary_loss(module)
 
 
@@ -100,8 +91,7 @@ def gradient_of_many_rows(subject: Subject) -> Measurements:
             is_per_row = name == "outputs" or name.removeprefix("gradient of ") in INPUTS
             tensors = [named[name] for named in apart if name in named]
             expected[name] = torch.cat(tensors) if is_per_row else torch.stack(tensors).sum(0)
-        for name, error in differences(together, expected).items():
-            yield error, f"{name}, n={length}, {sum(MANY)} rows", subject.rounded()
+        yield from errors(together, expected, f"n={length}, {sum(MANY)} rows")
     auxiliary_loss(module)
 
 
@@ -113,31 +103,25 @@ def parameters_in_every_batch(subject: Subject) -> Measurements:
         module, inputs = subject.case(length, batch=3, padding=layout, training=True)
         output, loss = inputs.requiring_grad().run(module), auxiliary_loss(module)
         (output.sum() + (0.0 if loss is None else loss)).backward()
-        missing = [
-            n for n, p in module.named_parameters() if p.requires_grad and p.grad is None and not n.startswith(allowed)
-        ]
+        untrained = (n for n, p in module.named_parameters() if p.requires_grad and p.grad is None)
+        missing = [name for name in untrained if not name.startswith(allowed)]
         where = f"n={length}{f', padding {layout}' if layout else ''} ({', '.join(missing) or 'none'})"
         yield len(missing), where, None, f"no gradient for {', '.join(missing)} at n={length}"
-
-
-def _errors(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str, float]:
-    """Return the error of each expected tensor; a missing gradient counts as zero."""
-    unexpected = {f"{name} (unexpected)": float(x.any()) for name, x in actual.items() if name not in expected}
-    return differences(actual, expected) | unexpected
 
 
 def _summed(
     module: Module, calls: list[Inputs], directions: list[Tensor], between: Inputs | None = None
 ) -> dict[str, Tensor]:
     """Return the gradients of one backward pass after all calls, with equal random numbers in each."""
-    calls, outputs = [inputs.requiring_grad() for inputs in calls], []
-    for index, inputs in enumerate(calls):
-        outputs.append(inputs.run(module.train(), seed=inputs.query.shape[1])[inputs.real])
-        if between is not None and index == 0:
+    losses: list[Tensor] = []
+    leaves: dict[str, Tensor] = {}
+    for call, direction in zip(calls, directions, strict=True):
+        inputs, length = call.requiring_grad(), call.query.shape[1]
+        losses.append((inputs.run(module.train(), seed=length) * direction)[inputs.real].sum())
+        leaves |= {f"{name} of n={length}": x for name, x in inputs.tensors().items()}
+        if between is not None and len(losses) == 1:
             with torch.no_grad():
                 between.run(module.eval())
-    losses = [(output * w[x.real]).sum() for output, w, x in zip(outputs, directions, calls, strict=True)]
-    leaves = {f"{name}, n={x.query.shape[1]}": y for x in calls for name, y in x.tensors().items()}
     leaves |= {name: x for name, x in module.named_parameters() if x.requires_grad}
     return gradients_of(torch.stack(losses).sum(), leaves)
 
@@ -213,12 +197,7 @@ def dropout_differs(subject: Subject) -> Measurements:
     yield 1e-3 * typical / between.min().clamp_min(1e-30), f"n={length}, {a} and {b}"
 
 
-@check(
-    "dropout",
-    "similarity of the dropout of two heads or positions",
-    limit=SIMILAR,
-    applies=drops_in_heads,
-)
+@check("dropout", "similarity of the dropout of two heads or positions", limit=SIMILAR, applies=drops_in_heads)
 def dropout_per_head(subject: Subject) -> Measurements:
     """Heads and positions draw dropout separately."""
     module = subject.build(dropout=0.5)

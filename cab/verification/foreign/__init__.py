@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.metadata import packages_distributions
 from typing import Any
 
@@ -31,7 +31,7 @@ from cab.verification.foreign.adapters import (
 )
 from cab.verification.foreign.hugging_face import model_class
 
-__all__ = ["ForeignModule", "adapter_of", "subject_class"]
+__all__ = ["ForeignModule", "adapter_of", "parse_options", "subject_class"]
 
 QUERIES = ("q", "query", "queries")
 """Names of the first argument of an attention function."""
@@ -52,7 +52,7 @@ def subject_class(name: str) -> type[nn.Module]:
     """
     if name.startswith("hf:"):
         model_type, _, options = name.removeprefix("hf:").partition(":")
-        return model_class(model_type, _options(options))
+        return model_class(model_type, parse_options(filter(None, options.split(","))))
     target = load_object(name) if is_file(name) else _imported(name)
     if is_file(name) and isinstance(target, type) and issubclass(target, nn.Module):
         return target
@@ -114,10 +114,12 @@ def _imported(name: str) -> Any:
         raise UserError(f"module '{module}' has no '{attribute}'") from error
 
 
-def _options(text: str) -> dict[str, Any]:
-    """Return the options of ``name=value,name=value``."""
-    pairs = [pair.partition("=") for pair in text.split(",") if pair]
-    for name, separator, _ in pairs:
-        if not separator:
+def parse_options(pairs: Iterable[str]) -> dict[str, Any]:
+    """Return the options of ``name=value`` pairs, whose values are YAML."""
+    options = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
             raise UserError(f"option '{name}' has no value; write it as name=value")
-    return {name: yaml.safe_load(value) for name, _, value in pairs}
+        options[name] = yaml.safe_load(value)
+    return options

@@ -60,9 +60,6 @@ class WrappedModule(ForeignModule):
     * ``query_padding_mask`` and ``key_padding_mask``: the call of this project.
     * ``attn_mask`` and ``key_padding_mask``: the call of ``torch.nn.MultiheadAttention``.
     * Otherwise: ``forward(x)`` or ``forward(query, key, value)``, without padding.
-
-    Attributes:
-        factory: class or function that builds the module.
     """
 
     factory: ClassVar[Callable[..., nn.Module]]
@@ -96,10 +93,7 @@ class WrappedModule(ForeignModule):
 class FunctionAttention(ForeignModule):
     """A function of query, key and value [B, H, N, E] between linear projections, in all patterns and without padding.
 
-    Args:
-        pattern: pattern; the argument ``causal`` or ``is_causal`` of the function is True in CS.
-        embed_dim: width.
-        num_heads: number of heads.
+    The argument ``causal`` or ``is_causal`` of the function is True in CS.
     """
 
     function: ClassVar[Callable[..., Any]]

@@ -14,15 +14,16 @@ import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+import yaml
 from torch import Tensor
 
 from cab.errors import UserError, unknown_name
 from cab.patterns import Pattern
 from cab.verification.foreign.adapters import ForeignModule
-from cab.verification.foreign.configs import LEFT_PROMPTS, config_of
 from cab.verification.subject import HEADS, WIDTH
 
 KERNELS = ("fla", "causal_conv1d", "mamba_ssm", "kernels")
@@ -30,6 +31,23 @@ KERNELS = ("fla", "causal_conv1d", "mamba_ssm", "kernels")
 
 CACHES = ("cache_params", "state", "past_key_values")
 """Names of the cache argument, most specific first."""
+
+MODELS = yaml.safe_load(Path(__file__).with_name("models.yaml").read_text(encoding="utf-8"))
+"""Options and padding of model types."""
+
+
+def config_of(model_type: str, width: int, heads: int, overrides: Mapping[str, Any]) -> Any:
+    """Return the configuration of a model of this hidden size; head dimensions are even for rotary embeddings."""
+    from transformers import AutoConfig
+
+    default = AutoConfig.for_model(model_type)
+    options = {*default.to_dict(), *default.attribute_map}
+    values = {"width": width, "inner": 2 * width, "heads": heads, "inner_heads": 2 * heads, "no_dropout": 0.0}
+    values |= {"head_width": width // heads, "even_head_width": max(2, width // heads // 2 * 2)}
+    sizes = {name: values.get(key, key) for key, names in MODELS["sizes"].items() for name in options & {*names}}
+    if model_type == "mamba2":
+        sizes["head_dim"] = width // heads
+    return AutoConfig.for_model(model_type, **{**sizes, **MODELS["options"].get(model_type, {}), **overrides})
 
 
 class HuggingFaceModel(ForeignModule):
@@ -51,9 +69,10 @@ class HuggingFaceModel(ForeignModule):
         self.embed_dim = embed_dim
         overrides = dict(self.overrides)
         implementation = {name: overrides.pop(name) for name in ("attn_implementation",) if name in overrides}
-        declared = overrides.pop("max_token_distance", None)
-        config, distance = config_of(self.model_type, embed_dim, num_heads, overrides)
-        self.max_token_distance = distance if declared is None else declared
+        self.max_token_distance = overrides.pop("max_token_distance", None)
+        config = config_of(self.model_type, embed_dim, num_heads, overrides)
+        if self.max_token_distance is None and self.model_type in MODELS["windowed"] and config.sliding_window:
+            self.max_token_distance = config.num_hidden_layers * (config.sliding_window - 1)
         with without_kernels():
             self.model = AutoModel.from_config(config, **implementation).float()
         names = inspect.signature(self.model.forward).parameters
@@ -64,7 +83,7 @@ class HuggingFaceModel(ForeignModule):
     @classmethod
     def suggested_option(cls, message: str) -> str:
         """Return an option of the configuration whose value is in the message of an exception, and a smaller value."""
-        config = config_of(cls.model_type, WIDTH, HEADS, cls.overrides)[0].to_dict()
+        config = config_of(cls.model_type, WIDTH, HEADS, cls.overrides).to_dict()
         sizes = {name: value for name, value in config.items() if type(value) is int and value > WIDTH}
         for name, value in sizes.items():
             if f"({value})" in message:
@@ -194,7 +213,7 @@ def model_class(model_type: str, overrides: Mapping[str, Any]) -> type[HuggingFa
             "overrides": dict(overrides),
             "patterns": (Pattern.CS,) if is_causal else (Pattern.NS,),
             "padding_layouts": ForeignModule.padding_layouts if is_causal else ("right",),
-            "prompt_padding_layouts": ("left",) if model_type in LEFT_PROMPTS else ("right", "left"),
+            "prompt_padding_layouts": ("left",) if model_type in MODELS["left_prompts"] else ("right", "left"),
         },
     )
 

@@ -130,7 +130,7 @@ def test_what_fails_verification_is_not_timed(
     [
         (["abd"], "did you mean 'abc'"),
         (["abc:window=3"], "no option 'window'"),
-        (["abc:num_landmarks"], "write name:option=value"),
+        (["abc:num_landmarks"], "option 'num_landmarks' has no value; write it as name=value"),
         (["local", "--pattern", "CC"], "does not support pattern CC"),
         (["--pattern", "XX"], "unknown pattern 'XX'"),
         (["--phase", "decode"], "decoding requires pattern CS or CC"),

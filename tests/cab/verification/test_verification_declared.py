@@ -108,6 +108,14 @@ def test_causal_leak_is_the_headline_before_its_consequences():
     assert headline([result for result in results if result.passed]) == ""
 
 
+def test_no_declaration_is_suggested_for_the_consequences_of_a_leak():
+    cls = broken_causal.forgotten_mask
+    assert "if intended, declare `decode_tolerance`" in failures(cls, "CS", ["decode_steps"])["decode_steps"]
+    failed = failures(cls, "CS", ["lookahead_gradient", "decode_steps", "autocast_lookahead"])
+    assert set(failed) == {"lookahead_gradient", "decode_steps", "autocast_lookahead"}
+    assert "declare" not in " ".join(failed.values())
+
+
 def test_declared_distance_is_exact(monkeypatch):
     assert failures(Window, "CS", ["token_distance"]) == {}
     messages = {5: "; if intended, declare `max_token_distance`", 3: "no output depends on a token at distance 3"}
