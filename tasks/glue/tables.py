@@ -22,54 +22,34 @@ class Layout:
     """Files of a data set.
 
     Attributes:
-        columns: columns of train.tsv, named as in its header.
-        texts, label: names of the columns to read.
+        texts, label: columns to read, named as in the header.
         classes: names of the labels in order; empty for scores from 0 to 5.
-        dev: the labeled files for evaluation; ``dev_columns`` are their columns if they differ.
-        has_header: whether the first line names the columns.
+        dev: the labeled files for evaluation.
+        columns: the columns of files without a header.
         leaves_out_short: whether the official files contain broken lines with too few columns, which are skipped.
     """
 
-    columns: tuple[str, ...]
     texts: tuple[str, ...]
-    label: str
+    label: str = "label"
     classes: tuple[str, ...] = ("0", "1")
     dev: tuple[str, ...] = ("dev",)
-    dev_columns: tuple[str, ...] = ()
-    has_header: bool = True
+    columns: tuple[str, ...] = ()
     leaves_out_short: bool = False
 
-    def columns_of(self, file: str) -> tuple[str, ...]:
-        return self.dev_columns if self.dev_columns and file in self.dev else self.columns
 
-
+PAIR = ("sentence1", "sentence2")
 ENTAILMENT = ("entailment", "not_entailment")
-_PARSES = tuple(f"sentence{i}_{kind}" for kind in ("binary_parse", "parse") for i in (1, 2))
-_MNLI = ("index", "promptID", "pairID", "genre", *_PARSES, "sentence1", "sentence2")
-_STSB = ("index", "genre", "filename", "year", "old_index", "source1", "source2", "sentence1", "sentence2", "score")
-_PAIR = ("sentence1", "sentence2")
+INFERENCE = ("contradiction", "neutral", "entailment")
 
 LAYOUTS = {
-    "cola": Layout(("source", "label", "mark", "sentence"), ("sentence",), "label", has_header=False),
-    "sst2": Layout(("sentence", "label"), ("sentence",), "label"),
-    "mrpc": Layout(("Quality", "#1 ID", "#2 ID", "#1 String", "#2 String"), ("#1 String", "#2 String"), "Quality"),
-    "qqp": Layout(
-        ("id", "qid1", "qid2", "question1", "question2", "is_duplicate"),
-        ("question1", "question2"),
-        "is_duplicate",
-        leaves_out_short=True,
-    ),
-    "mnli": Layout(
-        (*_MNLI, "label1", "gold_label"),
-        _PAIR,
-        "gold_label",
-        ("contradiction", "neutral", "entailment"),
-        ("dev_matched", "dev_mismatched"),
-        (*_MNLI, *(f"label{i}" for i in range(1, 6)), "gold_label"),
-    ),
-    "qnli": Layout(("index", "question", "sentence", "label"), ("question", "sentence"), "label", ENTAILMENT),
-    "rte": Layout(("index", *_PAIR, "label"), _PAIR, "label", ENTAILMENT),
-    "stsb": Layout(_STSB, _PAIR, "score", ()),
+    "cola": Layout(("sentence",), columns=("source", "label", "mark", "sentence")),
+    "sst2": Layout(("sentence",)),
+    "mrpc": Layout(("#1 String", "#2 String"), "Quality"),
+    "qqp": Layout(("question1", "question2"), "is_duplicate", leaves_out_short=True),
+    "mnli": Layout(PAIR, "gold_label", INFERENCE, dev=("dev_matched", "dev_mismatched")),
+    "qnli": Layout(("question", "sentence"), classes=ENTAILMENT),
+    "rte": Layout(PAIR, classes=ENTAILMENT),
+    "stsb": Layout(PAIR, "score", classes=()),
 }
 
 
@@ -96,27 +76,29 @@ def find_files(name: str, data_root: Path | None) -> dict[str, Path]:
 
 
 def read_table(path: Path, layout: Layout) -> Examples:
-    """Read the examples of a file with LF or CRLF line ends; UserError for a line that the official file lacks.
+    """Read the examples of a file with LF or CRLF line ends; UserError for a line that does not fit.
 
     Sentences may be empty; labels may not. The known broken lines of some files are skipped, with a warning that counts
     them.
     """
-    columns = layout.columns_of(path.stem)
     lines = [line for _, line in read_lines(path)] or [""]
-    if layout.has_header:
-        _check_header(path, lines[0].split("\t"), layout, columns)
+    columns = layout.columns or tuple(lines[0].split("\t"))
+    for name in (*layout.texts, layout.label):
+        if name not in columns:
+            raise UserError(
+                f"{path}, line 1: no column '{name}' (columns: {', '.join(columns):.80}): download it again"
+            )
     places, label = [columns.index(text) for text in layout.texts], columns.index(layout.label)
     texts, labels, short = [], [], []
-    for number, line in enumerate(lines[layout.has_header :], layout.has_header + 1):
+    for number, line in enumerate(lines, start=1):
+        if number == 1 and not layout.columns:
+            continue
         fields = line.split("\t")
         if len(fields) < len(columns) and layout.leaves_out_short:
             short.append(number)
             continue
         if len(fields) != len(columns):
-            raise UserError(
-                f"{path}, line {number}: {len(fields)} columns, but the official file has {len(columns)}: "
-                "download it again"
-            )
+            raise UserError(f"{path}, line {number}: {len(fields)} columns, expected {len(columns)}: download it again")
         texts.append(tuple(fields[place].strip() for place in places))
         labels.append(_label(f"{path}, line {number}", fields[label], layout.classes))
     if short:
@@ -124,16 +106,6 @@ def read_table(path: Path, layout: Layout) -> Examples:
     if not labels:
         raise UserError(f"{path} has no examples: download it again")
     return Examples(texts, labels)
-
-
-def _check_header(path: Path, names: list[str], layout: Layout, columns: tuple[str, ...]) -> None:
-    """Raise UserError if the columns to read are not where the official file has them."""
-    if len(names) != len(columns):
-        raise UserError(f"{path}, line 1: {len(names)} columns, and the header of the official file has {len(columns)}")
-    for name in (*layout.texts, layout.label):
-        actual = names[columns.index(name)]
-        if actual != name:
-            raise UserError(f"{path}, line 1: expected the column '{name}', got '{actual:.40}'")
 
 
 def _label(where: str, field: str, classes: tuple[str, ...]) -> float:

@@ -168,16 +168,30 @@ def test_presets_continue_the_pretrainings_networks(preset: str, pretraining: st
 MNLI = "\t".join(["7", "p", "q", "fiction", "( a )", "( b )", "(X a)", "(X b)", "a", "b", "neutral"])
 
 
-def table(folder: Path, dataset: str, *lines: str, end: str = "\n", file: str = "train", header: bool = True) -> Path:
-    layout = LAYOUTS[dataset]
-    first = ["\t".join(layout.columns_of(file))] if layout.has_header and header else []
+HEADERS = {
+    "sst2": "sentence label",
+    "mrpc": "Quality|#1 ID|#2 ID|#1 String|#2 String",
+    "qqp": "id qid1 qid2 question1 question2 is_duplicate",
+    "mnli": "index promptID pairID genre parse1 parse2 parse3 parse4 sentence1 sentence2 label1 gold_label",
+    "mnli dev": "index promptID pairID genre parse1 parse2 parse3 parse4 sentence1 sentence2 label1 label2 label3 "
+    "label4 label5 gold_label",
+    "qnli": "index question sentence label",
+    "rte": "index sentence1 sentence2 label",
+    "stsb": "index genre filename year old_index source1 source2 sentence1 sentence2 score",
+}
+"""Of the official files; CoLA's have none."""
+
+
+def table(folder: Path, dataset: str, *lines: str, file: str = "train", header: bool = True) -> Path:
+    names = HEADERS.get(f"{dataset} {file[:3]}", HEADERS.get(dataset, ""))
+    first = ["\t".join(names.split("|" if "|" in names else None))] if names and header else []
     path = folder / f"{file}.tsv"
-    path.write_bytes("".join(line + end for line in [*first, *lines]).encode())
+    path.write_text("".join(f"{line}\n" for line in [*first, *lines]))
     return path
 
 
-def read(folder: Path, dataset: str, *lines: str, **how: str) -> Examples:
-    return read_table(table(folder, dataset, *lines, **how), LAYOUTS[dataset])  # type: ignore[arg-type]
+def read(folder: Path, dataset: str, *lines: str) -> Examples:
+    return read_table(table(folder, dataset, *lines), LAYOUTS[dataset])
 
 
 def test_each_layout(tmp_path: Path) -> None:
@@ -206,10 +220,10 @@ def test_quotes_are_letters_and_a_sentence_may_be_empty(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("dataset", "lines", "message"),
     [
-        ("rte", ["0\ta\tb\tentailment", "1\ta\tb"], "line 3: 3 columns, but the official file has 4"),
+        ("rte", ["0\ta\tb\tentailment", "1\ta\tb"], "line 3: 3 columns, expected 4"),
         ("rte", ["0\ta\tb\tentailment", "", "1\ta\tb\tentailment"], "line 3: 1 columns"),
         ("cola", ["gj04\t1\t\ta", "gj04\t\t*\tb"], "line 2: unknown label '' .known: 0, 1"),
-        ("mnli", [f"{MNLI}\tneutral\t\t\t\t"], "line 2: 16 columns, but the official file has 12"),
+        ("mnli", [f"{MNLI}\tneutral\t\t\t\t"], "line 2: 16 columns, expected 12"),
         ("stsb", ["0\tm\tn\t2012\t17\tx\tx\ta\tb\t5.2"], "line 2: the score must be a number from 0 to 5, got '5.2'"),
         ("stsb", ["0\tm\tn\t2012\t17\tx\tx\ta\tb\tnan"], "line 2: the score must be a number from 0 to 5, got 'nan'"),
         ("sst2", [], "has no example"),
@@ -223,11 +237,8 @@ def test_what_is_refused_with_its_line(dataset: str, lines: list[str], message: 
 
 
 def test_headers_are_checked(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="line 1: expected the column 'sentence1', got 'a'"):
+    with pytest.raises(UserError, match=r"line 1: no column 'sentence1' .columns: 0, a, b, entailment.: download"):
         read_table(table(tmp_path, "rte", "0\ta\tb\tentailment", header=False), LAYOUTS["rte"])
-    dev = table(tmp_path, "mnli", f"{MNLI}\tneutral")
-    with pytest.raises(UserError, match="line 1: 12 columns, and the header of the official file has 16"):
-        read_table(dev.rename(tmp_path / "dev_matched.tsv"), LAYOUTS["mnli"])
 
 
 def test_the_broken_lines_of_qqp_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
