@@ -59,22 +59,14 @@ class Limits:
 
 
 @torch.no_grad()
-def greedy(
-    backbone: TokenGenerator,
-    state: Any,
-    prompt: Tensor,
-    limits: Limits,
-    *,
-    prompt_padding_mask: Tensor | None = None,
-) -> Tensor:
+def greedy(backbone: TokenGenerator, state: Any, prompt: Tensor, limits: Limits) -> Tensor:
     """Generate the most likely token at each step.
 
     Args:
         state: from the backbone's ``init_state``, or after a prefix.
         prompt: [B, P] tokens to read first; for Sum, the token that starts every target.
-        prompt_padding_mask: [B, P], True = padding, on either side.
     """
-    return _generate(backbone, state, prompt, limits, prompt_padding_mask, lambda scores: scores.argmax(dim=-1))
+    return _generate(backbone, state, prompt, limits, lambda scores: scores.argmax(dim=-1))
 
 
 @torch.no_grad()
@@ -87,12 +79,11 @@ def sample(
     temperature: float = 1.0,
     top_p: float = 1.0,
     generator: torch.Generator | None = None,
-    prompt_padding_mask: Tensor | None = None,
 ) -> Tensor:
     """Sample tokens from softmax(logits / temperature), within the nucleus (Holtzman et al. 2020).
 
     Args:
-        state, prompt, prompt_padding_mask: as in :func:`greedy`.
+        state, prompt: as in :func:`greedy`.
         top_p: sample from the smallest set of tokens with at least this total probability.
         generator: random number generator on the backbone's device.
     """
@@ -105,19 +96,13 @@ def sample(
         drawn = probabilities.masked_fill(likelier >= top_p, 0.0).multinomial(1, generator=generator)
         return tokens.gather(1, drawn).squeeze(1)
 
-    return _generate(backbone, state, prompt, limits, prompt_padding_mask, choose)
+    return _generate(backbone, state, prompt, limits, choose)
 
 
 def _generate(
-    backbone: TokenGenerator,
-    state: Any,
-    prompt: Tensor,
-    limits: Limits,
-    prompt_padding_mask: Tensor | None,
-    choose: Callable[[Tensor], Tensor],
+    backbone: TokenGenerator, state: Any, prompt: Tensor, limits: Limits, choose: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    _check_room(backbone, state, prompt, limits)
-    logits, state = backbone.prefill(prompt, state, padding_mask=prompt_padding_mask)
+    logits, state = backbone.prefill(prompt, state)
     output = prompt.new_full((len(prompt), limits.max_length), _fill(limits))
     rows = torch.arange(len(prompt), device=prompt.device)  # unfinished sequences; finished ones are dropped
     for length in range(limits.max_length):
@@ -143,20 +128,15 @@ def beam_search(
     *,
     num_beams: int,
     length_penalty: float = 1.0,
-    prompt_padding_mask: Tensor | None = None,
 ) -> Tensor:
     """Return the best hypothesis of beam search: the largest log probability / length^length_penalty.
 
     As in fairseq, an end token counts when it is among the ``num_beams`` best continuations of its step, and a sequence
     is finished after ``num_beams`` end tokens. At ``max_length`` the beams themselves are hypotheses.
-
-    Args:
-        state, prompt, prompt_padding_mask: as in :func:`greedy`.
     """
     if num_beams < 1:
         raise UserError(f"num_beams must be at least 1, got {num_beams}")
-    _check_room(backbone, state, prompt, limits)
-    logits, state = backbone.prefill(prompt, state, padding_mask=prompt_padding_mask)
+    logits, state = backbone.prefill(prompt, state)
     batch_size, vocab_size = logits.shape
     first_beam = torch.arange(batch_size, device=prompt.device).unsqueeze(1) * num_beams
     state = state.select(torch.arange(batch_size, device=prompt.device).repeat_interleave(num_beams))
@@ -231,14 +211,3 @@ class Beams:
 
 def _fill(limits: Limits) -> int:
     return 0 if limits.end is None else limits.end
-
-
-def _check_room(backbone: TokenGenerator, state: Any, prompt: Tensor, limits: Limits) -> None:
-    """Raise UserError before the first token if there are too few learned positions for the last."""
-    room = backbone.max_target_length
-    needed = state.num_read + prompt.shape[-1] + limits.max_length - 1  # the last token is not read
-    if room is not None and needed > room:
-        raise UserError(
-            f"prompt {tuple(prompt.shape)} after {state.num_read} tokens and max_length {limits.max_length} need "
-            f"{needed} learned positions, the backbone has {room}"
-        )

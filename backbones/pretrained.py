@@ -64,24 +64,6 @@ FAIRSEQ_ROBERTA = (
     (r"lm_head\.weight|version|classification_heads\..*", ""),
 )
 
-HUGGINGFACE_ROBERTA = (
-    (r"embeddings\.word_embeddings\.weight", "embedding.tokens.weight"),
-    (r"embeddings\.position_embeddings\.weight", "embedding.positions.table.weight"),
-    (r"embeddings\.LayerNorm\.", "embedding.norm."),
-    (r"encoder\.layer\.(\d+)\.attention\.self\.query\.", r"layers.\1.self_attention.q_proj."),
-    (r"encoder\.layer\.(\d+)\.attention\.self\.key\.", r"layers.\1.self_attention.k_proj."),
-    (r"encoder\.layer\.(\d+)\.attention\.self\.value\.", r"layers.\1.self_attention.v_proj."),
-    (r"encoder\.layer\.(\d+)\.attention\.output\.dense\.", r"layers.\1.self_attention.out_proj."),
-    (r"encoder\.layer\.(\d+)\.attention\.output\.LayerNorm\.", r"layers.\1.self_residual.norm."),
-    (r"encoder\.layer\.(\d+)\.intermediate\.dense\.", r"layers.\1.feed_forward.expand."),
-    (r"encoder\.layer\.(\d+)\.output\.dense\.", r"layers.\1.feed_forward.reduce."),
-    (r"encoder\.layer\.(\d+)\.output\.LayerNorm\.", r"layers.\1.feed_forward_residual.norm."),
-    (r"lm_head\.dense\.", "head."),
-    (r"lm_head\.layer_norm\.", "head_norm."),
-    (r"lm_head\.bias", "output_bias"),
-    (r"lm_head\.decoder\.(?:weight|bias)|embeddings\.position_ids|pooler\..*", ""),
-)
-
 
 def load_huggingface_gpt2(backbone: GPT2, weights: Mapping[str, Tensor]) -> list[str]:
     """Load a GPT-2 in the layout of Hugging Face's ``GPT2LMHeadModel`` into ``backbone``.
@@ -122,23 +104,6 @@ def load_fairseq_roberta(backbone: RoBERTa, weights: Mapping[str, Tensor]) -> li
     """
     prefix = r"(?:(?:encoder|decoder)\.)?(?:sentence_encoder\.)?"
     return _load(backbone, rename(weights, FAIRSEQ_ROBERTA, prefix=prefix))
-
-
-def load_huggingface_roberta(backbone: RoBERTa, weights: Mapping[str, Tensor]) -> list[str]:
-    """Load a RoBERTa in the layout of Hugging Face's ``RobertaForMaskedLM`` into ``backbone``.
-
-    The single token type embedding is added to every position.
-
-    Returns, Raises: as :func:`load_huggingface_gpt2`.
-    """
-    weights = dict(weights)
-    types = [name for name in weights if name.endswith("embeddings.token_type_embeddings.weight")]
-    token_type = weights.pop(types[0])[0] if types else 0.0
-    renamed = rename(weights, HUGGINGFACE_ROBERTA, prefix=r"(?:roberta\.)?")
-    positions = "embedding.positions.table.weight"
-    if positions in renamed:
-        renamed[positions] = renamed[positions] + token_type
-    return _load(backbone, renamed)
 
 
 def rename(weights: Mapping[str, Tensor], rules: Iterable[tuple[str, str]], *, prefix: str = "") -> dict[str, Tensor]:

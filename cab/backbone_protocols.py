@@ -22,10 +22,6 @@ from cab.patterns import Pattern
 class TokenGenerator(Protocol):
     """A model that decodes token by token; its state has ``num_read`` and ``select(rows)``."""
 
-    @property
-    def max_target_length(self) -> int | None:
-        """Maximum number of tokens; None if any number works."""
-
     def prefill(self, tokens: Tensor, state: Any, *, padding_mask: Tensor | None = None) -> tuple[Tensor, Any]:
         """Read tokens [B, T]; return the logits [B, V] after the last one, and the new state."""
 

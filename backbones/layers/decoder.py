@@ -143,14 +143,9 @@ class TokenDecoder(Decoder):
         return x
 
     def _check_room(self, tokens: Tensor, state: DecodingState) -> None:
-        limit = self.max_target_length
+        limit = self.decoder_embedding.positions.max_length
         if limit is not None and state.num_read + tokens.shape[1] > limit:
             raise UserError(
                 f"tokens {tuple(tokens.shape)} after {state.num_read} earlier ones are more than the {limit} learned "
                 "positions: generate less, or build the backbone with more of them"
             )
-
-    @property
-    def max_target_length(self) -> int | None:
-        """Return the number of positions of the decoder; None if unlimited."""
-        return self.decoder_embedding.positions.max_length

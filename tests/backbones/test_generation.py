@@ -226,7 +226,7 @@ MISTAKES: list[tuple[Callable[[GPT2, DecodingState, Tensor], object], str]] = [
     (lambda net, state, ids: sample(net, state, ids, Limits(2), temperature=0.0), r"got 0\.0 and 1\.0"),
     (lambda net, state, ids: sample(net, state, ids, Limits(2), top_p=1.5), r"got 1\.0 and 1\.5"),
     (lambda net, state, ids: beam_search(net, state, ids, Limits(2), num_beams=0), "num_beams must be at least 1"),
-    (lambda net, state, ids: greedy(net, state, ids, Limits(8)), r"prompt \(2, 4\) .* need 11 learned positions"),
+    (lambda net, state, ids: greedy(net, state, ids, Limits(8)), r"tokens \(2, 1\) after 10 earlier .* 10 learned"),
     (lambda net, state, _: net.prefill(tokens(2, 11), state), r"tokens \(2, 11\) after 0 earlier .* 10 learned"),
     (lambda net, state, _: net.step(tokens(2, 1)[:, 0], net.prefill(tokens(2, 10), state)[1]), "after 10 earlier ones"),
     (lambda net, state, _: net.step(tokens(3, 1)[:, 0], state), r"each of the state's 2 rows, got \(3,\)"),

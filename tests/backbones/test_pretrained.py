@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from backbones.gpt2 import GPT2
-from backbones.pretrained import load_fairseq_roberta, load_huggingface_gpt2, load_huggingface_roberta
+from backbones.pretrained import load_fairseq_roberta, load_huggingface_gpt2, rename
 from backbones.roberta import RoBERTa
 from cab import UserError
 from engines.fairseq.weights import fairseq_weights
@@ -20,6 +20,22 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel  # takes seconds to import
 
 AS_RELEASED = {"positions": "learned", "max_length": 31, "scale_embedding": False, "activation": "gelu_tanh"}
+
+AS_IN_FAIRSEQ = (
+    (r"embeddings\.word_embeddings\.", "embed_tokens."),
+    (r"embeddings\.position_embeddings\.", "embed_positions."),
+    (r"embeddings\.token_type_embeddings\.weight", "token_type"),
+    (r"embeddings\.LayerNorm\.", "layernorm_embedding."),
+    (r"layer\.(\d+)\.attention\.self\.(q|k|v)(?:uery|ey|alue)\.", r"layers.\1.self_attn.\2_proj."),
+    (r"layer\.(\d+)\.attention\.output\.dense\.", r"layers.\1.self_attn.out_proj."),
+    (r"layer\.(\d+)\.attention\.output\.LayerNorm\.", r"layers.\1.self_attn_layer_norm."),
+    (r"layer\.(\d+)\.intermediate\.dense\.", r"layers.\1.fc1."),
+    (r"layer\.(\d+)\.output\.dense\.", r"layers.\1.fc2."),
+    (r"layer\.(\d+)\.output\.LayerNorm\.", r"layers.\1.final_layer_norm."),
+    (r"lm_head\.decoder\..*", ""),
+    (r"lm_head\.", "lm_head."),
+)
+"""Names of transformers' RoBERTa, and fairseq's."""
 
 
 def randomize(model: PreTrainedModel) -> dict[str, Tensor]:
@@ -106,10 +122,11 @@ def test_roberta_in_fairseqs_layout(old: bool) -> None:
 
 
 @pytest.mark.slow
-def test_roberta_in_hugging_faces_layout(released_roberta: PreTrainedModel) -> None:
-    weights = randomize(released_roberta)
+def test_roberta_is_hugging_faces(released_roberta: PreTrainedModel) -> None:
+    weights = rename(randomize(released_roberta), AS_IN_FAIRSEQ, prefix=r"(?:roberta\.)?(?:encoder\.)?")
+    weights["embed_positions.weight"] += weights.pop("token_type")[0]
     backbone = empty_roberta()
-    assert load_huggingface_roberta(backbone, weights) == []
+    assert load_fairseq_roberta(backbone, weights) == []
     assert_same_logits(backbone, released_roberta)
 
 
