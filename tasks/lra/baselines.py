@@ -17,17 +17,12 @@ FITTED = 10_000
 
 def accuracy(guesses: np.ndarray, rows: Rows) -> float:
     """Return the percentage of correct labels of ``rows``."""
-    return 100.0 * float((guesses == labels_of(rows)).mean())
-
-
-def labels_of(rows: Rows) -> np.ndarray:
-    """Return the labels of ``rows``."""
-    return rows.labels.numpy()[: len(rows)]
+    return 100.0 * float((guesses == rows.labels.numpy()).mean())
 
 
 def majority(train: Rows, test: Rows) -> float:
     """Predict the most frequent class of the training split."""
-    return accuracy(np.full(len(test), np.bincount(labels_of(train)).argmax()), test)
+    return accuracy(np.full(len(test), np.bincount(train.labels.numpy()).argmax()), test)
 
 
 def root_operator(train: Rows, test: Rows) -> float:
@@ -48,7 +43,7 @@ def root_and_digits(train: Rows, test: Rows) -> float:
 
 def _by_root(train: Rows, test: Rows) -> np.ndarray:
     counts = np.zeros((listops.NUM_SYMBOLS, 10), dtype=np.int64)
-    np.add.at(counts, (_first(train), labels_of(train)), 1)
+    np.add.at(counts, (_first(train), train.labels.numpy()), 1)
     return counts.argmax(axis=1)[_first(test)]
 
 
@@ -60,7 +55,7 @@ def _first(rows: Rows) -> np.ndarray:
 def bag_of_words(train: Rows, test: Rows) -> float:
     """Classify by naive Bayes over the words of a text, which needs neither positions nor attention."""
     counts: tuple[Counter[bytes], Counter[bytes]] = Counter(), Counter()
-    for row, label in enumerate(labels_of(train)):
+    for row, label in enumerate(train.labels.numpy()):
         counts[label].update(_words(train, row))
     vocabulary = counts[0] | counts[1]
     totals = [sum(words.values()) + len(vocabulary) for words in counts]
@@ -68,7 +63,7 @@ def bag_of_words(train: Rows, test: Rows) -> float:
         word: math.log((counts[1][word] + 1) / totals[1]) - math.log((counts[0][word] + 1) / totals[0])
         for word in vocabulary
     }
-    share = labels_of(train).mean()
+    share = train.labels.numpy().mean()
     prior = math.log(share / (1 - share)) if 0 < share < 1 else 0.0
     sums = [prior + sum(weight.get(word, 0.0) for word in _words(test, row)) for row in range(len(test))]
     return accuracy(np.array(sums) > 0, test)
@@ -81,7 +76,7 @@ def _words(rows: Rows, row: int) -> list[bytes]:
 def byte_pairs(train: Rows, test: Rows) -> float:
     """Classify pairs by a threshold on the cosine similarity of their byte bigram counts."""
     learned, seen = _likeness(train, min(len(train), FITTED)), _likeness(test, len(test))
-    labels = labels_of(train)[: len(learned)]
+    labels = train.labels.numpy()[: len(learned)]
     order = np.argsort(learned)
     above = labels.sum() - np.concatenate([[0], labels[order].cumsum()])  # number of ones above each threshold
     below = np.arange(len(order) + 1) - (labels.sum() - above)
@@ -105,7 +100,7 @@ def _likeness(rows: Rows, count: int) -> np.ndarray:
 
 def nearest_mean(train: Rows, test: Rows) -> float:
     """Predict the class with the nearest mean image."""
-    labels, nothing = labels_of(train), np.zeros(len(train.text(0)))
+    labels, nothing = train.labels.numpy(), np.zeros(len(train.text(0)))
     groups = [np.flatnonzero(labels == label).tolist() for label in range(labels.max() + 1)]
     sums = [sum((train.text(row).astype(float) for row in rows), nothing) for rows in groups]
     centers = np.stack([total / max(1, len(rows)) for total, rows in zip(sums, groups, strict=True)])

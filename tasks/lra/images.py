@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import codecs
 import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 from cab import UserError
+from cab.errors import first_line
 from cab.files.cache import checksums
 from tasks.lra.rows import Counts, Example, Source, Splits, shuffled
 
@@ -20,36 +22,22 @@ HELD_OUT = 10
 GRAY = np.array([0.2989, 0.5870, 0.1140])
 
 
-class _Arrays(pickle.Unpickler):
+ALLOWED = {
+    "numpy.core.multiarray._reconstruct": np.array(0).__reduce__()[0],  # of this NumPy version
+    "numpy._core.multiarray._reconstruct": np.array(0).__reduce__()[0],
+    "numpy.ndarray": np.ndarray,
+    "numpy.dtype": np.dtype,
+    "_codecs.encode": codecs.encode,
+}
+
+
+class Arrays(pickle.Unpickler):
     """Restricted unpickler for arrays and plain values, which calls no other code."""
 
     def find_class(self, module: str, name: str) -> Any:
-        allowed = {
-            "numpy.core.multiarray._reconstruct": np.array(0).__reduce__()[0],  # of this NumPy version
-            "numpy._core.multiarray._reconstruct": np.array(0).__reduce__()[0],
-            "numpy.ndarray": np.ndarray,
-            "numpy.dtype": np.dtype,
-            "_codecs.encode": _encode,
-        }
-        if f"{module}.{name}" not in allowed:
-            raise UserError(f"it refers to {module}.{name}, which is not allowed")
-        return allowed[f"{module}.{name}"]
-
-
-def _encode(text: str, encoding: str) -> bytes:
-    if encoding != "latin1":
-        raise UserError(f"it uses the unsupported encoding {encoding}")
-    return text.encode("latin1")
-
-
-def unpickle(file: IO[bytes]) -> Any:
-    """Load arrays and plain values from a pickle; raise UserError for other content or damage."""
-    try:
-        return _Arrays(file, encoding="bytes").load()
-    except UserError:
-        raise
-    except Exception as error:
-        raise UserError(f"it is damaged ({type(error).__name__})") from None
+        if f"{module}.{name}" not in ALLOWED:
+            raise pickle.UnpicklingError(f"it refers to {module}.{name}, which is not allowed")
+        return ALLOWED[f"{module}.{name}"]
 
 
 def photographs(folder: Path) -> Source:
@@ -73,12 +61,10 @@ def read_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Read gray images [n, 1024] uint8 and labels [n]; UserError with the file if it is invalid."""
     try:
         with path.open("rb") as file:
-            batch = unpickle(file)
-    except UserError as error:
-        raise UserError(f"{path} is not a CIFAR-10 batch: {error}") from None
-    if not isinstance(batch, dict) or not {b"data", b"labels"} <= batch.keys():
-        raise UserError(f"{path} is not a CIFAR-10 batch: data or labels are missing")
-    data, labels = batch[b"data"], batch[b"labels"]
+            batch = Arrays(file, encoding="bytes").load()
+        data, labels = batch[b"data"], batch[b"labels"]
+    except Exception as error:  # a damaged pickle raises many kinds
+        raise UserError(f"{path} is not a CIFAR-10 batch, or is damaged ({first_line(error)})") from None
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape != (len(labels), 3 * SIDE * SIDE):
         raise UserError(f"{path} is not a CIFAR-10 batch: its data are not {len(labels)} rows of 3,072 bytes")
     wrong = next((i for i, label in enumerate(labels) if not (isinstance(label, int) and 0 <= label < 10)), None)

@@ -78,20 +78,18 @@ class Rows(Dataset[Batch]):
 
     Args:
         folder: written by :func:`prepare`.
-        count: number of examples.
         length: maximum number of symbols; longer sequences are truncated.
         dropped: a symbol removed before truncation.
     """
 
-    def __init__(self, folder: Path, *, count: int, length: int, dropped: int | None = None) -> None:
+    def __init__(self, folder: Path, *, length: int, dropped: int | None = None) -> None:
         self.length, self.dropped = length, dropped
         self.symbols = np.memmap(folder / SYMBOLS, dtype=np.uint8, mode="r")
         self.ends = np.load(folder / "ends.npy")  # [examples, sequences per example]
         self.labels = torch.from_numpy(np.load(folder / "labels.npy"))
-        self.count = count
 
     def __len__(self) -> int:
-        return self.count
+        return len(self.labels)
 
     @property
     def width(self) -> int:
