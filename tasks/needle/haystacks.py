@@ -80,10 +80,3 @@ class Haystacks(Dataset[Haystack]):
         """Digest of the first 64 texts."""
         tokens = self.__getitems__(list(range(min(64, self.count)))).tokens
         return hashlib.sha256(tokens.numpy().tobytes()).hexdigest()[:16]
-
-
-def words(tokens: list[int]) -> str:
-    """Return the text of tokens; fillers are shown as dots."""
-    spelt = [f"{name}{thing}" for name in NAMES for thing in THINGS]
-    vocabulary = ["."] * FIRST_NAME + [*NAMES, *THINGS, *spelt]
-    return " ".join(vocabulary[token] for token in tokens)

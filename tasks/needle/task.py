@@ -19,7 +19,7 @@ from cab.metric import mean_over_batches
 from cab.registry.options import Positive
 from cab.task import Batches, Metric
 from tasks.corpus.facts import NAMES
-from tasks.needle.haystacks import FIRST_THING, SPLITS, VOCABULARY, Haystack, Haystacks, words
+from tasks.needle.haystacks import FIRST_THING, SPLITS, VOCABULARY, Haystack, Haystacks
 
 log = logging.getLogger(__name__)
 
@@ -153,15 +153,3 @@ class Needle(Task):
             counts = F.one_hot(answers).sum(dim=1).double() / self.num_needles
             scores[f"accuracy_{length}"] = counts.amax(dim=1).mean().item()
         return {"most_frequent_in_context": {"accuracy": scores[f"accuracy_{self.length}"], **scores}}
-
-    def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
-        """Write texts with the answers as [truth|prediction]."""
-        batch = next(batches(self.splits["test"], 4))
-        guesses = self.logits(backbone, batch).argmax(-1)
-        lines = []
-        for row, depths, predicted in zip(*(x.tolist() for x in (*batch, guesses)), strict=True):
-            hay = len(row) - 2 * batch.num_queries
-            lines.append(words(row[:hay]))
-            for name, truth, depth, guess in zip(row[hay::2], row[hay + 1 :: 2], depths, predicted, strict=True):
-                lines.append(f"  {words([name])} [{words([truth])}|{words([guess])}] at {depth:.0%}")
-        (folder / "answers.txt").write_text("\n".join(lines) + "\n")

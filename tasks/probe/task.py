@@ -203,20 +203,6 @@ class Probe(Task):
             guesses["most_frequent_in_context"] = values.mode(dim=1, keepdim=True).values.expand(-1, self.num_queries)
         return {name: _share(guess, test.answers) for name, guess in guesses.items()}
 
-    def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
-        """Write examples as numbers: context, queries, and each answer as [truth|prediction]."""
-        batch = next(batches(self.splits["test"], 4))
-        guesses = query_logits(backbone, batch).argmax(-1)
-        text = []
-        for context, queries, answers, guessed in zip(*(x.tolist() for x in (*batch, guesses)), strict=True):
-            results = [f"[{a}|{g}]" if a != IGNORE_INDEX else "." for a, g in zip(answers, guessed, strict=True)]
-            text.append(f"context {_symbols(context)}\nqueries {_symbols(queries)}\nanswers {' '.join(results)}\n")
-        (folder / "answers.txt").write_text("\n".join(text))
-
-
-def _symbols(positions: list[list[int]]) -> str:
-    return " ".join("+".join(str(symbol) for symbol in symbols if symbol) or "." for symbols in positions)
-
 
 def _share(guesses: Tensor, answers: Tensor) -> dict[str, float]:
     """Return ``accuracy`` over all answers, and ``sequences``, the fraction of examples with only correct answers."""

@@ -113,7 +113,7 @@ def test_a_pair_is_read_by_one_network() -> None:
         build_backbone("encoder", pattern="NS").compare(a, b)
 
 
-def test_scores_are_percent_of_the_whole_part(tmp_path: Path) -> None:
+def test_scores_are_percent_of_the_whole_part() -> None:
     task = small_task()
     net = network(task).eval()
     rows = task.splits["test"]
@@ -124,10 +124,6 @@ def test_scores_are_percent_of_the_whole_part(tmp_path: Path) -> None:
         batch = rows.__getitems__([0, 1, 2])
         likelihoods = task.logits(net, batch).log_softmax(dim=-1)[range(3), batch.labels]
         assert task.loss(net, batch).item() == pytest.approx(-likelihoods.mean().item())
-        task.save_plots(net, in_order, tmp_path)
-    text = (tmp_path / "answers.txt").read_text()
-    assert text.count("|") == 8
-    assert "[M" in text or "[SM" in text
 
 
 def test_a_dash_is_drawn_as_by_the_original() -> None:
