@@ -181,20 +181,15 @@ class TransformerTTS(Decoder):
         Returns:
             Frames [B, S * r, bins], zero after the end, and the number of frames per sequence [B].
         """
-        if max_steps < 1 or not 0.0 <= threshold <= 1.0:
-            raise UserError(
-                f"synthesis needs max_steps of at least 1 and a threshold from 0 to 1, got {max_steps} and {threshold}"
-            )
         state = self.init_state(tokens, padding_mask)
         batch_size, width = len(tokens), self.num_mels * self.frames_per_step
         previous = self.output.weight.new_zeros(batch_size, width)
         output = previous.new_zeros(batch_size, max_steps, width)
-        prompt_steps = 0 if prompt_frames is None else self._check_prompt(batch_size, prompt_frames, max_steps)
         num_steps = torch.full((batch_size,), max_steps, device=tokens.device)
         rows = torch.arange(batch_size, device=tokens.device)  # unfinished sequences; finished ones are dropped
         for step in range(max_steps):
             previous, stop, state = self.step(previous, state)
-            if prompt_frames is not None and step < prompt_steps:
+            if prompt_frames is not None and step < prompt_frames.shape[1]:
                 previous, stop = prompt_frames[:, step].to(previous.dtype), torch.full_like(stop, -torch.inf)
             output[rows, step] = previous.to(output.dtype)
             ends = stop.float().sigmoid() > threshold
@@ -209,14 +204,6 @@ class TransformerTTS(Decoder):
         frames = hide(self.postnet(output[:, :length], padding), padding)
         frames = frames.unflatten(-1, (self.frames_per_step, self.num_mels)).flatten(1, 2)
         return frames, num_steps * self.frames_per_step
-
-    def _check_prompt(self, batch_size: int, prompt_frames: Tensor, max_steps: int) -> int:
-        self._check_frames(batch_size, prompt_frames, None)
-        if prompt_frames.shape[1] >= max_steps:
-            raise UserError(
-                f"prompt_frames must have fewer steps than max_steps={max_steps}, got {prompt_frames.shape[1]}"
-            )
-        return prompt_frames.shape[1]
 
 
 class Prenet(nn.Module):

@@ -16,7 +16,7 @@ from backbones.transformer_tts import TransformerTTS
 from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import DurationSynthesizer, StepSynthesizer
 from cab.metric import mean_over_batches
-from cab.registry.options import Positive
+from cab.registry.options import Fraction, Positive
 from cab.registry.registries import BACKBONES
 from cab.task import Batches, Metric
 from tasks.pictures import draw_grid
@@ -77,7 +77,7 @@ class TTS(Task):
     validation_iterations: Positive = 8
     iterations: Positive = 32
     max_steps: Positive = 1200
-    threshold: float = 0.5
+    threshold: Fraction = 0.5
     num_prompt_steps: int = 0
     evaluation_batch_size: Positive = 8
 

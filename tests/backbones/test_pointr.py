@@ -72,7 +72,6 @@ def test_only_the_first_block_of_a_stack_uses_its_neighbors() -> None:
         (torch.zeros(2, 30, 4), r"\[batch, points, 3\].*got \[2, 30, 4\]"),
         (torch.zeros(0, 30, 3), "not empty"),
         (torch.zeros(2, 19, 3), "fewer points than first_samples 20"),
-        (torch.full((2, 30, 3), float("nan")), "NaN or infinite"),
     ],
 )
 def test_clouds_that_do_not_fit(partial: Tensor, message: str) -> None:
