@@ -152,12 +152,6 @@ def read_pcd(path: Path) -> np.ndarray:
     for name, expected in FORMAT.items():
         if header.get(name, "").split() != expected.split():
             raise UserError(f"{path}: {name} must be {expected}, got '{header.get(name, '')}'")
-    try:
-        width, height, count = (int(header[name]) for name in ("WIDTH", "HEIGHT", "POINTS"))
-    except (KeyError, ValueError):
-        raise UserError(f"{path}: the header does not give WIDTH, HEIGHT and the number of POINTS") from None
-    if count != width * height or count < 1:
-        raise UserError(f"{path}: the header gives {count} POINTS, but {width} x {height}; expected 1 or more")
     if header["DATA"] == "ascii":
         points, rest = _ascii(path, content[start:], lines), 0
     elif header["DATA"] == "binary":
@@ -165,7 +159,8 @@ def read_pcd(path: Path) -> np.ndarray:
         points = np.frombuffer(content, dtype="<f4", count=3 * rows, offset=start).reshape(rows, 3)
     else:
         raise UserError(f"{path}: DATA {header['DATA']} is not supported; convert it to ascii or binary")
-    if len(points) != count or rest:
+    count = header.get("POINTS", "none")
+    if count != str(len(points)) or rest or not len(points):
         raise UserError(f"{path} has {len(points)} points, and its header gives {count}: it is truncated or damaged")
     broken = ~np.isfinite(points).all(axis=1)
     if broken.any():
