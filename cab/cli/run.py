@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import logging
 import os
 from collections.abc import Iterable, Sequence
@@ -163,7 +164,8 @@ def _measure_costs(records: Iterable[Record]) -> None:
             continue
         log.info("measuring the cost of %s in %s at %d tokens; --no-cost skips this", name, pattern, LENGTH)
         options = {key: value for key, value in record.config["attention"].items() if key != "name"}
-        subject = AttentionSubject(name, record.config["attention"]["name"], options)
+        subject = AttentionSubject.parse(record.config["attention"]["name"])
+        subject = dataclasses.replace(subject, label=name, options=options)
         costs = measure_for_board(subject, pattern)
         if pattern is Pattern.CS and all(cost.status == "ok" for cost in costs):
             state = measure_state(ATTENTIONS.get(subject.name), options)

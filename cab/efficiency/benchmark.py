@@ -12,13 +12,13 @@ import torch
 from cab.efficiency.cost import DECODING, Cost
 from cab.efficiency.machine import Machine, clock_facts, under_roof
 from cab.efficiency.network import PATTERN as NETWORK_PATTERN, PHASES as NETWORK_PHASES, NetworkSubject
-from cab.efficiency.packed import PHASES as PACKED_PHASES, SequencesSubject
+from cab.efficiency.packed import PHASES as PACKED_PHASES, packed_and_padded
 from cab.efficiency.protocols import PAPER_PHASE, measure_as_paper, measure_length
 from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import BASELINES, AttentionSubject, ProjectionsSubject, Subject
 from cab.efficiency.third_party import ThirdPartySubject
-from cab.efficiency.workload import PHASES, is_defined
-from cab.errors import UserError, exits_as_errors, first_line, unknown_name
+from cab.efficiency.workload import is_defined
+from cab.errors import UserError, exits_as_errors, first_line
 from cab.patterns import Pattern
 from cab.scoring.costs import LENGTH, SHORT, SIZES
 
@@ -34,7 +34,8 @@ class Plan:
     """The measurements of one `cab efficiency` call.
 
     Raises:
-        UserError: an unknown phase or protocol, a length below 1, nothing to measure, or CUDA graphs without CUDA.
+        UserError: a length below 1, phases that the protocol does not support, nothing to measure, or CUDA graphs
+            without CUDA.
     """
 
     attentions: Sequence[AttentionSubject]
@@ -47,11 +48,6 @@ class Plan:
 
     def __post_init__(self) -> None:
         phases = " ".join(self.phases)
-        for phase in self.phases:
-            if phase not in PHASES:
-                raise unknown_name("phase", phase, PHASES)
-        if self.protocol not in ("default", "paper", "lra"):
-            raise UserError(f"protocol must be default, paper or lra, got '{self.protocol}'")
         if not self.lengths or min(self.lengths) < 1:
             raise UserError(f"lengths must be at least 1, got {list(self.lengths)}")
         if self.protocol == "paper" and set(self.phases) != {PAPER_PHASE}:
@@ -74,17 +70,8 @@ class Plan:
             raise UserError(f"phase decode-graph requires --device cuda, got {self.setting.device}")
 
 
-def never(subject: AttentionSubject, pattern: Pattern) -> str:  # noqa: ARG001
-    """Accept every attention."""
-    return ""
-
-
-def measure(plan: Plan, *, refuse: Refusal = never, report: Report = lambda _: None) -> Iterator[Cost]:
-    """Yield the costs of a plan in the order of measurement.
-
-    Args:
-        refuse: called once per attention and pattern; a reason becomes the detail of status ``unverified``.
-    """
+def measure(plan: Plan, *, refuse: Refusal = lambda *_: "", report: Report = lambda _: None) -> Iterator[Cost]:
+    """Yield the costs of a plan in the order of measurement; the reason of a refusal is the detail of its status."""
     facts = constants(plan)
     for pattern in plan.patterns:
         attentions = [subject for subject in plan.attentions if pattern in subject.patterns]
@@ -123,9 +110,9 @@ def _measure(plan: Plan, subjects: Sequence[Subject], pattern: Pattern, phase: s
         return
     attentions = [subject for subject in subjects if isinstance(subject, AttentionSubject)]
     if plan.protocol == "lra":
-        subjects = [NetworkSubject(subject, longest=max(plan.lengths)) for subject in attentions]
+        subjects = [NetworkSubject.of(subject, max(plan.lengths)) for subject in attentions]
     elif setting.packed:
-        subjects = [SequencesSubject(subject, kind) for subject in attentions for kind in ("attention", "padded")]
+        subjects = [kind for subject in attentions for kind in packed_and_padded(subject)]
     elif phase in DECODING:
         subjects = attentions
     else:

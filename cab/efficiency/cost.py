@@ -19,7 +19,6 @@ class Cost:
     """Time and memory of one attention, pattern, phase and length.
 
     Attributes:
-        attention: name, with options.
         seconds: time per call, or per token when decoding; None if not measured, see ``status``.
         bytes: peak memory of tensors during a call, above inputs and weights; when decoding, size of the state.
         p10, p90: 10th and 90th percentile of the seconds over rounds.

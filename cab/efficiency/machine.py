@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import os
 import subprocess
-import time
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any
@@ -28,16 +27,6 @@ from cab.errors import UserError
 from cab.runner.processes import is_out_of_memory
 
 # --- time -------------------------------------------------------------------------------------------------------------
-
-CLOCKS = perf_counter, Event
-"""The clocks, bound when this file is imported, before any measured module runs."""
-
-
-def check_clock() -> None:
-    """Raise RuntimeError, and restore the clocks, if a module has replaced one of them."""
-    if (time.perf_counter, torch.cuda.Event) != CLOCKS:
-        time.perf_counter, torch.cuda.Event = CLOCKS  # type: ignore[misc]
-        raise RuntimeError("the module replaces the clock (time.perf_counter or torch.cuda.Event)")
 
 
 def seconds(call: Callable[[], object], calls: int, device: str) -> float:
@@ -155,13 +144,12 @@ def query(argument: str) -> list[list[str]]:
 
 def clock_facts() -> dict[str, Any]:
     """Return the columns of a cost that describe the GPU state; empty if the driver does not report it."""
-    for word in ("event", "throttle"):  # newer and older drivers
-        fields = f"clocks.sm,clocks.max.sm,temperature.gpu,clocks_{word}_reasons.active"
-        for row in query(f"--query-gpu={fields}"):
-            clock, clock_most, temperature, bits = (0 if "N/A" in cell else int(cell, 0) for cell in row)
-            throttled = ", ".join(reason for bit, reason in REASONS.items() if bits & bit)
-            return {"clock": clock, "clock_most": clock_most, "temperature": temperature, "throttled": throttled}
-    return {}
+    rows = query("--query-gpu=clocks.sm,clocks.max.sm,temperature.gpu,clocks_event_reasons.active")
+    if not rows:
+        return {}
+    clock, clock_most, temperature, bits = (0 if "N/A" in cell else int(cell, 0) for cell in rows[0])
+    throttled = ", ".join(reason for bit, reason in REASONS.items() if bits & bit)
+    return {"clock": clock, "clock_most": clock_most, "temperature": temperature, "throttled": throttled}
 
 
 def refuse_when_shared() -> None:

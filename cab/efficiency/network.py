@@ -8,17 +8,15 @@ because dropout of attention weights disables some fused kernels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cab.efficiency.setting import Setting
-from cab.efficiency.subjects import OfAttention
+from cab.efficiency.subjects import AttentionSubject
 from cab.efficiency.workload import BACKWARD, Workload, held_bytes, in_evaluation, inference
 from cab.patterns import Pattern
 from cab.registry.build import build_backbone
@@ -66,21 +64,22 @@ def _batch(length: int, setting: Setting) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class NetworkSubject(OfAttention):
+class NetworkSubject(AttentionSubject):
     """The network with an attention in its layers, for up to ``longest`` tokens."""
 
-    longest: int
-    kind: str = "attention"
-    phases: ClassVar[Mapping[str, Callable[[nn.Module, Pattern, int, Setting], Workload]]] = {
-        "forward": classify,
-        "forward+backward": train,
-    }
+    longest: int = 0
+
+    @classmethod
+    def of(cls, attention: AttentionSubject, longest: int) -> NetworkSubject:
+        """Return the subject of an attention."""
+        phases = {"forward": classify, "forward+backward": train}
+        return cls(**{**vars(attention), "phases": phases}, longest=longest)
 
     def build(self, pattern: Pattern, setting: Setting, *, dropout: float = 0.0) -> nn.Module:
-        tuned = tuned_options(TASK, NETWORK, str(pattern), self.attention.name)
+        tuned = tuned_options(TASK, NETWORK, str(pattern), self.name)
         return build_backbone(
             NETWORK,
-            attention={"name": self.attention.name, **tuned, **self.attention.options},
+            attention={"name": self.name, **tuned, **self.options},
             pattern=pattern,
             vocab_size=BYTES,
             num_classes=CLASSES,

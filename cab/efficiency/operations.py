@@ -8,13 +8,14 @@ without the masked pairs. Other operators: one operation per element of a pointw
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 PREFIX = "kernels of "
@@ -92,7 +93,7 @@ class Counter(TorchDispatchMode):
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
         name = func._overloadpacket.__name__
-        if name not in NOTHING and not is_view(func):
+        if name not in NOTHING and not func.is_view:
             read = () if name in CREATES else tensors((args, kwargs))
             self.operations.moved += sum(map(stored_bytes, (*read, *tensors(out))))
             self._compute(func, name, args, kwargs, out)
@@ -115,7 +116,7 @@ class Counter(TorchDispatchMode):
         elif name in CREATES:
             return
         elif name in EACH_INPUT:
-            operations.others += EACH_INPUT[name] * next(tensors(args)).numel()
+            operations.others += EACH_INPUT[name] * tensors(args)[0].numel()
         elif torch.Tag.pointwise in func.tags:
             operations.others += sum(x.numel() * (2 if x.is_complex() else 1) for x in tensors(out))
         else:
@@ -166,22 +167,9 @@ SOLVERS: dict[str, Callable[..., int]] = {
 """Operations of operators that are not proportional to their elements, from their positional arguments."""
 
 
-def is_view(func: Any) -> bool:
-    """Return whether the operator returns a view of its input."""
-    results = func._schema.returns
-    return any(result.alias_info is not None and not result.alias_info.is_write for result in results)
-
-
-def tensors(tree: Any) -> Iterator[Tensor]:
-    """Yield the tensors in nested lists, tuples and dicts."""
-    if isinstance(tree, Tensor):
-        yield tree
-    elif isinstance(tree, dict):
-        for value in tree.values():
-            yield from tensors(value)
-    elif isinstance(tree, (list, tuple)):
-        for value in tree:
-            yield from tensors(value)
+def tensors(tree: Any) -> list[Tensor]:
+    """Return the tensors in nested lists, tuples and dicts."""
+    return [x for x in tree_leaves(tree) if isinstance(x, Tensor)]
 
 
 def stored_bytes(x: Tensor) -> int:

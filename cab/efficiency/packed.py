@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import dataclasses
+from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from cab.efficiency.setting import Setting
-from cab.efficiency.subjects import OfAttention
-from cab.efficiency.workload import Inputs, Workload, forward, forward_backward, make_inputs
+from cab.efficiency.subjects import AttentionSubject
+from cab.efficiency.workload import Inputs, forward, forward_backward, make_inputs
 from cab.patterns import Pattern
 
 PHASES = ("forward", "forward+backward")
@@ -71,21 +70,12 @@ def padded_inputs(pattern: Pattern, length: int, setting: Setting, *, requires_g
     return inputs
 
 
-@dataclass(frozen=True)
-class SequencesSubject(OfAttention):
-    """An attention on packed sequences, or padded to the longest."""
-
-    kind: str = "attention"
-
-    @property
-    def label(self) -> str:
-        return self.attention.label if self.kind == "attention" else padded_label(self.attention.label)
-
-    @property
-    def phases(self) -> Mapping[str, Callable[[nn.Module, Pattern, int, Setting], Workload]]:
-        """The workload of each phase."""
-        make: Any = packed_inputs if self.kind == "attention" else padded_inputs
-        return {"forward": partial(forward, make=make), "forward+backward": partial(forward_backward, make=make)}
+def packed_and_padded(subject: AttentionSubject) -> Iterator[AttentionSubject]:
+    """Yield an attention on packed sequences, and on the same sequences padded to the longest."""
+    kinds = {"attention": (subject.label, packed_inputs), "padded": (padded_label(subject.label), padded_inputs)}
+    for kind, (label, make) in kinds.items():
+        phases = {"forward": partial(forward, make=make), "forward+backward": partial(forward_backward, make=make)}
+        yield dataclasses.replace(subject, label=label, kind=kind, phases=phases)
 
 
 def padded_label(label: str) -> str:

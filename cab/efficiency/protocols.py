@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from cab.efficiency.cost import Cost
-from cab.efficiency.machine import Machine, check_clock, seconds
+from cab.efficiency.machine import Machine, seconds
 from cab.efficiency.operations import Operations, count_operations
 from cab.efficiency.packed import padded_label
 from cab.efficiency.setting import DTYPES, Setting, appendix_g
@@ -153,7 +153,6 @@ def attempt(case: Case, action: Callable[[], object], setting: Setting) -> None:
     try:
         with guarded(setting.device, setting.time_limit - case.spent):
             action()
-            check_clock()
     except Exception as error:  # a failing attention must not abort the benchmark
         case.fail(error)
     case.spent += perf_counter() - begin
@@ -169,7 +168,7 @@ def prepare(case: Case, pattern: Pattern, phase: str, length: int, setting: Sett
     if setting.torch_dtype is not torch.float32 and setting.torch_dtype not in supported:
         raise UserError(f"does not support {setting.dtype} under autocast")
     case.has_projections = has_projections(module)
-    case.workload = getattr(case.subject, "phases", PHASES)[phase](module, pattern, length, setting)
+    case.workload = (getattr(case.subject, "phases", {}) or PHASES)[phase](module, pattern, length, setting)
     case.workload.call()
     once = seconds(case.workload.call, 1, setting.device)
     case.calls = min(MAX_CALLS, max(1, math.ceil(MIN_SECONDS / max(once, 1e-9))))
@@ -264,13 +263,17 @@ def measure_as_paper(subject: Subject, pattern: Pattern, lengths: Iterable[int],
     for length in lengths:
         with contextlib.suppress(RuntimeError, MemoryError):  # too long: made again below, where the error is a status
             inputs[length] = make_inputs(pattern, length, setting)
-    peak = Peak(setting)
+    peak = at_start = 0
+    if setting.device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        at_start = active_bytes("current")
     for length in lengths:
         try:
             measured = subject.for_length(length) if isinstance(subject, AttentionSubject) else subject
             with guarded(setting.device, setting.time_limit):
                 sequences = inputs.get(length) or make_inputs(pattern, length, setting)
-                facts = measure_once(measured, pattern, sequences, setting, peak)
+                facts = measure_once(measured, pattern, sequences, setting)
+            facts["bytes"] = peak = max(peak, facts["bytes"] - at_start)
         except Exception as error:  # a failing attention must not abort the benchmark
             status, detail = status_of(error)
             facts = {"status": status, "detail": detail}
@@ -278,8 +281,11 @@ def measure_as_paper(subject: Subject, pattern: Pattern, lengths: Iterable[int],
         yield cost_of(subject, pattern, PAPER_PHASE, length, facts)
 
 
-def measure_once(subject: Subject, pattern: Pattern, inputs: Inputs, setting: Setting, peak: Peak) -> dict[str, Any]:
-    """Return the columns of one attention at one length."""
+def measure_once(subject: Subject, pattern: Pattern, inputs: Inputs, setting: Setting) -> dict[str, Any]:
+    """Return the columns of one attention at one length.
+
+    On a CPU, the peak is measured in one more call, plus the weights, which are allocated before it.
+    """
     torch.manual_seed(0)
     module = subject.build(pattern, setting, dropout=appendix_g()["dropout"]).to(setting.device).train()
 
@@ -292,26 +298,13 @@ def measure_once(subject: Subject, pattern: Pattern, inputs: Inputs, setting: Se
         begin = perf_counter()
         call()
         durations.append(perf_counter() - begin)
-    check_clock()
-    weights = held_bytes(module.state_dict().values())
+    is_cuda, weights = setting.device == "cuda", module.state_dict().values()
+    peak = active_bytes("peak") if is_cuda else held_bytes(weights) + peak_bytes(call)
     p10, p25, p75, p90 = map(float, np.percentile(durations, (10, 25, 75, 90)))
     middle = [duration for duration in durations if p25 <= duration <= p75] or durations
-    return {"seconds": float(np.mean(middle)), "p10": p10, "p90": p90, "bytes": peak.read(call, weights)}
+    return {"seconds": float(np.mean(middle)), "p10": p10, "p90": p90, "bytes": peak}
 
 
-class Peak:
-    """Peak of active bytes since construction, above those active at construction."""
-
-    def __init__(self, setting: Setting) -> None:
-        self.device = setting.device
-        self.largest = 0
-        if self.device == "cuda":
-            torch.cuda.reset_peak_memory_stats()
-            self.at_start = torch.cuda.memory_stats()["active_bytes.all.current"]
-
-    def read(self, call: Callable[[], object], weights: int) -> int:
-        """Return the peak; on a CPU it is measured in one more call, plus the weights, which are allocated later."""
-        if self.device == "cuda":
-            return torch.cuda.memory_stats()["active_bytes.all.peak"] - self.at_start
-        self.largest = max(self.largest, weights + peak_bytes(call))
-        return self.largest
+def active_bytes(kind: str) -> int:
+    """Return the ``current`` number of active bytes on the GPU, or their ``peak``."""
+    return torch.cuda.memory_stats()[f"active_bytes.all.{kind}"]

@@ -13,9 +13,6 @@ import yaml
 
 from cab.errors import UserError
 
-DISTRIBUTIONS = ("uniform", "log-normal", "one-long")
-"""Distributions of the lengths of packed sequences; see :mod:`cab.efficiency.packed`."""
-
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -35,12 +32,13 @@ class Setting:
         device: ``cpu`` or ``cuda``.
         dtype: ``float32``, or the dtype of inputs and autocast.
         repeats: number of rounds (protocol default) or calls (protocol paper).
-        packed: distribution of the lengths of packed sequences; empty for sequences of equal length.
+        packed: distribution of the lengths of packed sequences (:func:`cab.efficiency.packed.sequence_lengths`);
+            empty for sequences of equal length.
         time_limit: seconds for all calls of a module at one length.
 
     Raises:
-        UserError: sizes below 1, a time limit that is not positive, embed_dim not divisible by num_heads, an
-            unknown distribution, or an unavailable device or dtype.
+        UserError: sizes below 1, a time limit that is not positive, embed_dim not divisible by num_heads, or an
+            unavailable device.
     """
 
     batch_size: int = 4
@@ -60,9 +58,6 @@ class Setting:
             raise UserError(f"time_limit must be a positive number of seconds, got {self.time_limit}")
         if self.embed_dim % self.num_heads:
             raise UserError(f"embed_dim {self.embed_dim} is not divisible by num_heads {self.num_heads}")
-        for name, choices in (("packed", DISTRIBUTIONS), ("device", ("cpu", "cuda")), ("dtype", DTYPES)):
-            if getattr(self, name) not in ("", *choices):
-                raise UserError(f"{name} must be one of {', '.join(choices)}, got '{getattr(self, name)}'")
         if self.device == "cuda" and not torch.cuda.is_available():
             raise UserError("device cuda is not available to torch; use --device cpu")
 

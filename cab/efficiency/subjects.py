@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from cab.backbone import AttentionSpec
 from cab.efficiency.setting import Setting, appendix_g
+from cab.efficiency.workload import Workload
 from cab.errors import UserError
 from cab.patterns import Pattern
 from cab.registry.build import check_pattern, make_attention
@@ -47,8 +48,13 @@ class AttentionSubject:
 
     label: str
     name: str
+    cls: type[nn.Module]
+    patterns: tuple[Pattern, ...]
+    complexity: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     kind: str = "attention"
+    phases: Mapping[str, Callable[..., Workload]] = field(default_factory=dict)
+    """Workloads other than :data:`cab.efficiency.workload.PHASES`."""
 
     @classmethod
     def parse(cls, text: str) -> AttentionSubject:
@@ -58,19 +64,8 @@ class AttentionSubject:
             name, pairs = f"{name}:{pairs[0]}", pairs[1:]
         entry = ATTENTIONS.get(name)
         options = entry.check_options(parse_options(pairs), "attention")
-        return cls(":".join([entry.label, *pairs]), entry.name, options)
-
-    @property
-    def cls(self) -> type[nn.Module]:
-        return ATTENTIONS.get(self.name).cls
-
-    @property
-    def complexity(self) -> str:
-        return ATTENTIONS.get(self.name).complexity
-
-    @property
-    def patterns(self) -> tuple[Pattern, ...]:
-        return ATTENTIONS.get(self.name).patterns
+        label = ":".join([entry.label, *pairs])
+        return cls(label, entry.name, entry.cls, entry.patterns, entry.complexity, options)
 
     def all_options(self, pattern: Pattern) -> dict[str, Any]:
         """Return the given options, then those of Appendix G (pattern NS only), then the defaults of the class."""
@@ -98,41 +93,8 @@ class AttentionSubject:
         )
 
 
-@dataclass(frozen=True)
-class OfAttention:
-    """A subject that contains an attention."""
-
-    attention: AttentionSubject
-
-    @property
-    def label(self) -> str:
-        return self.attention.label
-
-    @property
-    def complexity(self) -> str:
-        return self.attention.complexity
-
-    @property
-    def patterns(self) -> tuple[Pattern, ...]:
-        return self.attention.patterns
-
-    def build(self, pattern: Pattern, setting: Setting, *, dropout: float = 0.0) -> nn.Module:
-        return self.attention.build(pattern, setting, dropout=dropout)
-
-
-@dataclass(frozen=True)
 class ForeignSubject(AttentionSubject):
     """A module of another package: ``hf:TYPE``, ``package.module:name`` or ``FILE.py:name``, as in `cab verify`."""
-
-    complexity: str = ""
-
-    @property
-    def cls(self) -> type[ForeignModule]:
-        return cast("type[ForeignModule]", subject_class(self.name))
-
-    @property
-    def patterns(self) -> tuple[Pattern, ...]:
-        return self.cls.patterns
 
     def build(self, pattern: Pattern, setting: Setting, *, dropout: float = 0.0) -> nn.Module:
         subject = subject_of(self.cls, pattern, options={})
@@ -145,8 +107,9 @@ def parse_subject(text: str) -> AttentionSubject:
     words = text.split(":")
     file = ":".join(words[:2]) if is_file(words[0]) and len(words) > 1 else ""
     is_other = bool(file) or words[0] == "hf" or ("." in words[0] and not is_file(words[0]))
-    if is_other and issubclass(subject_class(file or text), ForeignModule):
-        return ForeignSubject(text, text)
+    cls = subject_class(file or text) if is_other else None
+    if cls is not None and issubclass(cls, ForeignModule):
+        return ForeignSubject(text, text, cls, cls.patterns)
     return AttentionSubject.parse(text)
 
 

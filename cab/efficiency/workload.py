@@ -196,14 +196,9 @@ def decoding(
 
 
 class CudaGraphStep:
-    """A decoding step with a constant-size state that reads and writes static tensors.
+    """A decoding step with a constant-size state that reads and writes static tensors: copies of state and token.
 
     The new state is written entry by entry; no entry may be a view of one that is written before it.
-
-    Args:
-        module: attention with ``has_constant_size_state``.
-        state: state after a prefix; its copy is the attribute ``state``, which each call replaces.
-        token: [B, D], dtype of the tokens to be decoded; its copy is the token of the next call.
     """
 
     def __init__(self, module: Attention, state: DecodeState, token: Tensor) -> None:

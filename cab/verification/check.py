@@ -27,14 +27,10 @@ class Check:
     """A property that an attention must have in every pattern to which the check applies.
 
     Attributes:
-        name: unique name.
-        group: group of related checks.
         summary: the property in one sentence.
         quantity: the measured quantity.
-        measurements: the measurements of a subject.
         limit: largest value that passes, unless a measurement has its own. A number other than 0 is for float32.
         applies: whether a subject is expected to have the property.
-        is_quick: whether the quick suite includes the check.
         is_timed: whether the result depends on the speed of the machine.
         declared_in: class attribute that declares an intended deviation, unless a measurement excludes it.
         runs_long: whether long sequences are measured as well; always False in the quick suite.
@@ -107,10 +103,9 @@ class Worst:
     """
 
     def __init__(self, quantity: str, *, limit: float, declared_in: str = "") -> None:
-        self.quantity = quantity
-        self.usual_declaration = self.declared_in = declared_in
-        self.usual = self.limit = limit
-        self.value, self.where, self.finding, self.count = 0.0, "", "", 0
+        self.quantity, self.usual_limit, self.usual_declaration = quantity, limit, declared_in
+        self.value, self.where, self.limit, self.finding, self.declared_in = 0.0, "", limit, "", declared_in
+        self.count = 0
 
     def add(
         self,
@@ -125,11 +120,11 @@ class Worst:
         Args:
             value: the measured value.
             where: setup and location of the measurement.
-            limit: largest value that passes (default: that of all measurements).
+            limit: largest value that passes (default: that of the check).
             finding: sentence that states the defect if the value exceeds the limit.
             declared_in: attribute that declares this deviation (default: that of the check; empty: none).
         """
-        limit = self.usual if limit is None else limit
+        limit = self.usual_limit if limit is None else limit
         value = math.inf if math.isnan(float(value)) else float(value)
         self.count += 1
         if self.count == 1 or _excess(value, limit) > _excess(self.value, self.limit):

@@ -68,7 +68,6 @@ class Subject:
 
     @property
     def keeps_whole_contract(self) -> bool:
-        """Whether the class has to satisfy the whole contract."""
         return self.is_registered or issubclass(self.cls, Attention)
 
     @property
@@ -107,18 +106,15 @@ class Subject:
 
     @property
     def reads_source(self) -> bool:
-        """Whether the method reads a source."""
         return self.pattern.is_cross and self.reads_others
 
     @property
     def decodes(self) -> bool:
-        """Whether decoding is verified."""
         has_methods = hasattr(self.cls, "init_state") and hasattr(self.cls, "step")
         return self.pattern.is_causal and (self.keeps_whole_contract or has_methods)
 
     @property
     def prefills(self) -> bool:
-        """Whether decoding is verified with ``prefill``."""
         return self.decodes and (self.keeps_whole_contract or hasattr(self.cls, "prefill"))
 
     @property
@@ -133,7 +129,6 @@ class Subject:
         return self.declared("has_constant_size_state") and not self.stores_prefix
 
     def decodes_padding(self, layout: str) -> bool:
-        """Return whether decoding with a padding layout is verified."""
         prompts = self.prompt_padding_layouts
         return self.decodes and layout in self.padding_layouts and (prompts is None or layout in prompts)
 
@@ -185,7 +180,7 @@ class Subject:
 
     @functools.cached_property
     def is_random_in_training(self) -> bool:
-        """Whether training mode is random even without dropout."""
+        """Whether training mode is random without dropout."""
         module = self.build().train()
         inputs = self.draw(module, 33)
         with torch.no_grad():
@@ -198,12 +193,10 @@ class Subject:
 
     @functools.cached_property
     def adds_loss(self) -> bool:
-        """Whether a call adds an auxiliary loss."""
         return any(auxiliary_loss(module) is not None for module in self._after_a_call())
 
     @functools.cached_property
     def accumulates_statistics(self) -> bool:
-        """Whether a call in training mode accumulates statistics for buffers."""
         learners = (m for module in self._after_a_call() for m in module.modules() if isinstance(m, TrainableModule))
         return any(learner.pop_statistics() for learner in learners)
 

@@ -52,10 +52,6 @@ class CheckResult:
     """The result of one check.
 
     Attributes:
-        attention: name of the attention.
-        pattern: NS, CS, NC or CC.
-        check: name of the check.
-        passed: whether the worst measurement is within its limit.
         detail: measured quantity, worst value, limit and location.
         longest: number of tokens in the longest sequence tested.
         finding: the defect in one clause, such as "output 102 depends on token 103", if the check names one.
@@ -176,11 +172,7 @@ def run(check: Check, subject: Subject, *, is_leaky: bool = False) -> CheckResul
 
 
 def headline(results: Iterable[CheckResult]) -> str:
-    """Return the defect that explains the failures of one subject, in one sentence; empty if all checks passed.
-
-    Args:
-        results: results in the order of the suite, which is the order of causes.
-    """
+    """Return the defect that explains the failures of one subject, the first one; empty if all checks passed."""
     failed = [result for result in results if not result.passed]
     if not failed:
         return ""
@@ -197,9 +189,7 @@ def headline(results: Iterable[CheckResult]) -> str:
 def select_checks(names: Iterable[str] | None = None, *, quick: bool = False) -> list[Check]:
     """Return checks by name and group, in the order of the suite (default: all except group ``compile``).
 
-    Args:
-        names: names of checks or check groups.
-        quick: only fast checks, without long sequences.
+    The ``quick`` ones are fast, and have no long sequences.
 
     Raises:
         ValueError: for an unknown name.

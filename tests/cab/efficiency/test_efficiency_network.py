@@ -21,7 +21,7 @@ TINY = ["--batch-size", "2", "--embed-dim", "8", "--num-heads", "2", "--device",
 
 
 def test_a_step_changes_the_weights_and_inference_does_not() -> None:
-    subject = NetworkSubject(AttentionSubject.parse("vanilla"), longest=16)
+    subject = NetworkSubject.of(AttentionSubject.parse("vanilla"), 16)
     module = subject.build(Pattern.NS, SETTING)
     before = torch.cat([p.detach().flatten() for p in module.parameters()])
     logits = subject.phases["forward"](module, Pattern.NS, 16, SETTING).call()
@@ -36,7 +36,7 @@ def test_a_step_changes_the_weights_and_inference_does_not() -> None:
 
 def test_attentions_have_the_options_of_the_arena() -> None:
     for name, landmarks in (("nystromformer", 128), ("nystromformer:num_landmarks=4", 4)):
-        module = NetworkSubject(AttentionSubject.parse(name), longest=16).build(Pattern.NS, SETTING)
+        module = NetworkSubject.of(AttentionSubject.parse(name), 16).build(Pattern.NS, SETTING)
         [first, second] = [module.get_submodule(path) for path, _ in module.attention_layers()]
         assert first.num_landmarks == second.num_landmarks == landmarks
 

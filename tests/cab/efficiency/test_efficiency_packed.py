@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 import torch
 
-from cab import Pattern, UserError
+from cab import Pattern
+from cab.cli.efficiency import PACKED as DISTRIBUTIONS
 from cab.cli.main import main
 from cab.efficiency import Setting
 from cab.efficiency.packed import packed_inputs, padded_inputs, sequence_lengths
-from cab.efficiency.setting import DISTRIBUTIONS
 from cab.efficiency.subjects import AttentionSubject
 from cab.efficiency.workload import bound
 
@@ -63,8 +63,3 @@ def test_each_attention_is_measured_packed_and_padded(tmp_path: Path, capsys: py
     assert packed["bytes"] < padded["bytes"]
     assert pd.isna(padded["speedup_vs_padded"])
     assert "one-long lengths" in capsys.readouterr().out
-
-
-def test_unknown_distribution() -> None:
-    with pytest.raises(UserError, match="packed must be one of uniform, log-normal, one-long, got 'zipf'"):
-        Setting(packed="zipf")

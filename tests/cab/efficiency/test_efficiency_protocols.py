@@ -203,27 +203,18 @@ class Calling(nn.Module):
         return query
 
 
-def change_clock() -> None:
-    true_time = time.perf_counter
-    time.perf_counter = lambda: true_time() / 100
-
-
 def test_a_module_that_fails_is_a_row_and_the_others_are_measured() -> None:
-    clock = time.perf_counter
-    functions = {"slow": lambda: time.sleep(60), "leaving": lambda: sys.exit(0), "quick": change_clock}
+    functions = {"slow": lambda: time.sleep(60), "leaving": lambda: sys.exit(0)}
     subjects = [Fake(label, Calling(function)) for label, function in functions.items()] + [Fake("vanilla", Scores())]
     setting = Setting(batch_size=1, embed_dim=8, num_heads=1, repeats=2, time_limit=0.5)
     costs = measure_length(subjects, Pattern.NS, "forward", 16, setting)
     assert [(cost.attention, cost.status) for cost in costs] == [
         ("slow", "timeout"),
         ("leaving", "failed"),
-        ("quick", "failed"),
         ("vanilla", "ok"),
     ]
     assert costs[0].detail == "more than --time-limit"
     assert costs[1].detail == "ExitError: the code called sys.exit(0)"
-    assert "replaces the clock" in costs[2].detail
-    assert time.perf_counter is clock
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 
 
