@@ -118,11 +118,6 @@ class Case:
     spent: float = 0.0
     """Seconds of all attempts."""
 
-    def fail(self, error: BaseException) -> None:
-        """Record the status of ``error`` and discard the measurements."""
-        self.status, self.detail = status_of(error)
-        self.workload, self.bytes, self.samples = None, None, []
-
 
 def measure_length(
     subjects: Sequence[Subject],
@@ -154,7 +149,8 @@ def attempt(case: Case, action: Callable[[], object], setting: Setting) -> None:
         with guarded(setting.device, setting.time_limit - case.spent):
             action()
     except Exception as error:  # a failing attention must not abort the benchmark
-        case.fail(error)
+        case.status, case.detail = status_of(error)
+        case.workload = None
     case.spent += perf_counter() - begin
     if case.workload is None:  # outside the handler, whose frames hold tensors
         release_memory(setting.device)

@@ -41,7 +41,9 @@ def phase_tables(costs: Sequence[Cost]) -> Iterator[str]:
         how = f"protocol paper: mean of the middle half of {facts.repeats} unsynchronized calls"
         memory = "peak over all lengths so far, including weights"
 
-    def table(title: str, note: str, cell: Text, rows: Sequence[Cost] = costs, name: Text = _attention) -> str:
+    def table(
+        title: str, note: str, cell: Text, rows: Sequence[Cost] = costs, name: Text = lambda cost: cost.attention
+    ) -> str:
         return f"{facts.pattern} {facts.phase}: {title}\n{size}; {where}; {note}\n{grid(rows, cell, name)}"
 
     if facts.protocol == "lra":  # as in Tay et al. 2021, Table 2
@@ -64,10 +66,13 @@ def phase_tables(costs: Sequence[Cost]) -> Iterator[str]:
         is_above = any((cost.roof_share or 0) > 1 for cost in counted)
         yield f"{roofs}\n{ABOVE_ROOF}" if is_above else roofs
     if packed := [cost for cost in costs if cost.speedup_vs_padded]:
-        yield table("speedup of packed over padded sequences / memory ratio", how, _padded, packed)
+        title = "speedup of packed over padded sequences / memory ratio"
+        yield table(title, how, lambda cost: f"{cost.speedup_vs_padded:.2f} / {cost.bytes_vs_padded:.2f}", packed)
     if compared := [cost for cost in costs if cost.best_third_party]:
         title = "speedup over the best third-party version: total / attention part / memory ratio"
-        yield table(title, how, _third_party, compared, _with_third_party)
+        yield table(
+            title, how, _third_party, compared, lambda cost: f"{cost.attention} ({cost.best_third_party.split('@')[1]})"
+        )
 
 
 def grid(costs: Sequence[Cost], cell: Text, name: Text) -> str:
@@ -81,14 +86,6 @@ def grid(costs: Sequence[Cost], cell: Text, name: Text) -> str:
 
 
 # --- cells ------------------------------------------------------------------------------------------------------------
-
-
-def _attention(cost: Cost) -> str:
-    return cost.attention
-
-
-def _with_third_party(cost: Cost) -> str:
-    return f"{cost.attention} ({cost.best_third_party.split('@')[1]})"
 
 
 def _time(cost: Cost) -> str:
@@ -109,10 +106,6 @@ def _ratio(ratio: float | None) -> str:
 
 def _roof(cost: Cost) -> str:
     return "-" if cost.roof_share is None else f"{100 * cost.roof_share:.0f} {cost.roof[0]}"
-
-
-def _padded(cost: Cost) -> str:
-    return f"{cost.speedup_vs_padded or 0:.2f} / {cost.bytes_vs_padded or 0:.2f}"
 
 
 def _third_party(cost: Cost) -> str:

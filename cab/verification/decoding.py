@@ -152,8 +152,7 @@ def decoding_errors(module: Module, inputs: Inputs, *, chunks: Sequence[int], wh
 def _compare_padded_prompt(subject: Subject, layout: str) -> Measurements:
     """Compare decoding after a padded prompt with every row without padding."""
     module, inputs = subject.case(20, batch=4)
-    mask = padding_masks(layout, inputs.query[:, :17])
-    inputs = replace(inputs, query_padding=torch.cat([mask, mask.new_zeros(len(mask), 3)], 1))
+    inputs = _padded(inputs, layout, 0, 17)
     prompts = ([17], [6, 5, 6]) if subject.prefills else ([1] * 17,)  # with padding in several chunks, too
     with torch.no_grad():
         for prompt in prompts:

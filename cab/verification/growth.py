@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter, process_time
@@ -61,17 +62,17 @@ def memory_growth(subject: Subject) -> Measurements:
 def step_growth(subject: Subject) -> Measurements:
     """State, memory and work of a decoding step grow linearly at most; with a declared constant state, not at all."""
     module = subject.build(embed_dim=16, num_heads=2)
-    amounts: dict[str, dict[int, float]] = {"state": {}, "peak memory": {}, "values read and written": {}}
+    amounts: dict[str, dict[int, float]] = defaultdict(dict)
     for length in (64, 256, 1024, 2048) if subject.long else (64, 256, 1024):
         inputs = subject.draw(module, length + 2, 16, batch=1)
         with torch.no_grad():
             _, state = read_chunks(module, inputs, [length, 1], initial_state(module, inputs))
             step = partial(module.step, inputs.query[:, -1], state)
+            amounts["state"][length] = max(1, sum(x.nbytes for x in state.values()))
+            amounts["peak memory"][length] = max(1, peak_bytes(step, subject.device))
             with _Work() as counted:
                 step()
-            numbers = sum(x.nbytes for x in state.values()), peak_bytes(step, subject.device), counted.elements
-        for quantity, number in zip(amounts, numbers, strict=True):
-            amounts[quantity][length] = float(max(1, number))
+            amounts["values read and written"][length] = max(1, counted.elements)
     if subject.has_constant_size_state:
         growth = amounts["state"][1024] / amounts["state"][64] - 1.0
         yield growth, "state at n=64 and n=1024", 0.0, "the decoding state is not of constant size"

@@ -36,8 +36,8 @@ LONG, LONG_WIDTH, LONG_HEADS = 4133, 16, 2
 class Subject:
     """An attention class in one pattern, with constructor options.
 
-    Registered classes and subclasses of :class:`cab.Attention` have to satisfy the whole contract. A plain module has
-    to implement ``forward``; its decoding is verified if it has ``init_state`` and ``step``.
+    Subclasses of :class:`cab.Attention` have to satisfy the whole contract. A plain module has to implement
+    ``forward``; its decoding is verified if it has ``init_state`` and ``step``.
     """
 
     name: str
@@ -45,7 +45,6 @@ class Subject:
     pattern: Pattern
     options: Mapping[str, Any] = field(default_factory=dict)
     complexity: str | None = None
-    is_registered: bool = False
     device: str = "cpu"
     long: tuple[int, ...] = (LONG,)
     """Lengths for the long part of a check; empty in the quick suite."""
@@ -68,7 +67,7 @@ class Subject:
 
     @property
     def keeps_whole_contract(self) -> bool:
-        return self.is_registered or issubclass(self.cls, Attention)
+        return issubclass(self.cls, Attention)
 
     @property
     def is_foreign(self) -> bool:

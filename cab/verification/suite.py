@@ -220,7 +220,7 @@ def subject_of(
     entry = ATTENTIONS.get(attention) if isinstance(attention, str) else ATTENTIONS.entry_of(attention)
     if entry is None:
         assert not isinstance(attention, str)
-        return Subject(attention.__name__, attention, pattern, options, complexity, device=device)
+        return Subject(attention.__name__, attention, pattern, options, complexity, device)
     if pattern not in entry.patterns:
         supported = ", ".join(map(str, entry.patterns))
         raise UserError(f"attention '{entry.name}' does not support pattern {pattern} (supported: {supported})")
@@ -230,7 +230,7 @@ def subject_of(
             f"attention '{entry.name}' does not support float32 on {device}, which the checks use; verify it with "
             "`--device cpu`, where it computes the same function"
         )
-    return Subject(entry.name, entry.cls, pattern, options, complexity or entry.complexity or None, True, device)
+    return Subject(entry.name, entry.cls, pattern, options, complexity or entry.complexity or None, device)
 
 
 def runs_in_float32(cls: type[nn.Module], device: str) -> bool:

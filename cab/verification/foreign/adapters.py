@@ -20,6 +20,7 @@ DECLARATIONS = (
     "prompt_padding_layouts",
     "decode_tolerance",
     "has_exact_gradient",
+    "max_token_distance",
     "autocast_dtypes",
     "length_multiple",
 )
@@ -72,8 +73,6 @@ class WrappedModule(ForeignModule):
         arguments = {"pattern": self.pattern, "embed_dim": embed_dim, "num_heads": num_heads, "dropout": dropout}
         self.module = build_from(type(self).factory, arguments)
         self.embed_dim = getattr(self.module, "embed_dim", embed_dim)
-        self.max_token_distance = getattr(self.module, "max_token_distance", None)
-        self.has_exact_gradient = getattr(self.module, "has_exact_gradient", True)
 
     def forward(self, query: Tensor, key: Tensor | None = None, value: Tensor | None = None, **masks: Tensor) -> Tensor:
         names = _arguments(self.module)

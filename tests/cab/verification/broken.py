@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from cab import PaddingMasks
+from cab import Attention, PaddingMasks
 from cab.attention import SoftmaxLimit
 from tests.cab.verification.mutations import Weighted, caught, defect
 
@@ -177,13 +177,14 @@ class ManyParameters(Weighted):
         self.hidden = nn.Linear(self.embed_dim, 8 * self.embed_dim)
 
 
-class TakesAnything(nn.Module):
+class TakesAnything(Attention):
     def __init__(self, *, embed_dim, **_anything):
-        super().__init__()
-        self.project = nn.Linear(embed_dim, embed_dim)
+        super(Attention, self).__init__()
+        self.embed_dim, self.pattern = embed_dim, None
+        self.linear = nn.Linear(embed_dim, embed_dim)
 
     def forward(self, query, *_source, **_masks):
-        return self.project(query)
+        return self.linear(query)
 
 
 class LooksAtANumber(Weighted):

@@ -129,10 +129,10 @@ def defect(of: str, patterns: str, checks: str, *, base: type = Weighted, long: 
     return add
 
 
-def failures(cls, pattern, checks=None, *, quick=True, complexity="n^2", is_registered=False, long=LONG):
+def failures(cls, pattern, checks=None, *, quick=True, complexity="n^2", long=LONG):
     """Return the details of the checks that failed, without any measurement of time."""
     pattern = Pattern.parse(pattern)
-    subject = Subject(cls.__name__, cls, pattern, complexity=complexity, is_registered=is_registered, long=(long,))
+    subject = Subject(cls.__name__, cls, pattern, complexity=complexity, long=(long,))
     chosen = [check for check in select_checks(checks, quick=quick) if not check.is_timed]
     results = list(run_checks(subject, chosen))
     assert results

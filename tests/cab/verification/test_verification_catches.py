@@ -31,7 +31,7 @@ def test_sound_packed_form_passes(pattern):
 
 def test_choice_of_queries_that_sees_the_future_has_no_gradient():
     """Informer's masked form: which queries are computed depends on all of them."""
-    subject = Subject("informer", ATTENTIONS.get("probsparse").cls, Pattern.CS, {"factor": 2}, is_registered=True)
+    subject = Subject("informer", ATTENTIONS.get("probsparse").cls, Pattern.CS, {"factor": 2})
     checks = select_checks(["lookahead_gradient", "lookahead_perturbation"], quick=True)
     assert [result.check for result in run_checks(subject, checks) if not result.passed] == ["lookahead_perturbation"]
 
@@ -55,7 +55,7 @@ def test_quadratic_memory_that_is_declared():
 
 @pytest.mark.parametrize("pattern", [Pattern.NS, Pattern.NC])
 def test_module_that_checks_nothing(pattern):
-    failed = failures(broken.TakesAnything, pattern, ["contract"], complexity="1", is_registered=True)
+    failed = failures(broken.TakesAnything, pattern, ["contract"], complexity="1")
     assert {"wrong_inputs", "wrong_options"} <= set(failed)
 
 
