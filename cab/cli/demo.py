@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cab.cli.terminal import log_to_terminal
+from cab.files.disk import check_writable
 from cab.files.text_table import text_table
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Return 0 if all scores are as expected, else 1."""
+    check_writable(args.out, "--out")
     print(QUESTION, flush=True)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # as for the reference; torch reads it when it is imported
     from cab.cli.main import main

@@ -121,6 +121,13 @@ def program() -> NoReturn:
     sys.exit(status)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Parser that reports a mistake on one line, without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; see `{self.prog} --help`")
+
+
 def _dispatch(argv: list[str]) -> int:
     name, *arguments = argv or ["--help"]
     if name in ("-h", "--help"):
@@ -139,7 +146,7 @@ def _dispatch(argv: list[str]) -> int:
     module = importlib.import_module(f"cab.cli.{name}")
     if name == "run":  # its arguments are Hydra's overrides
         return module.run(arguments)
-    parser = argparse.ArgumentParser(prog=f"cab {name}", description=COMMANDS[name])
+    parser = _Parser(prog=f"cab {name}", description=COMMANDS[name])
     _, _, parser.epilog = (module.__doc__ or "").partition("\n\n")
     if parser.epilog:
         parser.formatter_class = argparse.RawDescriptionHelpFormatter

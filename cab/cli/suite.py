@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cab.cli.arguments import results_path
-from cab.errors import UserError
+from cab.errors import UserError, unknown_name
 from cab.files.disk import sanitize_text
 from cab.files.text_table import print_rows, text_table
 from cab.records.record import REFERENCE_DIRS
@@ -94,8 +94,7 @@ def run(args: argparse.Namespace) -> int:
         return _validate(results, as_csv=args.csv)
     for name in args.attention or ():
         if name not in (*attentions, *ANCHORS):
-            there = ", ".join(attentions)
-            raise UserError(f"no result of attention '{name}' in {folders}; attentions with results: {there}")
+            raise unknown_name("attention with results", name, attentions)
         print_verdict(name, records_of(args.results))
     if not args.attention:
         from cab.records.results import load_results

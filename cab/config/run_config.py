@@ -267,7 +267,9 @@ class RunConfig:
         if not set(plain["retry"]) <= set(Status):
             raise UserError(f"retry must be a list of {', '.join(Status)}, got {plain['retry']}")
         if not plain["results_dir"].strip():
-            raise UserError(f"results_dir must name a folder, got ''; as results_dir={run_defaults()['results_dir']}")
+            raise UserError(
+                f"results_dir must name a folder, got ''; for example results_dir={run_defaults()['results_dir']}"
+            )
         for group, registry in REGISTRIES.items():
             name, options = _choice(plain[group])
             entry = registry.get(name)

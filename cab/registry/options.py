@@ -72,7 +72,7 @@ def checked_options(
             result = _adapter(kind).validate_python(value)
         except ValidationError:
             option = f"{group}.{name}" if group else name
-            hint = "" if default is None else f"; as {option}={_written(default)}"
+            hint = "" if default is None else f"; for example {option}={_written(default)}"
             raise UserError(f"{option} must be {described(kind)}, got {value!r:.60}{hint}") from None
         checked[name] = type(value)(result) if isinstance(value, (list, tuple)) else result
     return checked

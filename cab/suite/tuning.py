@@ -46,7 +46,7 @@ def suite_sweeps(overrides: Sequence[str]) -> list[list[str]] | None:
     for key in sorted(values.keys() & {"dataset", "preset"}):
         raise UserError(f"suite={suite} sets the {key}; remove {key}=")
     if "attention" not in values:
-        raise UserError(f"suite={suite} requires an attention; run `cab run suite={suite} attention=NAME`")
+        raise UserError(f"suite={suite} requires attention=NAME, which `cab run {' '.join(overrides)}` lacks")
     others = _without(overrides, "suite", "tune", *PARTS)
     others += [] if "seed" in values else ["seed=1,2,3"]
     cells = _chosen(suite, {name: values[name] for name in PARTS if name in values})
@@ -75,7 +75,7 @@ def requests_tuning(overrides: Sequence[str]) -> bool:
     """Return whether ``tune=true`` is among the overrides."""
     values = [override.partition("=")[2] for override in overrides if override.partition("=")[0] == "tune"]
     if set(values) - {"true", "false"}:
-        raise UserError(f"tune must be true or false, got '{values[-1]}'; as tune=true")
+        raise UserError(f"tune must be true or false, got '{values[-1]}'; for example tune=true")
     return values[-1:] == ["true"]
 
 

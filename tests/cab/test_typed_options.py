@@ -68,11 +68,11 @@ def test_a_value_has_one_form(kind: Any, value: Any, expected: Any) -> None:
 @pytest.mark.parametrize(
     ("kind", "default", "message"),
     [
-        (int, 16, "size must be an integer from 0, got 'many'; as size=16"),
-        (int, -1, "size must be an integer, got 'many'; as size=-1"),
-        (Sequence[int], (1, 2), r"size must be a list, each an integer from 0, got 'many'; as size=\[1,2\]"),
+        (int, 16, "size must be an integer from 0, got 'many'; for example size=16"),
+        (int, -1, "size must be an integer, got 'many'; for example size=-1"),
+        (Sequence[int], (1, 2), r"size must be a list, each an integer from 0, got 'many'; for example size=\[1,2\]"),
         (Annotated[int, Interval(ge=1, le=3)] | None, None, "size must be an integer from 1 to 3 or null, got 'many'$"),
-        (Literal["a", "b"], "a", "size must be one of a, b, got 'many'; as size=a"),
+        (Literal["a", "b"], "a", "size must be one of a, b, got 'many'; for example size=a"),
         (tuple[bool, float], None, "size must be a list of 2: true or false, a number, got 'many'"),
     ],
 )

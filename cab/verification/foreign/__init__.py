@@ -11,6 +11,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Iterable
 from importlib.metadata import packages_distributions
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -109,7 +110,8 @@ def _imported(name: str) -> Any:
     try:
         return getattr(importlib.import_module(module), attribute)
     except ImportError as error:
-        raise UserError(f"cannot import '{module}' of {name}: {error}; install the package") from error
+        hint = f"write {module}.py:{attribute}" if Path(f"{module}.py").is_file() else "install the package"
+        raise UserError(f"cannot import '{module}' of {name}: {error}; {hint}") from error
     except AttributeError as error:
         raise UserError(f"module '{module}' has no '{attribute}'") from error
 

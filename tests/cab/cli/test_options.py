@@ -49,16 +49,19 @@ def tree(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("force=maybe", "force must be true or false, got 'maybe'; as force=false"),
+        ("force=maybe", "force must be true or false, got 'maybe'; for example force=false"),
         ("attention=abd", "unknown attention 'abd': did you mean 'abc'? Nearest of "),
-        ("attention.num_landmarks=2.5", "must be an integer from 1, got 2.5; as attention.num_landmarks=16"),
+        ("attention.num_landmarks=2.5", "must be an integer from 1, got 2.5; for example attention.num_landmarks=16"),
         ("attention.num_landmarks='8'", "attention.num_landmarks must be an integer from 1, got '8'"),
         ("backbone.dropout=1.5", "backbone.dropout must be a number from 0 to below 1, got 1.5"),
-        ("backbone.embed_dim=8.5", "backbone.embed_dim must be an integer from 0, got 8.5; as backbone.embed_dim=512"),
+        (
+            "backbone.embed_dim=8.5",
+            "backbone.embed_dim must be an integer from 0, got 8.5; for example backbone.embed_dim=512",
+        ),
         ("backbone.embed_dim=7", "embed_dim"),
         ("backbone.num_heads=0", "num_heads"),
         ("task.pred_len=soon", "task.pred_len must be an integer"),
-        ("seed=1.5", "seed must be an integer from 0 to 2147483647, got 1.5; as seed=1"),
+        ("seed=1.5", "seed must be an integer from 0 to 2147483647, got 1.5; for example seed=1"),
         ("retry=[lost]", "retry must be a list of finished, oom, diverged, failed"),
         ("other_attention=3", "other_attention must be text or a group of options, got 3"),
         ("other_attention={CS: 3}", "an attention must be a name or a mapping with 'name'"),
@@ -90,7 +93,7 @@ def test_a_wrong_option_of_a_run_is_one_line(override: str, words: str, refused:
         ("local", "cluster.workers_per_gpu=0", "cluster.workers_per_gpu must be an integer from 1 to 256, got 0"),
         ("local", "+cluster.speed=1", "unknown option 'cluster.speed'"),
         ("slurm", "cluster.wait=maybe", "cluster.wait must be true or false, got 'maybe'"),
-        ("slurm", "cluster.gpus=1.5", "cluster.gpus must be an integer from 0, got 1.5; as cluster.gpus=1"),
+        ("slurm", "cluster.gpus=1.5", "cluster.gpus must be an integer from 0, got 1.5; for example cluster.gpus=1"),
     ],
 )
 def test_a_wrong_option_of_a_cluster_is_one_line(cluster: str, override: str, words: str, refused: Refused) -> None:
@@ -126,10 +129,14 @@ def test_what_a_run_refuses_is_refused_without_running(
         (["reproduce", "results"], "results is not a file"),
         (["crossover", "results"], "results"),
         (["efficiency", "vanilla", "--out", "file/costs.csv"], "file"),
+        (["demo", "--out", "file"], "--out: file is not a folder"),
+        (["verify", "abc", "--quik"], "unrecognized arguments: --quik; see `cab verify --help`"),
+        (["data", "get"], "invalid choice: 'get' (choose from"),
+        (["run", "suite=core", "atention=abc"], "attention=NAME, which `cab run suite=core atention=abc` lacks"),
     ],
     ids=" ".join,
 )
-def test_a_folder_that_cannot_be_used_is_one_line(arguments: list[str], words: str, refused: Refused) -> None:
+def test_a_mistake_is_one_line(arguments: list[str], words: str, refused: Refused) -> None:
     refused(*arguments, words=words)
 
 
