@@ -21,6 +21,7 @@ from cab.efficiency.workload import is_defined
 from cab.errors import UserError, exits_as_errors, first_line
 from cab.patterns import Pattern
 from cab.scoring.costs import LENGTH, SHORT, SIZES
+from cab.verification.side_effects import restored
 
 Report = Callable[[str], None]
 """Receives progress messages."""
@@ -134,7 +135,7 @@ def _measure(plan: Plan, subjects: Sequence[Subject], pattern: Pattern, phase: s
         yield from (dataclasses.replace(cost, **under_roof(cost, rates), **clocks) for cost in costs)
 
 
-def measure_for_board(subject: AttentionSubject, pattern: Pattern, *, report: Report = lambda _: None) -> list[Cost]:
+def measure_for_board(subject: AttentionSubject, pattern: Pattern) -> list[Cost]:
     """Measure an attention as in ``results/efficiency/costs.csv``: on the CPU, one thread, one sequence per batch.
 
     These are a forward pass at 8,192 tokens compared with vanilla and, in a causal pattern, decoding after 256 and
@@ -148,12 +149,9 @@ def measure_for_board(subject: AttentionSubject, pattern: Pattern, *, report: Re
     plans = [Plan([vanilla, subject], [], [pattern], ["forward"], [LENGTH], settings["forward"])]
     if pattern.is_causal:
         plans.append(Plan([subject], [], [pattern], ["decode"], [SHORT, LENGTH], settings["decode"]))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        return [cost for plan in plans for cost in measure(plan, report=report)]
-    finally:
-        torch.set_num_threads(threads)
+    with restored():
+        torch.set_num_threads(1)
+        return [cost for plan in plans for cost in measure(plan)]
 
 
 def report_noise(costs: Sequence[Cost], report: Report) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -50,9 +49,8 @@ NOTHING = {
 """Operators without computation and memory traffic."""
 
 
-@dataclass
-class Operations:
-    """Operations of a call.
+class Operations(TorchDispatchMode):
+    """Counts the operations of every operator below autograd.
 
     Attributes:
         products: floating-point operations in matrix products.
@@ -62,32 +60,16 @@ class Operations:
         foreign: packages whose kernels were called; their operations are not counted.
     """
 
-    products: int = 0
-    others: int = 0
-    moved: int = 0
-    unknown: set[str] = field(default_factory=set)
-    foreign: set[str] = field(default_factory=set)
+    def __init__(self) -> None:
+        super().__init__()
+        self.products = self.others = self.moved = 0
+        self.unknown: set[str] = set()
+        self.foreign: set[str] = set()
 
     @property
     def flops(self) -> int:
         """Total number of floating-point operations."""
         return self.products + self.others
-
-
-def count_operations(call: Callable[[], object]) -> Operations:
-    """Call once without gradients and count its operations."""
-    counter = Counter()
-    with torch.no_grad(), counter:
-        call()
-    return counter.operations
-
-
-class Counter(TorchDispatchMode):
-    """Adds every operator below autograd to ``operations``."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.operations = Operations()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -95,32 +77,38 @@ class Counter(TorchDispatchMode):
         name = func._overloadpacket.__name__
         if name not in NOTHING and not func.is_view:
             read = () if name in CREATES else tensors((args, kwargs))
-            self.operations.moved += sum(map(stored_bytes, (*read, *tensors(out))))
+            self.moved += sum(map(stored_bytes, (*read, *tensors(out))))
             self._compute(func, name, args, kwargs, out)
         return out
 
     def _compute(self, func: Any, name: str, args: Any, kwargs: Any, out: Any) -> None:
-        operations = self.operations
         if name == "_record_function_enter_new":
-            operations.foreign |= {args[0].removeprefix(PREFIX)} if args[0].startswith(PREFIX) else set()
+            self.foreign |= {args[0].removeprefix(PREFIX)} if args[0].startswith(PREFIX) else set()
             return
         packet = IN_PLACE.get(name, func._overloadpacket)
         if name.startswith("_scaled_dot_product"):
             pairs, products = fused_attention(func, args, kwargs)
-            operations.products += products
-            operations.others += EACH_INPUT["_softmax"] * pairs
+            self.products += products
+            self.others += EACH_INPUT["_softmax"] * pairs
         elif packet in flop_registry:
-            operations.products += flop_registry[packet](*args, **kwargs, out_val=out)
+            self.products += flop_registry[packet](*args, **kwargs, out_val=out)
         elif name in SOLVERS:
-            operations.others += SOLVERS[name](*args)
+            self.others += SOLVERS[name](*args)
         elif name in CREATES:
             return
         elif name in EACH_INPUT:
-            operations.others += EACH_INPUT[name] * tensors(args)[0].numel()
+            self.others += EACH_INPUT[name] * tensors(args)[0].numel()
         elif torch.Tag.pointwise in func.tags:
-            operations.others += sum(x.numel() * (2 if x.is_complex() else 1) for x in tensors(out))
+            self.others += sum(x.numel() * (2 if x.is_complex() else 1) for x in tensors(out))
         else:
-            operations.unknown.add(str(func))
+            self.unknown.add(str(func))
+
+
+def count_operations(call: Callable[[], object]) -> Operations:
+    """Call once without gradients and count its operations."""
+    with torch.no_grad(), Operations() as operations:
+        call()
+    return operations
 
 
 IN_PLACE = {"addmm_": torch.ops.aten.addmm, "baddbmm_": torch.ops.aten.baddbmm}
