@@ -192,8 +192,7 @@ def _print_plan(sweeps: Sequence[Sequence[str]], *, is_sweep: bool) -> Report:
     print(text_table(PLAN_COLUMNS, rows, align="rll"))
     cluster = parse_cluster(jobs[0].config["cluster"]) if len(rows) > 1 else None
     if isinstance(cluster, SlurmConfig):
-        folder = Path(jobs[0].config["results_dir"]).resolve() / "slurm"
-        print("\n" + job_script(cluster, folder, len(rows) - 1))
+        print("\n" + job_script(cluster, Path(jobs[0].config["results_dir"]), len(rows) - 1))
     return report
 
 

@@ -8,8 +8,8 @@ checkpoint.
 from __future__ import annotations
 
 import logging
-import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -83,12 +83,13 @@ class CellJob:
         return DelayedSubmission(self, *arguments)
 
 
-def job_script(options: SlurmConfig, folder: Path, count: int) -> str:
-    """Return the batch script of ``count`` jobs with logs in ``folder``; Slurm need not be installed."""
+def job_script(options: SlurmConfig, results_dir: Path, count: int) -> str:
+    """Return the batch script of ``count`` jobs; Slurm need not be installed."""
     try:
         from submitit.slurm.slurm import _make_sbatch_string  # submitit has no public function for it
     except ImportError:
         raise UserError(MISSING_PACKAGE) from None
+    folder = jobs_folder(results_dir, cluster_settings())
     command = f"{PYTHON} -u -m submitit.core._submit {shlex.quote(str(folder / '%j'))}"
     array: dict[str, Any] = {"map_count": min(count, ARRAY)} if count > 1 else {}
     return _make_sbatch_string(command=command, folder=folder / "%j", **slurm_parameters(options), **array)
@@ -99,12 +100,14 @@ def run_on_slurm(jobs: Iterable[Job], report: Report, options: SlurmConfig) -> N
     cells = list(cells_to_run(jobs, report))
     if not cells:
         return
-    folder = cells[0][0].config.results_dir.resolve() / "slurm"
+    settings = cluster_settings()
+    folder = jobs_folder(cells[0][0].config.results_dir, settings)
+    array_size = max(1, min(ARRAY, int(settings.get("MaxArraySize", ARRAY))))
     numbers = jobs_in_queue(cells, folder)
     if numbers:
         names = ", ".join(arrays_of(numbers))
         log.info("%d cells are in the queue already, as %s; `scancel` removes a job that is held", len(numbers), names)
-    numbers |= _submit([item for item in cells if item[0].hash not in numbers], options, folder)
+    numbers |= _submit([item for item in cells if item[0].hash not in numbers], options, folder, array_size)
     if not options.wait:
         return
     arrays = arrays_of(numbers)
@@ -134,7 +137,7 @@ def arrays_of(numbers: Mapping[str, str]) -> list[str]:
     return sorted({number.split("_")[0] for number in numbers.values()})
 
 
-def _submit(cells: list[tuple[Cell, Job]], options: SlurmConfig, folder: Path) -> dict[str, str]:
+def _submit(cells: list[tuple[Cell, Job]], options: SlurmConfig, folder: Path, array_size: int) -> dict[str, str]:
     """Submit the cells and return their jobs, by the hash of the cell.
 
     Raises:
@@ -148,9 +151,8 @@ def _submit(cells: list[tuple[Cell, Job]], options: SlurmConfig, folder: Path) -
     try:
         executor = submitit.SlurmExecutor(folder / "%j", max_num_timeout=options.max_requeues, python=PYTHON)
         executor.update_parameters(**slurm_parameters(options))
-        size = max_array_size()
-        for start in range(0, len(cells), size):
-            batch = cells[start : start + size]
+        for start in range(0, len(cells), array_size):
+            batch = cells[start : start + array_size]
             configs, commands = [job.config for _, job in batch], [job.command for _, job in batch]
             for (cell, _), job in zip(batch, executor.map_array(CellJob(), configs, commands), strict=True):
                 (folder / f"{cell.hash}.job").write_text(job.job_id)
@@ -168,10 +170,17 @@ def _submit(cells: list[tuple[Cell, Job]], options: SlurmConfig, folder: Path) -
     return submitted
 
 
-def max_array_size() -> int:
-    """Return the number of jobs per array that the cluster allows, up to :data:`ARRAY`."""
-    limit = re.search(r"MaxArraySize\s*=\s*(\d+)", _slurm("scontrol", "show", "config").stdout)
-    return max(1, min(ARRAY, int(limit[1]))) if limit else ARRAY
+def cluster_settings() -> dict[str, str]:
+    """Return the settings of the cluster, such as ClusterName and MaxArraySize; empty where Slurm is not installed."""
+    if shutil.which("scontrol") is None:
+        return {}
+    lines = _slurm("scontrol", "show", "config").stdout.splitlines()
+    return {name.strip(): value.strip() for name, _, value in (line.partition("=") for line in lines)}
+
+
+def jobs_folder(results_dir: Path, settings: Mapping[str, str]) -> Path:
+    """Return the folder of the jobs; clusters that share a disk give different jobs the same number."""
+    return results_dir.resolve() / "slurm" / settings.get("ClusterName", "")
 
 
 def queued(arrays: list[str]) -> set[str]:

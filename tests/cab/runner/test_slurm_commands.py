@@ -20,7 +20,7 @@ COMMANDS = {
         [ $count -le $(cat accepted) ] || { echo "sbatch: error: QOSMaxSubmitJobPerUserLimit" >&2; exit 1; }
         echo "Submitted batch job $((100 + count))" """,
     "squeue": "cat queue 2>/dev/null || true",
-    "scontrol": '[ "$2" != config ] || echo "MaxArraySize            = 2"',
+    "scontrol": '[ "$2" != config ] || { echo "MaxArraySize = 2"; echo "ClusterName = $(cat cluster || echo one)"; }',
     "srun": "",
 }
 
@@ -62,6 +62,14 @@ def test_a_refusal_names_the_arrays_before_it_and_their_cells_are_not_submitted_
     assert "submitted 1 cells to Slurm as 103" in said
     (tmp_path / "queue").write_text("101_1\n103\n")
     assert "submitted 1 cells to Slurm as 104" in submit("cluster.wait=false")[1], "the job of one has ended"
+
+
+def test_another_cluster_on_the_same_disk_has_jobs_of_its_own(submit: Submit, tmp_path: Path) -> None:
+    assert "as 101, 102" in submit("cluster.wait=false")[1]
+    (tmp_path / "queue").write_text("101_0\n101_1\n102\n")
+    (tmp_path / "cluster").write_text("two")
+    assert "submitted 3 cells to Slurm as 103, 104" in submit("cluster.wait=false")[1], "the queue is of other users"
+    assert {path.name for path in (tmp_path / "results" / "slurm").iterdir()} == {"one", "two"}
 
 
 def test_a_cell_whose_job_ended_without_a_record_is_a_failure(submit: Submit) -> None:
