@@ -35,13 +35,17 @@ STATISTICS = re.compile(r"\| (train_inner|valid|test) \| (\{.*\})$")
 
 def check(cell: Cell, processes: Processes) -> None:
     """Raise UserError for settings that fairseq does not support, or a missing environment."""
-    environment.require()
     task_arguments(cell)
     check_trainer(cell.config.trainer)
-    if cell.config.profile:
-        raise UserError("engine=fairseq does not support profile=true; remove it, or use engine=torch")
+    for setting, is_set in {
+        "profile=true": cell.config.profile,
+        f"logger={cell.config.logger.name}": cell.config.logger.name != "csv",
+    }.items():
+        if is_set:
+            raise UserError(f"engine=fairseq does not support {setting}; remove it, or use engine=torch")
     if processes.count > 1:
         raise UserError("engine=fairseq trains in one process: start it without torchrun or srun")
+    environment.require()
     name = cell.config.attention.name
     if not ATTENTIONS.get(name).cls.__module__.startswith("attentions."):
         code = "import sys; from cab.registry.registries import ATTENTIONS; print(sys.argv[1] in ATTENTIONS)"

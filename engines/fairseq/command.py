@@ -109,6 +109,7 @@ def check_trainer(config: TrainerConfig) -> None:
         "compile=true": config.compile,
         "float32_matmul_precision=high": config.float32_matmul_precision != "highest",
         f"memory_length={config.memory_length}": config.memory_length,
+        f"log_every={config.log_every}": config.log_every != TrainerConfig.defaults()["log_every"],
         "max_steps=0": (config.max_steps or config.max_epochs) == 0,
     }
     micro = config.micro_batch_size or config.batch_size

@@ -55,6 +55,7 @@ def test_a_cut_run_goes_on_and_ends_where_it_would_have(tmp_path: Path) -> None:
         assert one["value"] == pytest.approx(other["value"], rel=1e-4), one["name"]
 
 
+@pytest.mark.without_environment
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -65,6 +66,8 @@ def test_a_cut_run_goes_on_and_ends_where_it_would_have(tmp_path: Path) -> None:
             "trainer.checkpoint_selection=average",
             "engine=fairseq does not support trainer.checkpoint_selection=average",
         ),
+        ("trainer.log_every=7", "engine=fairseq does not support trainer.log_every=7"),
+        ("logger=tensorboard", "engine=fairseq does not support logger=tensorboard"),
         (
             "task=lstf backbone=informer pattern=NC preset=smoke",
             "engine=fairseq does not support task 'lstf' (supported: lm, mlm)",
