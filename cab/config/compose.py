@@ -47,9 +47,10 @@ def compose(overrides: Sequence[str]) -> dict[str, Any]:
     """Return the resolved configuration of a cell; UserError for an invalid override, or a missing value or file."""
     overrides = check_overrides(overrides)
     with hydra_context():
-        config: Any = OmegaConf.to_container(hydra.compose("run", overrides=overrides), resolve=True)
-    if missing := sorted(_missing(config)):
-        raise UserError(f"no value for {', '.join(missing)}")
+        composed = hydra.compose("run", overrides=overrides)
+        if missing := sorted(OmegaConf.missing_keys(composed)):
+            raise UserError(f"no value for {', '.join(missing)}")
+        config: Any = OmegaConf.to_container(composed, resolve=True)
     _check_preset(config["preset"], task=config["task"]["name"], backbone=config["backbone"]["name"])
     return {str(key): value for key, value in config.items()}
 
@@ -147,17 +148,10 @@ def _tuned_value(attention: str, option: str, *, _root_: DictConfig) -> Any:
 
 
 def check_overrides(arguments: Iterable[str], *, sweep: bool = False) -> list[str]:
-    """Check names before Hydra composes anything, and fill what has one possible value.
+    """Check names before Hydra composes anything, and add the backbone of a task that has only one.
 
-    Args:
-        sweep: a group that is not named means all of it.
-
-    Returns:
-        The overrides, with the backbone of a task that has only one.
-
-    Raises:
-        UserError: an unknown task, dataset, backbone, attention, pattern or preset, with the nearest name; or
-            one that is missing, with the names to choose from.
+    UserError for an unknown name, with the nearest one, and for a missing name, with those to choose from. In a sweep,
+    a group that is not named means all of it.
     """
     arguments = [_normalized(argument) for argument in arguments]
     parsed = parse_overrides(arguments)
@@ -247,11 +241,9 @@ def _check_key(override: Override) -> None:
     if group not in KEYS:
         raise unknown_name("option", group, KEYS)
     if group == DataConfig.group:
-        options = annotations_of(DataConfig)
         if not option:
-            names = " or ".join(f"data.{name}" for name in options)
-            raise UserError(f"data is a group of options: set {names}")
-        check_names([option], options, group)
+            raise UserError("data is a group of options: set data.download")
+        check_names([option], annotations_of(DataConfig), group)
 
 
 def _check_names(
@@ -292,14 +284,6 @@ def _groups_with_files() -> Mapping[str, Mapping[str, tuple[str, ...]]]:
         contents = {path.stem: yaml.safe_load(path.read_text()) for path in files}
         choices[group] = {name: tuple(key for key in content if key != "name") for name, content in contents.items()}
     return choices
-
-
-def _missing(value: Any, name: str = "") -> Iterator[str]:
-    """Yield the keys without a value."""
-    if value == "???":
-        yield name
-    for key, inner in value.items() if isinstance(value, Mapping) else ():
-        yield from _missing(inner, f"{name}.{key}" if name else str(key))
 
 
 def _check_preset(preset: str, *, task: str, backbone: str) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
-from annotated_types import Gt, Interval
+from annotated_types import Gt, Interval, MinLen
 
 from cab.errors import UserError, unknown_name
 from cab.patterns import Pattern
@@ -44,11 +44,6 @@ class OptionGroup:
 
     group: ClassVar[str]
 
-    def __post_init__(self) -> None:
-        checked = checked_options(vars(self), annotations_of(type(self)), self.group, defaults=self.defaults())
-        for name, value in checked.items():
-            object.__setattr__(self, name, value)
-
     @classmethod
     def defaults(cls) -> dict[str, Any]:
         """Return the default of each option that has one."""
@@ -58,8 +53,9 @@ class OptionGroup:
     @classmethod
     def parse(cls, options: Mapping[str, Any]) -> Self:
         """Create the group from plain values; UserError for an option that is unknown, missing or invalid."""
-        check_complete(options, annotations_of(cls), cls.group, defaults=cls.defaults())
-        return cls(**options)
+        kinds, defaults = annotations_of(cls), cls.defaults()
+        check_complete(options, kinds, cls.group, defaults=defaults)
+        return cls(**checked_options(options, kinds, cls.group, defaults=defaults))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +96,6 @@ class TrainerConfig(OptionGroup):
     memory_length: Natural
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if (self.max_epochs is None) == (self.max_steps is None):
             raise UserError("set exactly one of trainer.max_epochs and trainer.max_steps")
         stops_early = self.patience is not None or self.stop_at is not None
@@ -249,7 +244,7 @@ class RunConfig:
     results_dir: Path
     data_root: Path | None
     data: DataConfig
-    device: str
+    device: Literal["auto", "cpu", "cuda"]
     engine: str
     profile: bool
     force: bool
@@ -266,10 +261,6 @@ class RunConfig:
         plain = checked_options(config, KEYS, defaults=run_defaults())
         if not set(plain["retry"]) <= set(Status):
             raise UserError(f"retry must be a list of {', '.join(Status)}, got {plain['retry']}")
-        if not plain["results_dir"].strip():
-            raise UserError(
-                f"results_dir must name a folder, got ''; for example results_dir={run_defaults()['results_dir']}"
-            )
         for group, registry in REGISTRIES.items():
             name, options = _choice(plain[group])
             entry = registry.get(name)
@@ -297,7 +288,7 @@ KEYS: Mapping[str, Any] = {
     **dict.fromkeys(("task", "dataset", "backbone", "attention", "trainer", "logger", "cluster", "data"), Mapping),
     "pattern": str,
     "other_attention": str | dict[str, Any],
-    "results_dir": str,
+    "results_dir": Annotated[str, MinLen(1)],
     "data_root": str | None,
     "retry": list[str],
 }

@@ -23,13 +23,6 @@ NonNegativeFloat = Annotated[float, Ge(0)]
 PositiveFloat = Annotated[float, Gt(0)]
 Fraction = Annotated[float, Interval(ge=0, le=1)]
 Even = Annotated[int, Ge(2), MultipleOf(2)]
-_KINDS: dict[Any, str] = {
-    bool: "true or false",
-    int: "an integer",
-    float: "a number",
-    str: "text",
-    type(None): "null",
-}
 
 
 def annotations_of(constructor: Callable[..., Any]) -> dict[str, Any]:
@@ -53,14 +46,7 @@ def checked_options(
 ) -> dict[str, Any]:
     """Return the options with one form per value, so that 5 and 5.0, or yes and true, are the same configuration.
 
-    Args:
-        options: values by name.
-        kinds: annotation of each option; see :func:`strict`.
-        group: prefix of the names in messages, as in ``attention.num_landmarks``.
-        defaults: default values.
-
-    Raises:
-        UserError: a value does not match its annotation.
+    UserError for a value that does not match its annotation, with the name of the option in its ``group``.
     """
     from pydantic import ValidationError
 
@@ -70,10 +56,11 @@ def checked_options(
         kind = strict(kinds.get(name, Any), name=name, default=default)
         try:
             result = _adapter(kind).validate_python(value)
-        except ValidationError:
+        except ValidationError as error:
             option = f"{group}.{name}" if group else name
+            problems = " or ".join(dict.fromkeys(problem["msg"] for problem in error.errors()))
             hint = "" if default is None else f"; for example {option}={_written(default)}"
-            raise UserError(f"{option} must be {described(kind)}, got {value!r:.60}{hint}") from None
+            raise UserError(f"{option}: {problems}, got {value!r:.60}{hint}") from None
         checked[name] = type(value)(result) if isinstance(value, (list, tuple)) else result
     return checked
 
@@ -107,20 +94,16 @@ def _adapter(kind: Any) -> Any:
 def strict(kind: Any, *, name: str = "", default: Any = None, is_limited: bool = False) -> Any:
     """Return an annotation that pydantic checks strictly: ``'8'`` and ``true`` are not integers.
 
-    Any value is accepted for an annotation that is not a plain type.
-
-    Args:
-        kind: annotation.
-        name: name of the option; a dropout is below 1.
-        default: default value; integers count something, so they are not negative unless the default is.
-        is_limited: the annotation has limits of its own.
+    Any value is accepted for an annotation that is not a plain type. Unless the annotation has limits of its own
+    (``is_limited``), a dropout is below 1, and integers, which count something, are not negative unless the default is.
     """
     from pydantic import AfterValidator, AllowInfNan, BeforeValidator, Strict
 
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     inner = functools.partial(strict, name=name, default=default, is_limited=is_limited or origin is Annotated)
     if kind is int:
-        is_negative = any(value < 0 for value in _items(default) if isinstance(value, int))
+        values = default if isinstance(default, (list, tuple)) else (default,)
+        is_negative = any(value < 0 for value in values if isinstance(value, int))
         limits: list[Any] = [] if is_negative or is_limited else [Ge(0)]
         return Annotated[int, BeforeValidator(_plain_number), Strict(), *limits]
     if kind is float:
@@ -136,12 +119,8 @@ def strict(kind: Any, *, name: str = "", default: Any = None, is_limited: bool =
         return typing.Union[tuple(map(inner, parts))]  # noqa: UP007  # of any number of parts
     if _is_class_of(origin, Sequence) and parts:
         return origin[tuple(part if part is ... else inner(part) for part in parts)]
-    is_plain = kind in _KINDS or origin is Literal or _is_class_of(origin or kind, Mapping)
+    is_plain = kind in (bool, type(None)) or origin is Literal or _is_class_of(origin or kind, Mapping)
     return kind if is_plain else Any
-
-
-def _items(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, (list, tuple)) else (value,)
 
 
 def _plain_number(value: Any) -> Any:
@@ -155,35 +134,6 @@ def _integer_if_whole(value: float) -> int | float:
 
 def _is_class_of(kind: Any, base: type) -> bool:
     return isinstance(kind, type) and issubclass(kind, base)
-
-
-def described(kind: Any) -> str:
-    """Describe a type in words.
-
-    >>> described(int | None)
-    'an integer or null'
-    """
-    origin, parts = typing.get_origin(kind), typing.get_args(kind)
-    if origin is Annotated:
-        return " ".join([described(parts[0]), *(text for part in parts[1:] for text in _limits(part))])
-    if origin is Literal:
-        return f"one of {', '.join(map(_written, parts))}" if len(parts) > 1 else _written(parts[0])
-    if origin in (typing.Union, types.UnionType):
-        return " or ".join(map(described, parts))
-    if _is_class_of(origin, Sequence):
-        if origin is tuple and parts[-1:] != (...,):
-            return f"a list of {len(parts)}: {', '.join(map(described, parts))}"
-        return f"a list, each {described(parts[0])}" if parts else "a list"
-    return _KINDS.get(kind, "a group of options" if _is_class_of(origin or kind, Mapping) else str(kind))
-
-
-def _limits(constraint: Any) -> list[str]:
-    """Return the limits of a number in words."""
-    limits = [(kind, getattr(constraint, name, None)) for kind, name in _LIMITS.items()]
-    return [f"{kind} {limit}" for kind, limit in limits if limit is not None]
-
-
-_LIMITS = {"from": "ge", "above": "gt", "to": "le", "to below": "lt", "divisible by": "multiple_of"}
 
 
 def _written(value: Any) -> str:

@@ -25,7 +25,7 @@ from cab.errors import UserError, exits_as_errors, first_line, unknown_name
 from cab.files.cache import report_waiting
 from cab.records.identity import Origin
 from cab.registry import build
-from cab.registry.registries import BACKBONES
+from cab.registry.registries import ATTENTIONS, BACKBONES
 from cab.runner.cell import Cell
 from cab.runner.processes import Processes, StopSignals, find_processes, limit_gpu_memory
 from cab.runner.provenance import origin_of
@@ -70,12 +70,10 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class StepObserver:
-    """Observe the first steps of a training run; supported by ``engine=torch``.
+    """Observe the first steps of a training run, after which it stops; supported by ``engine=torch``.
 
-    Attributes:
-        num_steps: number of steps after which training stops. The schedule remains that of the whole run.
-        on_gradients: called in every step with its number, starting at 1, and the task's loss, a scalar. The parameters
-            then hold the gradients of the whole step, before clipping.
+    ``on_gradients`` gets the number of the step, starting at 1, and the task's loss, a scalar. The parameters then hold
+    the gradients of the whole step, before clipping.
     """
 
     num_steps: int
@@ -158,7 +156,7 @@ def check_without_data(cell: Cell) -> tuple[Processes, torch.device, Engine]:
     _check_packages(cell)
     engine = find_engine(cell.config.engine)
     engine.check(cell, processes)
-    if cell.has_own_options:
+    if cell.label != ATTENTIONS.get(cell.config.attention.name).label:  # it has options of its own
         with _build_errors(cell), build.without_memory():
             _make_backbone(cell, cell.config.backbone.options)
     return processes, device, engine
@@ -189,8 +187,6 @@ def find_engine(name: str) -> Engine:
 
 def choose_device(name: str, processes: Processes) -> torch.device:
     """Return the device of this process; ``auto`` means a GPU if available, and one GPU per process."""
-    if name not in ("auto", "cpu", "cuda"):
-        raise UserError(f"device must be auto, cpu or cuda, got '{name}'")
     if name == "cuda" and not torch.cuda.is_available():
         raise UserError("device=cuda, but torch sees no GPU; use device=cpu")
     if name == "cpu" or not torch.cuda.is_available():

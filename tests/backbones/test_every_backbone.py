@@ -246,7 +246,12 @@ REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
     ("fastspeech2", "NS", {"pitch_range": (1.0, 1.0)}, "pitch_range"),
     ("fastspeech2", "NS", {"energy_range": (2.0, -1.0)}, "energy_range"),
     ("fastspeech2", "NS", {"kernel_size": 4}, "kernel_size"),
-    ("gpt2", "CS", {"positions": "sinusoid"}, r"backbone\.positions must be one of sinusoidal, learned, none"),
+    (
+        "gpt2",
+        "CS",
+        {"positions": "sinusoid"},
+        r"positions: Input should be 'sinusoidal', 'learned' or 'none'",
+    ),
     ("gpt2", "CS", {"halting": "act"}, "halting=act needs one repeated layer: set weight_sharing=universal"),
     ("gpt2", "CS", {"reversible": True, "weight_sharing": "universal"}, "layer: set weight_sharing=stacked"),
     ("gpt2", "CS", {"weight_sharing": "universal", "halting": "act", "ponder_weight": -1.0}, r"0 or more, got -1\.0"),
@@ -267,7 +272,7 @@ REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
         {"funnel_blocks": [5, 0], "num_layers": 5},
         r"\[5,0\] must be .* at least one each",
     ),
-    ("roberta", "NS", {"funnel_blocks": "4,1"}, "must be a list, each an integer from 0 or null, got '4,1'"),
+    ("roberta", "NS", {"funnel_blocks": "4,1"}, "instances are not allowed as a Sequence value, got '4,1'"),
     ("sr3", "NS", {"image_size": 9}, "image_size 9 must be a multiple of"),
     ("sr3", "NS", {"norm_groups": 3}, "of norm_groups 3"),
 ]

@@ -12,7 +12,7 @@ from annotated_types import Interval
 from cab.config.compose import compose
 from cab.errors import UserError
 from cab.files.disk import sanitize_csv_cell, sanitize_table
-from cab.registry.options import PositiveFloat, annotations_of, checked_options, described
+from cab.registry.options import PositiveFloat, annotations_of, checked_options
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.runner.cell import Cell
 
@@ -40,7 +40,7 @@ def test_what_fits_an_annotation(kind: Any, fit: list[Any], unfit: list[Any]) ->
     for value in fit:
         checked_options({"size": value}, {"size": kind}, "attention")
     for value in unfit:
-        with pytest.raises(UserError, match=r"^attention\.size must be") as raised:
+        with pytest.raises(UserError, match=r"^attention\.size: .*, got ") as raised:
             checked_options({"size": value}, {"size": kind}, "attention")
         assert "\n" not in str(raised.value)
 
@@ -68,15 +68,12 @@ def test_a_value_has_one_form(kind: Any, value: Any, expected: Any) -> None:
 @pytest.mark.parametrize(
     ("kind", "default", "message"),
     [
-        (int, 16, "size must be an integer from 0, got 'many'; for example size=16"),
-        (int, -1, "size must be an integer, got 'many'; for example size=-1"),
-        (Sequence[int], (1, 2), r"size must be a list, each an integer from 0, got 'many'; for example size=\[1,2\]"),
-        (Annotated[int, Interval(ge=1, le=3)] | None, None, "size must be an integer from 1 to 3 or null, got 'many'$"),
-        (Literal["a", "b"], "a", "size must be one of a, b, got 'many'; for example size=a"),
-        (tuple[bool, float], None, "size must be a list of 2: true or false, a number, got 'many'"),
+        (int, 16, "^size: Input should be a valid integer, got 'many'; for example size=16$"),
+        (Sequence[int], (1, 2), r"got 'many'; for example size=\[1,2\]$"),
+        (Literal["a", "b"] | int | None, None, "^size: Input should be 'a' or 'b' or .* valid integer, got 'many'$"),
     ],
 )
-def test_a_message_has_the_type_in_words_the_value_and_the_default(kind: Any, default: Any, message: str) -> None:
+def test_a_message_has_all_alternatives_the_value_and_the_default(kind: Any, default: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         checked_options({"size": "many"}, {"size": kind}, defaults={"size": default})
 
@@ -97,8 +94,6 @@ def test_every_default_of_ours_fits_its_annotation() -> None:
             kinds = annotations_of(entry.cls)
             assert not [name for name in entry.options if kinds[name] is Any], entry.name
             entry.check_options(entry.options, registry.kind)
-            for name in entry.options:
-                assert described(kinds[name])
 
 
 def test_an_annotation_of_the_type_checker_alone_is_not_checked() -> None:

@@ -10,7 +10,7 @@ from cab import UserError
 from cab.registry.registries import TASKS
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [  # the first and pred_len for all limits that types state
-    ("lm", {"loss_on": "some"}, r"task\.loss_on must be one of all, answers"),
+    ("lm", {"loss_on": "some"}, r"task\.loss_on: Input should be 'all' or 'answers'"),
     ("lm", {"block_len": 16, "overlap": 16}, r"task\.overlap must be from 0 to below task\.block_len 16"),
     ("mlm", {"mask_share": 0.0}, "task.mask_share must be above 0"),
     ("glue", {"validation_fraction": 1.0}, "task.validation_fraction must be from 0 to below 1"),
@@ -18,7 +18,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [  # the first and pred_len for
     ("glue", {"pretrained": "a", "tokenizer": "b"}, "task.tokenizer is for fresh weights"),
     ("sum", {"target_len": 1}, "task.target_len must be at least 2"),
     ("sum", {"min_length": 9, "max_length": 7}, "min_length"),
-    ("lstf", {"pred_len": 0}, "task.pred_len must be an integer from 1"),
+    ("lstf", {"pred_len": 0}, "task.pred_len: Input should be greater than or equal to 1"),
     ("lstf", {"seq_len": 41, "label_len": 42}, "task.label_len 42 must not exceed task.seq_len 41"),
     ("sr", {"low_resolution": 8, "high_resolution": 20}, "task.high_resolution must be a multiple"),
     ("sr", {"num_held_out": 2}, "task.num_held_out applies to ffhq"),

@@ -54,7 +54,7 @@ def test_the_memory_length_names_the_variant() -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["trainer.memory_length=-1"], "trainer.memory_length must be an integer from 0, got -1"),
+        (["trainer.memory_length=-1"], "trainer.memory_length: Input should be greater than or equal to 0, got -1"),
         (["task.overlap=8"], "set task.overlap=0"),
         (
             ["task=mlm", "backbone=roberta", "pattern=NS", "attention=vanilla", "trainer.memory_length=8"],
