@@ -78,12 +78,13 @@ def train(run: Run, backbone: Backbone) -> Training:
     backbone.to(device).eval()
     with (home / "train.log").open() as lines:
         entries = history(lines)
+    validated = [(entry["validation"], entry["step"]) for entry in entries if entry["validation"] is not None]
     perplexity = fairseq_perplexity(cell, common, kept, home / "evaluate.log")
     log.info("fairseq's own perplexity on the test part: %.4f", perplexity)
     return Training(
         entries,
         steps=int(entries[-1]["step"] or 0),
-        best_step=_best_step(entries) if config.checkpoint_selection == "best" else 0,
+        best_step=int(min(validated)[1] or 0) if validated and config.checkpoint_selection == "best" else 0,
         cost={
             "peak_memory_bytes": peak if device.type == "cpu" else None,
             "peak_memory_kind": "resident set of fairseq-train",
@@ -122,11 +123,6 @@ def history(lines: Iterable[str]) -> list[dict[str, float | None]]:
         if kind == "train_inner" and "auxiliary_loss" in numbers:
             entry["auxiliary_loss"] = float(numbers["auxiliary_loss"])
     return [entries[step] for step in sorted(entries)]
-
-
-def _best_step(entries: list[dict[str, float | None]]) -> int:
-    validated = [(entry["validation"], entry["step"]) for entry in entries if entry["validation"] is not None]
-    return int(min(validated)[1] or 0) if validated else 0
 
 
 def fairseq_perplexity(cell: Cell, data: list[str], checkpoint: Path, log_file: Path) -> float:

@@ -44,16 +44,9 @@ def versions() -> dict[str, str]:
 
 
 def run(program: str, arguments: Sequence[str], *, log: Path, watch: Callable[[str], None] | None = None) -> int:
-    """Run a program of the environment to completion; append its output to ``log``.
+    """Run a program of the environment and return its peak resident memory in bytes; append its output to ``log``.
 
-    Args:
-        watch: called with each line of output.
-
-    Returns:
-        Peak resident memory of the program, in bytes.
-
-    Raises:
-        RuntimeError: with the program's last line, if it fails.
+    ``watch`` gets each line of output. RuntimeError with the program's last line if it fails.
     """
     lines: list[str] = []
     command = [str(HOME / "bin" / program), *arguments]

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Entry = dict[str, float | None]
+PLAIN_STATE = ("entries", "best_step", "steps_to_solve", "_best", "_stale", "_diverged_at")
+"""Attributes of a history that a checkpoint stores as they are."""
 
 
 class LossMean:
@@ -79,7 +81,8 @@ class History:
         self.earlier_seconds = 0.0
         self._config = config
         self._total = steps
-        self._every = _steps_between_entries(config.validate_every, steps=steps, steps_per_epoch=steps_per_epoch)
+        every = max(1, steps // 100) if config.validate_every is None else config.validate_every
+        self._every = steps_per_epoch if every == "epoch" else int(every)
         self._processes = processes
         self._best = math.inf
         self._stale = 0
@@ -135,10 +138,7 @@ class History:
     def state_dict(self) -> dict[str, Any]:
         """Return everything that a resumed run needs."""
         return {
-            "entries": self.entries,
-            "best": [self._best, self.best_step, self._stale],
-            "steps_to_solve": self.steps_to_solve,
-            "diverged_at": self._diverged_at,
+            **{name: getattr(self, name) for name in PLAIN_STATE},
             "loss": self._losses.state(),
             "auxiliary": self._auxiliary and self._auxiliary.state(),
             "seconds": self.earlier_seconds + time.perf_counter() - self._started,
@@ -146,19 +146,11 @@ class History:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what :meth:`state_dict` returned."""
-        self.entries = list(state["entries"])
-        self._best, self.best_step, self._stale = state["best"]
-        self.steps_to_solve = state["steps_to_solve"]
-        self._diverged_at = state["diverged_at"]
+        for name in PLAIN_STATE:
+            setattr(self, name, state[name])
         self._losses = LossMean(*state["loss"])
         self._auxiliary = LossMean(*state["auxiliary"]) if state["auxiliary"] else None
         self.earlier_seconds = state["seconds"]
-
-
-def _steps_between_entries(validate_every: str | int | None, *, steps: int, steps_per_epoch: int) -> int:
-    if validate_every is None:
-        return max(1, steps // 100)
-    return steps_per_epoch if validate_every == "epoch" else int(validate_every)
 
 
 class TrainingState:
@@ -215,8 +207,7 @@ class TrainingState:
 class Checkpoints:
     """The files ``step-N.ckpt``, to resume from, and ``best-N.pt`` and ``average-N.pt``, to evaluate.
 
-    Args:
-        is_writer: whether this process writes the files, as the first of a run does.
+    The first process of a run writes them.
     """
 
     def __init__(self, folder: Path, *, is_writer: bool = True) -> None:
@@ -240,7 +231,7 @@ class Checkpoints:
             try:
                 state = load_file(path)
                 restore(state)
-                self._best_of_last = state["history"]["best"][1]
+                self._best_of_last = state["history"]["best_step"]
             except UserError:
                 log.warning("skipping unreadable checkpoint %s", path)
             except Exception as error:  # whatever is wrong with it, the previous one may be intact

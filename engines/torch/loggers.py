@@ -25,9 +25,7 @@ COLUMNS = ("step", "loss", "validation", "auxiliary_loss", "learning_rate", "gra
 
 
 def check_logger(name: str) -> None:
-    """Raise UserError if the logger is unknown or not installed."""
-    if name not in LOGGERS:
-        raise UserError(f"unknown logger '{name}': choose {', '.join(LOGGERS)}")
+    """Raise UserError if the logger is not installed."""
     if name != "csv" and importlib.util.find_spec(name) is None:
         raise UserError(f"logger={name} is not installed. Run: `pip install 'cab-benchmark[{name}]'`")
 
@@ -117,13 +115,9 @@ class MetricsFile:
     """
 
     def __init__(self, cell: Cell, folder: Path) -> None:  # noqa: ARG002
-        path = folder / "metrics.csv"
-        with path.open("a+", newline="") as file:
-            file.seek(0)
-            header = file.readline().strip()  # an older version wrote fewer columns
-        self._file = path.open("a", newline="")
-        self._rows = csv.DictWriter(self._file, header.split(",") if header else COLUMNS, extrasaction="ignore")
-        if not header:
+        self._file = (folder / "metrics.csv").open("a", newline="")
+        self._rows = csv.DictWriter(self._file, COLUMNS)
+        if self._file.tell() == 0:
             self._rows.writeheader()
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:

@@ -43,12 +43,7 @@ class Objective(nn.Module):
 
 
 def train(run: Run, backbone: Backbone) -> Training:
-    """Train the backbone, or resume from the newest checkpoint in the folder of the run.
-
-    Raises:
-        DivergedError: the loss is NaN or infinite.
-        Preempted: a signal requested a stop; the checkpoint is on disk.
-    """
+    """Train the backbone, or resume from the newest checkpoint in the folder of the run."""
     config, task = run.cell.config.trainer, run.cell.task
     order = make_order(len(task.training_set), run)  # type: ignore[arg-type]
     processes = SingleProcess()

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.nn.functional import all_reduce
 
 from cab.backbone import Backbone
 from cab.runner.processes import Processes
@@ -21,11 +22,7 @@ from engines.torch.loop import SingleProcess
 
 
 class Distributed(SingleProcess):
-    """A run started by torchrun or srun: each process holds the whole network (DDP) or shards of it (FSDP).
-
-    Args:
-        strategy: ``ddp`` or ``fsdp``, which also shards gradients and optimizer.
-    """
+    """A run started by torchrun or srun: each process holds the whole network (DDP) or shards of it (FSDP)."""
 
     def __init__(self, processes: Processes, strategy: str, device: torch.device) -> None:
         self._processes = processes
@@ -93,22 +90,6 @@ def _init_slurm_rendezvous() -> None:
     os.environ["MASTER_PORT"] = str(15_000 + int(os.environ["SLURM_JOB_ID"]) % 10_000)
 
 
-class SumOverProcesses(torch.autograd.Function):
-    """Sum over processes. The loss of each process depends on all terms, so gradients are summed as well."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:  # noqa: ARG004
-        x = x.clone()
-        dist.all_reduce(x)
-        return x
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:  # noqa: ARG004
-        grad = grad.clone()
-        dist.all_reduce(grad)
-        return grad
-
-
 class GlobalBatchNorm1d(nn.BatchNorm1d):
     """Batch normalization with the statistics of the batch of all processes, on any device.
 
@@ -122,23 +103,17 @@ class GlobalBatchNorm1d(nn.BatchNorm1d):
         wide = x.float()
         count = torch.full_like(wide[0, :, ...].flatten()[:1], x.numel() / x.shape[1])
         sums = torch.cat([count, wide.sum(dim=axes), wide.square().sum(dim=axes)])
-        count, total, squares = SumOverProcesses.apply(sums).split([1, x.shape[1], x.shape[1]])
+        count, total, squares = all_reduce(sums).split([1, x.shape[1], x.shape[1]])
         mean = total / count
         variance = (squares / count - mean.square()).clamp(min=0.0)
         with torch.no_grad():
-            self._update_running_statistics(mean, variance * count / (count - 1).clamp(min=1.0))
+            unbiased = variance * count / (count - 1).clamp(min=1.0)
+            self.num_batches_tracked += 1  # type: ignore[operator]
+            self.running_mean.lerp_(mean, self.momentum)  # type: ignore[union-attr, arg-type]
+            self.running_var.lerp_(unbiased, self.momentum)  # type: ignore[union-attr, arg-type]
         shape = [1, -1] + [1] * (x.ndim - 2)
         scale = self.weight * torch.rsqrt(variance + self.eps)
         return (wide * scale.view(shape) + (self.bias - mean * scale).view(shape)).to(x.dtype)
-
-    def _update_running_statistics(self, mean: Tensor, variance: Tensor) -> None:
-        assert self.running_mean is not None
-        assert self.running_var is not None
-        assert self.num_batches_tracked is not None
-        self.num_batches_tracked += 1
-        momentum = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
-        self.running_mean.lerp_(mean, momentum)
-        self.running_var.lerp_(variance, momentum)
 
 
 def convert_batch_norms(module: nn.Module) -> None:

@@ -6,12 +6,12 @@ import contextlib
 import csv
 import logging
 import os
-import time
 from collections.abc import Iterator
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler otherwise writes to stderr at every use
 
 import torch
+from torch.profiler import ProfilerAction
 
 from cab.runner.batches import StepBatches
 from cab.runner.engine import Run
@@ -33,66 +33,46 @@ class StepProfile:
     """
 
     def __init__(self, run: Run, order: StepBatches) -> None:
-        self.folder = run.folder
-        self.device = run.device
-        self.is_first = run.processes.is_first
-        start = order.start + min(WARM_UP, max(0, order.num_steps - order.start - 1))
-        self.steps = range(start, min(start + STEPS, order.num_steps))
-        self.seconds = dict.fromkeys((*PARTS, "step"), 0.0)
-        self._step = order.start - 1
-        activities = [torch.profiler.ProfilerActivity.CPU]
-        if self.device.type == "cuda":
-            activities.append(torch.profiler.ProfilerActivity.CUDA)
-        self._trace = torch.profiler.profile(activities=activities)
+        self.folder, self.device, self.is_first = run.folder, run.device, run.processes.is_first
+        remaining = order.num_steps - order.start
+        start = min(WARM_UP, max(0, remaining - 1))
+        self.steps = range(start, min(start + STEPS, remaining))
+        self._profiler = torch.profiler.profile(schedule=self._action, on_trace_ready=self.write)
+        self._profiler.start()
+
+    def _action(self, step: int) -> ProfilerAction:
+        if step not in self.steps:
+            return ProfilerAction.NONE
+        return ProfilerAction.RECORD_AND_SAVE if step == self.steps[-1] else ProfilerAction.RECORD
 
     @contextlib.contextmanager
     def timed(self, name: str) -> Iterator[None]:
         """Measure ``step``, a whole step, or one of the parts inside it."""
-        if name == "step":
-            self._step += 1
-            if self._step == self.steps.start:
-                self._trace.start()
-        if self._step not in self.steps:
-            yield
-            return
-        begin = self._now()
         with torch.profiler.record_function(f"cab::{name}"):
             yield
-        self.seconds[name] += self._now() - begin
-        if name == "step" and self._step == self.steps[-1]:
-            self._trace.stop()
-            if self.is_first:
-                self.write()
+            if self.device.type == "cuda" and self._profiler.step_num in self.steps:
+                torch.cuda.synchronize(self.device)
+        if name == "step":
+            self._profiler.step()
 
-    def _now(self) -> float:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        return time.perf_counter()
-
-    def write(self) -> None:
+    def write(self, profiler: torch.profiler.profile) -> None:
         """Write the table and the trace."""
-        whole = self.seconds.pop("step")
-        parts = {**self.seconds, "other": whole - sum(self.seconds.values()), "step": whole}
-        rows: list[tuple[str, str, int, float]] = [("part", name, 1, parts[name] / len(self.steps)) for name in parts]
-        rows += self._operators()
+        if not self.is_first:
+            return
+        events = {event.key: event for event in profiler.key_averages()}
+        scale = 1e-6 / len(self.steps)
+        parts = {name: scale * events[f"cab::{name}"].cpu_time_total for name in (*PARTS, "step")}
+        step = parts.pop("step")
+        parts |= {"other": step - sum(parts.values()), "step": step}
+        rows = [("part", name, 1, seconds) for name, seconds in parts.items()]
+        time = f"self_{'device' if self.device.type == 'cuda' else 'cpu'}_time_total"
+        operators = [event for key, event in events.items() if not key.startswith(("cab::", "ProfilerStep"))]
+        for event in sorted(operators, key=lambda event: -getattr(event, time))[:OPERATORS]:
+            rows.append(("operator", event.key, round(event.count / len(self.steps)), scale * getattr(event, time)))
         with (self.folder / "profile.csv").open("w", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(COLUMNS)
-            for kind, name, calls, seconds in rows:
-                writer.writerow((kind, name, calls, f"{seconds:.6g}", f"{seconds * len(self.steps) / whole:.4f}"))
-        self._trace.export_chrome_trace(str(self.folder / "trace.json"))
-        shares = ", ".join(f"{name} {100 * seconds / whole:.0f}%" for name, seconds in parts.items() if name != "step")
-        log.info(
-            "time per step %.3g s: %s; details in %s", whole / len(self.steps), shares, self.folder / "profile.csv"
-        )
-
-    def _operators(self) -> list[tuple[str, str, int, float]]:
-        """Return the operators with the most self time, on the GPU if there is one."""
-        which = "self_device_time_total" if self.device.type == "cuda" else "self_cpu_time_total"
-        events = [event for event in self._trace.key_averages() if not event.key.startswith("cab::")]
-        events.sort(key=lambda event: -getattr(event, which))
-        steps = len(self.steps)
-        return [
-            ("operator", event.key, round(event.count / steps), getattr(event, which) / 1e6 / steps)
-            for event in events[:OPERATORS]
-        ]
+            writer.writerows((*row, f"{seconds:.6g}", f"{seconds / step:.4f}") for *row, seconds in rows)
+        profiler.export_chrome_trace(str(self.folder / "trace.json"))
+        shares = ", ".join(f"{name} {100 * seconds / step:.0f}%" for name, seconds in parts.items() if name != "step")
+        log.info("time per step %.3g s: %s; details in %s", step, shares, self.folder / "profile.csv")

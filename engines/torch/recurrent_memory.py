@@ -14,11 +14,7 @@ from cab.task import Task
 
 
 class RecurrentMemory:
-    """The memory of each micro-batch of a step, in their order; None before the first step of an epoch.
-
-    Args:
-        count: micro-batches per step.
-    """
+    """The memory of each of ``count`` micro-batches of a step, in their order; None before the first of an epoch."""
 
     def __init__(self, count: int) -> None:
         self._count = count

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import io
 import re
@@ -60,14 +59,6 @@ def test_the_csv_has_a_row_per_interval_and_per_validation(
     assert list(table["learning_rate"]) == pytest.approx([0.06, 0.05, 0.03, 0.01])
     assert (table["gradient_norm"] > 1e-3).all(), "before clipping"
     assert (table["examples_per_second"] > 0).all()
-
-
-def test_the_csv_of_an_older_version_keeps_its_columns(tmp_path: Path) -> None:
-    path, cell = tmp_path / "metrics.csv", SimpleNamespace()
-    path.write_text("step,loss,validation,auxiliary_loss\n2,0.5,,\n")
-    with contextlib.closing(loggers.MetricsFile(cell, tmp_path)) as file:  # type: ignore[arg-type]
-        file.write(4, {"loss": 0.25, "learning_rate": 0.1})
-    assert path.read_text().split() == ["step,loss,validation,auxiliary_loss", "2,0.5,,", "4,0.25,,"]
 
 
 def test_to_measure_gradients_changes_nothing(troubled: Cell, tmp_path: Path, uncut: Record) -> None:
@@ -188,8 +179,6 @@ def test_a_logger_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(loggers.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(UserError, match=r"not installed. Run: `pip install 'cab-benchmark\[tensorboard\]'`"):
         loggers.check_logger("tensorboard")
-    with pytest.raises(UserError, match="unknown logger 'paper': choose csv, tensorboard, wandb"):
-        loggers.check_logger("paper")
 
 
 def test_the_driver_of_a_gpu(tmp_path: Path) -> None:
