@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,10 @@ from cab.runner.folder import load_weights
 
 log = logging.getLogger(__name__)
 
-LEARNING = ("name", "dropout", "attention_dropout", "checkpoint_activations", "init_std")
-NOT_COMPARED = (*LEARNING, "vocab_size", "max_length")
+NOT_COMPARED = (
+    *("name", "dropout", "attention_dropout", "checkpoint_activations", "init_std"),
+    *("vocab_size", "max_length"),
+)
 """Options of a backbone that can differ between the two trainings: of the learning, or from the data."""
 
 
@@ -33,31 +35,32 @@ class Pretrained:
 
     @classmethod
     def find(cls, location: str, cell: Mapping[str, Any], *, task: str) -> Pretrained:
-        """Find the run that a cell can start from.
+        """Find the run of ``task`` that a cell can start from; UserError unless there is one, with its weights.
 
-        Args:
-            location: a record; or a folder of records, where the run must have the cell's attention, pattern, seed and
-                network.
-            task: task of the run.
-
-        Raises:
-            UserError: there is no such run or more than one, its network is different, or its weights are missing.
+        ``location`` is a record, or a folder of records, where the run must also have the cell's seed.
         """
         path = Path(location).expanduser()
         if not path.exists():
             raise UserError(
                 f"task.pretrained: {path} does not exist; name the record of a run of {task}, or a folder of records"
             )
-        runs = [cls(path, Record.read(path))] if path.is_file() else _runs_in(path, cell, task)
-        problems = [run._mismatch(cell, task) for run in runs]
-        matching = [run for run, problem in zip(runs, problems, strict=True) if not problem]
+        names = {"task": task, "attention": cell["attention"]["name"], "pattern": cell["pattern"]}
+        if path.is_file():
+            runs = [cls(path, Record.read(path))]
+        else:
+            runs = [cls(file, record) for file, record in whole_records(path, skipped=[])]
+            names["seed"] = cell["seed"]
+        described = " ".join(f"{name}={value}" for name, value in names.items())
+        runs = [run for run in runs if run._is_finished(names)]
+        if not runs:
+            raise UserError(f"task.pretrained: {path} has no finished run of {described}")
+        matching = [run for run in runs if not run._differences(cell)]
         if not matching:
-            raise UserError(f"task.pretrained: {runs[0].path} {problems[0]}")
+            differences = " ".join(runs[0]._differences(cell))
+            raise UserError(f"task.pretrained: {runs[0].path} was trained with other options: add {differences}")
         if len(matching) > 1:
-            names = ", ".join(run.path.name for run in matching)
-            raise UserError(
-                f"task.pretrained: {path} has more than one run of {_chosen(cell, task)}: name one of {names}"
-            )
+            files = ", ".join(run.path.name for run in matching)
+            raise UserError(f"task.pretrained: {path} has more than one run of {described}: name one of {files}")
         return matching[0]._with_weights()
 
     @property
@@ -83,39 +86,16 @@ class Pretrained:
             log.warning("task.pretrained: %s: %s", self.path, change)
         return self
 
-    def _mismatch(self, cell: Mapping[str, Any], task: str) -> str:
-        """Return why the cell cannot start from this run; empty if it can."""
-        record = self.record
-        if record.cell["task"] != task or record.status is not Status.FINISHED:
-            return f"is a run of task {record.cell['task']} with status {record.status}; name a finished run of {task}"
-        if record.cell["pattern"] != cell["pattern"]:
-            return f"has pattern {record.cell['pattern']}, not {cell['pattern']}"
-        if record.config["attention"]["name"] != cell["attention"]["name"]:
-            return f"has attention {record.cell['attention']}, not {cell['attention']['name']}"
-        differing = [*_differences("attention", record, cell), *_differences("backbone", record, cell)]
-        return f"was trained with other options: add {' '.join(differing)}" if differing else ""
+    def _is_finished(self, names: Mapping[str, Any]) -> bool:
+        """Return whether the run is finished and its cell has these names."""
+        cell = {**self.record.cell, "attention": self.record.config["attention"]["name"]}
+        return self.record.status is Status.FINISHED and names.items() <= cell.items()
 
-
-def _chosen(cell: Mapping[str, Any], task: str) -> str:
-    return f"task={task} attention={cell['attention']['name']} pattern={cell['pattern']} seed={cell['seed']}"
-
-
-def _runs_in(folder: Path, cell: Mapping[str, Any], task: str) -> list[Pretrained]:
-    """Return the finished runs with the cell's attention, pattern and seed."""
-    wanted = (task, cell["attention"]["name"], cell["pattern"], cell["seed"], Status.FINISHED)
-    runs = []
-    for path, record in whole_records(folder, skipped=[]):
-        names = (record.cell["task"], record.config["attention"]["name"])
-        if (*names, record.cell["pattern"], record.cell["seed"], record.status) == wanted:
-            runs.append(Pretrained(path, record))
-    if not runs:
-        raise UserError(f"task.pretrained: {folder} has no finished run of {_chosen(cell, task)}")
-    return runs
-
-
-def _differences(group: str, record: Record, cell: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the overrides that set the cell's options to those of the record, for options that shape the network."""
-    for name, here in cell[group].items():
-        value = record.config[group].get(name, here)
-        if name not in NOT_COMPARED and value != here:
-            yield f"{group}.{name}={'null' if value is None else str(value).replace(' ', '')}"
+    def _differences(self, cell: Mapping[str, Any]) -> list[str]:
+        """Return the overrides that give ``cell`` the network of this run."""
+        return [
+            f"{group}.{name}={'null' if value is None else str(value).replace(' ', '')}"
+            for group in ("attention", "backbone")
+            for name, here in cell[group].items()
+            if name not in NOT_COMPARED and (value := self.record.config[group].get(name, here)) != here
+        ]
