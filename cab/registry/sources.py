@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import gc
 import hashlib
 import importlib.util
 import pkgutil
@@ -49,16 +48,8 @@ class Source(NamedTuple):
 def attention_hash(qualname: str, file: Path, module: str | None) -> str:
     """Return the hash of a class: of its file and, transitively, of the files that it imports.
 
-    Imports from `cab`, from packages that provide attentions and from the class's own package are included.
-
-    Args:
-        qualname: qualified name of the class.
-        file: file that defines it.
-        module: name of its module; None for a file outside a package, which can import from its folder.
-
-    Raises:
-        OSError: a file cannot be read.
-        SyntaxError: a file is not valid Python.
+    Imports from `cab`, from packages that provide attentions and from the class's own package are included. ``module``
+    is None for a file outside a package, which can import from its folder.
     """
     packages, folder = _scope(file, module)
     digest, *others = (_digest(path, packages, folder) for path in source_files(file, module))
@@ -139,49 +130,38 @@ def _package_of(file: Path) -> str:
 
 
 def _parsed(source: bytes, package: str) -> Source:
-    is_collecting = gc.isenabled()
-    gc.disable()  # collection takes as long as parsing, and the tree has no garbage
-    try:
-        tokens, imports = _flat(ast.parse(source))
-        digest = hashlib.sha256("\n".join(tokens).encode()).hexdigest()
-        return Source(digest, tuple(dict.fromkeys(item for node in imports for item in _imported(node, package))))
-    finally:
-        if is_collecting:
-            gc.enable()
+    tokens, imports = _flat(ast.parse(source))
+    digest = hashlib.sha256("\n".join(tokens).encode()).hexdigest()
+    return Source(digest, tuple(dict.fromkeys(item for node in imports for item in _imported(node, package))))
 
 
 def _flat(tree: ast.Module) -> tuple[list[str], list[ast.Import | ast.ImportFrom]]:
-    """Return a syntax tree as text, without what a hash ignores, and its import statements.
-
-    One loop instead of a function call per node, since this takes most of the time of a hash.
-    """
+    """Return a syntax tree as text, without what a hash ignores, and its import statements."""
     tokens: list[str] = []
     imports: list[ast.Import | ast.ImportFrom] = []
-    waiting: list[Any] = [tree]
-    while waiting:
-        item = waiting.pop()
-        if isinstance(item, tuple):  # the name of a field, or the end of a node or list
-            tokens.append(item[0])
-        elif isinstance(item, ast.AST):
-            if isinstance(item, ast.Import | ast.ImportFrom):
-                imports.append(item)
-                continue
-            if isinstance(item, ast.Expr) and isinstance(getattr(item.value, "value", None), str):
-                continue  # a docstring
+
+    def visit(item: Any) -> None:
+        if isinstance(item, list):
+            tokens.append("[")
+            for inner in item:
+                visit(inner)
+            tokens.append("]")
+        elif not isinstance(item, ast.AST):
+            tokens.append(repr(item))
+        elif isinstance(item, ast.Import | ast.ImportFrom):
+            imports.append(item)
+        elif not (isinstance(item, ast.Expr) and isinstance(getattr(item.value, "value", None), str)):  # a docstring
             if isinstance(item, ast.JoinedStr):  # only Python 3.12 has an empty string at the end of a nested format
                 item.values = [value for value in item.values if getattr(value, "value", None) != ""]
             tokens.append(f"({type(item).__name__}")
-            waiting.append((")",))
-            for name in item._fields:
+            for name in reversed(item._fields):
                 value = getattr(item, name, None)
                 if value is not None and value != [] and name not in _IGNORED_FIELDS:  # others have empty type_params
-                    waiting += (value, (name,))
-        elif isinstance(item, list):
-            tokens.append("[")
-            waiting.append(("]",))
-            waiting += reversed(item)
-        else:
-            tokens.append(repr(item))
+                    tokens.append(name)
+                    visit(value)
+            tokens.append(")")
+
+    visit(tree)
     return tokens, imports
 
 
@@ -215,11 +195,7 @@ class Location:
 
 
 def module_specs(name: str) -> Iterator[ModuleSpec]:
-    """Yield the module ``name`` and all its submodules without importing them, packages before their contents.
-
-    Raises:
-        ModuleNotFoundError: the module does not exist.
-    """
+    """Yield the module ``name`` and all its submodules without importing them, packages before their contents."""
     spec = importlib.util.find_spec(name)
     if spec is None:
         raise ModuleNotFoundError(f"No module named '{name}'", name=name)
@@ -232,11 +208,7 @@ def module_specs(name: str) -> Iterator[ModuleSpec]:
 
 
 def decorator_calls(spec: ModuleSpec, decorator: str) -> list[tuple[Location, list[Any], dict[str, Any]]] | None:
-    """Return the classes that ``decorator`` registers in a module, with its arguments; None if a use is not literal.
-
-    Raises:
-        SyntaxError: a module that contains the decorator's name has invalid syntax.
-    """
+    """Return the classes that ``decorator`` registers in a module, with its arguments; None if a use is not literal."""
     if spec.origin is None or not spec.origin.endswith(".py"):
         return [] if spec.loader is None else None  # a folder without __init__.py; a compiled module
     source = Path(spec.origin).read_bytes()
