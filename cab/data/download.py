@@ -38,14 +38,9 @@ RETRY_DELAYS = (1.0, 4.0, 15.0)
 def download(data_set: DataSet, data_root: Path, *, source: str | None = None) -> tuple[Inventory, list[str]]:
     """Download the missing items of a data set; other processes that need it wait.
 
-    Return the inventory afterwards, and instructions for the items that must be downloaded manually.
-
-    Args:
-        source: the URL of a mirror that has the items under their names, or a local file or folder; None for the
-            official hosts.
-
-    Raises:
-        UserError: an item is not available or has the wrong size or checksum; existing files are kept.
+    Return the inventory afterwards, and instructions for the items that must be downloaded manually. Instead of the
+    official hosts, ``source`` can be the URL of a mirror that has the items under their names, or a local file or
+    folder.
     """
     key = hashlib.sha256(f"{data_root.resolve()}/{data_set.name}".encode()).hexdigest()[:16]
     with disk_errors(cache_root()), FileLock(cache_root() / f"data-{key}.lock"):
@@ -136,8 +131,7 @@ def fetch(
 ) -> dict[str, Any]:
     """Download a URL, or copy a local file, unless ``path`` has it already, and return its record.
 
-    Raises:
-        UserError: the file is not available, or has the wrong size or checksum; nothing is kept.
+    Nothing is kept of a file with the wrong size or checksum.
     """
     import pooch
     import requests
@@ -246,10 +240,7 @@ def _merge(unpacked: Path, item: Item, folder: Path, transfer: Callable[[str, st
 def dated_table(source: Path, target: Path, *, column: str, columns: int, start: str, hours: int) -> None:
     """Add a header and a column of dates to a gzipped table of numbers; UserError if a row lacks a number.
 
-    Args:
-        column: format of the column names, such as ``MT_{:03d}``.
-        start: date of the first row.
-        hours: hours between two rows.
+    ``column`` is the format of the names of the columns, such as ``MT_{:03d}``. The first row has the date ``start``.
     """
     date, step = datetime.fromisoformat(start), timedelta(hours=hours)
     with gzip.open(source, "rt", encoding="utf-8") as rows, target.open("w", encoding="utf-8") as table:

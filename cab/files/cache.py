@@ -56,8 +56,7 @@ def prepared(kind: str, key: Mapping[str, Any], build: Callable[[Path], None]) -
     Args:
         kind: first part of the folder's name, such as ``tts-features``.
         key: everything that the content depends on, as plain values: options, versions, :func:`checksums` of files.
-        build: writes the content into the empty folder that it gets. Other processes that need the folder wait. If it
-            fails, the folder is deleted.
+        build: writes the content into an empty folder, while other processes that need it wait.
     """
     folder = cache_root() / f"{kind}-{digest_of(key)}"
     if folder.is_dir():

@@ -80,21 +80,13 @@ def write_figure(figure: Figure, path: Path, *, dpi: int = 110) -> Path:
 
 
 def remove_leftovers(folder: Path, name: str = "") -> None:
-    """Delete temporary files that killed processes left in ``folder``; the caller must hold the lock of the files.
-
-    Args:
-        name: beginning of the names of the replaced files.
-    """
+    """Delete what killed processes left of the files whose names begin with ``name``, whose lock the caller holds."""
     for path in folder.glob(f".{name}*.tmp"):
         path.unlink(missing_ok=True)
 
 
 def check_writable(folder: Path, option: str) -> None:
-    """Raise UserError if ``folder`` is not writable or could not be created; nothing is created.
-
-    Args:
-        option: option that sets the folder, such as ``results_dir``, for the message.
-    """
+    """Raise UserError if ``folder``, which ``option`` sets, is not writable or could not be created; create nothing."""
     try:
         existing = next(path for path in (folder, *folder.parents) if path.exists() or path.is_symlink())
     except (OSError, ValueError) as error:  # too long, or a null character

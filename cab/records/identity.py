@@ -37,10 +37,8 @@ def identity_of(
 ) -> dict[str, Any]:
     """Return what :func:`cell_hash` hashes.
 
-    Args:
-        task_version: version of the task's evaluation protocol.
-        initial_weights: identification of the weights that training starts from; empty for random ones.
-        programs: hashes of the code of :func:`attention_files`: files of one name can be different programs.
+    ``initial_weights`` identifies the weights that training starts from; empty for random ones. ``programs`` are the
+    hashes of the code of :func:`attention_files`: files of one name can be different programs.
     """
     keys = {key: value for key, value in config.items() if key not in RUN_KEYS}
     keys["trainer"] = measured(keys["trainer"])

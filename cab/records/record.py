@@ -216,7 +216,6 @@ class Record(RunMetadata):
 
     def write(self, results_dir: Path) -> Path:
         """Write the record atomically, replacing an earlier one with the same hash, and return its path."""
-        check_hash(self.hash)
         path = record_path(results_dir, self.hash)
         content = {"schema": SCHEMA, **vars(self)}
         content |= {"metrics": [vars(metric) for metric in self.metrics], "cost": vars(self.cost)}
@@ -318,12 +317,6 @@ def checksum_of(content: Mapping[str, Any]) -> str:
     """Return the SHA-256 of all other fields, as JSON with sorted keys."""
     others = {name: value for name, value in content.items() if name != "checksum"}
     return hashlib.sha256(json.dumps(others, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def check_hash(digest: str) -> None:
-    """Raise UserError if ``digest`` is not a valid name of a record."""
-    if not re.fullmatch(r"[A-Za-z0-9_-]+", digest):
-        raise UserError(f"{digest!r:.60} is not the hash of a cell, which has letters and digits only")
 
 
 def _finite(values: Mapping[str, float | None]) -> dict[str, float | None]:

@@ -116,11 +116,9 @@ def _with_names_of_programs(table: pd.DataFrame) -> pd.DataFrame:
 def separate_programs(records: Iterable[Record]) -> dict[tuple[str, str], str]:
     """Return the name in tables of each program that shares the name of an attention with another one.
 
-    The installed code of a registered attention keeps the name, otherwise the newest program. The name of any other is
-    followed by its hash, so that results of different code are never averaged.
-
-    Returns:
-        Names by attention and hash of its code; an attention with a single program is missing.
+    The names are by attention and hash of its code. The installed code of a registered attention keeps the name,
+    otherwise the newest program. The name of any other is followed by its hash, so that results of different code are
+    never averaged.
     """
     started: dict[str, dict[str, str]] = {}
     for record in records:
@@ -229,10 +227,10 @@ def _published_row(path: Path, line: int, row: Mapping[str, str | None]) -> tupl
             "value": float(row["value"]) if row["value"] else math.nan,
             "higher_is_better": {"1": True, "0": False}[row["higher_is_better"] or ""],
         }
-    except ValueError:
-        raise UserError(f"{path}, line {line}: value '{row['value']}' or seed is not a number") from None
-    except KeyError:
-        raise UserError(f"{path}, line {line}: higher_is_better must be 1 or 0") from None
+    except (ValueError, KeyError) as error:
+        raise UserError(
+            f"{path}, line {line}: value and seed must be numbers, and higher_is_better 1 or 0, got {error}"
+        ) from None
     fields |= {"task_version": 0, "unit": "", "primary": True, "status": str(Status.FINISHED)}
     fields |= {"revision": "", "verified": "unknown", "hash": "", "file": str(path)}
     return tuple(fields.get(name) for name in COLUMNS)

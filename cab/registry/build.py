@@ -166,11 +166,7 @@ def backbone_patterns(name: str) -> tuple[Pattern, ...]:
 
 
 def parse_spec(attention: str | Mapping[str, Any] | AttentionSpec) -> AttentionSpec:
-    """Return the spec of a name, or of a mapping of ``name`` and options, and check its options.
-
-    Raises:
-        UserError: the attention is unknown or does not have an option, or a value is invalid.
-    """
+    """Return the spec of a name, or of a mapping of ``name`` and options, whose values are checked."""
     if isinstance(attention, AttentionSpec):
         return attention
     if isinstance(attention, str):
@@ -194,9 +190,6 @@ def measure_decode_state(entry: AttentionEntry) -> str:
 
     The layer has 8 heads of width 64 and a float32 state. The size is measured after 512 and 1,024 tokens: ``N B`` if
     it does not depend on the length, ``N B/token`` if it grows; empty for an attention without a causal pattern.
-
-    Raises:
-        UserError: the attention cannot be built, or its decoding fails.
     """
     pattern = next((p for p in entry.patterns if p.is_causal), None)
     if pattern is None:

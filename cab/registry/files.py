@@ -22,11 +22,7 @@ from cab.registry.sources import Location, read, source_files
 
 
 def entry_of_file(target: str) -> AttentionEntry:
-    """Return the registry entry of ``FILE.py:Class``; a class without decorator supports all patterns.
-
-    Raises:
-        UserError: as for :func:`load_object`, or the class is not a subclass of ``cab.Attention``.
-    """
+    """Return the registry entry of ``FILE.py:Class``; a class without decorator supports all patterns."""
     cls = load_object(target)
     if not isinstance(cls, type) or not issubclass(cls, Attention):
         raise UserError(f"{target} cannot be used in a network: derive it from cab.Attention")
@@ -40,12 +36,7 @@ def entry_of_file(target: str) -> AttentionEntry:
 
 
 def load_object(target: str) -> Any:
-    """Import the class or function ``FILE.py:name``; the file can import other modules in its folder.
-
-    Raises:
-        UserError: the file or name does not exist, the import fails or ends the program, or the object is neither a
-            subclass of ``nn.Module`` nor a function.
-    """
+    """Import the function or subclass of ``nn.Module`` ``FILE.py:name``; the file can import modules in its folder."""
     file, _, name = target.rpartition(":") if ":" in target else (target, "", "")
     if not os.path.isfile(file):  # noqa: PTH113
         problem = "is a folder" if os.path.isdir(file) else "does not exist"  # noqa: PTH112

@@ -94,11 +94,7 @@ class FlaLayer(nn.Module):
 
 
 def padding_of_last_tokens(attention_mask: Tensor | None, hidden_states: Tensor) -> Tensor | None:
-    """Return the padding [B, T] of the last T tokens, True at padding, from a mask that is 0 at padding.
-
-    Raises:
-        UserError: the mask does not have two dimensions, or fewer columns than there are tokens.
-    """
+    """Return the padding [B, T] of the last T tokens, True at padding, from a mask [B, L] that is 0 at padding."""
     if attention_mask is None:
         return None
     num_tokens = hidden_states.shape[1]

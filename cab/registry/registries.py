@@ -84,11 +84,7 @@ class Entry(Generic[T]):
         return {p.name: p.default for p in parameters if p.default is not p.empty and p.name not in self.reserved}
 
     def check_options(self, options: Mapping[str, Any], kind: str) -> dict[str, Any]:
-        """Return the options, in the form of :func:`cab.registry.options.checked_options`.
-
-        Raises:
-            UserError: if an option is unknown or a value does not match its annotation.
-        """
+        """Return the options, in the form of :func:`cab.registry.options.checked_options`."""
         for name in options:
             if name not in self.options:
                 known = ", ".join(sorted(self.options)) or "none"

@@ -90,11 +90,7 @@ def tuning_rows(
 
 
 def attention_label(config: Mapping[str, Any]) -> str:
-    """Return the name of an attention in tables, with its options that differ from those of its cell.
-
-    Args:
-        config: resolved configuration.
-    """
+    """Return the name of an attention in tables, with its options in a configuration that differ from its cell's."""
     options = config["attention"]
     name = options["name"]
     usual = tuned_options(

@@ -46,11 +46,7 @@ class Shares:
     def cut(
         cls, *, num_items: int, batch_size: int, micro_batch_size: int | None, rank: int = 0, num_processes: int = 1
     ) -> Shares:
-        """Divide a batch of ``batch_size`` items, or of all items if there are fewer.
-
-        Raises:
-            UserError: there are fewer items than processes, or the sizes do not divide the batch.
-        """
+        """Divide a batch of ``batch_size`` items, or of all items if there are fewer."""
         if num_items < batch_size:  # the whole data set in each step, except for a remainder
             batch_size, micro_batch_size = num_items // num_processes * num_processes, None
         if batch_size < 1:

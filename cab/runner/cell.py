@@ -39,11 +39,7 @@ class Cell:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Cell:
-        """Check a composed configuration and build its task.
-
-        Raises:
-            UserError: a value is invalid; UnsupportedError for a combination of valid names that is not supported.
-        """
+        """Check a composed configuration and build its task; UnsupportedError for names that cannot be combined."""
         checked = RunConfig.from_dict(config)
         task, backbone = checked.task.name, checked.backbone.name
         check_dataset(task, checked.dataset, checked.pattern)
@@ -70,11 +66,6 @@ class Cell:
     def hash(self) -> str:
         """Name of the run, see :func:`cab.records.identity.cell_hash`."""
         return cell_hash(self.identity)
-
-    @property
-    def has_own_options(self) -> bool:
-        """Whether an option of the attention is not the one that tables and defaults give."""
-        return self.label != ATTENTIONS.get(self.config.attention.name).label
 
     @property
     def label(self) -> str:

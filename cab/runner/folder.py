@@ -44,9 +44,7 @@ RETRIED = (*(status for status in Status if status is not Status.FINISHED), "int
 def lock_run_dir(folder: Path) -> Iterator[bool]:
     """Create and lock the folder; yield False if another process holds the lock, which ends with its process.
 
-    Raises:
-        UserError: the folder is a symbolic link, through which the run would write or delete files elsewhere, or it
-            cannot be created or locked; or a process of another machine has written the lock.
+    UserError for a symbolic link, through which the run would write or delete files elsewhere.
     """
     if folder.is_symlink():
         raise UserError(f"{folder} is a symbolic link; a run requires a real folder: remove the link")
@@ -94,16 +92,12 @@ def is_held(folder: Path) -> bool:
 def start_run(folder: Path, about: Mapping[str, Any], origin: Origin, *, afresh: bool) -> None:
     """Write what runs in ``folder``, and which record it replaces.
 
-    An interrupted run of other code or data is not resumed: its files are deleted, with a warning.
-
-    Args:
-        folder: locked folder of the run.
-        about: the cell, its configuration and its command.
-        afresh: delete the files of the earlier run if it has a record, except its weights, which are replaced as the
-            record is. Links are deleted, not followed. A run that an interrupted process started afresh is resumed.
+    An interrupted run of other code or data is not resumed: its files are deleted, with a warning. With ``afresh``,
+    those of a recorded run are deleted as well, except its weights, which are replaced as the record is. Links are
+    deleted, not followed. A run that an interrupted process started afresh is resumed.
     """
     replaced = _record_digest(folder)
-    changes = _origin_in(folder).changes(origin)
+    changes = Origin(**_about(folder).get("origin", {})).changes(origin)
     if changes and any(folder.glob("step-*.ckpt")):
         outcome = "starts again from step 0" if changes.obstacles else "is resumed with a change"
         log.warning("the interrupted run in %s %s: %s", folder, outcome, "; ".join(changes.values()))
@@ -122,14 +116,6 @@ def _about(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
-
-
-def _origin_in(folder: Path) -> Origin:
-    """Return the origin of the run that was started in ``folder``, or an unknown one."""
-    try:
-        return Origin(**_about(folder).get("origin", {}))
-    except TypeError:
-        return Origin()
 
 
 def is_replacing(folder: Path) -> bool:
@@ -151,11 +137,7 @@ def atomic_save(state: Mapping[str, Any], path: Path) -> None:
 
 
 def load_file(path: Path, device: torch.device | str = "cpu") -> Any:
-    """Load the tensors and plain values in a file of ``torch.save``; nothing in it is executed.
-
-    Raises:
-        UserError: the file is missing, damaged, or contains other objects.
-    """
+    """Load the tensors and plain values in a file of ``torch.save``; UserError for anything else, executing nothing."""
     import torch
 
     try:

@@ -107,9 +107,7 @@ def expand(arguments: Sequence[str]) -> tuple[list[list[str]], list[str]]:
 
     A group that is not named (task, dataset, backbone, pattern, attention) means all runnable values, without generated
     data sets and tasks outside the index. An option of an attention, backbone or task applies to those that have it.
-
-    Returns:
-        The overrides of every runnable cell, and one message per reason why named combinations are skipped.
+    Return the overrides of every runnable cell, and one message per reason why named combinations are skipped.
     """
     named: dict[str, list[str]] = {}
     settings: list[tuple[str, list[str]]] = []

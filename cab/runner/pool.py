@@ -35,14 +35,9 @@ SPAWN = multiprocessing.get_context("spawn")
 
 
 def run_in_pool(jobs: Iterable[Job], report: Report, *, workers: int | None, workers_per_gpu: int = 1) -> None:
-    """Run every cell that has no record.
+    """Run every cell that has no record; without ``workers``, in ``workers_per_gpu`` processes per GPU, or in one.
 
-    Args:
-        workers: number of processes; None means ``workers_per_gpu`` per GPU, or one without a GPU.
-        workers_per_gpu: number of workers that share a GPU; each gets an equal part of its memory.
-
-    Raises:
-        Preempted: a signal stopped the pool; the workers have written checkpoints.
+    Workers that share a GPU get equal parts of its memory. Before Preempted, they have written checkpoints.
     """
     from cab.runner.report import cells_to_run  # imports torch
 

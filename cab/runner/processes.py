@@ -39,15 +39,11 @@ class Processes:
 
 def find_processes() -> Processes:
     """Return the processes of this run, from the environment variables of torchrun or srun."""
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
-        names = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")
+    slurm, torchrun = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"), ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+    names = torchrun if "TORCHELASTIC_RUN_ID" in os.environ else slurm
     if any(name not in os.environ for name in names):
         return Processes()
     rank, count, local_rank = (int(os.environ[name]) for name in names)
-    machines = int(os.environ.get("SLURM_NNODES", "1"))
-    if count % machines:
-        raise UserError(f"{count} tasks cannot be divided evenly among {machines} machines: set --ntasks-per-node")
     return Processes(rank, count, local_rank)
 
 

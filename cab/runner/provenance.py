@@ -77,18 +77,13 @@ def origin_of(cell: Cell) -> Origin:
 def revision() -> dict[str, Any]:
     """Return the commit of the working tree and whether it has changes; empty outside a checkout."""
     root = Path(__file__).resolve().parents[2]
-    if not (root / ".git").exists():
-        return {"commit": "", "dirty": False}
-    status = _git(root, "status", "--porcelain", "--untracked-files=no")
-    return {"commit": _git(root, "rev-parse", "HEAD"), "dirty": bool(status)}
-
-
-def _git(root: Path, *arguments: str) -> str:
-    try:
-        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return ""
-    return done.stdout.strip()
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    described = ""
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):
+        if (root / ".git").exists():
+            described = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    commit, _, mark = described.partition("-")
+    return {"commit": commit, "dirty": bool(mark)}
 
 
 @functools.cache

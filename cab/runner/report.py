@@ -29,12 +29,9 @@ BUSY = os.EX_TEMPFAIL
 
 
 class ExistingRecords:
-    """Records of earlier runs, compared with the cells of one command.
+    """Records of earlier runs, compared with the cells of one command; a dry run does not read the data.
 
     The data on disk are read once per task and data set.
-
-    Args:
-        reads_data: compare the fingerprints of the data; false for a dry run.
     """
 
     def __init__(self, *, reads_data: bool = True) -> None:
@@ -45,10 +42,7 @@ class ExistingRecords:
         """Return the valid record of a cell; None if the cell must run.
 
         A cell runs without a readable record, or if ``force`` or ``retry`` requests it. Without the data, a record is
-        accepted.
-
-        Raises:
-            UserError: the record is of another cell, or was measured on different data.
+        accepted; UserError for a record of another cell or of different data.
         """
         path = record_path(cell.config.results_dir, cell.hash)
         if cell.config.force or not os.path.exists(path):  # noqa: PTH110  # also False for an invalid path

@@ -34,19 +34,9 @@ log = logging.getLogger(__name__)
 def run_cell(config: Mapping[str, Any], *, command: str = "", existing: ExistingRecords | None = None) -> Outcome:
     """Run one cell unless its record exists; an interrupted run resumes from its last checkpoint.
 
-    A run that fails also writes a record, with its status and without scores.
-
-    Args:
-        config: resolved configuration. ``force`` repeats a recorded run from the start; ``retry`` resumes a run whose
-            record has one of the given statuses from its last checkpoint. The old record is kept until the new one is
-            written.
-        command: command line for the record.
-        existing: records of earlier runs, shared by the cells of a command.
-
-    Raises:
-        UserError: the configuration or the data are invalid, or the record was measured on different data. Nothing is
-            written or deleted.
-        Preempted: a signal stopped the run after a checkpoint.
+    A run that fails also writes a record, with its status and without scores. With ``force``, a recorded run is
+    repeated from the start; with ``retry``, a run whose record has one of these statuses resumes from its last
+    checkpoint. The old record is kept until the new one is written. Nothing is written before a UserError.
     """
     cell, existing = Cell.from_config(config), existing or ExistingRecords()
     record = existing.find(cell)
@@ -200,8 +190,8 @@ def _digest(network: torch.nn.Module) -> str:
 def find_reusable_result(run: Run, existing: ExistingRecords) -> Record | None:
     """Write and return a record for this cell from a run of the same network on the same data; None if there is none.
 
-    Vanilla attention in pattern NS, with vanilla in all other layers, is the same network as in pattern CS. One cell is
-    trained, and the others reuse its result. With ``force``, or with several processes, results are not reused.
+    Vanilla attention in pattern NS, with vanilla in all other layers, is the same network as in pattern CS. With
+    ``force``, or with several processes, results are not reused.
     """
     cell = run.cell
     if cell.config.force or run.processes.count > 1:

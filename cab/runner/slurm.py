@@ -140,8 +140,7 @@ def arrays_of(numbers: Mapping[str, str]) -> list[str]:
 def _submit(cells: list[tuple[Cell, Job]], options: SlurmConfig, folder: Path, array_size: int) -> dict[str, str]:
     """Submit the cells and return their jobs, by the hash of the cell.
 
-    Raises:
-        UserError: Slurm rejects an array; the message names the arrays before it, whose jobs run.
+    If Slurm rejects an array, the UserError names the arrays before it, whose jobs run.
     """
     try:
         import submitit

@@ -62,7 +62,7 @@ def test_a_job_of_slurm_imports_ours(hostile: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(submitit, "SlurmExecutor", executor)
     cells: list[tuple[Cell, Job]] = []
     with pytest.raises(UserError, match="no Slurm here"):
-        _submit(cells, SlurmConfig(), hostile)
+        _submit(cells, SlurmConfig(), hostile, 1)
     imported = run([*shlex.split(given["python"]), "-u", "-c", f"import {', '.join(OURS)}"], hostile)
     assert imported.returncode == 0
     replaced = run([sys.executable, "-u", "-c", "import tasks"], hostile)

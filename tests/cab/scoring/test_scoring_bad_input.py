@@ -218,7 +218,7 @@ def test_line_breaks_of_names_are_not_printed(tmp_path: Path, capsys: pytest.Cap
 
 @pytest.mark.parametrize(
     ("line", "message"),
-    [("NS,T,b,d,m,maybe,abc,1", "higher_is_better must be 1 or 0"), ("NS,T,b,d,m,1,abc,lots", "line 2: value 'lots'")],
+    [("NS,T,b,d,m,maybe,abc,1", "higher_is_better 1 or 0, got 'maybe'"), ("NS,T,b,d,m,1,abc,lots", "line 2: .*'lots'")],
 )
 def test_broken_published_rows(tmp_path: Path, line: str, message: str) -> None:
     path = tmp_path / "numbers.csv"
