@@ -111,9 +111,9 @@ def run_on_slurm(jobs: Iterable[Job], report: Report, options: SlurmConfig) -> N
     if not options.wait:
         return
     arrays = arrays_of(numbers)
-    while queued(arrays):
+    while job_states(arrays):
         time.sleep(POLL_SECONDS)
-    states = job_states(arrays)
+    states = job_states(arrays, "--states=all")
     for cell, job in cells:
         number = numbers[cell.hash]
         state = states.get(number, "ended")
@@ -128,7 +128,7 @@ def jobs_in_queue(cells: list[tuple[Cell, Job]], folder: Path) -> dict[str, str]
     """Return the jobs of an earlier command that are still in the queue, such as 12_0, by the hash of their cell."""
     files = {cell.hash: folder / f"{cell.hash}.job" for cell, _ in cells}  # with the last job of each
     numbers = {digest: file.read_text() for digest, file in files.items() if file.exists()}
-    in_queue = queued(arrays_of(numbers)) if numbers else set()
+    in_queue = job_states(arrays_of(numbers)) if numbers else {}
     return {digest: number for digest, number in numbers.items() if number in in_queue}
 
 
@@ -182,34 +182,17 @@ def jobs_folder(results_dir: Path, settings: Mapping[str, str]) -> Path:
     return results_dir.resolve() / "slurm" / settings.get("ClusterName", "")
 
 
-def queued(arrays: list[str]) -> set[str]:
-    """Return the jobs of arrays that squeue lists; unlike sacct, squeue works without accounting."""
+def job_states(arrays: list[str], *options: str) -> dict[str, str]:
+    """Return the states of the jobs of arrays that are in the queue, such as {"12_0": "RUNNING"}.
+
+    With ``--states=all``, also of those that have ended. Unlike sacct, squeue works without accounting.
+    """
     while True:
-        queue = _slurm("squeue", "--noheader", "--array", "--format=%i", f"--jobs={','.join(arrays)}")
+        queue = _slurm("squeue", "--noheader", "--array", "--format=%i %T", f"--jobs={','.join(arrays)}", *options)
         if queue.returncode == 0 or "Invalid job id" in queue.stderr:
-            return set(queue.stdout.split())
+            return dict(line.split() for line in queue.stdout.splitlines())
         log.warning("squeue: %s; retrying", queue.stderr.strip())
         time.sleep(POLL_SECONDS)
-
-
-def job_states(arrays: list[str]) -> dict[str, str]:
-    """Return the states of all jobs of the arrays that Slurm still lists, such as {"12_0": "COMPLETED"}."""
-    states = {}
-    for array in arrays:
-        for line in _slurm("scontrol", "--oneliner", "show", "job", array).stdout.splitlines():
-            facts = job_facts(line)
-            states[job_name(facts)] = facts["JobState"]
-    return states
-
-
-def job_name(facts: dict[str, str]) -> str:
-    """Return submitit's name of a job: 12_0 in an array, 12 for a single job."""
-    return f"{facts['ArrayJobId']}_{facts['ArrayTaskId']}" if "ArrayTaskId" in facts else facts["JobId"]
-
-
-def job_facts(line: str) -> dict[str, str]:
-    """Parse a line of scontrol into {"JobState": "RUNNING", ...}."""
-    return dict(word.split("=", 1) for word in line.split() if "=" in word)
 
 
 def _slurm(*command: str) -> subprocess.CompletedProcess[str]:

@@ -16,7 +16,6 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from cab.runner.slurm import job_facts
 from tests.cab.cli.command import ROOT
 from tests.cab.runner.processes import records
 
@@ -84,7 +83,7 @@ def kill(place: int) -> bool:
 
 def take_memory(number: str, place: int) -> bool:
     """Leave a job's cgroup less memory than torch alone takes; whether it could be done."""
-    job = job_facts(slurm("scontrol", "--oneliner", "show", "job", f"{number}_{place}"))["JobId"]
+    job = slurm("squeue", "--noheader", "--format=%A", f"--jobs={number}_{place}").strip()
     for limit in Path("/sys/fs/cgroup/memory").glob(f"slurm*/uid_*/job_{job}/step_0/memory.limit_in_bytes"):
         with contextlib.suppress(OSError):  # too late for this little: the next step of the loop asks for more
             limit.write_text("150M")

@@ -55,18 +55,18 @@ def test_a_refusal_names_the_arrays_before_it_and_their_cells_are_not_submitted_
     status, said = submit(accepted=1)
     assert status == 2
     assert "submitted 2 of 3 cells as 101; Slurm rejected the others: sbatch: error: QOSMax" in said
-    (tmp_path / "queue").write_text("101_0\n101_1\n")
+    (tmp_path / "queue").write_text("101_0 RUNNING\n101_1 PENDING\n")
     status, said = submit("cluster.wait=false")
     assert status == 0
     assert "2 cells are in the queue already, as 101" in said
     assert "submitted 1 cells to Slurm as 103" in said
-    (tmp_path / "queue").write_text("101_1\n103\n")
+    (tmp_path / "queue").write_text("101_1 PENDING\n103 PENDING\n")
     assert "submitted 1 cells to Slurm as 104" in submit("cluster.wait=false")[1], "the job of one has ended"
 
 
 def test_another_cluster_on_the_same_disk_has_jobs_of_its_own(submit: Submit, tmp_path: Path) -> None:
     assert "as 101, 102" in submit("cluster.wait=false")[1]
-    (tmp_path / "queue").write_text("101_0\n101_1\n102\n")
+    (tmp_path / "queue").write_text("101_0 RUNNING\n101_1 RUNNING\n102 RUNNING\n")
     (tmp_path / "cluster").write_text("two")
     assert "submitted 3 cells to Slurm as 103, 104" in submit("cluster.wait=false")[1], "the queue is of other users"
     assert {path.name for path in (tmp_path / "results" / "slurm").iterdir()} == {"one", "two"}

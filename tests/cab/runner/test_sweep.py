@@ -15,7 +15,6 @@ from cab.registry.registries import TASKS, is_generated
 from cab.registry.tables import read_rows
 from cab.runner.cell import runnable_cells
 from cab.runner.launch import expand
-from cab.runner.slurm import job_facts, job_name
 from tests.cab.cli.command import ROOT
 from tests.cab.runner.conftest import TROUBLED
 
@@ -165,8 +164,3 @@ def test_a_dry_run_decides_as_the_run_does(troubled: Cell, tmp_path: Path, capsy
 def test_attention_names_are_checked_before_a_sweep(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "-m", "attention=vanila", "task=lstf"]) == 2
     assert "vanilla" in capsys.readouterr().err
-
-
-def test_jobs_are_called_as_submitit_calls_them() -> None:
-    array = job_facts("JobId=31 ArrayJobId=27 ArrayTaskId=3 JobState=FAILED")
-    assert (job_name(array), job_name(job_facts("JobId=31 JobState=FAILED"))) == ("27_3", "31")
