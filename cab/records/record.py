@@ -57,24 +57,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Cost of a run; None for unknown values.
-
-    Attributes:
-        params: number of parameters of the network.
-        steps: number of optimizer steps.
-        processes: number of processes that trained together.
-        best_step: step of the evaluated weights, if validation selected them; else 0.
-        steps_to_solve: step at which validation reached ``trainer.stop_at``; None if it did not, or without the option.
-        train_seconds: wall time of training, including the time before an interruption.
-        wall_seconds: wall time of training and evaluation.
-        cpu_seconds: CPU time of training and evaluation, of the process that writes the record and its children; None
-            for a run that was interrupted.
-        load: load of the machine as a fraction of its cores, mean of start and end. Above 1, other processes slowed
-            the run down.
-        peak_memory_bytes: peak memory.
-        peak_memory_kind: how it was measured: CUDA allocator, or resident set of the process.
-        expected_gpu_hours: expected hours on one GPU according to Table 15, in preset `paper`.
-    """
+    """Cost of a run; None for unknown values. docs/reference/result-schema.md describes each field."""
 
     __pydantic_config__ = STRICT
 
@@ -94,25 +77,9 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True)
 class RunMetadata:
-    """Metadata of a run that does not depend on its outcome.
+    """Metadata of a run that does not depend on its outcome; docs/reference/result-schema.md describes each field.
 
-    Attributes:
-        hash: name of the run, see :func:`cab.records.identity.cell_hash`.
-        cell: values of :data:`CELL`.
-        task_version: version of the task's evaluation protocol.
-        config: complete resolved configuration.
-        engine: name of the training engine.
-        command: command line that runs this cell alone.
-        versions: versions of Python and packages, and hashes of the code of other attentions that are in files.
-        revision: ``commit``, and whether the working tree was ``dirty``.
-        hardware: description of the machine; empty if unknown.
-        data: fingerprint of the data; empty if the data were not read.
-        started: start time in UTC (ISO 8601).
-        attention_code: hash of the code of the attention under test; empty if unknown.
-        verified: whether this code had passed `cab verify` in the pattern under test; None if unknown.
-        weights_reused_from: hash of the cell whose run trained this network; empty if it was trained in this run.
-        initial_weights: identification of the weights that training started from; empty for random ones.
-        unpublished_files: data files whose checksum is not the published one.
+    Empty values are unknown, except for ``weights_reused_from`` and ``initial_weights``.
     """
 
     __pydantic_config__ = STRICT | {"extra": "ignore"}
@@ -137,16 +104,9 @@ class RunMetadata:
 
 @dataclass(frozen=True, kw_only=True)
 class Record(RunMetadata):
-    """Record of a run.
+    """Record of a run; docs/reference/result-schema.md describes each field.
 
-    Attributes:
-        ended: end time in UTC (ISO 8601).
-        error: type and first line of the error of a run without a score; else empty.
-        step: step at which training failed, if known.
-        metrics: metrics of the task; values are None for a run without a score.
-        baselines: metrics of trivial baselines, by the name of the baseline.
-        history: entries with ``step``, ``loss`` and ``validation``, in nats.
-        engine_facts: additional information from the engine.
+    The metrics of a run without a score have the value None.
     """
 
     status: Status
