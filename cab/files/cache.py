@@ -14,7 +14,6 @@ import shutil
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,8 +28,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-FIRST_REPORT, LATER_REPORTS = 10.0, 30.0
-"""Seconds until :func:`report_waiting` reports, and between its reports after that."""
+SLOW = 10.0
+"""Seconds until :func:`report_waiting` reports."""
 
 
 def cache_root() -> Path:
@@ -110,19 +109,11 @@ def progress(items: Iterable[T], title: str) -> Iterable[T]:
 
 @contextlib.contextmanager
 def report_waiting(title: str) -> Iterator[None]:
-    """Log at intervals that the block is still running; nothing if it is fast."""
-    started, ended = time.monotonic(), threading.Event()
-
-    def watch() -> None:
-        pause = FIRST_REPORT
-        while not ended.wait(pause):
-            log.info("%s: %.0f s so far", title, time.monotonic() - started)
-            pause = LATER_REPORTS
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
+    """Log the title if the block is slow."""
+    timer = threading.Timer(SLOW, log.info, (f"{title} takes long",))
+    timer.daemon = True
+    timer.start()
     try:
         yield
     finally:
-        ended.set()
-        thread.join()
+        timer.cancel()

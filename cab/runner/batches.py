@@ -97,10 +97,6 @@ class StepBatches(Sampler[Draw]):
     def steps_per_epoch(self) -> int:
         return self.num_items // self.shares.batch_size
 
-    def __len__(self) -> int:
-        """Return the number of remaining micro-batches of this process."""
-        return (self.num_steps - self.start) * self.shares.accumulate
-
     def __iter__(self) -> Iterator[Draw]:
         epoch, order, shares = -1, torch.empty(0), self.shares
         for step in range(self.start, self.num_steps):

@@ -28,7 +28,7 @@ from cab.registry import build
 from cab.registry.registries import ATTENTIONS, BACKBONES
 from cab.runner.cell import Cell
 from cab.runner.processes import Processes, StopSignals, find_processes, limit_gpu_memory
-from cab.runner.provenance import origin_of
+from cab.runner.provenance import attention_code
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Run:
     @functools.cached_property
     def origin(self) -> Origin:
         """Program and data of the run."""
-        return origin_of(self.cell)
+        return Origin.of(attention_code(self.cell), self.cell.task.fingerprint(), self.cell.config.resolved["trainer"])
 
     @property
     def folder(self) -> Path:

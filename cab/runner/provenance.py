@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from cab.records.identity import Origin
 from cab.records.record import RunMetadata, now
 from cab.records.verified import code_of, is_verified
 from cab.registry.registries import ATTENTIONS, is_generated
@@ -66,11 +65,6 @@ def unpublished_files_of(cell: Cell) -> list[str]:
 def attention_code(cell: Cell) -> str:
     """Return the hash of the code of the attention under test."""
     return code_of(ATTENTIONS.get(cell.config.attention.name).cls)
-
-
-def origin_of(cell: Cell) -> Origin:
-    """Return the program and the data of a cell whose data are loaded."""
-    return Origin.of(attention_code(cell), cell.task.fingerprint(), cell.config.resolved["trainer"])
 
 
 @functools.cache

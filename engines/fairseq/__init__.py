@@ -45,7 +45,8 @@ def check(cell: Cell, processes: Processes) -> None:
             raise UserError(f"engine=fairseq does not support {setting}; remove it, or use engine=torch")
     if processes.count > 1:
         raise UserError("engine=fairseq trains in one process: start it without torchrun or srun")
-    environment.require()
+    if not (environment.HOME / "ready").exists():
+        raise UserError("engine=fairseq needs fairseq's own environment: run make fairseq")
     name = cell.config.attention.name
     if not ATTENTIONS.get(name).cls.__module__.startswith("attentions."):
         code = "import sys; from cab.registry.registries import ATTENTIONS; print(sys.argv[1] in ATTENTIONS)"

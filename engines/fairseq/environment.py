@@ -18,12 +18,6 @@ HOME = Path(__file__).resolve().parents[2] / ".venv-fairseq"
 PLUGIN = Path(__file__).resolve().parents[2] / "cab_fairseq"
 
 
-def require() -> None:
-    """Raise UserError if the environment is missing."""
-    if not (HOME / "ready").exists():
-        raise UserError("engine=fairseq needs fairseq's own environment: run make fairseq")
-
-
 def python(code: str, *arguments: str) -> str:
     """Run ``code`` in the environment's Python and return its output; raise UserError with its last line on failure."""
     command = [str(HOME / "bin" / "python"), "-P", "-c", code, *arguments]

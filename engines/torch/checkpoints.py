@@ -43,19 +43,19 @@ class LossMean:
 
     def __init__(self, total: float = 0.0, steps: float = 0.0) -> None:
         self._total: Tensor | float = total
-        self._steps = steps
+        self.steps = steps
         self._bad_step: Tensor | None = None
 
     def add(self, loss: Tensor, step: int, pieces: int) -> None:
         """Add the loss of one of the ``pieces`` micro-batches of ``step``."""
         self._total = self._total + (loss.detach() / pieces).double()
-        self._steps += 1 / pieces
+        self.steps += 1 / pieces
         bad = torch.where(torch.isfinite(loss), 0, step)
         self._bad_step = bad if self._bad_step is None else torch.where(self._bad_step > 0, self._bad_step, bad)
 
     def mean(self) -> float:
         """Return the mean over steps, 0 without any."""
-        return float(self._total) / max(1, self._steps)
+        return float(self._total) / max(1, self.steps)
 
     def bad_step(self) -> int:
         """Return the first step with a NaN or infinite loss, or 0."""
@@ -63,7 +63,7 @@ class LossMean:
 
     def state(self) -> list[float]:
         """Return the constructor's arguments."""
-        return [float(self._total), self._steps]
+        return [float(self._total), self.steps]
 
 
 class History:
@@ -74,8 +74,7 @@ class History:
 
     def __init__(self, config: TrainerConfig, *, steps: int, steps_per_epoch: int, processes: SingleProcess) -> None:
         self.entries: list[Entry] = []
-        self._losses = LossMean()
-        self._auxiliary: LossMean | None = None
+        self._losses, self._auxiliary = LossMean(), LossMean()
         self.best_step = 0
         self.steps_to_solve: int | None = None
         self.earlier_seconds = 0.0
@@ -93,7 +92,6 @@ class History:
         """Add the losses of one of the ``pieces`` micro-batches of ``step``."""
         self._losses.add(loss, step, pieces)
         if auxiliary is not None:
-            self._auxiliary = self._auxiliary or LossMean()
             self._auxiliary.add(auxiliary, step, pieces)
 
     def is_due(self, step: int) -> bool:
@@ -121,9 +119,9 @@ class History:
     def add(self, step: int, score: float | None) -> Entry:
         """Append the entry after ``step``: the mean loss since the last entry, and the validation score or None."""
         entry: Entry = {"step": step, "loss": self._processes.mean(self._losses.mean()), "validation": None}
-        if self._auxiliary is not None:
+        if self._auxiliary.steps:
             entry["auxiliary_loss"] = self._processes.mean(self._auxiliary.mean())
-        self._losses, self._auxiliary = LossMean(), None
+        self._losses, self._auxiliary = LossMean(), LossMean()
         if score is not None:
             score = entry["validation"] = self._processes.broadcast(score)
             if score < self._best:
@@ -140,7 +138,7 @@ class History:
         return {
             **{name: getattr(self, name) for name in PLAIN_STATE},
             "loss": self._losses.state(),
-            "auxiliary": self._auxiliary and self._auxiliary.state(),
+            "auxiliary": self._auxiliary.state(),
             "seconds": self.earlier_seconds + time.perf_counter() - self._started,
         }
 
@@ -148,8 +146,7 @@ class History:
         """Restore what :meth:`state_dict` returned."""
         for name in PLAIN_STATE:
             setattr(self, name, state[name])
-        self._losses = LossMean(*state["loss"])
-        self._auxiliary = LossMean(*state["auxiliary"]) if state["auxiliary"] else None
+        self._losses, self._auxiliary = LossMean(*state["loss"]), LossMean(*state["auxiliary"])
         self.earlier_seconds = state["seconds"]
 
 
@@ -214,13 +211,9 @@ class Checkpoints:
         self.folder, self._is_writer = folder, is_writer
         self._best_of_last = 0
 
-    def best(self, step: int) -> Path:
-        """Return the file of the best weights, from the validation after ``step``."""
-        return self.folder / f"best-{step:08d}.pt"
-
-    def averaged(self, step: int) -> Path:
-        """Return the file of the weights after ``step`` that enter the average."""
-        return self.folder / f"average-{step:08d}.pt"
+    def weights(self, kind: str, step: int) -> Path:
+        """Return the file of the weights after ``step``: the ``best``, or part of the ``average``."""
+        return self.folder / f"{kind}-{step:08d}.pt"
 
     def restore_newest(self, restore: Callable[[Mapping[str, Any]], None]) -> bool:
         """Call ``restore`` with the newest checkpoint that it accepts, and return whether there is one.
@@ -249,7 +242,8 @@ class Checkpoints:
         atomic_save(state, self.folder / f"step-{step:08d}.ckpt")
         for old in checkpoint_files(self.folder)[:-2]:
             old.unlink()
-        for old in set(self.folder.glob("best-*.pt")) - {self.best(best_step), self.best(self._best_of_last)}:
+        kept = {self.weights("best", step) for step in (best_step, self._best_of_last)}
+        for old in set(self.folder.glob("best-*.pt")) - kept:
             old.unlink()
         self._best_of_last = best_step
 
@@ -261,9 +255,9 @@ class Checkpoints:
     def selected_weights(self, config: TrainerConfig, *, steps: int, best_step: int) -> Mapping[str, Tensor] | None:
         """Load the weights to evaluate; return None if they are those of the last step."""
         if config.checkpoint_selection == "best" and best_step:
-            return load_weights(self.best(best_step))
+            return load_weights(self.weights("best", best_step))
         if config.checkpoint_selection == "average" and steps:
-            return average_weights([self.averaged(step) for step in averaged_steps(config, steps)])
+            return average_weights([self.weights("average", step) for step in averaged_steps(config, steps)])
         return None
 
 

@@ -154,13 +154,13 @@ def run_steps(
             score = validate(run, network) if config.validate_every is not None else None
             entry = history.add(completed, score)
             if config.checkpoint_selection == "best" and history.best_step == completed:
-                checkpoints.save_weights(whole_state_dict(network), checkpoints.best(completed))
+                checkpoints.save_weights(whole_state_dict(network), checkpoints.weights("best", completed))
             numbers = {**entry, **numbers}
         if is_logged:
             loggers.write(completed, numbers)
             interval = LossMean()
         if completed in averaged:
-            checkpoints.save_weights(whole_state_dict(network), checkpoints.averaged(completed))
+            checkpoints.save_weights(whole_state_dict(network), checkpoints.weights("average", completed))
         stop = stop_signal(run, processes, completed)
         is_last = completed == order.num_steps or history.ends_training
         if completed % config.checkpoint_every == 0 or is_last or stop:

@@ -108,7 +108,7 @@ class GlobalBatchNorm1d(nn.BatchNorm1d):
         variance = (squares / count - mean.square()).clamp(min=0.0)
         with torch.no_grad():
             unbiased = variance * count / (count - 1).clamp(min=1.0)
-            self.num_batches_tracked += 1  # type: ignore[operator]
+            self.num_batches_tracked += 1  # type: ignore[operator, assignment]
             self.running_mean.lerp_(mean, self.momentum)  # type: ignore[union-attr, arg-type]
             self.running_var.lerp_(unbiased, self.momentum)  # type: ignore[union-attr, arg-type]
         shape = [1, -1] + [1] * (x.ndim - 2)

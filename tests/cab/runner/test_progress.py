@@ -22,7 +22,7 @@ from tests.cab.runner.processes import environment
 
 def test_a_slow_part_of_the_set_up_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     said = threading.Event()
-    monkeypatch.setattr(cache, "FIRST_REPORT", 0.001)
+    monkeypatch.setattr(cache, "SLOW", 0.001)
     monkeypatch.setattr(cache.log, "info", lambda *_: said.set())
     with cache.report_waiting("loading the data"):
         assert said.wait(10)
