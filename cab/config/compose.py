@@ -124,20 +124,14 @@ def _names(group: str) -> list[str]:
 
 
 def paper_value(table: str, column: str, *where: str) -> Any:
-    """Resolve ``${paper:TABLE,COLUMN,KEY,VALUE,...}``: one value of a table of configs/paper; empty cells are null."""
-    cell = paper_row(table, *where)[column]
-    return yaml.safe_load(cell) if cell else None
+    """Resolve ``${paper:TABLE,COLUMN,KEY,VALUE,...}``: one value of a table of configs/paper; empty cells are null.
 
-
-def paper_row(table: str, *where: str) -> dict[str, str]:
-    """Return the row of the table with ``where``, columns and values in turn; an empty cell matches any value.
-
-    The earliest row wins, so rows with an empty cell come last.
+    An empty cell of a key matches any value. The earliest row wins, so rows with such a cell come last.
     """
     key_values = dict(zip(where[::2], where[1::2], strict=True))
     for row in read_table(table):
         if all(row[key] in (value, "") for key, value in key_values.items()):
-            return row
+            return yaml.safe_load(row[column]) if row[column] else None
     raise UserError(f"configs/paper/{table}.csv has no row with {', '.join(where)}")
 
 

@@ -30,11 +30,9 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """A count on disk compared with its published value.
+    """A count on disk, such as of ``training books``, compared with its published value.
 
-    Attributes:
-        field: what is counted, such as ``training books``.
-        fault: problem that makes the data set invalid whatever the count; empty if none.
+    A ``fault`` makes the data set invalid whatever the count.
     """
 
     field: str

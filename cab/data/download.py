@@ -31,6 +31,7 @@ log = logging.getLogger("cab")
 
 PARALLEL_DOWNLOADS = 8
 TIMEOUT = 60  # seconds without a byte
+URL = ("http://", "https://")
 RETRY_DELAYS = (1.0, 4.0, 15.0)
 """Seconds to wait before each retry."""
 
@@ -48,7 +49,9 @@ def download(data_set: DataSet, data_root: Path, *, source: str | None = None) -
         folder, manual_steps = inventory.folder, []
         with disk_errors(folder):
             for item in data_set.items:
-                if all(map(inventory.has, item.gives)) and not _has_other_content(folder / item.name, item):
+                path = folder / item.name
+                is_other = item.sha256 is not None and path.is_file() and sha256_of(path) != item.sha256
+                if all(map(inventory.has, item.gives)) and not is_other:
                     continue
                 location = _location(item, data_set, source)
                 if location is None:
@@ -59,15 +62,11 @@ def download(data_set: DataSet, data_root: Path, *, source: str | None = None) -
         return take_inventory(data_set, data_root), manual_steps
 
 
-def _has_other_content(path: Path, item: Item) -> bool:
-    return item.sha256 is not None and path.is_file() and sha256_of(path) != item.sha256
-
-
 def _location(item: Item, data_set: DataSet, source: str | None) -> str | None:
     """Return the URL or local path of an item; None if it must be downloaded manually."""
     if source is None:
         return item.address
-    if _is_url(source):
+    if source.startswith(URL):
         return f"{source.rstrip('/')}/{item.name}"
     path = Path(source).expanduser()
     if not path.exists():
@@ -79,10 +78,6 @@ def _location(item: Item, data_set: DataSet, source: str | None) -> str | None:
             return str(path)
         raise UserError(f"--source {source}: this folder does not contain {item.name}")
     return item.address
-
-
-def _is_url(location: str) -> bool:
-    return location.startswith(("http://", "https://"))
 
 
 def _get_item(item: Item, location: str, name: str, folder: Path, *, base: str) -> None:
@@ -146,7 +141,7 @@ def fetch(
 
     def transfer(location: str, temporary: str, _: object) -> None:
         Path(temporary).unlink()  # pooch creates a file that only its owner can read
-        if _is_url(location):
+        if location.startswith(URL):
             http(location, temporary, None)
         else:
             shutil.copyfile(location, temporary)

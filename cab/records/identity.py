@@ -102,11 +102,6 @@ def other_engine(config: Mapping[str, Any]) -> dict[str, str]:
     return {} if config["engine"] == DEFAULT_ENGINE else {"engine": config["engine"]}
 
 
-def with_engine(variant: str, config: Mapping[str, Any]) -> str:
-    """Return the variant of the data set, followed by the engine if it is not the default."""
-    return " ".join(filter(None, (variant, *other_engine(config).values())))
-
-
 class Changes(dict[str, str]):
     """What differs between two origins: text with both values, by attribute of :class:`Origin`."""
 

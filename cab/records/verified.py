@@ -34,16 +34,7 @@ LEGEND = f"{UNVERIFIED_MARK} not verified: the code has not passed `cab verify` 
 
 @dataclass(frozen=True)
 class Row:
-    """An attention that passed the checks in a pattern.
-
-    Attributes:
-        code_hash: hash of the attention's code, :func:`cab.registry.sources.attention_hash`.
-        checks_hash: hash of the checks.
-        torch_version: major and minor version, such as ``2.13``.
-        mode: ``quick`` or ``full``; timing checks are excluded, since they depend on the machine.
-        max_tokens_checked: longest sequence of each group of checks, such as ``causality=4133 growth=8192``.
-        package: name and version of the package that the module comes from; empty for attentions of this project.
-    """
+    """An attention that passed the checks in a pattern; docs/reference/checks.md describes each column."""
 
     attention: str
     pattern: str

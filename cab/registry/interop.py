@@ -79,18 +79,15 @@ class FlaLayer(nn.Module):
         if past_key_values is None:
             output = compute(tokens, **lengths)
         else:
-            output, state = prefill(tokens, self.cached_state(past_key_values, batch_size, tokens), **lengths)
+            cached = past_key_values[self.layer_idx] if len(past_key_values) > self.layer_idx else None
+            if cached is None or cached["recurrent_state"] is None:
+                state = self.attention.init_state(batch_size, device=tokens.device, dtype=tokens.dtype)
+            else:
+                (state,) = cached["recurrent_state"]
+            output, state = prefill(tokens, state, **lengths)
             if use_cache:  # the state is in a tuple because the cache does not accept a dict
                 past_key_values.update(recurrent_state=(state,), layer_idx=self.layer_idx, offset=num_tokens)
         return output.reshape_as(hidden_states), None, past_key_values
-
-    def cached_state(self, cache: Any, batch_size: int, like: Tensor) -> DecodeState:
-        """Return the state in the cache, or the state before the first token."""
-        layer = cache[self.layer_idx] if len(cache) > self.layer_idx else None
-        if layer is None or layer["recurrent_state"] is None:
-            return self.attention.init_state(batch_size, device=like.device, dtype=like.dtype)
-        (state,) = layer["recurrent_state"]
-        return state
 
 
 def padding_of_last_tokens(attention_mask: Tensor | None, hidden_states: Tensor) -> Tensor | None:

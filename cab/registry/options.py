@@ -114,7 +114,7 @@ def strict(kind: Any, *, name: str = "", default: Any = None, is_limited: bool =
     if origin is Annotated:
         return Annotated[inner(parts[0]), *parts[1:]]
     if {int, float} <= set(parts):
-        return Annotated[inner(float), AfterValidator(_integer_if_whole)]
+        return Annotated[inner(float), AfterValidator(lambda x: int(x) if x.is_integer() else x)]
     if origin in (typing.Union, types.UnionType):
         return typing.Union[tuple(map(inner, parts))]  # noqa: UP007  # of any number of parts
     if _is_class_of(origin, Sequence) and parts:
@@ -126,10 +126,6 @@ def strict(kind: Any, *, name: str = "", default: Any = None, is_limited: bool =
 def _plain_number(value: Any) -> Any:
     """Return the number of Python for one of numpy."""
     return value.item() if type(value).__module__ == "numpy" else value
-
-
-def _integer_if_whole(value: float) -> int | float:
-    return int(value) if value.is_integer() else value
 
 
 def _is_class_of(kind: Any, base: type) -> bool:

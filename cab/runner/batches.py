@@ -79,10 +79,7 @@ class StepBatches(Sampler[Draw]):
 
     With ``in_rows`` (Dai et al. 2019), the items are divided into as many contiguous rows as a batch has items, and
     item b of batch s is item ``s mod k`` of row b, so it continues item b of the previous batch. Remaining items are
-    dropped.
-
-    Attributes:
-        start: first step; set before iterating to resume a run.
+    dropped. To resume a run, set its first step, ``start``, before iterating.
     """
 
     def __init__(self, *, num_items: int, shares: Shares, num_steps: int, seed: int, in_rows: bool = False) -> None:
@@ -116,22 +113,18 @@ class StepBatches(Sampler[Draw]):
         generator = torch.Generator().manual_seed(mix_seed(self.seed, epoch))
         return torch.randperm(self.num_items, generator=generator)
 
-    def number(self, index: int) -> int:
-        """Return the index over all processes of micro-batch ``index`` of this process."""
-        return index * self.shares.num_processes + self.shares.rank
-
 
 class SeededItems(Dataset[Any]):
-    """A data set whose random augmentations depend on (seed, step) only, in any worker process."""
+    """Numbered micro-batches, whose random augmentations depend on (seed, step) only, in any worker process."""
 
     def __init__(self, items: Dataset[Any], seed: int) -> None:
         self.items = items
         self.seed = seed
 
-    def __getitems__(self, draw: Draw) -> Any:
+    def __getitems__(self, draw: Draw) -> tuple[int, Any]:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(mix_seed(~self.seed, draw.number))
-            return self.items.__getitems__(draw.indices)  # type: ignore[attr-defined]
+            return draw.number, self.items.__getitems__(draw.indices)  # type: ignore[attr-defined]
 
 
 def training_batches(

@@ -16,7 +16,7 @@ from cab.backbone_protocols import missing_call
 from cab.config.run_config import RunConfig
 from cab.errors import UnsupportedError, UserError
 from cab.patterns import Pattern
-from cab.records.identity import attention_files, cell_hash, identity_of, with_engine
+from cab.records.identity import attention_files, cell_hash, identity_of, other_engine
 from cab.records.verified import code_of
 from cab.registry.build import backbone_patterns, check_pattern, check_slot
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
@@ -52,20 +52,16 @@ class Cell:
         programs = {name: code_of(ATTENTIONS.get(name).cls) for name in attention_files(checked.resolved)}
         return cls(checked, built, programs)
 
-    @property
-    def identity(self) -> dict[str, Any]:
-        """The configuration that identifies the cell, without where and how it runs."""
-        return identity_of(
+    @functools.cached_property
+    def hash(self) -> str:
+        """Name of the run, see :func:`cab.records.identity.cell_hash`."""
+        identity = identity_of(
             self.config.resolved,
             task_version=self.task.version,
             initial_weights=self.task.initial_weights_id,
             programs=self.programs,
         )
-
-    @functools.cached_property
-    def hash(self) -> str:
-        """Name of the run, see :func:`cab.records.identity.cell_hash`."""
-        return cell_hash(self.identity)
+        return cell_hash(identity)
 
     @property
     def label(self) -> str:
@@ -75,10 +71,11 @@ class Cell:
     @property
     def key(self) -> dict[str, Any]:
         """Columns that identify the cell in tables."""
+        engine = other_engine(self.config.resolved)
         return {
             "task": self.config.task.name,
             "dataset": self.config.dataset,
-            "config_variant": with_engine(self.task.config_variant, self.config.resolved),
+            "config_variant": " ".join(filter(None, (self.task.config_variant, *engine.values()))),
             "backbone": self.config.backbone.name,
             "pattern": str(self.config.pattern),
             "attention": self.label,

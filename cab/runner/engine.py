@@ -62,10 +62,7 @@ class Engine(Protocol):
         """Raise UserError for a cell or setting that the engine does not support, before anything is written."""
 
     def train(self, run: Run, backbone: Backbone) -> Training:
-        """Train ``backbone`` from its current weights, or from the newest checkpoint in the folder of the run.
-
-        Afterwards the backbone is on ``run.device``, in evaluation mode, with the same weights in every process.
-        """
+        """Train ``backbone``, or resume; leave it on ``run.device``, in evaluation mode, the same in every process."""
 
 
 @dataclass(frozen=True)

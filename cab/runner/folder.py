@@ -182,13 +182,9 @@ def load_network(network: nn.Module, path: Path) -> None:
 
 @dataclass(frozen=True)
 class CellStatus:
-    """Status of a cell.
+    """Status of a cell: that of its record, ``running``, ``interrupted``, or ``broken`` (unreadable record).
 
-    Attributes:
-        cell: values of :data:`cab.records.record.CELL`; empty for an unreadable record.
-        status: a :class:`cab.records.record.Status`, ``running``, ``interrupted``, or ``broken`` (unreadable record).
-        detail: error, or last checkpoint.
-        hash: name of the run; empty for an unreadable record.
+    ``detail`` is the error or the last checkpoint. Cell and hash of an unreadable record are empty.
     """
 
     cell: Mapping[str, Any]

@@ -28,7 +28,6 @@ log = logging.getLogger("cab")
 ARRAY = 1000
 """Largest number of jobs per array; fewer if the cluster allows fewer."""
 POLL_SECONDS = 5.0
-MISSING_PACKAGE = "cluster=slurm requires an extra: `pip install 'cab-benchmark[cluster]'`"
 PYTHON = f"{shlex.quote(sys.executable)} -P"
 """Interpreter of the jobs; a tasks.py in the working folder must not replace ours."""
 STAY_WHILE_PREEMPTED = """\
@@ -40,6 +39,14 @@ stay_while_preempted() {
 }
 trap stay_while_preempted EXIT"""
 """Part of the batch script: Slurm requeues a preempted job only if the job does not end within its grace time."""
+
+
+def _submitit() -> Any:
+    try:
+        import submitit
+    except ImportError:
+        raise UserError("cluster=slurm requires an extra: `pip install 'cab-benchmark[cluster]'`") from None
+    return submitit
 
 
 def slurm_parameters(options: SlurmConfig) -> dict[str, Any]:
@@ -85,14 +92,12 @@ class CellJob:
 
 def job_script(options: SlurmConfig, results_dir: Path, count: int) -> str:
     """Return the batch script of ``count`` jobs; Slurm need not be installed."""
-    try:
-        from submitit.slurm.slurm import _make_sbatch_string  # submitit has no public function for it
-    except ImportError:
-        raise UserError(MISSING_PACKAGE) from None
+    submitit = _submitit()
     folder = jobs_folder(results_dir, cluster_settings())
     command = f"{PYTHON} -u -m submitit.core._submit {shlex.quote(str(folder / '%j'))}"
     array: dict[str, Any] = {"map_count": min(count, ARRAY)} if count > 1 else {}
-    return _make_sbatch_string(command=command, folder=folder / "%j", **slurm_parameters(options), **array)
+    make_script = submitit.slurm.slurm._make_sbatch_string  # submitit has no public function for it
+    return make_script(command=command, folder=folder / "%j", **slurm_parameters(options), **array)
 
 
 def run_on_slurm(jobs: Iterable[Job], report: Report, options: SlurmConfig) -> None:
@@ -142,10 +147,7 @@ def _submit(cells: list[tuple[Cell, Job]], options: SlurmConfig, folder: Path, a
 
     If Slurm rejects an array, the UserError names the arrays before it, whose jobs run.
     """
-    try:
-        import submitit
-    except ImportError:
-        raise UserError(MISSING_PACKAGE) from None
+    submitit = _submitit()
     submitted: dict[str, str] = {}
     try:
         executor = submitit.SlurmExecutor(folder / "%j", max_num_timeout=options.max_requeues, python=PYTHON)

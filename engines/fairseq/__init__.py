@@ -20,7 +20,7 @@ from cab.runner.cell import Cell
 from cab.runner.engine import Run, Training
 from cab.runner.processes import DivergedError, Processes
 from engines.fairseq import environment
-from engines.fairseq.command import check_trainer, task_arguments, training_arguments
+from engines.fairseq.command import check_settings, task_arguments, training_arguments
 from engines.fairseq.data import fairseq_data
 from engines.fairseq.weights import load_weights, read_checkpoint, write_checkpoint
 from tasks.lm.task import LM
@@ -36,13 +36,7 @@ STATISTICS = re.compile(r"\| (train_inner|valid|test) \| (\{.*\})$")
 def check(cell: Cell, processes: Processes) -> None:
     """Raise UserError for settings that fairseq does not support, or a missing environment."""
     task_arguments(cell)
-    check_trainer(cell.config.trainer)
-    for setting, is_set in {
-        "profile=true": cell.config.profile,
-        f"logger={cell.config.logger.name}": cell.config.logger.name != "csv",
-    }.items():
-        if is_set:
-            raise UserError(f"engine=fairseq does not support {setting}; remove it, or use engine=torch")
+    check_settings(cell.config)
     if processes.count > 1:
         raise UserError("engine=fairseq trains in one process: start it without torchrun or srun")
     if not (environment.HOME / "ready").exists():

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from cab import UserError
-from cab.config.run_config import TrainerConfig
+from cab.config.run_config import RunConfig, TrainerConfig
 from cab.errors import UnsupportedError
 from cab.registry.registries import BACKBONES
 from cab.runner.cell import Cell
@@ -94,23 +94,26 @@ def task_arguments(cell: Cell) -> list[str]:
     return ["--task", name, "--criterion", criterion, "--tokens-per-sample", str(task.block_len), *rest]
 
 
-def check_trainer(config: TrainerConfig) -> None:
-    """Raise UserError for trainer settings that fairseq does not support."""
+def check_settings(run: RunConfig) -> None:
+    """Raise UserError for settings that fairseq does not support."""
+    config = run.trainer
     lacking = {
-        "optimizer=adam with a weight_decay: its decay is adamw's": config.optimizer == "adam" and config.weight_decay,
-        "decay_vectors=false": not config.decay_vectors and config.weight_decay,
-        f"schedule={config.schedule}": config.schedule.endswith("exponential"),
-        f"schedule={config.schedule} without max_steps": config.schedule in ("linear", "cosine")
+        "profile=true": run.profile,
+        f"logger={run.logger.name}": run.logger.name != "csv",
+        "trainer.optimizer=adam with a weight_decay (use adamw)": config.optimizer == "adam" and config.weight_decay,
+        "trainer.decay_vectors=false": not config.decay_vectors and config.weight_decay,
+        f"trainer.schedule={config.schedule}": config.schedule.endswith("exponential"),
+        f"trainer.schedule={config.schedule} without max_steps": config.schedule in ("linear", "cosine")
         and not config.max_steps,
-        "checkpoint_selection=average": config.checkpoint_selection == "average",
-        f"stop_at={config.stop_at}": config.stop_at is not None,
-        "stop_when_diverged=false": not config.stop_when_diverged,
-        f"precision={config.precision}": config.precision != "32-true",
-        "compile=true": config.compile,
-        "float32_matmul_precision=high": config.float32_matmul_precision != "highest",
-        f"memory_length={config.memory_length}": config.memory_length,
-        f"log_every={config.log_every}": config.log_every != TrainerConfig.defaults()["log_every"],
-        "max_steps=0": (config.max_steps or config.max_epochs) == 0,
+        "trainer.checkpoint_selection=average": config.checkpoint_selection == "average",
+        f"trainer.stop_at={config.stop_at}": config.stop_at is not None,
+        "trainer.stop_when_diverged=false": not config.stop_when_diverged,
+        f"trainer.precision={config.precision}": config.precision != "32-true",
+        "trainer.compile=true": config.compile,
+        "trainer.float32_matmul_precision=high": config.float32_matmul_precision != "highest",
+        f"trainer.memory_length={config.memory_length}": config.memory_length,
+        f"trainer.log_every={config.log_every}": config.log_every != TrainerConfig.defaults()["log_every"],
+        "trainer.max_steps=0": (config.max_steps or config.max_epochs) == 0,
     }
     micro = config.micro_batch_size or config.batch_size
     if config.batch_size % min(micro, config.batch_size):
@@ -120,7 +123,7 @@ def check_trainer(config: TrainerConfig) -> None:
         )
     for setting, is_asked in lacking.items():
         if is_asked:
-            raise UserError(f"engine=fairseq does not support trainer.{setting}; change it, or use engine=torch")
+            raise UserError(f"engine=fairseq does not support {setting}; change it, or use engine=torch")
 
 
 def trainer_arguments(config: TrainerConfig, *, seed: int) -> list[str]:

@@ -31,11 +31,7 @@ def check_logger(name: str) -> None:
 
 
 class Loggers:
-    """Progress, ``metrics.csv`` in the folder of the run, and the configured logger; written by the first process.
-
-    Attributes:
-        steps: the remaining steps, which show their progress on a terminal.
-    """
+    """Progress, ``metrics.csv`` in the folder of the run, and the configured logger; written by the first process."""
 
     def __init__(self, run: Run, order: StepBatches) -> None:
         progress = Progress(run, order)
@@ -84,8 +80,7 @@ def _warn(error: Exception) -> None:
 class Progress:
     """A progress bar on a terminal, and otherwise a line of the log per tenth of the run; with ``-v`` all lines.
 
-    Attributes:
-        steps: the remaining steps.
+    To iterate over ``steps``, the remaining ones, moves the bar.
     """
 
     def __init__(self, run: Run, order: StepBatches) -> None:

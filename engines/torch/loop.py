@@ -37,9 +37,9 @@ class Objective(nn.Module):
 
     def forward(self, batch: Any) -> tuple[Tensor, Tensor | None]:
         """Return the task's loss, and the auxiliary loss or None."""
-        if self.memory is not None:
-            return self.memory.loss(self.task, self.model, batch), auxiliary_loss(self.model)
-        return self.task.loss(self.model, batch), auxiliary_loss(self.model)
+        memory, task, model = self.memory, self.task, self.model
+        loss = task.loss(model, batch) if memory is None else memory.loss(task, model, batch)
+        return loss, auxiliary_loss(model)
 
 
 def train(run: Run, backbone: Backbone) -> Training:
@@ -118,8 +118,9 @@ def run_steps(
         with timed("step"):
             for piece in range(accumulate):
                 with timed("batch"):
-                    batch = on_device(next(batches), device)
-                torch.manual_seed(mix_seed(order.seed, order.number(step * accumulate + piece)))
+                    number, batch = next(batches)
+                    batch = on_device(batch, device)
+                torch.manual_seed(mix_seed(order.seed, number))
                 with processes.micro_batch(objective, is_last=piece == accumulate - 1):
                     with timed("forward"), config.autocast(device):
                         loss, auxiliary = objective(batch)

@@ -39,11 +39,11 @@ def test_processes_share_the_batches_of_one() -> None:
         assert draw.indices == [item for piece in alone[4 * step : 4 * step + 4] for item in piece.indices]
 
 
-def test_the_number_of_a_micro_batch_is_that_of_its_draw() -> None:
+def test_micro_batches_are_numbered_over_all_processes() -> None:
     for rank in (0, 1):
         cut = Shares.cut(num_items=23, batch_size=8, micro_batch_size=2, rank=rank, num_processes=2)
         order = StepBatches(num_items=23, shares=cut, num_steps=5, seed=1)
-        assert [order.number(i) for i in range(10)] == [draw.number for draw in order]
+        assert [draw.number for draw in order] == list(range(rank, 20, 2))
 
 
 @pytest.mark.parametrize(

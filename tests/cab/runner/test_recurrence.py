@@ -19,7 +19,7 @@ from cab.config.compose import compose
 from cab.records.record import Record
 from cab.runner.cell import Cell
 from cab.runner.processes import Processes
-from engines.fairseq.command import check_trainer, network_arguments
+from engines.fairseq.command import check_settings, network_arguments
 from engines.torch import check, checkpoints
 from engines.torch.loop import make_order
 from engines.torch.recurrent_memory import RecurrentMemory
@@ -93,7 +93,7 @@ def test_fairseqs_networks_have_the_usual_one_alone(overrides: list[str]) -> Non
         network_arguments(other)
     recurrent = Cell.from_config(compose(RECURRENT))
     with pytest.raises(UserError, match=r"engine=fairseq does not support trainer\.memory_length=32; change it"):
-        check_trainer(recurrent.config.trainer)
+        check_settings(recurrent.config)
 
 
 def test_several_processes_are_refused() -> None:

@@ -23,11 +23,12 @@ Cell = Callable[..., dict[str, Any]]
 
 def test_items_that_draw_depend_on_the_step_alone() -> None:
     items = SeededItems(Numbers(), seed=3)
-    first = items.__getitems__(Draw(5, [1, 2]))
+    number, first = items.__getitems__(Draw(5, [1, 2]))
+    assert number == 5
     torch.rand(100)
-    assert torch.equal(items.__getitems__(Draw(5, [1, 2])), first)
-    assert not torch.equal(items.__getitems__(Draw(6, [1, 2])), first)
-    assert not torch.equal(SeededItems(Numbers(), seed=4).__getitems__(Draw(5, [1, 2])), first)
+    assert torch.equal(items.__getitems__(Draw(5, [1, 2]))[1], first)
+    assert not torch.equal(items.__getitems__(Draw(6, [1, 2]))[1], first)
+    assert not torch.equal(SeededItems(Numbers(), seed=4).__getitems__(Draw(5, [1, 2]))[1], first)
 
 
 def test_drawing_an_item_leaves_the_other_random_numbers_alone() -> None:
