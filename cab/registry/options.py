@@ -141,13 +141,13 @@ def _written(value: Any) -> str:
 def argument_texts(docstring: str) -> dict[str, str]:
     """Return the description of each argument in the section ``Args:`` of a docstring."""
     section = re.search(r"^Args:\n((?:    .*\n?|\n)+)", f"{docstring}\n", flags=re.MULTILINE)
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     names: list[str] = []
     for line in section[1].splitlines() if section else []:
         begun = re.match(r"    (\w+(?:, \w+)*): (.*)", line)
         if begun:
             names = begun[1].split(", ")
-            found |= dict.fromkeys(names, begun[2])
+            texts |= dict.fromkeys(names, begun[2])
         else:
-            found |= {name: f"{found[name]} {line.strip()}" for name in names}
-    return {name: text.replace("``", "") for name, text in found.items()}
+            texts |= {name: f"{texts[name]} {line.strip()}" for name in names}
+    return {name: text.replace("``", "") for name, text in texts.items()}

@@ -143,10 +143,7 @@ def training_batches(
 class DeviceBatches:
     """Batches of a complete data set in order, moved to the device; passed to a task's validation and evaluation.
 
-    Args:
-        device: the device.
-        processes: the processes that call :meth:`scores`, each with the same weights.
-        partial_scores: file for the scores of finished batches.
+    All of ``processes`` call :meth:`scores`, with the same weights. ``partial_scores`` stores finished batches.
     """
 
     def __init__(
@@ -170,8 +167,8 @@ class DeviceBatches:
         while len(scores) < size:
             examples = range(len(scores), min(len(scores) + count * batch_size, size))
             share = math.ceil(len(examples) / count)
-            own = [examples[i % len(examples)] for i in range(self.processes.rank, share * count, count)]
-            [batch] = self(Subset(dataset, own), batch_size)
+            indices = [examples[i % len(examples)] for i in range(self.processes.rank, share * count, count)]
+            [batch] = self(Subset(dataset, indices), batch_size)
             scores += self._gather(score(batch))[: len(examples)]
             if file and self.processes.is_first:
                 with replacing(file) as temporary:
@@ -182,9 +179,9 @@ class DeviceBatches:
         """Return the scores of all processes, which have the same number: the first of each, then the second."""
         if self.processes.count == 1:
             return scores
-        own = torch.tensor(scores, dtype=torch.float64, device=self.device)
-        gathered = [torch.empty_like(own) for _ in range(self.processes.count)]
-        torch.distributed.all_gather(gathered, own)
+        local = torch.tensor(scores, dtype=torch.float64, device=self.device)
+        gathered = [torch.empty_like(local) for _ in range(self.processes.count)]
+        torch.distributed.all_gather(gathered, local)
         rows: list[list[float]] = torch.stack(gathered, dim=1).flatten(0, 1).tolist()
         return rows
 

@@ -33,8 +33,8 @@ def versions() -> dict[str, str]:
         "import json, sys, platform; from importlib.metadata import version;"
         "print(json.dumps({'python': platform.python_version()} | {name: version(name) for name in sys.argv[1:]}))"
     )
-    found: dict[str, str] = json.loads(python(code, "fairseq-fixed", "torch", "numpy", "hydra-core"))
-    return found
+    installed: dict[str, str] = json.loads(python(code, "fairseq-fixed", "torch", "numpy", "hydra-core"))
+    return installed
 
 
 def run(program: str, arguments: Sequence[str], *, log: Path, watch: Callable[[str], None] | None = None) -> int:
