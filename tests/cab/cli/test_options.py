@@ -49,10 +49,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        (
-            "force=maybe",
-            "unable to interpret input, got 'maybe'; for example force=false",
-        ),
+        ("force=maybe", "unable to interpret input, got 'maybe'; for example force=false"),
         ("attention=abd", "unknown attention 'abd': did you mean 'abc'? Nearest of "),
         (
             "attention.num_landmarks=2.5",
@@ -60,19 +57,13 @@ def tree(folder: Path) -> dict[str, bytes]:
         ),
         ("attention.num_landmarks='8'", "attention.num_landmarks: Input should be a valid integer, got '8'"),
         ("backbone.dropout=1.5", "backbone.dropout: Input should be less than 1, got 1.5"),
-        (
-            "backbone.embed_dim=8.5",
-            "should be a valid integer, got 8.5; for example backbone.embed_dim=512",
-        ),
+        ("backbone.embed_dim=8.5", "should be a valid integer, got 8.5; for example backbone.embed_dim=512"),
         ("backbone.embed_dim=7", "embed_dim"),
         ("backbone.num_heads=0", "num_heads"),
         ("task.pred_len=soon", "task.pred_len: Input should be a valid integer"),
         ("seed=1.5", "seed: Input should be a valid integer, got 1.5; for example seed=1"),
         ("retry=[lost]", "retry must be a list of finished, oom, diverged, failed"),
-        (
-            "other_attention=3",
-            "a valid string or Input should be a valid dictionary, got 3",
-        ),
+        ("other_attention=3", "a valid string or Input should be a valid dictionary, got 3"),
         ("other_attention={CS: 3}", "an attention must be a name or a mapping with 'name'"),
         ("trainer.learning_rat=1", "unknown option 'trainer.learning_rat': did you mean 'trainer.learning_rate'"),
         ("~trainer.learning_rate", "'~trainer.learning_rate' removes an option"),
@@ -84,10 +75,7 @@ def tree(folder: Path) -> dict[str, bytes]:
         ("trainer.num_workers=100000", "trainer.num_workers: Input should be less than or equal to 256, got 100000"),
         ("data=3", "data is a group of options: set data.download"),
         ("hydra=3", "unknown option 'hydra'"),
-        (
-            "results_dir=''",
-            "results_dir: String should have at least 1 character, got ''",
-        ),
+        ("results_dir=''", "results_dir: String should have at least 1 character, got ''"),
         ("results_dir=file/below", "results_dir: file is not a folder"),
         ("results_dir=" + "x" * 300, "results_dir"),
         ("results_dir=/proc/results", "/proc"),
@@ -102,18 +90,10 @@ def test_a_wrong_option_of_a_run_is_one_line(override: str, words: str, refused:
     ("cluster", "override", "words"),
     [
         ("local", "cluster.workers=many", "cluster.workers: Input should be a valid integer, got 'many'"),
-        (
-            "local",
-            "cluster.workers_per_gpu=0",
-            "workers_per_gpu: Input should be greater than or equal to 1, got 0",
-        ),
+        ("local", "cluster.workers_per_gpu=0", "workers_per_gpu: Input should be greater than or equal to 1, got 0"),
         ("local", "+cluster.speed=1", "unknown option 'cluster.speed'"),
         ("slurm", "cluster.wait=maybe", "cluster.wait: Input should be a valid boolean"),
-        (
-            "slurm",
-            "cluster.gpus=1.5",
-            "Input should be a valid integer, got 1.5; for example cluster.gpus=1",
-        ),
+        ("slurm", "cluster.gpus=1.5", "Input should be a valid integer, got 1.5; for example cluster.gpus=1"),
     ],
 )
 def test_a_wrong_option_of_a_cluster_is_one_line(cluster: str, override: str, words: str, refused: Refused) -> None:
@@ -123,11 +103,7 @@ def test_a_wrong_option_of_a_cluster_is_one_line(cluster: str, override: str, wo
 @pytest.mark.parametrize(
     ("flag", "override", "words"),
     [
-        (
-            "--explain",
-            "device=tpu",
-            "device: Input should be 'auto', 'cpu' or 'cuda', got 'tpu'",
-        ),
+        ("--explain", "device=tpu", "device: Input should be 'auto', 'cpu' or 'cuda', got 'tpu'"),
         ("--dry-run", "engine=quick", "unknown engine 'quick': Known: fairseq, torch"),
         ("--dry-run", "trainer.optimizer=sgd", "trainer.optimizer: Input should be 'adam' or 'adamw', got 'sgd'"),
     ],
