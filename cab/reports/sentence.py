@@ -30,9 +30,11 @@ def main_sentence(board: SuiteBoard) -> str:
     matching = sorted(name for name, entry in constant.items() if entry.verdict in MATCHING)
     undecided = sorted(name for name, entry in constant.items() if entry.verdict is Verdict.UNDECIDED)
     subject = (
-        f"{len(matching)} ({', '.join(matching)}) match{'es' * (len(matching) == 1)}" if matching else "none matches"
+        f"{len(matching)} ({', '.join(matching)}) match{'es' * (len(matching) == 1)}"
+        if matching
+        else f"{len(constant) - len(undecided)} are worse than"
     )
-    is_open = f" (undecided: {', '.join(undecided)})" if undecided else ""
+    is_open = f", {len(undecided)} are undecided ({', '.join(undecided)})" if undecided else ""
     ranked = sorted(constant, key=lambda name: -constant[name].gain.retained)
     named = dict.fromkeys([*ranked[:2], *(name for name in EXAMPLES if name in constant)])
     seeds = min(len(constant[name].gain.points) for name in named)
@@ -46,7 +48,7 @@ def main_sentence(board: SuiteBoard) -> str:
     if equal := sorted((row for row in variants if _matches(row)), key=lambda row: row.attention):
         names = ", ".join(row.attention for row in equal)
         steps = [entry.steps for row in equal for entry in row.entries.values() if entry.steps]
-        needed = f", in {min(steps):.1f} to {max(steps):.1f} times its steps" if steps else ""
+        needed = f", after {min(steps):.1f} to {max(steps):.1f} times as many steps" if steps else ""
         sentences.append(f"Variants of softmax attention ({names}) match it in every causal task{needed}.")
     sentences.append(
         "The networks have a width of 32 or 64 and train on generated data for minutes; on real text, small networks "
