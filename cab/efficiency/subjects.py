@@ -16,7 +16,7 @@ from cab.efficiency.setting import Setting, appendix_g
 from cab.efficiency.workload import Workload
 from cab.errors import UserError
 from cab.patterns import Pattern
-from cab.registry.build import check_pattern, make_attention
+from cab.registry.build import make_attention
 from cab.registry.registries import ATTENTIONS, is_file
 from cab.verification.foreign import ForeignModule, parse_options, subject_class
 from cab.verification.suite import subject_of
@@ -152,10 +152,8 @@ def select_attentions(texts: list[str], patterns: list[Pattern]) -> list[Attenti
     named = [parse_subject(text) for text in texts or everything]
     for subject in named if texts else ():
         if not set(subject.patterns) & set(patterns):
-            if isinstance(subject, ForeignSubject):
-                supported = " ".join(subject.patterns)
-                raise UserError(f"'{subject.label}' does not support pattern {patterns[0]} (supported: {supported})")
-            check_pattern(AttentionSpec(subject.name), patterns[0])
+            supported = " ".join(subject.patterns)
+            raise UserError(f"'{subject.label}' does not support pattern {patterns[0]} (supported: {supported})")
     subjects: dict[str, AttentionSubject] = {}
     for subject in [*map(AttentionSubject.parse, BASELINES), *named]:
         if subjects.setdefault(subject.label, subject).name != subject.name:

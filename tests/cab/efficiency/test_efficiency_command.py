@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from cab.cli.main import main
-from cab.efficiency import COLUMNS
-from cab.efficiency.cost import Cost
+from cab.efficiency.cost import COLUMNS, Cost
 from cab.efficiency.report import tables
 from cab.efficiency.subjects import AttentionSubject, parse_subject, select_attentions
 from cab.errors import UserError

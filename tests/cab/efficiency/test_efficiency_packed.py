@@ -11,8 +11,8 @@ import torch
 from cab import Pattern
 from cab.cli.efficiency import PACKED as DISTRIBUTIONS
 from cab.cli.main import main
-from cab.efficiency import Setting
 from cab.efficiency.packed import packed_inputs, padded_inputs, sequence_lengths
+from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import AttentionSubject
 from cab.efficiency.workload import bound
 
