@@ -8,9 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from backbones.layers.stacks import Halting, StackOptions, StepEmbedding, WeightSharing
 from backbones.layers.tokens import LearnedPositions, TokenEmbedding
-from backbones.layers.transformer import ResidualKind
+from backbones.layers.transformer import TransformerLayer, stack
 from cab import Backbone, Pattern, UserError, register_backbone
 from cab.backbone import AttentionFactory
 
@@ -38,8 +37,7 @@ class Encoder(Backbone):
             ``max_length``, so that the norm of the vector depends on the sequence length.
         init_std: standard deviation of the embedding tables; small networks with short training need more than the
             published 0.02.
-        residual, gate_bias, reversible, weight_sharing, halting, ponder_weight, step_embedding, checkpoint_activations:
-            as for ``gpt2``.
+        checkpoint_activations: recompute layers in the backward pass instead of storing their activations.
     """
 
     def __init__(
@@ -58,53 +56,33 @@ class Encoder(Backbone):
         attention_dropout: float = 0.1,
         pooling: Literal["mean", "padded_mean"] = "mean",
         init_std: float = 0.02,
-        residual: ResidualKind = "plain",
-        gate_bias: float = 2.0,
-        reversible: bool = False,
-        weight_sharing: WeightSharing = "stacked",
-        halting: Halting = "fixed",
-        ponder_weight: float = 0.01,
-        step_embedding: StepEmbedding = "coordinates",
         checkpoint_activations: bool = False,
     ) -> None:
         super().__init__()
         self.checkpoint_activations = checkpoint_activations
-        options = StackOptions(
-            residual=residual,
-            reversible=reversible,
-            weight_sharing=weight_sharing,
-            halting=halting,
-            ponder_weight=ponder_weight,
-            step_embedding=step_embedding,
-            checkpoint_activations=checkpoint_activations,
-        )
-        self.layer_stack = options.make_steps(num_layers, embed_dim, learned=True)
         self.pairs, self.pooling, self.max_length = pairs, pooling, max_length
         positions = LearnedPositions(max_length, embed_dim)
         self.embedding = TokenEmbedding(vocab_size, embed_dim, positions=positions, dropout=dropout)
-        self.layers = options.make_layers(
-            num_layers,
-            self.layer_stack,
+        layer = partial(
+            TransformerLayer,
             make_attention,
             Pattern.NS,
             embed_dim=embed_dim,
             num_heads=num_heads,
             ffn_dim=ffn_dim,
             norm="pre",
-            gate_bias=gate_bias,
             activation="gelu",
             dropout=dropout,
             attention_dropout=attention_dropout,
             activation_dropout=dropout,
             is_xavier=False,
         )
+        self.layers = stack(num_layers, layer)
         self.final_norm = nn.LayerNorm(embed_dim)
         width = 4 * embed_dim if pairs else embed_dim
         self.head = nn.Sequential(nn.Linear(width, ffn_dim), nn.ReLU(), nn.Linear(ffn_dim, num_classes))
-        step_tables = [] if self.layer_stack is None else self.layer_stack.modules()
-        for table in (self.embedding.tokens, positions.table, *step_tables):
-            if isinstance(table, nn.Embedding):
-                nn.init.normal_(table.weight, std=init_std)
+        for table in (self.embedding.tokens, positions.table):
+            nn.init.normal_(table.weight, std=init_std)
 
     def forward(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         """Return the class logits [B, C] of sequences.
@@ -134,8 +112,7 @@ class Encoder(Backbone):
         """Encode tokens [B, N] as one vector [B, D] per sequence."""
         self.embedding.check("tokens", tokens, padding_mask)
         index = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
-        x, positions = self.embedding(tokens, index), partial(self.embedding.positions, index)
-        x = self.layers(x, padding_mask, positions=positions, checkpointed=self.checkpoint_activations)
+        x = self.layers(self.embedding(tokens, index), padding_mask, checkpointed=self.checkpoint_activations)
         x = self.final_norm(x)
         count: float | Tensor = float(x.shape[1])
         if padding_mask is not None:

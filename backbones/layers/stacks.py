@@ -1,4 +1,4 @@
-"""Selection of the layer stack from a backbone's options."""
+"""Selection of the layer stack from GPT-2's options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ StepEmbedding = Literal["coordinates", "none"]
 
 @dataclass(frozen=True, kw_only=True)
 class StackOptions:
-    """Options shared by the backbones, whose docstrings describe them."""
+    """Options of :class:`backbones.gpt2.GPT2`, whose docstring describes them."""
 
     residual: ResidualKind
     reversible: bool

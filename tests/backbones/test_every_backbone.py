@@ -124,7 +124,6 @@ NETWORKS_OF_EACH_KIND: list[tuple[str, str, dict[str, Any]]] = [
     ("gpt2", "CS", {"weight_sharing": "universal"}),
     ("gpt2", "CS", {"weight_sharing": "universal", "halting": "act"}),
     ("gpt2", "CS", {"reversible": True}),
-    ("encoder", "NS", {"residual": "gtrxl"}),
     ("roberta", "NS", {"funnel_blocks": [1, 1]}),
 ]
 UNUSED = {"pointr": r"neighborhood\."}

@@ -16,8 +16,8 @@ from cab.verification.growth import peak_bytes
 from tests.backbones.language_models import SMALL, padding, small, tokens
 
 
-def network(name: str, attention: Any = "vanilla", **options: Any) -> Backbone:
-    return small(name, "CS" if name == "gpt2" else "NS", attention, reversible=True, **options)
+def network(attention: Any = "vanilla", **options: Any) -> Backbone:
+    return small("gpt2", "CS", attention, reversible=True, **options)
 
 
 def objective(backbone: Backbone, ids: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -36,7 +36,7 @@ def plainly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_two_streams_take_turns() -> None:
     """y_1 = x_1 + attention(norm(x_2)), y_2 = x_2 + feed_forward(norm(y_1)); the mean of the two comes out."""
-    backbone, ids = network("gpt2"), tokens(2, 13)
+    backbone, ids = network(), tokens(2, 13)
     first = second = backbone.decoder_embedding(ids, torch.arange(13)[None])
     for layer in backbone.decoder_layers:
         first = first + layer.self_attention(layer.self_residual.norm(second))
@@ -46,11 +46,10 @@ def test_two_streams_take_turns() -> None:
 
 
 @pytest.mark.parametrize("num_layers", [1, 2, 9])
-@pytest.mark.parametrize("name", ["gpt2", "encoder"])
-def test_gradients_are_those_of_the_plain_network(name: str, num_layers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_are_those_of_the_plain_network(num_layers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In float32, with dropout of every kind and padding; the same random numbers are drawn, and as many."""
     options = {"num_layers": num_layers, "dropout": 0.3, "attention_dropout": 0.2}
-    backbone, ids, mask = network(name, **options).float().train(), tokens(5, 19), padding(19)
+    backbone, ids, mask = network(**options).float().train(), tokens(5, 19), padding(19)
     found = []
     for _ in range(2):
         backbone.zero_grad()
@@ -67,8 +66,8 @@ def test_memory_hardly_grows_with_depth() -> None:
     """Peak of a forward and a backward pass; what is left of the growth is 5 kB of random state a branch."""
 
     def peak(num_layers: int, **options: Any) -> int:
-        sizes = {**SMALL["encoder"], "num_layers": num_layers, "max_length": 512, **options}
-        backbone = build_backbone("encoder", attention="linear", pattern="NS", **sizes).train()
+        sizes = {**SMALL["gpt2"], "num_layers": num_layers, **options}
+        backbone = build_backbone("gpt2", attention="linear", pattern="CS", **sizes).train()
         ids = tokens(1, 512)
         for parameter in backbone.parameters():
             parameter.grad = torch.zeros_like(parameter)
@@ -79,9 +78,7 @@ def test_memory_hardly_grows_with_depth() -> None:
 
 
 def test_a_gradient_that_leaves_out_the_output_is_named() -> None:
-    backbone = network(
-        "gpt2", {"name": "compressive", "segment": 4, "memory": 4, "compressed": 3}, num_layers=3
-    ).train()
+    backbone = network({"name": "compressive", "segment": 4, "memory": 4, "compressed": 3}, num_layers=3).train()
     backbone(tokens(2, 21))
     own = auxiliary_loss(backbone)
     assert own is not None
