@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
 from torch.nn import functional as F
 
 from backbones.layers.decoder import DecodingState, TokenDecoder
-from backbones.layers.stacks import Halting, StackOptions, StepEmbedding, WeightSharing
 from backbones.layers.token_losses import token_losses
 from backbones.layers.tokens import (
     LearnedPositions,
@@ -22,10 +21,21 @@ from backbones.layers.tokens import (
     make_norm,
     number_positions,
 )
-from backbones.layers.transformer import Activation, FeedForwardKind, ResidualKind
-from cab import Pattern, register_backbone
+from backbones.layers.transformer import (
+    Activation,
+    FeedForwardKind,
+    LayerStack,
+    ResidualKind,
+    TransformerLayer,
+    stack,
+)
+from cab import Pattern, UserError, register_backbone
 from cab.attention import DecodeState
 from cab.backbone import AttentionFactory
+from cab.registry.options import NonNegativeFloat
+
+if TYPE_CHECKING:
+    from backbones.layers.universal import FixedSteps
 
 POSITIONS: dict[str, Callable[[int, int], SinusoidalPositions | LearnedPositions | NoPositions]] = {
     "sinusoidal": lambda embed_dim, _: SinusoidalPositions(embed_dim),
@@ -94,25 +104,32 @@ class GPT2(TokenDecoder):
         residual: ResidualKind = "plain",
         gate_bias: float = 2.0,
         reversible: bool = False,
-        weight_sharing: WeightSharing = "stacked",
-        halting: Halting = "fixed",
-        ponder_weight: float = 0.01,
-        step_embedding: StepEmbedding = "coordinates",
+        weight_sharing: Literal["stacked", "universal"] = "stacked",
+        halting: Literal["fixed", "act"] = "fixed",
+        ponder_weight: NonNegativeFloat = 0.01,
+        step_embedding: Literal["coordinates", "none"] = "coordinates",
         checkpoint_activations: bool = False,
     ) -> None:
         super().__init__()
+        if reversible and (checkpoint_activations or residual != "plain" or weight_sharing != "stacked"):
+            raise UserError(
+                "reversible=true recomputes activations, cannot invert a gate, and needs separate weights per layer: "
+                "set checkpoint_activations=false, residual=plain and weight_sharing=stacked"
+            )
+        if halting == "act" and weight_sharing == "stacked":
+            raise UserError("halting=act needs one repeated layer: set weight_sharing=universal")
         self.checkpoint_activations = checkpoint_activations
-        options = StackOptions(
-            residual=residual,
-            reversible=reversible,
-            weight_sharing=weight_sharing,
-            halting=halting,
-            ponder_weight=ponder_weight,
-            step_embedding=step_embedding,
-            checkpoint_activations=checkpoint_activations,
-        )
-        # the step control of universal layers, else None; its name is that of its weights in checkpoints
-        self.layer_stack = options.make_steps(num_layers, embed_dim, learned=positions == "learned")
+        self.layer_stack: FixedSteps | None = None  # of universal layers; the name of its weights in checkpoints
+        if weight_sharing == "universal":
+            from backbones.layers.universal import make_steps
+
+            self.layer_stack = make_steps(
+                num_layers,
+                embed_dim,
+                has_embedding=step_embedding == "coordinates",
+                is_learned=positions == "learned",
+                ponder_weight=ponder_weight if halting == "act" else None,
+            )
         self.decoder_embedding = TokenEmbedding(
             vocab_size,
             embed_dim,
@@ -121,9 +138,13 @@ class GPT2(TokenDecoder):
             norm=None if norm == "layer" else norm,
             dropout=dropout,
         )
-        self.decoder_layers = options.make_layers(
-            num_layers,
-            self.layer_stack,
+        layer_type, stack_type = TransformerLayer, LayerStack
+        if reversible:
+            from backbones.layers.reversible import ReversibleLayer, ReversibleStack
+
+            layer_type, stack_type = ReversibleLayer, ReversibleStack
+        layer = partial(
+            layer_type,
             make_attention,
             Pattern.CS,
             embed_dim=embed_dim,
@@ -132,11 +153,18 @@ class GPT2(TokenDecoder):
             norm="pre",
             norm_kind=norm,
             feed_forward=feed_forward,
+            residual=residual,
             gate_bias=gate_bias,
             activation=activation,
             dropout=dropout,
             attention_dropout=attention_dropout,
         )
+        if self.layer_stack is None:
+            self.decoder_layers = stack(num_layers, layer, stack_type)
+        else:
+            from backbones.layers.universal import UniversalStack
+
+            self.decoder_layers = stack(1, layer, partial(UniversalStack, steps=self.layer_stack))
         self.final_norm = make_norm(norm, embed_dim)
 
     def forward(

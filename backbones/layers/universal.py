@@ -97,6 +97,18 @@ class HaltingSteps(FixedSteps):
         return output
 
 
+def make_steps(
+    count: int, embed_dim: int, *, has_embedding: bool, is_learned: bool, ponder_weight: float | None
+) -> FixedSteps:
+    """Return the step control of a network: with a fixed number of steps, or with a ponder weight halting per token."""
+    embedding: LearnedPositions | SinusoidalPositions | None = None
+    if has_embedding:
+        embedding = LearnedPositions(count, embed_dim) if is_learned else SinusoidalPositions(embed_dim, offset=1)
+    if ponder_weight is None:
+        return FixedSteps(count, embedding)
+    return HaltingSteps(count, embedding, embed_dim=embed_dim, ponder_weight=ponder_weight)
+
+
 class Ponder(TrainableModule):
     """Add the ponder cost to the training loss; forward hooks observe the number of steps per token."""
 
