@@ -115,24 +115,18 @@ class Informer(Backbone):
         return past[:, -self.season :].repeat(1, -(-horizon // self.season), 1)[:, :horizon]
 
     def _check(self, past: Tensor, past_time: Tensor, known: Tensor, decoder_time: Tensor) -> None:
-        for name, x, width in (
-            ("past", past, self.channels),
-            ("past_time", past_time, NUM_TIME_FEATURES),
-            ("known", known, self.channels),
-            ("decoder_time", decoder_time, NUM_TIME_FEATURES),
-        ):
-            if x.dim() != 3 or x.shape[-1] != width or 0 in x.shape:
-                raise UserError(f"{name} must be [batch, length, {width}] and not empty, got {tuple(x.shape)}")
-        if past_time.shape[:2] != past.shape[:2] or not (len(known) == len(decoder_time) == len(past)):
-            raise UserError(
-                "past and past_time must agree in batch and length, known and decoder_time in batch with them, got "
-                f"{tuple(past.shape)}, {tuple(past_time.shape)}, {tuple(known.shape)}, {tuple(decoder_time.shape)}"
-            )
-        if decoder_time.shape[1] <= known.shape[1]:
-            raise UserError(
-                "decoder_time must be longer than known by the steps to forecast, got "
-                f"{decoder_time.shape[1]} and {known.shape[1]}"
-            )
+        shapes = [tuple(x.shape) for x in (past, past_time, known, decoder_time)]
+        if all(len(shape) == 3 and 0 not in shape for shape in shapes):
+            num_past, num_known, num_steps = past.shape[1], known.shape[1], decoder_time.shape[1]
+            lengths, widths = (num_past, num_past, num_known, num_steps), 2 * (self.channels, NUM_TIME_FEATURES)
+            expected = [(len(past), *size) for size in zip(lengths, widths, strict=True)]
+            if shapes == expected and num_steps > num_known:
+                return
+        raise UserError(
+            f"past, past_time, known and decoder_time must be [B, N, {self.channels}], [B, N, {NUM_TIME_FEATURES}], "
+            f"[B, K, {self.channels}] and [B, K + T, {NUM_TIME_FEATURES}], with all sizes at least 1, got "
+            f"{', '.join(map(str, shapes))}"
+        )
 
     def encode(self, past: Tensor, past_time: Tensor) -> Tensor:
         """Encode [B, N, D] as [B, N / 2^(layers - 1), D]: every layer but the last halves the length."""

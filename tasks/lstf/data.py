@@ -31,20 +31,18 @@ class Source:
     file: str
     target: str
     num_channels: int
-    columns: tuple[str, ...] | None
     split: tuple[int, ...] | None
     rows: int | None
     steps_per_day: int
 
 
-_ETT = ("HUFL", "HULL", "MUFL", "MULL", "LUFL", "LULL", "OT")
 _DAYS = (360, 120, 120)
 
 SOURCES = {
-    **{f"etth{i}": Source(f"ETTh{i}.csv", "OT", 7, _ETT, tuple(24 * n for n in _DAYS), None, 24) for i in (1, 2)},
-    "ettm1": Source("ETTm1.csv", "OT", 7, _ETT, tuple(96 * n for n in _DAYS), None, 96),
-    "ecl": Source("ECL.csv", "MT_320", 321, None, None, 26304, 24),
-    "weather": Source("WTH.csv", "WetBulbCelsius", 12, None, None, 35064, 24),
+    **{f"etth{i}": Source(f"ETTh{i}.csv", "OT", 7, tuple(24 * n for n in _DAYS), None, 24) for i in (1, 2)},
+    "ettm1": Source("ETTm1.csv", "OT", 7, tuple(96 * n for n in _DAYS), None, 96),
+    "ecl": Source("ECL.csv", "MT_320", 321, None, 26304, 24),
+    "weather": Source("WTH.csv", "WetBulbCelsius", 12, None, 35064, 24),
 }
 
 
@@ -100,19 +98,13 @@ def _read_csv(path: Path) -> pd.DataFrame:
 
 
 def _check_columns(path: Path, table: pd.DataFrame, source: Source) -> None:
-    columns = [str(column) for column in table.columns]
-    date, channels = columns[:1], columns[1:]
-    if date != ["date"]:
-        problem = f"the first column must be 'date', found '{''.join(date)}'"
-    elif source.columns is not None and set(channels) != set(source.columns):
-        problem = f"columns must be date,{','.join(source.columns)}; found {','.join(columns)}"
-    elif source.target not in channels:
-        problem = f"the target column '{source.target}' is missing; found {','.join(columns[:12])}"
-    elif len(channels) != source.num_channels:
-        problem = f"{source.num_channels} columns after 'date' are expected, found {len(channels)}"
-    else:
-        return
-    raise UserError(f"{path}: {problem}; correct the first line or download the file again")
+    date, *channels = map(str, table.columns)
+    if date != "date" or source.target not in channels or len(channels) != source.num_channels:
+        raise UserError(
+            f"{path}: expected the column 'date', then {source.num_channels} columns with the target "
+            f"'{source.target}'; found {len(channels)} after '{date}': {','.join(channels[:12])}; correct the first "
+            "line or download the file again"
+        )
 
 
 def _numbers(path: Path, table: pd.DataFrame) -> pd.DataFrame:

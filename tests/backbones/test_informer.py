@@ -88,12 +88,12 @@ def test_seasonal_form_starts_from_the_last_season(season: int, horizon: int) ->
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda x: [x[0][..., :2], *x[1:]], r"past must be \[batch, length, 3\]"),
-        (lambda x: [x[0], x[1][..., :3], *x[2:]], "past_time"),
-        (lambda x: [*x[:3], x[3][:, :9]], "longer than known"),
-        (lambda x: [x[0][:0], *x[1:]], "not empty"),
-        (lambda x: [x[0], x[1][:, :49], *x[2:]], r"agree in batch and length.*\(4, 49, 4\)"),
-        (lambda x: [*x[:2], x[2][:1], x[3]], "agree in batch"),
+        (lambda x: [x[0][..., :2], *x[1:]], r"must be \[B, N, 3\], .* got \(4, 50, 2\), \(4, 50, 4\), "),
+        (lambda x: [x[0], x[1][..., :3], *x[2:]], r"\(4, 50, 3\), \(4, 50, 3\), "),
+        (lambda x: [*x[:3], x[3][:, :9]], r"\[B, K \+ T, 4\], .*, \(4, 9, 4\)"),
+        (lambda x: [x[0][:0], *x[1:]], r"at least 1, got \(0, 50, 3\)"),
+        (lambda x: [x[0], x[1][:, :49], *x[2:]], r", \(4, 49, 4\), "),
+        (lambda x: [*x[:2], x[2][:1], x[3]], r", \(1, \d+, 3\), "),
     ],
 )
 def test_shapes_that_do_not_fit(change: Any, message: str) -> None:
