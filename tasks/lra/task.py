@@ -17,7 +17,7 @@ from cab.registry.options import Positive
 from cab.registry.registries import is_generated
 from cab.task import Batches, Metric
 from tasks.files import find_data
-from tasks.lra import baselines, images, listops, pathfinder, retrieval, text
+from tasks.lra import baselines, images, listops, pathfinder, text
 from tasks.lra.pathfinder import PATHFINDER, PATHX
 from tasks.lra.rows import NOTHING, SPLITS, Batch, Rows, Source, prepare
 from tasks.pictures import draw_grid, draw_image
@@ -163,7 +163,7 @@ class LongRangeArena(Task):
         if self.question == "text":
             return text.reviews(folder(text.INSIDE), validation_split=self.validation_split == "train")
         if self.question == "retrieval":
-            return retrieval.papers(folder(retrieval.FILES["train"]))
+            return text.papers(folder(text.PAIR_FILES["train"]))
         return images.photographs(folder(images.TRAIN[0]))
 
     def _generated_source(self) -> Source:
@@ -179,7 +179,7 @@ class LongRangeArena(Task):
             return listops.generated_trees(shape, counts)
         if self.question == "image":
             return images.generated_shapes(self.side, counts)
-        generated = text.generated_reviews if self.question == "text" else retrieval.generated_pairs
+        generated = text.generated_reviews if self.question == "text" else text.generated_pairs
         return generated(self.length, counts)
 
     def fingerprint(self) -> dict[str, Any]:

@@ -1,27 +1,98 @@
-"""Needle protocol: fraction of the facts that are retrieved, by depth and text length."""
+"""Needle protocol: fraction of the facts that are retrieved, by depth and text length.
+
+Texts have one length and a few facts, and questions about these at the end. A fact is one token of a name and a thing
+(``annalamp``) among filler words. At the end all facts are queried in random order (``anna lamp``). Token ids are 0
+empty, then the filler words, the names, the things, and names with things.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.data import Dataset
 
 from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import TokenLM
 from cab.metric import mean_over_batches
 from cab.registry.options import Positive
 from cab.task import Batches, Metric
-from tasks.corpus.facts import NAMES
-from tasks.needle.haystacks import FIRST_THING, SPLITS, VOCABULARY, Haystack, Haystacks
+from tasks.corpus.facts import NAMES, THINGS
 
 log = logging.getLogger(__name__)
+
+HAY = 64
+"""Number of filler words."""
+FIRST_NAME = 1 + HAY
+FIRST_THING = FIRST_NAME + len(NAMES)
+FIRST_FACT = FIRST_THING + len(THINGS)
+VOCABULARY = FIRST_FACT + len(NAMES) * len(THINGS)
+SPLITS = ("train", "validation", "test")
+
+
+class Haystack(NamedTuple):
+    """Texts with their questions.
+
+    Attributes:
+        tokens: [B, N], the last 2 K of which are questions with answers.
+        depths: [B, K], relative position of the queried fact in the haystack, from 0 to below 1.
+    """
+
+    tokens: Tensor
+    depths: Tensor
+
+    @property
+    def num_queries(self) -> int:
+        return self.depths.shape[1]
+
+    @property
+    def answers(self) -> Tensor:
+        """The answers [B, K], every second token at the end."""
+        return self.tokens[:, -2 * self.num_queries :][:, 1::2]
+
+
+@dataclass(frozen=True)
+class Haystacks(Dataset[Haystack]):
+    """``count`` haystacks of a split, each generated on access and deterministic."""
+
+    split: str
+    count: int
+    length: int
+    num_needles: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitems__(self, rows: list[int]) -> Haystack:
+        tokens, depths = zip(*map(self._generate, rows), strict=True)
+        return Haystack(torch.from_numpy(np.stack(tokens)), torch.from_numpy(np.stack(depths)))
+
+    def _generate(self, row: int) -> tuple[np.ndarray, np.ndarray]:
+        rng = np.random.default_rng([SPLITS.index(self.split), self.length, row])
+        hay = self.length - 2 * self.num_needles
+        tokens = np.empty(self.length, dtype=np.int64)
+        tokens[:hay] = 1 + rng.integers(HAY, size=hay)
+        places = rng.permutation(hay)[: self.num_needles]
+        names = rng.permutation(len(NAMES))[: self.num_needles]
+        things = rng.integers(len(THINGS), size=self.num_needles)
+        tokens[places] = FIRST_FACT + names * len(THINGS) + things
+        tokens[hay::2], tokens[hay + 1 :: 2] = FIRST_NAME + names, FIRST_THING + things
+        return tokens, places / hay
+
+    @property
+    def digest(self) -> str:
+        """Digest of the first 64 texts."""
+        tokens = self.__getitems__(list(range(min(64, self.count)))).tokens
+        return hashlib.sha256(tokens.numpy().tobytes()).hexdigest()[:16]
 
 
 @register_task(

@@ -15,12 +15,11 @@ from tasks.glue.tables import generate_pairs
 from tasks.lm.synthetic import generate_book
 from tasks.lra.images import generated_shapes
 from tasks.lra.listops import Shape, generated_trees
-from tasks.lra.retrieval import generated_pairs
 from tasks.lra.rows import Source
-from tasks.lra.text import generated_reviews
+from tasks.lra.text import generated_pairs, generated_reviews
 from tasks.lstf.synthetic import synthetic_series
 from tasks.mlm.synthetic import generate_book as generate_pages
-from tasks.needle.haystacks import Haystacks
+from tasks.needle.task import Haystacks
 from tasks.pcc.synthetic import generate_shape
 from tasks.sr.data import render
 from tasks.sum.synthetic import generate_pair
