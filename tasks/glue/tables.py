@@ -50,6 +50,7 @@ LAYOUTS = {
     "qnli": Layout(("question", "sentence"), classes=ENTAILMENT),
     "rte": Layout(PAIR, classes=ENTAILMENT),
     "stsb": Layout(PAIR, "score", classes=()),
+    "synthetic": Layout((), classes=("others", "same")),  # without files
 }
 
 
@@ -122,7 +123,6 @@ def _label(where: str, field: str, classes: tuple[str, ...]) -> float:
     return score
 
 
-SYNTHETIC_CLASSES = ("others", "same")
 NUM_FACTS = len(NAMES) // 2
 """Number of facts in the first sentence, and of names in the second."""
 SYNTHETIC_COUNTS = {"train": 8192, "dev": 512}

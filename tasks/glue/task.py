@@ -26,7 +26,6 @@ from tasks.corpus.tokens import PAD, padding_or_none
 from tasks.glue.tables import (
     BEST_SCORE,
     LAYOUTS,
-    SYNTHETIC_CLASSES,
     SYNTHETIC_COUNTS,
     VERSION,
     find_files,
@@ -120,7 +119,7 @@ class GLUE(Task):
 
     @property
     def _scored(self) -> tuple[str, ...]:
-        return LAYOUTS[self.dataset].dev if self.dataset in LAYOUTS else ("dev",)
+        return LAYOUTS[self.dataset].dev
 
     @property
     def _evaluated(self) -> tuple[str, ...]:
@@ -128,7 +127,7 @@ class GLUE(Task):
 
     @property
     def _classes(self) -> tuple[str, ...]:
-        return LAYOUTS[self.dataset].classes if self.dataset in LAYOUTS else SYNTHETIC_CLASSES
+        return LAYOUTS[self.dataset].classes
 
     def check(self) -> None:
         if not 0.0 <= self.validation_fraction < 1.0:
@@ -152,7 +151,7 @@ class GLUE(Task):
         return {"pretrained": self._start.record.hash, "weights": checksums([self._start.weights])["weights.pt"]}
 
     def setup(self, data_root: Path | None) -> None:
-        if self.dataset in LAYOUTS:
+        if self.dataset != "synthetic":
             files = find_files(self.dataset, data_root)
             self._key: dict[str, Any] = checksums(list(files.values()))
             splits = {split: read_table(path, LAYOUTS[self.dataset]) for split, path in files.items()}

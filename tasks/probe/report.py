@@ -111,10 +111,9 @@ def probe_blocks(table: pd.DataFrame) -> Iterator[Block]:
     for number, ((preset, pattern, dataset), rows) in enumerate(table.groupby(_PLACE, sort=False)):
         heading = f"Pattern {pattern}, {dataset}, preset {preset}"
         yield Block(heading, tables=[_settings_table(rows, f"probe-{number}", heading)])
-    for number, curve in enumerate(capacity_curves(table)):
+    for curve in capacity_curves(table):
         picture = Picture(curve_figure(curve), curve.title, f"probe-{curve.title}")
-        shown = _curve_table(curve, f"probe-curve-{number}-table")
-        yield Block(curve.title, "The dotted line is the most common answer.", [picture], [shown])
+        yield Block(curve.title, "The dotted line is the most common answer.", [picture])
 
 
 def _settings_table(rows: pd.DataFrame, table_id: str, caption: str) -> Table:
@@ -127,12 +126,6 @@ def _settings_table(rows: pd.DataFrame, table_id: str, caption: str) -> Table:
         number_column("seeds", "seeds", 0),
     ]
     return frame_table(rows, columns, table_id=table_id, caption=f"{caption}: accuracy")
-
-
-def _curve_table(curve: Curve, table_id: str) -> Table:
-    wide = curve.points.pivot(index="attention", columns=curve.knob, values="accuracy")
-    columns = [number_column(f"{value:g}", value, reason="no result at this setting") for value in wide.columns]
-    return frame_table(wide.reset_index(), columns, table_id=table_id, caption=curve.title)
 
 
 SECTION = TaskSection(

@@ -194,7 +194,7 @@ def test_the_page_has_a_section_per_task_and_the_index_has_nothing_of_them(
     page, elements = page_of(probes, out)
     ids = {attributes.get("id") for _, attributes in elements.found}
     assert {"lra", "lra-0", "lra-1", "needles", "needle-0-table", "glue", "glue-0"} <= ids
-    assert {"probes", "probe-curve-0-table"} <= ids
+    assert {"probes", "probe-0"} <= ids
     assert "root and digits" in page
     assert page.count('<img alt="Needles, synthetic, preset mini') == 1
     tables = {path.stem: list(csv.DictReader(path.open())) for path in out.glob("*.csv")}
