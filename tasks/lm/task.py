@@ -1,9 +1,15 @@
-"""LM protocol: perplexity of held-out books, and its dependence on the context length."""
+"""LM protocol: perplexity of held-out books, and its dependence on the context length.
+
+Generated books have long-range questions, whose answers are one token that occurs once, anywhere before: a chapter
+states one fact of one token (``annalamp``) per name in random order, and asks 48 questions with answers
+(``anna lamp``), 12 of them after repeating the fact. docs/reference/tasks/lm.md gives the best possible perplexities.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
+import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,15 +29,36 @@ from cab.task import Batches, Metric
 from tasks.bpe import tokenizer_data, tokenizer_path
 from tasks.corpus.blocks import Blocks
 from tasks.corpus.books import WIKITEXTS, find_books
-from tasks.corpus.facts import Facts, FactScores, Names, names_variant
+from tasks.corpus.facts import ALL_NAMES, CHAPTERS, THINGS, Facts, FactScores, Names, names_variant
 from tasks.corpus.losses import RepeatScores, token_losses
 from tasks.corpus.tokens import PAD, perplexity, read_corpus, unigram_loss
-from tasks.lm.synthetic import LEVELS, generate_book
 
 if TYPE_CHECKING:
     from tasks.lm.recurrence import Segment
 
 log = logging.getLogger(__name__)
+
+NEAR, OTHERS = 12, 36
+
+LEVELS = {"near": range(5), "far": range(41, 10_000)}
+"""Distance in tokens from an answer to its last occurrence."""
+
+
+def generate_book(number: int, *, names: int = 16) -> str:
+    """Generate book ``number`` about ``names`` people, deterministically."""
+    rng = random.Random(f"book {number}")
+    return "".join(_chapter(rng, ALL_NAMES[:names]) for _ in range(CHAPTERS))
+
+
+def _chapter(rng: random.Random, names: Sequence[str]) -> str:
+    keeps = {name: rng.choice(THINGS) for name in rng.sample(names, len(names))}
+    facts = " ".join(name + thing for name, thing in keeps.items())
+    questions = []
+    for told_again in rng.sample([True] * NEAR + [False] * OTHERS, NEAR + OTHERS):
+        name = rng.choice(names)
+        fact = f"{name}{keeps[name]} " if told_again else ""
+        questions.append(f"{fact}{name} {keeps[name]}")
+    return f"Kept {facts}\nAsked {' '.join(questions)}\n"
 
 
 @register_task(

@@ -1,8 +1,14 @@
-"""MLM protocol: perplexity of masked tokens."""
+"""MLM protocol: perplexity of masked tokens.
+
+In generated pages, masked words occur once more, far away: a page states one fact of one token (``annalamp``) per name
+in random order, and lists all names with their things (``anna lamp``), which are masked, learned and scored.
+docs/reference/tasks/mlm.md gives the best possible perplexities.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import random
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,12 +25,31 @@ from cab.task import Batches, Metric
 from tasks.bpe import tokenizer_data, tokenizer_path
 from tasks.corpus.blocks import PackedLines
 from tasks.corpus.books import SPLITS, find_books
-from tasks.corpus.facts import Facts, FactScores, Names, names_variant
+from tasks.corpus.facts import ALL_NAMES, CHAPTERS, THINGS, Facts, FactScores, Names, names_variant
 from tasks.corpus.losses import token_losses
 from tasks.corpus.tokens import NUM_SPECIAL, PAD, padding_or_none, perplexity, read_corpus, unigram_loss
-from tasks.mlm.synthetic import LEVELS, generate_book
 
 MASKED, REPLACED, KEPT = 0.8, 0.1, 0.1  # fractions of the chosen tokens (Devlin et al. 2019, section 3.1)
+
+NEAR = 0.25
+"""Fraction of the names whose fact is repeated in the list."""
+
+LEVELS = {"near": range(3), "far": range(17, 10_000)}
+"""Distance in tokens from an answer to its fact."""
+
+
+def generate_book(number: int, *, names: int = 16) -> str:
+    """Generate book ``number`` of :data:`CHAPTERS` pages about ``names`` people, deterministically."""
+    rng = random.Random(f"pages {number}")
+    return "".join(_page(rng, sorted(ALL_NAMES[:names])) for _ in range(CHAPTERS))
+
+
+def _page(rng: random.Random, names: Sequence[str]) -> str:
+    keeps = {name: rng.choice(THINGS) for name in rng.sample(names, len(names))}
+    told_again = rng.sample(names, round(NEAR * len(names)))
+    facts = " ".join(name + thing for name, thing in keeps.items())
+    entries = (f"{name}{keeps[name] if name in told_again else ''} {keeps[name]}" for name in names)
+    return f"Kept {facts}\nListed {' '.join(entries)}\n"
 
 
 @register_task(

@@ -12,13 +12,13 @@ import pytest
 from cab.registry.registries import TASKS
 from tasks.corpus.facts import NAMES
 from tasks.glue.tables import generate_pairs
-from tasks.lm.synthetic import generate_book
+from tasks.lm.task import generate_book
 from tasks.lra.images import generated_shapes
 from tasks.lra.listops import Shape, generated_trees
 from tasks.lra.rows import Source
 from tasks.lra.text import generated_pairs, generated_reviews
 from tasks.lstf.synthetic import synthetic_series
-from tasks.mlm.synthetic import generate_book as generate_pages
+from tasks.mlm.task import generate_book as generate_pages
 from tasks.needle.task import Haystacks
 from tasks.pcc.synthetic import generate_shape
 from tasks.sr.data import render
