@@ -140,7 +140,6 @@ def beam_search(
     batch_size, vocab_size = logits.shape
     first_beam = torch.arange(batch_size, device=prompt.device).unsqueeze(1) * num_beams
     state = state.select(torch.arange(batch_size, device=prompt.device).repeat_interleave(num_beams))
-    shared = state
     logits = logits.repeat_interleave(num_beams, dim=0)
     beams = Beams.empty(batch_size, num_beams, limits, prompt)
     beams.scores[:, 0] = 0.0  # all beams start identical: only the first counts
@@ -162,7 +161,7 @@ def beam_search(
         beams, chosen = candidates.best(num_beams)
         if length + 1 < limits.max_length:
             origin = (flat // vocab_size).gather(1, chosen)
-            state = state.select((first_beam + origin).flatten(), shared=shared)
+            state = state.select((first_beam + origin).flatten())
             logits, state = backbone.step(beams.tokens[:, :, length].flatten(), state)
     else:
         is_done = endings.scores.isfinite().all(dim=1, keepdim=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 from backbones.layers.tokens import TokenEmbedding, check_tokens, number_positions
 from backbones.layers.transformer import LayerStack, Positions, States
 from cab import Backbone, UserError
-from cab.attention import DecodeState, reorder_state
+from cab.attention import reorder_state
 
 
 @dataclass(frozen=True)
@@ -28,29 +28,10 @@ class DecodingState:
     lengths: Tensor
     num_read: int
 
-    def select(self, index: Tensor, *, shared: DecodingState | None = None) -> DecodingState:
-        """Select the sequences ``index`` [B'], which may drop or repeat any of them.
-
-        Args:
-            shared: a state whose entries are identical before and after the selection, such as the beams of one
-                sequence before the first token. Tensors that decoding has not changed since, in particular the
-                projected source, are not copied.
-        """
-        layers = tuple(
-            {
-                slot: _select(state, index, None if shared is None else shared.layers[number][slot])
-                for slot, state in layer.items()
-            }
-            for number, layer in enumerate(self.layers)
-        )
+    def select(self, index: Tensor) -> DecodingState:
+        """Select the sequences ``index`` [B'], which may drop or repeat any of them."""
+        layers = tuple({slot: reorder_state(state, index) for slot, state in layer.items()} for layer in self.layers)
         return DecodingState(layers, self.lengths.index_select(0, index), self.num_read)
-
-
-def _select(state: DecodeState, index: Tensor, shared: DecodeState | None) -> DecodeState:
-    if shared is None:
-        return reorder_state(state, index)
-    unchanged = {name: tensor for name, tensor in state.items() if tensor is shared.get(name)}
-    return reorder_state({k: v for k, v in state.items() if k not in unchanged}, index) | unchanged
 
 
 class Decoder(Backbone):
