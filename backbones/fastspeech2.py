@@ -122,7 +122,7 @@ class FastSpeech2(Backbone):
         )
         x = self.encoder(self.dropout(x), padding_mask, checkpointed=self.checkpoint_activations)
         x, durations, predicted = self.adaptor(x, padding_mask, durations, pitch, energy)
-        frames, mel_padding = regulate_length(x, durations, most_frames(durations, self.adaptor.max_frames))
+        frames, mel_padding = regulate_length(x, durations, self.adaptor.max_frames)
         index = torch.arange(frames.shape[1], device=frames.device).unsqueeze(0)
         frames = self.decoder_positions(frames, index)
         frames = self.decoder(frames, mel_padding, checkpointed=self.checkpoint_activations)
@@ -251,20 +251,15 @@ def predicted_durations(log_duration: Tensor, padding_mask: Tensor | None, max_f
     return durations + (is_first & (ends[:, -1:] == 0)).long()
 
 
-def most_frames(durations: Tensor, max_frames: int) -> int:
-    """Return the number of frames of the longest sequence of ``durations`` [B, T], on which output shapes depend."""
-    most = int(durations.sum(dim=1).max())
-    if most > max_frames:
+def regulate_length(x: Tensor, durations: Tensor, max_frames: int) -> tuple[Tensor, Tensor]:
+    """Repeat each token for its frames: [B, T, D] to [B, F, D], with the padding mask of the frames."""
+    ends = durations.cumsum(dim=1)
+    num_frames = int(ends[:, -1].max())
+    if num_frames > max_frames:
         raise UserError(
-            f"durations {list(durations.shape)} make {most} frames, more than the {max_frames} of max_frames: "
+            f"durations {list(durations.shape)} make {num_frames} frames, more than the {max_frames} of max_frames: "
             "shorten the utterance, or build the backbone with more"
         )
-    return most
-
-
-def regulate_length(x: Tensor, durations: Tensor, num_frames: int) -> tuple[Tensor, Tensor]:
-    """Repeat each token for its frames: [B, T, D] to [B, num_frames, D], with the padding mask of the frames."""
-    ends = durations.cumsum(dim=1)
     frames = torch.arange(num_frames, device=x.device).expand(len(x), -1)
     token = torch.searchsorted(ends, frames.contiguous(), right=True)
     padding = frames >= ends[:, -1:]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from backbones.fastspeech2 import FastSpeech2, most_frames, predicted_durations, regulate_length
+from backbones.fastspeech2 import FastSpeech2, predicted_durations, regulate_length
 from cab import UserError, build_backbone
 
 SMALL = {"num_tokens": 19, "embed_dim": 16, "num_heads": 2, "ffn_dim": 24, "kernel_size": 5}
@@ -43,7 +43,7 @@ def batch() -> dict[str, Tensor]:
 def test_lengths_against_a_plain_loop() -> None:
     x = torch.randn(3, 5, 2, requires_grad=True)
     durations = torch.tensor([[2, 0, 3, 1, 0], [0, 0, 0, 0, 1], [4, 4, 0, 4, 4]])
-    frames, padding = regulate_length(x, durations, most_frames(durations, 16))
+    frames, padding = regulate_length(x, durations, 16)
     assert frames.shape == (3, 16, 2)
     for row in range(3):
         expected = [x[row, token] for token in range(5) for _ in range(int(durations[row, token]))]
