@@ -22,8 +22,7 @@ from cab.metric import mean_over_batches
 from cab.registry.options import Positive
 from cab.task import Batches, Metric
 from tasks.bpe import find_tokenizer, tokenizer_data, tokenizer_path
-from tasks.sum.data import SEPARATOR, SPECIAL, SPLITS, VERSION, EncodedPairs, find_pairs
-from tasks.sum.synthetic import LEVELS, SUMMARY_WORDS
+from tasks.sum.data import LEVELS, SEPARATOR, SPECIAL, SPLITS, SUMMARY_WORDS, VERSION, EncodedPairs, find_pairs
 
 Batch = Mapping[str, Tensor]
 

@@ -22,7 +22,7 @@ from tasks.mlm.task import generate_book as generate_pages
 from tasks.needle.task import Haystacks
 from tasks.pcc.synthetic import generate_shape
 from tasks.sr.data import render
-from tasks.sum.synthetic import generate_pair
+from tasks.sum.data import generate_pair
 from tasks.tts.synthetic import generate_utterance
 from tests.tasks.probe.test_probe import small
 

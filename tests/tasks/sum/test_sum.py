@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from cab import UserError, build_backbone
-from tasks.sum.data import SPLITS, clean, find_pairs
-from tasks.sum.synthetic import LEVELS, SUMMARY_WORDS, generate_pair
+from tasks.sum.data import LEVELS, SPLITS, SUMMARY_WORDS, clean, find_pairs, generate_pair
 from tasks.sum.task import Sum, lead, right_words, rouge, split_sentences
 from tests.tasks.in_order import in_order
 
