@@ -3,8 +3,8 @@
 A generated summary combines facts of all documents. Each word of a document is one token that encodes one fact: what
 each of twelve people keeps, for three the thing (``annalamp``), for nine its color (``annared``); the thing of each of
 ten colors (``redlamp``); and the change of each thing (``lampring``), on one cycle of twelve, because on a cycle of
-six, five steps forward would equal one back. The summary states what each person keeps, in name order (``kept``), and then
-follows six of the things through five changes (``changed``). docs/reference/tasks/sum.md explains the requirements.
+six, five steps forward would equal one back. The summary states what each person keeps, in name order (``kept``), and
+then follows six of the things through five changes (``changed``). docs/reference/tasks/sum.md explains the rest.
 """
 
 from __future__ import annotations
