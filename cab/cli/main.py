@@ -75,8 +75,8 @@ def main(argv: list[str] | None = None) -> int:
     except Preempted as stop:
         status, message = 128 + stop.signal, str(stop)
     except KeyboardInterrupt:
-        is_run = argv[:1] == ["run"]
-        status, message = 130, "interrupted" + "; repeat the command to resume from the last checkpoint" * is_run
+        trains = argv[:1] in (["run"], ["demo"])
+        status, message = 130, "interrupted" + "; repeat the command to resume from the last checkpoint" * trains
     except BrokenPipeError:  # the reader of a table exited, as `head` does
         _discard_stdout()
         return 0

@@ -35,7 +35,8 @@ def phase_tables(costs: Sequence[Cost]) -> Iterator[str]:
     facts = costs[0]
     size = f"{facts.packed} lengths, " if facts.packed else ""
     size += f"batch {facts.batch_size}, width {facts.embed_dim}, {facts.num_heads} heads"
-    where = f"{facts.hardware}, {facts.dtype}" + (f", {facts.threads} threads" if facts.device == "cpu" else "")
+    threads = f", {facts.threads} thread{'s' * (facts.threads > 1)}" if facts.device == "cpu" else ""
+    where = f"{facts.hardware}, {facts.dtype}{threads}"
     how, memory = f"median of {facts.repeats} interleaved rounds", MEMORY_IS.get(facts.device, "")
     if facts.protocol == "paper":
         how = f"protocol paper: mean of the middle half of {facts.repeats} unsynchronized calls"

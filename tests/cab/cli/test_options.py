@@ -192,8 +192,9 @@ def test_ctrl_c_says_how_to_resume(monkeypatch: pytest.MonkeyPatch, capsys: pyte
         raise KeyboardInterrupt
 
     monkeypatch.setattr("cab.runner.launch.run_sweeps", interrupted)
-    assert main(["run", *CELL]) == 130
-    assert capsys.readouterr().err == "cab: interrupted; repeat the command to resume from the last checkpoint\n"
+    for command in (["run", *CELL], ["demo"]):
+        assert main(command) == 130
+        assert capsys.readouterr().err == "cab: interrupted; repeat the command to resume from the last checkpoint\n"
     monkeypatch.setattr("cab.cli.score.run", interrupted)
     assert main(["score"]) == 130
     assert capsys.readouterr().err == "cab: interrupted\n"
