@@ -92,8 +92,9 @@ def run(arguments: list[str]) -> int:
 
             if not flags.no_cost and "cluster=slurm" not in overrides:  # not on the login node of a cluster
                 _measure_costs(records)
+            folders = list(dict.fromkeys(Path(record.config["results_dir"]) for record in records))
             for name in dict.fromkeys(str(record.cell["attention"]) for record in records):
-                print_verdict(name, records)
+                print_verdict(name, records, folders)
     return report.exit_status
 
 
@@ -157,7 +158,7 @@ def _measure_costs(records: Iterable[Record]) -> None:
     for record in records:
         name, pattern = cost_name(record), Pattern.parse(str(record.cell["pattern"]))
         path = cost_path(Path(record.config["results_dir"]), record)
-        if record.status is not Status.FINISHED or has_committed_cost(name) or path.exists():
+        if record.status is not Status.FINISHED or has_committed_cost(record) or path.exists():
             continue
         if code_of(ATTENTIONS.get(record.config["attention"]["name"]).cls) != record.attention_code:
             log.warning("the cost of %s in %s is not measured: its code has changed since the run", name, pattern)

@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help="folders of results (default: bundled reference results)",
         )
     anchors = commands.add_parser(
-        "anchors", description="write configs/suite/anchors.csv from the results of vanilla and none"
+        "anchors", description="write configs/suite/anchors.csv from the results of vanilla and none, and settings.json"
     )
     anchors.add_argument("results", nargs="+", type=results_path, help="folders of results")
 
@@ -91,11 +91,13 @@ def run(args: argparse.Namespace) -> int:
     if not attentions and (args.verb == "report" or all(cell.is_empty for cell in results)):
         raise UserError(f"no result in {folders} is of a cell of the suite; run `cab run suite=core attention=NAME`")
     if args.verb == "validate":
+        for cell in results if args.results != REFERENCE_DIRS else ():
+            cell.warn()
         return _validate(results, as_csv=args.csv)
     for name in args.attention or ():
         if name not in (*attentions, *ANCHORS):
             raise unknown_name("attention with results", name, attentions)
-        print_verdict(name, records_of(args.results))
+        print_verdict(name, records_of(args.results), args.results)
     if not args.attention:
         from cab.records.results import load_results
         from cab.reports.sentence import main_sentence
@@ -121,18 +123,18 @@ def board_texts(board: SuiteBoard) -> Iterator[str]:
             for row in table.rows
         ]
         yield text_table(header, rows, align="ll" + "r" * len(chosen))
-    yield "\n".join(table.legend)
+    yield "\n".join(table.notes)
 
 
-def print_verdict(name: str, records: Iterable[Record]) -> None:
-    """Print the verdict on an attention per pattern."""
+def print_verdict(name: str, records: Iterable[Record], folders: Sequence[Path]) -> None:
+    """Print the verdict on an attention per pattern; ``folders`` have the records and measured costs."""
     from cab.suite.cells import ANCHORS
     from cab.suite.verdict import judge_attention
 
     if name in ANCHORS:
         print(f"\n{name} is an anchor of the suite: its K is 100 (vanilla) or 0 (none) by definition")
         return
-    verdicts = judge_attention(name, records)
+    verdicts = judge_attention(name, records, folders)
     if not verdicts:
         reason = "no verdict, because its results have other options than the cells of the suite"
         print(f"\n{sanitize_text(name)}: {reason}")
@@ -142,9 +144,10 @@ def print_verdict(name: str, records: Iterable[Record]) -> None:
 
 def _anchors(folders: Sequence[Path]) -> int:
     from cab.records.results import whole_records
-    from cab.suite.cells import ANCHORS_FILE, write_anchors
+    from cab.suite.cells import ANCHORS_FILE, write_anchors, write_settings
 
     written = write_anchors(record for folder in folders for _, record in whole_records(folder, skipped=[]))
+    write_settings()
     print(f"wrote {written} results to {ANCHORS_FILE}", file=sys.stderr)
     return 0
 

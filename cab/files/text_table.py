@@ -78,6 +78,12 @@ def csv_errors(path: Path) -> Iterator[None]:
         raise UserError(f"{path} cannot be read as CSV ({first_line(error)}); save it as CSV in UTF-8") from None
 
 
+def read_csv(path: Path) -> list[dict[str, str]]:
+    """Read the rows of a CSV file as texts."""
+    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+        return list(csv.DictReader(file))
+
+
 def number(value: float, decimals: int = 3) -> str:
     """Format a number; ``-`` for NaN, and no negative zero."""
     return ABSENT if value != value else f"{round(value, decimals) + 0.0:,.{decimals}f}"

@@ -65,7 +65,7 @@ def board_table(board: SuiteBoard, abilities: Sequence[SuiteCell] | None = None)
             "attention": row.attention,
             "row": row,
             "sign": UNVERIFIED_MARK if row.verified == "no" else "",
-            "href": card_link(row.attention.removesuffix(TUNED)),
+            "href": "" if row.own else card_link(row.attention.removesuffix(TUNED)),
             "detail": YOURS if row.own else "",
             "group": YOURS if row.own else row.family,
             "tags": _tags(row),
@@ -137,7 +137,11 @@ def _steps_column(ability: SuiteCell) -> Column:
 
 
 def _state(row: BoardRow) -> Cell:
-    return Cell(row.state.text, row.state.total) if row.state else Cell(MISSING)
+    return Cell(row.state.text, row.state.total) if row.state else Cell(MISSING, reason=_unmeasured(row))
+
+
+def _unmeasured(row: BoardRow) -> str:
+    return "costs and state of your code are measured by `cab run suite=core`" if row.own else ""
 
 
 def _growth(row: BoardRow) -> Cell:
@@ -146,7 +150,8 @@ def _growth(row: BoardRow) -> Cell:
 
 def _cost_column(label: str, pattern: str, attribute: str, hint: str) -> Column:
     def cell(row: BoardRow) -> Cell:
-        return number_cell(getattr(row.costs.get(pattern or "CS", MeasuredCost()), attribute), 2)
+        cost = getattr(row.costs.get(pattern or "CS", MeasuredCost()), attribute)
+        return number_cell(cost, 2, _unmeasured(row))
 
     label, is_minor = f"{label} {pattern}".strip(), attribute != "time"
     return Column(label, _of_row(cell), "lower", hint, group=COST_BLOCK, pattern=pattern, is_minor=is_minor)

@@ -14,22 +14,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cab.paper.published import read_csv
+from cab.files.text_table import read_csv
 from cab.paper.taxonomy import TaxonomyRow, taxonomy
 from cab.records.record import REFERENCE_DIRS
 from cab.records.verified import code_of, is_verified
 from cab.registry.options import argument_texts
 from cab.registry.registries import ATTENTIONS, is_file
 from cab.registry.sources import attention_hash
-from cab.registry.tables import decode_state_size
+from cab.scoring.costs import is_edited
 from cab.suite.cells import Key, read_suite
 from cab.suite.gain import CellGain, suite_gains
+from cab.suite.state import decode_state
 from cab.suite.verdict import gain_text
 
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULTS = ROOT / "attentions" / "defaults.csv"
 COSTS = ROOT / "results" / "efficiency" / "costs.csv"
 COST_LENGTH = 8192
+EDITED = "measured with other code than the installed one"
 _table = functools.cache(read_csv)
 
 
@@ -89,7 +91,7 @@ def card(name: str) -> Card:
     head, entry = summary(name), ATTENTIONS.get(name)
     registered = ATTENTIONS.entry_of(entry.cls)
     documentation = inspect.getdoc(entry.cls) or ""
-    state, texts = decode_state_size(entry), argument_texts(documentation)
+    state, texts = decode_state(entry), argument_texts(documentation)
     facts = [
         ("Class", f"{entry.cls.__qualname__} ({entry.origin})"),
         *([("Registered name", registered.name)] if registered and registered.name != name else []),
@@ -148,20 +150,25 @@ def _defaults(name: str) -> CardTable:
 def _costs(name: str) -> CardTable:
     """Return every run that measured the attention at this length; runs have no date, so none is the newest."""
     setting = {"kind": "attention", "phase": "forward+backward", "status": "ok", "length": str(COST_LENGTH)}
+    title = f"Cost at {COST_LENGTH:,} tokens, forward+backward"
+    header = ("Attention", "Pattern", "Time relative to softmax", "Run", "Hardware")
+    if is_edited(name):
+        return CardTable(title, header, (), EDITED)
     rows = []
     for row in _table(COSTS):
         relative = row["relative_to_softmax"]
         if setting.items() <= row.items() and row["attention"].partition(":")[0] == name and relative:
             hardware = f"{row['hardware']}, {row['threads']} threads, width {row['embed_dim']}, {row['dtype']}"
             rows.append((row["attention"], row["pattern"], f"{float(relative):.2f}", row["run"], hardware))
-    header = ("Attention", "Pattern", "Time relative to softmax", "Run", "Hardware")
     text = f"no measurement of forward and backward passes at {COST_LENGTH:,} tokens"
-    return CardTable(f"Cost at {COST_LENGTH:,} tokens, forward+backward", header, rows, text)
+    return CardTable(title, header, rows, text)
 
 
 def _scores(name: str) -> CardTable:
     """Return K, the share of softmax's gain over no attention that the attention retains, per cell."""
+    header = ("Cell", "Share of vanilla's gain, %", "Solved in seeds")
+    if is_edited(name):
+        return CardTable("Scores", header, (), EDITED)
     gains = [cells[name] for cells in _gains().values() if name in cells]
     rows = [(str(gain.cell), gain_text(gain), f"{gain.solved} of {len(gain.points)}") for gain in gains]
-    header = ("Cell", "Share of vanilla's gain, %", "Solved in seeds")
     return CardTable("Scores", header, rows, "no reference results")

@@ -6,11 +6,9 @@ another configuration than K, so they form a block of their own.
 
 from __future__ import annotations
 
-import csv
 import functools
-import logging
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,9 +17,10 @@ import pandas as pd
 
 from cab.files.disk import sanitize_text
 from cab.patterns import pattern_rank
-from cab.records.record import REFERENCE_DIRS, Status
-from cab.records.results import with_program_names
+from cab.records.record import REFERENCE_DIRS, Record, Status
+from cab.records.results import installed_code, with_program_names
 from cab.registry.registries import ATTENTIONS
+from cab.registry.tables import read_rows
 from cab.scoring.costs import (
     LENGTH,
     RUNS as COST_RUNS,
@@ -29,20 +28,17 @@ from cab.scoring.costs import (
     MeasuredCost,
     State,
     cost_hardware,
-    cost_name,
     cost_of,
-    has_committed_cost,
+    is_committed,
     measured_costs,
 )
 from cab.scoring.statistics import Verdict
-from cab.suite.cells import ANCHORS, FOLDER, SOFTMAX, CellResults, Key, SuiteCell, collect, records_of, suite_cells
+from cab.suite.cells import ANCHORS, SOFTMAX, CellResults, Key, SuiteCell, collect, records_of, suite_cells
 from cab.suite.check import invalid_cells
 from cab.suite.comparison import Gains, against_softmax, best_names, repetition
 from cab.suite.gain import CellGain, suite_gains
 from cab.suite.state import suite_states
 from cab.suite.tuning import TUNED
-
-log = logging.getLogger("cab")
 
 RECALL = "probe"
 """Task of the cells with 64 facts: abilities ``recall`` and ``source to target``."""
@@ -156,33 +152,26 @@ def suite_board(
     runs = results[results["record"].notna()].drop_duplicates("file")
     is_reference = [Path(file).parent.resolve() in REFERENCE_DIRS for file in runs["file"]]
     reference = list(records_of(REFERENCE_DIRS)) if with_reference else list(runs["record"][is_reference])
-    own = list(runs["record"][[not each for each in is_reference]])
-    named = with_program_names([*reference, *own])  # own runs of other code under a reference's name have another one
+    own_runs = runs[[not each for each in is_reference]]
+    # own runs of other code under a reference's name have another one
+    named = with_program_names([*reference, *own_runs["record"]])
     results_of = collect(named[: len(reference)]), collect(named[len(reference) :])
-    for of_reference, of_own in zip(*results_of, strict=True):
-        of_own.leave_out_changed(of_reference)
-        for name in sorted(of_own.left_out.keys() - of_own.runs.keys()):
-            log.warning("%s is not scored in %s: %s", name, of_own.cell, of_own.left_out[name])
+    for cell in results_of[1]:
+        cell.warn()
     if not any(cell.runs for cells in results_of for cell in cells):
         return None
     gains, own_gains = map(suite_gains, results_of)
     for found in own_gains.values():
         for anchor in ANCHORS:
             found.pop(anchor, None)
-    known = {**_stored_costs(runs), **(costs or {}), **measured_costs()}
+    own_folders = list(dict.fromkeys(Path(file).parent for file in own_runs["file"]))
+    programs: dict[str, list[Record]] = {}
+    for record in named[len(reference) :]:
+        programs.setdefault(str(record.cell["attention"]), []).append(record)
     rows = []
     for (attention, is_own), entries in _entries(gains, own_gains).items():
-        name = attention.removesuffix(TUNED)
-        row = BoardRow(
-            attention=attention,
-            own=is_own,
-            family=families().get(name, OTHER),
-            entries=entries,
-            state=suite_states().get(name) or known.get((name, "CS"), MeasuredCost()).suite_state,
-            complexity=_complexity(known, name),
-            costs={pattern: cost for (measured, pattern), cost in known.items() if measured == name},
-        )
-        rows.append(row)
+        facts = _facts(attention.removesuffix(TUNED), programs[attention] if is_own else [], own_folders, costs or {})
+        rows.append(BoardRow(attention=attention, own=is_own, entries=entries, **facts))
     used = {key for row in rows if row.attention not in ANCHORS for key in row.entries}
     abilities = [cell for cell in suite_cells() if cell.key in used]
     abilities.sort(key=lambda cell: (pattern_rank(cell.pattern), ABILITIES.index(cell.ability)))
@@ -224,25 +213,30 @@ def _order(row: BoardRow) -> tuple[int, float, str, bool]:
 @functools.cache
 def families() -> dict[str, str]:
     """Return the family of each attention, in the order of the families."""
-    with (FOLDER / "families.csv").open(newline="") as file:
-        return {name: row["family"] for row in csv.DictReader(file) for name in row["attentions"].split()}
+    return {name: row["family"] for row in read_rows("suite/families.csv") for name in row["attentions"].split()}
 
 
-def _stored_costs(runs: pd.DataFrame) -> Costs:
-    """Return the costs of attentions that `cab run suite=core` stored with their results."""
-    measured: dict[tuple[str, str], MeasuredCost] = {}
-    for name, file, record in runs[["attention", "file", "record"]].itertuples(index=False, name=None):
-        key = str(name).removesuffix(TUNED), record.cell["pattern"]
-        if measured.get(key, MeasuredCost()) == MeasuredCost() and not has_committed_cost(cost_name(record)):
-            measured[key] = cost_of(record, Path(file).parent)
-    return {key: cost for key, cost in measured.items() if cost != MeasuredCost()}
+def _facts(name: str, runs: Sequence[Record], folders: Sequence[Path], costs: Costs) -> dict[str, Any]:
+    """Return family, state, complexity and costs of an attention.
 
-
-def _complexity(costs: Costs, name: str) -> str:
-    """Return the declared complexity; an empty string for a class in a file that is not measured."""
-    if name in ATTENTIONS.names():
-        return ATTENTIONS.get(name).complexity
-    return next((cost.complexity for (measured, _), cost in costs.items() if measured == name), "")
+    The tables of this repository apply to the code of the user's ``runs`` only if it is the same; otherwise, its costs
+    are those in ``costs``, or those that were measured with this code and stored in ``folders``.
+    """
+    is_ours = all(map(is_committed, runs))
+    table = {**costs, **(measured_costs() if is_ours else {})}
+    known = {pattern: cost for (measured, pattern), cost in table.items() if measured == name}
+    for run in runs:
+        if (cost := cost_of(run, folders)) != MeasuredCost():
+            known.setdefault(str(run.cell["pattern"]), cost)
+    declared = next((cost.complexity for cost in known.values()), "")
+    if name in ATTENTIONS and all(run.attention_code == installed_code(name) for run in runs):
+        declared = ATTENTIONS.get(name).complexity
+    return {
+        "family": families().get(name, OTHER) if is_ours else OTHER,
+        "state": (is_ours and suite_states().get(name)) or known.get("CS", MeasuredCost()).suite_state,
+        "complexity": declared,
+        "costs": known,
+    }
 
 
 def _fields(row: BoardRow, abilities: Iterable[SuiteCell]) -> dict[str, Any]:
@@ -294,7 +288,8 @@ def board_facts(board: SuiteBoard) -> Iterator[str]:
         machines = " and ".join(sorted({_machine(run.hardware) for run in runs}))
         yield f"trained {' to '.join(dict.fromkeys((dates[0], dates[-1])))} on {machines}"
     yield f"costs measured on {' and '.join(cost_hardware())}"
-    if any(row.costs and not has_committed_cost(row.attention.removesuffix(TUNED)) for row in board.rows):
+    committed = measured_costs().values()
+    if any(cost not in committed for row in board.rows for cost in row.costs.values()):
         yield "those of your classes on your machine"
 
 

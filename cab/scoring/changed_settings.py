@@ -1,4 +1,4 @@
-"""Settings of a run of preset `paper` that are not the published ones: its scores are not on the scale of the paper."""
+"""Settings of a run that are not those of preset `paper`, or of the suite: its scores are not comparable."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cab.errors import UserError
-from cab.records.identity import measured
+from cab.records.identity import flat, measured
 from cab.records.record import Record
 
 CHANGED_MARK = "‡"
@@ -16,35 +16,42 @@ PUBLISHED_VARIANTS = ("features",)
 """Options of tasks with several published values: univariate and multivariate series of LSTF."""
 
 
-def changed_settings(record: Record) -> list[str]:
-    """Return the settings that differ from preset `paper`, such as ``task.tokenizer=null``; empty for other presets.
+def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that compared runs must share; the options of the attention are in its name."""
+    groups = {"task": config["task"], "backbone": config["backbone"], "trainer": measured(config["trainer"])}
+    return {**flat(groups), "other_attention": config.get("other_attention", "vanilla")}
 
-    Options that the record does not have are newer than it. Those of the attention are in its name.
+
+def changes(settings: Mapping[str, Any], standard: Mapping[str, Any], record: Record) -> list[str]:
+    """Return the settings of a run that differ from standard ones, such as ``task.tokenizer=null``.
+
+    Options that the record does not have are newer than it. A learning rate that was tuned may differ.
     """
+    changed = {name for name, value in standard.items() if settings.get(name, value) != value}
+    changed -= {"trainer.learning_rate"} if record.config.get("tuning") is not None else set()
+    return sorted(f"{name}={'null' if settings[name] is None else settings[name]}" for name in changed)
+
+
+def changed_settings(record: Record) -> list[str]:
+    """Return the settings that differ from preset `paper`; empty for other presets."""
     if record.cell["preset"] != "paper":
         return []
-    actual, changed = _settings(record.config), []
-    variants = tuple(f"task.{name}={actual[f'task.{name}']}" for name in PUBLISHED_VARIANTS if f"task.{name}" in actual)
-    cell = tuple(f"{key}={record.cell[key]}" for key in ("task", "dataset", "backbone", "pattern"))
+    settings, changed = settings_of(record.config), []
+    variants = [f"task.{name}={settings[f'task.{name}']}" for name in PUBLISHED_VARIANTS if f"task.{name}" in settings]
+    cell = [f"{key}={record.cell[key]}" for key in ("task", "dataset", "backbone", "pattern")]
     for attention in ("vanilla", record.config["attention"]["name"]):  # few settings depend on the attention
         try:
             published = _published(*cell, f"attention={attention}", *variants)
         except UserError:  # a class in a file that is gone
             break
-        changed = [name for name in published if published[name] != actual.get(name, published[name])]
+        changed = changes(settings, published, record)
         if not changed:
             break
-    return sorted(f"{name}={'null' if actual[name] is None else actual[name]}" for name in changed)
+    return changed
 
 
 @functools.cache
 def _published(*overrides: str) -> dict[str, Any]:
     from cab.config.compose import compose  # imports Hydra
 
-    return _settings(compose([*overrides, "preset=paper"]))
-
-
-def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    groups = {"task": config["task"], "backbone": config["backbone"], "trainer": measured(config["trainer"])}
-    settings = {f"{group}.{name}": value for group, options in groups.items() for name, value in options.items()}
-    return {**settings, "other_attention": config.get("other_attention")}
+    return settings_of(compose([*overrides, "preset=paper"]))

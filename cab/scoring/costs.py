@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import functools
 import math
 import re
@@ -12,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cab.errors import UserError
-from cab.files.text_table import csv_errors
-from cab.records.results import PAPER_DIR
+from cab.files.text_table import csv_errors, read_csv
+from cab.records.results import PAPER_DIR, installed_code
+from cab.records.verified import COMMITTED, read_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -160,7 +160,7 @@ Costs = Mapping[tuple[str, str], MeasuredCost]
 def measured_costs() -> Costs:
     """Return the committed costs, which were measured on one machine."""
     runs = (*RUNS.values(), DECODING_RUN)
-    return costs_in(row for row in _rows(MEASURED) if row["run"] in runs)
+    return costs_in(row for row in read_csv(MEASURED) if row["run"] in runs)
 
 
 def costs_in(rows: Iterable[Mapping[str, str]]) -> Costs:
@@ -205,14 +205,30 @@ def _number(text: str | None) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def has_committed_cost(attention: str) -> bool:
-    """Return whether an attention is among those of :func:`measured_costs`, in any pattern."""
-    return any(name == attention for name, _ in measured_costs())
+@functools.cache
+def _committed_codes() -> frozenset[tuple[str, str]]:
+    return frozenset((row.attention, row.code_hash) for row in read_rows(COMMITTED))
+
+
+def is_committed(record: Record) -> bool:
+    """Return whether a run is of an attention with the code of this repository, to which its tables apply."""
+    return (cost_name(record), record.attention_code) in _committed_codes()
+
+
+def is_edited(attention: str) -> bool:
+    """Return whether an attention of this repository is installed with other code than that of its tables."""
+    codes = {code for name, code in _committed_codes() if name == attention}
+    return bool(codes) and installed_code(attention) not in codes
+
+
+def has_committed_cost(record: Record) -> bool:
+    """Return whether the attention and code of a run are among those of :func:`measured_costs`, in any pattern."""
+    return is_committed(record) and any(name == cost_name(record) for name, _ in measured_costs())
 
 
 def cost_name(record: Record) -> str:
-    """Return the name of the attention of a record in tables of costs, which no learning rate changes."""
-    return str(record.cell["attention"]).removesuffix("(tuned)")
+    """Return the name of the attention of a record in tables of costs, which no learning rate or other code changes."""
+    return re.sub(r"(\(tuned\))?( \[[0-9a-f]{8}\])?$", "", str(record.cell["attention"]))
 
 
 def cost_path(results_dir: Path, record: Record) -> Path:
@@ -221,18 +237,18 @@ def cost_path(results_dir: Path, record: Record) -> Path:
     return results_dir / FOLDER / (re.sub(r"[^A-Za-z0-9_.-]+", "-", name) + ".csv")
 
 
-def cost_of(record: Record, results_dir: Path) -> MeasuredCost:
-    """Return the committed cost of the attention of a record, or that measured in ``results_dir``."""
+def cost_of(record: Record, folders: Iterable[Path]) -> MeasuredCost:
+    """Return the cost of the attention and code of a record: the committed one, or that measured in one of folders."""
     key = cost_name(record), str(record.cell["pattern"])
-    if has_committed_cost(key[0]):
+    if has_committed_cost(record):
         return measured_costs().get(key, MeasuredCost())
-    path = cost_path(results_dir, record)
-    return read_costs(path).get(key, MeasuredCost()) if path.is_file() else MeasuredCost()
+    paths = (cost_path(folder, record) for folder in folders)
+    return next((read_costs(path).get(key, MeasuredCost()) for path in paths if path.is_file()), MeasuredCost())
 
 
 def read_costs(path: Path) -> Costs:
     """Return the costs in an output file of ``cab efficiency``, see :func:`costs_in`."""
-    return costs_in(_rows(path))
+    return costs_in(read_csv(path))
 
 
 @functools.cache
@@ -240,12 +256,7 @@ def cost_hardware() -> tuple[str, ...]:
     """Return processor, threads and version of PyTorch of the forward passes of :data:`RUNS`."""
     machines = {
         f"{row['hardware']}, {row['threads']} thread{'s' * (row['threads'] != '1')}, PyTorch {row['torch']}"
-        for row in _rows(MEASURED)
+        for row in read_csv(MEASURED)
         if row["run"] in RUNS.values()
     }
     return tuple(sorted(machines))
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
-        return list(csv.DictReader(file))

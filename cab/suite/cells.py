@@ -11,21 +11,24 @@ import csv
 import functools
 import hashlib
 import json
+import logging
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from cab.errors import UserError
-from cab.files.disk import replacing
-from cab.records.identity import flat, measured
+from cab.files.disk import listed, replacing
+from cab.files.text_table import read_csv
+from cab.records.identity import other_engine
 from cab.records.record import REFERENCE_DIRS, Record, Status
 from cab.records.results import whole_records, with_program_names
-from cab.registry.tables import CONFIGS
+from cab.registry.tables import CONFIGS, read_rows
+from cab.scoring.changed_settings import changes, settings_of
+
+log = logging.getLogger("cab")
 
 FOLDER = CONFIGS / "suite"
 PRESET = "mini"
@@ -37,6 +40,7 @@ SOFTMAX, NO_ATTENTION = "vanilla", "none"
 ANCHORS = (SOFTMAX, NO_ATTENTION)
 """Anchors at 100% and 0% of the gain of softmax attention."""
 ANCHORS_FILE = FOLDER / "anchors.csv"
+SETTINGS_FILE = FOLDER / "settings.json"
 ANCHOR_COLUMNS = ("version", "task", "backbone", "pattern", "data", "attention", "seed", "test", "validation", "steps")
 
 
@@ -85,20 +89,22 @@ class SuiteCell:
         return f"{self.ability} {self.pattern}"
 
     def includes(self, record: Record) -> bool:
-        """Return whether a record is a result of this cell."""
+        """Return whether a record is of this cell; :meth:`changed_settings` returns how its run differs."""
         names = (*record_key(record), record.cell["dataset"], record.cell["preset"])
-        if names != (*self.key, self.dataset, PRESET):
-            return False
-        return all(
-            name in record.config[group] and record.config[group][name] == value
-            for (group, name), value in self.option_values.items()
-        )
+        return names == (*self.key, self.dataset, PRESET) and not other_engine(record.config)
 
-    @functools.cached_property
-    def option_values(self) -> dict[tuple[str, str], Any]:
-        """Values of ``options`` by group and name."""
-        texts = dict(option.split("=") for option in self.options.split())
-        return {(*path.split("."),): yaml.safe_load(text) for path, text in texts.items()}  # type: ignore[misc]
+    def changed_settings(self, record: Record) -> list[str]:
+        """Return the settings of a run of this cell that are not the suite's, such as ``trainer.max_steps=100``."""
+        options = dict.fromkeys(option.partition("=")[0] for option in self.options.split())
+        return changes({**options, **settings_of(record.config)}, suite_settings()[str(self)], record)
+
+    def composed_settings(self) -> dict[str, Any]:
+        """Return the settings of this cell in `cab run suite=mini`."""
+        from cab.config.compose import compose  # imports Hydra
+
+        names = {"task": self.task, "dataset": self.dataset, "backbone": self.backbone, "pattern": self.pattern}
+        overrides = [f"{name}={value}" for name, value in {**names, "attention": SOFTMAX, "preset": PRESET}.items()]
+        return settings_of(compose([*overrides, *self.options.split()]))
 
     def value(self, record: Record) -> float:
         """Return the judged metric of a finished record."""
@@ -114,25 +120,28 @@ class SuiteCell:
 @functools.cache
 def suite_cells() -> tuple[SuiteCell, ...]:
     """Return the cells in the order of the published tables."""
-    rows = _rows(FOLDER / "cells.csv")
-    return tuple(SuiteCell(**{**row, **{name: row[name] == "yes" for name in ("core", "long_memory")}}) for row in rows)
+    flags = ("core", "long_memory")
+    rows: Any = read_rows("suite/cells.csv")
+    return tuple(SuiteCell(**{**row, **{name: row[name] == "yes" for name in flags}}) for row in rows)
+
+
+@functools.cache
+def suite_settings() -> dict[str, dict[str, Any]]:
+    """Return the settings of each cell by its name, from configs/suite/settings.json: Hydra takes seconds."""
+    settings: dict[str, dict[str, Any]] = json.loads(SETTINGS_FILE.read_text(encoding="utf-8"))
+    return settings
 
 
 @functools.cache
 def cell_descriptions() -> dict[Key, str]:
     """Return what each cell tests in one sentence."""
-    return {(row["task"], row["backbone"], row["pattern"]): row["tests"] for row in _rows(FOLDER / "descriptions.csv")}
+    return {(row["task"], row["backbone"], row["pattern"]): row["tests"] for row in read_rows("suite/descriptions.csv")}
 
 
 @functools.cache
 def metric_meanings() -> dict[tuple[str, str], str]:
     """Return the meaning of each metric by task and name."""
-    return {(row["task"], row["metric"]): row["meaning"] for row in _rows(FOLDER / "metrics.csv")}
-
-
-def _rows(path: Path) -> list[dict[str, Any]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    return {(row["task"], row["metric"]): row["meaning"] for row in read_rows("suite/metrics.csv")}
 
 
 @dataclass(frozen=True)
@@ -157,7 +166,7 @@ def read_anchors(path: Path | None = None) -> dict[Key, Anchors]:
     """Return the anchors by cell; a cell without both anchors is missing."""
     path = path or ANCHORS_FILE
     cells: dict[Key, Anchors] = {}
-    for row in _rows(path):
+    for row in read_csv(path):
         assert row["version"] == str(VERSION), f"{path} is of another version of the suite"
         anchors = cells.setdefault((row["task"], row["backbone"], row["pattern"]), Anchors(row["data"], {}, {}))
         anchors.test.setdefault(row["attention"], []).append(float(row["test"]))
@@ -174,7 +183,8 @@ def write_anchors(records: Iterable[Record], path: Path = ANCHORS_FILE) -> int:
     runs: dict[Key, dict[tuple[int, int], Record]] = {key: {} for key in cells}
     for record in with_program_names(records):
         key, attention = record_key(record), str(record.cell["attention"])
-        if attention in ANCHORS and record.status is Status.FINISHED and key in cells and cells[key].includes(record):
+        is_run = attention in ANCHORS and record.status is Status.FINISHED and key in cells
+        if is_run and cells[key].includes(record) and not cells[key].changed_settings(record):
             runs[key][ANCHORS.index(attention), int(record.cell["seed"])] = record
     rows = []
     for key, anchors in runs.items():
@@ -191,6 +201,12 @@ def write_anchors(records: Iterable[Record], path: Path = ANCHORS_FILE) -> int:
     with replacing(path) as temporary, temporary.open("w", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([ANCHOR_COLUMNS, *rows])
     return len(rows)
+
+
+def write_settings(path: Path = SETTINGS_FILE) -> None:
+    """Write the settings of each cell."""
+    settings = {str(cell): cell.composed_settings() for cell in suite_cells()}
+    path.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
 
 
 def record_key(record: Record) -> Key:
@@ -216,7 +232,7 @@ class CellResults:
     Attributes:
         anchors: the frozen anchors; None if the cell has none.
         runs: finished runs by attention and seed. The anchors' own runs are not among them.
-        left_out: reason why a record of an attention is excluded, by attention.
+        excluded: reason why a record is excluded, by attention and seed.
         diverged: number of seeds without a score because training diverged, by attention.
     """
 
@@ -224,13 +240,18 @@ class CellResults:
     anchors: Anchors | None
     runs: dict[str, dict[int, Record]] = field(default_factory=dict)
     baselines: dict[str, float] = field(default_factory=dict)
-    left_out: dict[str, str] = field(default_factory=dict)
+    excluded: dict[tuple[str, int], str] = field(default_factory=dict)
     diverged: Counter[str] = field(default_factory=Counter)
 
     @property
     def is_empty(self) -> bool:
         """Whether no finished run is of this cell, not even of an anchor."""
         return not self.runs and not self.baselines
+
+    @property
+    def left_out(self) -> dict[str, str]:
+        """Reason why a seed of an attention has no score, by attention."""
+        return {name: reason for (name, seed), reason in self.excluded.items() if seed not in self.runs.get(name, ())}
 
     def values(self, attention: str) -> list[float]:
         """Return the values of the cell's metric, one per seed."""
@@ -241,11 +262,13 @@ class CellResults:
     def add(self, record: Record) -> None:
         """Add a record of this cell; UserError if there is another result of the same attention and seed."""
         attention, seed = str(record.cell["attention"]), int(record.cell["seed"])
-        if record.status is not Status.FINISHED:
-            self.left_out[attention] = f"seed {seed} is {record.status}"
+        if changed := self.cell.changed_settings(record):
+            self.excluded[attention, seed] = f"seed {seed} has other settings than the suite's: {listed(changed)}"
+        elif record.status is not Status.FINISHED:
+            self.excluded[attention, seed] = f"seed {seed} is {record.status}"
             self.diverged[attention] += record.status is Status.DIVERGED
         elif self.anchors and self.anchors.data != data_hash(record):
-            self.left_out[attention] = f"seed {seed} has other data or another task version than the suite's anchors"
+            self.excluded[attention, seed] = f"seed {seed} has data or a version of the task other than the anchors'"
         else:
             values = {name: metrics.get(self.cell.metric) for name, metrics in record.baselines.items()}
             self.baselines |= {name: value for name, value in values.items() if value is not None}
@@ -257,29 +280,11 @@ class CellResults:
                         "remove one, or move it to another folder"
                     )
 
-    def leave_out_changed(self, reference: CellResults) -> None:
-        """Leave out attentions with a run of other settings than those of the reference results of this cell."""
-        records = (record for runs in reference.runs.values() for record in runs.values())
-        standard = next((_settings(record) for record in records if not record.config.get("tuning")), {})
-        for name, runs in [*self.runs.items()]:
-            changed = {setting: None for record in runs.values() for setting in _changes(record, standard)}
-            if changed:
-                self.left_out[name] = f"other settings than the suite's ({', '.join(changed)})"
-                del self.runs[name]
-
-
-def _settings(record: Record) -> dict[str, Any]:
-    config = record.config
-    groups = {"task": config["task"], "backbone": config["backbone"], "trainer": measured(config["trainer"])}
-    return flat({**groups, "other_attention": config.get("other_attention")})
-
-
-def _changes(record: Record, standard: Mapping[str, Any]) -> list[str]:
-    """Return the settings of a run that differ, such as ``backbone.num_layers=6``; a tuned learning rate may."""
-    values = _settings(record)
-    names = [name for name in standard if name in values and json.dumps(values[name]) != json.dumps(standard[name])]
-    is_tuned = record.config.get("tuning") is not None
-    return [f"{name}={values[name]}" for name in names if not (is_tuned and name == "trainer.learning_rate")]
+    def warn(self) -> None:
+        """Name the attentions with a seed without a score, and the reasons."""
+        reasons = [f"{name} ({reason})" for name, reason in sorted(self.left_out.items()) if name not in ANCHORS]
+        if reasons:
+            log.warning("not scored in %s: %s", self.cell, listed(reasons, shown=5))
 
 
 def collect(records: Iterable[Record]) -> list[CellResults]:

@@ -55,20 +55,20 @@ def _against_softmax(gains: Gains) -> dict[str, Verdict]:
 
 def against_nearest(name: str, gains: Gains) -> dict[str, Verdict]:
     """Return the verdict on an attention against each of the five with the nearest K and several seeds."""
-    rivals = [other for other in _rivals(name, gains) if other not in ANCHORS and len(gains[other].points) > 1]
-    rivals.sort(key=lambda other: abs(gains[other].retained - gains[name].retained))
-    return judge({other: gap(gains[name], gains[other]) for other in rivals[:NEAREST]})
+    others = [other for other in rivals(name, gains) if other not in ANCHORS and len(gains[other].points) > 1]
+    others.sort(key=lambda other: abs(gains[other].retained - gains[name].retained))
+    return judge({other: gap(gains[name], gains[other]) for other in others[:NEAREST]})
 
 
 def against_all(name: str, gains: Gains) -> dict[str, Verdict]:
     """Return the verdict on an attention against each other one, with the false discovery rate of all pairs."""
-    names = [name, *_rivals(name, gains)]
+    names = [name, *rivals(name, gains)]
     pairs = {pair: gap(gains[pair[0]], gains[pair[1]]) for pair in itertools.combinations(names, 2)}
     verdicts = judge(pairs, adjust=false_discovery_rate)
     return {other: verdict for (one, other), verdict in verdicts.items() if one == name}
 
 
-def _rivals(name: str, gains: Gains) -> list[str]:
+def rivals(name: str, gains: Gains) -> list[str]:
     """Return the attentions that are trained like this one, tuned or not, and the anchors."""
     is_tuned = name.endswith(TUNED)
     return [other for other in gains if other != name and (other in ANCHORS or other.endswith(TUNED) == is_tuned)]

@@ -103,7 +103,7 @@ def cell_gains(results: CellResults) -> dict[str, CellGain]:
             steps=_all_steps(steps, gain),
             unfinished=sum(learns and not diverges for learns, diverges in zip(unfinished, diverged, strict=True)),
             diverged=sum(diverged) + results.diverged[name],
-            slots=_too_few_slots(runs[0]),
+            slots=next(filter(None, map(_too_few_slots, runs)), ""),
         )
     return gains
 

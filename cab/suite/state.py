@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from cab.registry.tables import tuned_options
-from cab.scoring.costs import State
+from cab.registry.tables import decode_state_size, read_rows, tuned_options
+from cab.scoring.costs import State, is_edited
 from cab.suite.cells import FOLDER, PRESET
 
 if TYPE_CHECKING:
@@ -22,9 +21,20 @@ WIDTH = 32
 @functools.cache
 def suite_states() -> dict[str, State]:
     """Return the states of this repository's causal attentions, from configs/suite/states.csv."""
-    with STATES_FILE.open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_rows("suite/states.csv")
     return {row["attention"]: State(float(row["numbers"]), row["grows"] == "yes") for row in rows}
+
+
+def decode_state(entry: AttentionEntry) -> str:
+    """Return the size of the decode state, see :func:`cab.registry.build.measure_decode_state`.
+
+    That of edited code is measured.
+    """
+    if is_edited(entry.name):
+        from cab.registry.build import measure_decode_state  # imports torch
+
+        return measure_decode_state(entry)
+    return decode_state_size(entry)
 
 
 def suite_state(entry: AttentionEntry) -> State | None:

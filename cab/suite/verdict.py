@@ -22,6 +22,7 @@ from cab.suite.comparison import (
     against_nearest,
     against_softmax,
     repetition,
+    rivals,
     seeds_to_decide,
 )
 from cab.suite.gain import CellGain, cell_gains
@@ -56,12 +57,13 @@ def steps_text(steps: Estimate) -> str:
 
 
 def judge_attention(
-    name: str, records: Iterable[Record], reference: tuple[Path, ...] = REFERENCE_DIRS
+    name: str, records: Iterable[Record], folders: Sequence[Path] = (), reference: tuple[Path, ...] = REFERENCE_DIRS
 ) -> list[list[str]]:
     """Compare an attention with the reference results, and return the lines of the verdict per pattern.
 
     Args:
         records: records that contain its runs; other attentions are ignored.
+        folders: folders with the costs that were measured after its runs.
         reference: folders of the results it is compared with; it is also compared with its own results there.
     """
     runs = [record for record in records if record.cell["attention"] == name]
@@ -70,16 +72,16 @@ def judge_attention(
     others = {each.cell.key: each for each in collect(named[: len(known)])}
     last = {(record.cell["attention"], record.cell["pattern"]): record for record in named[len(known) :]}
     results = collect(named[len(known) :])
-    for each in results:
-        each.leave_out_changed(others[each.cell.key])
     return [
-        _verdict(record, [each for each in results if each.cell.pattern == pattern], others)
+        _verdict(record, [each for each in results if each.cell.pattern == pattern], others, folders)
         for (name, pattern), record in sorted(last.items(), key=lambda item: pattern_rank(str(item[0][1])))
         if any(name in (*each.runs, *each.left_out) for each in results if each.cell.pattern == pattern)
     ]
 
 
-def _verdict(record: Record, results: Sequence[CellResults], others: Mapping[Key, CellResults]) -> list[str]:
+def _verdict(
+    record: Record, results: Sequence[CellResults], others: Mapping[Key, CellResults], folders: Sequence[Path]
+) -> list[str]:
     name = str(record.cell["attention"])
     core = [result.cell for result in results if result.cell.core]
     run = [result for result in results if name in result.runs and result.anchors]
@@ -101,7 +103,7 @@ def _verdict(record: Record, results: Sequence[CellResults], others: Mapping[Key
     lines += [f"not scored: {cell}: {reason}" for cell, reason in unscored.items() if reason]
     without = [result.cell for result in results if name in result.runs and not result.anchors]
     lines += [f"not scored: {cell}: it has no anchors" for cell in without]
-    lines.append(_cost(record, [one for result in run for one in result.runs[name].values()]))
+    lines.append(_cost(record, [one for result in run for one in result.runs[name].values()], folders))
     lines.append(_verification(record))
     if any(len(result.runs[name]) == 1 for result in run):
         lines.append(ONE_SEED_LEGEND)
@@ -142,11 +144,12 @@ def _relations(own: CellGain, reference: Gains) -> list[str]:
         f"against the {NEAREST} nearest: {_listed(nearest, gains)}",
         f"against all (5% of these differences may be false): {_listed(against_all(name, gains), gains)}",
     ]
-    family = 1 + sum(gain.estimate.is_known for other, gain in reference.items() if other not in ANCHORS)
-    tests = [(SOFTMAX, softmax, family), *((rival, word, len(nearest)) for rival, word in nearest.items())]
+    others = [gains[other] for other in rivals(name, gains) if other not in ANCHORS]
+    family = 1 + sum(gain.estimate.is_known for gain in others)
+    tests = [(SOFTMAX, softmax, family), *((other, word, len(nearest)) for other, word in nearest.items())]
     more = [
-        f"{rival} {seeds_to_decide(own, gains[rival], family) or f'more than {MOST_SEEDS}'}"
-        for rival, word, family in tests
+        f"{other} {seeds_to_decide(own, gains[other], family) or f'more than {MOST_SEEDS}'}"
+        for other, word, family in tests
         if word is Verdict.UNDECIDED
     ]
     if more:
@@ -164,10 +167,10 @@ def _listed(verdicts: Mapping[str, Verdict], gains: Gains) -> str:
     return "; ".join([*parts, *([f"not tested: {single} with a single seed"] if single else [])])
 
 
-def _cost(record: Record, runs: Sequence[Record]) -> str:
+def _cost(record: Record, runs: Sequence[Record], folders: Sequence[Path]) -> str:
     seconds = [run.cost.cpu_seconds for run in runs if run.cost.cpu_seconds is not None]
     parts = [f"{statistics.fmean(seconds):.0f} CPU seconds per training run"] if seconds else []
-    cost = cost_of(record, Path(str(record.config.get("results_dir"))))
+    cost = cost_of(record, folders)
     if cost.time is None:
         parts.append(
             f"not measured against softmax (`cab efficiency {_target(record)} --pattern {record.cell['pattern']}`)"

@@ -10,7 +10,7 @@ from typing import Any
 from cab.metric import Metric
 from cab.records.identity import attention_files, cell_hash, identity_of
 from cab.records.record import Cost, Record, RunMetadata
-from cab.suite.cells import suite_cells
+from cab.suite.cells import suite_cells, suite_settings
 
 MADE = ("command", "hardware", "config", "hash", "data", "attention_code", "verified")
 COST = Cost(params=1_000_003, train_seconds=75.5, peak_memory_bytes=3 * 2**29, steps=40)
@@ -63,8 +63,9 @@ def suite_options(cell: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     groups: dict[str, dict[str, Any]] = {}
     for each in suite_cells():
         if (*each.key, each.dataset) == tuple(cell[name] for name in ("task", "backbone", "pattern", "dataset")):
-            for (group, name), value in each.option_values.items():
-                groups.setdefault(group, {})[name] = value
+            for option in each.options.split():
+                group, _, name = option.partition("=")[0].partition(".")
+                groups.setdefault(group, {})[name] = suite_settings()[str(each)][f"{group}.{name}"]
     return groups
 
 

@@ -57,6 +57,19 @@ def test_verification_depends_on_the_code(monkeypatch: pytest.MonkeyPatch, tmp_p
         assert rows(card("gla"), "Verification") == [("CS", status)]
 
 
+def test_edited_code_has_no_numbers_of_the_original(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its decode state is measured, also in the list."""
+    monkeypatch.setattr("cab.scoring.costs._committed_codes", lambda: {("gla", "of the original")})
+    monkeypatch.setattr("cab.registry.build.measure_decode_state", lambda entry: f"measured {entry.name}")
+    edited = card("gla")
+    assert (rows(edited, "Cost"), rows(edited, "Scores")) == ((), ())
+    assert dict(edited.facts)["Decode state"].startswith("measured gla")
+    assert main(["list", "attentions", "--csv"]) == 0
+    assert capsys.readouterr().out.count("measured") == 1
+
+
 def test_scores_and_costs_are_relative_to_vanilla() -> None:
     assert {share.rstrip("*") for _, share, _ in rows(card("vanilla"), "Scores")} == {"100.0"}
     assert {share.rstrip("*") for _, share, _ in rows(card("none"), "Scores")} == {"0.0"}

@@ -54,9 +54,9 @@ def bundled() -> list[CellResults]:
     return read_suite(REFERENCE_DIRS)
 
 
-def seeds(task: str, attention: str, share: float, count: int = 3) -> list[Record]:
+def seeds(task: str, attention: str, share: float, count: int = 3, **changes: Any) -> list[Record]:
     """Runs that differ by a few tenths of a point."""
-    return [suite_record(task, attention, share + OFFSETS[seed], seed) for seed in range(1, count + 1)]
+    return [suite_record(task, attention, share + OFFSETS[seed], seed, **changes) for seed in range(1, count + 1)]
 
 
 def made_anchors() -> dict[Key, Anchors]:

@@ -160,7 +160,7 @@ def test_page_and_csv_have_the_same_numbers(folders: list[Path], tmp_path: Path)
     rows = {}
     for name, cells in re.findall(r'<tr data-name="(.*?)".*?</th>(.*?)</tr>', shown[1], re.DOTALL):
         rows[unescape(name)] = re.findall(
-            r'<td(?: data-value="([^"]*)")?(?: class="([^"]*)")?>(.*?)</td>', cells, re.DOTALL
+            r'<td(?: data-value="([^"]*)")?(?: class="([^"]*)")?(?: title="[^"]*")?>(.*?)</td>', cells, re.DOTALL
         )
     table = {row["attention"]: row for row in csv.DictReader((out / "suite.csv").open())}
     assert rows.keys() == table.keys()

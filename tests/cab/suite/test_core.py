@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
 
-from cab.suite.cells import suite_cells
+from cab.suite.cells import SuiteCell, suite_cells, suite_settings
 from tasks.lstf.synthetic import CHANNELS, NOISE, synthetic_series
 
 CORE = [cell for cell in suite_cells() if cell.core]
@@ -15,11 +16,16 @@ CORE = [cell for cell in suite_cells() if cell.core]
 def test_every_core_cell_stops_when_solved_at_a_constant_rate() -> None:
     assert {cell.pattern for cell in CORE} == {"NS", "CS", "NC", "CC"}
     for cell in suite_cells():
-        options = {".".join(path): value for path, value in cell.option_values.items()}
-        assert ("trainer.stop_at" in options) == cell.core
+        options = suite_settings()[str(cell)]
+        assert (options["trainer.stop_at"] is not None) == cell.core
         if cell.core:
             assert options["trainer.schedule"] == "constant"
             assert options["trainer.max_steps"] % options["trainer.validate_every"] == 0
+
+
+@pytest.mark.parametrize("cell", [cell for cell in suite_cells() if cell.core or cell.pattern == "NS"], ids=str)
+def test_the_table_of_settings_is_what_is_run(cell: SuiteCell) -> None:
+    assert json.loads(json.dumps(cell.composed_settings())) == suite_settings()[str(cell)], "run cab suite anchors"
 
 
 @pytest.mark.parametrize(
@@ -28,15 +34,15 @@ def test_every_core_cell_stops_when_solved_at_a_constant_rate() -> None:
 )
 def test_solved_is_99_5_percent_of_the_way_to_no_error(task: str, pattern: str, without_attention: float) -> None:
     [cell] = [cell for cell in CORE if (cell.task, cell.pattern) == (task, pattern)]
-    assert cell.option_values["trainer", "stop_at"] == pytest.approx(0.005 * without_attention, abs=5e-5)
+    assert suite_settings()[str(cell)]["trainer.stop_at"] == pytest.approx(0.005 * without_attention, abs=5e-5)
 
 
 @pytest.mark.parametrize(("pattern", "hours", "without_attention"), [("CS", 18, 0.71), ("NC", 6, 1.0)])
 def test_the_optimum_of_a_forecast_is_its_noise(pattern: str, hours: int, without_attention: float) -> None:
     [cell] = [cell for cell in CORE if (cell.task, cell.pattern) == ("lstf", pattern)]
-    assert cell.option_values.get(("task", "hours"), 6) == hours
+    assert suite_settings()[str(cell)]["task.hours"] == hours
     series = synthetic_series(hours)
     variance = series.values[: series.split[0], 2:].var(axis=0)
     optimum = (NOISE**2 / variance).sum() / CHANNELS  # the channels of colors are 0 in the rows to forecast
     expected = optimum + 0.005 * (without_attention - optimum)
-    assert cell.option_values["trainer", "stop_at"] == pytest.approx(expected, abs=1e-4)
+    assert suite_settings()[str(cell)]["trainer.stop_at"] == pytest.approx(expected, abs=1e-4)

@@ -16,15 +16,25 @@ from cab.efficiency.benchmark import measure_for_board
 from cab.efficiency.subjects import AttentionSubject
 from cab.patterns import Pattern
 from cab.records.record import Record
-from cab.records.results import load_results
+from cab.records.results import installed_code, load_results
 from cab.records.verified import code_of
 from cab.registry.registries import ATTENTIONS
-from cab.reports.suite_board import recall_points, suite_board, time_of
+from cab.reports.suite_board import OTHER, recall_points, suite_board, time_of
 from cab.runner.report import Outcome, Report
 from cab.scoring import costs
-from cab.scoring.costs import GROWS, STATE, MeasuredCost, cost_of, cost_path, costs_in, measured_costs, read_costs
+from cab.scoring.costs import (
+    GROWS,
+    STATE,
+    MeasuredCost,
+    State,
+    cost_of,
+    cost_path,
+    costs_in,
+    measured_costs,
+    read_costs,
+)
 from cab.suite.verdict import _cost
-from tests.cab.suite.suite_records import CELLS, made_suite as made_suite, seeds, suite_record
+from tests.cab.suite.suite_records import CELLS, made_suite as made_suite, seeds, suite_record, with_config
 
 pytestmark = pytest.mark.usefixtures("registers")
 
@@ -42,7 +52,8 @@ ROW |= {"pattern": "CS", "attention": "Mine"}
 FORWARD = ROW | {"phase": "forward", "embed_dim": "256", "length": "8192", "bytes": "10", "relative_to_softmax": "0.25"}
 DECODE = ROW | {"phase": "decode", "embed_dim": "512", "length": "8192", "seconds": "0.002", "bytes": "96"}
 SUITE_STATE = ROW | {"phase": STATE, "length": "88", "bytes": "1024", "detail": GROWS}
-RECORD = suite_record("probe", "abc", 80)
+RECORD = with_config(suite_record("probe", "abc", 80), results_dir="runs")
+FOLDERS = [Path("elsewhere"), Path("runs")]
 VANILLA = FORWARD | {"attention": "vanilla", "bytes": "40", "relative_to_softmax": "1"}
 
 
@@ -70,17 +81,18 @@ def mean_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest
 
 @pytest.mark.usefixtures("short")
 def test_the_cost_of_a_class_in_a_file(mean_record: Record) -> None:
-    assert "not measured against softmax" in _cost(mean_record, [mean_record])
+    assert "not measured against softmax" in _cost(mean_record, [mean_record], FOLDERS)
     _measure_costs([mean_record])
     [path] = Path("runs/costs").iterdir()
     cost = read_costs(path)["Mean", "NC"]
     assert cost.time
     assert cost.memory
-    assert f"{cost.time:.2f} times the time of softmax attention" in _cost(mean_record, [mean_record])
-    assert _cost(mean_record, [mean_record]).endswith("declared complexity n")
-    assert cost_of(dataclasses.replace(mean_record, attention_code="edited"), Path("runs")) == MeasuredCost()
+    assert f"{cost.time:.2f} times the time of softmax attention" in _cost(mean_record, [mean_record], FOLDERS)
+    assert _cost(mean_record, [mean_record], FOLDERS).endswith("declared complexity n")
+    assert cost_of(dataclasses.replace(mean_record, attention_code="edited"), FOLDERS) == MeasuredCost()
     written = path.stat().st_mtime_ns
-    committed = dataclasses.replace(mean_record, cell={**mean_record.cell, "attention": "abc"})
+    committed = suite_record("probe", "abc", 80, pattern="NC", attention_code=installed_code("abc"))
+    committed = with_config(committed, results_dir="runs")
     _measure_costs([mean_record, committed])
     _measure_costs([dataclasses.replace(mean_record, attention_code="edited")])
     assert [each.stat().st_mtime_ns for each in path.parent.iterdir()] == [written], "each code is measured once"
@@ -107,6 +119,44 @@ def test_a_run_of_the_suite_ends_with_the_cost(
     assert measured == ([[RECORD]] if measures else [])
 
 
+def test_an_edited_copy_has_no_cost_and_state_of_the_original(
+    made_suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that were measured with its code are shown."""
+    monkeypatch.setattr("cab.reports.suite_board.REFERENCE_DIRS", (made_suite,))
+    codes = {"ours": installed_code("linear"), "edited": "0123456789abcdef"}
+    rows = {}
+    for name, code in codes.items():
+        own = [run for task in CELLS for run in seeds(task, "linear", 80, attention_code=code)]
+        for record in own:
+            record.write(tmp_path / name)
+        board = suite_board(load_results([made_suite, tmp_path / name]))
+        assert board is not None
+        [rows[name]] = [row for row in board.rows if row.own]
+    ours, edited = rows["ours"], rows["edited"]
+    assert (ours.state, ours.costs["CS"], ours.complexity) == (
+        State(1056, grows=False), measured_costs()["linear", "CS"], "n",
+    )  # fmt: skip
+    assert (edited.state, edited.costs, edited.complexity, edited.family) == (None, {}, "", OTHER)
+    assert "not measured against softmax" in _cost(own[0], own, [tmp_path / "edited"])
+    path = cost_path(tmp_path / "edited", own[0])
+    path.parent.mkdir()
+    write_table(path, [row | {"attention": "linear"} for row in (FORWARD, SUITE_STATE)] + [VANILLA])
+    board = suite_board(load_results([made_suite, tmp_path / "edited"]))
+    assert board is not None
+    [edited] = [row for row in board.rows if row.own]
+    assert edited.state == State(256, grows=True)
+    assert edited.costs["CS"].time == 0.25
+    assert edited.complexity == "n log n"
+
+
+def write_table(path: Path, rows: list[dict[str, str]]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
 @pytest.mark.parametrize("source", ["stored", "--costs"])
 def test_the_row_of_a_class_has_its_cost(made_suite: Path, tmp_path: Path, source: str) -> None:
     own = [run for task in CELLS for run in seeds(task, "Mine", 80)]
@@ -115,10 +165,7 @@ def test_the_row_of_a_class_has_its_cost(made_suite: Path, tmp_path: Path, sourc
     if source == "stored":
         path = cost_path(paths[0].parent, own[0])
         path.parent.mkdir()
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)))
-        writer.writeheader()
-        writer.writerows(rows)
+    write_table(path, rows)
     suite_record("probe", "Mine", 80, 4).write(tmp_path / "without costs")
     results = load_results([made_suite, tmp_path / "without costs", tmp_path / "own"])
     board = suite_board(results, read_costs(path) if source == "--costs" else {})
@@ -159,7 +206,7 @@ def test_the_measurement_is_that_of_the_committed_costs() -> None:
     assert found == {(name, "forward", 64): (256, 4) for name in ("vanilla", "linear")} | decode
     assert {(row.threads, row.device, row.batch_size) for row in measured} == {(1, "cpu", 1)}
     assert torch.get_num_threads() == threads
-    sizes = [row for row in costs._rows(costs.MEASURED) if row["run"] in (*costs.RUNS.values(), costs.DECODING_RUN)]
+    sizes = [row for row in costs.read_csv(costs.MEASURED) if row["run"] in (*costs.RUNS.values(), costs.DECODING_RUN)]
     assert {(row["phase"], row["embed_dim"], row["num_heads"], row["repeats"]) for row in sizes} == {
         ("forward", "256", "4", "3"),
         ("decode", "512", "8", "3"),
@@ -171,7 +218,7 @@ def test_the_state_of_a_causal_class(mean_record: Record) -> None:
     """Without a state of its own, a class keeps all keys and values, or the inputs they are made of."""
     record = dataclasses.replace(mean_record, cell={**mean_record.cell, "pattern": "CS"})
     _measure_costs([record])
-    cost = cost_of(record, Path("runs"))
+    cost = cost_of(record, FOLDERS)
     assert cost.suite_state is not None
     assert cost.suite_state.grows
     assert cost.suite_state.numbers >= 32

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from cab.cli.main import main
 from cab.records.record import Cost, Record, Status
 from cab.reports.figures import frontier
 from cab.suite import cells
-from cab.suite.cells import CellResults, records_of
+from cab.suite.cells import collect, records_of
 from cab.suite.verdict import judge_attention
 from tests.cab.made_records import COST, make_about
 from tests.cab.suite.suite_records import (
@@ -28,7 +29,7 @@ MINE = "mine.py:Mine"
 
 def lines_of(reference: Path, *mine: Record) -> list[str]:
     """The verdict on ``mine`` in pattern CS, among the reference results."""
-    [lines] = judge_attention(MINE, mine, (reference,))
+    [lines] = judge_attention(MINE, mine, reference=(reference,))
     return [line.strip() for line in lines]
 
 
@@ -60,26 +61,37 @@ def test_core_cells_come_first(made_suite: Path, monkeypatch: pytest.MonkeyPatch
     assert heads[1].endswith("(not a core cell)")
 
 
-def test_runs_with_other_settings_are_not_scored() -> None:
-    """A tuned learning rate is not another setting, nor is one that the reference results do not have."""
-    record, trainer = suite_record("lstf", MINE, 80), {"batch_size": 32, "learning_rate": 0.1}
-    runs = {
-        "same": with_config(record, trainer={**trainer, "new": 1}),
-        "changed": with_config(record, trainer={**trainer, "batch_size": 7}, backbone={"name": "informer", "depth": 6}),
-        "tuned": with_config(record, trainer={**trainer, "learning_rate": 0.7}, tuning={"seed": 1000, "grid": []}),
-        "rate": with_config(record, trainer={**trainer, "learning_rate": 0.7}),
+@pytest.mark.usefixtures("made_suite")
+def test_runs_with_other_settings_are_not_scored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """No reference results are needed; a tuned learning rate is not another setting, nor is an option of tomorrow."""
+    changes: dict[str, dict[str, Any]] = {
+        "same": {"trainer": {"new": 1, "batch_size": 32, "learning_rate": 0.003}},
+        "short": {"trainer": {"max_steps": 9}, "backbone": {"embed_dim": 6}},
+        "rate": {"trainer": {"learning_rate": 0.7}},
+        "tuned": {"trainer": {"learning_rate": 0.7}, "tuning": {"seed": 1000, "grid": []}},
+        "others": {"other_attention": "linear"},
     }
-    standard = with_config(record, trainer=trainer, backbone={"name": "informer", "depth": 2})
-    own, reference = (
-        CellResults(CELLS["lstf"], None, {name: {1: run} for name, run in named.items()})
-        for named in (runs, {"abc": standard})
-    )
-    own.leave_out_changed(reference)
-    assert list(own.runs) == ["same", "tuned"]
-    assert own.left_out == {
-        "changed": "other settings than the suite's (backbone.depth=6, trainer.batch_size=7)",
-        "rate": "other settings than the suite's (trainer.learning_rate=0.7)",
+    records = [suite_record("lstf", name, 80, config=groups) for name, groups in changes.items()]
+    records.append(with_config(suite_record("lstf", "lacking", 80), task={"name": "lstf"}))
+    [results] = [results for results in collect(records) if results.runs]
+    assert list(results.runs) == ["same", "tuned"]
+    start = "seed 1 has other settings than the suite's: "
+    assert results.left_out == {
+        "short": start + "backbone.embed_dim=6, trainer.max_steps=9",
+        "rate": start + "trainer.learning_rate=0.7",
+        "lacking": start + "task.hours=null, task.pred_len=null, task.seq_len=null",
+        "others": start + "other_attention=linear",
     }
+    for run in records[:2]:
+        run.write(tmp_path / "own")
+    line = f"not scored in lstf informer CS: short ({results.left_out['short']})"
+    for command in ("report", "validate"):
+        caplog.clear()
+        main(["suite", command, str(tmp_path / "own")])
+        assert line in caplog.messages
+        assert "short" not in capsys.readouterr().out
 
 
 def test_references_with_a_single_seed_are_counted(made_suite: Path) -> None:
@@ -109,11 +121,11 @@ def test_one_seed_is_marked_and_compared_with_nobody(made_suite: Path) -> None:
 
 
 def test_a_reference_that_is_trained_again(made_suite: Path) -> None:
-    [lines] = judge_attention("abc", seeds("lstf", "abc", 90), (made_suite,))
+    [lines] = judge_attention("abc", seeds("lstf", "abc", 90), reference=(made_suite,))
     [line] = [line.strip() for line in lines if "trained again" in line]
     assert re.fullmatch(r"trained again: 0\.07576, reference 0\.007094 ± 0\.0021: lower than expected", line)
     assert not any("abc" in line for line in lines[4:7]), "not compared with itself"
-    [lines] = judge_attention("abc", records_of([made_suite]), (made_suite,))
+    [lines] = judge_attention("abc", records_of([made_suite]), reference=(made_suite,))
     assert not any("trained again" in line for line in lines), "the reference itself"
 
 
