@@ -5,15 +5,13 @@ from __future__ import annotations
 import argparse
 import importlib
 
-import yaml
-
+from cab.cli.run_help import FILES, file_options
 from cab.patterns import Pattern
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.registry.tables import CONFIGS
+from cab.suite.tuning import SUITES
 
 RUN_FLAGS = ("-m", "--dry-run", "--explain", "--no-cost", "--retry", "--cfg")
-KEYS_OF = {"": "run", "trainer.": "trainer/default", "cluster.": "cluster/slurm"}
-"""Prefix and file of the options of `cab run`."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,22 +53,18 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def overrides() -> list[str]:
-    """Return the overrides of `cab run` with their values, and the keys of options that can have any value."""
+    """Return the overrides of `cab run`: groups with their names, and the keys of all other options."""
     values = {
         "task": TASKS.names(),
         "dataset": sorted({name for task in TASKS for name in task.datasets}),
         "backbone": BACKBONES.names(),
         "attention": ATTENTIONS.names(),
         "pattern": list(map(str, Pattern)),
-        "suite": ["core", "mini"],
-        "device": ["auto", "cpu", "cuda"],
-        "engine": ["torch", "fairseq"],
-        **{key: ["true", "false"] for key in ("tune", "force", "profile", "data.download")},
+        "suite": list(SUITES),
     }
     for group in ("preset", "logger", "cluster"):
         values[group] = sorted(file.stem for file in (CONFIGS / group).glob("*.yaml"))
-    for prefix, file in KEYS_OF.items():
-        for key in yaml.safe_load((CONFIGS / f"{file}.yaml").read_text()):
-            if key not in ("defaults", "name", "hydra"):
-                values.setdefault(prefix + key, [""])
-    return [f"{key}={value}" for key, choices in values.items() for value in choices]
+    files = {**FILES, "cluster.": "cluster/slurm.yaml"}
+    options = [option for prefix, file in files.items() for option, _ in file_options(CONFIGS / file, prefix)]
+    keys = dict.fromkeys(f"{option.partition('=')[0]}=" for option in options)
+    return [*(f"{group}={name}" for group, names in values.items() for name in names), *keys, "tune="]

@@ -67,9 +67,9 @@ def help_text(arguments: Sequence[str]) -> str:
         "attentions": ATTENTIONS.names(),
     }
     parts = [TEXT.format(**{group: _wrapped(of_group) for group, of_group in names.items()})]
-    parts += [_table(_file_options(CONFIGS / file, prefix)) for prefix, file in FILES.items()]
+    parts += [_table(file_options(CONFIGS / file, prefix)) for prefix, file in FILES.items()]
     for cluster in CLUSTERS:
-        options = _file_options(CONFIGS / "cluster" / f"{cluster}.yaml", "cluster.")
+        options = file_options(CONFIGS / "cluster" / f"{cluster}.yaml", "cluster.")
         parts.append(f"with cluster={cluster}:\n\n{_table(options)}")
     chosen = [argument.split("=", 1) for argument in arguments if argument.partition("=")[0] in GROUPS]
     for group, values in chosen:
@@ -83,7 +83,7 @@ def _wrapped(names: Sequence[str]) -> str:
     return textwrap.fill(", ".join(names), 118, initial_indent=INDENT, subsequent_indent=INDENT).lstrip()
 
 
-def _file_options(path: Path, prefix: str) -> Iterator[tuple[str, str]]:
+def file_options(path: Path, prefix: str) -> Iterator[tuple[str, str]]:
     """Yield ``KEY=DEFAULT`` and comment of each key of a YAML file, without Hydra's own keys."""
     outer = ""
     for line in path.read_text().partition("\nhydra:")[0].splitlines():

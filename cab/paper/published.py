@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from cab.files.text_table import read_csv
 from cab.paper.rounding import Interval, deviation_of
 from cab.records.results import PAPER_DIR
 from cab.scoring.normalization import constants, population
@@ -36,12 +35,6 @@ Scale = tuple[Interval, Interval]
 def rows(name: str) -> list[dict[str, str]]:
     """Read the rows of a published table, as printed."""
     return read_csv(PAPER_DIR / name)
-
-
-def read_csv(path: Path) -> list[dict[str, str]]:
-    """Read the rows of a CSV file as texts."""
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
 
 
 def raw_metrics() -> dict[Term, dict[str, str]]:

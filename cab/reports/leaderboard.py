@@ -7,13 +7,12 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cab.files.disk import listed, sanitize_text
+from cab.files.disk import sanitize_text
 from cab.patterns import pattern_rank
 from cab.records.record import COMPARISON_KEY, Status
 from cab.records.results import PUBLISHED, verdicts
 from cab.registry.tables import PRESETS
 from cab.scoring.index import AVERAGE, Scores, benefit_of_attention, score
-from cab.scoring.normalization import MIN_ATTENTIONS, MIN_ATTENTIONS_GENERATED
 from cab.scoring.selection import data_ranks, is_synthetic, other_data, rows_in_index
 from cab.suite.check import without_invalid_cells
 
@@ -118,12 +117,7 @@ class Board:
     def reasons(self) -> dict[tuple[str, str], dict[str, str]]:
         """Reasons for missing indices, ``{(pattern, attention): {task: reason}}``; task ``all`` is the average."""
         reasons: dict[tuple[str, str], dict[str, str]] = {}
-        for (pattern, task, attention), gap in sorted(self.scores.gaps.items()):
-            required = f"{MIN_ATTENTIONS} attentions (on generated data {MIN_ATTENTIONS_GENERATED})"
-            reason = f"fewer than {required} with different results"
-            if metrics := gap.broken or gap.lacking:
-                names = sorted(f"{'/'.join(filter(None, [task, *place]))} {metric}" for *place, metric in metrics)
-                reason = f"{'NaN or inf in' if gap.broken else 'no result for'} {listed(names)}"
+        for (pattern, task, attention), reason in sorted(self.scores.gaps.items()):
             reasons.setdefault((pattern, attention), {})[task] = f"{task}: {reason}"
         table = self.scores.table
         table = table[(table["task"] == AVERAGE) & table["index"].isna()]

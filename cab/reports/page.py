@@ -6,7 +6,6 @@ All text from results is escaped by Jinja or matplotlib, and a content security 
 from __future__ import annotations
 
 import base64
-import csv
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
@@ -19,6 +18,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
 from cab.files.disk import replacing, sanitize_text
+from cab.files.text_table import read_csv
 from cab.records.record import Record
 from cab.records.results import PAPER_DIR
 from cab.records.verified import LEGEND
@@ -152,8 +152,7 @@ def _images(board: SuiteBoard) -> Iterator[Markup]:
 
 def _answers() -> Iterator[tuple[str, list[Markup]]]:
     """Yield title and paragraphs of each answer on validity, with bold and code of Markdown."""
-    with ANSWERS.open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            html = re.sub(r"`(.+?)`", r"<code>\1</code>", str(escape(row["answer"])))
-            html = re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", html)
-            yield row["question"], [Markup(text) for text in html.split("\n\n")]
+    for row in read_csv(ANSWERS):
+        html = re.sub(r"`(.+?)`", r"<code>\1</code>", str(escape(row["answer"])))
+        html = re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", html)
+        yield row["question"], [Markup(text) for text in html.split("\n\n")]

@@ -19,7 +19,7 @@ import pandas as pd
 from cab.patterns import pattern_rank
 from cab.records.record import COMPARISON_KEY
 from cab.scoring.normalization import NO_ATTENTION, SOFTMAX_VARIANTS, TERM, terms
-from cab.scoring.notes import Gap, Key, find_gaps, notes_on_scores
+from cab.scoring.notes import Key, find_gaps, notes_on_scores
 from cab.scoring.selection import comparable
 from cab.scoring.statistics import Estimate, difference, judge, weighted_sum
 
@@ -68,7 +68,7 @@ class Scores:
     results: pd.DataFrame
     members: dict[tuple[str, str], dict[str, list[str]]]
     notes: list[str]
-    gaps: dict[Key, Gap]
+    gaps: dict[Key, str]
     estimates: dict[Key, Estimate]
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from cab.files.disk import listed
 from cab.records.results import PUBLISHED
-from cab.registry.tables import CONFIGS
+from cab.registry.tables import read_table
 from cab.scoring.changed_settings import CHANGED_MARK, changed_settings
 from cab.scoring.normalization import (
+    MIN_ATTENTIONS,
+    MIN_ATTENTIONS_GENERATED,
     NO_ATTENTION,
     PUBLISHED_TERM,
     TERM,
@@ -28,42 +29,35 @@ MetricKey = tuple[str, ...]
 """Data set, variant, backbone, metric."""
 
 
-class Gap(NamedTuple):
-    """Reasons why an attention has no index in a task.
-
-    Attributes:
-        lacking: metrics without a result.
-        broken: metrics whose value is NaN or inf, with the file of the result.
-        flat: metrics without a standard deviation.
-    """
-
-    lacking: list[MetricKey]
-    broken: dict[MetricKey, str]
-    flat: list[MetricKey]
+FLAT = f"fewer than {MIN_ATTENTIONS} attentions (on generated data {MIN_ATTENTIONS_GENERATED}) with different results"
+"""Reason of a missing index: a metric without a standard deviation."""
 
 
-def find_gaps(results: pd.DataFrame, needed: pd.DataFrame) -> dict[Key, Gap]:
-    """Return the gaps of all attentions with a result in a pattern, for each task that their index requires."""
-    broken_files: dict[Key, dict[MetricKey, str]] = {}
-    columns = results[["pattern", "task", "attention", "value", "file", *TERM[2:]]]
-    for pattern, task, name, value, file, *number in columns.itertuples(index=False, name=None):
-        files = broken_files.setdefault((pattern, task, name), {})
-        files[tuple(number)] = file if value != value else files.get(tuple(number), "")
+def find_gaps(results: pd.DataFrame, needed: pd.DataFrame) -> dict[Key, str]:
+    """Return the reason for each missing index of an attention with a result in the pattern."""
+    files: dict[tuple[str, ...], str | None] = {}  # of values that are NaN, by attention and metric
+    columns = results[["pattern", "task", "attention", *TERM[2:], "value", "file", "preset"]]
+    for *key, value, file, preset in columns.itertuples(index=False, name=None):
+        name = None if value == value else "" if preset == PUBLISHED else f" in {file}"
+        files[tuple(key)] = name if files.get(tuple(key)) is None else files[tuple(key)]
     flat = _by_task(needed[needed["std"].isna()])
     attentions = results[["pattern", "attention"]].drop_duplicates().to_numpy()
     gaps = {}
     for (pattern, task), numbers in _by_task(needed).items():
         for key in [(pattern, task, str(name)) for of, name in attentions if of == pattern]:
-            files = broken_files.get(key, {})
-            lacking = [number for number in numbers if number not in files]
-            broken = {number: file for number, file in files.items() if file and number in numbers}
-            if any(gap := Gap(lacking, broken, flat.get((pattern, task), []))):
-                gaps[key] = gap
+            lacking = [number for number in numbers if (*key, *number) not in files]
+            broken = [number for number in numbers if files.get((*key, *number)) is not None]
+            texts = [f"missing: {listed(_names(lacking))}"] if lacking else []
+            if broken:
+                places = [f"{name}{files[*key, *number]}" for name, number in zip(_names(broken), broken, strict=True)]
+                texts.append(f"NaN or inf: {listed(places)}")
+            if texts or (pattern, task) in flat:
+                gaps[key] = "; ".join(texts) or FLAT
     return gaps
 
 
 def notes_on_scores(
-    results: pd.DataFrame, needed: pd.DataFrame, gaps: Mapping[Key, Gap], normalization: str
+    results: pd.DataFrame, needed: pd.DataFrame, gaps: Mapping[Key, str], normalization: str
 ) -> list[str]:
     """Return one sentence per reason for a missing, excluded or doubtful value.
 
@@ -74,7 +68,7 @@ def notes_on_scores(
     return [
         *_not_scored(results, needed, normalization),
         *_without_deviation(results, needed),
-        *_missing_numbers(results, gaps),
+        *dict.fromkeys(_missing_numbers(results, gaps)),
         *_fewer_seeds(results),
         *_unpublished_data(results),
         *(_changed_settings(results) if normalization != "results" else []),
@@ -126,20 +120,13 @@ def _without_deviation(results: pd.DataFrame, needed: pd.DataFrame) -> Iterator[
             yield f"{pattern} {task}: no index; {reason}"
 
 
-def _missing_numbers(results: pd.DataFrame, gaps: Mapping[Key, Gap]) -> list[str]:
+def _missing_numbers(results: pd.DataFrame, gaps: Mapping[Key, str]) -> Iterator[str]:
     measured = set(zip(results["pattern"], results["task"], strict=True))
-    published = set(results.loc[results["preset"] == PUBLISHED, "file"])
-    notes = []
-    for (pattern, task, name), gap in gaps.items():
+    for (pattern, task, name), reason in gaps.items():
         if (pattern, task) not in measured:
-            notes.append(f"{pattern}: no average over tasks, because {task} has no results")
-            continue
-        files = ["" if file in published else f" in {file}" for file in gap.broken.values()]
-        broken = [metric + file for metric, file in zip(_names(gap.broken), files, strict=True)]
-        for reason, texts in (("missing", _names(gap.lacking)), ("NaN or inf", broken)):
-            if texts:
-                notes.append(f"{pattern} {task}: no index for {name} ({reason}: {listed(texts)})")
-    return list(dict.fromkeys(notes))
+            yield f"{pattern}: no average over tasks, because {task} has no results"
+        elif reason != FLAT:
+            yield f"{pattern} {task}: no index for {name} ({reason})"
 
 
 def _corrected_constants(needed: pd.DataFrame) -> list[str]:
@@ -157,8 +144,7 @@ def _fewer_seeds(results: pd.DataFrame) -> Iterator[str]:
     runs = results[(results["preset"] == "paper") & (results["task"] == "lstf") & results["value"].notna()]
     if runs.empty:
         return
-    with (CONFIGS / "paper" / "lstf.csv").open(newline="") as file:
-        repeats = {(row["dataset"], row["features"]): int(row["repeats"]) for row in csv.DictReader(file)}
+    repeats = {(row["dataset"], row["features"]): int(row["repeats"]) for row in read_table("lstf")}
     seeds = runs.groupby(["dataset", "config_variant", "attention"])["seed"].nunique().reset_index()
     for (dataset, features), rows in seeds.groupby(["dataset", "config_variant"]):
         required = repeats.get((str(dataset), str(features)), 0)

@@ -106,23 +106,17 @@ class Verdict(StrEnum):
     UNDECIDED = "undecided"
     ONE_SEED = "one seed"
 
-    @property
-    def reverse(self) -> Verdict:
-        """The verdict on the second."""
-        return {Verdict.BETTER: Verdict.WORSE, Verdict.WORSE: Verdict.BETTER}.get(self, self)
-
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values adjusted for their number by Holm's step-down procedure (Holm 1979).
 
     Rejecting those below a level bounds the probability of any false rejection by that level.
     """
-    adjusted = [0.0] * len(p_values)
-    largest = 0.0
-    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
-        adjusted[index] = largest
-    return adjusted
+    import numpy as np
+
+    p, order = np.array(p_values, dtype=float), np.argsort(p_values, kind="stable")
+    p[order] = np.maximum.accumulate(np.minimum(p[order] * np.arange(len(p), 0, -1), 1.0))
+    return [*map(float, p)]
 
 
 def false_discovery_rate(p_values: Sequence[float]) -> list[float]:
@@ -130,12 +124,11 @@ def false_discovery_rate(p_values: Sequence[float]) -> list[float]:
 
     Rejecting those below a level bounds the expected share of false rejections among all rejections by that level.
     """
-    adjusted = [1.0] * len(p_values)
-    smallest = 1.0
-    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__, reverse=True)):
-        smallest = min(smallest, p_values[index] * len(p_values) / (len(p_values) - rank))
-        adjusted[index] = smallest
-    return adjusted
+    import numpy as np
+
+    p, order = np.array(p_values, dtype=float), np.argsort(p_values)[::-1]
+    p[order] = np.minimum.accumulate(np.minimum(p[order] * len(p) / np.arange(len(p), 0, -1), 1.0))
+    return [*map(float, p)]
 
 
 def judge(
