@@ -173,8 +173,9 @@ class Registry(Generic[E]):
             raise UserError(
                 f"{self.kind} '{entry.name}' is registered twice: {other.origin}, {entry.origin}; rename one"
             )
-        elif entry.imported is not None:
-            self._entries[entry.name] = dataclasses.replace(entry, location=other.location)
+        else:  # an entry that is read has the file, one that is imported the class, in either order
+            location = other.location if other.location.file else entry.location
+            self._entries[entry.name] = dataclasses.replace(entry if entry.imported else other, location=location)
 
     def get(self, name: str) -> E:
         """Return the entry called ``name``; UserError with the nearest names if there is none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import inspect
 import subprocess
@@ -16,10 +17,23 @@ import pytest
 from cab import build_backbone
 from cab.errors import UserError
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, AttentionEntry, Registry
-from cab.registry.sources import module_specs
+from cab.registry.sources import Location, module_specs
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADER = "from cab import Attention, Backbone, register_attention\n"
+
+
+def test_a_class_that_is_imported_before_its_source_is_read_has_a_file() -> None:
+    """The hash of its code is that of this file."""
+    read = ATTENTIONS.get("vanilla")
+    assert read.location.file is not None
+    imported = dataclasses.replace(read, imported=read.cls, location=Location(*dataclasses.astuple(read.location)[:2]))
+    for entries in ((imported, read), (read, imported)):
+        registry: Registry[AttentionEntry] = Registry("attention")
+        for entry in entries:
+            registry.add(dataclasses.replace(entry, imported=None) if entry is read else entry)
+        [found] = registry._entries.values()
+        assert (found.imported, found.location.file) == (read.cls, read.location.file)
 
 
 @pytest.fixture
