@@ -5,9 +5,7 @@ Shapes: H heads, n tokens, D embedding dimension, E head dimension.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -15,7 +13,6 @@ from torch import Tensor
 from cab.analysis.subject import Subject, with_heads
 from cab.attention import Attention
 from cab.errors import UserError
-from cab.files.disk import write_figure
 from cab.padding import PaddingMasks
 
 POINTS = 100
@@ -134,19 +131,3 @@ def mass_of_neighbors(weights: Tensor, is_causal: bool) -> Tensor:
     reached = sorted_weights.cumsum(dim=-1).gather(-1, (count - 1).expand(*weights.shape[:-1], -1))
     real = total > 0
     return (reached[real] / total[real, None]).mean(dim=0) if real.any() else torch.full((POINTS,), torch.nan)
-
-
-def draw_dilution(curves: Sequence[Curve], title: str, path: Path) -> None:
-    """Plot the share of attention by share of neighbors, one line per layer."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, 4.5), layout="constrained")
-    axis = figure.subplots()
-    for number, curve in enumerate(curves, start=1):
-        share = torch.arange(1, len(curve.mass) + 1) / len(curve.mass)
-        axis.plot(share, curve.mass, label=f"layer {number}: area {curve.area:.3f}")
-    axis.plot([0, 1], [0, 1], color="0.7", linestyle="--", label="uniform")
-    axis.set(xlabel="share of visible tokens, nearest first", ylabel="share of attention")
-    axis.set_title(title, fontsize="medium")
-    axis.legend(frameon=False)
-    write_figure(figure, path)

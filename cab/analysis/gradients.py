@@ -12,7 +12,7 @@ import dataclasses
 import math
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ from cab.analysis.subject import Subject, with_heads
 from cab.attention import Attention
 from cab.config.run_config import Choice
 from cab.errors import UserError
-from cab.files.disk import write_figure
 from cab.records.identity import DEFAULT_ENGINE
 from cab.runner.cell import Cell
 from cab.runner.engine import Run, StepObserver, find_engine
@@ -144,9 +143,6 @@ def norms_over_training(subject: Subject, steps: int) -> list[dict[str, float]]:
 
     The network continues from the weights it has, trained on the CPU as ``engine=torch`` trains the cell, without
     validation. Norms are measured before clipping, over all parameters and over each attention layer under test.
-
-    Raises:
-        UserError: the cell has another engine, fewer steps, or its loss diverges.
     """
     if subject.cell.config.engine != DEFAULT_ENGINE:
         raise UserError(f"--steps observes engine={DEFAULT_ENGINE} only, got engine={subject.cell.config.engine}")
@@ -188,25 +184,3 @@ def relative_deviation(values: list[float]) -> float:
     """Return the standard deviation divided by the mean."""
     mean = statistics.fmean(values)
     return statistics.pstdev(values, mean) / mean if mean else math.nan
-
-
-def draw_gradients(
-    layers: Sequence[Mapping[str, float | str]], norms: Sequence[Mapping[str, float]], title: str, path: Path
-) -> None:
-    """Plot quantiles of abs(dL/ds) by layer and, if recorded, the gradient norm over training steps."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10 if norms else 5.5, 4.5), layout="constrained")
-    axes = figure.subplots(1, 2 if norms else 1, squeeze=False)[0]
-    measured = {number: layer for number, layer in enumerate(layers, start=1) if "largest" in layer}
-    for name in QUANTILES:
-        axes[0].plot(list(measured), [layer[name] for layer in measured.values()], "o-", label=name)
-    axes[0].set(yscale="log", xticks=list(measured), xlabel="layer", ylabel="|dL/ds|")
-    if norms:
-        for name in (name for name in norms[0] if name not in ("step", "loss")):
-            axes[1].plot([row["step"] for row in norms], [row[name] for row in norms], label=name)
-        axes[1].set(yscale="log", xlabel="step", ylabel="gradient norm")
-    for axis in axes:
-        axis.legend(frameon=False, fontsize="small")
-    figure.suptitle(title, fontsize="medium")
-    write_figure(figure, path)

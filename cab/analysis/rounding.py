@@ -72,14 +72,7 @@ def untrained(name: str) -> Attention:
 
 @torch.no_grad()
 def rounding_errors(attention: Attention, *, rows: int, steps: int) -> dict[str, dict[int, float]]:
-    """Return the relative error of the outputs (root mean square) by format and position.
-
-    Args:
-        rows: number of sequences of standard normal tokens.
-
-    Raises:
-        UserError: the decoding state grows, or there are fewer steps than the first position.
-    """
+    """Return the relative error of the outputs for standard normal tokens (root mean square) by format and position."""
     if not attention.has_constant_size_state:
         raise UserError(f"the decoding state of {type(attention).__name__} grows; choose one with a constant size")
     if steps < POSITIONS[0]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cab.errors import UserError
-from cab.files.disk import check_writable, replacing
+from cab.files.disk import check_writable
 from cab.files.text_table import text_table
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "dataset=synthetic attention=linear pattern=CS preset=mini. Analysis rounding accepts a record file, names of "
         "attentions, or all (every attention with a state of constant size)",
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="output folder for the CSV files and the figure")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="output folder for the CSV files")
     rows, steps = "training examples, or random sequences (default: 4)", "training steps, or decoded tokens (0: 8192)"
     parser.add_argument("--rows", type=int, default=4, metavar="N", help=rows)
     parser.add_argument("--steps", type=int, default=0, metavar="N", help=steps)
@@ -62,44 +61,33 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _dilution(subject: Subject, args: argparse.Namespace) -> None:
-    from cab.analysis.dilution import dilution, draw_dilution
+    from cab.analysis.dilution import dilution
 
     curves = dilution(subject, rows=args.rows)
     print(text_table(["layer", "area"], [[curve.path, f"{curve.area:.3f}"] for curve in curves], align="lr"))
-    if args.out is not None:
-        rows = [
-            {"layer": curve.path, "share_of_neighbors": share / len(curve.mass), "share_of_attention": mass}
-            for curve in curves
-            for share, mass in enumerate(curve.mass.tolist(), start=1)
-        ]
-        _write(args.out / "dilution.csv", rows)
-        draw_dilution(curves, subject.title, args.out / "dilution.png")
+    rows = [
+        {"layer": curve.path, "share_of_neighbors": share / len(curve.mass), "share_of_attention": mass}
+        for curve in curves
+        for share, mass in enumerate(curve.mass.tolist(), start=1)
+    ]
+    _write(args.out, "dilution", rows)
 
 
 def _gradients(subject: Subject, args: argparse.Namespace) -> None:
-    from cab.analysis.gradients import (
-        QUANTILES,
-        draw_gradients,
-        norms_over_training,
-        relative_deviation,
-        score_gradients,
-    )
+    from cab.analysis.gradients import QUANTILES, norms_over_training, relative_deviation, score_gradients
 
     norms = norms_over_training(subject, args.steps) if args.steps else []
     layers = score_gradients(subject, rows=args.rows)
     columns = [*QUANTILES, "smallest_score", "bound_softmax", "bound_linear", "bound_norm"]
     texts = [[str(row["layer"]), *(f"{row[c]:.2e}" if c in row else "-" for c in columns)] for row in layers]
     print(text_table(["layer", *columns], texts, align="lr"))
+    _write(args.out, "gradients", layers)
     if norms:
         names = [name for name in norms[0] if name not in ("step", "loss")]
         variations = [[name, f"{relative_deviation([row[name] for row in norms]):.3f}"] for name in names]
         print(f"\ngradient norm over {len(norms)} steps:")
         print(text_table(["parameters", "SD / mean"], variations, align="lr"))
-    if args.out is not None:
-        _write(args.out / "gradients.csv", layers)
-        if norms:
-            _write(args.out / "norms.csv", norms)
-        draw_gradients(layers, norms, subject.title, args.out / "gradients.png")
+        _write(args.out, "norms", norms)
 
 
 def _rounding_of_scores(subject: Subject, args: argparse.Namespace) -> None:
@@ -125,15 +113,13 @@ def _rounding_of_outputs(args: argparse.Namespace) -> None:
 def _print_rounding(rows: Rows, out: Path | None) -> None:
     texts = [[f"{x:.3g}" if isinstance(x, float) else str(x) for x in row.values()] for row in rows]
     print(text_table(list(rows[0]), texts, align="llr"))
-    if out is not None:
-        _write(out / "rounding.csv", rows)
+    _write(out, "rounding", rows)
 
 
-def _write(path: Path, rows: Rows) -> None:
-    """Write a CSV file with the union of the rows' columns."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    columns = list(dict.fromkeys(column for row in rows for column in row))
-    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+def _write(folder: Path | None, name: str, rows: Rows) -> None:
+    if folder is not None:
+        import pandas as pd
+
+        from cab.reports.tables import write_csv
+
+        write_csv(pd.DataFrame(rows), folder / f"{name}.csv")

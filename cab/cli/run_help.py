@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from cab.files.text_table import text_table
 from cab.registry.options import argument_texts
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, Entry, Registry
 from cab.registry.tables import CONFIGS
@@ -66,7 +67,9 @@ def help_text(arguments: Sequence[str]) -> str:
         "backbones": [*backbones, f"{last} (optional if the task has only one)"],
         "attentions": ATTENTIONS.names(),
     }
-    parts = [TEXT.format(**{group: _wrapped(of_group) for group, of_group in names.items()})]
+    indents = {"initial_indent": INDENT, "subsequent_indent": INDENT}
+    wrapped = {group: textwrap.fill(", ".join(of_group), 118, **indents).lstrip() for group, of_group in names.items()}
+    parts = [TEXT.format(**wrapped)]
     parts += [_table(file_options(CONFIGS / file, prefix)) for prefix, file in FILES.items()]
     for cluster in CLUSTERS:
         options = file_options(CONFIGS / "cluster" / f"{cluster}.yaml", "cluster.")
@@ -76,11 +79,6 @@ def help_text(arguments: Sequence[str]) -> str:
         for name in values.split(","):
             parts.append(f"with {group}={name}:\n\n{_table(_class_options(GROUPS[group].get(name), group))}")
     return "\n".join(parts if chosen else [*parts, MORE])
-
-
-def _wrapped(names: Sequence[str]) -> str:
-    """Wrap comma-separated names next to the name of their group."""
-    return textwrap.fill(", ".join(names), 118, initial_indent=INDENT, subsequent_indent=INDENT).lstrip()
 
 
 def file_options(path: Path, prefix: str) -> Iterator[tuple[str, str]]:
@@ -107,13 +105,6 @@ def _class_options(entry: Entry[type], group: str) -> Iterator[tuple[str, str]]:
 
 
 def _table(options: Iterable[tuple[str, str]]) -> str:
-    """Format one line per option, as wide as the terminal."""
-    rows = list(options)
+    """Format one option and its description per row, as wide as the terminal."""
     width = shutil.get_terminal_size((120, 24)).columns
-    label = min(max((len(option) for option, _ in rows), default=0), width // 2)
-    lines = [f"  {_cut(option, label):<{label}}  {_cut(text, width - label - 4)}".rstrip() for option, text in rows]
-    return "\n".join([*lines, ""])
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 4]} ..."
+    return textwrap.indent(text_table((), list(options), width=width - 2), "  ") + "\n"

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from cab.suite.cells import CellResults
     from cab.suite.check import CellCheck
 
-CSV_COLUMNS = ["cell", "core", "attentions", "gap_lost", "gap_low", "different_pairs", "graded", "measures", "grades"]
-HEADER = ["cell", "core", "attentions", "gap lost", "different pairs", "graded", "measures attention", "grades"]
+COLUMNS = ["cell", "core", "attentions", "gap_lost", "gap_low", "different_pairs", "graded", "measures", "grades"]
 
 EPILOG = """\
 A cell measures attention if removing attention loses at least a fifth of the range from the trivial baseline to the
@@ -40,11 +39,11 @@ examples:
   cab suite validate
   cab suite validate results/local --csv
 
-columns of the table:
+columns:
   attentions       attentions with several seeds, besides vanilla and none
-  gap lost         share of the range from trivial baseline to best attention that is lost without attention, with 95%
-                   interval
-  different pairs  share of pairs that differ significantly (Welch, 95%, not corrected; at least 2 points)
+  gap_lost         share of the range from trivial baseline to best attention that is lost without attention
+  gap_low          lower bound of its 95% interval
+  different_pairs  share of pairs that differ significantly (Welch, 95%, not corrected; at least 2 points)
   graded           share of attentions that retain 5 to 95% of softmax's gain
 """
 
@@ -160,7 +159,7 @@ def _validate(results: Sequence[CellResults], *, as_csv: bool) -> int:
     measures = [check.measures for check in checks if check.measures is not None]
     lacking = check_suite(checks)
     rows = [_row(check, as_csv=as_csv) for check in checks]
-    print_rows([CSV_COLUMNS if as_csv else HEADER, *rows], as_csv=as_csv, align="llrrrrll")
+    print_rows([COLUMNS, *rows], as_csv=as_csv, align="llrrrrrll")
     if not as_csv:
         print(f"\n{sum(measures)} of {len(measures)} judged cells measure attention")
         for line in lacking:
@@ -170,10 +169,8 @@ def _validate(results: Sequence[CellResults], *, as_csv: bool) -> int:
 
 def _row(check: CellCheck, *, as_csv: bool) -> list[str]:
     absent, style = ("", ".4f") if as_csv else ("-", ".0%")
-    gap = [absent, absent] if check.gap is None else [f"{x:{style}}" for x in (check.gap.value, *check.gap.interval())]
-    if not as_csv:
-        gap = ["-"] if check.gap is None else ["{} [{}, {}]".format(*gap)]
-    shares = [absent if share is None else f"{share:{style}}" for share in (check.different, check.graded)]
+    gap, low = (check.gap.value, check.gap.interval()[0]) if check.gap else (None, None)
+    shares = [absent if x is None else f"{x:{style}}" for x in (gap, low, check.different, check.graded)]
     names = [str(check.cell), "yes" if check.cell.core else "no", str(check.attentions)]
     grades = "not judged" if check.flaws is None else "; ".join(check.flaws) or "yes"
-    return [*names, *gap[:2], *shares, check.unknown or "; ".join(check.failures) or "yes", grades]
+    return [*names, *shares, check.unknown or "; ".join(check.failures) or "yes", grades]

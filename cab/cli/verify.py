@@ -7,6 +7,7 @@ import contextlib
 import csv
 import dataclasses
 import faulthandler
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -18,7 +19,7 @@ from cab.cli.arguments import add_pattern
 from cab.cli.terminal import print_note
 from cab.errors import UserError
 from cab.files.disk import check_writable, sanitize_csv_cell, sanitize_text
-from cab.files.text_table import print_rows, text_table
+from cab.files.text_table import print_rows
 
 if TYPE_CHECKING:
     from cab.patterns import Pattern
@@ -203,15 +204,9 @@ def _words(arguments: Sequence[str]) -> list[str]:
 def _list_checks(*, as_csv: bool) -> None:
     from cab.verification.suite import GROUPS, select_checks
 
-    checks = select_checks(GROUPS)
-    if as_csv:
-        rows = [(check.group, check.name, check.summary) for check in checks]
-        print_rows([("group", "check", "summary"), *rows], as_csv=True)
-        return
-    lines: list[tuple[str, str]] = []
-    for group, members in groupby(checks, key=lambda check: check.group):
-        lines += [(group, ""), *((f"  {check.name}", check.summary) for check in members)]
-    print(text_table((), lines))
+    rows = [(check.group, check.name, check.summary) for check in select_checks(GROUPS)]
+    width = shutil.get_terminal_size((100, 24)).columns
+    print_rows([("group", "check", "summary"), *rows], as_csv=as_csv, width=width)
 
 
 def _check_record(args: argparse.Namespace) -> None:

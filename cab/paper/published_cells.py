@@ -18,13 +18,9 @@ DIRECTIONS = ("better", "worse", "either")
 
 
 class PublishedCell(NamedTuple):
-    """A cell of Table 3.
+    """A cell of Table 3: its options that differ from the constructor's defaults, and known differences of the setup.
 
-    Attributes:
-        printed: ``yes`` if Table 3 has a number, otherwise ``no``.
-        options: the attention's options that differ from its constructor's defaults.
-        differs: known differences between the paper's setup and this implementation.
-        direction: expected effect of the differences on the score.
+    ``direction`` is the expected effect of the differences on the score.
     """
 
     pattern: str

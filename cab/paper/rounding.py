@@ -74,12 +74,7 @@ def range_of(function: Callable[[np.ndarray], float], values: np.ndarray, reach:
 
 
 def verdict(printed: str, recomputed: float, possible: Interval, *, tolerance: float) -> str:
-    """Compare a printed number with the recomputed one.
-
-    Args:
-        possible: range of the recomputed number within the printed digits of its inputs.
-        tolerance: absolute difference that counts as agreement.
-    """
+    """Compare a printed number with the recomputed one, whose range is ``possible`` by the digits of its inputs."""
     if abs(float(printed) - recomputed) <= tolerance:
         return AGREES
     return EXPLAINED if possible.meets(Interval.printed(printed)) else CONTRADICTS

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
 
 import pandas as pd
 
@@ -13,10 +15,9 @@ from cab.reports.card import card_link
 from cab.reports.suite_board import RECALL, BoardRow, Entry, SuiteBoard
 from cab.reports.tables import (
     MISSING,
-    Cell,
     Column,
-    Fields,
     Table,
+    TableCell,
     data_table,
     element_id,
     frame_table,
@@ -34,6 +35,7 @@ YOURS = "yours"
 CONSTANT, SUBQUADRATIC = "constant", "subquadratic"
 """Tags of attentions whose decode state has the same size at any length, and whose time grows slower than n^2."""
 COST_BLOCK = f"a layer of width 256 at {LENGTH:,} tokens"
+RESOURCES = ("time", "memory")
 ABILITY_BLOCK = "share of softmax's gain retained, %"
 STYLES = {
     Verdict.WORSE: ("below", " ▼"),
@@ -79,21 +81,61 @@ def board_table(board: SuiteBoard, abilities: Sequence[SuiteCell] | None = None)
 
 def board_columns(abilities: Sequence[SuiteCell], cost_patterns: Sequence[str]) -> list[Column]:
     """Return the columns of the board after the name of the attention."""
-    columns = [*map(_gain_column, abilities), *(_steps_column(each) for each in abilities if each.task == RECALL)]
-    state = Column("state", _of_row(_state), "lower", "numbers of the decode state of a layer in recall", pattern="CS")
-    columns += [
-        *([state] if any(ability.pattern == state.pattern for ability in abilities) else []),
-        Column("growth", _of_row(_growth), "", "declared growth of time with the length"),
-        Column("seeds", _of_row(lambda row: Cell(str(row.seeds), row.seeds)), "", "smallest number", is_minor=True),
-    ]
-    for pattern in cost_patterns:
-        columns.append(_cost_column("time", pattern, "time", "forward pass relative to softmax attention"))
-        columns.append(_cost_column("memory", pattern, "memory", "forward pass relative to softmax attention"))
-    return [*columns, _cost_column("decode ms", "", "decode_ms", "milliseconds per decoded token, causal")]
+    relative, columns = "relative to softmax attention", []
+    for ability in abilities:
+        options = {"group": ABILITY_BLOCK, "pattern": ability.pattern}
+        hint = cell_descriptions()[ability.key]
+        columns.append(_column(ability.heading, partial(_gain, ability.key), hint, "higher", **options))
+    for ability in (ability for ability in abilities if ability.task == RECALL):
+        options = {"pattern": ability.pattern, "is_minor": ability.pattern != "CS"}
+        hint = f"steps to solve {ability.heading}, {relative}, if every seed solved it"
+        columns.append(_column(f"steps {ability.pattern}", partial(_steps, ability.key), hint, **options))
+    if any(ability.pattern == "CS" for ability in abilities):
+        columns.append(_column("state", _state, "numbers of the decode state of a layer in recall", pattern="CS"))
+    columns.append(_column("growth", _growth, "declared growth of time with the length", ""))
+    columns.append(_column("seeds", _seeds, "smallest number", "", is_minor=True))
+    costs = [(name, pattern, name, f"forward pass {relative}") for pattern in cost_patterns for name in RESOURCES]
+    for label, pattern, name, hint in (
+        *costs,
+        ("decode ms", "", "decode_ms", "milliseconds per decoded token, causal"),
+    ):
+        options = {"group": COST_BLOCK, "pattern": pattern, "is_minor": name != "time"}
+        columns.append(_column(f"{label} {pattern}".strip(), partial(_cost, pattern or "CS", name), hint, **options))
+    return columns
 
 
-def _of_row(cell: Callable[[BoardRow], Cell]) -> Callable[[Fields], Cell]:
-    return lambda fields: cell(fields["row"])
+def _column(
+    label: str, cell: Callable[[BoardRow], TableCell], hint: str, better: str = "lower", **options: Any
+) -> Column:
+    return Column(label, lambda fields: cell(fields["row"]), better, hint, **options)
+
+
+def _gain(key: Key, row: BoardRow) -> TableCell:
+    return entry_cell(row.entries[key]) if key in row.entries else TableCell(MISSING)
+
+
+def _steps(key: Key, row: BoardRow) -> TableCell:
+    return number_cell(row.entries[key].steps if key in row.entries else None, 1)
+
+
+def _state(row: BoardRow) -> TableCell:
+    return TableCell(row.state.text, row.state.total) if row.state else TableCell(MISSING, reason=_unmeasured(row))
+
+
+def _growth(row: BoardRow) -> TableCell:
+    return TableCell(row.complexity.replace("^2", "²") or MISSING)
+
+
+def _seeds(row: BoardRow) -> TableCell:
+    return TableCell(str(row.seeds), row.seeds)
+
+
+def _cost(pattern: str, name: str, row: BoardRow) -> TableCell:
+    return number_cell(getattr(row.costs.get(pattern, MeasuredCost()), name), 2, _unmeasured(row))
+
+
+def _unmeasured(row: BoardRow) -> str:
+    return "costs and state of your code are measured by `cab run suite=core`" if row.own else ""
 
 
 def _tags(row: BoardRow) -> list[str]:
@@ -104,15 +146,7 @@ def _tags(row: BoardRow) -> list[str]:
     return [*patterns, *(tag for tag, is_given in tags.items() if is_given)]
 
 
-def _gain_column(ability: SuiteCell) -> Column:
-    def cell(row: BoardRow) -> Cell:
-        return entry_cell(row.entries[ability.key]) if ability.key in row.entries else Cell(MISSING)
-
-    hint = cell_descriptions()[ability.key]
-    return Column(ability.heading, _of_row(cell), "higher", hint, group=ABILITY_BLOCK, pattern=ability.pattern)
-
-
-def entry_cell(entry: Entry) -> Cell:
+def entry_cell(entry: Entry) -> TableCell:
     """Return K of an attention in an ability, with its marks."""
     gain = entry.gain
     low, high = gain.interval
@@ -123,38 +157,7 @@ def entry_cell(entry: Entry) -> Cell:
     text += "".join(mark for mark, is_shown in remarks.items() if is_shown)
     marks = sign if len(gain.points) > 1 else ONE_SEED_MARK
     style += " best" if entry.is_best else ""
-    return Cell(text, gain.estimate.value, spread, style=style.strip(), marks=marks)
-
-
-def _steps_column(ability: SuiteCell) -> Column:
-    def cell(row: BoardRow) -> Cell:
-        entry = row.entries.get(ability.key)
-        return number_cell(entry.steps if entry else None, 1)
-
-    hint = f"steps to solve {ability.heading}, relative to softmax attention, if every seed solved it"
-    label, is_minor = f"steps {ability.pattern}", ability.pattern != "CS"
-    return Column(label, _of_row(cell), "lower", hint, pattern=ability.pattern, is_minor=is_minor)
-
-
-def _state(row: BoardRow) -> Cell:
-    return Cell(row.state.text, row.state.total) if row.state else Cell(MISSING, reason=_unmeasured(row))
-
-
-def _unmeasured(row: BoardRow) -> str:
-    return "costs and state of your code are measured by `cab run suite=core`" if row.own else ""
-
-
-def _growth(row: BoardRow) -> Cell:
-    return Cell(row.complexity.replace("^2", "²") or MISSING)
-
-
-def _cost_column(label: str, pattern: str, attribute: str, hint: str) -> Column:
-    def cell(row: BoardRow) -> Cell:
-        cost = getattr(row.costs.get(pattern or "CS", MeasuredCost()), attribute)
-        return number_cell(cost, 2, _unmeasured(row))
-
-    label, is_minor = f"{label} {pattern}".strip(), attribute != "time"
-    return Column(label, _of_row(cell), "lower", hint, group=COST_BLOCK, pattern=pattern, is_minor=is_minor)
+    return TableCell(text, gain.estimate.value, spread, style=style.strip(), marks=marks)
 
 
 def cell_sections(board: SuiteBoard) -> Iterator[tuple[str, str, Table]]:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from cab.files.text_table import read_csv
 from cab.paper.taxonomy import TaxonomyRow, taxonomy
@@ -46,13 +47,8 @@ class CardTable:
     footnotes: Sequence[str] = ()
 
 
-@dataclass(frozen=True)
-class Summary:
-    """The part of a card that is known without importing the class.
-
-    Attributes:
-        verified: pattern and status, ``verified`` or ``not with this code``.
-    """
+class Summary(NamedTuple):
+    """The part of a card that is known without importing the class; ``verified`` has pattern and status."""
 
     name: str
     paper: str

@@ -167,22 +167,18 @@ def length_figure(
     ylabel: str,
     looks: Mapping[str, Mapping[str, Any]],
     log: bool = True,
-    crossings: Sequence[tuple[str, float, float]] = (),
 ) -> Figure:
     """Draw a quantity by sequence length, one line per attention (Figures 2a, 2b, 3c).
 
     Args:
         curves: columns attention, length, value; NaN values are gaps.
         looks: style of each attention.
-        crossings: attention, length and value of each efficiency length, drawn as a ring.
     """
     names = reference_first(curves["attention"])
     figure, axes = _axes(2.85 + 0.17 * math.ceil(len(names) / 3), title)
     for name in names:
         curve = curves[curves["attention"] == name].sort_values("length")
         axes.plot(curve["length"], curve["value"], **looks[name], markersize=3.6, label=short(name))
-    for name, length, value in crossings:
-        axes.plot(length, value, "o", markersize=9, mfc="none", mew=1.4, mec=looks[name]["color"])
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(LogLocator(base=2, numticks=8))
     axes.xaxis.set_major_formatter("{x:,.0f}")

@@ -12,7 +12,7 @@ from cab.patterns import pattern_rank
 from cab.records.record import COMPARISON_KEY, Status
 from cab.records.results import PUBLISHED, verdicts
 from cab.registry.tables import PRESETS
-from cab.scoring.index import AVERAGE, Scores, benefit_of_attention, score
+from cab.scoring.index import AVERAGE, Scores, score
 from cab.scoring.selection import data_ranks, is_synthetic, other_data, rows_in_index
 from cab.suite.check import without_invalid_cells
 
@@ -35,7 +35,6 @@ class Board:
         data_rank: 0 for the data of most runs, larger for other data under the same name.
         difference: from the data of most runs; empty for rank 0.
         excluded: sentences about the cells that are excluded from the index.
-        scores: see :class:`cab.scoring.index.Scores`.
         results: the scored results, with the column ``place`` (``task/dataset/variant/backbone``).
     """
 
@@ -79,11 +78,6 @@ class Board:
         """Return the tasks of a pattern."""
         names = self.scores.table.loc[self.scores.table["pattern"] == pattern, "task"].unique()
         return [name for name in names if name != AVERAGE]
-
-    def benefit(self) -> pd.DataFrame:
-        """Return the benefit of attention in NS, for tasks with results without attention (Figure 3b)."""
-        benefit = benefit_of_attention(self.scores.table)
-        return benefit[(benefit["pattern"] == "NS") & benefit["without"].notna()]
 
     @functools.cached_property
     def measured(self) -> pd.DataFrame:

@@ -15,10 +15,10 @@ from cab.reports.leaderboard import trivial_baselines
 from cab.reports.tables import (
     BASELINE,
     MISSING,
-    Cell,
     Column,
     Fields,
     Table,
+    TableCell,
     decimals_for,
     deviation_text,
     element_id,
@@ -81,10 +81,10 @@ def _prefix(task: str) -> str:
 
 
 def _index_column(board: Board, task: str) -> Column:
-    def cell(row: Fields) -> Cell:
+    def cell(row: Fields) -> TableCell:
         index, low, high = (row[_prefix(task) + bound] for bound in ("index", "low", "high"))
         if row.get("detail") == BASELINE:
-            return Cell(MISSING)
+            return TableCell(MISSING)
         reason = board.reasons.get((row["pattern"], row["attention"]), {}).get(task, "not scored")
         shown = number_cell(index, 3, reason, interval_text(low, high, 3))
         return _with_seed_mark(board, shown) if row["seeds"] == 1 else shown
@@ -93,7 +93,7 @@ def _index_column(board: Board, task: str) -> Column:
     return Column(label, cell, "higher", group="compositional index", marks_best=True)
 
 
-def _with_seed_mark(board: Board, cell: Cell) -> Cell:
+def _with_seed_mark(board: Board, cell: TableCell) -> TableCell:
     """Mark a score without deviation as that of a single seed; published results do not record their seeds."""
     if cell.value is not None and not cell.detail and board.preset != PUBLISHED:
         cell.text += ONE_SEED_MARK
@@ -112,7 +112,10 @@ def _metric_columns(
         values = measured.get_group((place, name)).set_index("attention")
         decimals = decimals_for(values["value"])
         cells = {
-            ("", str(each)): _metric_cell(board, value, deviation, decimals)
+            ("", str(each)): _with_seed_mark(
+                board,
+                number_cell(value, decimals, "NaN or inf in at least one run", deviation_text(deviation, decimals)),
+            )
             for each, value, deviation in values[["value", "deviation"]].itertuples(name=None)
         }
         cells |= {
@@ -121,15 +124,10 @@ def _metric_columns(
             if of == [place, name]
         }
 
-        def cell(row: Fields, cells: dict[tuple[str, str], Cell] = cells) -> Cell:
-            return cells.get((row.get("detail", ""), row["attention"]), Cell(MISSING))
+        def cell(row: Fields, cells: dict[tuple[str, str], TableCell] = cells) -> TableCell:
+            return cells.get((row.get("detail", ""), row["attention"]), TableCell(MISSING))
 
         hint = metric_meanings().get((str(metric.task), name), "") if board.synthetic else ""
         better = "higher" if metric.higher_is_better else "lower"
         label = f"{name} ({metric.unit!s})" if metric.unit else name
         yield Column(label, cell, better, hint, group=place.replace("/", " / "), marks_best=True)
-
-
-def _metric_cell(board: Board, value: float, deviation: float, decimals: int) -> Cell:
-    cell = number_cell(value, decimals, "NaN or inf in at least one run", deviation_text(deviation, decimals))
-    return _with_seed_mark(board, cell)

@@ -19,19 +19,17 @@ from markupsafe import Markup, escape
 
 from cab.files.disk import replacing, sanitize_text
 from cab.files.text_table import read_csv
-from cab.records.record import Record
 from cab.records.results import PAPER_DIR
 from cab.records.verified import LEGEND
 from cab.registry.registries import ATTENTIONS
 from cab.reports import figures
-from cab.reports.board_tables import CONSTANT, COST_BLOCK, SUBQUADRATIC, board_table, cell_sections, entry_cell
+from cab.reports.board_tables import CONSTANT, COST_BLOCK, SUBQUADRATIC, board_table, cell_sections
 from cab.reports.card import summary
 from cab.reports.sections import PATTERNS, Section
 from cab.reports.sentence import main_sentence
-from cab.reports.suite_board import BoardRow, SuiteBoard, board_facts, recall_points, state_of, time_of
+from cab.reports.suite_board import SuiteBoard, board_facts, recall_points, state_of, time_of
 from cab.scoring.normalization import NORMALIZATIONS
-from cab.suite.cells import SuiteCell
-from cab.suite.verdict import RELATIONS, judge_attention
+from cab.suite.verdict import judge_attention
 
 ANSWERS = PAPER_DIR.parent / "validity" / "answers.csv"
 MIN_POINTS = 3
@@ -50,20 +48,13 @@ def write_page(
     files: Sequence[Path],
     skipped: Sequence[str],
 ) -> Path:
-    """Write ``index.html`` into ``out``.
-
-    Args:
-        results: all results, as returned by :func:`cab.load_results`.
-        normalization: as in :func:`cab.scoring.index.score_table`; stated on the page.
-        sections: sections of the boards, of tasks outside the index and of costs.
-        files: CSV files next to the page.
-    """
+    """Write ``index.html`` into ``out``, from all ``results`` and ``sections`` besides the board of the suite."""
     script = _source("page.js")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     html = environment.from_string(_source("page.html")).render(
         title="Attention leaderboard",
         facts=list(board_facts(suite)) if suite else _counts(results),
-        suite=_suite(suite, list(results["record"].dropna())) if suite else None,
+        suite=_suite(suite, results) if suite else None,
         sections=sections,
         cards=[summary(name) for name in sorted(set(results["attention"]).intersection(ATTENTIONS.names()))],
         normalization=f"{normalization}: {NORMALIZATIONS[normalization]}",
@@ -91,17 +82,19 @@ def _counts(results: pd.DataFrame) -> list[str]:
     return [f"{runs:,} results", *(f"{count} {name}{'s' * (count != 1)}" for name, count in counts.items())]
 
 
-def _suite(board: SuiteBoard, records: Sequence[Record]) -> dict[str, Any]:
+def _suite(board: SuiteBoard, results: pd.DataFrame) -> dict[str, Any]:
     """Return the variable ``suite`` of the template."""
+    records, folders = list(results["record"].dropna()), {Path(file).parent for file in results["file"]}
     entries = [entry for row in board.rows for entry in row.entries.values() if entry.verdict]
     own = [row for row in board.rows if row.own]
     patterns = {cell.pattern for cell in board.abilities if any(cell.key in row.entries for row in own)}
     return {
         "finding": main_sentence(board),
-        "own": [
-            (sanitize_text(row.attention), _summary(row, board.abilities), _verdict(row.attention, records))
+        "own": {
+            sanitize_text(row.attention): ["\n".join(map(sanitize_text, lines)) for lines in verdicts]
             for row in own
-        ],
+            for verdicts in [judge_attention(row.attention, records, folders)]
+        },
         "chosen": next((pattern for pattern in PATTERNS if pattern in patterns), "CS"),
         "choices": {pattern: text for pattern, text in PATTERNS.items() if pattern in board.patterns},
         "requirements": REQUIREMENTS,
@@ -116,27 +109,6 @@ def _suite(board: SuiteBoard, records: Sequence[Record]) -> dict[str, Any]:
         "answers": list(_answers()),
         "cells": list(cell_sections(board)),
     }
-
-
-def _summary(row: BoardRow, abilities: Sequence[SuiteCell]) -> str:
-    """Return the user's results and costs in one line."""
-    parts = []
-    for ability in abilities:
-        if (entry := row.entries.get(ability.key)) and entry.verdict:
-            cell = entry_cell(entry)
-            again = f", trained again: {entry.repetition}" if entry.repetition else ""
-            parts.append(
-                f"{ability.heading} {cell.text} {cell.detail}".rstrip()
-                + f" ({RELATIONS[entry.verdict]} softmax attention{again})"
-            )
-    costs = {pattern: cost.time for pattern, cost in row.costs.items() if cost.time}
-    return "; ".join([*parts, *(f"{time:.2f} times softmax's time in {pattern}" for pattern, time in costs.items())])
-
-
-def _verdict(name: str, records: Sequence[Record]) -> list[str]:
-    """Return the lines of the verdict on the user's attention, without the cost, which is in the table."""
-    lines = [line for lines in judge_attention(name, records) for line in lines]
-    return [sanitize_text(line) for line in lines if not line.lstrip().startswith("cost:")]
 
 
 def _images(board: SuiteBoard) -> Iterator[Markup]:

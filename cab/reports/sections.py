@@ -23,6 +23,8 @@ from cab.reports.leaderboard import extrapolation_curves
 from cab.reports.leaderboard_tables import pattern_table
 from cab.reports.tables import Table, data_table, element_id, write_csv
 from cab.scoring.correlation import LRA, benchmark_correlation, pattern_correlation, task_correlation
+from cab.scoring.index import benefit_of_attention
+from cab.suite.cells import PRESET
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -37,14 +39,12 @@ PATTERNS = {
     "CC": "causal cross-attention (CC)",
 }
 """Name of each pattern."""
-GENERATED = {
-    "mini": (
-        "generated",
-        " Generated data. `cab suite validate` reports the cells in which this data measures attention.",
-    )
-}
-"""Badge and explanation for presets with generated data."""
+GENERATED = (
+    "generated",
+    " Generated data. `cab suite validate` reports the cells in which it measures attention.",
+)
 OTHER_GENERATED = "generated, not for ranking", " Generated data that test the code; scores are not meaningful."
+"""Badge and explanation of generated data, of preset mini and of others."""
 
 
 class Picture(NamedTuple):
@@ -83,7 +83,7 @@ class Section:
 
 def board_section(board: Board) -> Section:
     """Return the section of a board: blocks of each pattern, and comparisons across patterns."""
-    badge, about = GENERATED.get(board.preset, OTHER_GENERATED) if board.synthetic else ("", "")
+    badge, about = (GENERATED if board.preset == PRESET else OTHER_GENERATED) if board.synthetic else ("", "")
     blocks = [block for pattern in board.patterns for block in _pattern_blocks(board, pattern)]
     data = f"Data set{'s' * (len(board.datasets) != 1)}: {', '.join(board.datasets)}.{about}"
     text = " ".join([data, *(f"{line}." for line in board.excluded)])
@@ -110,7 +110,9 @@ def _pattern_blocks(board: Board, pattern: str) -> Iterator[Block]:
 
 
 def _comparisons(board: Board) -> Iterator[Block]:
-    scores, benefit = board.scores.table, board.benefit()
+    scores = board.scores.table
+    benefit = benefit_of_attention(scores)
+    benefit = benefit[(benefit["pattern"] == "NS") & benefit["without"].notna()]
     if len(board.patterns) > 1:
         pairs = pd.concat([pattern_correlation(scores), benchmark_correlation(scores)], ignore_index=True)
         title = "Correlation of the average index between patterns, and with Long Range Arena"

@@ -21,10 +21,10 @@ def main_sentence(board: SuiteBoard) -> str:
     """
     counted = [row for row in board.rows if row.verified == "yes" and not row.is_tuned]
     rows = {row.attention: row for row in sorted(counted, key=lambda row: not row.own)}
-    recall = {name: entry for name, row in rows.items() if (entry := _recall(row)) and len(entry.gain.points) > 1}
-    constant = {name: recall[name] for name in recall if (state := rows[name].state) and not state.grows}
-    for anchor in ANCHORS:
-        constant.pop(anchor, None)
+    entries = {name: row.entry(RECALL, PATTERN) for name, row in rows.items()}
+    recall = {name: entry for name, entry in entries.items() if entry and len(entry.gain.points) > 1}
+    states = {name: rows[name].state for name in recall if name not in ANCHORS}
+    constant = {name: recall[name] for name, state in states.items() if state and not state.grows}
     if not constant:
         return "No attention with a constant-size state, verified code and several seeds has results in recall."
     matching = sorted(name for name, entry in constant.items() if entry.verdict in MATCHING)
@@ -55,10 +55,6 @@ def main_sentence(board: SuiteBoard) -> str:
         "rank attentions differently."
     )
     return sanitize_text(" ".join(sentences))
-
-
-def _recall(row: BoardRow) -> Entry | None:
-    return next((entry for key, entry in row.entries.items() if (key[0], key[2]) == (RECALL, PATTERN)), None)
 
 
 def _matches(row: BoardRow) -> bool:

@@ -35,7 +35,7 @@ from cab.scoring.costs import (
 from cab.scoring.statistics import Verdict
 from cab.suite.cells import ANCHORS, SOFTMAX, CellResults, Key, SuiteCell, collect, records_of, suite_cells
 from cab.suite.check import invalid_cells
-from cab.suite.comparison import Gains, against_softmax, best_names, repetition
+from cab.suite.comparison import Gains, against_softmax, best_names
 from cab.suite.gain import CellGain, suite_gains
 from cab.suite.state import suite_states
 from cab.suite.tuning import TUNED
@@ -55,18 +55,15 @@ class Entry:
     """The result of an attention in an ability.
 
     Attributes:
-        gain: K and the marks of its runs.
         verdict: on the attention against softmax attention; None for an anchor.
         is_best: whether K is the largest, or equivalent to it within two points.
         steps: mean number of steps to solve relative to softmax attention; None unless every seed solved the cell.
-        repetition: comparison with the reference results, for own runs of an attention that has some; else empty.
     """
 
     gain: CellGain
     verdict: Verdict | None
     is_best: bool
     steps: float | None
-    repetition: str = ""
 
     @property
     def note(self) -> str:
@@ -81,8 +78,7 @@ class BoardRow:
 
     Attributes:
         own: whether the results are the user's and not the bundled reference results.
-        family: what kind of attention it is, one of :func:`families`, or :data:`OTHER`.
-        entries: results by key of the cell.
+        family: one of :func:`families`, or :data:`OTHER`.
         state: decode state in the network of ``recall``; None if it is unknown or there is no causal pattern.
         complexity: declared growth of time with the length; empty if unknown.
         costs: cost at 8,192 tokens by pattern, in a layer of width 256 with default options.
@@ -111,6 +107,10 @@ class BoardRow:
     def is_tuned(self) -> bool:
         """Whether the learning rates are tuned."""
         return self.attention.endswith(TUNED)
+
+    def entry(self, task: str, pattern: str) -> Entry | None:
+        """Return the result in the cell of a task and pattern."""
+        return next((entry for key, entry in self.entries.items() if (key[0], key[2]) == (task, pattern)), None)
 
 
 @dataclass(frozen=True)
@@ -161,9 +161,9 @@ def suite_board(
     if not any(cell.runs for cells in results_of for cell in cells):
         return None
     gains, own_gains = map(suite_gains, results_of)
-    for found in own_gains.values():
-        for anchor in ANCHORS:
-            found.pop(anchor, None)
+    own_gains = {
+        key: {name: gain for name, gain in of_cell.items() if name not in ANCHORS} for key, of_cell in own_gains.items()
+    }
     own_folders = list(dict.fromkeys(Path(file).parent for file in own_runs["file"]))
     programs: dict[str, list[Record]] = {}
     for record in named[len(reference) :]:
@@ -197,7 +197,6 @@ def _entries(gains: Mapping[Key, Gains], own_gains: Mapping[Key, Gains]) -> dict
                 verdict=verdicts[is_own].get(name),
                 is_best=name in best_names({**reference, name: gain}),
                 steps=gain.steps.value / softmax.value if gain.steps and softmax else None,
-                repetition=repetition(gain, reference[name]) if is_own and name in reference else "",
             )
     return entries
 
@@ -323,9 +322,7 @@ def recall_points(board: SuiteBoard, cost: Callable[[BoardRow], float | None]) -
     """Return the points of a figure of causal recall against a cost, without tuned learning rates."""
     points = {}
     for row in board.rows:
-        for (task, _, pattern), entry in row.entries.items():
-            if (task, pattern) == (RECALL, "CS") and (value := cost(row)) and not row.is_tuned:
-                name = sanitize_text(row.attention) + (" (yours)" if row.own else "")
-                gain = entry.gain
-                points[name] = Point(value, gain.estimate.value, len(gain.points) == 1, row.own)
+        if (entry := row.entry(RECALL, "CS")) and (value := cost(row)) and not row.is_tuned:
+            name = sanitize_text(row.attention) + (" (yours)" if row.own else "")
+            points[name] = Point(value, entry.gain.estimate.value, len(entry.gain.points) == 1, row.own)
     return points

@@ -25,7 +25,7 @@ Fields = Mapping[str, Any]
 
 
 @dataclass
-class Cell:
+class TableCell:
     """A cell of a table: its text, and a second line such as a confidence interval.
 
     Attributes:
@@ -54,7 +54,6 @@ class Column:
 
     Attributes:
         better: ``higher`` or ``lower`` if one direction is better.
-        hint: explanation of the header.
         sort: initial sort order, ``ascending`` or ``descending``.
         group: header over consecutive columns of the same group.
         pattern: pattern that the column belongs to, if a reader can choose one.
@@ -63,7 +62,7 @@ class Column:
     """
 
     label: str
-    cell: Callable[[Fields], Cell]
+    cell: Callable[[Fields], TableCell]
     better: str = ""
     hint: str = ""
     sort: str = ""
@@ -83,7 +82,7 @@ class Row:
     """A row. Its label follows ``sign``, its group is a heading, and a filter selects rows by their ``tags``."""
 
     label: str
-    cells: list[Cell]
+    cells: list[TableCell]
     sign: str = ""
     detail: str = ""
     href: str = ""
@@ -188,18 +187,18 @@ def number_column(
     return Column(label, lambda row: number_cell(row[name], decimals, reason, detail(row)), **header)
 
 
-def number_cell(value: float | None, decimals: int = 3, reason: str = "", detail: str = "") -> Cell:
+def number_cell(value: float | None, decimals: int = 3, reason: str = "", detail: str = "") -> TableCell:
     """Return the cell of a number; one that is None or NaN is missing for a reason."""
     if value == math.inf:
-        return Cell("∞", NEVER)
+        return TableCell("∞", NEVER)
     if value is None or not math.isfinite(value):
-        return Cell(MISSING, reason=reason)
-    return Cell(plain(value, decimals), value, detail)
+        return TableCell(MISSING, reason=reason)
+    return TableCell(plain(value, decimals), value, detail)
 
 
 def text_column(label: str, name: str, **header: Any) -> Column:
     """Return a column of the texts in field ``name``."""
-    return Column(label, lambda row: Cell(sanitize_text(row[name]) or MISSING), **header)
+    return Column(label, lambda row: TableCell(sanitize_text(row[name]) or MISSING), **header)
 
 
 def deviation_text(deviation: float, decimals: int) -> str:

@@ -32,9 +32,6 @@ def load_costs(path: str | Path) -> pd.DataFrame:
     Reads the output of ``cab efficiency`` and the published format ``attention,length,time_ms,memory_mib`` (pattern NS,
     forward). Column ``complexity`` (``n``, ``n log n``, ``n^2``, ...) defaults to ``n``. An empty time or memory (out
     of memory) becomes NaN. Rows whose ``kind`` is not ``attention`` are skipped.
-
-    Raises:
-        UserError: the file is missing, lacks columns, contains invalid numbers, or mixes measurement settings.
     """
     import pandas as pd
 
@@ -42,8 +39,7 @@ def load_costs(path: str | Path) -> pd.DataFrame:
     if not path.exists():
         raise UserError(f"no cost file at {path}; create it with `cab efficiency --out {path}`")
     with csv_errors(path):
-        table = pd.read_csv(path, skipinitialspace=True)
-    table.columns = [str(name).strip() for name in table.columns]
+        table = pd.read_csv(path, skipinitialspace=True).rename(columns=lambda name: str(name).strip())
     if set(table.columns) >= _PUBLISHED:
         milliseconds, mebibytes = (_numbers(table[name], path) for name in ("time_ms", "memory_mib"))
         table = table.assign(pattern="NS", phase="forward", seconds=milliseconds / 1e3, bytes=mebibytes * 2**20)
@@ -52,39 +48,28 @@ def load_costs(path: str | Path) -> pd.DataFrame:
             f"{path} lacks the columns {', '.join(lacking)}; required: {','.join(COLUMNS[:6])}, "
             f"or {','.join(sorted(_PUBLISHED))}"
         )
-    if "kind" in table:
-        table = table[table["kind"] == "attention"]
-    _refuse_mixtures(table, path)
+    table = table[table["kind"] == "attention"] if "kind" in table else table
     if table.empty:
         raise UserError(f"{path} contains no costs")
-    for name in ("length", "seconds", "bytes"):
-        table[name] = _numbers(table[name], path)
-    for name in ("attention", "pattern", "phase", "length"):
-        if table[name].isna().any():
-            raise UserError(f"{path}: column '{name}' has an empty value, or one that means none, such as nan")
-    if "complexity" not in table:
-        table["complexity"] = "n"
-    return table[COLUMNS].fillna({"complexity": "n"})
-
-
-def _refuse_mixtures(table: pd.DataFrame, path: Path) -> None:
     for name in table.columns.intersection(_SETTING):
-        settings = sorted(map(str, table[name].dropna().unique()))
-        if len(settings) > 1:
+        if len(settings := sorted(map(str, table[name].dropna().unique()))) > 1:
             raise UserError(
                 f"{path} mixes costs with different {name} ({', '.join(settings)}); keep rows with one {name}"
             )
+    table = table.assign(**{name: _numbers(table[name], path) for name in ("length", "seconds", "bytes")})
+    for name in ("attention", "pattern", "phase", "length"):
+        if table[name].isna().any():
+            raise UserError(f"{path}: column '{name}' has an empty value, or one that means none, such as nan")
+    return table.reindex(columns=COLUMNS).fillna({"complexity": "n"})
 
 
 def _numbers(column: pd.Series, path: Path) -> pd.Series:
     import pandas as pd
 
     values = pd.to_numeric(column, errors="coerce")
-    wrong = (values.isna() & column.notna()) | (values < 0) | (values == float("inf"))
-    if column.name == "length":
-        wrong |= values == 0
+    least, kind = (1, "positive") if column.name == "length" else (0, "non-negative")
+    wrong = (values.isna() & column.notna()) | (values < least) | (values == float("inf"))
     if wrong.any():
-        kind = "positive" if column.name == "length" else "non-negative"
         raise UserError(f"{path}: {column.name} '{column[wrong].iloc[0]}' is not a finite {kind} number")
     return values
 
@@ -109,12 +94,7 @@ TOKENS = 88
 
 @dataclass(frozen=True)
 class State:
-    """Size of the decode state of one layer in the network of cell ``recall``.
-
-    Attributes:
-        numbers: floating-point numbers of the state; per token if the state grows.
-        grows: whether the state grows with the number of tokens.
-    """
+    """Size of the decode state of one layer in the network of ``recall``, in numbers; per token if it grows."""
 
     numbers: float
     grows: bool
@@ -134,13 +114,8 @@ class State:
 class MeasuredCost:
     """Cost of an attention at :data:`LENGTH` tokens; None if it is not measured.
 
-    Attributes:
-        time: time of a forward pass relative to fused softmax attention.
-        memory: peak memory of a forward pass relative to fused softmax attention.
-        decode_ms: time of decoding one token, in milliseconds.
-        has_constant_state: whether the state has the same size after :data:`SHORT` tokens; False if unknown.
-        complexity: declared growth with the length.
-        suite_state: decode state in the network of the suite.
+    Time and peak memory of a forward pass are relative to fused softmax attention. ``has_constant_state`` is False if
+    the size after :data:`SHORT` tokens is unknown, and ``suite_state`` is that in the network of the suite.
     """
 
     time: float | None = None

@@ -48,17 +48,12 @@ def efficiency_length(costs: pd.DataFrame, *, protocol: str = "default", baselin
 
     Args:
         costs: table returned by :func:`cab.scoring.costs.load_costs`; rows without a value (out of memory) are ignored.
-        protocol: ``default`` or ``paper``.
-        baseline: the attention to compare with: ``vanilla`` (fused), or ``eager``, which materializes the attention
-            weights, as in the paper.
+        baseline: ``vanilla`` (fused), or ``eager``, which materializes the attention weights, as in the paper.
 
     Returns:
         Columns attention, pattern, phase, resource (``time``, ``memory``), length, r2, low, high, note. Length infinity
         means never cheaper and 0 always cheaper; NaN means that the data are insufficient, with the reason in ``note``.
         The note also reports a length outside the measured range, and measurements that contradict it.
-
-    Raises:
-        UserError: for an unknown protocol, baseline or complexity.
     """
     import pandas as pd
 

@@ -41,9 +41,8 @@ def score_table(results: pd.DataFrame, *, normalization: str = "results") -> pd.
     Returns:
         Columns pattern, task, attention, index, low, high, seeds, sorted by index within each pattern and task.
         ``index`` is NaN if a value is missing or all attentions have the same value. ``low`` and ``high`` bound the
-        95% confidence interval (Student) over the seeds of the attention, NaN for a single seed; mean and standard
-        deviation of the normalization are treated as known. ``seeds`` is the smallest number of seeds of any value in
-        the row, 0 if one is missing.
+        95% confidence interval (Student) over seeds, NaN for a single seed; the normalization is treated as known.
+        ``seeds`` is the smallest number of seeds of any value in the row, 0 if one is missing.
 
     Raises:
         UserError: the results cannot be scored together, or the normalization is unknown.
@@ -56,7 +55,6 @@ class Scores:
     """Compositional indices with everything they are derived from.
 
     Attributes:
-        table: the columns of :func:`score_table`.
         results: the scored results with their non-primary metrics (see :func:`cab.scoring.selection.comparable`).
         members: the metrics that each task averages, ``{(pattern, task): {"informer etth1 M": ["mse", "mae"], ...}}``.
         notes: sentences about missing and excluded values.
@@ -125,9 +123,7 @@ def _rows(results: pd.DataFrame, needed: pd.DataFrame) -> Iterator[tuple[dict[st
 
 
 def _row(pattern: str, task: str, attention: str, estimate: Estimate, seeds: int) -> dict[str, Any]:
-    low, high = estimate.interval()
-    names = {"pattern": pattern, "task": task, "attention": attention}
-    return {**names, "index": estimate.value, "low": low, "high": high, "seeds": seeds}
+    return dict(zip(COLUMNS, (pattern, task, attention, estimate.value, *estimate.interval(), seeds), strict=True))
 
 
 def _table(rows: list[dict[str, Any]], tasks: list[str]) -> pd.DataFrame:

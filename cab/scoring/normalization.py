@@ -80,13 +80,9 @@ def _terms_of_results(results: pd.DataFrame) -> pd.DataFrame:
     means = seeds.loc[seeds["count"] == seeds["size"], "mean"]
     scale = means.groupby(level=TERM).agg(["mean", "std", "count"]).reset_index()
     scale.loc[scale["std"] <= 1e-12 * scale["mean"].abs(), "std"] = math.nan
-    scale.loc[scale["count"] < [required_attentions(name) for name in scale["dataset"]], "std"] = math.nan
+    least = [MIN_ATTENTIONS_GENERATED if is_generated(name) else MIN_ATTENTIONS for name in scale["dataset"]]
+    scale.loc[scale["count"] < least, "std"] = math.nan
     return table.merge(scale.drop(columns="count"), on=TERM, how="left")
-
-
-def required_attentions(dataset: str) -> int:
-    """Return the number of attentions that the normalization of a metric requires."""
-    return MIN_ATTENTIONS_GENERATED if is_generated(dataset) else MIN_ATTENTIONS
 
 
 def constants(normalization: str) -> pd.DataFrame:

@@ -16,8 +16,6 @@ from cab.scoring.normalization import (
     PUBLISHED_TERM,
     TERM,
     corrections,
-    population,
-    required_attentions,
 )
 
 if TYPE_CHECKING:
@@ -59,15 +57,10 @@ def find_gaps(results: pd.DataFrame, needed: pd.DataFrame) -> dict[Key, str]:
 def notes_on_scores(
     results: pd.DataFrame, needed: pd.DataFrame, gaps: Mapping[Key, str], normalization: str
 ) -> list[str]:
-    """Return one sentence per reason for a missing, excluded or doubtful value.
-
-    Args:
-        needed: the terms of the indices (see :func:`cab.scoring.normalization.terms`).
-        gaps: see :func:`find_gaps`.
-    """
+    """Return one sentence per reason for a missing, excluded or doubtful value of the indices with terms ``needed``."""
     return [
         *_not_scored(results, needed, normalization),
-        *_without_deviation(results, needed),
+        *_without_deviation(needed),
         *dict.fromkeys(_missing_numbers(results, gaps)),
         *_fewer_seeds(results),
         *_unpublished_data(results),
@@ -101,23 +94,10 @@ def _not_scored(results: pd.DataFrame, needed: pd.DataFrame, normalization: str)
         )
 
 
-def _without_deviation(results: pd.DataFrame, needed: pd.DataFrame) -> Iterator[str]:
-    """Report metrics that cannot be normalized because too few attentions have them or all values are equal."""
-    measured = results[results["value"].notna()].groupby(TERM)["attention"].unique()
-    for (pattern, task), numbers in _by_task(needed[needed["std"].isna()]).items():
-        required = max(required_attentions(dataset) for dataset, *_ in numbers)
-        groups: dict[tuple[str, ...], list[MetricKey]] = {}
-        for number in numbers:
-            attentions = population(measured.get((pattern, task, *number), ()))
-            groups.setdefault(tuple(attentions), []).append(number)
-        for names, members in groups.items():
-            metrics = listed(_names(members))
-            if len(names) < required:
-                have = f" ({listed(names)})" if names else ""
-                reason = f"{metrics}: {len(names)} of the required {required} attentions{have}"
-            else:
-                reason = f"{listed(names)} have equal values of {metrics}"
-            yield f"{pattern} {task}: no index; {reason}"
+def _without_deviation(needed: pd.DataFrame) -> Iterator[str]:
+    """Report metrics that cannot be normalized."""
+    for key, numbers in _by_task(needed[needed["std"].isna()]).items():
+        yield f"{' '.join(key)}: no index; {listed(_names(numbers))}: {FLAT}"
 
 
 def _missing_numbers(results: pd.DataFrame, gaps: Mapping[Key, str]) -> Iterator[str]:

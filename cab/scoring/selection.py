@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cab.errors import EXAMPLE_COMMAND, UserError
-from cab.records.identity import Origin, flat, measured
+from cab.records.identity import Origin, distinctions
 from cab.records.record import CELL, COMPARISON_KEY, Record, Status
 from cab.registry.registries import SYNTHETIC, TASKS, is_generated
 
@@ -81,28 +81,21 @@ def comparable(results: pd.DataFrame) -> pd.DataFrame:
 
 def _warn_about_settings(table: pd.DataFrame) -> None:
     runs = table[table["value"].notna() & table["record"].notna()].drop_duplicates("file")
-    runs = runs.assign(settings=[_settings(record) for record in runs["record"]])
-    for names, rows in runs.groupby([*COMPARISON_KEY, "pattern"]):
-        different = rows.drop_duplicates("settings")
-        if len(different) > 1:
-            configs = [flat(json.loads(text)) for text in different["settings"]]
-            differing = [name for name in configs[0] if any(c.get(name) != configs[0][name] for c in configs)][:4]
-            shown = [
-                f"{attention}: {', '.join(f'{name}={config.get(name)}' for name in differing)}"
-                for attention, config in zip(different["attention"], configs, strict=True)
-            ]
-            place = " ".join(str(name) for name in names if name)
-            log.warning("%s: compared attentions have different settings: %s", place, "; ".join(shown))
+    cells = list(zip(*(runs[name] for name in (*COMPARISON_KEY, "pattern")), strict=True))
+    settings = distinctions([*zip(cells, map(_settings, runs["record"]), strict=True)])
+    compared: dict[tuple[str, ...], dict[str, str]] = {}
+    for cell, text, attention in zip(cells, settings, runs["attention"], strict=True):
+        compared.setdefault(cell, {}).setdefault(text, f"{attention}: {text}")
+    for cell, texts in compared.items():
+        if len(texts) > 1:
+            place = " ".join(filter(None, cell))
+            log.warning("%s: compared attentions have different settings: %s", place, "; ".join(texts.values()))
 
 
-def _settings(record: Record) -> str:
-    """Return the settings that compared attentions should share, as JSON."""
-    groups = ("task", "backbone", "trainer", "other_attention")
-    shared: dict[str, Any] = {name: record.config.get(name) for name in groups}
-    if isinstance(shared["trainer"], Mapping):
-        size = Origin.of_record(record).micro_batch_size
-        shared["trainer"] = measured(shared["trainer"]) | {"micro_batch_size": size}
-    return json.dumps(shared, sort_keys=True)
+def _settings(record: Record) -> dict[str, Any]:
+    """Return the settings that compared attentions should share."""
+    settings = {name: record.config.get(name) for name in ("task", "backbone", "trainer", "other_attention")}
+    return {**settings, "micro_batch_size": Origin.of_record(record).micro_batch_size}
 
 
 def data_ranks(results: pd.DataFrame) -> pd.Series:
@@ -127,15 +120,13 @@ def data_ranks(results: pd.DataFrame) -> pd.Series:
 
 
 def other_data(results: pd.DataFrame, ranks: pd.Series, rank: int) -> str:
-    """Describe how the data of ``rank`` differ from those of most runs, with an example file of each."""
+    """Return a place with data of ``rank``, and an example file with these data and with those of most runs."""
     example = results[ranks == rank].iloc[0]
     places = results[[*COMPARISON_KEY]].apply(lambda names: names.str.lower())
     same_place = (places == [example[name].lower() for name in COMPARISON_KEY]).all(axis=1)
     usual = next(row for _, row in results[same_place & (ranks == 0)].iterrows() if _data(row["record"]))
-    changes = _changes(usual["record"].data, example["record"].data)
-    shown = ", ".join(f"{name} is {one!s:.40} and {other!s:.40}" for name, one, other in changes[:2])
     place = " ".join(example[name] for name in COMPARISON_KEY if example[name])
-    return f"{place}: {shown} ({usual['file']} and {example['file']})"
+    return f"{place} in {usual['file']} and {example['file']}"
 
 
 def _data(record: Any) -> str:
@@ -177,9 +168,9 @@ def _refuse_mixtures(results: pd.DataFrame) -> None:
     for task, versions in results.groupby(results["task"].str.lower())["task_version"]:
         if versions.nunique() > 1:
             files = results.loc[versions.index].groupby("task_version")["file"].first()
-            listed = ", ".join(f"{version} ({file})" for version, file in files.items())
+            examples = ", ".join(f"{version} ({file})" for version, file in files.items())
             raise UserError(
-                f"results of task '{task}' are from different versions and not comparable: {listed}. "
+                f"results of task '{task}' are from different versions and not comparable: {examples}. "
                 "Select the newest with --latest-version, and rerun the other cells"
             )
 
@@ -195,15 +186,6 @@ def _without_duplicates(table: pd.DataFrame) -> pd.DataFrame:
     one, other = repeated[(repeated[key] == repeated.iloc[0][key]).all(axis=1)].head(2).to_dict("records")
     cell = " ".join(f"{name}={one[name]}" for name in CELL if one[name] != "")
     files = " and ".join(dict.fromkeys([one["file"], other["file"]]))
-    changes = _changes(one["record"].config, other["record"].config) if one["record"] and other["record"] else []
-    shown = ", ".join(f"{name} is {this} and {that}" for name, this, that in changes[:4])
     raise UserError(
-        f"two results for one cell ({cell}, metric {one['metric']}): {files}{shown and f'; {shown}'}. "
-        "Remove one, or score them separately"
+        f"two results for one cell ({cell}, metric {one['metric']}): {files}. Remove one, or score them separately"
     )
-
-
-def _changes(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Return the names of nested mappings whose values differ, with both values."""
-    one, other = flat(one), flat(other)
-    return [(name, one.get(name), other.get(name)) for name in {**one, **other} if one.get(name) != other.get(name)]

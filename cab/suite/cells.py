@@ -49,17 +49,13 @@ class SuiteCell:
     """A cell and its validation criteria; one row of configs/suite/cells.csv.
 
     Attributes:
-        dataset: generated data set.
-        metric: the judged metric, which is primary.
-        scale: ``linear`` for the metric itself, or ``log`` for its logarithm.
+        scale: ``linear`` for the judged metric itself, or ``log`` for its logarithm.
         core: whether the cell is part of ``suite=core`` and a column of the board.
         ability: what a core cell tests; empty for others.
-        trivial_baseline: baseline that ignores the input.
         memory_bounded_baseline: best computable baseline with bounded memory, or empty.
         long_memory: whether the cell requires more context than a local window.
-        options: overrides of preset mini, separated by spaces. In core cells, training stops at the validation loss
-            ``trainer.stop_at``: the optimum of the generated data plus 0.5% of the distance to the loss without
-            attention.
+        options: overrides of preset mini. In core cells, training stops at the validation loss ``trainer.stop_at``: the
+            optimum of the generated data plus 0.5% of the distance to the loss without attention.
     """
 
     task: str
@@ -194,7 +190,9 @@ def write_anchors(records: Iterable[Record], path: Path = ANCHORS_FILE) -> int:
             raise UserError(f"the anchors of {cells[key]} are of different data; pass results of one version only")
         for rank, seed in sorted(anchors):
             record = anchors[rank, seed]
-            numbers = repr(cells[key].value(record)), _validation(record), record.cost.steps_to_solve
+            losses = [entry["validation"] for entry in record.history if entry.get("validation") is not None]
+            validation = repr(losses[-1]) if losses else ""
+            numbers = repr(cells[key].value(record)), validation, record.cost.steps_to_solve
             rows.append((VERSION, *key, data_hash(record), ANCHORS[rank], seed, *numbers))
     if not rows:
         raise UserError(f"no cell of the suite has results of {' and '.join(ANCHORS)}; run them first")
@@ -206,7 +204,8 @@ def write_anchors(records: Iterable[Record], path: Path = ANCHORS_FILE) -> int:
 def write_settings(path: Path = SETTINGS_FILE) -> None:
     """Write the settings of each cell."""
     settings = {str(cell): cell.composed_settings() for cell in suite_cells()}
-    path.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
 
 
 def record_key(record: Record) -> Key:
@@ -218,11 +217,6 @@ def data_hash(record: Record) -> str:
     """Return the first 12 hexadecimal digits of the SHA-256 of the record's data fingerprint and task version."""
     content = json.dumps([record.data, record.task_version], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:12]
-
-
-def _validation(record: Record) -> str:
-    losses = [entry["validation"] for entry in record.history if entry.get("validation") is not None]
-    return repr(losses[-1]) if losses else ""
 
 
 @dataclass

@@ -41,15 +41,12 @@ class CellCheck:
     Attributes:
         attentions: number of attentions with several seeds besides the anchors and tuned ones.
         gap: share of the range from trivial baseline to best attention that is lost without attention.
-        different: share of pairs that differ significantly, without pairs with ``none``; None if that is not judged.
-        graded: share of attentions besides the anchors with K from 5 to 95, including those with a single seed; None if
-            that is not judged.
-        compared: those of the local window and the constant-size states that are compared with softmax attention.
-            These comparisons are a family of their own.
-        worse_than_softmax: those of ``compared`` that are significantly worse.
+        different: share of pairs that differ significantly, without pairs with ``none``; None if not judged.
+        graded: share of attentions besides the anchors with K from 5 to 95, also of a single seed; None if not judged.
+        compared: of the local window and the constant-size states, those that are compared with softmax attention.
         failures: reasons why the cell does not measure attention.
-        flaws: reasons why the cell does not grade attentions; None if that is not judged.
-        unknown: reason why it is not judged whether the cell measures attention; empty if that is judged.
+        flaws: reasons why the cell does not grade attentions; None if not judged.
+        unknown: reason why it is not judged whether the cell measures attention.
     """
 
     cell: SuiteCell
@@ -75,14 +72,13 @@ def check_cell(results: CellResults) -> CellCheck:
     shares = [gain.estimate.value for name, gain in scored.items() if name not in ANCHORS]
     graded = statistics.fmean(5 <= share <= 95 for share in shares) if len(shares) >= MIN_ATTENTIONS else None
     gains = {name: gain for name, gain in scored.items() if gain.estimate.is_known}
+    unknown = ""
     if not set(ANCHORS) <= gains.keys():
         unknown = f"no anchors with two seeds of {' and '.join(ANCHORS)}"
     elif results.is_empty:
         unknown = "no results"
     elif results.cell.trivial_baseline not in results.baselines:
         unknown = f"no record contains baseline {results.cell.trivial_baseline}"
-    else:
-        unknown = ""
     if unknown:
         return CellCheck(results.cell, graded=graded, flaws=_flaws(None, graded), unknown=unknown)
     compared = [name for name in (WINDOWED, *BOUNDED_STATES) if name in gains]
@@ -139,14 +135,13 @@ def _failures(results: CellResults, gains: dict[str, CellGain], lost: Estimate, 
 
 
 def _flaws(different: float | None, graded: float | None) -> tuple[str, ...] | None:
-    if different is None and graded is None:
-        return None
-    flaws = []
-    if different is not None and different < MIN_DIFFERENT_PAIRS:
-        flaws.append(f"{different:.0%} of pairs differ significantly (minimum {MIN_DIFFERENT_PAIRS:.0%})")
-    if graded is not None and graded < MIN_GRADED:
-        flaws.append(f"{graded:.0%} of attentions have K from 5 to 95 (minimum {MIN_GRADED:.0%})")
-    return tuple(flaws)
+    shares = [
+        (different, MIN_DIFFERENT_PAIRS, "of pairs differ significantly"),
+        (graded, MIN_GRADED, "of attentions have K from 5 to 95"),
+    ]
+    judged = [(share, least, text) for share, least, text in shares if share is not None]
+    flaws = tuple(f"{share:.0%} {text} (minimum {least:.0%})" for share, least, text in judged if share < least)
+    return flaws if judged else None
 
 
 def check_suite(checks: Sequence[CellCheck]) -> list[str]:

@@ -82,14 +82,9 @@ def best_names(gains: Gains) -> set[str]:
 
 
 def seeds_to_decide(one: CellGain, other: CellGain, family: int) -> int | None:
-    """Return the number of seeds of the first attention that would decide an undecided comparison.
+    """Return the number of seeds of ``one`` that would decide an undecided comparison in a family of tests.
 
     Mean and standard deviation are assumed to stay as they are. None if more than :data:`MOST_SEEDS` are required.
-
-    Args:
-        one: the attention that is trained with more seeds; it has several.
-        other: the attention it is compared with.
-        family: number of tests of the family, all of which the test must withstand.
     """
     count = len(one.points)
     for seeds in range(count + 1, MOST_SEEDS + 1):

@@ -36,7 +36,6 @@ class CellGain:
         points: K of each seed.
         estimate: mean of ``points`` with the variance over the attention's seeds.
         total: the same mean with the variance of the anchors added.
-        verified: whether the code of all its runs is verified: ``yes``, ``no`` or ``unknown``.
         steps: mean number of steps until validation reached the cell's threshold; None if a seed did not reach it.
         unfinished: number of seeds that were still learning when the budget ended.
         diverged: number of seeds that got worse after their best validation, or have no score because they diverged.
@@ -89,27 +88,20 @@ def cell_gains(results: CellResults) -> dict[str, CellGain]:
     gains = gains_of(results.cell, anchors, {name: results.values(name) for name in results.runs})
     codes = verified_codes()
     for name, gain in gains.items():
-        if name in ANCHORS:
-            steps: Sequence[float] = anchors.steps.get(name, [])
-            gains[name] = dataclasses.replace(gain, steps=_all_steps(steps, gain))
-            continue
-        runs = list(results.runs[name].values())
-        steps = [run.cost.steps_to_solve for run in runs if run.cost.steps_to_solve is not None]
+        runs = list(results.runs.get(name, {}).values())  # none of an anchor
+        solved = [run.cost.steps_to_solve for run in runs if run.cost.steps_to_solve is not None]
+        steps: Sequence[float] = anchors.steps.get(name, []) if name in ANCHORS else solved
         diverged = [is_diverged(run, anchors) for run in runs]
         unfinished = [is_unfinished(run, anchors) for run in runs]
         gains[name] = dataclasses.replace(
             gain,
-            verified=min((verdict(run, codes) for run in runs), key=("no", "unknown", "yes").index),
-            steps=_all_steps(steps, gain),
+            verified=min((verdict(run, codes) for run in runs), key=("no", "unknown", "yes").index, default="yes"),
+            steps=Estimate.of(steps) if len(steps) == len(gain.points) else None,
             unfinished=sum(learns and not diverges for learns, diverges in zip(unfinished, diverged, strict=True)),
-            diverged=sum(diverged) + results.diverged[name],
+            diverged=sum(diverged) + (results.diverged[name] if runs else 0),
             slots=next(filter(None, map(_too_few_slots, runs)), ""),
         )
     return gains
-
-
-def _all_steps(steps: Sequence[float], gain: CellGain) -> Estimate | None:
-    return Estimate.of(steps) if len(steps) == len(gain.points) else None
 
 
 def gains_of(cell: SuiteCell, anchors: Anchors, values: Mapping[str, Sequence[float]]) -> dict[str, CellGain]:

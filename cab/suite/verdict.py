@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from cab.patterns import pattern_rank
@@ -45,11 +45,6 @@ def gain_text(gain: CellGain) -> str:
     return f"{bound}{round(gain.estimate.value, 1) + 0.0:.1f}{signs}"
 
 
-def interval_text(low: float, high: float) -> str:
-    """Format the interval of K."""
-    return "" if math.isnan(low) else f"[{low:.1f}, {high:.1f}]"
-
-
 def steps_text(steps: Estimate) -> str:
     """Format a number of steps with its interval."""
     low, high = steps.interval()
@@ -57,21 +52,22 @@ def steps_text(steps: Estimate) -> str:
 
 
 def judge_attention(
-    name: str, records: Iterable[Record], folders: Sequence[Path] = (), reference: tuple[Path, ...] = REFERENCE_DIRS
+    name: str, records: Iterable[Record], folders: Collection[Path] = (), reference: tuple[Path, ...] = REFERENCE_DIRS
 ) -> list[list[str]]:
     """Compare an attention with the reference results, and return the lines of the verdict per pattern.
 
     Args:
         records: records that contain its runs; other attentions are ignored.
         folders: folders with the costs that were measured after its runs.
-        reference: folders of the results it is compared with; it is also compared with its own results there.
+        reference: folders of the results it is compared with.
     """
-    runs = [record for record in records if record.cell["attention"] == name]
-    known = list(records_of(reference))
-    named = with_program_names([*known, *runs])  # other code under a reference's name has another name
+    records, known = list(records), list(records_of(reference))
+    named = with_program_names([*known, *records])  # other code under a reference's name has another name
     others = {each.cell.key: each for each in collect(named[: len(known)])}
-    last = {(record.cell["attention"], record.cell["pattern"]): record for record in named[len(known) :]}
-    results = collect(named[len(known) :])
+    pairs = zip(records, named[len(known) :], strict=True)
+    runs = [run for record, run in pairs if name in (record.cell["attention"], run.cell["attention"])]
+    last = {(record.cell["attention"], record.cell["pattern"]): record for record in runs}
+    results = collect(runs)
     return [
         _verdict(record, [each for each in results if each.cell.pattern == pattern], others, folders)
         for (name, pattern), record in sorted(last.items(), key=lambda item: pattern_rank(str(item[0][1])))
@@ -80,7 +76,7 @@ def judge_attention(
 
 
 def _verdict(
-    record: Record, results: Sequence[CellResults], others: Mapping[Key, CellResults], folders: Sequence[Path]
+    record: Record, results: Sequence[CellResults], others: Mapping[Key, CellResults], folders: Collection[Path]
 ) -> list[str]:
     name = str(record.cell["attention"])
     core = [result.cell for result in results if result.cell.core]
@@ -104,7 +100,9 @@ def _verdict(
     without = [result.cell for result in results if name in result.runs and not result.anchors]
     lines += [f"not scored: {cell}: it has no anchors" for cell in without]
     lines.append(_cost(record, [one for result in run for one in result.runs[name].values()], folders))
-    lines.append(_verification(record))
+    is_verified = verdict(record, verified_codes()) == "yes"
+    command = f"run `cab verify {_target(record)} --pattern {record.cell['pattern']}`"
+    lines.append("verified: the code passed `cab verify`" if is_verified else f"not verified: {command}")
     if any(len(result.runs[name]) == 1 for result in run):
         lines.append(ONE_SEED_LEGEND)
     return [lines[0], *(f"  {line}" for line in lines[1:])]
@@ -114,8 +112,9 @@ def _summary(own: CellGain, results: CellResults, reference: Gains) -> list[str]
     """Return a line with K and one with the metric, and remarks on the training."""
     cell, name = own.cell, ", ".join(filter(None, (own.cell.ability, str(own.cell))))
     kind = "" if cell.core else " (not a core cell)"
-    interval = interval_text(*own.interval)
-    head = f"{name}: K {gain_text(own)}" + (f", 95% {interval} over seeds" if interval else "") + kind
+    low, high = own.interval
+    interval = "" if math.isnan(low) else f", 95% [{low:.1f}, {high:.1f}] over seeds"
+    head = f"{name}: K {gain_text(own)}{interval}{kind}"
     deviation = f" ± {statistics.stdev(own.values):.2g}" if len(own.values) > 1 else ""
     others = [f"{anchor} {reference[anchor].mean:.4g}" for anchor in ANCHORS]
     trivial = results.baselines.get(cell.trivial_baseline)
@@ -167,7 +166,7 @@ def _listed(verdicts: Mapping[str, Verdict], gains: Gains) -> str:
     return "; ".join([*parts, *([f"not tested: {single} with a single seed"] if single else [])])
 
 
-def _cost(record: Record, runs: Sequence[Record], folders: Sequence[Path]) -> str:
+def _cost(record: Record, runs: Sequence[Record], folders: Collection[Path]) -> str:
     seconds = [run.cost.cpu_seconds for run in runs if run.cost.cpu_seconds is not None]
     parts = [f"{statistics.fmean(seconds):.0f} CPU seconds per training run"] if seconds else []
     cost = cost_of(record, folders)
@@ -183,12 +182,6 @@ def _cost(record: Record, runs: Sequence[Record], folders: Sequence[Path]) -> st
     if cost.complexity:
         parts.append(f"declared complexity {cost.complexity}")
     return f"cost: {'; '.join(parts)}"
-
-
-def _verification(record: Record) -> str:
-    if verdict(record, verified_codes()) == "yes":
-        return "verified: the code passed `cab verify`"
-    return f"not verified: run `cab verify {_target(record)} --pattern {record.cell['pattern']}`"
 
 
 def _target(record: Record) -> str:

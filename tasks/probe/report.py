@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from cab.patterns import pattern_rank
 from cab.reports import figures
 from cab.reports.sections import Block, Picture, TaskSection
-from cab.reports.tables import Cell, Column, Table, deviation_text, frame_table, number_column
+from cab.reports.tables import Column, Table, TableCell, deviation_text, frame_table, number_column
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -118,7 +118,7 @@ def probe_blocks(table: pd.DataFrame) -> Iterator[Block]:
 
 def _settings_table(rows: pd.DataFrame, table_id: str, caption: str) -> Table:
     def setting(knob: str) -> Column:
-        return Column(WORDS[knob], lambda row: Cell(f"{row[knob]:g}", row[knob]))
+        return Column(WORDS[knob], lambda row: TableCell(f"{row[knob]:g}", row[knob]))
 
     columns = [
         *map(setting, PROBE_PARAMS),

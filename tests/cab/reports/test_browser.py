@@ -130,8 +130,11 @@ def test_hostile_names_stay_text(browser: webdriver.Chrome, tmp_path: Path, add:
     assert browser.get_log("browser") == []
 
 
-def test_a_choice_hides_columns_and_rows_and_sorts(browser: webdriver.Chrome, made_suite: Path, tmp_path: Path) -> None:
+def test_a_choice_hides_columns_and_rows_and_sorts(
+    browser: webdriver.Chrome, made_suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The user's rows are first; the state of softmax attention grows; gla and ssd have no result in recall."""
+    monkeypatch.setattr("cab.reports.suite_board.is_committed", lambda _: True)
     open_page(browser, made_suite, tmp_path / "out")
     table = "suite-board-table"
 

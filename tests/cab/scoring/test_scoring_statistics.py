@@ -121,7 +121,7 @@ def test_generated_data_require_five_attentions_for_an_index() -> None:
     values = {name: [float(place)] for place, name in enumerate(["abc", "local", "s4d", "lara", "none"])}
     made = score(table(*runs(values, dataset="synthetic")))
     assert made.table["index"].isna().all()
-    assert any("4 of the required 5 attentions" in note for note in made.notes)
+    assert any("on generated data 5" in note for note in made.notes)
     more = score(table(*runs({**values, "linear": [7.0]}, dataset="synthetic")))
     assert more.table["index"].notna().all()
 
