@@ -29,10 +29,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("cab")
 
-FLAGS = (
-    *("-m", "--multirun", "-v", "--verbose", "--dry-run", "--retry", "--cfg", "--explain", "--no-cost", "--debug"),
-    "--help",
-)
 RESULTS_DIR = "results_dir="
 ALWAYS_NAMED = ("attention", "seed")
 """Columns that a table of runs always has, even if all values are equal."""
@@ -114,7 +110,8 @@ def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         raise UserError(str(error)) from None
     for argument in overrides:
         if argument.startswith("-"):
-            raise unknown_name("flag", argument.partition("=")[0], FLAGS)
+            names = [name for action in parser._actions for name in action.option_strings]
+            raise unknown_name("flag", argument.partition("=")[0], [*names, "--debug", "--help"])
     return flags, overrides
 
 

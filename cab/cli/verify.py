@@ -45,13 +45,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--checks", action="append", default=[], metavar="CHECK", help="checks or groups of checks (see --list-checks)"
     )
-    parser.add_argument(
-        "--quick", action="store_true", help="skip slow checks, long sequences and timing (about 10 s per pattern)"
-    )
-    parser.add_argument(
-        "--fail-fast", action="store_true", help="stop each attention-pattern pair after its first failed check"
-    )
-    parser.add_argument("--compile", action="store_true", help="also check for graph breaks under torch.compile (slow)")
+    flag = partial(parser.add_argument, action="store_true")
+    flag("--quick", help="skip slow checks, long sequences and timing (about 10 s per pattern)")
+    flag("--fail-fast", help="stop each attention-pattern pair after its first failed check")
+    flag("--compile", help="also check for graph breaks under torch.compile (slow)")
     parser.add_argument(
         "--complexity",
         choices=("1", "n", "n log n", "n sqrt n", "n^2"),
@@ -65,12 +62,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="verify every attention-pattern pair without a current row in this file (same code, checks and torch "
         "version) and write a row as soon as a pair passes; timing checks are skipped",
     )
-    parser.add_argument(
-        "--all", action="store_true", help="with --record: also re-verify pairs that have a current row"
-    )
-    parser.add_argument("-v", "--verbose", action="store_true", help="print one row per check")
-    parser.add_argument("--csv", action="store_true", help=f"print CSV: {','.join(COLUMNS)}")
-    parser.add_argument("--list-checks", action="store_true", help="list the checks and exit")
+    flag("--all", help="with --record: also re-verify pairs that have a current row")
+    flag("-v", "--verbose", help="print one row per check")
+    flag("--csv", help=f"print CSV: {','.join(COLUMNS)}")
+    flag("--list-checks", help="list the checks and exit")
 
 
 def run(args: argparse.Namespace) -> int:

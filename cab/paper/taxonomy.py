@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from cab.files.text_table import read_csv
 from cab.paper.published import rows
 from cab.patterns import Pattern
-from cab.records import verified
+from cab.records.verified import COMMITTED, read_rows
 from cab.registry.registries import ATTENTIONS
-from cab.registry.tables import read_rows
+from cab.registry.tables import CONFIGS
 
 UNSOUND, UNDEFINED, LEFT_OUT = "unsound", "undefined", "left out"
 """Verdicts on a pattern that no attention supports, each with a reason."""
@@ -49,7 +50,7 @@ class TaxonomyRow(NamedTuple):
 def taxonomy() -> Iterator[TaxonomyRow]:
     """Yield every model of Table 13 in every pattern, in the order of the table."""
     names, reasons = known_verdicts()
-    passed = {(row.attention, row.pattern) for row in verified.read_rows(verified.COMMITTED)}
+    verified = {(row.attention, row.pattern) for row in read_rows(COMMITTED)}
     for row in rows("taxonomy.csv"):
         model, name = row["model"], names[row["model"]]
         entry = ATTENTIONS.get(name) if name in ATTENTIONS.names() else None
@@ -58,8 +59,8 @@ def taxonomy() -> Iterator[TaxonomyRow]:
             verdict, reason = reasons.get((model, pattern), ("", ""))
             claimed = row[pattern] == "1"
             if pattern in built:
-                is_passed = (name, pattern) in passed
-                verdict = "built" if not is_passed else REPAIRED if verdict == REPAIRED else "verified"
+                passed = "verified" if (name, pattern) in verified else "built"
+                verdict = REPAIRED if verdict == REPAIRED and passed == "verified" else passed
                 verdict += "" if claimed else ", not claimed"
             elif verdict in ("", NOTE, REPAIRED):
                 verdict = "not built" if claimed else ""
@@ -71,6 +72,6 @@ def taxonomy() -> Iterator[TaxonomyRow]:
 
 def known_verdicts() -> tuple[dict[str, str], dict[tuple[str, str], tuple[str, str]]]:
     """Return the attention of each model, and verdict and reason of models in patterns (configs/taxonomy.csv)."""
-    table = read_rows("taxonomy.csv")
+    table = read_csv(CONFIGS / "taxonomy.csv")
     reasons = {(row["model"], row["pattern"]): (row["verdict"], row["reason"]) for row in table if row["pattern"]}
     return {row["model"]: row["attention"] for row in table}, reasons

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from cab.files.disk import sanitize_text
+from cab.files.text_table import read_csv
 from cab.patterns import pattern_rank
 from cab.records.record import REFERENCE_DIRS, Record, Status
 from cab.records.results import installed_code, with_program_names
 from cab.registry.registries import ATTENTIONS
-from cab.registry.tables import read_rows
 from cab.scoring.costs import (
     LENGTH,
     RUNS as COST_RUNS,
@@ -33,7 +33,7 @@ from cab.scoring.costs import (
     measured_costs,
 )
 from cab.scoring.statistics import Verdict
-from cab.suite.cells import ANCHORS, SOFTMAX, CellResults, Key, SuiteCell, collect, records_of, suite_cells
+from cab.suite.cells import ANCHORS, FOLDER, SOFTMAX, CellResults, Key, SuiteCell, collect, records_of, suite_cells
 from cab.suite.check import invalid_cells
 from cab.suite.comparison import Gains, against_softmax, best_names
 from cab.suite.gain import CellGain, suite_gains
@@ -212,7 +212,7 @@ def _order(row: BoardRow) -> tuple[int, float, str, bool]:
 @functools.cache
 def families() -> dict[str, str]:
     """Return the family of each attention, in the order of the families."""
-    return {name: row["family"] for row in read_rows("suite/families.csv") for name in row["attentions"].split()}
+    return {name: row["family"] for row in read_csv(FOLDER / "families.csv") for name in row["attentions"].split()}
 
 
 def _facts(name: str, runs: Sequence[Record], folders: Sequence[Path], costs: Costs) -> dict[str, Any]:

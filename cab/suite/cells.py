@@ -25,7 +25,7 @@ from cab.files.text_table import read_csv
 from cab.records.identity import other_engine
 from cab.records.record import REFERENCE_DIRS, Record, Status
 from cab.records.results import whole_records, with_program_names
-from cab.registry.tables import CONFIGS, read_rows
+from cab.registry.tables import CONFIGS
 from cab.scoring.changed_settings import changes, settings_of
 
 log = logging.getLogger("cab")
@@ -117,7 +117,7 @@ class SuiteCell:
 def suite_cells() -> tuple[SuiteCell, ...]:
     """Return the cells in the order of the published tables."""
     flags = ("core", "long_memory")
-    rows: Any = read_rows("suite/cells.csv")
+    rows: Any = read_csv(FOLDER / "cells.csv")
     return tuple(SuiteCell(**{**row, **{name: row[name] == "yes" for name in flags}}) for row in rows)
 
 
@@ -131,13 +131,15 @@ def suite_settings() -> dict[str, dict[str, Any]]:
 @functools.cache
 def cell_descriptions() -> dict[Key, str]:
     """Return what each cell tests in one sentence."""
-    return {(row["task"], row["backbone"], row["pattern"]): row["tests"] for row in read_rows("suite/descriptions.csv")}
+    return {
+        (row["task"], row["backbone"], row["pattern"]): row["tests"] for row in read_csv(FOLDER / "descriptions.csv")
+    }
 
 
 @functools.cache
 def metric_meanings() -> dict[tuple[str, str], str]:
     """Return the meaning of each metric by task and name."""
-    return {(row["task"], row["metric"]): row["meaning"] for row in read_rows("suite/metrics.csv")}
+    return {(row["task"], row["metric"]): row["meaning"] for row in read_csv(FOLDER / "metrics.csv")}
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from cab.registry.tables import decode_state_size, read_rows, tuned_options
+from cab.files.text_table import read_csv
+from cab.registry.tables import decode_state_size, tuned_options
 from cab.scoring.costs import State, is_edited
 from cab.suite.cells import FOLDER, PRESET
 
@@ -21,7 +22,7 @@ WIDTH = 32
 @functools.cache
 def suite_states() -> dict[str, State]:
     """Return the states of this repository's causal attentions, from configs/suite/states.csv."""
-    rows = read_rows("suite/states.csv")
+    rows = read_csv(STATES_FILE)
     return {row["attention"]: State(float(row["numbers"]), row["grows"] == "yes") for row in rows}
 
 

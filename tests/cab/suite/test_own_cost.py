@@ -158,7 +158,9 @@ def write_table(path: Path, rows: list[dict[str, str]]) -> None:
 
 
 @pytest.mark.parametrize("source", ["stored", "--costs"])
-def test_the_row_of_a_class_has_its_cost(made_suite: Path, tmp_path: Path, source: str) -> None:
+def test_the_row_of_a_class_has_its_cost(
+    made_suite: Path, tmp_path: Path, source: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     own = [run for task in CELLS for run in seeds(task, "Mine", 80)]
     paths = [record.write(tmp_path / "own") for record in own]
     rows, path = [FORWARD, DECODE, VANILLA, SUITE_STATE], tmp_path / "costs.csv"
@@ -175,6 +177,9 @@ def test_the_row_of_a_class_has_its_cost(made_suite: Path, tmp_path: Path, sourc
     assert (row["decode_ms_per_token"], row["state_bytes"], row["complexity"]) == (2.0, 96, "n log n")
     assert (row["suite_state_numbers"], row["suite_state_grows"]) == (256, True)
     assert recall_points(board, time_of)["Mine (yours)"].cost == 0.25
+    if source == "stored":  # in this folder, wherever the command runs
+        assert main(["suite", "report", str(tmp_path / "own"), "--attention", "Mine"]) == 0
+        assert "0.25 times the time of softmax attention" in capsys.readouterr().out
 
 
 def test_rows_at_the_sizes_of_the_board() -> None:

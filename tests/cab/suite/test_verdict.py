@@ -110,7 +110,10 @@ def test_the_seeds_that_would_decide_it(made_suite: Path) -> None:
     assert (found := re.search(r"vanilla \d+", line))
     for number in range(20):
         suite_record("lstf", f"single{number}", 30).write(made_suite)
-    assert any(found[0] in line for line in lines_of(made_suite, *mine)), "single seeds are not tested"
+        for record in seeds("lstf", f"rate{number}(tuned)", 30, 2):
+            record.write(made_suite)
+    line = next(line for line in lines_of(made_suite, *mine) if line.startswith("seeds that would decide it"))
+    assert found[0] in line, "neither single seeds nor tuned attentions are of its family"
 
 
 def test_one_seed_is_marked_and_compared_with_nobody(made_suite: Path) -> None:
