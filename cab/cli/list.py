@@ -12,7 +12,7 @@ from cab.errors import UserError
 from cab.files.text_table import print_rows
 from cab.patterns import Pattern
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, AttentionEntry
-from cab.suite.state import decode_state
+from cab.registry.tables import decode_state_size
 
 log = logging.getLogger("cab")
 Rows = list[list[str]]
@@ -47,7 +47,7 @@ def _attentions() -> Rows:
 
 def _state(entry: AttentionEntry) -> str:
     try:
-        return decode_state(entry)
+        return decode_state_size(entry)
     except UserError as error:  # of one attention, which does not concern the others
         log.warning("%s", error)
         return "-"

@@ -22,17 +22,16 @@ from cab.records.verified import code_of, is_verified
 from cab.registry.options import argument_texts
 from cab.registry.registries import ATTENTIONS, is_file
 from cab.registry.sources import attention_hash
+from cab.registry.tables import decode_state_size
 from cab.scoring.costs import is_edited
 from cab.suite.cells import Key, read_suite
 from cab.suite.gain import CellGain, suite_gains
-from cab.suite.state import decode_state
 from cab.suite.verdict import gain_text
 
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULTS = ROOT / "attentions" / "defaults.csv"
 COSTS = ROOT / "results" / "efficiency" / "costs.csv"
 COST_LENGTH = 8192
-EDITED = "measured with other code than the installed one"
 _table = functools.cache(read_csv)
 
 
@@ -84,10 +83,13 @@ def card_link(name: str) -> str:
 
 def card(name: str) -> Card:
     """Build the card of an attention, which imports its class; UserError if no attention has this name."""
+    from cab.registry.build import measure_decode_state  # imports torch
+
     head, entry = summary(name), ATTENTIONS.get(name)
     registered = ATTENTIONS.entry_of(entry.cls)
     documentation = inspect.getdoc(entry.cls) or ""
-    state, texts = decode_state(entry), argument_texts(documentation)
+    texts = argument_texts(documentation)
+    state = measure_decode_state(entry) if is_edited(name) else decode_state_size(entry)
     facts = [
         ("Class", f"{entry.cls.__qualname__} ({entry.origin})"),
         *([("Registered name", registered.name)] if registered and registered.name != name else []),
@@ -148,8 +150,6 @@ def _costs(name: str) -> CardTable:
     setting = {"kind": "attention", "phase": "forward+backward", "status": "ok", "length": str(COST_LENGTH)}
     title = f"Cost at {COST_LENGTH:,} tokens, forward+backward"
     header = ("Attention", "Pattern", "Time relative to softmax", "Run", "Hardware")
-    if is_edited(name):
-        return CardTable(title, header, (), EDITED)
     rows = []
     for row in _table(COSTS):
         relative = row["relative_to_softmax"]
@@ -157,14 +157,16 @@ def _costs(name: str) -> CardTable:
             hardware = f"{row['hardware']}, {row['threads']} threads, width {row['embed_dim']}, {row['dtype']}"
             rows.append((row["attention"], row["pattern"], f"{float(relative):.2f}", row["run"], hardware))
     text = f"no measurement of forward and backward passes at {COST_LENGTH:,} tokens"
-    return CardTable(title, header, rows, text)
+    return CardTable(title, header, rows, text, _remarks(name))
 
 
 def _scores(name: str) -> CardTable:
     """Return K, the share of softmax's gain over no attention that the attention retains, per cell."""
     header = ("Cell", "Share of vanilla's gain, %", "Solved in seeds")
-    if is_edited(name):
-        return CardTable("Scores", header, (), EDITED)
     gains = [cells[name] for cells in _gains().values() if name in cells]
     rows = [(str(gain.cell), gain_text(gain), f"{gain.solved} of {len(gain.points)}") for gain in gains]
-    return CardTable("Scores", header, rows, "no reference results")
+    return CardTable("Scores", header, rows, "no reference results", _remarks(name))
+
+
+def _remarks(name: str) -> list[str]:
+    return ["of other code than the installed one"] if is_edited(name) else []

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from cab.files.text_table import read_csv
-from cab.registry.tables import decode_state_size, tuned_options
-from cab.scoring.costs import State, is_edited
+from cab.registry.tables import tuned_options
+from cab.scoring.costs import State
 from cab.suite.cells import FOLDER, PRESET
 
 if TYPE_CHECKING:
@@ -24,18 +24,6 @@ def suite_states() -> dict[str, State]:
     """Return the states of this repository's causal attentions, from configs/suite/states.csv."""
     rows = read_csv(STATES_FILE)
     return {row["attention"]: State(float(row["numbers"]), row["grows"] == "yes") for row in rows}
-
-
-def decode_state(entry: AttentionEntry) -> str:
-    """Return the size of the decode state, see :func:`cab.registry.build.measure_decode_state`.
-
-    That of edited code is measured.
-    """
-    if is_edited(entry.name):
-        from cab.registry.build import measure_decode_state  # imports torch
-
-        return measure_decode_state(entry)
-    return decode_state_size(entry)
 
 
 def suite_state(entry: AttentionEntry) -> State | None:

@@ -10,6 +10,7 @@ import pytest
 
 from cab.cli.main import main
 from cab.records import verified
+from cab.records.results import installed_code
 from cab.registry.registries import ATTENTIONS
 from cab.reports.card import DEFAULTS, Card, card
 from tests.documents import EXAMPLE
@@ -57,17 +58,16 @@ def test_verification_depends_on_the_code(monkeypatch: pytest.MonkeyPatch, tmp_p
         assert rows(card("gla"), "Verification") == [("CS", status)]
 
 
-def test_edited_code_has_no_numbers_of_the_original(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its decode state is measured, also in the list."""
-    monkeypatch.setattr("cab.scoring.costs._committed_codes", lambda: {("gla", "of the original")})
+def test_numbers_of_other_code_are_called_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The decode state of edited code is measured."""
     monkeypatch.setattr("cab.registry.build.measure_decode_state", lambda entry: f"measured {entry.name}")
-    edited = card("gla")
-    assert (rows(edited, "Cost"), rows(edited, "Scores")) == ((), ())
-    assert dict(edited.facts)["Decode state"].startswith("measured gla")
-    assert main(["list", "attentions", "--csv"]) == 0
-    assert capsys.readouterr().out.count("measured") == 1
+    for code in (installed_code("gla"), "of the original"):
+        monkeypatch.setattr("cab.scoring.costs._committed_codes", lambda code=code: {("gla", code)})
+        found = card("gla")
+        is_edited = code == "of the original"
+        notes = [section.footnotes for section in found.sections if section.title.startswith(("Cost", "Scores"))]
+        assert notes == [["of other code than the installed one"] if is_edited else []] * 2
+        assert dict(found.facts)["Decode state"].startswith("measured gla") == is_edited
 
 
 def test_scores_and_costs_are_relative_to_vanilla() -> None:

@@ -80,7 +80,8 @@ def mean_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest
 
 
 @pytest.mark.usefixtures("short")
-def test_the_cost_of_a_class_in_a_file(mean_record: Record) -> None:
+def test_the_cost_of_a_class_in_a_file(mean_record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs, "_committed_codes", lambda: {("abc", installed_code("abc"))})
     assert "not measured against softmax" in _cost(mean_record, [mean_record], FOLDERS)
     _measure_costs([mean_record])
     [path] = Path("runs/costs").iterdir()
@@ -125,6 +126,7 @@ def test_an_edited_copy_has_no_cost_and_state_of_the_original(
     """Those that were measured with its code are shown."""
     monkeypatch.setattr("cab.reports.suite_board.REFERENCE_DIRS", (made_suite,))
     codes = {"ours": installed_code("linear"), "edited": "0123456789abcdef"}
+    monkeypatch.setattr(costs, "_committed_codes", lambda: {("linear", codes["ours"])})
     rows = {}
     for name, code in codes.items():
         own = [run for task in CELLS for run in seeds(task, "linear", 80, attention_code=code)]
