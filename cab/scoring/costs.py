@@ -60,7 +60,7 @@ def load_costs(path: str | Path) -> pd.DataFrame:
     for name in ("attention", "pattern", "phase", "length"):
         if table[name].isna().any():
             raise UserError(f"{path}: column '{name}' has an empty value, or one that means none, such as nan")
-    return table.reindex(columns=COLUMNS).fillna({"complexity": "n"})
+    return table.assign(complexity=table.get("complexity", "n"))[COLUMNS].fillna({"complexity": "n"})
 
 
 def _numbers(column: pd.Series, path: Path) -> pd.Series:

@@ -186,6 +186,9 @@ def _without_duplicates(table: pd.DataFrame) -> pd.DataFrame:
     one, other = repeated[(repeated[key] == repeated.iloc[0][key]).all(axis=1)].head(2).to_dict("records")
     cell = " ".join(f"{name}={one[name]}" for name in CELL if one[name] != "")
     files = " and ".join(dict.fromkeys([one["file"], other["file"]]))
+    records = [each["record"] for each in (one, other) if each["record"] is not None]
+    settings = " and ".join(filter(None, distinctions([((), record.config) for record in records])))
     raise UserError(
-        f"two results for one cell ({cell}, metric {one['metric']}): {files}. Remove one, or score them separately"
+        f"two results for one cell ({cell}, metric {one['metric']}): {files}{settings and f' ({settings})'}. "
+        "Remove one, or score them separately"
     )

@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from cab.cli.analyze import _write as write_rows
 from cab.cli.main import main
 from cab.files.disk import write_figure
 from cab.reports.tables import write_csv
@@ -26,7 +25,6 @@ def _write_anchors(path: Path) -> None:
     ("name", "write"),
     [
         ("a.csv", lambda path: write_csv(pd.DataFrame({"x": [1]}), path)),
-        ("a.csv", lambda path: write_rows(path, [{"x": 1}])),
         ("a.csv", _write_anchors),
         ("a.png", lambda path: write_figure(Figure(), path)),
         ("a.pdf", lambda path: write_figure(Figure(), path)),
@@ -58,17 +56,3 @@ def test_a_full_disk_leaves_the_old_page(
     assert "no space left" in capfd.readouterr().err.lower()
     assert page.read_text() == "old"
     assert not list(page.parent.glob(".*"))
-
-
-def test_an_interrupted_measurement_leaves_the_old_costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out = tmp_path / "costs.csv"
-    out.write_text("old")
-
-    def interrupted(*_: object, **__: object) -> object:
-        raise KeyboardInterrupt
-        yield
-
-    monkeypatch.setattr("cab.efficiency.benchmark.measure", interrupted)
-    assert main(["efficiency", "abc", "--lengths", "16", "--no-verify", "--out", str(out)]) == 130
-    assert out.read_text() == "old"
-    assert (tmp_path / "costs.csv.partial").read_text().startswith("attention,")

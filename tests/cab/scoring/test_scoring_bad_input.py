@@ -82,7 +82,7 @@ def test_duplicate_cells_say_what_differs(tmp_path: Path) -> None:
     for landmarks in (16, 64):
         config = {"attention": {"num_landmarks": landmarks}}
         make_record({"mse": 1.0}, attention="abc", config=config).write(tmp_path)
-    with pytest.raises(UserError, match=r"attention\.num_landmarks is (16 and 64|64 and 16)"):
+    with pytest.raises(UserError, match=r"attention\.num_landmarks=\d+ and attention\.num_landmarks=\d+"):
         score_table(load_results(tmp_path))
 
 
@@ -117,16 +117,16 @@ def test_a_metric_that_is_not_a_number(value: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "note"),
+    "rows",
     [
-        ([result(1.0, "abc"), result(2.0, "none")], "1 of the required 2 attentions (abc)"),
-        ([result(0.1 + 0.2, "abc"), result(0.3, "local")], "abc, local have equal values of informer etth1 M mse"),
+        [result(1.0, "abc"), result(2.0, "none")],
+        [result(0.1 + 0.2, "abc"), result(0.3, "local")],  # equal but for rounding
     ],
 )
-def test_no_deviation_and_no_index(rows: list[dict[str, Any]], note: str) -> None:
+def test_no_deviation_and_no_index(rows: list[dict[str, Any]]) -> None:
     made = score(table(*rows))
     assert made.table["index"].isna().all()
-    assert any(note in each for each in made.notes)
+    assert made.notes[0].startswith("NC lstf: no index; informer etth1 M mse: fewer than 2 attentions (")
 
 
 def test_metrics_that_are_not_scored_are_named() -> None:
