@@ -8,6 +8,7 @@ import re
 import shutil
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from cab.files.text_table import text_table
@@ -67,9 +68,8 @@ def help_text(arguments: Sequence[str]) -> str:
         "backbones": [*backbones, f"{last} (optional if the task has only one)"],
         "attentions": ATTENTIONS.names(),
     }
-    indents = {"initial_indent": INDENT, "subsequent_indent": INDENT}
-    wrapped = {group: textwrap.fill(", ".join(of_group), 118, **indents).lstrip() for group, of_group in names.items()}
-    parts = [TEXT.format(**wrapped)]
+    fill = partial(textwrap.fill, width=118, initial_indent=INDENT, subsequent_indent=INDENT)
+    parts = [TEXT.format(**{group: fill(", ".join(of_group)).lstrip() for group, of_group in names.items()})]
     parts += [_table(file_options(CONFIGS / file, prefix)) for prefix, file in FILES.items()]
     for cluster in CLUSTERS:
         options = file_options(CONFIGS / "cluster" / f"{cluster}.yaml", "cluster.")

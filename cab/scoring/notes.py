@@ -35,9 +35,9 @@ def find_gaps(results: pd.DataFrame, needed: pd.DataFrame) -> dict[Key, str]:
     """Return the reason for each missing index of an attention with a result in the pattern."""
     files: dict[tuple[str, ...], str | None] = {}  # of values that are NaN, by attention and metric
     columns = results[["pattern", "task", "attention", *TERM[2:], "value", "file", "preset"]]
-    for *key, value, file, preset in columns.itertuples(index=False, name=None):
-        name = None if value == value else "" if preset == PUBLISHED else f" in {file}"
-        files[tuple(key)] = name if files.get(tuple(key)) is None else files[tuple(key)]
+    for *names, value, file, preset in columns.itertuples(index=False, name=None):
+        place = None if value == value else "" if preset == PUBLISHED else f" in {file}"
+        files[tuple(names)] = place if files.get(tuple(names)) is None else files[tuple(names)]
     flat = _by_task(needed[needed["std"].isna()])
     attentions = results[["pattern", "attention"]].drop_duplicates().to_numpy()
     gaps = {}
