@@ -90,6 +90,7 @@ def test_text_fits_the_terminal_and_markdown_has_every_section(
         assert f"\n## {section.title}\n" in page
 
 
+@pytest.mark.usefixtures("registers")
 def test_a_class_in_a_file_shows_its_registered_name(tmp_path: Path) -> None:
     (tmp_path / "gated_mean.py").write_text(EXAMPLE)
     facts = dict(card(f"{tmp_path}/gated_mean.py:GatedMean").facts)
