@@ -253,7 +253,7 @@ REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
     ),
     ("gpt2", "CS", {"halting": "act"}, "halting=act needs one repeated layer: set weight_sharing=universal"),
     ("gpt2", "CS", {"reversible": True, "weight_sharing": "universal"}, "layer: set .*weight_sharing=stacked"),
-    ("gpt2", "CS", {"weight_sharing": "universal", "ponder_weight": -1.0}, r"number from 0, got -1\.0"),
+    ("gpt2", "CS", {"weight_sharing": "universal", "ponder_weight": -1.0}, r"ponder_weight.* 0, got -1\.0"),
     ("gpt2", "CS", {"reversible": True, "residual": "gtrxl"}, "cannot invert a gate, .* residual=plain"),
     ("gpt2", "CS", {"reversible": True, "checkpoint_activations": True}, "recomputes activations, .*activations=false"),
     ("pointr", "NC", {"points_per_query": 5}, "5 must be a square number"),
