@@ -8,9 +8,9 @@ tests/test_readme.py fails if they differ from the records in results.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 import matplotlib as mpl
@@ -35,9 +35,10 @@ READABLE = {INK: "#7d8590", MUTED: "#8b949e", POSITIVE: "#2f81f7"}
 BLOCK = re.compile(r"(?<=<!-- results -->\n).*?(?=\n<!-- /results -->)", re.DOTALL)
 
 
-def reference_board(folders: Iterable[Path] = REFERENCE_DIRS) -> SuiteBoard:
+@functools.cache
+def reference_board() -> SuiteBoard:
     """Return the board of the bundled reference results."""
-    board = suite_board(load_results(folder for folder in folders if folder.is_dir()))
+    board = suite_board(load_results(REFERENCE_DIRS))
     assert board is not None
     return board
 

@@ -12,13 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import torch
 
 from cab.files.cache import cache_root
-from cab.registry.registries import ATTENTIONS
-from tests.tasks.lstf.official_layout import write_series
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the process that starts the workers runs no test
     from selenium import webdriver
 
 SAMPLES = ("lm/train", "lstf/ETTh1.csv", "pcc/sample.json", "sr/ffhq_16_128", "sum/train.tgt", "tts/wavs", "wikitext")
@@ -36,12 +33,16 @@ CHROMIUM_FLAGS = (
 
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
+    import torch
+
     torch.manual_seed(0)
 
 
 @pytest.fixture
 def registers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The attentions that the test registers are gone with it."""
+    from cab.registry.registries import ATTENTIONS
+
     monkeypatch.setattr(ATTENTIONS, "_entries", {entry.name: entry for entry in ATTENTIONS})
 
 
@@ -57,6 +58,8 @@ def samples() -> Path:
 @pytest.fixture(scope="session")
 def official_layout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of generated series in the official layout of LSTF."""
+    from tests.tasks.lstf.official_layout import write_series
+
     return write_series(tmp_path_factory.mktemp("official_layout"))
 
 

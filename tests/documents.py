@@ -58,10 +58,12 @@ def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def run_shown(command: str, folder: Path) -> str:
-    """Run a command of a page in ``folder`` and return its output; long training and verification are shortened."""
+    """Run a command of a page in ``folder`` and return its output; what takes long is shortened."""
     program, *words = shlex.split(command)
     words = [name for word in words for name in (sorted(map(str, folder.glob(word))) if "*" in word else [word])]
-    if "--dry-run" not in words:
+    if "--dry-run" in words:  # every cell of all attentions would be composed
+        words += [] if "attention=" in command else ["attention=abc"]
+    else:
         is_suite = "suite=core" in words or "suite=mini" in words
         if "preset=mini" in words or is_suite:
             words.append("trainer.max_steps=4")

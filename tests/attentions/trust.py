@@ -18,7 +18,7 @@ from cab.records.verified import COMMITTED, code_of, read_rows
 from cab.registry.registries import ATTENTIONS
 
 SEED = os.environ["CAB_CONFORMANCE_SEED"]
-SHARE = 60
+SHARE = 120
 """One in so many of the trusted is repeated, in full."""
 
 Pair = tuple[str, str]

@@ -20,8 +20,12 @@ from tests.cab.suite.suite_records import made_suite as made_suite
 pytestmark = pytest.mark.browser
 
 
-def open_page(browser: webdriver.Chrome, results: Path, out: Path, *arguments: str) -> str:
-    assert main(["leaderboard", str(results), *arguments, "--out", str(out)]) == 0
+def make_page(browser: webdriver.Chrome, *results: Path, out: Path) -> None:
+    assert main(["leaderboard", *map(str, results), "--out", str(out)]) == 0
+    open_page(browser, out)
+
+
+def open_page(browser: webdriver.Chrome, out: Path) -> str:
     show(browser)
     browser.get("about:blank")
     for kind in ("browser", "performance"):
@@ -31,9 +35,9 @@ def open_page(browser: webdriver.Chrome, results: Path, out: Path, *arguments: s
 
 
 @pytest.fixture
-def page(browser: webdriver.Chrome, suite_folder: Path, tmp_path: Path) -> Iterator[webdriver.Chrome]:
+def page(browser: webdriver.Chrome, suite_out: Path) -> Iterator[webdriver.Chrome]:
     """The page of the suite, open; whatever a test does there, it causes neither an error nor a request."""
-    address = open_page(browser, suite_folder, tmp_path / "out")
+    address = open_page(browser, suite_out)
     yield browser
     assert browser.get_log("browser") == []
     events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
@@ -101,7 +105,7 @@ def test_a_name_opens_its_summary(page: webdriver.Chrome) -> None:
 def test_a_phone_scrolls_down_only_and_dark_mode_inverts_figures(
     browser: webdriver.Chrome, made_suite: Path, suite_folder: Path, tmp_path: Path
 ) -> None:
-    open_page(browser, made_suite, tmp_path / "out", str(suite_folder))
+    make_page(browser, made_suite, suite_folder, out=tmp_path / "out")
     width = 390
     show(browser, width=width, scheme="dark")
     browser.execute_script("for (const fold of document.querySelectorAll('details')) fold.open = true")
@@ -124,7 +128,7 @@ def test_hostile_names_stay_text(browser: webdriver.Chrome, tmp_path: Path, add:
     names = [f"<img src=x onerror={script}>", f"</script><script>{script}</script>", "vanilla"]
     for value, name in enumerate(names):
         add({"mse": 1.5 + value}, attention=name, command=names[0])
-    open_page(browser, tmp_path / "results", tmp_path / "out")
+    make_page(browser, tmp_path / "results", out=tmp_path / "out")
     assert sorted(column(browser, "mini-NC-table", "attention")) == sorted(names)
     assert browser.title == "Attention leaderboard"
     assert browser.get_log("browser") == []
@@ -135,7 +139,7 @@ def test_a_choice_hides_columns_and_rows_and_sorts(
 ) -> None:
     """The user's rows are first; the state of softmax attention grows; gla and ssd have no result in recall."""
     monkeypatch.setattr("cab.reports.suite_board.is_committed", lambda _: True)
-    open_page(browser, made_suite, tmp_path / "out")
+    make_page(browser, made_suite, out=tmp_path / "out")
     table = "suite-board-table"
 
     def names() -> list[str]:

@@ -38,7 +38,7 @@ def test_encoders_count_positions_themselves(name):
     assert failed(name, checks=["padding_of_nothing", "padded_right", "padded_left", "padded_single_token"]) == {}
 
 
-@pytest.mark.parametrize("name", ["hf:roformer", "hf:falcon"])
+@pytest.mark.parametrize("name", [pytest.param("hf:roformer", marks=pytest.mark.slow), "hf:falcon"])
 def test_a_size_that_a_module_refuses_is_skipped_and_named(name):
     cls = subject_class(name)
     [result] = verify_attention(cls, cls.patterns[0], checks=["model_sizes_gradient"], quick=True)
