@@ -10,11 +10,14 @@ import json
 import logging
 import math
 import re
+import shutil
+import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import cast
 
 from cab import Backbone, UserError
+from cab.files.disk import replacing
 from cab.registry.registries import ATTENTIONS
 from cab.runner.cell import Cell
 from cab.runner.engine import Run, Training
@@ -65,6 +68,7 @@ def train(run: Run, backbone: Backbone) -> Training:
         start = home / "initial.pt"
         if not start.exists():
             write_checkpoint(backbone, start, arguments)
+        restore_last(home)
         peak = _train([*arguments, "--finetune-from-model", str(start)], home / "train.log")
         (home / "trained").touch()
     for checkpoint in set(home.glob("*.pt")) - {kept}:
@@ -86,6 +90,21 @@ def train(run: Run, backbone: Backbone) -> Training:
         },
         facts={"versions": environment.versions(), "perplexity": perplexity, "arguments": arguments},
     )
+
+
+def restore_last(home: Path) -> None:
+    """Replace a last checkpoint that is incomplete by the newest complete one.
+
+    fairseq writes the checkpoint of a step and then copies it to the best and the last one, and a copy can be
+    interrupted.
+    """
+    last = home / "checkpoint_last.pt"
+    if last.exists() and not zipfile.is_zipfile(last):
+        last.unlink()
+        complete = [path for path in home.glob("checkpoint_*.pt") if zipfile.is_zipfile(path)]
+        if complete:
+            with replacing(last) as temporary:
+                shutil.copyfile(max(complete, key=lambda path: path.stat().st_mtime), temporary)
 
 
 def _train(arguments: list[str], log_file: Path) -> int:
