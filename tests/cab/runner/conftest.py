@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import json
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -34,13 +36,27 @@ def _registered() -> Iterator[None]:
     del ATTENTIONS._entries["learning"]
 
 
+@pytest.fixture(autouse=True)
+def quick_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes a third of a run of a forecast in preset smoke; tests/tasks looks at what is drawn."""
+    monkeypatch.setattr("tasks.lstf.task.draw_grid", lambda _columns, _draw, path, **_: path.write_bytes(b"a picture"))
+
+
 TROUBLED = ["task=troubled", "dataset=synthetic", "backbone=gpt2", "attention=vanilla", "pattern=CS", "preset=smoke"]
 TROUBLED += ["device=cpu", "trainer.batch_size=4", "trainer.max_steps=8"]
 
 
+@functools.cache
+def _composed(*overrides: str) -> str:
+    return json.dumps(compose([*TROUBLED, "results_dir=SOMEWHERE", *overrides]))
+
+
 def troubled_config(*overrides: str) -> dict[str, Any]:
-    """Compose a cell of the troubled task with eight short steps."""
-    return compose([*TROUBLED, *overrides])
+    """A cell of the troubled task with eight short steps; composed once, whatever the folder of its results."""
+    folders = [word for word in overrides if word.startswith("results_dir=")]
+    composed = _composed(*(word for word in overrides if word not in folders))
+    config: dict[str, Any] = json.loads(composed.replace("SOMEWHERE", folders[-1].removeprefix("results_dir=")))
+    return config
 
 
 @pytest.fixture(scope="package")

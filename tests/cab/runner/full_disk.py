@@ -20,7 +20,7 @@ class FullDisk:
     """Counts what is created and written below ``folder``; number ``at`` meets a full disk, as a real one reports it.
 
     Files are opened on /dev/full instead, so that the error comes from the system at the first flush. torch.save, which
-    writes from C++, gets this path too.
+    writes from C++, gets this path too. Files that are also read are not opened at all: /dev/full has no end.
     """
 
     def __init__(self, folder: Path, at: int) -> None:
@@ -55,6 +55,8 @@ class FullDisk:
     def _open(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def opened(file: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
             if set(mode) & set("wax+") and self._is_hit(file):
+                if "+" in mode:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
                 return function(FULL, mode.replace("x", "w"), *arguments, **options)
             return function(file, mode, *arguments, **options)
 
