@@ -43,7 +43,8 @@ def registers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The attentions that the test registers are gone with it."""
     from cab.registry.registries import ATTENTIONS
 
-    monkeypatch.setattr(ATTENTIONS, "_entries", {entry.name: entry for entry in ATTENTIONS})
+    for name in ("_entries", "_of_files"):
+        monkeypatch.setattr(ATTENTIONS, name, dict(getattr(ATTENTIONS, name)))
 
 
 @pytest.fixture(scope="session")
