@@ -9,9 +9,9 @@ import pytest
 from tasks.corpus import books
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="package")
 def _few_books() -> Iterator[None]:
-    """So that their tokenizer is trained in seconds."""
+    """So that their tokenizer is trained in seconds; tests elsewhere, whose processes know nothing of it, have all."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(books, "COUNTS", {"train": 16, "validation": 2, "test": 4})
         yield
