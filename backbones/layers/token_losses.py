@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-
-from cab.training import recompute
+from torch.utils.checkpoint import checkpoint
 
 AT_ONCE = 2**25
 """Logits in memory at once, in up to three copies: 128 MiB each in float32."""
@@ -37,4 +36,4 @@ def token_losses(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor
 
     size = max(1, AT_ONCE // len(weight))
     chunks = zip(x.flatten(0, -2).split(size), targets.flatten().split(size), strict=True)
-    return torch.cat([recompute(losses, *chunk) for chunk in chunks]).view(targets.shape)
+    return torch.cat([checkpoint(losses, *chunk, use_reentrant=False) for chunk in chunks]).view(targets.shape)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import yaml
 from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from backbones.layers import token_losses as few_logits
 from cab import build_backbone
-from cab.training import recompute
 from tasks.corpus import losses
 from tasks.lm.task import LM
 from tasks.mlm.task import MLM
@@ -33,11 +35,11 @@ def test_losses_and_gradients_are_those_of_all_logits(
     monkeypatch.setattr(few_logits, "AT_ONCE", 300)
     chunks: list[Tensor] = []
 
-    def counted(function: Callable[..., Tensor], *chunk: Tensor) -> Tensor:
+    def counted(function: Callable[..., Tensor], *chunk: Tensor, **options: bool) -> Any:
         chunks.append(chunk[1])
-        return recompute(function, *chunk)
+        return checkpoint(function, *chunk, **options)
 
-    monkeypatch.setattr(few_logits, "recompute", counted)
+    monkeypatch.setattr(few_logits, "checkpoint", counted)
     sizes = {"embed_dim": 16, "num_heads": 2, "ffn_dim": 16, "num_layers": 1, "dropout": 0.0, "attention_dropout": 0.0}
     options = {**sizes, **task.backbone_options(backbone)}
     network = build_backbone(backbone, attention={"name": "vanilla"}, pattern=pattern, **options)
@@ -51,6 +53,16 @@ def test_losses_and_gradients_are_those_of_all_logits(
     for some, every in zip(*results, strict=True):
         torch.testing.assert_close(some, every)
     assert len(chunks) > 1
+
+
+def test_losses_have_second_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(few_logits, "AT_ONCE", 20)
+    x, weight = (torch.randn(size, 3, dtype=torch.float64, requires_grad=True) for size in (5, 7))
+    targets, results = torch.tensor([0, 6, 2, 2, 1]), []
+    for losses_of in (few_logits.token_losses, lambda x, w, _, y: F.cross_entropy(F.linear(x, w), y, reduction="none")):
+        [gradient] = torch.autograd.grad(losses_of(x, weight, None, targets).sum(), x, create_graph=True)
+        results.append(torch.autograd.grad(gradient.square().sum(), (x, weight)))
+    torch.testing.assert_close(*results)
 
 
 def test_a_network_that_gives_logits_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
