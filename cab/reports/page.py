@@ -27,7 +27,7 @@ from cab.reports.board_tables import CONSTANT, COST_BLOCK, SUBQUADRATIC, board_t
 from cab.reports.card import summary
 from cab.reports.sections import PATTERNS, Section
 from cab.reports.sentence import main_sentence
-from cab.reports.suite_board import SuiteBoard, board_facts, recall_points, state_of, time_of
+from cab.reports.suite_board import SuiteBoard, board_facts, own_runs, recall_points, state_of, time_of
 from cab.scoring.normalization import NORMALIZATIONS
 from cab.suite.verdict import judge_attention
 
@@ -84,7 +84,8 @@ def _counts(results: pd.DataFrame) -> list[str]:
 
 def _suite(board: SuiteBoard, results: pd.DataFrame) -> dict[str, Any]:
     """Return the variable ``suite`` of the template."""
-    records, folders = list(results["record"].dropna()), {Path(file).parent for file in results["file"]}
+    runs = own_runs(results)
+    records, folders = list(runs["record"]), {Path(file).parent for file in runs["file"]}
     entries = [entry for row in board.rows for entry in row.entries.values() if entry.verdict]
     own = [row for row in board.rows if row.own]
     patterns = {cell.pattern for cell in board.abilities if any(cell.key in row.entries for row in own)}

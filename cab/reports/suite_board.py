@@ -140,6 +140,16 @@ class SuiteBoard:
         return pd.DataFrame([_fields(row, self.abilities) for row in self.rows]).round(6)
 
 
+def own_runs(results: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per run outside the folders of the reference results."""
+    runs = _runs(results)
+    return runs[[Path(file).parent.resolve() not in REFERENCE_DIRS for file in runs["file"]]]
+
+
+def _runs(results: pd.DataFrame) -> pd.DataFrame:
+    return results[results["record"].notna()].drop_duplicates("file")
+
+
 def suite_board(
     results: pd.DataFrame, costs: Costs | None = None, *, with_reference: bool = False
 ) -> SuiteBoard | None:
@@ -149,12 +159,10 @@ def suite_board(
         results: the table; rows from the folders of the reference results are not the user's own.
         costs: costs of attentions without a committed one, which replace those stored with the results.
     """
-    runs = results[results["record"].notna()].drop_duplicates("file")
-    is_reference = [Path(file).parent.resolve() in REFERENCE_DIRS for file in runs["file"]]
-    reference = list(records_of(REFERENCE_DIRS)) if with_reference else list(runs["record"][is_reference])
-    own_runs = runs[[not each for each in is_reference]]
+    runs, own = _runs(results), own_runs(results)
+    reference = list(records_of(REFERENCE_DIRS)) if with_reference else list(runs.drop(own.index)["record"])
     # own runs of other code under a reference's name have another one
-    named = with_program_names([*reference, *own_runs["record"]])
+    named = with_program_names([*reference, *own["record"]])
     results_of = collect(named[: len(reference)]), collect(named[len(reference) :])
     for cell in results_of[1]:
         cell.warn()
@@ -164,7 +172,7 @@ def suite_board(
     own_gains = {
         key: {name: gain for name, gain in of_cell.items() if name not in ANCHORS} for key, of_cell in own_gains.items()
     }
-    own_folders = list(dict.fromkeys(Path(file).parent for file in own_runs["file"]))
+    own_folders = list(dict.fromkeys(Path(file).parent for file in own["file"]))
     programs: dict[str, list[Record]] = {}
     for record in named[len(reference) :]:
         programs.setdefault(str(record.cell["attention"]), []).append(record)

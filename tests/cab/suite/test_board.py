@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import json
 import re
+from functools import partial
 from html import unescape
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from cab.cli.main import main
 from cab.records.record import REFERENCE_DIRS
 from cab.records.results import load_results
 from cab.registry.registries import ATTENTIONS
+from cab.reports import page
 from cab.reports.board_tables import board_table
 from cab.reports.figures import frontier_figure
 from cab.reports.sentence import main_sentence
@@ -23,6 +25,7 @@ from cab.reports.suite_board import OTHER, BoardRow, Point, SuiteBoard, families
 from cab.scoring.costs import TOKENS, State
 from cab.suite.cells import cell_descriptions, metric_meanings, suite_cells
 from cab.suite.state import suite_state, suite_states
+from cab.suite.verdict import judge_attention
 from scripts.readme_figure import reference_board
 from tests.cab.suite.suite_records import CELLS, made_suite as made_suite, seeds, suite_record
 
@@ -110,10 +113,14 @@ def test_every_attention_has_a_family() -> None:
     assert set(families()) == own
 
 
-def test_yours_are_your_records(folders: list[Path]) -> None:
-    """One own run of abc neither makes the reference results the user's, nor is it averaged with them."""
+def test_yours_are_your_records(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One own run of abc neither makes the reference results the user's, nor is it averaged or judged with them."""
     suite_record("lstf", "abc", 97, 9).write(folders[1])
     board = board_of(folders)
+    monkeypatch.setattr(page, "judge_attention", partial(judge_attention, reference=(folders[0],)))
+    [verdict] = page._suite(board, load_results(folders))["own"]["abc"]
+    assert verdict.startswith("abc, pattern CS: 1 of 3 core cells")
+    assert "periodic copy, lstf informer CS: K 97.0*\n" in verdict
     rows = {row.own: row for row in board.rows if row.attention == "abc"}
     [own] = rows[True].entries.values()
     assert own.gain.points == pytest.approx((97,))
@@ -152,8 +159,8 @@ def test_page_and_csv_have_the_same_numbers(folders: list[Path], tmp_path: Path)
     """One block per cell describes what it tests."""
     out = tmp_path / "out"
     assert main(["leaderboard", *map(str, folders), "--out", str(out)]) == 0
-    page = (out / "index.html").read_text()
-    shown = re.search(r'<table id="suite-board-table">(.*?)</table>', page, re.DOTALL)
+    html = (out / "index.html").read_text()
+    shown = re.search(r'<table id="suite-board-table">(.*?)</table>', html, re.DOTALL)
     assert shown is not None
     rows = {}
     for name, cells in re.findall(r'<tr data-name="(.*?)".*?</th>(.*?)</tr>', shown[1], re.DOTALL):
@@ -176,21 +183,21 @@ def test_page_and_csv_have_the_same_numbers(folders: list[Path], tmp_path: Path)
             assert float(value or "nan") == pytest.approx(float(expected or "nan"), abs=1e-6, nan_ok=True)
         assert ("best" in shown_values["recall CS"][1]) == (table[name]["CS.recall.best"] == "True")
         assert ("below" in shown_values["recall CS"][1]) == (table[name]["CS.recall.vs_softmax"] == "worse")
-    blocks = re.findall(r"<details>\n<summary><strong>(.*?)</strong> (.*?)</summary>\n\s*<div", page)
+    blocks = re.findall(r"<details>\n<summary><strong>(.*?)</strong> (.*?)</summary>\n\s*<div", html)
     assert [name for name, _ in blocks] == [str(cell) for cell in suite_cells() if cell in CELLS.values()]
     texts = [text for _, text in blocks]
     assert all(any(unescape(text).startswith(each) for each in cell_descriptions().values()) for text in texts)
     assert (
-        page.index("Your results")
-        < page.index("mine, pattern CS: 3 of 3 core cells")
-        < page.index("What each attention")
+        html.index("Your results")
+        < html.index("mine, pattern CS: 3 of 3 core cells")
+        < html.index("What each attention")
     )
-    assert "recall, probe mixer CS: K 80.0, 95% [" in page
-    assert "recall, probe mixer CS: K 70.0*\n" in page
-    assert '<option value="CS" selected>' in page
+    assert "recall, probe mixer CS: K 80.0, 95% [" in html
+    assert "recall, probe mixer CS: K 70.0*\n" in html
+    assert '<option value="CS" selected>' in html
     single = sum(float(row[name] or 0) == 1 for row in table.values() for name in row if name.endswith(".seeds"))
-    assert f"<li>{single} of " in page
-    assert len(re.findall("<figure>", page)) == 2
+    assert f"<li>{single} of " in html
+    assert len(re.findall("<figure>", html)) == 2
 
 
 def test_every_mark_of_a_figure_has_a_name() -> None:

@@ -35,7 +35,7 @@ def test_losses_and_gradients_are_those_of_all_logits(
     monkeypatch.setattr(few_logits, "AT_ONCE", 300)
     chunks: list[Tensor] = []
 
-    def counted(function: Callable[..., Tensor], *chunk: Tensor, **options: bool) -> Any:
+    def counted(function: Callable[..., Tensor], *chunk: Tensor, **options: Any) -> Any:
         chunks.append(chunk[1])
         return checkpoint(function, *chunk, **options)
 
