@@ -175,8 +175,11 @@ def cluster_settings() -> dict[str, str]:
     """Return the settings of the cluster, such as ClusterName and MaxArraySize; empty where Slurm is not installed."""
     if shutil.which("scontrol") is None:
         return {}
-    lines = _slurm("scontrol", "show", "config").stdout.splitlines()
-    return {name.strip(): value.strip() for name, _, value in (line.partition("=") for line in lines)}
+    shown = _slurm("scontrol", "show", "config")
+    if shown.returncode != 0:  # without the name, the jobs in the queue would be submitted again
+        raise UserError(f"Slurm does not answer: {shown.stderr.strip()}; repeat the command when `scontrol ping` works")
+    lines = (line.partition("=") for line in shown.stdout.splitlines())
+    return {name.strip(): value.strip() for name, _, value in lines}
 
 
 def jobs_folder(results_dir: Path, settings: Mapping[str, str]) -> Path:

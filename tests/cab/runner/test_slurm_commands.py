@@ -72,6 +72,14 @@ def test_another_cluster_on_the_same_disk_has_jobs_of_its_own(submit: Submit, tm
     assert {path.name for path in (tmp_path / "results" / "slurm").iterdir()} == {"one", "two"}
 
 
+def test_nothing_is_submitted_to_a_cluster_that_does_not_give_its_name(submit: Submit, tmp_path: Path) -> None:
+    (tmp_path / "bin" / "scontrol").write_text("#!/bin/sh\necho 'slurm_load_ctl_conf error' >&2; exit 1\n")
+    status, said = submit("cluster.wait=false")
+    assert status == 2
+    assert "Slurm does not answer: slurm_load_ctl_conf error; repeat the command when" in said
+    assert not (tmp_path / "count").exists()
+
+
 def test_a_cell_whose_job_ended_without_a_record_is_a_failure(submit: Submit) -> None:
     status, said = submit()
     assert status == 1
