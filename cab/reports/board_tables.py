@@ -83,7 +83,7 @@ def board_columns(abilities: Sequence[SuiteCell], cost_patterns: Sequence[str]) 
     """Return the columns of the board after the name of the attention."""
     relative, columns = "relative to softmax attention", []
     for ability in abilities:
-        options = {"group": ABILITY_BLOCK, "pattern": ability.pattern}
+        options: dict[str, Any] = {"group": ABILITY_BLOCK, "pattern": ability.pattern}
         hint = cell_descriptions()[ability.key]
         columns.append(_column(ability.heading, partial(_gain, ability.key), hint, "higher", **options))
     for ability in (ability for ability in abilities if ability.task == RECALL):

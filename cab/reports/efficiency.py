@@ -32,7 +32,7 @@ def cost_pictures(costs: pd.DataFrame) -> Iterator[tuple[str, str, Picture]]:
             curves = rows[["attention", "length"]].assign(value=rows[column] * factor)
             figure = figures.length_figure(curves, title=f"{pattern} {phase}: {resource}", ylabel=unit, looks=looks)
             title = f"Pattern {pattern}, {phase}: {resource} by length, {unit}"
-            yield pattern, phase, Picture(figure, title, f"figure2{part}-{pattern}-{phase}-{resource}")
+            yield str(pattern), str(phase), Picture(figure, title, f"figure2{part}-{pattern}-{phase}-{resource}")
 
 
 def efficiency_section(costs: pd.DataFrame) -> Section:
