@@ -23,7 +23,11 @@ def test_every_core_cell_stops_when_solved_at_a_constant_rate() -> None:
             assert options["trainer.max_steps"] % options["trainer.validate_every"] == 0
 
 
-@pytest.mark.parametrize("cell", [cell for cell in suite_cells() if cell.core or cell.pattern == "NS"], ids=str)
+@pytest.mark.parametrize(
+    "cell",
+    [pytest.param(cell, marks=() if cell.core or cell.pattern == "NS" else pytest.mark.slow) for cell in suite_cells()],
+    ids=str,
+)
 def test_the_table_of_settings_is_what_is_run(cell: SuiteCell) -> None:
     assert json.loads(json.dumps(cell.composed_settings())) == suite_settings()[str(cell)], "run cab suite anchors"
 
