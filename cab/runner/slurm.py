@@ -106,6 +106,8 @@ def run_on_slurm(jobs: Iterable[Job], report: Report, options: SlurmConfig) -> N
     if not cells:
         return
     settings = cluster_settings()
+    if shutil.which("scontrol") and "ClusterName" not in settings:  # the jobs in the queue would be submitted again
+        raise UserError("Slurm does not give its settings; repeat the command when `scontrol show config` works")
     folder = jobs_folder(cells[0][0].config.results_dir, settings)
     array_size = max(1, min(ARRAY, int(settings.get("MaxArraySize", ARRAY))))
     numbers = jobs_in_queue(cells, folder)
@@ -172,14 +174,11 @@ def _submit(cells: list[tuple[Cell, Job]], options: SlurmConfig, folder: Path, a
 
 
 def cluster_settings() -> dict[str, str]:
-    """Return the settings of the cluster, such as ClusterName and MaxArraySize; empty where Slurm is not installed."""
+    """Return the settings of the cluster, such as ClusterName and MaxArraySize; empty where Slurm does not answer."""
     if shutil.which("scontrol") is None:
         return {}
-    shown = _slurm("scontrol", "show", "config")
-    if shown.returncode != 0:  # without the name, the jobs in the queue would be submitted again
-        raise UserError(f"Slurm does not answer: {shown.stderr.strip()}; repeat the command when `scontrol ping` works")
-    lines = (line.partition("=") for line in shown.stdout.splitlines())
-    return {name.strip(): value.strip() for name, _, value in lines}
+    lines = _slurm("scontrol", "show", "config").stdout.splitlines()
+    return {name.strip(): value.strip() for name, _, value in (line.partition("=") for line in lines)}
 
 
 def jobs_folder(results_dir: Path, settings: Mapping[str, str]) -> Path:

@@ -76,7 +76,7 @@ def test_nothing_is_submitted_to_a_cluster_that_does_not_give_its_name(submit: S
     (tmp_path / "bin" / "scontrol").write_text("#!/bin/sh\necho 'slurm_load_ctl_conf error' >&2; exit 1\n")
     status, said = submit("cluster.wait=false")
     assert status == 2
-    assert "Slurm does not answer: slurm_load_ctl_conf error; repeat the command when" in said
+    assert "Slurm does not give its settings; repeat the command when `scontrol show config` works" in said
     assert not (tmp_path / "count").exists()
 
 

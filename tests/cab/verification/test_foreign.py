@@ -131,13 +131,13 @@ def test_any_cache_is_packed_batch_first():
         ("torch.nn:Nothing", "has no 'Nothing'"),
         ("no_such_package:Thing", "cannot import 'no_such_package'"),
         ("torch.nn:Conv1d", "requires the arguments in_channels"),
-        ("mine:Mine", "write mine.py:Mine"),
+        ("not_imported:Mine", "write not_imported.py:Mine"),
         ("{file}:needs_more", "requires the arguments window"),
         ("{file}:number", "no torch.nn.Module class 'number'"),
     ],
 )
 def test_mistakes(file, name, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("mine.py").touch()
+    Path("not_imported.py").touch()
     with pytest.raises(UserError, match=message):
         subject_class(name.format(file=file))
