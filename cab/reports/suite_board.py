@@ -143,7 +143,7 @@ class SuiteBoard:
 def own_runs(results: pd.DataFrame) -> pd.DataFrame:
     """Return one row per run outside the folders of the reference results."""
     runs = _runs(results)
-    return runs[[Path(file).parent.resolve() not in REFERENCE_DIRS for file in runs["file"]]]
+    return runs.loc[[Path(file).parent.resolve() not in REFERENCE_DIRS for file in runs["file"]]]
 
 
 def _runs(results: pd.DataFrame) -> pd.DataFrame:

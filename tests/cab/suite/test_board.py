@@ -15,13 +15,23 @@ import pytest
 
 from cab.cli.main import main
 from cab.records.record import REFERENCE_DIRS
-from cab.records.results import load_results
+from cab.records.results import PAPER_DIR, load_results
 from cab.registry.registries import ATTENTIONS
 from cab.reports import page
 from cab.reports.board_tables import board_table
 from cab.reports.figures import frontier_figure
 from cab.reports.sentence import main_sentence
-from cab.reports.suite_board import OTHER, BoardRow, Point, SuiteBoard, families, recall_points, state_of, suite_board
+from cab.reports.suite_board import (
+    OTHER,
+    BoardRow,
+    Point,
+    SuiteBoard,
+    families,
+    own_runs,
+    recall_points,
+    state_of,
+    suite_board,
+)
 from cab.scoring.costs import TOKENS, State
 from cab.suite.cells import cell_descriptions, metric_meanings, suite_cells
 from cab.suite.state import suite_state, suite_states
@@ -229,3 +239,9 @@ def test_every_cell_and_metric_is_described() -> None:
         if metric["at_length"] is None
     }
     assert reported <= metric_meanings().keys()
+
+
+def test_published_results_have_no_runs_and_no_board() -> None:
+    results = load_results(PAPER_DIR)
+    assert own_runs(results).empty
+    assert suite_board(results) is None
