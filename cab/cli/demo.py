@@ -1,4 +1,4 @@
-"""`cab demo`: train two attentions in about a minute, and compare their scores with the reference results.
+"""`cab demo`: train two attentions in one to two minutes, and compare their scores with the reference results.
 
 It needs no data. Repeat the command to see the result again.
 """
@@ -29,7 +29,7 @@ LABELS = {
     "abc": "abc",
     "none": "no attention (none)",
 }
-QUESTION = "Can linear attention recall 64 facts from a source, as softmax attention can? Two runs, about a minute."
+QUESTION = "Can linear attention recall 64 facts from a source, as softmax attention can? One to two minutes."
 NEXT = """
 {verdict}  Next:
   test your attention   cab verify FILE.py:Class

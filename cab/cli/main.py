@@ -24,7 +24,7 @@ GROUPS = {
         "verify": "check an attention: causality, decoding, padding, numerics, growth of time and memory",
         "efficiency": "measure time and memory against sequence length",
         "run": "train and evaluate one configuration, the suite, or a sweep with -m",
-        "demo": "train two attentions in a minute, and compare them with the reference results",
+        "demo": "train two attentions in one to two minutes, and compare them with the reference results",
         "suite": "print the scores of the synthetic suite, and check that its cells measure attention",
     },
     "look": {
