@@ -41,8 +41,8 @@ def test_clouds_are_scored_as_published() -> None:
     assert found["f_score_real"] == pytest.approx(0.432, abs=1e-7)
     assert found["cd_l1"] == pytest.approx(21.3013667, rel=1e-5)
     assert found["cd_l2"] == pytest.approx(2.55076489, rel=1e-5)
-    beside = [metric.name for metric in PCC(dataset="pcn", f_score_of="all").metrics if not metric.primary]
-    assert beside == ["f_score_real"]
+    secondary = [metric.name for metric in PCC(dataset="pcn", f_score_of="all").metrics if not metric.primary]
+    assert secondary == ["f_score_real"]
 
 
 def test_farthest_points_are_pointnet2s() -> None:
