@@ -147,7 +147,7 @@ def _measure_costs(records: Iterable[Record]) -> None:
     from cab.efficiency.cost import Cost, write_costs
     from cab.efficiency.subjects import AttentionSubject
     from cab.patterns import Pattern
-    from cab.records.verified import code_of
+    from cab.registry.program import code_of
     from cab.registry.registries import ATTENTIONS
     from cab.scoring.costs import GROWS, LENGTH, STATE, TOKENS, cost_name, cost_path, has_committed_cost
     from cab.suite.state import measure_state

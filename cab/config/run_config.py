@@ -15,6 +15,7 @@ from annotated_types import Gt, Interval, MinLen
 
 from cab.errors import UserError, unknown_name
 from cab.patterns import Pattern
+from cab.records.identity import flat
 from cab.records.record import LARGEST_SEED, Status
 from cab.registry.options import (
     Natural,
@@ -26,7 +27,7 @@ from cab.registry.options import (
     checked_options,
 )
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, Registry
-from cab.registry.tables import run_defaults
+from cab.registry.tables import run_defaults, trainer_defaults
 
 if TYPE_CHECKING:
     import torch
@@ -248,6 +249,7 @@ class RunConfig:
     engine: str
     profile: bool
     force: bool
+    accept_code: bool
     retry: tuple[Status, ...]
     resolved: Mapping[str, Any]
 
@@ -281,6 +283,18 @@ class RunConfig:
             "retry": tuple(map(Status, plain["retry"])),
         }
         return cls(**plain | parsed, resolved=plain)
+
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Defaults of all options that have one, by names such as ``trainer.betas``."""
+        chosen = {group: getattr(self, group) for group in REGISTRIES}
+        chosen |= {f"other_attention.{pattern}": spec for pattern, spec in self.other_attention.items()}
+        values = {**run_defaults(), "trainer": trainer_defaults()}
+        for prefix, choice in chosen.items():
+            registry = REGISTRIES[prefix if prefix in REGISTRIES else "attention"]
+            values |= {f"{prefix}.{name}": value for name, value in registry.get(choice.name).options.items()}
+        return flat(values)
 
 
 KEYS: Mapping[str, Any] = {

@@ -22,6 +22,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
+from cab import executed
 from cab.errors import UnsupportedError, UserError, exits_as_errors, first_line, unknown_name
 from cab.patterns import Pattern
 from cab.registry.options import annotations_of, checked_options
@@ -36,10 +37,6 @@ log = logging.getLogger(__name__)
 
 C = TypeVar("C", bound=type)
 T = TypeVar("T")
-
-STANDALONE: dict[str, Path] = {}
-"""Imported modules that do not belong to a package, with their files."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Entry(Generic[T]):
@@ -216,6 +213,7 @@ class Registry(Generic[E]):
             return
         self._is_read = True
         for package in dict.fromkeys(point.module for point in entry_points(group=self.group)):
+            executed.include(package)
             num_entries = len(self._entries)
             specs: list[ModuleSpec] = []
             with self._skipping(package):

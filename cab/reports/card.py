@@ -18,10 +18,10 @@ from typing import NamedTuple
 from cab.files.text_table import read_csv
 from cab.paper.taxonomy import TaxonomyRow, taxonomy
 from cab.records.record import REFERENCE_DIRS
-from cab.records.verified import code_of, is_verified
+from cab.records.verified import is_verified
+from cab.registry.program import code_of, code_of_location
 from cab.registry.options import argument_texts
 from cab.registry.registries import ATTENTIONS, is_file
-from cab.registry.sources import attention_hash
 from cab.registry.tables import decode_state_size
 from cab.scoring.costs import is_edited
 from cab.suite.cells import Key, read_suite
@@ -70,7 +70,7 @@ def summary(name: str) -> Summary:
     """Summarize a registered attention from its decorator and the table of verified code; UserError for other names."""
     entry = ATTENTIONS.get(name)
     location = entry.location  # without importing the class where its text was read
-    code = attention_hash(location.qualname, location.file, location.module) if location.file else code_of(entry.cls)
+    code = code_of_location(location.module, location.qualname) if location.file else code_of(entry.cls)
     patterns = [str(pattern) for pattern in entry.patterns]
     verified = [(p, "verified" if is_verified(code, p) else "not with this code") for p in patterns]
     return Summary(name, entry.paper, " ".join(patterns), entry.complexity, verified)
