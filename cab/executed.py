@@ -23,14 +23,14 @@ IMPORTED_BY: defaultdict[str, set[str]] = defaultdict(set)
 
 _STANDARD_LIBRARY = tuple({str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "platstdlib")})
 _INSTALLED = {"site-packages", "dist-packages"}
-_PROJECT = {"cab", "attentions", "backbones", "tasks", "engines", "cab_fairseq"}
-_is_project: dict[str, bool] = {}
+_IMPORTING = {"importlib", "_frozen_importlib", "_frozen_importlib_external"}
+_is_project = dict.fromkeys(("cab", "attentions", "backbones", "tasks", "engines", "cab_fairseq"), True)
+"""Whether the sources of a package are kept, by its name."""
 
 
 def include(package: str) -> None:
     """Keep the sources of an installed package as well, which provides plug-ins."""
-    _PROJECT.add(package.partition(".")[0])
-    _is_project.pop(package.partition(".")[0], None)
+    _is_project[package.partition(".")[0]] = True
 
 
 def is_library(file: str) -> bool:
@@ -45,7 +45,7 @@ class KeepingLoader(SourceFileLoader):
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
         source = self.get_data(path)
-        code: CodeType = self.source_to_code(source, path)  # type: ignore[assignment]
+        code: CodeType = self.source_to_code(source, path)
         SOURCES[path] = source
         importer = _importing_file()
         if importer:
@@ -56,9 +56,7 @@ class KeepingLoader(SourceFileLoader):
 def _importing_file() -> str:
     """Return the file of the module whose code is importing another one; empty if it has none."""
     frame: FrameType | None = sys._getframe(2)
-    while frame is not None and (
-        frame.f_code.co_filename.startswith("<frozen importlib") or frame.f_code.co_filename == __file__
-    ):
+    while frame is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] in _IMPORTING:
         frame = frame.f_back
     return "" if frame is None else str(frame.f_globals.get("__file__", ""))
 
@@ -78,7 +76,7 @@ class _Finder(MetaPathFinder):
             return None
         if package not in _is_project and fullname == package:
             places = [*filter(None, [spec.origin]), *(spec.submodule_search_locations or ())]
-            _is_project[package] = package in _PROJECT or not any(map(is_library, places))
+            _is_project[package] = not any(map(is_library, places))
         if _is_project.get(package) and type(spec.loader) is SourceFileLoader:
             spec.loader = KeepingLoader(fullname, spec.loader.path)
         return spec

@@ -38,6 +38,17 @@ def _seeded() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True)
+def _own_files() -> Iterator[None]:
+    """Code of the files that other tests loaded is not part of the programs of this one."""
+    from cab.registry.program import STANDALONE
+
+    others = dict(STANDALONE)
+    STANDALONE.clear()
+    yield
+    STANDALONE.update(others)
+
+
 @pytest.fixture
 def registers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The attentions that the test registers are gone with it."""

@@ -6,14 +6,14 @@ import argparse
 import logging
 import math
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from cab.errors import UserError
 from cab.files.disk import check_writable, sanitize_text
 from cab.files.text_table import text_table
 from cab.metric import Metric
-from cab.records.identity import configuration_digits, described, differences
+from cab.records.identity import described, differences
 from cab.records.record import Record, Status
 
 
@@ -80,7 +80,7 @@ def _compare(recorded: Sequence[Metric], repeated: Sequence[Metric], tolerance: 
 
 def _differences(record: Record, repeated: Record, renamed: Mapping[str, str]) -> Iterator[str]:
     """Yield one line per difference between the runs that could explain different scores."""
-    if configuration_digits(record.hash) != configuration_digits(repeated.hash):
+    if record.hash != repeated.hash:
         yield "the definition of the cell has changed since: a version of the task, the backbone or the attention"
     for kind, text in differences(record.identity(renamed), repeated.identity(renamed)).items():
         yield described(kind, text)

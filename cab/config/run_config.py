@@ -284,7 +284,6 @@ class RunConfig:
         }
         return cls(**plain | parsed, resolved=plain)
 
-
     @property
     def defaults(self) -> dict[str, Any]:
         """Defaults of all options that have one, by names such as ``trainer.betas``."""

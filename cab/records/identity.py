@@ -1,8 +1,9 @@
 """What identifies a run, in four words: configuration, program, data and versions of the libraries.
 
-The hash of a run has two parts: 12 digits of its configuration and 4 of the code of its attention. Results meet when
-a record is cached, a run resumes, seeds are averaged or a record is reproduced; :func:`differences` names what differs
-there. It cannot see data files or environment variables that a module reads: a class declares them in ``reads``.
+A run is named by the hash of its configuration: of what differs from the defaults, so options can be added. Results
+meet when a record is cached, a run resumes, seeds are averaged or a record is reproduced; :func:`differences` names
+what differs there. It cannot see data files or environment variables that a module reads: a class declares them in
+``reads``.
 """
 
 from __future__ import annotations
@@ -24,8 +25,6 @@ CONFIGURATION = (
 OF_MACHINE = ("checkpoint_every", "log_every", "micro_batch_size", "num_workers", "strategy")
 """Options of the trainer for the machine and the log, which are not part of a configuration."""
 DEFAULT_ENGINE = "torch"
-_LENGTH = 12
-"""Digits of the configuration in a hash."""
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -69,16 +68,10 @@ def changed(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str,
     return {name: value for name, value in values.items() if name not in defaults or defaults[name] != value}
 
 
-def hash_of(configuration: Mapping[str, Any], code: str) -> str:
-    """Return the name of a run: of what differs from the defaults, and of the code of its attention."""
+def hash_of(configuration: Mapping[str, Any]) -> str:
+    """Return the name of a run: 16 hexadecimal digits of the SHA-256 of what differs from the defaults."""
     text = json.dumps(plain(configuration), sort_keys=True, separators=(",", ":"))
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    return digest[:_LENGTH] + (code or "0000")[: 16 - _LENGTH]
-
-
-def configuration_digits(digest: str) -> str:
-    """Return the part of a hash that the configuration determines."""
-    return digest[:_LENGTH]
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def other_engine(config: Mapping[str, Any]) -> dict[str, str]:
@@ -165,7 +158,7 @@ def differences(earlier: Identity, now: Identity) -> dict[str, str]:
     sizes = [{"trainer.micro_batch_size": each.micro_batch_size} for each in (earlier, now)]
     texts = {
         "configuration": _values(earlier.configuration, now.configuration),
-        "attention": _modules(program[0].attention, program[1].attention),
+        "attention": _modules(program[0].attention, program[1].attention, is_complete=True),
         "project": _modules(program[0].project, program[1].project),
         "data": _values(earlier.data, now.data, only_shared=not (earlier.data and now.data)),
         "versions": _values(earlier.versions, now.versions),
@@ -188,20 +181,18 @@ def described(kind: str, text: str) -> str:
     return f"{words[kind]} ({text})" if kind in words else text
 
 
-def is_same_code(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
-    """Return whether two parts of a program are the same code; an unknown module is equal to no other."""
-    return not _modules(one, other)
+def changed_modules(one: Mapping[str, str], other: Mapping[str, str], *, is_complete: bool = False) -> list[str]:
+    """Return the names of the modules that differ between two parts of a program; an unknown one is equal to no other.
 
-
-def changed_modules(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
-    """Return the names of the modules that differ between two parts of a program."""
+    With ``is_complete``, a module that only one of them has differs as well.
+    """
     shared = {name for name in one.keys() & other.keys() if one[name] != other[name] or one[name] == UNKNOWN}
-    single = {name for name in one.keys() ^ other.keys() if name.endswith(".py") or " reads " in name}
+    single = {name for name in one.keys() ^ other.keys() if is_complete or name.endswith(".py") or " reads " in name}
     return sorted(shared | single)
 
 
-def _modules(one: Mapping[str, str], other: Mapping[str, str]) -> str:
-    names = changed_modules(one, other)
+def _modules(one: Mapping[str, str], other: Mapping[str, str], *, is_complete: bool = False) -> str:
+    names = changed_modules(one, other, is_complete=is_complete)
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""
     return ", ".join(names[:4]) + more
 

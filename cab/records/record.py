@@ -27,7 +27,7 @@ from annotated_types import Ge, Le
 from cab.errors import UserError, first_line
 from cab.files.disk import replacing
 from cab.metric import STRICT, Metric
-from cab.records.identity import Identity, Program, configuration_digits, hash_of
+from cab.records.identity import Identity, Program, hash_of, settings
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -188,9 +188,12 @@ class Record(RunMetadata):
         content |= {"program": vars(self.program), "cost": vars(self.cost)}
         return with_checksum(content | {"metrics": [vars(metric) for metric in self.metrics]})
 
-    def write(self, results_dir: Path) -> Path:
-        """Write the record atomically, replacing an earlier one with the same hash, and return its path."""
-        path = record_path(results_dir, self.hash)
+    def write(self, results_dir: Path, name: str = "") -> Path:
+        """Write the record atomically, replacing an earlier one with the same name, and return its path.
+
+        ``name`` is that of a run whose hash is the name of other code (default: the hash).
+        """
+        path = record_path(results_dir, name or self.hash)
         content = self.to_plain()
         results_dir.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary, temporary.open("x", encoding="utf-8") as file:
@@ -221,16 +224,29 @@ def _reading_errors(path: Path) -> Iterator[None]:
         raise UserError(f"{path} is not a valid result record ({reason}); run the cell again") from None
 
 
-def record_paths(folder: Path, digits: str = "") -> list[Path]:
-    """Return the paths of the records in a folder whose hashes begin with ``digits``, sorted."""
-    names = {path.stem for path in folder.glob(f"{digits}*.json")}
-    names |= {digest for digest in _set_lines(folder) if digest.startswith(digits)}
+def record_paths(folder: Path) -> list[Path]:
+    """Return the paths of the records in a folder, sorted."""
+    names = {path.stem for path in folder.glob("*.json")} | _set_lines(folder).keys()
     return [record_path(folder, name) for name in sorted(names)]
 
 
-def paths_of_configuration(folder: Path, digest: str) -> list[Path]:
-    """Return the paths of the records with the configuration of a hash, also with other code."""
-    return record_paths(folder, configuration_digits(digest))
+def paths_of_hash(folder: Path, digest: str) -> list[Path]:
+    """Return the paths of the records with a hash; none in a folder that cannot exist.
+
+    A second one with the same configuration, but other code of the attention, is ``<hash>-<code>.json``.
+    """
+    try:
+        first = [digest] if record_path(folder, digest).exists() else []
+        others = _coded_names(folder, folder.stat().st_mtime_ns)
+        names = dict.fromkeys([*first, *others, *_set_lines(folder)])
+    except (OSError, ValueError):
+        return []
+    return [record_path(folder, name) for name in names if name.partition("-")[0] == digest]
+
+
+@functools.lru_cache(maxsize=8)
+def _coded_names(folder: Path, _: int) -> list[str]:
+    return sorted(path.stem for path in folder.glob("*-*.json"))
 
 
 def write_set(records: Iterable[Record], folder: Path) -> Path:
@@ -256,7 +272,9 @@ def _lines_of(path: Path, _: int) -> dict[str, str]:
     lines = {}
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         found = re.search(r'"hash": ?"([0-9a-f]{16})"', line)
-        lines[found[1] if found else f"line {number}"] = line
+        name = found[1] if found else f"line {number}"
+        code = re.search(r'"attention_code": ?"([0-9a-f]{8})', line)
+        lines[f"{name}-{code[1] if code else number}" if name in lines else name] = line
     return lines
 
 
@@ -304,11 +322,18 @@ def _check_consistency(record: Record) -> None:
     for name, value in expected.items():
         if (type(cell[name]), cell[name]) != (type(value), value):
             raise ValueError(f"its cell has {name} {cell[name]!r:.40}, its configuration {value!r:.40}")
-    if not isinstance(cell["attention"], str) or not isinstance(cell["config_variant"], str):
-        raise ValueError("names in its cell are not text")
-    digest = hash_of(record.changed, record.attention_code)
-    if record.hash != digest:
-        raise ValueError(f"its hash is {record.hash}, that of its configuration and code {digest}")
+    names = {config["attention"]["name"], config["attention"]["name"].rpartition(":")[2]}
+    if not isinstance(cell["attention"], str) or cell["attention"].partition("(")[0] not in names:
+        raise ValueError(f"its cell has attention {cell['attention']!r:.40}, its configuration {min(names)!r:.40}")
+    if not isinstance(cell["config_variant"], str) or record.engine != config["engine"]:
+        raise ValueError(f"its engine is {record.engine!r:.40}, that of its configuration {config['engine']!r:.40}")
+    if record.task_version != record.changed.get("task version", 1):
+        raise ValueError(f"its version of the task is {record.task_version}, but that is not what its hash is of")
+    values = settings(config)
+    if wrong := [name for name, value in record.changed.items() if values.get(name, value) != value]:
+        raise ValueError(f"its {wrong[0]} is {values[wrong[0]]!r:.40}, but that is not what its hash is of")
+    if record.hash != (digest := hash_of(record.changed)):
+        raise ValueError(f"its hash is {record.hash}, that of its configuration {digest}")
 
 
 def with_checksum(content: Mapping[str, Any]) -> dict[str, Any]:

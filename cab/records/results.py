@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from cab.errors import UserError
 from cab.files.disk import listed
 from cab.files.text_table import csv_errors
-from cab.records.identity import changed_modules, is_same_code
+from cab.records.identity import changed_modules
 from cab.records.record import CELL, COMMITTED_DIRS, REFERENCE_DIRS, Record, Status, record_path, record_paths
 from cab.records.verified import LEGEND, verdict, verified_codes
-from cab.registry.registries import ATTENTIONS, is_file
 from cab.registry.program import code_of_location
+from cab.registry.registries import ATTENTIONS, is_file
 from cab.registry.tables import run_defaults
 
 if TYPE_CHECKING:
@@ -123,6 +123,8 @@ def _coded(name: str, record: Record) -> str:
     return f"{name} [{record.attention_code[:8] or 'unknown'}]"
 
 
+MIXED = "mixed code"
+"""Mark of an attention whose seeds were run with different code of the project, which the user accepted."""
 PLACE = [name for name in CELL if name not in ("attention", "seed")]
 """Keys of a cell without the attention and the seed."""
 
@@ -145,8 +147,10 @@ def names_of_programs(records: Sequence[Record], *, accept_code: bool = False) -
     ]
     for name, programs in codes.items():
         if len(programs) > 1:
-            others = ", ".join(sorted(code[:8] for code in programs if code != named[name]))
-            log.warning("%s has results of %d programs; those of %s are separate rows", name, len(programs), others)
+            codes = ", ".join(sorted(code[:8] for code in programs))
+            log.warning(
+                "%s has results of %d programs: %s; those of others are separate rows", name, len(programs), codes
+            )
     return _with_names_of_projects(records, names, accept_code=accept_code)
 
 
@@ -172,16 +176,17 @@ def _with_names_of_projects(records: Sequence[Record], names: list[str], *, acce
         newest, differing = records[runs[0]].program.project, dict[str, list[int]]()
         for i in runs[1:]:
             project = records[i].program.project
-            if not is_same_code(newest, project):
-                modules = changed_modules(newest, project)
-                text = f"{modules[0]} {project.get(modules[0], '')[:6]}" + (f" +{len(modules) - 1}" if modules[1:] else "")
+            if modules := changed_modules(newest, project):
+                text = f"{modules[0]} {project.get(modules[0], '')[:6]}" + (
+                    f" +{len(modules) - 1}" if modules[1:] else ""
+                )
                 differing.setdefault(text, []).append(i)
         for text, others in differing.items():
             where = " ".join(filter(None, map(str, (*place, name))))
-            outcome = "averaged, as accepted" if accept_code else "separate rows; --accept-code averages them"
+            outcome = "accepted" if accept_code else "separate rows; --accept-code averages them"
             log.warning("%s has %d results of other code (%s): %s", where, len(others), text, outcome)
-            for i in others if not accept_code else ():
-                names[i] = f"{name} [{text}]"
+            for i in runs if accept_code else others:
+                names[i] = f"{name} [{MIXED if accept_code else text}]"
     return names
 
 
@@ -189,7 +194,9 @@ def with_program_names(records: Iterable[Record]) -> list[Record]:
     """Return the records with the names of :func:`names_of_programs`."""
     records = list(records)
     return [
-        record if record.cell["attention"] == name else dataclasses.replace(record, cell={**record.cell, "attention": name})
+        record
+        if record.cell["attention"] == name
+        else dataclasses.replace(record, cell={**record.cell, "attention": name})
         for record, name in zip(records, names_of_programs(records), strict=True)
     ]
 
@@ -246,9 +253,7 @@ def _read_bundled(path: Path) -> Record:
     return dataclasses.replace(Record.read(path), is_bundled=True)
 
 
-def _record_rows(
-    path: Path, record: Record, name: str, verified: Container[tuple[str, str]]
-) -> list[tuple[Any, ...]]:
+def _record_rows(path: Path, record: Record, name: str, verified: Container[tuple[str, str]]) -> list[tuple[Any, ...]]:
     cost = record.cost
     cell = (*({**record.cell, "attention": name}[key] for key in CELL), record.task_version)
     run = (str(record.status), cost.params, cost.train_seconds, cost.peak_memory_bytes)

@@ -16,9 +16,9 @@ from torch import nn
 
 from cab.attention import Attention
 from cab.errors import UserError, exits_as_errors
+from cab.executed import SOURCES, KeepingLoader
 from cab.patterns import Pattern
-from cab.executed import KeepingLoader
-from cab.registry.program import STANDALONE
+from cab.registry.program import STANDALONE, packages
 from cab.registry.registries import ATTENTIONS, AttentionEntry
 from cab.registry.sources import Location
 
@@ -90,9 +90,7 @@ def _import(path: Path, shown: str) -> ModuleType:
 
 def _forget_namesakes(path: Path) -> None:
     """Remove imported helpers of other files whose names this file's folder also has, so that it gets its own."""
-    for file in STANDALONE.values():
-        if file.parent != path.parent:
-            for helper in path.parent.glob("*.py"):
-                known = getattr(sys.modules.get(helper.stem), "__file__", None)
-                if known and Path(known).parent == file.parent:
-                    del sys.modules[helper.stem]
+    for helper in path.parent.glob("*.py"):
+        known = getattr(sys.modules.get(helper.stem), "__file__", None)
+        if known and known in SOURCES and Path(known).parent != path.parent and helper.stem not in packages():
+            del sys.modules[helper.stem]

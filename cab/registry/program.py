@@ -159,7 +159,9 @@ _in_library = functools.cache(is_library)
 def packages() -> frozenset[str]:
     """Return the packages of this project and those that provide plug-ins."""
     groups = (f"cab.{kind}" for kind in ("attentions", "backbones", "tasks", "engines"))
-    return frozenset({"cab", *(point.module.partition(".")[0] for group in groups for point in entry_points(group=group))})
+    return frozenset(
+        {"cab", *(point.module.partition(".")[0] for group in groups for point in entry_points(group=group))}
+    )
 
 
 # --- sources ---

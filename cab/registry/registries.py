@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 C = TypeVar("C", bound=type)
 T = TypeVar("T")
 
+
 @dataclass(frozen=True, kw_only=True)
 class Entry(Generic[T]):
     """A registered class, which is imported on first use; ``imported`` is the class after that."""
@@ -280,6 +281,14 @@ def name_of_file(target: str) -> str:
     file, colon, name = target.rpartition(":")
     # os.path.isfile is also False for a path that is too long or has a null character
     return f"{_relative(Path(file))}{colon}{name}" if os.path.isfile(file) else target  # noqa: PTH113
+
+
+def files_of(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the attentions of a configuration that are classes in files."""
+    others = config.get("other_attention") or ()
+    specs = [config["attention"], *(others.values() if isinstance(others, Mapping) else [others])]
+    names = [spec["name"] if isinstance(spec, Mapping) else str(spec) for spec in specs if spec]
+    return tuple(sorted({name for name in names if is_file(name)}))
 
 
 class AttentionRegistry(Registry[AttentionEntry]):

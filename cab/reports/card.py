@@ -19,8 +19,8 @@ from cab.files.text_table import read_csv
 from cab.paper.taxonomy import TaxonomyRow, taxonomy
 from cab.records.record import REFERENCE_DIRS
 from cab.records.verified import is_verified
-from cab.registry.program import code_of, code_of_location
 from cab.registry.options import argument_texts
+from cab.registry.program import code_of, code_of_location
 from cab.registry.registries import ATTENTIONS, is_file
 from cab.registry.tables import decode_state_size
 from cab.scoring.costs import is_edited

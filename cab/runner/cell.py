@@ -17,10 +17,10 @@ from cab.config.run_config import REGISTRIES, RunConfig
 from cab.errors import UnsupportedError, UserError
 from cab.patterns import Pattern
 from cab.records.identity import changed, flat, hash_of, other_engine, settings
-from cab.registry.program import code_of
+from cab.records.record import Record, paths_of_hash, record_path
 from cab.registry.build import backbone_patterns, check_pattern, check_slot
+from cab.registry.program import code_of
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
-from cab.records.record import Record
 from cab.registry.tables import attention_label, read_rows, run_defaults, trainer_defaults
 from cab.task import Task
 
@@ -53,8 +53,20 @@ class Cell:
 
     @functools.cached_property
     def hash(self) -> str:
-        """Name of the run, see :func:`cab.records.identity.hash_of`."""
-        return hash_of(self.changed, self.attention_code)
+        """Hash of the configuration, see :func:`cab.records.identity.hash_of`."""
+        return hash_of(self.changed)
+
+    @functools.cached_property
+    def name(self) -> str:
+        """Name of the record and the folder: the hash, followed by the code if the hash names other code already."""
+        path = record_path(self.config.results_dir, self.hash)
+        if path not in paths_of_hash(path.parent, self.hash):
+            return self.hash
+        try:
+            is_other = Record.read(path).attention_code != self.attention_code
+        except UserError:  # it is replaced
+            return self.hash
+        return f"{self.hash}-{self.attention_code[:8] or 'unknown'}" if is_other else self.hash
 
     @functools.cached_property
     def changed(self) -> dict[str, Any]:

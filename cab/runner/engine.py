@@ -101,7 +101,7 @@ class Run:
     @property
     def folder(self) -> Path:
         """Folder for logs, checkpoints and plots."""
-        return self.cell.config.results_dir / self.cell.hash
+        return self.cell.config.results_dir / self.cell.name
 
 
 def open_run(cell: Cell, command: str) -> Run:

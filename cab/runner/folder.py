@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 from cab.errors import UserError, first_line
 from cab.files.disk import NO_LOCKS, disk_errors, remove_leftovers, replacing
 from cab.records.identity import Identity, described, differences, why_not_resumed
-from cab.records.record import CELL, Record, Status, record_path, weights_path
+from cab.records.record import CELL, Record, Status, record_path, record_paths, weights_path
 from cab.runner.processes import is_out_of_memory
 
 if TYPE_CHECKING:  # commands without a model do not import torch
@@ -103,12 +103,12 @@ def start_run(folder: Path, about: Mapping[str, Any], identity: Identity, *, sta
         outcome = "starts again from step 0" if obstacle else "is resumed with a change"
         texts = [described(kind, text) for kind, text in changes.items()] or [obstacle]
         log.warning("the interrupted run in %s %s: %s", folder, outcome, "; ".join(texts))
-    is_new = bool(obstacle) or (record != "" and afresh and not is_replacing(folder))
-    if is_new:
+    continues = bool(earlier) and not obstacle and (record == "" or is_replacing(folder))
+    if obstacle or (record != "" and afresh and not continues):
         for child in folder.iterdir():
             if child.name not in (LOCK, weights_path(folder.parent, folder.name).name) or child.is_symlink():
                 shutil.rmtree(child) if child.is_dir() and not child.is_symlink() else child.unlink()
-    started = started if is_new or not earlier else str(earlier.get("started", started))
+    started = str(earlier.get("started", started)) if continues else started
     with replacing(folder / ABOUT) as temporary:
         temporary.write_text(json.dumps({**about, "identity": identity.to_plain(), "started": started}, indent=1))
     return started
@@ -208,13 +208,14 @@ def cell_statuses(results_dir: Path) -> list[CellStatus]:
     """Return the status of every cell with a record or a folder in ``results_dir``, sorted by cell."""
     if not results_dir.is_dir():
         raise UserError(f"{results_dir} is not a folder: name the results_dir of a run")
-    recorded = [path for path in results_dir.glob("*.json") if not is_replacing(path.with_suffix(""))]
+    recorded = [path for path in record_paths(results_dir) if not is_replacing(path.with_suffix(""))]
     started = [path.parent for path in results_dir.glob(f"*/{ABOUT}")]
     statuses: dict[str, CellStatus] = {}
     for path in recorded:
         status = _status_of_record(path)
-        if path.stem == status.hash or status.hash not in statuses:  # a copy of a record does not count
-            statuses[status.hash or path.stem] = status
+        name = path.stem if path.stem.partition("-")[0] == status.hash else status.hash or path.stem
+        if path.stem == name or name not in statuses:  # a copy of a record does not count
+            statuses[name] = status
     for folder in started:
         if record_path(results_dir, folder.name) not in recorded:
             statuses[folder.name] = _status_of_folder(folder)

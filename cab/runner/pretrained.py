@@ -66,7 +66,7 @@ class Pretrained:
     @property
     def weights(self) -> Path:
         """File of the weights."""
-        return weights_path(self.path.parent, self.record.hash)
+        return weights_path(self.path.parent, self.path.stem)
 
     def load(self, backbone: Backbone) -> None:
         """Load the weights into a new network; on the device ``meta``, only check whether they match."""
@@ -82,7 +82,7 @@ class Pretrained:
                 f"task.pretrained: {self.path} has no weights at {self.weights}; run it again with force=true"
             )
         modules = modules_of([ATTENTIONS.get(self.record.config["attention"]["name"]).cls])
-        if changed := changed_modules(self.record.program.attention, modules):
+        if changed := changed_modules(self.record.program.attention, modules, is_complete=True):
             log.warning("task.pretrained: %s has other code of the attention (%s)", self.path, ", ".join(changed))
         return self
 

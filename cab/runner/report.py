@@ -16,7 +16,7 @@ from typing import Any, Literal
 from cab.errors import UnsupportedError, UserError, first_line
 from cab.files.disk import check_writable
 from cab.records.identity import DECISIVE, Identity, described, differences
-from cab.records.record import Cost, Record, Status, now, paths_of_configuration, record_path
+from cab.records.record import Cost, Record, Status, now, paths_of_hash, record_path
 from cab.registry.program import UNKNOWN
 from cab.runner.cell import Cell
 from cab.runner.folder import is_replacing
@@ -51,10 +51,10 @@ class ExistingRecords:
         if cell.config.force:
             return None
         folder, accepts = cell.config.results_dir, cell.config.accept_code
-        path = record_path(folder, cell.hash)
+        path = record_path(folder, cell.name)
         record = self._read(cell, path)
         if record is None:
-            others = [other for other in _paths_of(folder, cell.hash) if other != path]
+            others = [other for other in paths_of_hash(folder, cell.hash) if other != path]
             if others and not accepts:
                 log.info("%s: %s has other code of the attention; this is a new result", cell.title, others[-1])
             record = next(filter(None, (self._read(cell, other) for other in reversed(others) if accepts)), None)
@@ -81,7 +81,7 @@ class ExistingRecords:
 
     def _read(self, cell: Cell, path: Path) -> Record | None:
         """Return the record at ``path``; None if there is none, or none that can be used."""
-        if not os.path.exists(path) and not _paths_of(path.parent, path.stem):  # noqa: PTH110  # False for invalid ones
+        if path not in paths_of_hash(path.parent, cell.hash):
             return None
         try:
             record = Record.read(path)
@@ -90,7 +90,7 @@ class ExistingRecords:
                 raise
             log.warning("%s", error)
             return None
-        if record.hash != path.stem:
+        if record.hash != cell.hash:
             raise UserError(f"{path} contains the record of cell {record.hash}: rename it, or use force=true")
         return record
 
@@ -115,14 +115,6 @@ class ExistingRecords:
             except (UserError, ImportError, OSError):
                 self._fingerprints[key] = None
         return self._fingerprints[key]
-
-
-def _paths_of(folder: Path, digest: str) -> list[Path]:
-    """Return the records with the configuration of a hash; none in a folder that cannot exist."""
-    try:
-        return paths_of_configuration(folder, digest)
-    except (OSError, ValueError):
-        return []
 
 
 def check_names(cell: Cell, record: Record, path: Path) -> None:
@@ -230,8 +222,12 @@ class Report:
         The record that ``force`` or ``retry`` was to replace does not count.
         """
         record = None
-        with contextlib.suppress(UserError):
-            record = Record.read(record_path(cell.config.results_dir, cell.hash))
+        folder = cell.config.results_dir
+        for path in paths_of_hash(folder, cell.hash):  # its code may have changed since
+            with contextlib.suppress(UserError):
+                record = Record.read(path)
+            if record is not None and (record.ended >= self.began or path.stem == cell.name):
+                break
         if record is None or ((cell.config.force or cell.config.retry) and record.ended < self.began):
             self.failures.append(f"{cell.title}: {otherwise}")
         else:
@@ -269,9 +265,9 @@ def cells_to_run(jobs: Iterable[Job], report: Report) -> Iterator[tuple[Cell, Jo
 
 def record_lost_run(cell: Cell, command: str, error: Exception) -> None:
     """Write the record of a cell whose process ended without one, unless there is a record that it did not replace."""
-    path = record_path(cell.config.results_dir, cell.hash)
+    path = record_path(cell.config.results_dir, cell.name)
     if path.exists() and not is_replacing(path.with_suffix("")):
         return
     about, status = about_run(cell, command, None), status_of(error)
     record = Record.failed(about, status=status, error=error, step=None, cost=Cost(), metrics=cell.task.metrics)
-    record.write(cell.config.results_dir)
+    record.write(cell.config.results_dir, cell.name)

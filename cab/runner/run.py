@@ -70,7 +70,7 @@ def _run_and_write(run: Run) -> Record:
         started = start_run(run.folder, content, run.identity, started=now(), afresh=config.force)
         record = _attempt(run, started)
         assert record is not None
-        record.write(config.results_dir)
+        record.write(config.results_dir, run.cell.name)
     if record.status is Status.FINISHED:
         for pattern in ("step-*.ckpt", "best-*.pt", "average-*.pt", "scores-*.json"):
             for file in run.folder.glob(pattern):
@@ -133,7 +133,7 @@ def _train_and_evaluate(run: Run, about: RunMetadata, usage: ResourceUsage) -> R
                 _scores(run, backbone)
             return None
         trained = time.perf_counter()
-        atomic_save(backbone.state_dict(), weights_path(cell.config.results_dir, cell.hash))
+        atomic_save(backbone.state_dict(), weights_path(cell.config.results_dir, cell.name))
         with report_waiting(f"{cell.title}: evaluating"):
             scores = _scores(run, backbone)
         training.log_scores(scores)
@@ -199,7 +199,7 @@ def find_reusable_result(run: Run, existing: ExistingRecords) -> Record | None:
         return None
     for twin in same_network(cell):
         try:
-            record = Record.read(record_path(twin.config.results_dir, twin.hash))
+            record = Record.read(record_path(twin.config.results_dir, twin.name))
         except UserError:
             continue
         if record.status is not Status.FINISHED or record.weights_reused_from or not existing.is_current(cell, record):
@@ -207,11 +207,11 @@ def find_reusable_result(run: Run, existing: ExistingRecords) -> Record | None:
         about = about_run(cell, run.command, None)
         names = ("hash", "cell", "config", "changed", "command", "verified", "initial_weights")
         changes = {name: getattr(about, name) for name in names}
-        weights = weights_path(twin.config.results_dir, twin.hash)
+        weights = weights_path(twin.config.results_dir, twin.name)
         if weights.exists():
-            shutil.copyfile(weights, weights_path(cell.config.results_dir, cell.hash))
+            shutil.copyfile(weights, weights_path(cell.config.results_dir, cell.name))
         reused = dataclasses.replace(record, **changes, weights_reused_from=record.hash)
-        reused.write(cell.config.results_dir)
+        reused.write(cell.config.results_dir, cell.name)
         return reused
     return None
 

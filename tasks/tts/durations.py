@@ -36,7 +36,7 @@ def load_teacher(record_path: Path) -> tuple[Record, TransformerTTS]:
     cross = attention["name"] if config["pattern"] == "CC" else cross
     if cross not in SOFTMAX_VARIANTS:
         raise UserError(f"{record_path}: the cross attention '{cross}' is not softmax attention; use another result")
-    weights = weights_path(record_path.parent, record.hash)
+    weights = weights_path(record_path.parent, record_path.stem)
     if not weights.exists():
         raise UserError(f"{record_path}: the weights are missing; run the cell again with force=true")
     options = {name: value for name, value in config["backbone"].items() if name != "name"}

@@ -38,8 +38,8 @@ VERIFIED = {(r["code_hash"], r["pattern"]) for r in rows_of(ROOT / "results/veri
 def runs() -> dict[tuple[Key, str], list[Row]]:
     """The records of the core cells by cell and attention, without those of the anchors."""
     found: dict[tuple[Key, str], list[Row]] = defaultdict(list)
-    for path in (path for folder in REFERENCE_DIRS for path in sorted(folder.glob("*.json"))):
-        record = json.loads(path.read_text())
+    lines = (line for folder in REFERENCE_DIRS for line in (folder / "records.jsonl").read_text().splitlines())
+    for record in map(json.loads, lines):
         key, name = tuple(record["cell"][part] for part in ("task", "backbone", "pattern")), record["cell"]["attention"]
         cell = CELLS.get(key)
         options = [option.split("=") for option in cell["options"].split()] if cell else []

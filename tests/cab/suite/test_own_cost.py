@@ -17,7 +17,7 @@ from cab.efficiency.subjects import AttentionSubject
 from cab.patterns import Pattern
 from cab.records.record import Record
 from cab.records.results import installed_code, load_results
-from cab.records.verified import code_of
+from cab.registry.program import code_of
 from cab.registry.registries import ATTENTIONS
 from cab.reports.suite_board import OTHER, recall_points, suite_board, time_of
 from cab.runner.report import Outcome, Report
