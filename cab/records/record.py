@@ -323,7 +323,8 @@ def _check_consistency(record: Record) -> None:
         if (type(cell[name]), cell[name]) != (type(value), value):
             raise ValueError(f"its cell has {name} {cell[name]!r:.40}, its configuration {value!r:.40}")
     names = {config["attention"]["name"], config["attention"]["name"].rpartition(":")[2]}
-    if not isinstance(cell["attention"], str) or cell["attention"].partition("(")[0] not in names:
+    label = cell["attention"]
+    if not isinstance(label, str) or not any(label == name or label.startswith(f"{name}(") for name in names):
         raise ValueError(f"its cell has attention {cell['attention']!r:.40}, its configuration {min(names)!r:.40}")
     if not isinstance(cell["config_variant"], str) or record.engine != config["engine"]:
         raise ValueError(f"its engine is {record.engine!r:.40}, that of its configuration {config['engine']!r:.40}")

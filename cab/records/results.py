@@ -147,10 +147,8 @@ def names_of_programs(records: Sequence[Record], *, accept_code: bool = False) -
     ]
     for name, programs in codes.items():
         if len(programs) > 1:
-            codes = ", ".join(sorted(code[:8] for code in programs))
-            log.warning(
-                "%s has results of %d programs: %s; those of others are separate rows", name, len(programs), codes
-            )
+            shown = ", ".join(sorted(code[:8] for code in programs))
+            log.warning("%s has results of %d programs: %s; they are separate rows", name, len(programs), shown)
     return _with_names_of_projects(records, names, accept_code=accept_code)
 
 

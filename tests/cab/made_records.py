@@ -10,6 +10,7 @@ from typing import Any
 from cab.metric import Metric
 from cab.records.identity import Program, hash_of, settings
 from cab.records.record import Cost, Record, RunMetadata
+from cab.records.results import installed_code
 from cab.suite.cells import suite_cells, suite_settings
 
 MADE = ("command", "hardware", "config", "hash", "data", "attention_code", "program", "verified", "started")
@@ -30,7 +31,9 @@ def make_about(**changes: Any) -> RunMetadata:
     config = make_config(cell)
     for name, value in (*suite_options(cell).items(), *parts.pop("config", {}).items()):
         config[name] = {**config.get(name, {}), **value} if isinstance(value, Mapping) else value
-    changed, code = settings(config), parts.setdefault("attention_code", "made of no code")
+    name = str(cell["attention"]).partition("(")[0]
+    code = parts.setdefault("attention_code", installed_code(name) or f"code of {name}")
+    changed = {**settings(config), "config_variant": cell["config_variant"]}
     about = {
         "hash": hash_of(changed),
         "changed": changed,

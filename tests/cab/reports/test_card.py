@@ -11,6 +11,7 @@ import pytest
 from cab.cli.main import main
 from cab.records import verified
 from cab.records.results import installed_code
+from cab.registry.program import code_of
 from cab.registry.registries import ATTENTIONS
 from cab.reports.card import DEFAULTS, Card, card
 from tests.documents import EXAMPLE
@@ -49,7 +50,7 @@ def test_rows_of_the_default_table_are_whole_and_on_their_cards() -> None:
 
 
 def test_verification_depends_on_the_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    code = verified.code_of(ATTENTIONS.get("gla").cls)
+    code = code_of(ATTENTIONS.get("gla").cls)
     monkeypatch.setattr(verified, "COMMITTED", tmp_path / "verified.csv")
     monkeypatch.setattr(verified, "remembered", lambda: tmp_path / "none.csv")
     for other, status in (("", "verified"), ("x", "not with this code")):

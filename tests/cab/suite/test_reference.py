@@ -14,15 +14,17 @@ from tests.cab.made_records import make_record
 
 
 def test_they_are_added_to_a_result(tmp_path: Path) -> None:
-    """A record of the same cell and seed is in the place of the one that comes along."""
+    """A record of the same cell and seed is a row of its own."""
     field = load_results(MINI_DIR)
     data = field[field["task"] == "lstf"]["record"].iloc[0].data
     names = {"dataset": "synthetic", "pattern": "CS", "config_variant": "M", "seed": 1, "data": data}
     mine = make_record({"mse": 0.5, "mae": 0.25}, **names)
     mine.write(tmp_path)
+    folder = str(tmp_path)  # noqa: F841  # of the query
     beside = with_reference_results(load_results(tmp_path))
-    same = beside.query("config_variant == 'M' and pattern == 'CS' and attention == 'vanilla' and seed == 1")
+    same = beside.query("config_variant == 'M' and pattern == 'CS' and seed == 1 and file.str.startswith(@folder)")
     assert set(same["file"]) == {str(tmp_path / f"{mine.hash}.json")}
+    assert set(same["attention"]) == {f"vanilla [{mine.attention_code[:8]}]"}
     assert set(field["attention"]) <= set(beside["attention"])
 
 
