@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     for name in args.attention or ():
         if name not in (*attentions, *ANCHORS):
             raise unknown_name("attention with results", name, attentions)
-        print_verdict(name, records_of(args.results), args.results)
+        print_verdict(name, records_of(args.results))
     if not args.attention:
         from cab.records.results import load_results
         from cab.reports.sentence import main_sentence
@@ -125,15 +125,15 @@ def board_texts(board: SuiteBoard) -> Iterator[str]:
     yield "\n".join(table.notes)
 
 
-def print_verdict(name: str, records: Iterable[Record], folders: Sequence[Path]) -> None:
-    """Print the verdict on an attention per pattern; ``folders`` have the records and measured costs."""
+def print_verdict(name: str, records: Iterable[Record]) -> None:
+    """Print the verdict on an attention per pattern."""
     from cab.suite.cells import ANCHORS
     from cab.suite.verdict import judge_attention
 
     if name in ANCHORS:
         print(f"\n{name} is an anchor of the suite: its K is 100 (vanilla) or 0 (none) by definition")
         return
-    verdicts = judge_attention(name, records, folders)
+    verdicts = judge_attention(name, records)
     if not verdicts:
         reason = "no verdict, because its results have other options than the cells of the suite"
         print(f"\n{sanitize_text(name)}: {reason}")

@@ -79,6 +79,8 @@ FOLDER = "costs"
 """Folder in ``results_dir`` with the costs that `cab run suite=core` measures."""
 LENGTH = 8192
 """Length of the measurements, in tokens."""
+FALLBACK = 2048
+"""Length of the measurements of an attention that takes too long, or too much memory, at :data:`LENGTH` tokens."""
 SHORT = 256
 SIZES = {"forward": {"embed_dim": 256, "num_heads": 4}, "decode": {"embed_dim": 512, "num_heads": 8}}
 """Width and heads of the layer in each phase, with one sequence per batch."""
@@ -112,7 +114,7 @@ class State:
 
 @dataclass(frozen=True)
 class MeasuredCost:
-    """Cost of an attention at :data:`LENGTH` tokens; None if it is not measured.
+    """Cost of an attention at ``length`` tokens, :data:`LENGTH` or :data:`FALLBACK`; None if it is not measured.
 
     Time and peak memory of a forward pass are relative to fused softmax attention. ``has_constant_state`` is False if
     the size after :data:`SHORT` tokens is unknown, and ``suite_state`` is that in the network of the suite.
@@ -125,6 +127,7 @@ class MeasuredCost:
     has_constant_state: bool = False
     complexity: str = ""
     suite_state: State | None = None
+    length: int = LENGTH
 
 
 Costs = Mapping[tuple[str, str], MeasuredCost]
@@ -147,14 +150,16 @@ def costs_in(rows: Iterable[Mapping[str, str]]) -> Costs:
             chosen.setdefault((row["attention"], row["pattern"]), {})[STATE, LENGTH] = row
         sizes = {name: str(size) for name, size in SIZES.get(phase, {}).items() if name != "num_heads"}
         setting = {"status": "ok", "kind": "attention", "protocol": "default", "batch_size": "1", **sizes}
-        if sizes and length in (SHORT, LENGTH) and setting.items() <= row.items() and not row.get("packed"):
+        if sizes and length in (SHORT, FALLBACK, LENGTH) and setting.items() <= row.items() and not row.get("packed"):
             chosen.setdefault((row["attention"], row["pattern"]), {})[phase, int(length)] = row
     costs = {}
     for (attention, pattern), of_phases in chosen.items():
         nothing: Mapping[str, str] = {}
-        forward = of_phases.get(("forward", LENGTH), nothing)
-        softmax = chosen.get(("vanilla", pattern), {}).get(("forward", LENGTH), nothing)
+        longest = LENGTH if ("forward", LENGTH) in of_phases else FALLBACK
+        forward = of_phases.get(("forward", longest), nothing)
+        softmax = chosen.get(("vanilla", pattern), {}).get(("forward", longest), nothing)
         decode, early = (of_phases.get(("decode", length), nothing) for length in (LENGTH, SHORT))
+        decode = decode or of_phases.get(("decode", FALLBACK), nothing)
         memory, of_softmax = _number(forward.get("bytes")), _number(softmax.get("bytes"))
         suite_state = of_phases.get((STATE, LENGTH), nothing)
         suite_bytes = _number(suite_state.get("bytes"))
@@ -167,6 +172,7 @@ def costs_in(rows: Iterable[Mapping[str, str]]) -> Costs:
             has_constant_state=bool(decode) and early.get("bytes") == decode["bytes"],
             complexity=(forward or decode or early).get("complexity", ""),
             suite_state=None if suite_bytes is None else State(suite_bytes / 4, suite_state.get("detail") == GROWS),
+            length=longest if forward else LENGTH,
         )
     return costs
 

@@ -21,7 +21,7 @@ from cab.records.record import COMPARISON_KEY
 from cab.scoring.normalization import NO_ATTENTION, SOFTMAX_VARIANTS, TERM, terms
 from cab.scoring.notes import Key, find_gaps, notes_on_scores
 from cab.scoring.selection import comparable
-from cab.scoring.statistics import Estimate, difference, judge, weighted_sum
+from cab.scoring.statistics import Estimate, difference, judge_pairs, weighted_sum
 
 COLUMNS = ["pattern", "task", "attention", "index", "low", "high", "seeds"]
 ORDER = ["pattern", "task", "better", "worse", "difference", "low", "high", "verdict"]
@@ -149,8 +149,8 @@ def order_table(scores: Scores) -> pd.DataFrame:
 
     Returns:
         Columns pattern, task, better, worse (by index), difference, low and high (95% confidence interval of a single
-        pair), verdict on ``better`` (see :func:`cab.scoring.statistics.judge`; the family is all pairs of the pattern
-        and task). An index has no smallest relevant difference, so no pair is ``equivalent``.
+        pair), verdict on ``better`` (see :func:`cab.scoring.statistics.judge_pairs`; the family is all pairs of the
+        pattern and task).
     """
     rows = []
     for (pattern, task), ranked in scores.table.dropna(subset=["index"]).groupby(["pattern", "task"], sort=False):
@@ -159,7 +159,7 @@ def order_table(scores: Scores) -> pd.DataFrame:
             (one, other): difference(estimates[one], estimates[other])
             for one, other in itertools.combinations(estimates, 2)
         }
-        verdicts = judge(pairs, margin=0.0)
+        verdicts = judge_pairs(pairs)
         for pair, gap in pairs.items():
             rows.append((pattern, task, *pair, gap.value, *gap.interval(), str(verdicts[pair])))
     return pd.DataFrame(rows, columns=ORDER)

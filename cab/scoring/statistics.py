@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import statistics
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
@@ -20,7 +20,7 @@ MARGIN = 2.0
 ONE_SEED_MARK = "*"
 ONE_SEED_LEGEND = f"{ONE_SEED_MARK} a single seed in at least one cell: no interval, no significance"
 
-Pair = TypeVar("Pair", bound=Hashable)
+Name = TypeVar("Name", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -67,10 +67,22 @@ class Estimate:
             return float(self.value == 0)
         return 2 * float(special.stdtr(self.degrees, -abs(self.value) / math.sqrt(self.variance)))
 
-    def is_within(self, margin: float) -> bool:
-        """Return whether two one-sided tests at 5% show that the true value is within ``margin`` of 0."""
+    def probability_above(self, limit: float) -> float:
+        """Return the one-sided p-value of the hypothesis that the true value is at least ``limit``."""
+        from scipy import special
+
+        if not self.variance:
+            return float(self.value >= limit)
+        return float(special.stdtr(self.degrees, (self.value - limit) / math.sqrt(self.variance)))
+
+    def upper_bound(self, level: float) -> float:
+        """Return the one-sided upper confidence bound that the true value exceeds with probability ``level``."""
+        return self.interval(1 - 2 * level)[1]
+
+    def is_within(self, margin: float, center: float) -> bool:
+        """Return whether two one-sided tests at 5% show that the true value is within ``margin`` of ``center``."""
         low, high = self.interval(confidence=0.9)
-        return -margin < low and high < margin
+        return center - margin < low and high < center + margin
 
 
 @functools.cache
@@ -98,11 +110,12 @@ def difference(one: Estimate, other: Estimate) -> Estimate:
 
 
 class Verdict(StrEnum):
-    """Verdict on the first of two attentions."""
+    """Verdict on a result compared with softmax attention, or on the first of two attentions."""
 
     BETTER = "better"
     WORSE = "worse"
     EQUIVALENT = "equivalent"
+    SOLVED = "solved"
     UNDECIDED = "undecided"
     ONE_SEED = "one seed"
 
@@ -119,42 +132,33 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [*map(float, p)]
 
 
-def false_discovery_rate(p_values: Sequence[float]) -> list[float]:
-    """Return p-values adjusted by the step-up procedure of Benjamini and Hochberg (1995).
+def upper_bounds(family: Mapping[Name, Estimate], limit: float, *, level: float = 1 - CONFIDENCE) -> dict[Name, float]:
+    """Return a one-sided upper bound of each estimate, adjusted for their number by Holm's step-down procedure.
 
-    Rejecting those below a level bounds the expected share of false rejections among all rejections by that level.
+    The estimates are taken by their p-value for "at least ``limit``", smallest first. Of n estimates, the first has
+    the bound at ``level`` / n; each bound below the limit reduces n by one for the following ones. So the bounds below
+    the limit are the rejections of Holm's procedure: the probability that any of them is false is at most ``level``.
     """
-    import numpy as np
+    bounds, size = {}, len(family)
+    for name in sorted(family, key=lambda name: family[name].probability_above(limit)):
+        bounds[name] = family[name].upper_bound(level / size)
+        size -= bounds[name] < limit
+    return bounds
 
-    p, order = np.array(p_values, dtype=float), np.argsort(p_values)[::-1]
-    p[order] = np.minimum.accumulate(np.minimum(p[order] * len(p) / np.arange(len(p), 0, -1), 1.0))
-    return [*map(float, p)]
 
-
-def judge(
-    family: Mapping[Pair, Estimate],
-    *,
-    adjust: Callable[[Sequence[float]], list[float]] = holm,
-    margin: float = MARGIN,
-    level: float = 1 - CONFIDENCE,
-) -> dict[Pair, Verdict]:
-    """Return the verdict on each pair of a family of hypotheses, from the difference of each pair.
-
-    ``better`` and ``worse`` require significance at ``level`` after the correction ``adjust`` over the family, and a
-    difference of at least ``margin``. ``equivalent`` requires an equivalence test within ``margin``.
-    """
+def judge_pairs(family: Mapping[Name, Estimate]) -> dict[Name, Verdict]:
+    """Return whether each difference of a family is significant (two-sided, Holm's correction)."""
     p_values = {pair: gap.p_value for pair, gap in family.items() if gap.is_known}
-    adjusted = dict(zip(p_values, adjust([*p_values.values()]), strict=True))
-    return {
-        pair: _verdict(gap, adjusted[pair] < level, margin) if gap.is_known else Verdict.ONE_SEED
-        for pair, gap in family.items()
-    }
+    adjusted = dict(zip(p_values, holm([*p_values.values()]), strict=True))
 
+    def verdict(pair: Name) -> Verdict:
+        if pair not in adjusted:
+            return Verdict.ONE_SEED
+        if adjusted[pair] >= 1 - CONFIDENCE:
+            return Verdict.UNDECIDED
+        return Verdict.BETTER if family[pair].value > 0 else Verdict.WORSE
 
-def _verdict(gap: Estimate, is_significant: bool, margin: float) -> Verdict:
-    if is_significant and abs(gap.value) >= margin:
-        return Verdict.BETTER if gap.value > 0 else Verdict.WORSE
-    return Verdict.EQUIVALENT if gap.is_within(margin) else Verdict.UNDECIDED
+    return {pair: verdict(pair) for pair in family}
 
 
 def correlation_interval(r: float, size: int) -> tuple[float, float]:

@@ -39,6 +39,8 @@ VERSION = 3
 SOFTMAX, NO_ATTENTION = "vanilla", "none"
 ANCHORS = (SOFTMAX, NO_ATTENTION)
 """Anchors at 100% and 0% of the gain of softmax attention."""
+TUNED = "(tuned)"
+"""End of the name of an attention whose learning rate is chosen."""
 ANCHORS_FILE = FOLDER / "anchors.csv"
 SETTINGS_FILE = FOLDER / "settings.json"
 ANCHOR_COLUMNS = ("version", "task", "backbone", "pattern", "data", "attention", "seed", "test", "validation", "steps")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import statistics
@@ -12,10 +13,20 @@ from typing import TYPE_CHECKING
 
 from cab.errors import UserError
 from cab.records.record import REFERENCE_DIRS
-from cab.scoring.statistics import CONFIDENCE, MARGIN, Estimate, Verdict, judge, weighted_sum
-from cab.suite.cells import ANCHORS, NO_ATTENTION, PRESET, SOFTMAX, CellResults, Key, SuiteCell, read_suite, suite_cells
-from cab.suite.gain import CellGain, cell_gains, gap
-from cab.suite.tuning import TUNED
+from cab.scoring.statistics import CONFIDENCE, MARGIN, Estimate, Verdict, difference, weighted_sum
+from cab.suite.cells import (
+    ANCHORS,
+    NO_ATTENTION,
+    PRESET,
+    SOFTMAX,
+    TUNED,
+    CellResults,
+    Key,
+    SuiteCell,
+    read_suite,
+    suite_cells,
+)
+from cab.suite.gain import CellGain, cell_gains, judged
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,8 +93,8 @@ def check_cell(results: CellResults) -> CellCheck:
     if unknown:
         return CellCheck(results.cell, graded=graded, flaws=_flaws(None, graded), unknown=unknown)
     compared = [name for name in (WINDOWED, *BOUNDED_STATES) if name in gains]
-    verdicts = judge({name: gap(gains[SOFTMAX], gains[name]) for name in compared})
-    worse = frozenset(name for name, verdict in verdicts.items() if verdict is Verdict.BETTER)
+    family = judged({name: gains[name] for name in compared})
+    worse = frozenset(name for name, gain in family.items() if gain.verdict is Verdict.WORSE)
     others = gains.keys() - set(ANCHORS)
     lost = _lost(results, gains)
     pairs = itertools.combinations([gain for name, gain in gains.items() if name != NO_ATTENTION], 2)
@@ -102,8 +113,9 @@ def check_cell(results: CellResults) -> CellCheck:
 
 
 def _differ(one: CellGain, other: CellGain) -> bool:
-    tested = gap(one, other)
-    return tested.p_value < 1 - CONFIDENCE and abs(tested.value) >= MARGIN
+    gap = difference(one.estimate, other.estimate)
+    gap = dataclasses.replace(gap, value=one.retained - other.retained)
+    return gap.p_value < 1 - CONFIDENCE and abs(gap.value) >= MARGIN
 
 
 def _lost(results: CellResults, gains: dict[str, CellGain]) -> Estimate:

@@ -2,6 +2,9 @@
 
 K is 100 (s - N) / (V - N), with the metric s on the cell's scale and the means V and N of the frozen anchors
 ``vanilla`` and ``none``. K is not averaged over cells, because each cell tests another ability.
+
+The verdict on a result compares K with 100, that of softmax attention. All attentions of a cell with several seeds are
+one family (Holm's correction, 5%), except for the anchors; those with tuned learning rates are another one.
 """
 
 from __future__ import annotations
@@ -14,11 +17,18 @@ from dataclasses import dataclass
 
 from cab.records.record import Record
 from cab.records.verified import verdict, verified_codes
-from cab.scoring.statistics import MARGIN, Estimate, difference, weighted_sum
-from cab.suite.cells import ANCHORS, NO_ATTENTION, SOFTMAX, Anchors, CellResults, Key, SuiteCell
+from cab.scoring.statistics import MARGIN, Estimate, Verdict, upper_bounds, weighted_sum
+from cab.suite.cells import ANCHORS, NO_ATTENTION, SOFTMAX, TUNED, Anchors, CellResults, Key, SuiteCell
 
+MATCHING = (Verdict.SOLVED, Verdict.EQUIVALENT, Verdict.BETTER)
+DECIDED = (Verdict.WORSE, Verdict.EQUIVALENT, Verdict.BETTER)
+"""Verdicts that a test supports."""
 SOLVED = 90.0
 """A seed has solved a cell if it retains at least this share."""
+CEILING = 100 - MARGIN
+"""K below this bound is a relevant loss."""
+MIN_SEEDS = 5
+"""Minimum number of seeds of an equivalent result: three that solve a cell are likely by chance."""
 LAST_PART = 0.2
 """Last part of the budget, in which an unfinished run still gains more than :data:`MARGIN` points."""
 DIVERGED = 10.0
@@ -36,6 +46,8 @@ class CellGain:
         points: K of each seed.
         estimate: mean of ``points`` with the variance over the attention's seeds.
         total: the same mean with the variance of the anchors added.
+        bound: one-sided upper 95% bound of K, adjusted over the family; NaN for an anchor or with a single seed.
+        verdict: on the attention compared with softmax attention; None for an anchor.
         steps: mean number of steps until validation reached the cell's threshold; None if a seed did not reach it.
         unfinished: number of seeds that were still learning when the budget ended.
         diverged: number of seeds that got worse after their best validation, or have no score because they diverged.
@@ -48,6 +60,8 @@ class CellGain:
     points: tuple[float, ...]
     estimate: Estimate
     total: Estimate
+    bound: float = math.nan
+    verdict: Verdict | None = None
     verified: str = "yes"
     steps: Estimate | None = None
     unfinished: int = 0
@@ -72,7 +86,12 @@ class CellGain:
     @property
     def is_lower_bound(self) -> bool:
         """Whether K, below the margin of 100, would increase with a larger budget: seeds were still learning."""
-        return self.unfinished > 0 and not self.diverged and self.estimate.value <= 100 - MARGIN
+        return self.unfinished > 0 and not self.diverged and self.estimate.value <= CEILING
+
+    @property
+    def is_best(self) -> bool:
+        """Whether verified code, with several seeds, matches softmax attention."""
+        return self.verified == "yes" and (self.attention == SOFTMAX or self.verdict in MATCHING)
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -80,12 +99,20 @@ class CellGain:
         return (math.nan, math.nan) if self.attention in ANCHORS else self.total.interval()
 
 
-def cell_gains(results: CellResults) -> dict[str, CellGain]:
-    """Return K of every attention with results in a cell; empty if the cell has no anchors."""
+def cell_gains(results: CellResults, reference: CellResults | None = None) -> dict[str, CellGain]:
+    """Return K of every attention with results in a cell; empty if the cell has no anchors.
+
+    Args:
+        reference: results of the same cell whose family each attention joins alone, so that further results change no
+            verdict (default: the results themselves are the family).
+    """
     anchors = results.anchors
     if anchors is None:
         return {}
     gains = gains_of(results.cell, anchors, {name: results.values(name) for name in results.runs})
+    if reference is not None:
+        known = gains_of(results.cell, anchors, {name: reference.values(name) for name in reference.runs})
+        gains = {name: judged({**known, name: gain})[name] for name, gain in gains.items()}
     codes = verified_codes()
     for name, gain in gains.items():
         runs = list(results.runs.get(name, {}).values())  # none of an anchor
@@ -105,7 +132,10 @@ def cell_gains(results: CellResults) -> dict[str, CellGain]:
 
 
 def gains_of(cell: SuiteCell, anchors: Anchors, values: Mapping[str, Sequence[float]]) -> dict[str, CellGain]:
-    """Return K of the anchors and of every attention in ``values``, which has the cell's metric, one per seed."""
+    """Return K of the anchors and of every attention in ``values``, which has the cell's metric, one per seed.
+
+    The verdicts are those of one family.
+    """
     values = {**{name: anchors.test[name] for name in ANCHORS}, **values}
     scores = {name: [cell.scaled(value) for value in metric] for name, metric in values.items()}
     softmax, without = (statistics.fmean(scores[name]) for name in ANCHORS)
@@ -121,17 +151,44 @@ def gains_of(cell: SuiteCell, anchors: Anchors, values: Mapping[str, Sequence[fl
             total = weighted_sum((weight, estimates[other]) for other, weight in weights.items())
             total = dataclasses.replace(total, value=estimates[name].value)
         gains[name] = CellGain(cell, name, tuple(metric), points[name], estimates[name], total)
-    return gains
+    return judged(gains)
 
 
-def gap(one: CellGain, other: CellGain) -> Estimate:
-    """Return the difference in K of two attentions in a cell, each clipped to 0..100."""
-    return dataclasses.replace(difference(one.estimate, other.estimate), value=one.retained - other.retained)
+def judged(gains: Mapping[str, CellGain]) -> dict[str, CellGain]:
+    """Return K of the attentions in a cell with bounds and verdicts, from one family of recipes and one of tuned ones.
+
+    ``worse`` requires the adjusted upper bound below :data:`CEILING`, ``better`` the adjusted lower bound above 102.
+    """
+    found = dict(gains)
+    for is_tuned in (False, True):
+        names = [name for name in gains if name not in ANCHORS and name.endswith(TUNED) == is_tuned]
+        family = {name: gains[name].total for name in names if len(gains[name].points) > 1}
+        negated = {name: dataclasses.replace(estimate, value=-estimate.value) for name, estimate in family.items()}
+        above, below = upper_bounds(family, CEILING), upper_bounds(negated, -100 - MARGIN)
+        for name in names:
+            upper, lower = above.get(name, math.nan), -below.get(name, math.nan)
+            found[name] = dataclasses.replace(gains[name], bound=upper, verdict=_judged(gains[name], lower, upper))
+    return found
 
 
-def suite_gains(results: Sequence[CellResults]) -> dict[Key, dict[str, CellGain]]:
-    """Return K by cell and attention."""
-    return {result.cell.key: cell_gains(result) for result in results}
+def _judged(gain: CellGain, lower: float, upper: float) -> Verdict:
+    if len(gain.points) == 1:
+        return Verdict.ONE_SEED
+    if upper < CEILING:
+        return Verdict.WORSE
+    if lower > 100 + MARGIN:
+        return Verdict.BETTER
+    if len(gain.points) >= MIN_SEEDS and gain.estimate.variance and gain.total.is_within(MARGIN, center=100):
+        return Verdict.EQUIVALENT
+    return Verdict.SOLVED if min(gain.points) >= CEILING else Verdict.UNDECIDED
+
+
+def suite_gains(
+    results: Sequence[CellResults], reference: Sequence[CellResults] | None = None
+) -> dict[Key, dict[str, CellGain]]:
+    """Return K by cell and attention; see :func:`cell_gains` for ``reference``."""
+    families = {each.cell.key: each for each in reference or ()}
+    return {each.cell.key: cell_gains(each, families.get(each.cell.key)) for each in results}
 
 
 # --- what the history of a run shows ---

@@ -29,8 +29,6 @@ FACTORS = (1 / 3, 1.0, 3.0)
 """Learning rates of the grid, relative to that of the cell."""
 SEED = 1000
 """Seed of the runs of the grid."""
-TUNED = "(tuned)"
-"""End of the name of an attention whose learning rate is chosen."""
 FOLDER = "tuning"
 """Folder in ``results_dir`` with the records of the grid."""
 

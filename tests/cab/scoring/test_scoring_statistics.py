@@ -13,9 +13,9 @@ from cab.scoring.statistics import (
     Estimate,
     Verdict,
     difference,
-    false_discovery_rate,
     holm,
-    judge,
+    judge_pairs,
+    upper_bounds,
     weighted_sum,
 )
 from tests.cab.scoring.made_results import index_of, result, table
@@ -45,7 +45,7 @@ def test_a_single_seed_has_neither_interval_nor_test() -> None:
     mixed = weighted_sum([(0.5, Estimate.of([1.0])), (0.5, Estimate.of([2.0, 2.2]))])
     assert (mixed.value, mixed.is_known) == (pytest.approx(1.55), False)
     assert all(map(math.isnan, mixed.interval()))
-    assert judge({"pair": mixed}) == {"pair": Verdict.ONE_SEED}
+    assert judge_pairs({"pair": mixed}) == {"pair": Verdict.ONE_SEED}
 
 
 def test_equal_seeds_have_an_interval_without_width() -> None:
@@ -61,32 +61,37 @@ def test_holm_multiplies_the_smallest_by_their_number() -> None:
 
 @pytest.mark.parametrize(
     ("value", "deviation", "verdict"),
-    [
-        (5.0, 0.1, Verdict.BETTER),
-        (-5.0, 0.1, Verdict.WORSE),
-        (1.0, 0.01, Verdict.EQUIVALENT),  # significant, but less than the margin
-        (0.0, 0.5, Verdict.EQUIVALENT),
-        (0.0, 3.0, Verdict.UNDECIDED),
-        (5.0, 9.0, Verdict.UNDECIDED),
-    ],
+    [(5.0, 0.1, Verdict.BETTER), (-5.0, 0.1, Verdict.WORSE), (0.0, 3.0, Verdict.UNDECIDED)],
 )
-def test_a_verdict_requires_significance_and_size(value: float, deviation: float, verdict: Verdict) -> None:
-    gap = Estimate(value, deviation**2, 4)
-    assert judge({"pair": gap}) == {"pair": verdict}
+def test_a_verdict_on_a_pair_requires_significance(value: float, deviation: float, verdict: Verdict) -> None:
+    assert judge_pairs({"pair": Estimate(value, deviation**2, 4)}) == {"pair": verdict}
 
 
 def test_a_larger_family_is_more_cautious() -> None:
     gap = Estimate(5.0, 1.5**2, 4)
     assert gap.p_value < 0.05
     alone, many = {1: gap}, dict.fromkeys(range(5), gap)
-    assert judge(alone)[1] is Verdict.BETTER
-    assert set(judge(many).values()) == {Verdict.UNDECIDED}
+    assert judge_pairs(alone)[1] is Verdict.BETTER
+    assert set(judge_pairs(many).values()) == {Verdict.UNDECIDED}
 
 
-def test_the_false_discovery_rate_is_that_of_benjamini_and_hochberg() -> None:
-    p_values = [0.04, 0.001, 0.03, 0.2, 0.04]
-    np.testing.assert_allclose(false_discovery_rate(p_values), stats.false_discovery_control(p_values))
-    assert false_discovery_rate([]) == []
+def test_bounds_below_the_limit_are_rejections_of_holm() -> None:
+    random = np.random.default_rng(1)
+    for _ in range(200):
+        values = zip(random.normal(-2, 2, 6), random.gamma(1, 1, 6), random.integers(2, 9, 6), strict=True)
+        family = {n: Estimate(float(value), float(v), float(df)) for n, (value, v, df) in enumerate(values)}
+        p_values = [stats.t.cdf(each.value / math.sqrt(each.variance), each.degrees) for each in family.values()]
+        rejected = [p < 0.05 for p in holm(p_values)]
+        bounds = upper_bounds(family, 0.0)
+        assert [bounds[n] < 0 for n in family] == rejected
+        least = [each.interval(0.9)[1] for each in family.values()]
+        assert all(bounds[n] >= least[n] - 1e-9 for n in family), "not adjusted"
+
+
+def test_a_bound_without_variance_is_the_value() -> None:
+    assert upper_bounds({"a": Estimate(97.0, 0.0, math.inf), "b": Estimate(100.0, 0.0, math.inf)}, 98) == {
+        "a": 97.0, "b": 100.0
+    }  # fmt: skip
 
 
 def test_the_interval_of_an_index_ignores_the_seeds_of_others() -> None:

@@ -10,7 +10,7 @@ import pytest
 from cab.errors import UserError
 from cab.records.record import REFERENCE_DIRS, Cost, Status
 from cab.suite.cells import ANCHORS_FILE, Anchors, collect, read_anchors, read_suite, records_of, write_anchors
-from cab.suite.gain import CellGain, cell_gains, gains_of, gap, is_diverged, is_unfinished, suite_gains
+from cab.suite.gain import CellGain, cell_gains, gains_of, is_diverged, is_unfinished, suite_gains
 from cab.suite.verdict import gain_text
 from tests.cab.suite.suite_records import (
     CELLS,
@@ -44,10 +44,9 @@ def test_seeds_without_a_score_because_they_diverged_are_counted() -> None:
 
 
 def test_clipping_and_solved_seeds() -> None:
-    found = gains(worse=[0.8, 0.81, 0.82], worst=[0.9, 0.91, 0.92], mixed=[0.0064, 0.01, 0.5])
+    found = gains(worse=[0.8, 0.81, 0.82], mixed=[0.0064, 0.01, 0.5])
     assert found["worse"].estimate.value < 0
     assert found["worse"].retained == 0
-    assert gap(found["worse"], found["worst"]).value == 0
     assert (found["mixed"].solved, len(found["mixed"].points)) == (2, 3)
 
 

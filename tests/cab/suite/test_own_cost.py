@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from cab.cli.main import main
-from cab.cli.run import _measure_costs
+from cab.cli.run import _print_costs
 from cab.efficiency import machine
 from cab.efficiency.benchmark import measure_for_board
+from cab.efficiency.own import measure_cost_of, measure_state_of
 from cab.efficiency.subjects import AttentionSubject
 from cab.patterns import Pattern
 from cab.records.record import Record
@@ -33,7 +34,7 @@ from cab.scoring.costs import (
     measured_costs,
     read_costs,
 )
-from cab.suite.verdict import _cost
+from cab.suite.verdict import cost_texts
 from tests.cab.suite.suite_records import CELLS, made_suite as made_suite, seeds, suite_record, with_config
 
 pytestmark = pytest.mark.usefixtures("registers")
@@ -63,6 +64,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     measured_costs()
     for module in ("cab.scoring.costs", "cab.efficiency.benchmark"):
         monkeypatch.setattr(f"{module}.LENGTH", 64)
+        monkeypatch.setattr(f"{module}.FALLBACK", 32)
         monkeypatch.setattr(f"{module}.SHORT", 16)
     monkeypatch.setitem(machine.PRODUCT_SIZE, "cpu", 16)
     monkeypatch.setitem(machine.COPIED_BYTES, "cpu", 2**12)
@@ -82,42 +84,47 @@ def mean_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest
 @pytest.mark.usefixtures("short")
 def test_the_cost_of_a_class_in_a_file(mean_record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(costs, "_committed_codes", lambda: {("abc", installed_code("abc"))})
-    assert "not measured against softmax" in _cost(mean_record, [mean_record], FOLDERS)
-    _measure_costs([mean_record])
+    assert "not measured against softmax" in cost_texts(mean_record, FOLDERS)[-1]
+    measure_cost_of(mean_record)
     [path] = Path("runs/costs").iterdir()
     cost = read_costs(path)["Mean", "NC"]
     assert cost.time
     assert cost.memory
-    assert f"{cost.time:.2f} times the time of softmax attention" in _cost(mean_record, [mean_record], FOLDERS)
-    assert _cost(mean_record, [mean_record], FOLDERS).endswith("declared complexity n")
+    [line] = cost_texts(mean_record, FOLDERS)
+    assert f"{cost.time:.2f} times the time of softmax attention" in line
+    assert line.endswith("declared complexity n")
     assert cost_of(dataclasses.replace(mean_record, attention_code="edited"), FOLDERS) == MeasuredCost()
     written = path.stat().st_mtime_ns
     committed = suite_record("probe", "abc", 80, pattern="NC", attention_code=installed_code("abc"))
     committed = with_config(committed, results_dir="runs")
-    _measure_costs([mean_record, committed])
-    _measure_costs([dataclasses.replace(mean_record, attention_code="edited")])
+    for record in (mean_record, committed, dataclasses.replace(mean_record, attention_code="edited")):
+        measure_cost_of(record)
     assert [each.stat().st_mtime_ns for each in path.parent.iterdir()] == [written], "each code is measured once"
 
 
 @pytest.mark.usefixtures("short")
 @pytest.mark.parametrize("mean_record", ["assert key.shape[0] > 1, 'too long'"], indirect=True)
 def test_a_failure_is_one_line(mean_record: Record, caplog: pytest.LogCaptureFixture) -> None:
-    _measure_costs([mean_record])
+    measure_cost_of(mean_record)
     assert caplog.messages[-1] == "Mean NC has no cost in phase forward: failed AssertionError: too long"
 
 
 @pytest.mark.parametrize(("arguments", "measures"), [((), True), (("--no-cost",), False), (("cluster=slurm",), False)])
-def test_a_run_of_the_suite_ends_with_the_cost(
+def test_a_run_of_the_suite_ends_with_verdict_state_and_cost(
     arguments: tuple[str, ...], measures: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    measured: list[list[Record]] = []
+    steps: list[str] = []
     monkeypatch.setattr(
         "cab.runner.launch.run_sweeps", lambda *_, **__: Report(outcomes=[Outcome("", "cached", RECORD)])
     )
-    monkeypatch.setattr("cab.cli.run._measure_costs", measured.append)
-    monkeypatch.setattr("cab.cli.suite.print_verdict", lambda *_: None)
+    for place, step in {
+        "cab.cli.suite.print_verdict": "verdict",
+        "cab.efficiency.own.measure_state_of": "state",
+        "cab.efficiency.own.measure_cost_of": "cost",
+    }.items():
+        monkeypatch.setattr(place, lambda *_, step=step: steps.append(step))
     assert main(["run", "suite=core", "attention=abc", "task=probe", f"results_dir={tmp_path}", *arguments]) == 0
-    assert measured == ([[RECORD]] if measures else [])
+    assert steps == (["verdict", "state", "cost"] if measures else ["verdict"])
 
 
 def test_an_edited_copy_has_no_cost_and_state_of_the_original(
@@ -140,7 +147,7 @@ def test_an_edited_copy_has_no_cost_and_state_of_the_original(
         State(1056, grows=False), measured_costs()["linear", "CS"], "n",
     )  # fmt: skip
     assert (edited.state, edited.costs, edited.complexity, edited.family) == (None, {}, "", OTHER)
-    assert "not measured against softmax" in _cost(own[0], own, [tmp_path / "edited"])
+    assert "not measured against softmax" in cost_texts(own[0], [tmp_path / "edited"])[-1]
     path = cost_path(tmp_path / "edited", own[0])
     path.parent.mkdir()
     write_table(path, [row | {"attention": "linear"} for row in (FORWARD, SUITE_STATE)] + [VANILLA])
@@ -160,9 +167,7 @@ def write_table(path: Path, rows: list[dict[str, str]]) -> None:
 
 
 @pytest.mark.parametrize("source", ["stored", "--costs"])
-def test_the_row_of_a_class_has_its_cost(
-    made_suite: Path, tmp_path: Path, source: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_row_of_a_class_has_its_cost(made_suite: Path, tmp_path: Path, source: str) -> None:
     own = [run for task in CELLS for run in seeds(task, "Mine", 80)]
     paths = [record.write(tmp_path / "own") for record in own]
     rows, path = [FORWARD, DECODE, VANILLA, SUITE_STATE], tmp_path / "costs.csv"
@@ -179,9 +184,6 @@ def test_the_row_of_a_class_has_its_cost(
     assert (row["decode_ms_per_token"], row["state_bytes"], row["complexity"]) == (2.0, 96, "n log n")
     assert (row["suite_state_numbers"], row["suite_state_grows"]) == (256, True)
     assert recall_points(board, time_of)["Mine (yours)"].cost == 0.25
-    if source == "stored":  # in this folder, wherever the command runs
-        assert main(["suite", "report", str(tmp_path / "own"), "--attention", "Mine"]) == 0
-        assert "0.25 times the time of softmax attention" in capsys.readouterr().out
 
 
 def test_rows_at_the_sizes_of_the_board() -> None:
@@ -194,6 +196,8 @@ def test_rows_at_the_sizes_of_the_board() -> None:
     early = DECODE | {"length": "256"}
     found = costs_in([FORWARD, DECODE, VANILLA, early, *others])
     expected = MeasuredCost(0.25, 0.25, 2.0, 96, True, "n log n")
+    shorter = costs_in([FORWARD | {"length": "2048"}, VANILLA | {"length": "2048"}, VANILLA])["Mine", "CS"]
+    assert (shorter.time, shorter.memory, shorter.length) == (0.25, 0.25, 2048)
     assert found["Mine", "CS"] == expected
     assert not costs_in([DECODE, early | {"bytes": "90"}])["Mine", "CS"].has_constant_state
     assert costs_in(others) == {}
@@ -221,12 +225,35 @@ def test_the_measurement_is_that_of_the_committed_costs() -> None:
 
 
 @pytest.mark.usefixtures("short")
-def test_the_state_of_a_causal_class(mean_record: Record) -> None:
+def test_the_state_of_a_causal_class_is_known_before_its_cost(
+    mean_record: Record, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Without a state of its own, a class keeps all keys and values, or the inputs they are made of."""
     record = dataclasses.replace(mean_record, cell={**mean_record.cell, "pattern": "CS"})
-    _measure_costs([record])
+    measure_state_of(record)
+    state = cost_of(record, FOLDERS).suite_state
+    assert state is not None
+    assert state.grows
+    assert state.numbers >= 32
+    _print_costs([record], measures=True)
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines() if line]
+    assert lines[0] == "Mean, pattern CS"
+    assert lines[1] == f"decode state: {state.numbers:,.0f} numbers per token, in the network of recall"
+    assert lines[2].startswith("cost: ")
     cost = cost_of(record, FOLDERS)
-    assert cost.suite_state is not None
-    assert cost.suite_state.grows
-    assert cost.suite_state.numbers >= 32
+    assert cost.suite_state == state
     assert cost.decode_ms
+
+
+SLOW = "import time; time.sleep(2 * (key.shape[2] > 32))"
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("mean_record", [SLOW], indirect=True)
+def test_a_slow_class_is_measured_at_a_shorter_length(mean_record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cab.efficiency.benchmark.BOARD_SECONDS", 1)
+    measure_cost_of(mean_record)
+    cost = cost_of(mean_record, FOLDERS)
+    assert cost.time
+    assert cost.length == 32
+    assert " at 32 tokens" in cost_texts(mean_record, FOLDERS)[-1]

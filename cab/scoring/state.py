@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from cab.files.text_table import read_csv
-from cab.registry.tables import tuned_options
+from cab.registry.tables import CONFIGS, tuned_options
 from cab.scoring.costs import State
-from cab.suite.cells import FOLDER, PRESET
 
 if TYPE_CHECKING:
     from cab.registry.registries import AttentionEntry
 
-STATES_FILE = FOLDER / "states.csv"
+STATES_FILE = CONFIGS / "suite" / "states.csv"
 WIDTH = 32
 """Width of the network of ``recall``, whose attention has one head."""
 
@@ -30,7 +29,7 @@ def suite_state(entry: AttentionEntry) -> State | None:
     """Measure the state of an attention with the options of cell ``recall`` CS; None without this pattern."""
     if "CS" not in entry.patterns:
         return None
-    return measure_state(entry, tuned_options("probe", "mixer", "CS", entry.name, preset=PRESET))
+    return measure_state(entry, tuned_options("probe", "mixer", "CS", entry.name, preset="mini"))
 
 
 def measure_state(entry: AttentionEntry, options: Mapping[str, Any]) -> State:
