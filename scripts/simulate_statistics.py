@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from cab.records.record import REFERENCE_DIRS
-from cab.scoring.statistics import Verdict
-from cab.suite.cells import ANCHORS, NO_ATTENTION, SOFTMAX, Anchors, SuiteCell, read_suite
-from cab.suite.gain import CEILING, CellGain, cell_gains, gains_of
+from cab.results.cells import ANCHORS, NO_ATTENTION, SOFTMAX, Anchors, SuiteCell, read_suite
+from cab.results.gain import CEILING, CellGain, cell_gains, gains_of
+from cab.results.statistics import Verdict
 
 SEEDS = (3, 4, 5, 8)
 FALSE = (Verdict.BETTER, Verdict.WORSE)

@@ -72,7 +72,7 @@ def run(arguments: list[str]) -> int:
         print(text_table(["setting", "value", "default", "source"], settings, align="l"))
         return 0
     if tunes:
-        from cab.suite.tuning import tuned_sweeps
+        from cab.runner.suite import tuned_sweeps
 
         if flags.dry_run:
             raise UserError("--dry-run cannot plan tune=true, whose final runs depend on its grid; remove tune=true")
@@ -117,7 +117,7 @@ def _suite_of(overrides: Sequence[str]) -> tuple[list[list[str]] | None, bool]:
     """Return the sweeps of ``suite=``, or None without it, and whether ``tune=true`` is set."""
     if {"suite", "tune"}.isdisjoint(override.partition("=")[0] for override in overrides):
         return None, False
-    from cab.suite.tuning import requests_tuning, suite_sweeps
+    from cab.runner.suite import requests_tuning, suite_sweeps
 
     suite, tunes = suite_sweeps(overrides), requests_tuning(overrides)
     if tunes and suite is None:
@@ -142,8 +142,8 @@ def _retry(overrides: Sequence[str], statuses: Sequence[str]) -> int:
 def _print_costs(records: Iterable[Record], *, measures: bool) -> None:
     """Print state and cost of each attention and pattern, each when it is known; measure those that are not."""
     from cab.efficiency.own import measure_cost_of, measure_state_of
-    from cab.scoring.costs import cost_name
-    from cab.suite.verdict import cost_texts
+    from cab.results.costs import cost_name
+    from cab.results.verdict import cost_texts
 
     finished = [record for record in records if record.status is Status.FINISHED]
     subjects = {(cost_name(run), run.cell["pattern"], run.attention_code): run for run in finished}

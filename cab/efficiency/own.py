@@ -16,8 +16,8 @@ from cab.patterns import Pattern
 from cab.records.record import Record
 from cab.records.verified import code_of
 from cab.registry.registries import ATTENTIONS
-from cab.scoring.costs import GROWS, LENGTH, STATE, TOKENS, cost_name, cost_path, has_committed_cost
-from cab.scoring.state import measure_state
+from cab.results.costs import GROWS, LENGTH, STATE, TOKENS, cost_name, cost_path, has_committed_cost
+from cab.results.state import measure_state
 
 log = logging.getLogger("cab")
 

@@ -24,11 +24,11 @@ from cab.reports.tables import (
     number_cell,
     plain,
 )
-from cab.scoring.costs import LENGTH, MeasuredCost
-from cab.scoring.statistics import ONE_SEED_MARK, Verdict
-from cab.suite.cells import ANCHORS, TUNED, Key, SuiteCell, cell_descriptions, metric_meanings, suite_cells
-from cab.suite.check import invalid_cells
-from cab.suite.verdict import DIVERGED_MARK, SLOTS_MARK
+from cab.results.cells import ANCHORS, TUNED, Key, SuiteCell, cell_descriptions, metric_meanings, suite_cells
+from cab.results.check import invalid_cells
+from cab.results.costs import LENGTH, MeasuredCost
+from cab.results.statistics import ONE_SEED_MARK, Verdict
+from cab.results.verdict import DIVERGED_MARK, SLOTS_MARK
 
 YOURS = "yours"
 CONSTANT, SUBQUADRATIC = "constant", "subquadratic"

@@ -28,8 +28,8 @@ from cab.reports.card import summary
 from cab.reports.sections import PATTERNS, Section
 from cab.reports.sentence import main_sentence
 from cab.reports.suite_board import SuiteBoard, board_facts, own_runs, recall_points, state_of, time_of
-from cab.scoring.normalization import NORMALIZATIONS
-from cab.suite.verdict import judge_attention
+from cab.results.normalization import NORMALIZATIONS
+from cab.results.verdict import judge_attention
 
 ANSWERS = PAPER_DIR.parent / "validity" / "answers.csv"
 MIN_POINTS = 3

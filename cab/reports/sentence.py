@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 
 from cab.files.disk import sanitize_text
 from cab.reports.suite_board import RECALL, BoardRow, Entry, SuiteBoard
-from cab.scoring.statistics import Verdict
-from cab.suite.cells import ANCHORS, SOFTMAX
-from cab.suite.gain import MATCHING
+from cab.results.cells import ANCHORS, SOFTMAX
+from cab.results.gain import MATCHING
+from cab.results.statistics import Verdict
 
 PATTERN = "CS"
 RESULTS = {

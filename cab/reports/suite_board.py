@@ -21,20 +21,7 @@ from cab.patterns import pattern_rank
 from cab.records.record import REFERENCE_DIRS, Record, Status
 from cab.records.results import installed_code, with_program_names
 from cab.registry.registries import ATTENTIONS
-from cab.scoring.costs import (
-    LENGTH,
-    RUNS as COST_RUNS,
-    Costs,
-    MeasuredCost,
-    State,
-    cost_hardware,
-    cost_of,
-    is_committed,
-    measured_costs,
-)
-from cab.scoring.state import suite_states
-from cab.scoring.statistics import Verdict
-from cab.suite.cells import (
+from cab.results.cells import (
     ANCHORS,
     FOLDER,
     SOFTMAX,
@@ -46,8 +33,21 @@ from cab.suite.cells import (
     records_of,
     suite_cells,
 )
-from cab.suite.check import invalid_cells
-from cab.suite.gain import CellGain, suite_gains
+from cab.results.check import invalid_cells
+from cab.results.costs import (
+    LENGTH,
+    RUNS as COST_RUNS,
+    Costs,
+    MeasuredCost,
+    State,
+    cost_hardware,
+    cost_of,
+    is_committed,
+    measured_costs,
+)
+from cab.results.gain import CellGain, suite_gains
+from cab.results.state import suite_states
+from cab.results.statistics import Verdict
 
 RECALL = "probe"
 """Task of the cells with 64 facts: abilities ``recall`` and ``source to target``."""

@@ -10,7 +10,7 @@ from typing import Any
 from cab.metric import Metric
 from cab.records.identity import attention_files, cell_hash, identity_of
 from cab.records.record import Cost, Record, RunMetadata
-from cab.suite.cells import suite_cells, suite_settings
+from cab.results.cells import suite_cells, suite_settings
 
 MADE = ("command", "hardware", "config", "hash", "data", "attention_code", "verified")
 COST = Cost(params=1_000_003, train_seconds=75.5, peak_memory_bytes=3 * 2**29, steps=40)

@@ -18,10 +18,10 @@ from cab.records.record import Record
 from cab.records.results import MINI_DIR, load_results, with_reference_results
 from cab.registry.files import load_object
 from cab.registry.registries import ATTENTIONS
+from cab.results.cells import collect
 from cab.runner.cell import Cell
 from cab.runner.report import Job, Report, cells_to_run
 from cab.runner.run import run_cell
-from cab.suite.cells import collect
 from tests.cab.made_records import make_record
 from tests.cab.runner.troubled import Troubled, trained
 
