@@ -54,6 +54,7 @@ def registers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The attentions that the test registers are gone with it."""
     from cab.registry.registries import ATTENTIONS
 
+    ATTENTIONS.names()  # the registry is read once
     for name in ("_entries", "_of_files"):
         monkeypatch.setattr(ATTENTIONS, name, dict(getattr(ATTENTIONS, name)))
 

@@ -90,8 +90,8 @@ def valid_results(args: argparse.Namespace) -> tuple[pd.DataFrame, list[str]]:
 
 def selected_results(args: argparse.Namespace) -> pd.DataFrame:
     """Return the results that match the filters; cells that do not measure attention are excluded from scores."""
-    from cab.scoring.selection import select
-    from cab.suite.check import without_invalid_cells
+    from cab.results.check import without_invalid_cells
+    from cab.results.selection import select
 
     names = {"preset": args.preset, "patterns": args.pattern, "tasks": args.task, "datasets": args.dataset}
     results, excluded = without_invalid_cells(select(valid_results(args)[0], **names, latest=args.latest_version))

@@ -23,10 +23,10 @@ from cab.registry.options import argument_texts
 from cab.registry.program import code_of, code_of_location
 from cab.registry.registries import ATTENTIONS, is_file
 from cab.registry.tables import decode_state_size
-from cab.scoring.costs import is_edited
-from cab.suite.cells import Key, read_suite
-from cab.suite.gain import CellGain, suite_gains
-from cab.suite.verdict import gain_text
+from cab.results.cells import Key, read_suite
+from cab.results.costs import is_edited
+from cab.results.gain import CellGain, suite_gains
+from cab.results.verdict import gain_text
 
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULTS = ROOT / "attentions" / "defaults.csv"

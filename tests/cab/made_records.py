@@ -11,7 +11,7 @@ from cab.metric import Metric
 from cab.records.identity import Program, hash_of, settings
 from cab.records.record import Cost, Record, RunMetadata
 from cab.records.results import installed_code
-from cab.suite.cells import suite_cells, suite_settings
+from cab.results.cells import suite_cells, suite_settings
 
 MADE = ("command", "hardware", "config", "hash", "data", "attention_code", "program", "verified", "started")
 COST = Cost(params=1_000_003, train_seconds=75.5, peak_memory_bytes=3 * 2**29, steps=40)

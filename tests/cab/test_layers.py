@@ -13,12 +13,11 @@ CONTRACT = "contract"
 LAYERS = (
     "cli",
     "reports",
-    "suite",
     "efficiency",
     "analysis",
     "runner",
     "paper",
-    "scoring",
+    "results",
     "verification",
     "data",
     "config",

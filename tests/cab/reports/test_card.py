@@ -63,7 +63,7 @@ def test_numbers_of_other_code_are_called_so(monkeypatch: pytest.MonkeyPatch) ->
     """The decode state of edited code is measured."""
     monkeypatch.setattr("cab.registry.build.measure_decode_state", lambda entry: f"measured {entry.name}")
     for code in (installed_code("gla"), "of the original"):
-        monkeypatch.setattr("cab.scoring.costs._committed_codes", lambda code=code: {("gla", code)})
+        monkeypatch.setattr("cab.results.costs._committed_codes", lambda code=code: {("gla", code)})
         found = card("gla")
         is_edited = code == "of the original"
         notes = [section.footnotes for section in found.sections if section.title.startswith(("Cost", "Scores"))]

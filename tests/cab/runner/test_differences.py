@@ -18,12 +18,12 @@ from cab.records.record import Record
 from cab.records.results import MINI_DIR, load_results, with_reference_results
 from cab.registry.program import STANDALONE
 from cab.registry.registries import ATTENTIONS
+from cab.results.cells import collect
 from cab.runner import provenance
 from cab.runner.cell import Cell
 from cab.runner.folder import cell_statuses
 from cab.runner.report import Job, Report, cells_to_run
 from cab.runner.run import run_cell
-from cab.suite.cells import collect
 from tests.cab.made_records import make_record
 from tests.cab.runner.troubled import Troubled, trained
 
