@@ -27,7 +27,7 @@ from cab.registry.options import (
     checked_options,
 )
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, Registry
-from cab.registry.tables import run_defaults, trainer_defaults
+from cab.registry.tables import run_defaults, trainer_defaults, tuned_options
 
 if TYPE_CHECKING:
     import torch
@@ -286,14 +286,19 @@ class RunConfig:
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """Defaults of all options that have one, by names such as ``trainer.betas``."""
-        chosen = {group: getattr(self, group) for group in REGISTRIES}
-        chosen |= {f"other_attention.{pattern}": spec for pattern, spec in self.other_attention.items()}
-        values = {**run_defaults(), "trainer": trainer_defaults()}
-        for prefix, choice in chosen.items():
-            registry = REGISTRIES[prefix if prefix in REGISTRIES else "attention"]
-            values |= {f"{prefix}.{name}": value for name, value in registry.get(choice.name).options.items()}
-        return flat(values)
+        """Defaults of all options that have one, by names such as ``trainer.betas``.
+
+        Those of the attention under test are its usual options in the cell, which its name in tables does not show.
+        """
+        cell = (self.task.name, self.backbone.name, str(self.pattern), self.attention.name)
+        options = {
+            "task": TASKS.get(self.task.name).options,
+            "backbone": BACKBONES.get(self.backbone.name).options,
+            "attention": tuned_options(*cell, preset=self.preset),
+        }
+        for pattern, spec in self.other_attention.items():
+            options[f"other_attention.{pattern}"] = ATTENTIONS.get(spec.name).options
+        return flat({**run_defaults(), "trainer": trainer_defaults(), **options})
 
 
 KEYS: Mapping[str, Any] = {
