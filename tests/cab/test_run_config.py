@@ -17,6 +17,7 @@ from cab.patterns import Pattern
 from cab.records.record import Record
 from cab.records.results import MINI_DIR, whole_records
 from cab.runner.cell import Cell
+from tests.committed import committed
 
 CELL = ["task=lm", "dataset=synthetic", "backbone=gpt2", "attention=abc", "pattern=causal_self", "preset=smoke"]
 
@@ -65,7 +66,7 @@ def test_a_new_run_has_the_hash_of_the_committed_record(task: str, attention: st
 
 
 def test_records_are_ordered_by_cell(tmp_path: Path) -> None:
-    paths = sorted(MINI_DIR.glob("*.json"))[:12]
+    paths = committed("results/mini/*.json")[:12]
     for number, path in enumerate(reversed(paths)):
         shutil.copyfile(path, tmp_path / f"{number:02}.json")
     expected = sorted((Record.read(path) for path in paths), key=lambda record: list(record.cell.values()))

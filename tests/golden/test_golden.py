@@ -24,9 +24,10 @@ from cab.registry.registries import ATTENTIONS
 from cab.runner.cell import Cell
 from cab.runner.engine import make_backbone
 from tests.cab.cli.command import ROOT, cab
+from tests.committed import committed
 
 OUTPUT = Path(__file__).with_name("output")
-RECORDS = sorted((ROOT / "results").glob("*/*.json"))
+RECORDS = committed("results/*/*.json")
 COMMANDS = {
     "score_core": "score results/core",
     "score_core_csv": "score results/core --csv",

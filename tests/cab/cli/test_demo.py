@@ -12,13 +12,13 @@ import pytest
 from cab.cli import demo
 from cab.records.record import Record
 from cab.runner.report import Outcome, Report
-from tests.cab.cli.command import ROOT
+from tests.committed import committed
 
 
 @functools.cache
-def committed() -> dict[str, Record]:
+def records_of_the_cell() -> dict[str, Record]:
     records = {}
-    for path in (ROOT / "results" / "core").glob("*.json"):
+    for path in committed("results/core/*.json"):
         record = Record.read(path)
         names = [record.cell[name] for name in ("task", "backbone", "pattern", "seed")]
         if names == [*demo.CELL, 1] and record.cell["attention"] in demo.TRAINED:
@@ -36,7 +36,7 @@ def test_scores_are_compared_with_the_reference(
         [sweep] = sweeps
         chosen = dict(override.split("=", 1) for override in sweep)
         assert (chosen["attention"], chosen["seed"]) == ("vanilla,linear", "1")
-        records = committed()
+        records = records_of_the_cell()
         assert {records[name].cell["dataset"] for name in records} == {chosen["dataset"]}
         metrics = [dataclasses.replace(m, value=(m.value or 0) + change) for m in records["linear"].metrics]
         linear = dataclasses.replace(records["linear"], metrics=tuple(metrics))
@@ -50,7 +50,7 @@ def test_scores_are_compared_with_the_reference(
     assert len(lines) <= 20
     own = next(line for line in lines if line.startswith("linear attention"))
     assert own.endswith("  as expected" if status == 0 else "not as expected")
-    assert f"{committed()['linear'].metrics[0].value + change:.3f}" in own  # type: ignore[operator]
+    assert f"{records_of_the_cell()['linear'].metrics[0].value + change:.3f}" in own  # type: ignore[operator]
     assert next(line for line in lines if line.startswith("softmax")).split()[-6:-2] == ["1.000", "±", "0.000", "5"]
     assert ("linear attention retains 43%" in printed) == (status == 0)
     assert ("Your installation works." in printed) == (status == 0)

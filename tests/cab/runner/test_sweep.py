@@ -15,8 +15,8 @@ from cab.registry.registries import TASKS, is_generated
 from cab.registry.tables import read_rows
 from cab.runner.cell import runnable_cells
 from cab.runner.launch import expand
-from tests.cab.cli.command import ROOT
 from tests.cab.runner.conftest import TROUBLED
+from tests.committed import committed
 
 Cell = Callable[..., dict[str, Any]]
 
@@ -128,7 +128,7 @@ def test_hours_of_committed_records_are_their_medians() -> None:
             stated[(folder, *(row[key] for key in COST_KEYS))] = float(row["hours"])
     seconds: dict[tuple[str, ...], list[float]] = {}
     for folder in ("core", "mini"):
-        for path in (ROOT / "results" / folder).glob("*.json"):
+        for path in committed(f"results/{folder}/*.json"):
             record = json.loads(path.read_text())
             key = (folder, *(record["cell"][name] for name in COST_KEYS))
             seconds.setdefault(key, []).append(record["cost"]["cpu_seconds"])

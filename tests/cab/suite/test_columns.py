@@ -18,6 +18,7 @@ from cab.records.record import REFERENCE_DIRS
 from cab.records.results import load_results
 from cab.registry.registries import ATTENTIONS
 from cab.reports.suite_board import suite_board
+from tests.committed import committed
 
 ROOT = Path(__file__).parents[3]
 SUITE = ROOT / "configs" / "suite"
@@ -38,7 +39,7 @@ VERIFIED = {(r["code_hash"], r["pattern"]) for r in rows_of(ROOT / "results/veri
 def runs() -> dict[tuple[Key, str], list[Row]]:
     """The records of the core cells by cell and attention, without those of the anchors."""
     found: dict[tuple[Key, str], list[Row]] = defaultdict(list)
-    for path in (path for folder in REFERENCE_DIRS for path in sorted(folder.glob("*.json"))):
+    for path in [*committed("results/core/*.json"), *committed("results/mini/*.json")]:
         record = json.loads(path.read_text())
         key, name = tuple(record["cell"][part] for part in ("task", "backbone", "pattern")), record["cell"]["attention"]
         cell = CELLS.get(key)
