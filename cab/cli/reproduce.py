@@ -13,7 +13,6 @@ from cab.errors import UserError
 from cab.files.disk import check_writable, sanitize_text
 from cab.files.text_table import text_table
 from cab.metric import Metric
-from cab.records.identity import Origin
 from cab.records.record import Record, Status
 
 
@@ -81,7 +80,7 @@ def _differences(record: Record, repeated: Record) -> Iterator[str]:
     """Yield one line per difference between the runs that could explain different scores."""
     if record.hash != repeated.hash:
         yield "the definition of the cell has changed since: the version of the task, an option, or a file"
-    yield from Origin.of_record(record).changes(Origin.of_record(repeated)).values()
+    yield from record.origin.changes(repeated.origin).values()
     for field in ("revision", "versions", "hardware"):
         old, new = getattr(record, field), getattr(repeated, field)
         for key in sorted({*old, *new}):

@@ -11,12 +11,9 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cab.registry.registries import is_file
-
-if TYPE_CHECKING:
-    from cab.records.record import Record
 
 RUN_KEYS = ("results_dir", "data_root", "data", "device", "force", "retry", "logger", "cluster", "engine", "profile")
 """Keys that specify where and how a cell runs; all other keys identify it and determine its hash."""
@@ -131,11 +128,6 @@ class Origin:
         """Create the origin of a run with these settings of the trainer."""
         size = trainer.get("micro_batch_size") or trainer.get("batch_size")
         return cls(program, json.loads(json.dumps(data)), size)
-
-    @classmethod
-    def of_record(cls, record: Record) -> Origin:
-        """Return the origin of a recorded run."""
-        return cls.of(record.attention_code, record.data, record.config["trainer"])
 
     def changes(self, now: Origin) -> Changes:
         """Return what differs between this origin of an earlier run and that of a run now."""

@@ -25,7 +25,7 @@ from annotated_types import Ge, Le
 from cab.errors import UserError, first_line
 from cab.files.disk import replacing
 from cab.metric import STRICT, Metric
-from cab.records.identity import attention_files, cell_hash, identity_of, other_engine
+from cab.records.identity import Origin, attention_files, cell_hash, identity_of, other_engine
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -118,6 +118,11 @@ class Record(RunMetadata):
     history: Sequence[Mapping[str, int | float | None]] = field(default_factory=list)
     cost: Cost
     engine_facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def origin(self) -> Origin:
+        """Program and data of the run."""
+        return Origin.of(self.attention_code, self.data, self.config["trainer"])
 
     @classmethod
     def finished(

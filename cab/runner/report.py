@@ -60,7 +60,7 @@ class ExistingRecords:
             raise UserError(f"{path} contains the record of cell {record.hash}: rename it, or use force=true")
         check_names(cell, record, path)
         reads_data = self.reads_data and record.status is Status.FINISHED
-        changes = Origin.of_record(record).changes(self._origin(cell, reads_data=reads_data))
+        changes = record.origin.changes(self._origin(cell, reads_data=reads_data))
         if "data" in changes:
             raise UserError(
                 f"{path} was measured on {changes['data']}: use force=true to run the cell again and replace it"
@@ -72,7 +72,7 @@ class ExistingRecords:
     def is_current(self, cell: Cell, record: Record) -> bool:
         """Return whether a record was measured with the code and on the data that ``cell`` uses."""
         is_known = bool(record.attention_code) and self._fingerprint(cell) is not None
-        return is_known and not Origin.of_record(record).changes(self._origin(cell, reads_data=True))
+        return is_known and not record.origin.changes(self._origin(cell, reads_data=True))
 
     def _origin(self, cell: Cell, *, reads_data: bool) -> Origin:
         fingerprint = (self._fingerprint(cell) if reads_data else None) or {}

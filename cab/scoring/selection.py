@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cab.errors import EXAMPLE_COMMAND, UserError
-from cab.records.identity import Origin, distinctions
+from cab.records.identity import distinctions
 from cab.records.record import CELL, COMPARISON_KEY, Record, Status
 from cab.registry.registries import SYNTHETIC, TASKS, is_generated
 
@@ -95,7 +95,7 @@ def _warn_about_settings(table: pd.DataFrame) -> None:
 def _settings(record: Record) -> dict[str, Any]:
     """Return the settings that compared attentions should share."""
     settings = {name: record.config.get(name) for name in ("task", "backbone", "trainer", "other_attention")}
-    return {**settings, "micro_batch_size": Origin.of_record(record).micro_batch_size}
+    return {**settings, "micro_batch_size": record.origin.micro_batch_size}
 
 
 def data_ranks(results: pd.DataFrame) -> pd.Series:

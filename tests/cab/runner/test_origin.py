@@ -86,7 +86,7 @@ def test_an_interrupted_run(
     settings = ["trainer.checkpoint_every=1", "retry=[failed]"]
     failed = trained(troubled(*settings, trouble="crash"))
     folder = Path(troubled()["results_dir"]) / failed.hash
-    assert Origin(**json.loads((folder / "cell.json").read_text())["origin"]) == Origin.of_record(failed)
+    assert Origin(**json.loads((folder / "cell.json").read_text())["origin"]) == failed.origin
     if is_in == "checkpoint":  # a folder that does not know its origin
         (folder / "cell.json").unlink()
     caplog.clear()
