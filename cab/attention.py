@@ -15,7 +15,15 @@ from torch import Tensor, nn
 
 from cab.input_checks import check_decoding, check_dimensions, check_heads, check_inputs, check_sequence, check_step
 from cab.packing import PackedSequences
-from cab.padding import PaddingMasks, clean_rows, real_tokens, restore_rows, take_rows, union, without_padding
+from cab.padding import (
+    PaddingMasks as PaddingMasks,
+    clean_rows,
+    real_tokens,
+    restore_rows,
+    take_rows,
+    union,
+    without_padding,
+)
 from cab.patterns import Pattern
 
 DecodeState = dict[str, Tensor]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.kernels import fla_kernels
-from attentions.kernels.chunks import Extras, Heads, over_chunks
+from attentions.kernels.chunks import Extras as Extras, Heads, over_chunks
 from attentions.kernels.fla_kernels import Form
 from attentions.kernels.layers import ShortConvolution
 from attentions.kernels.numerics import upcast

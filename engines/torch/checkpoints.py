@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,9 +27,7 @@ from engines.torch.optimizer import (
     optimizer_state,
     whole_state_dict,
 )
-
-if TYPE_CHECKING:
-    from engines.torch.loop import SingleProcess
+from engines.torch.parallel import SingleProcess
 
 log = logging.getLogger(__name__)
 

@@ -24,8 +24,9 @@ from backbones.generation import Limits, sample
 from cab import Backbone, Task, UserError, register_task
 from cab.attention import DecodeState
 from cab.backbone_protocols import RecurrentLM, TokenLM
+from cab.metric import Metric
 from cab.registry.options import Positive
-from cab.task import Batches, Metric
+from cab.task import Batches
 from tasks.bpe import tokenizer_data, tokenizer_path
 from tasks.corpus.blocks import Blocks
 from tasks.corpus.books import WIKITEXTS, find_books
