@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
+import importlib
 import importlib.util
 import inspect
 import os
@@ -14,25 +14,8 @@ from typing import Any
 
 from torch import nn
 
-from cab.attention import Attention
 from cab.errors import UserError, exits_as_errors
-from cab.patterns import Pattern
-from cab.registry.registries import ATTENTIONS, STANDALONE, AttentionEntry
-from cab.registry.sources import Location, read, source_files
-
-
-def entry_of_file(target: str) -> AttentionEntry:
-    """Return the registry entry of ``FILE.py:Class``; a class without decorator supports all patterns."""
-    cls = load_object(target)
-    if not isinstance(cls, type) or not issubclass(cls, Attention):
-        raise UserError(f"{target} cannot be used in a network: derive it from cab.Attention")
-    registered = ATTENTIONS.entry_of(cls)
-    is_taken = cls.__name__ in ATTENTIONS and ATTENTIONS.get(cls.__name__) is not registered
-    label = target if is_taken else cls.__name__
-    if registered is not None:
-        return dataclasses.replace(registered, name=target, label=label)
-    location = Location(cls.__module__, cls.__qualname__)
-    return AttentionEntry(name=target, label=label, paper="-", location=location, imported=cls, patterns=tuple(Pattern))
+from cab.registry.sources import STANDALONE, module_of, read, source_files
 
 
 def load_object(target: str) -> Any:
@@ -44,9 +27,6 @@ def load_object(target: str) -> Any:
     path = Path(file).resolve()
     if path.suffix != ".py":
         raise UserError(f"file '{file}' is not imported, because its name does not end in .py; rename it")
-    for entry in ATTENTIONS:  # a file of a registered package is imported under its own name, and only once
-        if entry.location.file is not None and entry.location.file.resolve() == path:
-            _ = entry.cls
     module = _imported(path) or _import(path, file)
     chosen = getattr(module, name, None) if name else None
     if inspect.isfunction(chosen) or (isinstance(chosen, type) and issubclass(chosen, nn.Module)):
@@ -67,6 +47,16 @@ def _imported(path: Path) -> ModuleType | None:
 
 
 def _import(path: Path, shown: str) -> ModuleType:
+    """Import a file: as the module that it is in a package of attentions, or else on its own."""
+    name = module_of(path)
+    try:
+        with exits_as_errors():
+            return importlib.import_module(name) if name else _import_alone(path)
+    except Exception as error:
+        raise UserError(f"cannot import {shown}: {type(error).__name__}: {error}") from error
+
+
+def _import_alone(path: Path) -> ModuleType:
     """Import a file under a unique module name, so that a file abc.py does not replace the standard module."""
     name = f"{path.stem}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -78,11 +68,10 @@ def _import(path: Path, shown: str) -> ModuleType:
     STANDALONE[name] = path
     try:
         files = source_files(path, None)  # read before they are executed: their hash is that of the executed code
-        with exits_as_errors():
-            spec.loader.exec_module(module)
+        spec.loader.exec_module(module)
         if any(read.__wrapped__(file) != read(file) for file in files if file.is_relative_to(path.parent)):
             raise RuntimeError("it was changed at the same time; repeat the command")
-    except Exception as error:
+    except BaseException:
         del sys.modules[name], STANDALONE[name]
-        raise UserError(f"cannot import {shown}: {type(error).__name__}: {error}") from error
+        raise
     return module

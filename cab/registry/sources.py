@@ -28,6 +28,8 @@ BASE_CLASS = "cab.attention"
 NOT_COMPUTING = ("cab", "cab.errors", "cab.registry.registries")
 """Modules that are excluded: they only provide names and messages."""
 _IGNORED_FIELDS = ("ctx", "kind", "type_comment")
+STANDALONE: dict[str, Path] = {}
+"""Imported modules that do not belong to a package, with their files."""
 
 
 class Import(NamedTuple):
@@ -111,6 +113,17 @@ def _file_of(name: str, packages: frozenset[str], folder: Path | None) -> Path |
     paths = [root.joinpath(*names) for root in roots]
     candidates = [path for p in paths for path in (p.parent / f"{p.name}.py", p / "__init__.py")]
     return next((path for path in candidates if path.is_file()), None)
+
+
+def module_of(file: Path) -> str:
+    """Return the name of the module of a file in one of the packages of attentions; empty for any other file."""
+    for package in sorted(_attention_packages()):
+        spec = importlib.util.find_spec(package)
+        for folder in map(Path, (spec and spec.submodule_search_locations) or ()):
+            if file.is_relative_to(folder.resolve()):
+                names = file.relative_to(folder.resolve()).with_suffix("").parts
+                return ".".join([package, *names]).removesuffix(".__init__")
+    return ""
 
 
 @functools.cache

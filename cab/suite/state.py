@@ -12,7 +12,7 @@ from cab.scoring.costs import State
 from cab.suite.cells import FOLDER, PRESET
 
 if TYPE_CHECKING:
-    from cab.registry.registries import AttentionEntry
+    from cab.registry.entries import AttentionEntry
 
 STATES_FILE = FOLDER / "states.csv"
 WIDTH = 32
