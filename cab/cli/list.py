@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from cab.errors import UserError
 from cab.files.text_table import print_rows
 from cab.patterns import Pattern
-from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, AttentionEntry
+from cab.registry.entries import AttentionEntry
+from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.registry.tables import decode_state_size
 
 log = logging.getLogger("cab")
