@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 from cab.executed import IMPORTED_BY, SOURCES, is_library
 
 NOT_SCORING = (
-    "cab.cli", "cab.config.compose", "cab.data", "cab.efficiency", "cab.errors", "cab.executed", "cab.files",
-    "cab.records", "cab.registry.files", "cab.registry.entries", "cab.registry.program", "cab.registry.registries", "cab.registry.sources",
-    "cab.results", "cab.runner.folder", "cab.runner.launch", "cab.runner.pool", "cab.runner.provenance",
-    "cab.runner.report", "cab.runner.slurm", "cab.scoring", "cab.suite", "cab.reports", "cab.paper", "cab.analysis",
-    "cab.verification",
+    "cab.analysis", "cab.cli", "cab.config.compose", "cab.data", "cab.efficiency", "cab.errors", "cab.executed",
+    "cab.files", "cab.paper", "cab.records", "cab.registry.entries", "cab.registry.files", "cab.registry.program",
+    "cab.registry.registries", "cab.registry.sources", "cab.reports", "cab.results", "cab.runner.folder",
+    "cab.runner.launch", "cab.runner.pool", "cab.runner.provenance", "cab.runner.report", "cab.runner.slurm",
+    "cab.runner.suite", "cab.verification",
 )  # fmt: skip
 """Packages and modules that cannot change a score: commands, tables, pages, checks, names and files of results."""
 STANDALONE: dict[str, Path] = {}
