@@ -40,16 +40,14 @@ class LunaAttention(Attention):
 
     Args:
         num_landmarks: number of landmarks r (published: 16 to 256).
-        tie_kv: whether keys and values share their map, as published, both of tokens and of landmarks.
     """
 
     has_constant_size_state = True
 
-    def __init__(self, *, num_landmarks: Positive = 32, tie_kv: bool = True, **common: Unpack[CommonArguments]) -> None:
+    def __init__(self, *, num_landmarks: Positive = 32, **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)
         self.requires_right_padding = self.pattern is Pattern.CS  # counts tokens
-        if tie_kv:
-            self.v_proj = self.k_proj
+        self.v_proj = self.k_proj
         self.slots = nn.Parameter(torch.empty(num_landmarks, self.embed_dim))
         nn.init.normal_(self.slots)  # as released: 1/sqrt(D), scaled by sqrt(D) like an embedding
         self.slots_q = self.make_map()
@@ -57,7 +55,7 @@ class LunaAttention(Attention):
             self.pack_k = self.make_map()  # of tokens, for the packing
         else:
             self.slots_k = self.make_map()
-            self.slots_v = self.slots_k if tie_kv else self.make_map()
+            self.slots_v = self.slots_k
 
     def make_map(self) -> nn.Linear:
         """Return a map from D to D, initialized as released."""

@@ -107,8 +107,7 @@ class Recurrent(Attention):
         self.k_proj = projection(self.embed_dim, keys, gain)
         self.v_proj = projection(self.embed_dim, values, gain)
         self.out_proj = projection(values, self.embed_dim, out_gain)
-        if gate:
-            self.gate_proj = projection(self.embed_dim, values, gain)
+        self.gate_proj = projection(self.embed_dim, values, gain) if gate else None
         weights = torch.ones(values if self.normalizes_heads_jointly else self.value_width)
         self.norm_weight = nn.Parameter(weights) if norm_has_weight else None
         shapes = [(self.key_heads, self.key_width)] * 2 + [(self.num_heads, self.value_width)]
@@ -127,7 +126,7 @@ class Recurrent(Attention):
 
     def query_side_inputs(self, query: Tensor) -> dict[str, Tensor]:
         """Compute the gate from the layer's input."""
-        return {"gate": self.gate_proj(query)} if hasattr(self, "gate_proj") else {}
+        return {} if self.gate_proj is None else {"gate": self.gate_proj(query)}
 
     # --- hooks of a subclass -----------------------------------------------------------------------------
 
