@@ -107,7 +107,9 @@ class Recurrent(Attention):
         self.k_proj = projection(self.embed_dim, keys, gain)
         self.v_proj = projection(self.embed_dim, values, gain)
         self.out_proj = projection(values, self.embed_dim, out_gain)
-        self.gate_proj = projection(self.embed_dim, values, gain) if gate else None
+        self.has_gate = gate
+        if gate:
+            self.gate_proj = projection(self.embed_dim, values, gain)
         weights = torch.ones(values if self.normalizes_heads_jointly else self.value_width)
         self.norm_weight = nn.Parameter(weights) if norm_has_weight else None
         shapes = [(self.key_heads, self.key_width)] * 2 + [(self.num_heads, self.value_width)]
@@ -126,7 +128,7 @@ class Recurrent(Attention):
 
     def query_side_inputs(self, query: Tensor) -> dict[str, Tensor]:
         """Compute the gate from the layer's input."""
-        return {} if self.gate_proj is None else {"gate": self.gate_proj(query)}
+        return {"gate": self.gate_proj(query)} if self.has_gate else {}
 
     # --- hooks of a subclass -----------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from tasks.mlm.task import MLM
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_accurate"}
 """Activation names: ours, and fairseq's."""
-LACKING = ("residual", "reversible", "weight_sharing", "funnel_blocks")
+LACKING = ("residual",)
 """Backbone options that fairseq supports with their default values only."""
 
 
