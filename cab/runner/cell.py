@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from cab.backbone import AttentionSpec
-from cab.backbone_protocols import missing_call
 from cab.config.run_config import RunConfig
-from cab.errors import UnsupportedError, UserError
+from cab.errors import UnsupportedError
 from cab.patterns import Pattern
 from cab.records.identity import attention_files, cell_hash, identity_of, other_engine
 from cab.records.verified import code_of
@@ -48,7 +47,6 @@ class Cell:
         built = TASKS.get(task).build(dataset=checked.dataset, **checked.task.options)
         built.check()
         built.bind_config(checked.resolved)
-        check_memory_length(checked.trainer.memory_length, task, backbone)
         programs = {name: code_of(ATTENTIONS.get(name).cls) for name in attention_files(checked.resolved)}
         return cls(checked, built, programs)
 
@@ -131,20 +129,6 @@ def check_task_backbone(task: str, backbone: str, pattern: Pattern | None = None
         f"task '{task}' does not support pattern {pattern} with backbone '{backbone}' "
         f"(supported: {' '.join(supported[backbone])})"
     )
-
-
-def check_memory_length(memory_length: int, task: str, backbone: str) -> None:
-    """Raise UserError if ``trainer.memory_length`` is set but the task or the backbone does not support it."""
-    if not memory_length:
-        return
-    setting, protocol = f"trainer.memory_length={memory_length}", TASKS.get(task).cls.recurrent
-    if protocol is None:
-        raise UserError(f"{setting}: the examples of task '{task}' are unrelated; set trainer.memory_length=0")
-    if missing := missing_call(BACKBONES.get(backbone).cls, protocol):
-        raise UserError(
-            f"{setting}: backbone '{backbone}' does not implement {missing} of {protocol.__name__}; choose another "
-            "backbone, or set trainer.memory_length=0"
-        )
 
 
 def runnable_cells() -> list[tuple[str, str, str, str, str]]:
