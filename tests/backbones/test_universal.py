@@ -27,7 +27,7 @@ def halting(attention: str = "vanilla", **options: Any) -> Backbone:
     """Tokens of which some halt early, and some never."""
     backbone = small("gpt2_act", "CS", attention, num_layers=STEPS, **options)
     torch.nn.init.normal_(backbone.layer_stack.halting.weight, std=0.3)
-    torch.nn.init.constant_(backbone.layer_stack.halting.bias, -1.1)
+    torch.nn.init.constant_(backbone.layer_stack.halting.bias, -1.4)
     return backbone
 
 
