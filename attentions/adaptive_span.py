@@ -15,7 +15,8 @@ from attentions.bases.sparse import SparseAttention
 from attentions.kernels.numerics import mask_value
 from attentions.kernels.window_attention import Distances, Window, window_attention
 from cab import PaddingMasks, Pattern, UserError, register_attention
-from cab.attention import CommonArguments, SoftmaxLimit
+from cab.attention import CommonArguments
+from cab.claims import Claims, softmax_if
 
 SPAN_LOSS = 5e-7
 """Weight of the mean span in the loss, as released."""
@@ -43,6 +44,7 @@ class AdaptiveSpanAttention(SparseAttention):
     """
 
     has_constant_size_state = True
+    claims = Claims(softmax_limit=softmax_if(max_span=10**9, ramp=10**9, position="none"))
 
     def __init__(
         self,
@@ -64,10 +66,6 @@ class AdaptiveSpanAttention(SparseAttention):
         # Half a token is added to a span of 0, since m has no derivative at whole tokens.
         self.reach = nn.Parameter(torch.full((self.num_heads,), (ramp + 0.5) / max_span))
         self.position = nn.Parameter(torch.randn(max_span, self.head_dim)) if position == "learned" else None
-
-    @classmethod
-    def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        return SoftmaxLimit(({"max_span": 10**7 * num_tokens, "ramp": 10**7 * num_tokens, "position": "none"},))
 
     def spans(self) -> Tensor:
         """Return z of each head, [H]."""

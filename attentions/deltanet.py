@@ -18,6 +18,7 @@ from attentions.kernels.linear_attention import KERNELS, unit
 from attentions.ssd import step_map
 from cab import DecodeState, ParamGroupOverride, Pattern, register_attention
 from cab.attention import CommonArguments, Decoded
+from cab.claims import Claims
 from cab.padding import lengths
 from cab.registry.options import Positive
 
@@ -89,7 +90,7 @@ class GatedDeltaNetAttention(DeltaRule):
         conv_size: kernel size of the short convolutions; 4 in the paper, 0 for none.
     """
 
-    parameter_budget = 0.15  # 5.25 D^2 per layer, as published: 11.8% of GPT-2
+    claims = Claims(parameter_budget=0.15)  # 5.25 D^2 per layer, as published: 11.8% of GPT-2
 
     def __init__(
         self,

@@ -46,7 +46,7 @@ class FlowAttention(Attention):
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         if self.pattern is Pattern.CS:
-            return self.decode(query, key, value, self.init_decode_state(len(query), query), padding)[0]
+            return super().attend(query, key, value, padding)
         with torch.autocast(query.device.type, enabled=False):
             q, k = mask_fill(upcast(query).sigmoid(), padding.query), mask_fill(upcast(key).sigmoid(), padding.key)
             sinks, sources = (

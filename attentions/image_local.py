@@ -5,7 +5,7 @@ Shapes: B batch, H heads, N tokens, E width of a head.
 
 from __future__ import annotations
 
-from typing import ClassVar, Unpack
+from typing import Unpack
 
 import torch
 from torch import Tensor
@@ -13,7 +13,8 @@ from torch import Tensor
 from attentions.bases.sparse import SparseAttention
 from attentions.kernels.over_blocks import Block, tiled_attention
 from cab import Pattern, register_attention
-from cab.attention import NUM_TOKENS, CommonArguments
+from cab.attention import CommonArguments
+from cab.claims import NUM_TOKENS, Claims, softmax_if
 from cab.registry.options import Positive
 
 
@@ -29,7 +30,7 @@ class ImageLocalAttention(SparseAttention):
         block: tokens per block.
     """
 
-    softmax_options: ClassVar = {"block": NUM_TOKENS}
+    claims = Claims(softmax_limit=softmax_if(block=NUM_TOKENS))
     has_constant_size_state = True
 
     def __init__(self, *, block: Positive = 256, **common: Unpack[CommonArguments]) -> None:

@@ -18,6 +18,7 @@ from attentions.kernels.numerics import upcast
 from attentions.kernels.recurrence import recurrence
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, Decoded
+from cab.claims import Claims
 from cab.padding import lengths
 from cab.registry.options import Positive
 
@@ -66,11 +67,6 @@ class LunaAttention(Attention):
     def queries_of_slots(self) -> Tensor:
         """Return the queries of the landmarks, [H, r, E]."""
         return self.split_heads(self.slots_q(self.slots).unsqueeze(0))[0]
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, **packing: Tensor) -> Tensor:
-        if self.pattern is Pattern.CS:
-            return self.decode(query, key, value, self.init_decode_state(len(query), query), padding, **packing)[0]
-        return self.decode_cross(query, self.encode_source(key, value, padding), padding)[0]
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor, packing: Tensor | None = None) -> Tensor:
         if packing is None:
@@ -145,7 +141,7 @@ class SetTransformerAttention(Attention):
     """
 
     has_constant_size_state = True
-    parameter_budget = 0.18  # two maps of the points and their feed-forward layer, as published
+    claims = Claims(parameter_budget=0.18)  # two maps of the points and their feed-forward layer, as published
 
     def __init__(
         self, *, num_inducing: Positive = 32, feedforward: bool = True, **common: Unpack[CommonArguments]
@@ -158,9 +154,6 @@ class SetTransformerAttention(Attention):
         for linear in (self.slot_k, self.slot_v):
             nn.init.xavier_uniform_(linear.weight, gain=2**-0.5)
             nn.init.zeros_(linear.bias)
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
-        return self.decode_cross(query, self.encode_source(key, value, padding), padding)[0]
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         slots = (self.inducing @ key.mT * self.scale).softmax(dim=-1) @ value

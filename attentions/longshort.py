@@ -16,6 +16,7 @@ from attentions.kernels.token_cache import gather_tokens
 from attentions.kernels.window_attention import Chunks, Distances, Slots, Window, window_attention
 from cab import Attention, DecodeState, PaddingMasks, Pattern, UserError, register_attention
 from cab.attention import CommonArguments, Decoded
+from cab.claims import Claims
 from cab.padding import lengths, take_rows
 
 
@@ -23,7 +24,7 @@ class LongShort(Attention):
     """Base class of both forms: scores that compress tokens to slots, and the layer norms."""
 
     requires_right_padding = True
-    parameter_budget = 0.12  # as published: two maps of relative positions a layer, 11.7% of GPT-2
+    claims = Claims(parameter_budget=0.12)  # as published: two maps of relative positions a layer, 11.7% of GPT-2
 
     def make_projections(self) -> None:
         """Initialize as published: torch's defaults in NS; Xavier normal without biases in CS."""

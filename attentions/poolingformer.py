@@ -5,7 +5,7 @@ Shapes: B batch, H heads, N tokens, E width of a head, S pooled tokens.
 
 from __future__ import annotations
 
-from typing import ClassVar, Unpack
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,8 @@ from attentions.kernels.numerics import mask_value
 from attentions.kernels.over_blocks import Block, tiled_attention
 from attentions.kernels.window_attention import Window, window_attention
 from cab import Attention, PaddingMasks, UserError, register_attention
-from cab.attention import NUM_TOKENS, CommonArguments
+from cab.attention import CommonArguments
+from cab.claims import NUM_TOKENS, Claims, softmax_if
 
 BLOCK = 128
 """Queries that share the pooled tokens around them."""
@@ -37,7 +38,7 @@ class PoolingformerAttention(Attention):
         window, pooled_window: tokens on each side; with a ``pooled_window`` of 0 there is the first level alone.
     """
 
-    softmax_options: ClassVar = {"window": NUM_TOKENS, "pooled_window": 0}
+    claims = Claims(softmax_limit=softmax_if(window=NUM_TOKENS, pooled_window=0))
     requires_right_padding = True
     selects_tokens = True
 

@@ -13,7 +13,8 @@ from attentions.kernels.exponential_features import KeyMeans, read_features
 from attentions.kernels.linear_attention import Trigonometric, unit
 from attentions.kernels.numerics import mask_value
 from cab import DecodeState, Pattern, UnsupportedError, register_attention
-from cab.attention import CommonArguments, SoftmaxLimit
+from cab.attention import CommonArguments
+from cab.claims import Claims, SoftmaxLimit
 from cab.registry.options import NonNegativeFloat, Positive
 
 RELEASED_OFFSET = 1e-4
@@ -48,6 +49,8 @@ class PerformerAttention(LinearizedAttention):
             value above 0 does the same. Not in CS, where the released code sees the future.
     """
 
+    # The error falls with the square root of the number of features.
+    claims = Claims(softmax_limit=SoftmaxLimit(tuple({"num_features": n} for n in (64, 512, 4096)), tolerance=0.1))
     feature_map = ReleasedExponential()
     weights: Tensor
 
@@ -65,11 +68,6 @@ class PerformerAttention(LinearizedAttention):
         self.denominator_floor = denominator_floor
         self.smallest_denominator = denominator_floor or LinearizedAttention.smallest_denominator
         self.register_buffer("weights", orthogonal_gaussians(self.num_heads, num_features, self.head_dim))
-
-    @classmethod
-    def softmax_limit(cls, _pattern: Pattern, _num_tokens: int) -> SoftmaxLimit:
-        """Return options with many features: the error falls with the square root of their number."""
-        return SoftmaxLimit(({"num_features": 64}, {"num_features": 512}, {"num_features": 4096}), tolerance=0.1)
 
     def logarithms(self, x: Tensor) -> Tensor:
         """Compute W x - |x|^2 / 2 of scaled inputs, [B, H, N, E] to [B, H, N, r]."""

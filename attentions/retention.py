@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, projection
 from cab import LayerPosition, UserError, register_attention
 from cab.attention import SINGLE_LAYER, CommonArguments
+from cab.claims import Claims
 
 
 @register_attention("retention", patterns="CS", complexity="n", paper="Sun et al. 2023")
@@ -28,7 +29,7 @@ class RetentionAttention(Recurrent):
     """
 
     norm_eps = 1e-6
-    parameter_budget = 0.25  # 8 D^2 per layer, as published: 23.1% of GPT-2
+    claims = Claims(parameter_budget=0.25)  # 8 D^2 per layer, as published: 23.1% of GPT-2
 
     def __init__(self, **common: Unpack[CommonArguments]) -> None:
         super().__init__(

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent
 from cab import ParamGroupOverride, register_attention
 from cab.attention import CommonArguments
+from cab.claims import Claims
 from cab.registry.options import Positive
 
 STEP_MIN, STEP_MAX = 1e-3, 1e-1
@@ -34,7 +35,7 @@ class SSDAttention(Recurrent):
     """
 
     normalizes_heads_jointly = True
-    parameter_budget = 0.15  # 6 D^2 per layer, as published: 13.7% of GPT-2
+    claims = Claims(parameter_budget=0.15)  # 6 D^2 per layer, as published: 13.7% of GPT-2
 
     def __init__(
         self,

@@ -14,6 +14,7 @@ from attentions.kernels.chunks import masked, sums_by_targets
 from attentions.kernels.numerics import masked_softmax, upcast
 from cab import Attention, DecodeState, PaddingMasks, Pattern, UserError, register_attention
 from cab.attention import CommonArguments, Decoded
+from cab.claims import Claims
 from cab.padding import lengths
 from cab.registry.options import Positive
 
@@ -43,7 +44,7 @@ class SynthesizerAttention(Attention):
     """
 
     requires_right_padding = True
-    uses_key = False
+    claims = Claims(uses_key=False)
 
     def __init__(
         self, *, variant: Variant = "dense", max_length: Positive = 8192, **common: Unpack[CommonArguments]

@@ -152,10 +152,6 @@ class Recurrent(Attention):
 
     # --- in blocks of tokens -------------------------------------------------------------------------------
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, **extras: Tensor) -> Tensor:
-        """Compute the outputs of all tokens, starting from an empty state."""
-        return self.decode(query, key, value, self.init_decode_state(len(query), query), padding, **extras)[0]
-
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Return the initial state: ``memory`` S [B, H, K, V], ``length`` [B], and the inputs of the convolutions."""
         memory = upcast(like.new_zeros(batch_size, self.num_heads, self.memory_width, self.value_width))

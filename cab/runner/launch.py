@@ -106,8 +106,9 @@ def expand(arguments: Sequence[str]) -> tuple[list[list[str]], list[str]]:
     """Expand overrides with lists of values into cells.
 
     A group that is not named (task, dataset, backbone, pattern, attention) means all runnable values, without generated
-    data sets, tasks outside the index and backbones that the task does not name. An option of an attention, backbone or task applies to those that have it.
-    Return the overrides of every runnable cell, and one message per reason why named combinations are skipped.
+    data sets, tasks outside the index and backbones that the task does not name. An option of an attention, backbone or
+    task applies to those that have it. Return the overrides of every runnable cell, and one message per reason why
+    named combinations are skipped.
     """
     named: dict[str, list[str]] = {}
     settings: list[tuple[str, list[str]]] = []
