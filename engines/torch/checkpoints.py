@@ -162,7 +162,7 @@ class TrainingState:
             config, steps=order.num_steps, steps_per_epoch=order.steps_per_epoch, processes=processes
         )
         self.memory = None
-        if config.memory_length:
+        if run.cell.task.recurrent:
             from engines.torch.recurrent_memory import RecurrentMemory
 
             self.memory = RecurrentMemory(order.shares.accumulate)

@@ -180,10 +180,10 @@ def make_order(num_items: int, run: Run) -> StepBatches:
         rank=run.processes.rank,
         num_processes=run.processes.count,
     )
-    in_rows = config.memory_length > 0
+    in_rows = run.cell.task.recurrent
     if in_rows and num_items < config.batch_size:
         raise UserError(
-            f"trainer.memory_length needs one block per sequence of a batch: the training set has {num_items} blocks, "
+            f"recurrent training needs one block per sequence of a batch: the training set has {num_items} blocks, "
             f"trainer.batch_size is {config.batch_size}; lower trainer.batch_size"
         )
     order = StepBatches(num_items=num_items, shares=shares, num_steps=0, seed=run.cell.config.seed, in_rows=in_rows)
