@@ -13,6 +13,7 @@ CONTRACT = "contract"
 LAYERS = (
     "cli",
     "reports",
+    "results",
     "suite",
     "efficiency",
     "analysis",

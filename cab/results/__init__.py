@@ -1,0 +1,1 @@
+"""Tables made from results, own and published."""
