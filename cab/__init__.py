@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         register_backbone as register_backbone,
         register_task as register_task,
     )
+    from cab.results.composites import with_composites as with_composites
     from cab.task import Batches as Batches, Task as Task
     from cab.training import ParamGroupOverride as ParamGroupOverride, recompute as recompute
 
@@ -43,6 +44,7 @@ _EXPORTS = {
         "cab.registry.build": ("build_attention", "build_backbone"),
         "cab.registry.interop": ("FlaLayer", "use_in_transformers"),
         "cab.registry.registries": ("register_attention", "register_backbone", "register_task"),
+        "cab.results.composites": ("with_composites",),
         "cab.task": ("Batches", "Task"),
         "cab.training": ("ParamGroupOverride", "recompute"),
     }.items()

@@ -53,7 +53,7 @@ def fill(markdown: str) -> str:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that exist on the site only."""
     pages = {page: (ROOT / name).read_text().replace("](docs/", "](") for name, page in COPIES.items()}
-    pages |= {f"reference/attentions/{name}.md": output("show", name, "--markdown") for name in _attention_names()}
+    pages |= {f"reference/attentions/{name}.md": output("list", name, "--markdown") for name in _attention_names()}
     pages |= {"reference/cli.md": commands(), "paper/taxonomy.md": taxonomy()}
     pages[str(NOTEBOOK.with_suffix(".md"))] = notebook_page(DOCS / NOTEBOOK)
     for page, text in pages.items():

@@ -122,7 +122,6 @@ def published_scores() -> pd.DataFrame:
     table["score"] = table["value"].where(table["higher_is_better"] == 1, -table["value"])
     terms = table.groupby(["pattern", "task", "backbone", "dataset", "metric"])["score"]
     table["published"] = (table["score"] - terms.transform("mean")) / terms.transform("std")
-    table["task"] = table["task"].str.lower()
     return table.groupby(["pattern", "task", "backbone", "attention"])["published"].mean().reset_index()
 
 

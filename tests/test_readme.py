@@ -182,7 +182,7 @@ def test_the_wheel_runs_outside_the_checkout(tmp_path: Path) -> None:
     for arguments in (
         ["run", *options],
         ["paper", "audit"],
-        ["params"],
+        ["paper", "params"],
         ["leaderboard", "results/local", "--out", "board"],
     ):
         process = run([sys.executable, "-c", start, *arguments], work)

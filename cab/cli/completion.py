@@ -32,7 +32,10 @@ def _parser() -> argparse.ArgumentParser:
     from cab.cli.main import COMMANDS
     from cab.data.sources import data_sets
 
-    names = {"attention": ATTENTIONS.names(), "attentions": ATTENTIONS.names(), "names": list(data_sets())}
+    names = {"attentions": ATTENTIONS.names(), "names": list(data_sets())}
+    names["attention"] = names["attentions"]
+    registered = [*ATTENTIONS.names(), *BACKBONES.names(), *TASKS.names()]
+    names["entry"] = ["attentions", "backbones", "tasks", "cells", *registered]
     program = argparse.ArgumentParser(prog="cab")
     commands = program.add_subparsers()
     for name, text in COMMANDS.items():

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import pandas as pd
 
-    from cab.reports.leaderboard import score_boards
+    from cab.reports.leaderboard import printable_records, score_boards
     from cab.reports.suite_board import suite_board
     from cab.reports.tables import write_csv
     from cab.results.cells import PRESET
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
             tables = pd.concat([board.table for board in boards], ignore_index=True)
             written.append(write_csv(tables, args.out / "leaderboard.csv"))
         written += [section.write(rows, args.out) for section, rows in of_tasks]
-        written.append(write_csv(results.drop(columns="record"), args.out / "records.csv"))
+        written.append(write_csv(printable_records(results), args.out / "records.csv"))
         options = {"normalization": args.normalization, "sections": sections, "suite": suite, "skipped": skipped}
         written.append(write_page(results, args.out, files=written, **options))
     if args.figures:

@@ -1,19 +1,23 @@
-"""`cab list`: registered attentions, backbones, tasks and cells."""
+"""`cab list`: registered attentions, backbones, tasks and cells, and the card of one of them."""
 
 from __future__ import annotations
 
 import argparse
 import logging
+import re
 import shutil
+import textwrap
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from cab.errors import UserError
-from cab.files.text_table import print_rows
+from cab.files.disk import sanitize_text
+from cab.files.text_table import print_rows, text_table
 from cab.patterns import Pattern
 from cab.registry.entries import AttentionEntry
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.registry.tables import decode_state_size
+from cab.reports.card import Card, card
 
 log = logging.getLogger("cab")
 Rows = list[list[str]]
@@ -21,23 +25,35 @@ Rows = list[list[str]]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "kind",
-        choices=("attentions", "backbones", "tasks", "cells"),
-        help="for attentions, state is the size of the decode state per layer, with 8 heads of width 64 in float32",
+        "entry",
+        metavar="attentions | backbones | tasks | cells | NAME",
+        help="a table, or the card of a registered attention, backbone or task, or of FILE.py:Class: source, options, "
+        "verification, cost, scores. State is the size of the decode state per layer, with 8 heads of width 64 in "
+        "float32",
     )
     parser.add_argument(
         "--csv",
         action="store_true",
-        help="print CSV, with the origin of each entry, or with one row per cell and attention",
+        help="print a table as CSV, with the origin of each entry, or with one row per cell and attention",
     )
+    parser.add_argument("--markdown", action="store_true", help="print a card as Markdown")
 
 
 def run(args: argparse.Namespace) -> int:
+    width = shutil.get_terminal_size((100, 24)).columns
     tables = {"attentions": _attentions, "backbones": _backbones, "tasks": _tasks, "cells": _cells}
-    rows = tables[args.kind]()
+    if args.entry not in tables:
+        if args.csv:
+            raise UserError(f"--csv applies to {', '.join(tables)}, not to the card of '{args.entry}'; omit it")
+        shown = card(args.entry)
+        print(_markdown(shown) if args.markdown else _text(shown, width))
+        return 0
+    if args.markdown:
+        raise UserError("--markdown applies to the card of a NAME, not to a table; omit it, or use --csv")
+    rows = tables[args.entry]()
     if not args.csv:
-        rows = _counted(rows) if args.kind == "cells" else [row[:-1] for row in rows]  # without the origin
-    print_rows(rows, as_csv=args.csv, width=shutil.get_terminal_size((100, 24)).columns)
+        rows = _counted(rows) if args.entry == "cells" else [row[:-1] for row in rows]  # without the origin
+    print_rows(rows, as_csv=args.csv, width=width)
     return 0
 
 
@@ -85,3 +101,43 @@ def _counted(rows: Rows) -> Rows:
 
 def _names(patterns: Iterable[Pattern]) -> str:
     return " ".join(map(str, patterns))
+
+
+# --- cards ------------------------------------------------------------------------------------------------------------
+
+
+def _text(shown: Card, width: int) -> str:
+    parts = [shown.name]
+    for paragraph in shown.description.split("\n\n"):
+        items = re.split(r"\n(?=\* )", paragraph)  # each item of a list starts a line
+        parts.append("\n".join(_filled(item, width, indent="  " * item.startswith("* ")) for item in items))
+    parts.append(text_table((), shown.facts, width=width))
+    for section in shown.sections:
+        body = text_table(section.header, section.rows, width=width - 2) if section.rows else section.text
+        notes = [_filled(note, width - 2, indent="    ") for note in section.footnotes]
+        parts.append(section.title + "\n" + textwrap.indent("\n".join([body, *notes]), "  "))
+    return "\n\n".join(parts)
+
+
+def _filled(text: str, width: int, *, indent: str) -> str:
+    return textwrap.fill(sanitize_text(" ".join(text.split())), width, subsequent_indent=indent)
+
+
+def _markdown(shown: Card) -> str:
+    parts = [f"# {shown.name}", _escaped(shown.description), _markdown_table(("Property", "Value"), shown.facts)]
+    for section in shown.sections:
+        body = _markdown_table(section.header, section.rows) if section.rows else section.text
+        notes = "\n".join(f"* {_escaped(note)}" for note in section.footnotes)
+        parts += filter(None, (f"## {section.title}", body, notes))
+    return "\n\n".join(parts)
+
+
+def _markdown_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    lines = [header, ("---",) * len(header), *(map(_escaped, row) for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _escaped(text: str) -> str:
+    r"""Escape what Markdown would format in mathematics, outside code and bullets: ``S_t * q`` to ``S\_t \* q``."""
+    pieces = [piece if i % 2 else re.sub(r"([\\*_<\[\]|])", r"\\\1", piece) for i, piece in enumerate(text.split("`"))]
+    return re.sub(r"^\\\* ", "* ", "`".join(pieces), flags=re.MULTILINE)

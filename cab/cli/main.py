@@ -30,8 +30,7 @@ GROUPS = {
     "look": {
         "leaderboard": "write a page of tables and figures from results",
         "score": "print the scores of results, per pattern and task",
-        "show": "print the card of an attention: source, options, verification, cost, scores",
-        "list": "list registered attentions, backbones, tasks and runnable cells",
+        "list": "list attentions, backbones, tasks and cells, or print the card of one",
         "crossover": "compute the length from which an attention is cheaper than softmax attention",
     },
     "manage": {
@@ -41,10 +40,8 @@ GROUPS = {
         "completion": "print a completion script for bash or zsh",
     },
     "paper": {
-        "paper": "recompute the published tables and compare them with this implementation",
-        "params": "compare parameter counts of the paper preset with the published ones",
+        "paper": "recompute the published tables, parameter counts and analyses",
         "correlation": "correlate patterns, tasks and benchmarks",
-        "analyze": "analyze networks: gradients of scores, dilution of weights, rounding of decoding states",
     },
 }
 COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from cab.cli.terminal import print_note
+from cab.errors import UserError
+from cab.files.disk import check_writable
 from cab.files.text_table import number, print_csv, print_rows, text_table
+from cab.paper.published import rows
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from cab.analysis.subject import Subject
 
 EPILOG = """\
 Recomputes, from the raw metrics of Table 3: indices of tasks (Table 6) and averages (Table 3), means and standard
@@ -31,6 +39,7 @@ TABLES = {
     "11": "efficiency length",
     "12": "benefit of attention",
 }
+COUNT = ("pattern", "backbone", "attention", "params")
 OF_INDICES = ("6", "3", "12")
 
 
@@ -57,6 +66,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ):
         table = verbs.add_parser(verb, help=text, description=text)
         table.add_argument("--csv", action="store_true", help="print comma-separated values instead of a table")
+    text = "the parameter counts of preset paper, and the published ones"
+    counts = verbs.add_parser("params", help=text, description=text)
+    names = sorted({line["backbone"] for line in _published_counts()})
+    counts.add_argument("--backbone", choices=names, metavar="NAME", help=f"one of {', '.join(names)} (default: all)")
+    counts.add_argument("--csv", action="store_true", help=f"CSV: {','.join(COUNT)}")
+    for verb, text in (
+        ("gradients", "the distribution of dL/ds per layer with its bounds, and gradient norms over training steps"),
+        ("dilution", "the share of attention on the nearest tokens per layer, and the area under this curve"),
+    ):
+        analysis = verbs.add_parser(verb, help=text, description=f"Analyze a network as TransNormer does: {text}.")
+        _add_analysis_arguments(analysis, has_steps=verb == "gradients")
+
+
+def _add_analysis_arguments(parser: argparse.ArgumentParser, *, has_steps: bool) -> None:
+    parser.add_argument(
+        "subject",
+        nargs="+",
+        metavar="RECORD.json | KEY=VALUE",
+        help="record file with trained weights next to it, or overrides of `cab run` for an untrained network: task=lm "
+        "dataset=synthetic attention=linear pattern=CS preset=mini",
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="output folder for the CSV files")
+    parser.add_argument("--rows", type=int, default=4, metavar="N", help="training examples (default: 4)")
+    if has_steps:
+        parser.add_argument("--steps", type=int, default=0, metavar="N", help="training steps (default: 0)")
+    parser.add_argument("--data-root", metavar="FOLDER", help="data folder (default: that of the record)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -68,6 +103,10 @@ def run(args: argparse.Namespace) -> int:
         from cab.paper.published_cells import PublishedCell, published_cells
 
         print_rows([PublishedCell._fields, *published_cells()], as_csv=args.csv)
+    elif args.verb == "params":
+        _params(args.backbone, as_csv=args.csv)
+    elif args.verb in ("gradients", "dilution"):
+        _analyze(args)
     else:
         _audit(args.normalization, as_csv=args.csv)
     return 0
@@ -110,3 +149,77 @@ def _contradictions(table: pd.DataFrame) -> str:
         rows.append([*names, recomputed, f"{low} .. {high}", row["note"]])
     header = ["table", "pattern", "task", "attention", "printed", "recomputed", "possible range", "note"]
     return text_table(header, rows, align="llllrrrl")
+
+
+def _published_counts() -> list[dict[str, str]]:
+    return [*rows("parameters.csv"), *rows("parameters_transnormer.csv")]
+
+
+def _params(backbone: str | None, *, as_csv: bool) -> None:
+    from cab.paper.parameters import count_parameters
+
+    lines = [line for line in _published_counts() if backbone in (None, line["backbone"])]
+    published = {(x["pattern"], x["backbone"], x["attention"]): float(x["params_millions"]) for x in lines}
+    counts = count_parameters(published)
+    if as_csv:
+        print_rows([COUNT, *([*cell, count] for cell, count in counts.items())], as_csv=True)
+        return
+    shown = []
+    for cell, count in counts.items():
+        printed = f"{published[cell]:.2f}"
+        agrees = f"{count / 1e6:.2f}" == printed
+        shown.append([*cell, f"{count:,}", f"{printed} M", "" if agrees else "differs"])
+    print_rows([[*COUNT, "published", ""], *shown], as_csv=False, align="lllrrl")
+    if len(counts) < len(published):
+        print_note(f"{len(published) - len(counts)} published counts omitted: backbone or attention not registered")
+
+
+def _analyze(args: argparse.Namespace) -> None:
+    if args.rows < 1 or getattr(args, "steps", 0) < 0:
+        raise UserError(f"--rows must be at least 1 and --steps at least 0, got {args.rows} and {args.steps}")
+    if args.out is not None:
+        check_writable(args.out, "--out")
+    from cab.analysis.subject import subject_of
+
+    subject = subject_of(args.subject, args.data_root)
+    print(subject.title)
+    {"gradients": _gradients, "dilution": _dilution}[args.verb](subject, args)
+
+
+def _dilution(subject: Subject, args: argparse.Namespace) -> None:
+    from cab.analysis.dilution import dilution
+
+    curves = dilution(subject, rows=args.rows)
+    print(text_table(["layer", "area"], [[curve.path, f"{curve.area:.3f}"] for curve in curves], align="lr"))
+    rows = [
+        {"layer": curve.path, "share_of_neighbors": share / len(curve.mass), "share_of_attention": mass}
+        for curve in curves
+        for share, mass in enumerate(curve.mass.tolist(), start=1)
+    ]
+    _write(args.out, "dilution", rows)
+
+
+def _gradients(subject: Subject, args: argparse.Namespace) -> None:
+    from cab.analysis.gradients import QUANTILES, norms_over_training, relative_deviation, score_gradients
+
+    norms = norms_over_training(subject, args.steps) if args.steps else []
+    layers = score_gradients(subject, rows=args.rows)
+    columns = [*QUANTILES, "smallest_score", "bound_softmax", "bound_linear", "bound_norm"]
+    texts = [[str(row["layer"]), *(f"{row[c]:.2e}" if c in row else "-" for c in columns)] for row in layers]
+    print(text_table(["layer", *columns], texts, align="lr"))
+    _write(args.out, "gradients", layers)
+    if norms:
+        names = [name for name in norms[0] if name not in ("step", "loss")]
+        variations = [[name, f"{relative_deviation([row[name] for row in norms]):.3f}"] for name in names]
+        print(f"\ngradient norm over {len(norms)} steps:")
+        print(text_table(["parameters", "SD / mean"], variations, align="lr"))
+        _write(args.out, "norms", norms)
+
+
+def _write(folder: Path | None, name: str, table: Sequence[Mapping[str, Any]]) -> None:
+    if folder is not None:
+        import pandas as pd
+
+        from cab.reports.tables import write_csv
+
+        write_csv(pd.DataFrame(table), folder / f"{name}.csv")

@@ -38,7 +38,7 @@ def published_cells() -> Iterator[PublishedCell]:
     """Yield the cells in the order of Table 3."""
     has_value: dict[tuple[str, ...], bool] = {}
     for row in rows("results.csv"):
-        key = row["pattern"], row["task"].lower(), row["backbone"], row["dataset"], row["attention"]
+        key = row["pattern"], row["task"], row["backbone"], row["dataset"], row["attention"]
         has_value[key] = has_value.get(key, False) or bool(row["value"])
     differences = rows("differences.csv")
     for (pattern, task, backbone, dataset, attention), is_printed in has_value.items():

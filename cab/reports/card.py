@@ -1,6 +1,6 @@
-"""The card of an attention: its source, its defaults compared with the published ones, and what was measured.
+"""The card of an attention, backbone or task; of an attention with the published defaults and what was measured.
 
-A card is read from the registry and the committed tables. ``cab show``, the documentation and the leaderboard page
+A card is read from the registry and the committed tables. ``cab list NAME``, the documentation and the leaderboard page
 print it.
 """
 
@@ -10,18 +10,20 @@ import functools
 import inspect
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from cab.errors import unknown_name
 from cab.files.text_table import read_csv
 from cab.paper.taxonomy import TaxonomyRow, taxonomy
+from cab.patterns import Pattern
 from cab.records.record import REFERENCE_DIRS
 from cab.records.verified import is_verified
 from cab.registry.options import argument_texts
 from cab.registry.program import code_of, code_of_location
-from cab.registry.registries import ATTENTIONS, is_file
+from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, Entry, is_file
 from cab.registry.tables import decode_state_size
 from cab.results.cells import Key, read_suite
 from cab.results.costs import is_edited
@@ -58,7 +60,7 @@ class Summary(NamedTuple):
 
 @dataclass(frozen=True)
 class Card:
-    """Everything that is known about an attention: facts as labels and values, and tables."""
+    """Everything that is known about a registered class: facts as labels and values, and tables."""
 
     name: str
     description: str
@@ -82,40 +84,57 @@ def card_link(name: str) -> str:
 
 
 def card(name: str) -> Card:
-    """Build the card of an attention, which imports its class; UserError if no attention has this name."""
+    """Build the card of an attention, a backbone or a task, which imports its class; UserError for other names."""
+    if is_file(name) or name in ATTENTIONS:
+        return _attention_card(name)
+    if name in BACKBONES:
+        backbone = BACKBONES.get(name)
+        tests = [(task.name, *_joined(task.backbones[name])) for task in TASKS if name in task.backbones]
+        return _card(backbone, [], CardTable("Tasks", ("Task", "Patterns"), tests))
+    if name in TASKS:
+        task = TASKS.get(name)
+        facts = [("Data sets", " ".join(task.datasets)), ("In the index", "yes" if task.in_index else "no")]
+        tests = [(backbone, *_joined(patterns)) for backbone, patterns in task.backbones.items()]
+        return _card(task, facts, CardTable("Backbones", ("Backbone", "Patterns"), tests))
+    raise unknown_name("name", name, [*ATTENTIONS.names(), *BACKBONES.names(), *TASKS.names()])
+
+
+def _joined(patterns: Iterable[Pattern]) -> tuple[str]:
+    return (" ".join(map(str, patterns)),)
+
+
+def _card(entry: Entry[Any], facts: Sequence[tuple[str, str]], *sections: CardTable) -> Card:
+    """Return the card with the facts and the options that every registered class has."""
+    documentation = inspect.getdoc(entry.cls) or ""
+    texts = argument_texts(documentation)
+    rows = [
+        (option, default if isinstance(default, str) else json.dumps(default, default=str), texts.get(option, ""))
+        for option, default in entry.options.items()
+    ]
+    description = re.split(r"\n(?=\w+:\n)", documentation)[0].strip().replace("``", "`")
+    about = [("Class", f"{entry.cls.__qualname__} ({entry.origin})"), ("Source", entry.paper)]
+    options = CardTable("Options", ("Option", "Default", "Description"), rows)
+    return Card(entry.name, description, [*about, *facts], [*sections, options])
+
+
+def _attention_card(name: str) -> Card:
     from cab.registry.build import measure_decode_state  # imports torch
 
     head, entry = summary(name), ATTENTIONS.get(name)
     registered = ATTENTIONS.entry_of(entry.cls)
-    documentation = inspect.getdoc(entry.cls) or ""
-    texts = argument_texts(documentation)
     state = measure_decode_state(entry) if is_edited(name) else decode_state_size(entry)
+    size = f"{state} per layer, 8 heads of 64, float32" if state else "no causal pattern, so no decode state"
     facts = [
-        ("Class", f"{entry.cls.__qualname__} ({entry.origin})"),
         *([("Registered name", registered.name)] if registered and registered.name != name else []),
-        ("Source", head.paper),
         ("Patterns", head.patterns),
         ("Complexity", head.complexity),
-        (
-            "Decode state",
-            f"{state} per layer, 8 heads of 64, float32" if state else "no causal pattern, so no decode state",
-        ),
-    ]
-    options = [
-        (option, default if isinstance(default, str) else json.dumps(default, default=str), texts.get(option, ""))
-        for option, default in entry.options.items()
+        ("Decode state", size),
     ]
     notes = [(row.pattern, row.reason) for row in _taxonomy() if row.attention == name and row.reason]
-    sections = [
-        _defaults(name),
-        *([CardTable("Notes on the published patterns", ("Pattern", "Note"), notes)] if notes else []),
-        CardTable("Options", ("Option", "Default", "Description"), options),
-        CardTable("Verification", ("Pattern", "Status"), head.verified),
-        _costs(name),
-        _scores(name),
-    ]
-    description = re.split(r"\n(?=\w+:\n)", documentation)[0].strip().replace("``", "`")
-    return Card(name, description, facts, sections)
+    noted = [CardTable("Notes on the published patterns", ("Pattern", "Note"), notes)] if notes else []
+    made = _card(entry, facts, _defaults(name), *noted)
+    measured = [CardTable("Verification", ("Pattern", "Status"), head.verified), _costs(name), _scores(name)]
+    return replace(made, name=name, sections=[*made.sections, *measured])
 
 
 @functools.cache

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cab.files.disk import sanitize_text
@@ -13,6 +15,7 @@ from cab.records.record import COMPARISON_KEY, Status
 from cab.records.results import PUBLISHED, verdicts
 from cab.registry.tables import PRESETS
 from cab.results.check import without_invalid_cells
+from cab.results.composites import with_composites
 from cab.results.index import AVERAGE, Scores, score
 from cab.results.selection import data_ranks, is_synthetic, other_data, rows_in_index
 
@@ -81,7 +84,7 @@ class Board:
 
     @functools.cached_property
     def measured(self) -> pd.DataFrame:
-        """Mean and standard deviation over seeds of every metric and cost.
+        """Mean and standard deviation over seeds of every metric and cost, and of the metrics of composites.
 
         Columns pattern, attention, task, place, metric, at_length, value, deviation, seeds. The standard deviation is
         NaN for a single seed; the mean is NaN if any seed has no value. Costs of runs without a score are ignored.
@@ -92,7 +95,9 @@ class Board:
         runs = self.results.drop_duplicates([*keys, "seed", "hash", "file"])
         costs = runs[[*keys, "seed", "status", *COSTS]].melt([*keys, "seed", "status"], var_name="metric")
         costs["value"] = pd.to_numeric(costs["value"]).where(costs["status"] == Status.FINISHED)
-        metrics = self.results[[*keys, "seed", "metric", "at_length", "value"]]
+        composites = with_composites(self.results)[len(self.results) :]
+        metrics = pd.concat([self.results, composites.assign(place=places(composites))])
+        metrics = metrics[[*keys, "seed", "metric", "at_length", "value"]]
         table = (
             pd.concat([metrics, costs], ignore_index=True)
             .groupby([*keys, "metric"], sort=False)
@@ -126,7 +131,8 @@ class Board:
 
         Columns: preset, data, pattern, attention; verified (yes, no, unknown); index, low, high (average over tasks)
         and ``TASK.index|low|high``; missing (reason for a missing index); seeds, params, train_seconds (sums over
-        places), peak_memory_bytes (maximum), revision; ``PLACE.METRIC`` (means over seeds) for every metric and cost.
+        places), peak_memory_bytes (maximum), revision; for every metric, ``PLACE.METRIC``, ``PLACE.METRIC.sd`` and
+        ``PLACE.METRIC.seeds`` (mean, standard deviation and number of seeds); ``PLACE.COST`` (mean over seeds).
         """
         import pandas as pd
 
@@ -136,10 +142,8 @@ class Board:
         revisions = self.results.groupby(ROW)["revision"]
         facts["revision"] = revisions.agg(lambda names: " ".join(sorted(set(names) - {""})))
         is_cost = self.measured["metric"].isin(COSTS)
-        raw = self.measured.assign(column=self.measured["place"] + "." + self.measured["metric"], cost=is_cost)
-        order = raw.sort_values(["place", "cost"], kind="stable")["column"].unique()
-        raw = raw.pivot(index=ROW, columns="column", values="value")[order]
-        table = pd.concat([facts, _total_cost(self.measured[is_cost]), raw], axis=1).rename_axis(ROW)
+        values = _value_columns(self.measured.assign(cost=is_cost))
+        table = pd.concat([facts, _total_cost(self.measured[is_cost]), values], axis=1).rename_axis(ROW)
         table = _index_columns(self.scores.table).join(table, how="right").reset_index()
         verified = verdicts(self.results)
         table.insert(0, "preset", self.preset)
@@ -162,6 +166,31 @@ def _index_columns(scores: pd.DataFrame) -> pd.DataFrame:
     return wide.reindex(columns=columns).set_axis(names, axis="columns")
 
 
+def _value_columns(measured: pd.DataFrame) -> pd.DataFrame:
+    """Return ``PLACE.METRIC``, and for metrics ``.sd`` and ``.seeds``, with ROW as index; costs after the metrics."""
+    import pandas as pd
+
+    measured = measured.assign(column=measured["place"] + "." + measured["metric"])
+    order = measured.sort_values(["place", "cost"], kind="stable").drop_duplicates("column")
+    tables = {"": "value", ".sd": "deviation", ".seeds": "seeds"}
+    wide = {end: measured.pivot(index=ROW, columns="column", values=name) for end, name in tables.items()}
+    names = [
+        (name, end)
+        for name, is_cost in zip(order["column"], order["cost"], strict=True)
+        for end in tables
+        if not (end and is_cost)
+    ]
+    columns = {name + end: wide[end][name] for name, end in names}
+    whole = {name: column.astype("Int64") for name, column in columns.items() if name.endswith(".seeds")}
+    return pd.DataFrame({**columns, **whole})
+
+
+def places(results: pd.DataFrame) -> list[str]:
+    """Return ``task/dataset/variant/backbone`` of each row, without an empty variant."""
+    cells = results[[*COMPARISON_KEY]].itertuples(index=False, name=None)
+    return ["/".join(filter(None, cell)) for cell in cells]
+
+
 def _total_cost(costs: pd.DataFrame) -> pd.DataFrame:
     """Return the cost over all places of a pattern; NaN if the attention lacks any of them."""
     places = costs.groupby("pattern")["place"].nunique()
@@ -177,6 +206,14 @@ def printable_results(results: pd.DataFrame) -> pd.DataFrame:
     return results.assign(**clean)
 
 
+def printable_records(results: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of ``records.csv``: ``file`` is relative to the folder that contains all results."""
+    paths = {file: Path(file).absolute() for file in results["file"].unique()}
+    folder = os.path.commonpath([path.parent for path in paths.values()])
+    names = {file: path.relative_to(folder).as_posix() for file, path in paths.items()}
+    return results.drop(columns="record").assign(file=results["file"].map(names))
+
+
 def score_boards(results: pd.DataFrame, *, normalization: str) -> list[Board]:
     """Score the results of the tasks in the index: real data before synthetic, the largest preset first."""
     boards = []
@@ -188,8 +225,7 @@ def score_boards(results: pd.DataFrame, *, normalization: str) -> list[Board]:
             difference = sanitize_text(other_data(of_preset, ranks, rank)) if rank else ""
             rows, excluded = without_invalid_cells(rows)
             scores = score(rows, normalization=normalization)
-            cells = scores.results[[*COMPARISON_KEY]].itertuples(index=False, name=None)
-            placed = scores.results.assign(place=["/".join(filter(None, cell)) for cell in cells])
+            placed = scores.results.assign(place=places(scores.results))
             boards.append(Board(str(preset), bool(synthetic), rank, difference, excluded, scores, placed))
     order = {preset: number for number, preset in enumerate(PRESETS)}
     return sorted(boards, key=lambda b: (b.synthetic, order.get(b.preset, len(order)), b.preset, b.data_rank))

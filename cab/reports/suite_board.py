@@ -147,7 +147,9 @@ class SuiteBoard:
     @property
     def csv(self) -> pd.DataFrame:
         """The table ``suite.csv``."""
-        return pd.DataFrame([_fields(row, self.abilities) for row in self.rows]).round(6)
+        table = pd.DataFrame([_fields(row, self.abilities) for row in self.rows]).round(6).convert_dtypes()
+        flags = table.select_dtypes("boolean").columns
+        return table.assign(**{name: table[name].map({True: "yes", False: "no"}) for name in flags})
 
 
 def own_runs(results: pd.DataFrame) -> pd.DataFrame:

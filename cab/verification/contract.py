@@ -293,7 +293,7 @@ def parameter_budget(subject: Subject) -> Measurements:
     """In every layer of GPT-2, the attention adds at most 10% of the parameters, or its class's declared budget.
 
     GPT-2 is the paper's language model. Methods published with more parameters (S4D, LongShort) declare
-    ``claims.parameter_budget``; ``cab params`` reports the share for other backbones.
+    ``claims.parameter_budget``; ``cab paper params`` reports the share for other backbones.
     """
     module = subject.build(embed_dim=768, num_heads=12)
     budget = subject.claims.parameter_budget

@@ -42,16 +42,17 @@ COMMANDS = {
     "list_backbones": "list backbones --csv",
     "list_tasks": "list tasks --csv",
     "list_cells": "list cells --csv",
-    "params": "params --csv",
-    "show": "show abc --markdown",
+    "params": "paper params --csv",
+    "show": "list abc --markdown",
     "data_list": "data list",
     "verify_checks": "verify --list-checks",
 }
 HELP = (
     "",
-    *("run", "demo", "reproduce", "status", "list", "show", "data", "params", "verify", "efficiency", "crossover"),
-    *("analyze", "score", "correlation", "suite", "leaderboard", "paper", "completion", "data list", "data download"),
+    *("run", "demo", "reproduce", "status", "list", "data", "verify", "efficiency", "crossover"),
+    *("score", "correlation", "suite", "leaderboard", "paper", "completion", "data list", "data download"),
     *("data verify", "suite validate", "suite report", "suite anchors", "paper audit", "paper taxonomy"),
+    *("paper params", "paper gradients", "paper dilution"),
 )
 NETWORKS = (
     "task=lm backbone=gpt2 pattern=CS",

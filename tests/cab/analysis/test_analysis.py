@@ -136,7 +136,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 @pytest.mark.slow
 def test_a_fresh_network_and_a_record(tmp_path: Path) -> None:
     overrides = [*SMOKE, "attention=linear"]
-    process = cab("analyze", "gradients", *overrides, "--steps", "3", "--out", "a", cwd=tmp_path)
+    process = cab("paper", "gradients", *overrides, "--steps", "3", "--out", "a", cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     assert "untrained" in process.stdout
     assert [row["step"] for row in rows(tmp_path / "a/norms.csv")] == ["1", "2", "3"]
@@ -144,12 +144,12 @@ def test_a_fresh_network_and_a_record(tmp_path: Path) -> None:
     trained = cab("run", *overrides, "trainer.max_steps=2", "results_dir=r", cwd=tmp_path)
     assert trained.returncode == 0, trained.stderr
     (record,) = (tmp_path / "r").glob("*.json")
-    process = cab("analyze", "dilution", str(record), "--out", "b", cwd=tmp_path)
+    process = cab("paper", "dilution", str(record), "--out", "b", cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     assert ", trained" in process.stdout
     assert len(rows(tmp_path / "b/dilution.csv")) == 200
     (record.with_suffix("") / "weights.pt").unlink()
-    process = cab("analyze", "dilution", str(record), cwd=tmp_path)
+    process = cab("paper", "dilution", str(record), cwd=tmp_path)
     assert process.returncode == 2
     assert "no weights at" in process.stderr
     assert json.loads(record.read_text())
@@ -159,11 +159,11 @@ def test_a_fresh_network_and_a_record(tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         ("dilution task=lstf dataset=synthetic attention=abc pattern=NC preset=smoke", "dilution is not defined"),
-        ("dilution attention=abc --steps 2", "--steps applies to gradients"),
+        ("dilution attention=abc pattern=CS --steps 2", "unrecognized arguments: --steps"),
         ("gradients attention=abc --rows 0", "--rows must be"),
         ("gradients task=lm dataset=synthetic pattern=CS attention=abcd", "abcd"),
     ],
 )
 def test_mistakes(arguments: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["analyze", *arguments.split()]) == 2
+    assert main(["paper", *arguments.split()]) == 2
     assert words in capsys.readouterr().err

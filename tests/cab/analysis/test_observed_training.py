@@ -1,4 +1,4 @@
-"""Training steps of `cab analyze gradients` produce the weights that `cab run` produces, bit for bit."""
+"""Training steps of `cab paper gradients` produce the weights that `cab run` produces, bit for bit."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from cab.cli.main import main
 from cab.records import verified
 from cab.records.results import installed_code
 from cab.registry.program import code_of
-from cab.registry.registries import ATTENTIONS
+from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.reports.card import DEFAULTS, Card, card
 from tests.documents import EXAMPLE
 
@@ -81,14 +81,28 @@ def test_text_fits_the_terminal_and_markdown_has_every_section(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
-    assert main(["show", "gated_deltanet"]) == 0
+    assert main(["list", "gated_deltanet"]) == 0
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 100
-    assert main(["show", "gated_deltanet", "--markdown"]) == 0
+    assert main(["list", "gated_deltanet", "--markdown"]) == 0
     page = capsys.readouterr().out
     for section in card("gated_deltanet").sections:
         assert f"\n{section.title}\n" in text
         assert f"\n## {section.title}\n" in page
+
+
+@pytest.mark.parametrize("name", [*BACKBONES.names(), *TASKS.names()])
+def test_backbones_and_tasks_have_cards(name: str) -> None:
+    found = card_of(name)
+    entry = BACKBONES.get(name) if name in BACKBONES else TASKS.get(name)
+    assert found.description
+    assert all(value for _, value in found.facts)
+    assert [option for option, _, _ in rows(found, "Options")] == list(entry.options)
+
+
+def test_an_unknown_name_has_no_card(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "lstff"]) == 2
+    assert "did you mean 'lstf'" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("registers")

@@ -191,7 +191,7 @@ def test_page_and_csv_have_the_same_numbers(folders: list[Path], tmp_path: Path)
         for label, field in fields.items():
             value, expected = shown_values[label][0], table[name][field]
             assert float(value or "nan") == pytest.approx(float(expected or "nan"), abs=1e-6, nan_ok=True)
-        assert ("best" in shown_values["recall CS"][1]) == (table[name]["CS.recall.best"] == "True")
+        assert ("best" in shown_values["recall CS"][1]) == (table[name]["CS.recall.best"] == "yes")
         assert ("below" in shown_values["recall CS"][1]) == (table[name]["CS.recall.vs_softmax"] == "worse")
     blocks = re.findall(r"<details>\n<summary><strong>(.*?)</strong> (.*?)</summary>\n\s*<div", html)
     assert [name for name, _ in blocks] == [str(cell) for cell in suite_cells() if cell in CELLS.values()]

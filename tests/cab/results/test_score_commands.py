@@ -46,12 +46,12 @@ def test_score_as_a_table(records: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert main(["score", RAW, "--pattern", "CS", "--normalization", "official"]) == 0
     out, err = capsys.readouterr()
     assert out.splitlines()[-4].split() == ["vanilla", "-", "-0.026", "0.784", "-", "1"]
-    assert "note: CS LM: no index for vanilla (NaN or inf: gpt2 pg19 ppl" in err
+    assert "note: CS lm: no index for vanilla (NaN or inf: gpt2 pg19 ppl" in err
 
 
 def test_score_says_where_official_is_corrected(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["score", RAW, "--pattern", "NS", "--normalization", "official"]) == 0
-    assert "mean of NS Sum rougeL is 31.95889, not 31.96889" in capsys.readouterr().err
+    assert "mean of NS sum rougeL is 31.95889, not 31.96889" in capsys.readouterr().err
     assert main(["score", RAW, "--pattern", "CC", "--normalization", "official"]) == 0
     assert capsys.readouterr().err == ""
 

@@ -59,7 +59,7 @@ PUBLISHED_ROWS = [{**row, "hash": "", "file": "numbers.csv"} for row in two()]
         ),
         (two(), "oficial", "did you mean 'official'"),
         (two(dataset="synthetic"), "paper", "synthetic data cannot be normalized with the paper's constants"),
-        (two(pattern="NS"), "paper", "NS: TTS Sum SR MLM"),
+        (two(pattern="NS"), "paper", "NS: tts sum sr mlm"),
         (
             [result(1.0, "abc", "mape", dataset="weather", config_variant="", preset="paper")],
             "official",

@@ -245,7 +245,7 @@ def test_weights_that_cannot_be_loaded_are_a_user_error(
     content = contents[kind]
     path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
     capsys.readouterr()
-    assert main(["analyze", "dilution", str(results / f"{uncut.hash}.json")]) == 2
+    assert main(["paper", "dilution", str(results / f"{uncut.hash}.json")]) == 2
     said = capsys.readouterr().err
     assert str(path) in said
     assert "force=true" in said

@@ -2,19 +2,25 @@
 
 The formats are bfloat16, and fp8 (e4m3) and int8 with a scale: the largest magnitude per sequence and index of the
 second dimension of a state tensor, which is the head in most methods, or per sequence for tensors [B, N].
+
+    python scripts/rounding.py --out DIR                 # outputs of untrained attentions with a state of constant size
+    python scripts/rounding.py --out DIR RECORD.json     # scores of a trained network in pattern CS
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 from collections.abc import Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 from torch import Tensor
 
-from cab.analysis.subject import Subject
+from cab.analysis.subject import Subject, subject_of as network_of
 from cab.attention import Attention, DecodeState
 from cab.errors import UserError
 from cab.padding import union
@@ -141,3 +147,33 @@ def _decode(
 ) -> Tensor:
     mask = union(query_padding_mask, key_padding_mask)
     return torch.stack([*_steps(attention, query, [number_format], mask)], 1)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Print the table, and write it to ``rounding.csv``."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("subjects", nargs="*", metavar="NAME | RECORD.json")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="output folder")
+    parser.add_argument("--rows", type=int, default=1, metavar="N", help="random sequences (default: 1)")
+    parser.add_argument("--steps", type=int, default=POSITIONS[-1], metavar="N", help="decoded tokens (default: 8192)")
+    args = parser.parse_args(argv)
+    rows: list[dict[str, Any]] = []
+    for name in args.subjects or constant_state_attentions():
+        if name.endswith(".json"):
+            network = network_of([name])
+            scores = rounded_scores(network).items()
+            attention = network.cell.config.attention.name
+            rows += [{"attention": attention, "format": form, **metrics} for form, metrics in scores]
+        else:
+            errors = rounding_errors(untrained(name), rows=args.rows, steps=args.steps)
+            for form, by_position in errors.items():
+                columns = {f"error_{position}": error for position, error in by_position.items()}
+                rows.append({"attention": name, "format": form, **columns, "state_bits": bits_needed(errors)})
+    table = pd.DataFrame(rows)
+    print(table.to_string(index=False, float_format="{:.3g}".format))
+    args.out.mkdir(parents=True, exist_ok=True)
+    table.to_csv(args.out / "rounding.csv", index=False)
+
+
+if __name__ == "__main__":
+    main()

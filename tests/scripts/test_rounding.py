@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from cab import UserError, build_attention
-from cab.analysis import rounding
-from cab.analysis.rounding import BITS, bits_needed, rounded, rounded_scores, rounding_errors, untrained
 from cab.analysis.subject import subject_of
-from cab.cli.main import main
+from scripts import rounding
+from scripts.rounding import BITS, bits_needed, rounded, rounded_scores, rounding_errors, untrained
 
 PROBE = ["task=probe", "dataset=recall", "backbone=mixer", "preset=smoke", "device=cpu"]
 
@@ -67,11 +66,10 @@ def test_errors_grow_in_a_sum_and_not_in_a_decaying_state() -> None:
 def test_the_table_of_all_attentions_with_a_state_of_constant_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Options may stand before the names."""
     assert {"linear", "gla", "local"} <= set(rounding.constant_state_attentions())
     assert not {"vanilla", "none"} & set(rounding.constant_state_attentions())
     monkeypatch.setattr(rounding, "constant_state_attentions", lambda: ["s4d", "gla"])
-    assert main(["analyze", "rounding", "--steps", "64", "--rows", "1", "--out", str(tmp_path), "all"]) == 0
+    rounding.main(["--steps", "64", "--out", str(tmp_path)])
     rows = list(csv.DictReader((tmp_path / "rounding.csv").read_text().splitlines()))
     assert list(rows[0]) == ["attention", "format", "error_64", "state_bits"]
     assert [(row["attention"], row["format"]) for row in rows] == [(n, f) for n in ("s4d", "gla") for f in BITS]
