@@ -5,7 +5,7 @@ Shapes: B batch, H heads, N targets, M keys, E width of a head, r slots.
 
 from __future__ import annotations
 
-from typing import Literal, Unpack
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
@@ -30,10 +30,9 @@ class LinformerAttention(Attention):
     Args:
         num_landmarks: slots r.
         max_length: keys up to which it is defined.
-        share: ``none`` for a map each of keys and values, ``key_value`` for one of both.
 
     Raises:
-        ValueError: for sizes below 1, an unknown ``share``, and, when called, for more keys than ``max_length``.
+        ValueError: for sizes below 1, and, when called, for more keys than ``max_length``.
     """
 
     requires_right_padding = True
@@ -45,13 +44,12 @@ class LinformerAttention(Attention):
         *,
         num_landmarks: Positive = 128,
         max_length: Positive = 8192,
-        share: Literal["none", "key_value"] = "none",
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
         self.max_length = max_length
         self.mix_k = self.make_map(num_landmarks)
-        self.mix_v = self.mix_k if share == "key_value" else self.make_map(num_landmarks)
+        self.mix_v = self.make_map(num_landmarks)
 
     def make_map(self, num_landmarks: int) -> nn.Parameter:
         """Create a map initialized in a range that does not depend on max_length, which may exceed the lengths read."""

@@ -91,11 +91,8 @@ def linear(pattern: Pattern, embed_dim: int, num_heads: int) -> nn.Module:
     return Projected(causal if pattern is Pattern.CS else package.linear_attn, embed_dim, num_heads)
 
 
-def linformer(
-    pattern: Pattern, embed_dim: int, num_heads: int, max_length: int, num_landmarks: int, share: str
-) -> nn.Module:
+def linformer(pattern: Pattern, embed_dim: int, num_heads: int, max_length: int, num_landmarks: int) -> nn.Module:
     """Build linformer."""
-    require(share=(share, "none"))
     module = import_module("linformer").LinformerSelfAttention(embed_dim, max_length, k=num_landmarks, heads=num_heads)
     return Whole(module, lambda module, x, key, _value: module(x, key if pattern.is_cross else None))
 

@@ -114,9 +114,8 @@ def reformer_pytorch(embed_dim: int, num_heads: int, chunk_size: int, rounds: in
     return Other(module, call)
 
 
-def fnet(embed_dim: int, norm: str) -> nn.Module:
+def fnet(embed_dim: int) -> nn.Module:
     """Build FNet of transformers."""
-    require(norm=(norm, "backward"))
     package = import_module("transformers.models.fnet")
     module = package.modeling_fnet.FNetBasicFourierTransform(package.FNetConfig(hidden_size=embed_dim))
     return Other(module, lambda module, x: module(x)[0])

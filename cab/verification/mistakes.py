@@ -31,7 +31,7 @@ HINTS = {
         "a constructor receives those of pattern, embed_dim, num_heads and dropout that it names; if it has other "
         "arguments, verify a function in a file that accepts some of these four and returns the module"
     ),
-    r"no attribute 'attend'": ATTEND,
+    r"has no attend\(\)": ATTEND,
     r"attend\(\) (takes|got)": "attend receives query, key, value and padding, and additional inputs by name",
     r"PaddingMasks|tuple indices": (
         "the last argument of attend is PaddingMasks: use padding.key [B, M], True at padding, or None"
