@@ -30,11 +30,11 @@ RECORDS = sorted((ROOT / "results").glob("*/*.json"))
 COMMANDS = {
     "score_core": "score results/core",
     "score_core_csv": "score results/core --csv",
-    "score_mini_csv": "score results/mini --csv",
+    "score_metrics_csv": "score results/core --score metrics --csv",
     "score_paper_csv": "score results/paper/results.csv --csv",
-    "score_pairwise": "score results/mini --show pairwise --csv",
-    "suite_report": "suite report results/core",
-    "suite_validate": "suite validate results/core",
+    "score_pairwise": "score results/core --pattern CC --show pairwise --csv",
+    "score_attention": "score results/core --attention deltanet abc",
+    "score_check": "score results/core --check --csv",
     "correlation": "correlation results/core",
     "paper_audit": "paper audit",
     "paper_taxonomy": "paper taxonomy",
@@ -50,8 +50,8 @@ COMMANDS = {
 HELP = (
     "",
     *("run", "demo", "reproduce", "status", "list", "show", "data", "params", "verify", "efficiency", "crossover"),
-    *("analyze", "score", "correlation", "suite", "leaderboard", "paper", "completion", "data list", "data download"),
-    *("data verify", "suite validate", "suite report", "suite anchors", "paper audit", "paper taxonomy"),
+    *("analyze", "score", "correlation", "leaderboard", "paper", "completion", "data list", "data download"),
+    *("data verify", "paper audit", "paper taxonomy"),
 )
 NETWORKS = (
     "task=lm backbone=gpt2 pattern=CS",
