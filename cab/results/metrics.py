@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cab.records.identity import distinctions
 from cab.records.record import COMPARISON_KEY
@@ -34,10 +34,7 @@ def metrics_frame(results: pd.DataFrame) -> pd.DataFrame:
         UserError: different results for one cell and seed, different data, or versions of the task.
     """
     refuse_mixtures(results)
-    runs = results[results["record"].notna()].drop_duplicates("file")
-    names = runs[[*PLACE, "attention"]].itertuples(index=False, name=None)
-    configs = [{**record.config, "seed": 0} for record in runs["record"]]
-    settings = dict(zip(runs["file"], distinctions([*zip(names, configs, strict=True)]), strict=True))
+    settings = _settings(results)
     table = results.assign(settings=[settings.get(file, "") for file in results["file"]])
     table = without_copies(table, ["settings"])
     table = table.assign(value=table["value"].astype(float))
@@ -53,6 +50,21 @@ def metrics_frame(results: pd.DataFrame) -> pd.DataFrame:
         missing=("value", lambda values: int(values.isna().sum())),
     )
     return frame.reset_index()[COLUMNS]
+
+
+def _settings(results: pd.DataFrame) -> dict[str, str]:
+    """Return the settings of each file that differ among the runs of its attention in a place."""
+    runs = results[results["record"].notna()].drop_duplicates("file")
+    groups: dict[tuple[str, ...], list[tuple[str, dict[str, Any]]]] = {}
+    places = runs[[*PLACE, "attention"]].itertuples(index=False, name=None)
+    for place, file, record in zip(places, runs["file"], runs["record"], strict=True):
+        groups.setdefault(place, []).append((file, {**record.config, "seed": 0}))
+    settings: dict[str, str] = {}
+    for group in groups.values():
+        files, configs = zip(*group, strict=True)
+        if any(config != configs[0] for config in configs):  # rare, and the comparison by name is slow
+            settings |= dict(zip(files, distinctions([((), config) for config in configs]), strict=True))
+    return settings
 
 
 def score_kinds(results: pd.DataFrame) -> pd.Series:
