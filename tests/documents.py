@@ -19,7 +19,7 @@ PROGRAMS = {
 }
 """Programs of the pages and how they start here; `cab` is a copy of a process (:mod:`tests.cab.cli.command`)."""
 
-FAILING = (["suite", "validate"], ["verify", "hf:mamba2"], ["verify", "my_layer.py:make_layer"])
+FAILING = (["score", "--check"], ["verify", "hf:mamba2"], ["verify", "my_layer.py:make_layer"])
 """Commands that exit with 1: a cell does not separate attentions, a module of another package has a defect."""
 
 EXAMPLE = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)[0]

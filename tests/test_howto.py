@@ -95,7 +95,7 @@ def test_the_commands_of_a_page_run_one_after_another(page: str, tmp_path: Path,
 
 @pytest.mark.slow
 def test_the_verdict_of_the_guides_is_what_the_command_prints() -> None:
-    printed = " ".join(cab("suite", "report", "--attention", "deltanet", cwd=ROOT).stdout.split())
+    printed = " ".join(cab("score", "--attention", "deltanet", cwd=ROOT).stdout.split())
     for guide in ("read-the-verdict", "how-many-seeds"):
         for block in blocks(PAGES[f"howto/{guide}.md"], "text"):
             assert [line for line in block.splitlines() if " ".join(line.split()) not in printed] == []

@@ -89,14 +89,11 @@ def valid_results(args: argparse.Namespace) -> tuple[pd.DataFrame, list[str]]:
 
 
 def selected_results(args: argparse.Namespace) -> pd.DataFrame:
-    """Return the results that match the filters; cells that do not measure attention are excluded from scores."""
-    from cab.results.check import without_invalid_cells
+    """Return the results that match the filters."""
     from cab.results.selection import select
 
     names = {"preset": args.preset, "patterns": args.pattern, "tasks": args.task, "datasets": args.dataset}
-    results, excluded = without_invalid_cells(select(valid_results(args)[0], **names, latest=args.latest_version))
-    print_notes(excluded)
-    return results
+    return select(valid_results(args)[0], **names, latest=args.latest_version)
 
 
 def print_notes(notes: Iterable[str]) -> None:

@@ -1,13 +1,13 @@
 """`cab correlation`: agreement of attentions between patterns and tasks.
 
-Pearson correlation of compositional indices between patterns, between tasks, and between patterns and published
-accuracies on Long Range Arena (Figure 3a), over shared attentions. Each has the two-sided p-value of no correlation and
-a 95% confidence interval by Fisher's z. The correlation requires three shared attentions; below five it is marked
-inconclusive.
+Pearson correlation over shared attentions. Of K: between the core cells of the suite. Of compositional indices: between
+patterns, between tasks, and between patterns and published accuracies on Long Range Arena (Figure 3a). Each has the
+two-sided p-value of no correlation and a 95% confidence interval by Fisher's z. The correlation requires three shared
+attentions; below five it is marked inconclusive.
 
 examples:
   cab correlation results/paper --normalization official
-  cab correlation results/local --preset mini --csv
+  cab correlation results/core --csv
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from cab.cli.arguments import add_results_arguments, print_notes, selected_results
+from cab.errors import UserError
 from cab.files.text_table import number, print_csv, text_table
 
 if TYPE_CHECKING:
@@ -30,19 +31,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import pandas as pd
 
-    from cab.results.correlation import benchmark_correlation, pattern_correlation, task_correlation
+    from cab.results.correlation import benchmark_correlation, cell_correlation, pattern_correlation, task_correlation
+    from cab.results.gain import gains_frame
     from cab.results.index import score
+    from cab.results.metrics import no_score, score_kinds
 
-    scores = score(selected_results(args), normalization=args.normalization)
-    correlations = [
-        correlate(scores.table) for correlate in (pattern_correlation, benchmark_correlation, task_correlation)
-    ]
-    table = pd.concat([table for table in correlations if len(table)] or correlations[:1], ignore_index=True)
+    results = selected_results(args)
+    kinds = score_kinds(results)
+    tables, notes = [], no_score(results, kinds)
+    if (kinds == "K").any():
+        tables.append(cell_correlation(gains_frame(results[kinds == "K"])))
+    if (kinds == "index").any():
+        scores = score(results[kinds == "index"], normalization=args.normalization)
+        notes += scores.notes
+        indices = [
+            correlate(scores.table) for correlate in (pattern_correlation, benchmark_correlation, task_correlation)
+        ]
+        tables += [table for table in indices if len(table)] or indices[:1]
+    if not tables:
+        raise UserError(f"no scores to correlate: {'; '.join(notes)}")
+    table = pd.concat(tables, ignore_index=True)
     if args.csv:
         print_csv(table)
     else:
         print(_text(table))
-    print_notes(scores.notes)
+    print_notes(notes)
     return 0
 
 

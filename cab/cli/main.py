@@ -25,11 +25,10 @@ GROUPS = {
         "efficiency": "measure time and memory against sequence length",
         "run": "train and evaluate one configuration, the suite, or a sweep with -m",
         "demo": "train two attentions in one to two minutes, and compare them with the reference results",
-        "suite": "print the scores of the synthetic suite, and check that its cells measure attention",
     },
     "look": {
         "leaderboard": "write a page of tables and figures from results",
-        "score": "print the scores of results, per pattern and task",
+        "score": "print metrics and scores of results, and verdicts on attentions in the synthetic suite",
         "list": "list attentions, backbones, tasks and cells, or print the card of one",
         "crossover": "compute the length from which an attention is cheaper than softmax attention",
     },

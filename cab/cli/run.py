@@ -83,7 +83,7 @@ def run(arguments: list[str]) -> int:
         records = [outcome.record for outcome in report.outcomes if outcome.record is not None]
         _print_records(records, report, is_sweep=is_sweep)
         if suite is not None:
-            from cab.cli.suite import print_verdict
+            from cab.cli.score import print_verdict
 
             for name in dict.fromkeys(str(record.cell["attention"]) for record in records):
                 print_verdict(name, records)

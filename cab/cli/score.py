@@ -1,20 +1,23 @@
-"""`cab score`: the compositional index of results.
+"""`cab score`: metrics and scores of results.
 
-`cab suite report` prints K, the score of the suite. On generated data, an index requires five attentions.
+First, every metric is printed as mean ± standard deviation over seeds; (n) follows a metric with fewer seeds than the
+row. Then follows the score, or the reason why it is missing:
 
-The index of a task is the mean of its metrics, each normalized and with the sign changed if lower is better; task `all`
-is the mean over tasks. An attention without a value for any metric has no index. low and high bound a 95% confidence
-interval over seeds; they are empty for a single seed.
+K          cells of the synthetic suite: the share of softmax attention's gain over no attention that is retained, in
+           percent. Each result has its one-sided 95% bound over seeds, adjusted over the cell (Holm). ▼: the bound is
+           below 98; ?: undecided; *: a single seed; ≥: still learning when the budget ended.
+index      real data: the compositional index of the paper. The index of a task is the mean of its metrics, each
+           normalized and with the sign changed if lower is better; task `all` is the mean over tasks. [low, high]: 95%
+           interval over seeds. `>` marks a significant difference to the next attention, `~` an undecided one. ‡: runs
+           of other settings than the published ones (--normalization paper or official).
 
-In the table, `>` marks a significant difference (95%, Holm's correction over all pairs) to the next attention, and `~`
-an undecided one. `*` marks a result with a single seed. A dagger precedes an attention whose code has not passed
-`cab verify` in the pattern (column `verified` of the CSV: yes, no, unknown). On the paper's scale, a double dagger
-follows an attention with runs of other settings than the published ones, which the notes name.
+A dagger precedes an attention whose code has not passed `cab verify` in the pattern.
 
 examples:
   cab score
   cab score results/paper --normalization official --pattern NS
-  cab score results/local --preset mini --show pairwise --csv
+  cab score results/local --score K --csv
+  cab score --attention FILE.py:Class
 """
 
 from __future__ import annotations
@@ -22,12 +25,16 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cab.cli.arguments import add_results_arguments, print_notes, selected_results
+from cab.errors import UserError, unknown_name
 from cab.files.disk import sanitize_text
 from cab.files.text_table import number, print_csv, text_table
+from cab.records.record import REFERENCE_DIRS, Record
+from cab.records.results import DEFAULT_DIR
 from cab.results.changed_settings import CHANGED_MARK, changed_settings
 from cab.results.statistics import ONE_SEED_MARK, Verdict
 
@@ -36,28 +43,175 @@ if TYPE_CHECKING:
 
     from cab.results.index import Scores
 
-SIGNS = {Verdict.BETTER: ">", Verdict.WORSE: "<", Verdict.ONE_SEED: ""}
+PARTS = ("metrics", "K", "index")
+ORDER_SIGNS = {Verdict.BETTER: ">", Verdict.WORSE: "<", Verdict.ONE_SEED: ""}
+VERDICT_SIGNS = {Verdict.WORSE: " ▼", Verdict.UNDECIDED: " ?", Verdict.ONE_SEED: ONE_SEED_MARK}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_results_arguments(parser)
+    parser.add_argument("--score", choices=PARTS, help="print this alone (default: metrics, and every score)")
     parser.add_argument(
         "--show",
-        choices=("index", "pairwise", "ablation"),
-        default="index",
-        help="index (default); pairwise: difference of every two attentions and its significance over seeds; "
-        "ablation: best efficient attention, softmax attention and no attention",
+        choices=("scores", "pairwise", "ablation"),
+        default="scores",
+        help="scores (default); pairwise: difference of every two attentions and its significance over seeds; "
+        "ablation: index of the best efficient attention, of softmax attention and of no attention",
     )
-    parser.add_argument("--csv", action="store_true", help="CSV: pattern,task,attention,index,low,high,seeds,verified")
+    parser.add_argument("--csv", action="store_true", help="print one of the tables as CSV")
+    parser.add_argument(
+        "--attention",
+        nargs="+",
+        metavar="A",
+        help="print the verdict on these attentions in the cells of the suite (default RESULTS: yours, or else the "
+        "bundled reference results)",
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="check whether the cells of the suite measure and grade attentions, and return 1 if not (default RESULTS: "
+        "the bundled reference results)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
+    folders = None if args.results == [DEFAULT_DIR] else args.results
+    if args.check:
+        return _check(folders or REFERENCE_DIRS, as_csv=args.csv)
+    if args.attention:
+        for name in args.attention:
+            print_verdict(name, _records_named(name, folders))
+        return 0
+    from cab.results.metrics import no_score, score_kinds
+
+    results = selected_results(args)
+    kinds = score_kinds(results)
+    reasons = no_score(results, kinds)
+    scores = [kind for kind in PARTS if (kinds == kind).any()]
+    is_single = args.csv or args.show != "scores"
+    parts = [args.score] if args.score else [*([] if is_single else ["metrics"]), *scores]
+    if args.show == "ablation" and "index" in parts:
+        parts = ["index"]
+    parts = parts or ["metrics"]
+    if is_single and len(parts) > 1:
+        raise UserError(f"the results have {' and '.join(parts)}; choose one, for example with --score {parts[0]}")
+    if parts[0] not in (*scores, "metrics") or (args.show != "scores" and parts[0] == "metrics"):
+        raise UserError(f"no score to show: {'; '.join(reasons) or f'the results have {scores[0]}; use --score'}")
+    for place, part in enumerate(parts):
+        if place:
+            print()
+        _print_part(part, results[kinds == part] if part != "metrics" else results, args)
+    print_notes([] if args.score else reasons)
+    return 0
+
+
+def _print_part(part: str, results: pd.DataFrame, args: argparse.Namespace) -> None:
+    if part == "metrics":
+        _print_metrics(results, as_csv=args.csv)
+    elif part == "K":
+        _print_gains(results, args)
+    else:
+        _print_index(results, args)
+
+
+# --- metrics ----------------------------------------------------------------------------------------------------------
+
+
+def _print_metrics(results: pd.DataFrame, *, as_csv: bool) -> None:
+    from cab.results.metrics import PLACE, metrics_frame
+
+    frame = metrics_frame(results)
+    if as_csv:
+        print_csv(frame)
+        return
+    tables = [_metric_table(place, rows) for place, rows in frame.groupby(PLACE, sort=False)]
+    print("\n\n".join(tables))
+
+
+def _metric_table(place: Any, frame: pd.DataFrame) -> str:
+    """Return one row per attention, best first, with its metrics as mean ± standard deviation over seeds."""
+    frame = frame.assign(label=(frame["attention"] + " " + frame["settings"]).str.strip())
+    names = list(frame.sort_values("primary", ascending=False, kind="stable")["metric"].unique())
+    first = frame[frame["metric"] == names[0]].sort_values("mean", ascending=not frame["higher_is_better"].iloc[0])
+    cells = {(row["label"], row["metric"]): row for row in frame.to_dict("records")}
+    lines = []
+    for attention in dict.fromkeys([*first["label"], *frame["label"]]):
+        rows = [cells.get((attention, name)) for name in names]
+        seeds = max(row["seeds"] for row in rows if row)
+        lines.append([attention, *(_metric_cell(row, seeds) for row in rows), seeds])
+    preset, *others = place
+    title = f"{' '.join(filter(None, others))} ({preset})"
+    return f"{sanitize_text(title)}\n{text_table(['attention', *names, 'seeds'], lines, align='lr')}"
+
+
+def _metric_cell(row: Mapping[Any, Any] | None, seeds: int) -> str:
+    if row is None or not row["seeds"]:
+        return "-"
+    spread = f" ± {row['sd']:.2g}" if row["sd"] == row["sd"] else ""
+    fewer = f" ({row['seeds']})" if row["seeds"] != seeds else ""
+    return f"{row['mean']:.5g}{spread}{fewer}"
+
+
+# --- K ----------------------------------------------------------------------------------------------------------------
+
+
+def _print_gains(results: pd.DataFrame, args: argparse.Namespace) -> None:
+    from cab.results.gain import gains_frame, gains_order
+    from cab.results.statistics import ONE_SEED_LEGEND
+
+    if args.show == "pairwise":
+        table = gains_order(results)
+        print_csv(table) if args.csv else print(_plain_text(table))
+        return
+    frame = gains_frame(results)
+    if args.csv:
+        print_csv(frame)
+        return
+    print("\n\n".join(_gain_table(pattern, rows) for pattern, rows in frame.groupby("pattern", sort=False)))
+    print_notes([f"{row.attention}: no K in {row.task} {row.pattern}: {row.note}" for row in _unscored(frame)])
+    print_notes([ONE_SEED_LEGEND] if (frame["seeds"] == 1).any() else [])
+
+
+def _unscored(frame: pd.DataFrame) -> Iterator[Any]:
+    yield from frame[frame["seeds"] == 0].itertuples()
+
+
+def _gain_table(pattern: Any, frame: pd.DataFrame) -> str:
+    """Return one row per attention and source, with K in each cell of a pattern; the largest K first."""
+    from cab.records.verified import mark_unverified
+
+    frame = frame[frame["seeds"] > 0]
+    cells_of = frame.groupby(["task", "backbone"], sort=False)
+    headings = {key: rows["ability"].iloc[0] or " ".join(map(str, key)) for key, rows in cells_of}
+    is_first = (frame[["task", "backbone"]] == list(next(iter(headings)))).all(axis=1)
+    order = frame.assign(first=frame["K"].where(is_first)).sort_values("first", ascending=False, kind="stable")
+    lines = []
+    for (name, source), rows in order.groupby(["attention", "source"], sort=False):
+        cells = {(row["task"], row["backbone"]): row for row in rows.to_dict("records")}
+        label = mark_unverified(str(name), "no" if "no" in set(rows["verified"]) else "yes")
+        label += " (yours)" if source == "own" else ""
+        texts = [_gain_cell(cells[key]) if key in cells else "-" for key in headings]
+        lines.append([label, *texts, min(row["seeds"] for row in cells.values())])
+    return text_table([f"K, {pattern}", *headings.values(), "seeds"], lines, align="lr")
+
+
+def _gain_cell(row: Mapping[Any, Any]) -> str:
+    if row["verdict"] == Verdict.SOLVED:
+        return f"{row['solved']} of {row['seeds']} solved"
+    lower = "≥ " if "unfinished" in row["note"] else ""
+    bound = "" if math.isnan(row["bound"]) else f" (≤ {row['bound']:.0f})"
+    return f"{lower}{round(row['K']) + 0:.0f}{bound}{VERDICT_SIGNS.get(row['verdict'], '')}"
+
+
+# --- index ------------------------------------------------------------------------------------------------------------
+
+
+def _print_index(results: pd.DataFrame, args: argparse.Namespace) -> None:
     from cab.records.results import legend, verdicts
     from cab.results.index import COLUMNS, benefit_of_attention, order_table, score
 
-    results = selected_results(args)
     scores = score(results, normalization=args.normalization)
-    if args.show == "index":
+    if args.show == "scores":
         verified = verdicts(scores.results)
         pairs = zip(scores.table["pattern"], scores.table["attention"], strict=True)
         table = scores.table[COLUMNS].assign(verified=[verified[pair] for pair in pairs])
@@ -68,12 +222,11 @@ def run(args: argparse.Namespace) -> int:
         print_csv(table)
         for (pattern, task), places in scores.members.items():
             notes += [f"{pattern} {task} averages {_members(places)}"] if len(places) > 1 else []
-    elif args.show == "index":
+    elif args.show == "scores":
         print("\n\n".join(_index_texts(scores, is_official=args.normalization != "results")))
     else:
         print(_plain_text(table))
     print_notes(notes if args.csv else [*notes, *legend(scores.results)])
-    return 0
 
 
 def _members(places: dict[str, list[str]]) -> str:
@@ -98,7 +251,7 @@ def _index_texts(scores: Scores, *, is_official: bool) -> Iterator[str]:
 
     verified, order = verdicts(scores.results), order_table(scores)
     pairs = order[["pattern", "task", "better", "worse"]].itertuples(index=False, name=None)
-    signs = {pair: SIGNS.get(Verdict(word), "~") for pair, word in zip(pairs, order["verdict"], strict=True)}
+    signs = {pair: ORDER_SIGNS.get(Verdict(word), "~") for pair, word in zip(pairs, order["verdict"], strict=True)}
     runs = scores.results[["pattern", "attention", "record"]].dropna().itertuples(index=False, name=None)
     changed = {(pattern, name) for pattern, name, record in runs if is_official and changed_settings(record)}
     is_trained = bool((scores.results["hash"] != "").any())
@@ -127,3 +280,59 @@ def _cell(row: Mapping[Any, Any], *, is_trained: bool) -> str:
     if row["seeds"] == 1 and is_trained:
         return text + ONE_SEED_MARK
     return text if math.isnan(row["low"]) else f"{text} [{number(row['low'])}, {number(row['high'])}]"
+
+
+# --- the suite --------------------------------------------------------------------------------------------------------
+
+
+def _records_named(name: str, folders: list[Path] | None) -> list[Record]:
+    """Return the records in folders if one is of this attention; without folders, those of the user or of CAB."""
+    from cab.results.cells import ANCHORS, records_of
+    from cab.results.verdict import is_named
+
+    known: dict[str, None] = {}
+    for group in [folders] if folders else [[DEFAULT_DIR] if DEFAULT_DIR.is_dir() else [], REFERENCE_DIRS]:
+        records = list(records_of(group))
+        if name in ANCHORS or any(is_named(record, name) for record in records):
+            return records
+        known |= dict.fromkeys(str(record.cell["attention"]) for record in records)
+    raise unknown_name("attention with results", name, known)
+
+
+def print_verdict(name: str, records: Iterable[Record]) -> None:
+    """Print the verdict on an attention per pattern."""
+    from cab.results.cells import ANCHORS
+    from cab.results.verdict import judge_attention
+
+    if name in ANCHORS:
+        print(f"\n{name} is an anchor of the suite: its K is 100 (vanilla) or 0 (none) by definition")
+        return
+    verdicts = judge_attention(name, records)
+    if not verdicts:
+        reason = "no verdict, because its results have other options than the cells of the suite"
+        print(f"\n{sanitize_text(name)}: {reason}")
+    for lines in verdicts:
+        print("\n" + "\n".join(map(sanitize_text, lines)))
+
+
+def _check(folders: Iterable[Path], *, as_csv: bool) -> int:
+    """Return 1 if a cell does not measure attention, a core cell does not grade, or the suite lacks evidence."""
+    from cab.results.cells import read_suite
+    from cab.results.check import check_cell, check_suite, checks_frame
+
+    results = read_suite(list(folders))
+    if all(cell.is_empty for cell in results):
+        places = " ".join(map(str, folders))
+        raise UserError(f"no result in {places} is of a cell of the suite; run `cab run suite=core attention=NAME`")
+    for cell in results if folders != REFERENCE_DIRS else ():
+        cell.warn()
+    checks = [check_cell(cell) for cell in results]
+    measures = [check.measures for check in checks if check.measures is not None]
+    lacking = check_suite(checks)
+    table = checks_frame(checks)
+    if as_csv:
+        print_csv(table)
+    else:
+        print(_plain_text(table))
+        print("\n".join(["", f"{sum(measures)} of {len(measures)} judged cells measure attention", *lacking]))
+    return int(not all(measures) or any(check.flaws for check in checks if check.cell.core) or bool(lacking))

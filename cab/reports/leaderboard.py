@@ -14,7 +14,6 @@ from cab.patterns import pattern_rank
 from cab.records.record import COMPARISON_KEY, Status
 from cab.records.results import PUBLISHED, verdicts
 from cab.registry.tables import PRESETS
-from cab.results.check import without_invalid_cells
 from cab.results.composites import with_composites
 from cab.results.index import AVERAGE, Scores, score
 from cab.results.selection import data_ranks, is_synthetic, other_data, rows_in_index
@@ -37,7 +36,6 @@ class Board:
     Attributes:
         data_rank: 0 for the data of most runs, larger for other data under the same name.
         difference: from the data of most runs; empty for rank 0.
-        excluded: sentences about the cells that are excluded from the index.
         results: the scored results, with the column ``place`` (``task/dataset/variant/backbone``).
     """
 
@@ -45,7 +43,6 @@ class Board:
     synthetic: bool
     data_rank: int
     difference: str
-    excluded: tuple[str, ...]
     scores: Scores
     results: pd.DataFrame
 
@@ -223,10 +220,9 @@ def score_boards(results: pd.DataFrame, *, normalization: str) -> list[Board]:
         for key, rows in of_preset.groupby(ranks):
             rank = int(str(key))
             difference = sanitize_text(other_data(of_preset, ranks, rank)) if rank else ""
-            rows, excluded = without_invalid_cells(rows)
             scores = score(rows, normalization=normalization)
             placed = scores.results.assign(place=places(scores.results))
-            boards.append(Board(str(preset), bool(synthetic), rank, difference, excluded, scores, placed))
+            boards.append(Board(str(preset), bool(synthetic), rank, difference, scores, placed))
     order = {preset: number for number, preset in enumerate(PRESETS)}
     return sorted(boards, key=lambda b: (b.synthetic, order.get(b.preset, len(order)), b.preset, b.data_rank))
 

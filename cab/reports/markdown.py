@@ -21,7 +21,6 @@ def markdown(boards: Iterable[Board], suite: SuiteBoard | None = None) -> str:
     parts = [escape(main_sentence(suite)), table_text(board_table(suite))] if suite else []
     for board in boards:
         parts += [f"### {escape(board.heading)}", f"Data sets: {escape(', '.join(board.datasets))}."]
-        parts += [escape(f"{line}.") for line in board.excluded]
         for pattern in board.patterns:
             parts.append(table_text(pattern_table(board, pattern)))
     return "\n\n".join(parts)

@@ -27,7 +27,8 @@ from cab.reports.board_tables import CONSTANT, COST_BLOCK, SUBQUADRATIC, board_t
 from cab.reports.card import summary
 from cab.reports.sections import PATTERNS, Section
 from cab.reports.sentence import main_sentence
-from cab.reports.suite_board import SuiteBoard, board_facts, own_runs, recall_points, state_of, time_of
+from cab.reports.suite_board import SuiteBoard, board_facts, recall_points, state_of, time_of
+from cab.results.cells import own_runs
 from cab.results.normalization import NORMALIZATIONS
 from cab.results.verdict import judge_attention
 

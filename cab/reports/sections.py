@@ -22,7 +22,6 @@ from cab.reports import figures
 from cab.reports.leaderboard import extrapolation_curves
 from cab.reports.leaderboard_tables import pattern_table
 from cab.reports.tables import Table, data_table, element_id, write_csv
-from cab.results.cells import PRESET
 from cab.results.correlation import LRA, benchmark_correlation, pattern_correlation, task_correlation
 from cab.results.index import benefit_of_attention
 
@@ -39,12 +38,8 @@ PATTERNS = {
     "CC": "causal cross-attention (CC)",
 }
 """Name of each pattern."""
-GENERATED = (
-    "generated",
-    " Generated data. `cab suite validate` reports the cells in which it measures attention.",
-)
-OTHER_GENERATED = "generated, not for ranking", " Generated data that test the code; scores are not meaningful."
-"""Badge and explanation of generated data, of preset mini and of others."""
+GENERATED = "generated, not for ranking", " Generated data have no index; cells of the suite have K."
+"""Badge and explanation of generated data."""
 
 
 class Picture(NamedTuple):
@@ -83,10 +78,9 @@ class Section:
 
 def board_section(board: Board) -> Section:
     """Return the section of a board: blocks of each pattern, and comparisons across patterns."""
-    badge, about = (GENERATED if board.preset == PRESET else OTHER_GENERATED) if board.synthetic else ("", "")
+    badge, about = GENERATED if board.synthetic else ("", "")
     blocks = [block for pattern in board.patterns for block in _pattern_blocks(board, pattern)]
-    data = f"Data set{'s' * (len(board.datasets) != 1)}: {', '.join(board.datasets)}.{about}"
-    text = " ".join([data, *(f"{line}." for line in board.excluded)])
+    text = f"Data set{'s' * (len(board.datasets) != 1)}: {', '.join(board.datasets)}.{about}"
     return Section(element_id("preset", board.key), board.heading, text, badge, [*blocks, *_comparisons(board)])
 
 

@@ -30,7 +30,9 @@ from cab.results.cells import (
     Key,
     SuiteCell,
     collect,
+    own_runs,
     records_of,
+    runs_of,
     suite_cells,
 )
 from cab.results.check import invalid_cells
@@ -74,12 +76,6 @@ class Entry:
     def verdict(self) -> Verdict | None:
         """Verdict on the attention compared with softmax attention; None for an anchor."""
         return self.gain.verdict
-
-    @property
-    def note(self) -> str:
-        """``unfinished`` (K is a lower bound) or ``diverged``, and ``few slots``; empty without a remark."""
-        notes = {"unfinished": self.gain.is_lower_bound, "diverged": self.gain.diverged, "few slots": self.gain.slots}
-        return ", ".join(name for name, is_noted in notes.items() if is_noted)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,16 +148,6 @@ class SuiteBoard:
         return table.assign(**{name: table[name].map({True: "yes", False: "no"}) for name in flags})
 
 
-def own_runs(results: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per run outside the folders of the reference results."""
-    runs = _runs(results)
-    return runs.loc[[Path(file).parent.resolve() not in REFERENCE_DIRS for file in runs["file"]]]
-
-
-def _runs(results: pd.DataFrame) -> pd.DataFrame:
-    return results[results["record"].notna()].drop_duplicates("file")
-
-
 def suite_board(
     results: pd.DataFrame, costs: Costs | None = None, *, with_reference: bool = False
 ) -> SuiteBoard | None:
@@ -171,7 +157,7 @@ def suite_board(
         results: the table; rows from the folders of the reference results are not the user's own.
         costs: costs of attentions without a committed one, which replace those stored with the results.
     """
-    runs, own = _runs(results), own_runs(results)
+    runs, own = runs_of(results), own_runs(results)
     reference = list(records_of(REFERENCE_DIRS)) if with_reference else list(runs.drop(own.index)["record"])
     # own runs of other code under a reference's name have another one
     named = with_program_names([*reference, *own["record"]])
@@ -292,7 +278,7 @@ def _entry_fields(entry: Entry | None) -> Iterator[tuple[str, Any]]:
     yield from (("K", gain and gain.estimate.value), ("low", low), ("high", high), ("bound", gain and gain.bound))
     yield from (("seeds", gain and len(gain.points)), ("solved", gain and gain.solved))
     yield from (("steps_vs_softmax", entry and entry.steps), ("vs_softmax", entry and entry.verdict))
-    yield from (("best", gain and gain.is_best), ("note", entry and entry.note))
+    yield from (("best", gain and gain.is_best), ("note", gain and gain.note))
 
 
 def board_facts(board: SuiteBoard) -> Iterator[str]:

@@ -7,7 +7,6 @@ score does not change when results are added.
 
 from __future__ import annotations
 
-import csv
 import functools
 import hashlib
 import json
@@ -17,16 +16,19 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cab.errors import UserError
-from cab.files.disk import listed, replacing
+from cab.files.disk import listed
 from cab.files.text_table import read_csv
 from cab.records.identity import other_engine
 from cab.records.record import REFERENCE_DIRS, Record, Status
 from cab.records.results import whole_records, with_program_names
 from cab.registry.tables import CONFIGS
 from cab.results.changed_settings import changes, settings_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 log = logging.getLogger("cab")
 
@@ -43,7 +45,6 @@ TUNED = "(tuned)"
 """End of the name of an attention whose learning rate is chosen."""
 ANCHORS_FILE = FOLDER / "anchors.csv"
 SETTINGS_FILE = FOLDER / "settings.json"
-ANCHOR_COLUMNS = ("version", "task", "backbone", "pattern", "data", "attention", "seed", "test", "validation", "steps")
 
 
 @dataclass(frozen=True)
@@ -95,14 +96,6 @@ class SuiteCell:
         """Return the settings of a run of this cell that are not the suite's, such as ``trainer.max_steps=100``."""
         options = dict.fromkeys(option.partition("=")[0] for option in self.options.split())
         return changes({**options, **settings_of(record.config)}, suite_settings()[str(self)], record)
-
-    def composed_settings(self) -> dict[str, Any]:
-        """Return the settings of this cell in `cab run suite=mini`."""
-        from cab.config.compose import compose  # imports Hydra
-
-        names = {"task": self.task, "dataset": self.dataset, "backbone": self.backbone, "pattern": self.pattern}
-        overrides = [f"{name}={value}" for name, value in {**names, "attention": SOFTMAX, "preset": PRESET}.items()]
-        return settings_of(compose([*overrides, *self.options.split()]))
 
     def value(self, record: Record) -> float:
         """Return the judged metric of a finished record."""
@@ -175,41 +168,6 @@ def read_anchors(path: Path | None = None) -> dict[Key, Anchors]:
         if row["steps"]:
             anchors.steps.setdefault(row["attention"], []).append(int(row["steps"]))
     return {key: anchors for key, anchors in cells.items() if set(ANCHORS) <= anchors.test.keys()}
-
-
-def write_anchors(records: Iterable[Record], path: Path = ANCHORS_FILE) -> int:
-    """Write the anchors of every cell of the suite with results of both in ``records``, and return their number."""
-    cells = {cell.key: cell for cell in suite_cells()}
-    runs: dict[Key, dict[tuple[int, int], Record]] = {key: {} for key in cells}
-    for record in with_program_names(records):
-        key, attention = record_key(record), str(record.cell["attention"])
-        is_run = attention in ANCHORS and record.status is Status.FINISHED and key in cells
-        if is_run and cells[key].includes(record) and not cells[key].changed_settings(record):
-            runs[key][ANCHORS.index(attention), int(record.cell["seed"])] = record
-    rows = []
-    for key, anchors in runs.items():
-        if len({rank for rank, _ in anchors}) < len(ANCHORS):
-            continue
-        if len({data_hash(record) for record in anchors.values()}) > 1:
-            raise UserError(f"the anchors of {cells[key]} are of different data; pass results of one version only")
-        for rank, seed in sorted(anchors):
-            record = anchors[rank, seed]
-            losses = [entry["validation"] for entry in record.history if entry.get("validation") is not None]
-            validation = repr(losses[-1]) if losses else ""
-            numbers = repr(cells[key].value(record)), validation, record.cost.steps_to_solve
-            rows.append((VERSION, *key, data_hash(record), ANCHORS[rank], seed, *numbers))
-    if not rows:
-        raise UserError(f"no cell of the suite has results of {' and '.join(ANCHORS)}; run them first")
-    with replacing(path) as temporary, temporary.open("w", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([ANCHOR_COLUMNS, *rows])
-    return len(rows)
-
-
-def write_settings(path: Path = SETTINGS_FILE) -> None:
-    """Write the settings of each cell."""
-    settings = {str(cell): cell.composed_settings() for cell in suite_cells()}
-    with replacing(path) as temporary:
-        temporary.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
 
 
 def record_key(record: Record) -> Key:
@@ -294,6 +252,17 @@ def collect(records: Iterable[Record]) -> list[CellResults]:
         if results and results.cell.includes(record):
             results.add(record)
     return list(cells.values())
+
+
+def runs_of(results: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per run of a table of :func:`cab.load_results`."""
+    return results[results["record"].notna()].drop_duplicates("file")
+
+
+def own_runs(results: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per run outside the folders of the reference results."""
+    runs = runs_of(results)
+    return runs.loc[[Path(file).parent.resolve() not in REFERENCE_DIRS for file in runs["file"]]]
 
 
 def read_suite(folders: Sequence[Path]) -> list[CellResults]:

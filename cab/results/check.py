@@ -5,25 +5,23 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cab.errors import UserError
 from cab.records.record import REFERENCE_DIRS
 from cab.results.cells import (
     ANCHORS,
     NO_ATTENTION,
-    PRESET,
     SOFTMAX,
     TUNED,
     CellResults,
     Key,
     SuiteCell,
     read_suite,
-    suite_cells,
 )
 from cab.results.gain import CellGain, cell_gains, judged
 from cab.results.statistics import CONFIDENCE, MARGIN, Estimate, Verdict, difference, weighted_sum
@@ -182,20 +180,26 @@ def invalid_cells(reference: tuple[Path, ...] = REFERENCE_DIRS) -> dict[Key, str
     return {check.cell.key: "; ".join(check.failures) for check in checks if check.failures}
 
 
-def without_invalid_cells(results: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """Exclude the metrics of cells that do not measure attention from every index, and return one line per cell.
+CHECKS = ["cell", "core", "attentions", "gap_lost", "gap_low", "different_pairs", "graded", "measures", "grades"]
 
-    Raises:
-        UserError: no other cell is left.
+
+def checks_frame(checks: Sequence[CellCheck]) -> pd.DataFrame:
+    """Return one row per cell.
+
+    Returns:
+        Columns cell, core, attentions (with several seeds, besides vanilla and none), gap_lost (share of the range from
+        trivial baseline to best attention that is lost without attention), gap_low (lower bound of its 95% interval),
+        different_pairs (share of pairs that differ significantly), graded (share with K from 5 to 95), measures,
+        grades.
     """
-    lines = []
-    datasets = {cell.key: cell.dataset for cell in suite_cells()}
-    columns = ["preset", "dataset", "task", "backbone", "pattern"]
-    for key, reason in invalid_cells().items():
-        in_cell = (results[columns] == [PRESET, datasets[key], *key]).all(axis=1)
-        if in_cell.any():
-            results = results.assign(primary=results["primary"].astype(bool) & ~in_cell)
-            lines.append(f"{' '.join(key)} is excluded because it does not measure attention: {reason}")
-    if lines and not results["primary"].any():
-        raise UserError(f"no results to score: {'; '.join(lines)}")
-    return results, tuple(lines)
+    import pandas as pd
+
+    rows = []
+    for check in checks:
+        gap, low = (check.gap.value, check.gap.interval()[0]) if check.gap else (math.nan, math.nan)
+        shares = [math.nan if share is None else share for share in (check.different, check.graded)]
+        measures = check.unknown or "; ".join(check.failures) or "yes"
+        grades = "not judged" if check.flaws is None else "; ".join(check.flaws) or "yes"
+        core = "yes" if check.cell.core else "no"
+        rows.append((str(check.cell), core, check.attentions, gap, low, *shares, measures, grades))
+    return pd.DataFrame(rows, columns=CHECKS)

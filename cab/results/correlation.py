@@ -66,6 +66,20 @@ def task_correlation(scores: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=CORRELATION)
 
 
+def cell_correlation(gains: pd.DataFrame) -> pd.DataFrame:
+    """Return the correlation of K between every two core cells, over the reference results and others alike.
+
+    Columns are those of :func:`pattern_correlation`, with kind ``cell``; ``a`` and ``b`` are ability and pattern.
+
+    Args:
+        gains: table returned by :func:`cab.results.gain.gains_frame`.
+    """
+    table = gains[gains["core"].astype(bool) & (gains["seeds"] > 0)]
+    table = table.assign(cell=table["ability"] + " " + table["pattern"], index=table["K"])
+    table["attention"] += table["source"].map({"reference": "", "own": " (yours)"})
+    return _correlations(table, "cell", pattern="")
+
+
 def _correlations(scores: pd.DataFrame, kind: str, *, pattern: Hashable) -> pd.DataFrame:
     import pandas as pd
 

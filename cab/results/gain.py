@@ -12,13 +12,29 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from cab.records.record import Record
 from cab.records.verified import verdict, verified_codes
-from cab.results.cells import ANCHORS, NO_ATTENTION, SOFTMAX, TUNED, Anchors, CellResults, Key, SuiteCell
-from cab.results.statistics import MARGIN, Estimate, Verdict, upper_bounds, weighted_sum
+from cab.results.cells import (
+    ANCHORS,
+    NO_ATTENTION,
+    SOFTMAX,
+    TUNED,
+    Anchors,
+    CellResults,
+    Key,
+    SuiteCell,
+    collect,
+    own_runs,
+    runs_of,
+)
+from cab.results.statistics import MARGIN, ORDER, Estimate, Verdict, compare_pairs, upper_bounds, weighted_sum
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MATCHING = (Verdict.SOLVED, Verdict.EQUIVALENT, Verdict.BETTER)
 DECIDED = (Verdict.WORSE, Verdict.EQUIVALENT, Verdict.BETTER)
@@ -87,6 +103,12 @@ class CellGain:
     def is_lower_bound(self) -> bool:
         """Whether K, below the margin of 100, would increase with a larger budget: seeds were still learning."""
         return self.unfinished > 0 and not self.diverged and self.estimate.value <= CEILING
+
+    @property
+    def note(self) -> str:
+        """``unfinished`` (K is a lower bound) or ``diverged``, and ``few slots``; empty without a remark."""
+        notes = {"unfinished": self.is_lower_bound, "diverged": self.diverged, "few slots": self.slots}
+        return ", ".join(name for name, is_noted in notes.items() if is_noted)
 
     @property
     def is_best(self) -> bool:
@@ -189,6 +211,88 @@ def suite_gains(
     """Return K by cell and attention; see :func:`cell_gains` for ``reference``."""
     families = {each.cell.key: each for each in reference or ()}
     return {each.cell.key: cell_gains(each, families.get(each.cell.key)) for each in results}
+
+
+GAINS = [
+    *("task", "dataset", "backbone", "pattern", "ability", "core", "attention", "source", "seeds", "mean", "sd", "K"),
+    *("low", "high", "bound", "solved", "verdict", "verified", "steps", "note"),
+]
+
+
+def gains_frame(results: pd.DataFrame) -> pd.DataFrame:
+    """Return K of every attention in every cell of the suite with runs in a table of :func:`cab.load_results`.
+
+    Returns:
+        Columns :data:`GAINS`. ``source`` is ``reference`` or ``own``; the anchors are among the reference results.
+        ``mean`` and ``sd`` are those of the cell's metric, ``steps`` is the mean number of steps to solve the cell (NaN
+        unless every seed did). ``verdict`` and ``bound`` are those of one family per cell, which each own attention
+        joins alone. A result without K has 0 seeds, NaN, and the reason in ``note``.
+    """
+    import pandas as pd
+
+    rows = []
+    for source, each, gains in _sources(results):
+        rows += [_gain_row(gain, source) for gain in gains.values()]
+        missing = {name: reason for name, reason in each.left_out.items() if name not in (*gains, *ANCHORS)}
+        rows += [_missing_row(each.cell, name, source, reason) for name, reason in missing.items()]
+    return pd.DataFrame(rows, columns=GAINS)
+
+
+def gains_order(results: pd.DataFrame) -> pd.DataFrame:
+    """Compare K of every two attentions in a cell, the larger K first.
+
+    Returns:
+        Columns pattern, task, and those of :func:`cab.results.statistics.compare_pairs`; one family per cell.
+    """
+    import pandas as pd
+
+    cells: dict[tuple[str, str], dict[str, Estimate]] = {}
+    for source, each, gains in _sources(results):
+        names = {name + (" (yours)" if source == "own" else ""): gain.estimate for name, gain in gains.items()}
+        cells.setdefault((each.cell.pattern, each.cell.task), {}).update(names)
+    rows = []
+    for key, estimates in cells.items():
+        ranked = dict(sorted(estimates.items(), key=lambda item: -item[1].value))
+        rows += [(*key, *row) for row in compare_pairs(ranked)]
+    return pd.DataFrame(rows, columns=["pattern", "task", *ORDER])
+
+
+def _sources(results: pd.DataFrame) -> Iterator[tuple[str, CellResults, dict[str, CellGain]]]:
+    """Yield the reference results and the user's of each cell with results, with K of their attentions."""
+    own = own_runs(results)
+    references, users = (collect(_named(runs)) for runs in (runs_of(results).drop(own.index), own))
+    for reference, user in zip(references, users, strict=True):
+        has_results = not (reference.is_empty and user.is_empty)
+        yield "reference", reference, cell_gains(reference) if has_results else {}
+        gains = cell_gains(user, reference)
+        yield "own", user, {name: gain for name, gain in gains.items() if name not in ANCHORS}
+
+
+def _named(runs: pd.DataFrame) -> list[Record]:
+    """Return the records of rows with the names that the rows have, which distinguish programs."""
+    pairs = zip(runs["attention"], runs["record"], strict=True)
+    return [dataclasses.replace(record, cell={**record.cell, "attention": name}) for name, record in pairs]
+
+
+def _gain_row(gain: CellGain, source: str) -> dict[str, Any]:
+    low, high = gain.interval
+    return {
+        **_place(gain.cell),
+        **{"attention": gain.attention, "source": source, "seeds": len(gain.points), "mean": gain.mean},
+        "sd": statistics.stdev(gain.values) if len(gain.values) > 1 else math.nan,
+        **{"K": gain.estimate.value, "low": low, "high": high, "bound": gain.bound, "solved": gain.solved},
+        **{"verdict": gain.verdict or "", "verified": gain.verified, "note": gain.note},
+        "steps": gain.steps.value if gain.steps else math.nan,
+    }
+
+
+def _missing_row(cell: SuiteCell, attention: str, source: str, reason: str) -> dict[str, Any]:
+    names = {"attention": attention, "source": source, "verdict": "", "verified": ""}
+    return {**_place(cell), **names, "seeds": 0, "solved": 0, "note": reason}
+
+
+def _place(cell: SuiteCell) -> dict[str, Any]:
+    return {name: getattr(cell, name) for name in GAINS[: GAINS.index("attention")]}
 
 
 # --- what the history of a run shows ---

@@ -7,7 +7,6 @@ an attention without a value for any metric has no index for the task and none f
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,10 +20,9 @@ from cab.records.record import COMPARISON_KEY
 from cab.results.normalization import NO_ATTENTION, SOFTMAX_VARIANTS, TERM, terms
 from cab.results.notes import Key, find_gaps, notes_on_scores
 from cab.results.selection import comparable
-from cab.results.statistics import Estimate, difference, judge_pairs, weighted_sum
+from cab.results.statistics import ORDER, Estimate, compare_pairs, weighted_sum
 
 COLUMNS = ["pattern", "task", "attention", "index", "low", "high", "seeds"]
-ORDER = ["pattern", "task", "better", "worse", "difference", "low", "high", "verdict"]
 BENEFIT = ["pattern", "task", "best", "efficient", "vanilla", "without"]
 AVERAGE = "all"
 PLACE = ["pattern", *COMPARISON_KEY]
@@ -145,24 +143,16 @@ def _members(needed: pd.DataFrame) -> dict[tuple[str, str], dict[str, list[str]]
 
 
 def order_table(scores: Scores) -> pd.DataFrame:
-    """Compare every two attentions with an index in a pattern and task.
+    """Compare every two attentions with an index in a pattern and task, the larger index first.
 
     Returns:
-        Columns pattern, task, better, worse (by index), difference, low and high (95% confidence interval of a single
-        pair), verdict on ``better`` (see :func:`cab.results.statistics.judge_pairs`; the family is all pairs of the
-        pattern and task).
+        Columns pattern, task, and those of :func:`cab.results.statistics.compare_pairs`; one family per task.
     """
     rows = []
     for (pattern, task), ranked in scores.table.dropna(subset=["index"]).groupby(["pattern", "task"], sort=False):
         estimates = {name: scores.estimates[str(pattern), str(task), name] for name in ranked["attention"]}
-        pairs = {
-            (one, other): difference(estimates[one], estimates[other])
-            for one, other in itertools.combinations(estimates, 2)
-        }
-        verdicts = judge_pairs(pairs)
-        for pair, gap in pairs.items():
-            rows.append((pattern, task, *pair, gap.value, *gap.interval(), str(verdicts[pair])))
-    return pd.DataFrame(rows, columns=ORDER)
+        rows += [(pattern, task, *row) for row in compare_pairs(estimates)]
+    return pd.DataFrame(rows, columns=["pattern", "task", *ORDER])
 
 
 def benefit_of_attention(scores: pd.DataFrame) -> pd.DataFrame:

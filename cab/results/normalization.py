@@ -25,9 +25,6 @@ SOFTMAX_VARIANTS = ("vanilla", "eager", "flash")
 """Three implementations of softmax attention."""
 
 MIN_ATTENTIONS = 2
-MIN_ATTENTIONS_GENERATED = 5
-"""Minimum number of attentions whose standard deviation normalizes a metric of generated data. With two, every
-normalized value is 0.71 or -0.71 whatever the metric."""
 
 NO_ATTENTION = "none"
 """The network without attention: scored, but excluded from mean and standard deviation."""
@@ -65,7 +62,8 @@ def _terms_of_results(results: pd.DataFrame) -> pd.DataFrame:
     """Return mean and sample standard deviation over the :func:`population` of each pattern, from means over seeds.
 
     A pattern and task requires every (data set, variant, backbone, metric) that any attention except ``none`` has
-    there. The standard deviation is NaN if fewer than two attentions have a value or all values are equal.
+    there. The standard deviation is NaN if fewer than two attentions have a value, if all values are equal, and for
+    generated data, whose score is K.
     """
     results = results[results["attention"] != NO_ATTENTION]
     if results.empty:
@@ -80,8 +78,7 @@ def _terms_of_results(results: pd.DataFrame) -> pd.DataFrame:
     means = seeds.loc[seeds["count"] == seeds["size"], "mean"]
     scale = means.groupby(level=TERM).agg(["mean", "std", "count"]).reset_index()
     scale.loc[scale["std"] <= 1e-12 * scale["mean"].abs(), "std"] = math.nan
-    least = [MIN_ATTENTIONS_GENERATED if is_generated(name) else MIN_ATTENTIONS for name in scale["dataset"]]
-    scale.loc[scale["count"] < least, "std"] = math.nan
+    scale.loc[(scale["count"] < MIN_ATTENTIONS) | scale["dataset"].map(is_generated), "std"] = math.nan
     return table.merge(scale.drop(columns="count"), on=TERM, how="left")
 
 

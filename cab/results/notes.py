@@ -11,7 +11,6 @@ from cab.registry.tables import read_table
 from cab.results.changed_settings import CHANGED_MARK, changed_settings
 from cab.results.normalization import (
     MIN_ATTENTIONS,
-    MIN_ATTENTIONS_GENERATED,
     NO_ATTENTION,
     PUBLISHED_TERM,
     TERM,
@@ -27,7 +26,7 @@ MetricKey = tuple[str, ...]
 """Data set, variant, backbone, metric."""
 
 
-FLAT = f"fewer than {MIN_ATTENTIONS} attentions (on generated data {MIN_ATTENTIONS_GENERATED}) with different results"
+FLAT = f"generated data, or fewer than {MIN_ATTENTIONS} attentions with different results"
 """Reason of a missing index: a metric without a standard deviation."""
 
 

@@ -62,7 +62,8 @@ def comparable(results: pd.DataFrame) -> pd.DataFrame:
     results = rows_in_index(results)
     if not results["primary"].any():
         raise UserError(f"no results to score; run a cell first: `{EXAMPLE_COMMAND}`")
-    _refuse_mixtures(results)
+    _refuse_other_kinds(results)
+    refuse_mixtures(results)
     spelt = {name: _unify_case(results[name]) for name in (*COMPARISON_KEY, "metric")}
     table = results.assign(**spelt, value=results["value"].astype(float))
     table["value"] = table["value"].where(table["value"].abs() < float("inf"))
@@ -74,7 +75,7 @@ def comparable(results: pd.DataFrame) -> pd.DataFrame:
         raise UserError(
             f"'{names}' is higher-is-better in some results and lower-is-better in others; correct the records"
         )
-    table = _without_duplicates(table)
+    table = without_copies(table)
     _warn_about_settings(table)
     return table
 
@@ -145,7 +146,7 @@ def _unify_case(names: pd.Series) -> pd.Series:
     return names.map({name: spelling.setdefault(name.lower(), name) for name in names.unique()})
 
 
-def _refuse_mixtures(results: pd.DataFrame) -> None:
+def _refuse_other_kinds(results: pd.DataFrame) -> None:
     presets = sorted(results["preset"].unique())
     if len(presets) > 1:
         raise UserError(
@@ -159,6 +160,10 @@ def _refuse_mixtures(results: pd.DataFrame) -> None:
             f"results on synthetic and on real data ({', '.join(real)}) cannot be scored together; "
             f"select with --dataset {SYNTHETIC} or --dataset {' '.join(real)}"
         )
+
+
+def refuse_mixtures(results: pd.DataFrame) -> None:
+    """Raise UserError if results of one place are on different data, or of different versions of the task."""
     ranks = data_ranks(results)
     if ranks.any():
         raise UserError(
@@ -175,9 +180,9 @@ def _refuse_mixtures(results: pd.DataFrame) -> None:
             )
 
 
-def _without_duplicates(table: pd.DataFrame) -> pd.DataFrame:
-    """Drop copies of a record; raises UserError for different results of the same cell and seed."""
-    key = [*CELL, "metric"]
+def without_copies(table: pd.DataFrame, others: Sequence[str] = ()) -> pd.DataFrame:
+    """Drop copies of a record; raises UserError for different results of the same cell, seed and ``others``."""
+    key = [*CELL, *others, "metric"]
     is_copy = table.duplicated([*key, "hash", "value"]) & (table["hash"] != "")
     table = table[~is_copy]
     repeated = table[table.duplicated(key, keep=False)]

@@ -7,12 +7,13 @@ attentions, because their seeds differ by a factor of up to a thousand in standa
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import statistics
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 CONFIDENCE = 0.95
 MARGIN = 2.0
@@ -159,6 +160,21 @@ def judge_pairs(family: Mapping[Name, Estimate]) -> dict[Name, Verdict]:
         return Verdict.BETTER if family[pair].value > 0 else Verdict.WORSE
 
     return {pair: verdict(pair) for pair in family}
+
+
+ORDER = ["better", "worse", "difference", "low", "high", "verdict"]
+
+
+def compare_pairs(estimates: Mapping[str, Estimate]) -> list[tuple[Any, ...]]:
+    """Compare every two attentions, one family of tests (see :func:`judge_pairs`).
+
+    Returns:
+        Rows with the columns :data:`ORDER`: the names in the order of ``estimates``, their difference with the 95%
+        interval of a single pair, and the verdict on the first.
+    """
+    pairs = {pair: difference(*(estimates[name] for name in pair)) for pair in itertools.combinations(estimates, 2)}
+    verdicts = judge_pairs(pairs)
+    return [(*pair, gap.value, *gap.interval(), str(verdicts[pair])) for pair, gap in pairs.items()]
 
 
 def correlation_interval(r: float, size: int) -> tuple[float, float]:

@@ -30,11 +30,11 @@ OUTPUT = Path(__file__).with_name("output")
 COMMANDS = {
     "score_core": "score results/core",
     "score_core_csv": "score results/core --csv",
-    "score_mini_csv": "score results/mini --csv",
+    "score_metrics_csv": "score results/core --score metrics --csv",
     "score_paper_csv": "score results/paper/results.csv --csv",
-    "score_pairwise": "score results/mini --show pairwise --csv",
-    "suite_report": "suite report results/core",
-    "suite_validate": "suite validate results/core",
+    "score_pairwise": "score results/core --pattern CC --show pairwise --csv",
+    "score_attention": "score results/core --attention deltanet abc",
+    "score_check": "score results/core --check --csv",
     "correlation": "correlation results/core",
     "paper_audit": "paper audit",
     "paper_taxonomy": "paper taxonomy",
@@ -50,9 +50,8 @@ COMMANDS = {
 HELP = (
     "",
     *("run", "demo", "reproduce", "status", "list", "data", "verify", "efficiency", "crossover"),
-    *("score", "correlation", "suite", "leaderboard", "paper", "completion", "data list", "data download"),
-    *("data verify", "suite validate", "suite report", "suite anchors", "paper audit", "paper taxonomy"),
-    *("paper params", "paper gradients", "paper dilution"),
+    *("score", "correlation", "leaderboard", "paper", "completion", "data list", "data download", "data verify"),
+    *("paper audit", "paper taxonomy", "paper params", "paper gradients", "paper dilution"),
 )
 NETWORKS = (
     "task=lm backbone=gpt2 pattern=CS",

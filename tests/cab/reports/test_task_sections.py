@@ -206,10 +206,10 @@ def test_the_page_has_a_section_per_task_and_the_index_has_nothing_of_them(
         (START, "dev", "90.0"),
         (START, "held_out", "90.0"),
     ]
-    assert main(["score", str(probes)]) == 2
-    assert "no results to score" in capsys.readouterr().err
+    assert main(["score", str(probes), "--score", "index"]) == 2
+    assert "no score: generated data outside the cells of the suite" in capsys.readouterr().err
 
     for attention in ("vanilla", "linear"):
         add({"mse": 1.0 + len(attention)}, attention=attention)
-    assert main(["score", str(probes), "--csv"]) == 0
+    assert main(["score", str(probes), "--score", "index", "--csv"]) == 0
     assert "probe" not in capsys.readouterr().out

@@ -27,12 +27,11 @@ from cab.reports.suite_board import (
     Point,
     SuiteBoard,
     families,
-    own_runs,
     recall_points,
     state_of,
     suite_board,
 )
-from cab.results.cells import cell_descriptions, metric_meanings, suite_cells
+from cab.results.cells import cell_descriptions, metric_meanings, own_runs, suite_cells
 from cab.results.costs import TOKENS, State
 from cab.results.state import suite_state, suite_states
 from cab.results.verdict import judge_attention
@@ -43,7 +42,7 @@ from tests.cab.results.suite_records import CELLS, made_suite as made_suite, see
 @pytest.fixture
 def folders(made_suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The reference results, and own ones of two attentions: one in all cells, one with a single seed."""
-    monkeypatch.setattr("cab.reports.suite_board.REFERENCE_DIRS", (made_suite,))
+    monkeypatch.setattr("cab.results.cells.REFERENCE_DIRS", (made_suite,))
     own = [run for task in CELLS for run in seeds(task, "mine", 80)]
     own += [suite_record(task, "single", 70) for task in CELLS]
     for record in own:

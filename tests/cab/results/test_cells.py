@@ -8,6 +8,7 @@ import math
 import pytest
 
 from cab.results.cells import SuiteCell, suite_cells, suite_settings
+from scripts.suite_anchors import composed_settings
 from tasks.lstf.synthetic import CHANNELS, NOISE, synthetic_series
 
 CORE = [cell for cell in suite_cells() if cell.core]
@@ -29,7 +30,7 @@ def test_every_core_cell_stops_when_solved_at_a_constant_rate() -> None:
     ids=str,
 )
 def test_the_table_of_settings_is_what_is_run(cell: SuiteCell) -> None:
-    assert json.loads(json.dumps(cell.composed_settings())) == suite_settings()[str(cell)], "run cab suite anchors"
+    assert json.loads(json.dumps(composed_settings(cell))) == suite_settings()[str(cell)], "scripts/suite_anchors.py"
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,12 @@ import csv
 import dataclasses
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from cab.cli.main import main
-from cab.errors import UserError
-from cab.records.results import load_results, table_of
 from cab.registry.registries import TASKS
 from cab.results.cells import Anchors, CellResults, suite_cells
-from cab.results.check import CellCheck, check_cell, check_suite, without_invalid_cells
+from cab.results.check import CellCheck, check_cell, check_suite
 from tests.cab.results.suite_records import CELLS, made_anchors, suite_record, value_record
 
 CELL = dataclasses.replace(CELLS["lstf"], memory_bounded_baseline="bound", long_memory=True)
@@ -132,18 +129,17 @@ def test_every_cell_is_judged_by_a_primary_metric_of_its_task() -> None:
 
 
 def test_no_results_are_no_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["suite", "validate", str(tmp_path)]) == 2
+    assert main(["score", str(tmp_path), "--check"]) == 2
     assert "is of a cell of the suite" in capsys.readouterr().err
-    assert main(["suite", "report", str(tmp_path)]) == 2
 
 
 def test_the_table_and_its_csv(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["suite", "validate", "--csv"])
+    main(["score", "--check", "--csv"])
     rows = {row["cell"]: row for row in csv.DictReader(capsys.readouterr().out.splitlines())}
     assert rows["sr sr3 NS"]["grades"] == "not judged"
     assert rows["sr sr3 NS"]["measures"] == "yes"
     assert float(rows["lstf informer NS"]["gap_lost"]) == pytest.approx(0.47, abs=0.01)
-    assert main(["suite", "validate"]) == 0
+    assert main(["score", "--check"]) == 0
     assert "17 of 17 judged cells measure attention" in capsys.readouterr().out
 
 
@@ -152,36 +148,7 @@ def test_cells_without_results_are_not_judged(
 ) -> None:
     monkeypatch.setattr("cab.results.cells.read_anchors", made_anchors)
     suite_record("lstf", "abc", 80).write(tmp_path)
-    assert main(["suite", "validate", str(tmp_path), "--csv"]) == 0
+    assert main(["score", str(tmp_path), "--check", "--csv"]) == 0
     rows = {row["cell"]: row["measures"] for row in csv.DictReader(capsys.readouterr().out.splitlines())}
     assert rows["lm gpt2 CS"] == "no results"
     assert rows["mlm roberta NS"] == "no anchors with two seeds of vanilla and none"
-
-
-def test_invalid_cells_are_excluded_by_every_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("cab.results.check.invalid_cells", lambda: {("lm", "gpt2", "CS"): "its seeds differ"})
-    note = "lm gpt2 CS is excluded because it does not measure attention: its seeds differ"
-    for place, name in enumerate(("vanilla", "abc", "local", "linear", "none")):
-        for task in ("lstf", "lm"):
-            suite_record(task, name, 10 * place).write(tmp_path)
-    results = load_results(tmp_path)
-    rest, notes = without_invalid_cells(results)
-    assert notes == (note,)
-    assert set(rest[results["primary"] & ~rest["primary"]]["task"]) == {"lm"}
-    for command in (["score"], ["correlation"]):
-        assert main([*command, str(tmp_path)]) == 0
-        assert note in capsys.readouterr().err
-    assert main(["leaderboard", str(tmp_path), "--format", "markdown"]) == 0
-    assert note in capsys.readouterr().out
-    with pytest.raises(UserError, match="no results to score: lm gpt2 CS is excluded"):
-        without_invalid_cells(results[results["task"] == "lm"])
-
-
-def test_other_presets_and_data_are_no_cells_of_the_suite(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cab.results.check.invalid_cells", lambda: {("lstf", "informer", "CS"): "its seeds differ"})
-    results: pd.DataFrame = table_of(
-        [suite_record("lstf", "abc", 80, preset="smoke"), suite_record("lstf", "abc", 80, dataset="etth1")]
-    )
-    assert without_invalid_cells(results) == (results, ())

@@ -9,9 +9,10 @@ import pytest
 
 from cab.errors import UserError
 from cab.records.record import REFERENCE_DIRS, Cost, Status
-from cab.results.cells import ANCHORS_FILE, Anchors, collect, read_anchors, read_suite, records_of, write_anchors
+from cab.results.cells import ANCHORS_FILE, Anchors, collect, read_anchors, read_suite, records_of
 from cab.results.gain import CellGain, cell_gains, gains_of, is_diverged, is_unfinished, suite_gains
 from cab.results.verdict import gain_text
+from scripts.suite_anchors import write_anchors
 from tests.cab.results.suite_records import (
     CELLS,
     made_suite as made_suite,

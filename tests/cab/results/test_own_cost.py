@@ -118,7 +118,7 @@ def test_a_run_of_the_suite_ends_with_verdict_state_and_cost(
         "cab.runner.launch.run_sweeps", lambda *_, **__: Report(outcomes=[Outcome("", "cached", RECORD)])
     )
     for place, step in {
-        "cab.cli.suite.print_verdict": "verdict",
+        "cab.cli.score.print_verdict": "verdict",
         "cab.efficiency.own.measure_state_of": "state",
         "cab.efficiency.own.measure_cost_of": "cost",
     }.items():
@@ -131,7 +131,7 @@ def test_an_edited_copy_has_no_cost_and_state_of_the_original(
     made_suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that were measured with its code are shown."""
-    monkeypatch.setattr("cab.reports.suite_board.REFERENCE_DIRS", (made_suite,))
+    monkeypatch.setattr("cab.results.cells.REFERENCE_DIRS", (made_suite,))
     codes = {"ours": installed_code("linear"), "edited": "0123456789abcdef"}
     monkeypatch.setattr(costs, "_committed_codes", lambda: {("linear", codes["ours"])})
     rows = {}

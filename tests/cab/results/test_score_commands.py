@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from pathlib import Path
 
 import pandas as pd
@@ -38,7 +39,14 @@ def csv_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> pd.DataFrame:
 
 def test_score_as_a_table(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["score", str(records)]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    metrics, other, index = capsys.readouterr().out.split("\n\n")
+    assert metrics.splitlines()[:3] == [
+        "lstf etth1 M informer NC (mini)",
+        "attention          mse  mse_all_windows  seeds",
+        "vanilla    1.05 ± 0.05            9 ± 0      3",
+    ]
+    assert other.startswith("lstf etth2 M informer NC (mini)")
+    lines = index.splitlines()
     assert lines[0].split() == ["NC", "lstf", "seeds"]
     assert lines[1].split()[:3] == ["vanilla", "~", "0.707"]
     assert lines[2].split()[:2] == ["abc", ">"]
@@ -47,6 +55,38 @@ def test_score_as_a_table(records: Path, capsys: pytest.CaptureFixture[str]) -> 
     out, err = capsys.readouterr()
     assert out.splitlines()[-4].split() == ["vanilla", "-", "-0.026", "0.784", "-", "1"]
     assert "note: CS lm: no index for vanilla (NaN or inf: gpt2 pg19 ppl" in err
+
+
+def test_every_result_has_its_metrics_and_a_score_or_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two attentions, two tasks and two seeds on generated data outside the suite; one metric lacks a seed."""
+    for task, backbone in (("lstf", "informer"), ("pcc", "pointr")):
+        for name, seed in itertools.product(("vanilla", "abc"), (1, 2)):
+            cell = {"task": task, "backbone": backbone, "attention": name, "seed": seed, "dataset": "synthetic"}
+            value = None if (task, name, seed) == ("pcc", "abc", 2) else 0.5
+            make_record({"mse": 1.0 + seed, "mae": value}, **cell, preset="smoke").write(tmp_path)
+    assert main(["score", str(tmp_path)]) == 0
+    out, err = capsys.readouterr()
+    assert ["vanilla", "2.5", "±", "0.71", "0.5", "±", "0", "2"] in [line.split() for line in out.splitlines()]
+    assert [line.split() for line in out.splitlines() if "(1)" in line] == [
+        ["abc", "2.5", "±", "0.71", "0.5", "(1)", "2"]
+    ]
+    for place in ("lstf synthetic multivariate informer NC", "pcc synthetic multivariate pointr NC"):
+        assert f"note: smoke {place}: no score: generated data outside the cells of the suite" in err
+    assert main(["score", str(tmp_path), "--show", "pairwise"]) == 2
+    assert "no score to show: smoke lstf" in capsys.readouterr().err
+    metrics = csv_of(capsys, "score", str(tmp_path))
+    assert sorted(metrics["seeds"]) == [1, *[2] * 7]
+
+
+def test_runs_with_other_settings_are_rows_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for steps, seed in itertools.product((100, 200), (1, 2)):
+        record = make_record({"mse": float(steps + seed)}, seed=seed, config={"trainer": {"max_steps": steps}})
+        record.write(tmp_path)
+    assert main(["score", str(tmp_path), "--score", "metrics"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [(row[1], row[-1]) for row in rows] == [("trainer.max_steps=100", "2"), ("trainer.max_steps=200", "2")]
 
 
 def test_score_says_where_official_is_corrected(capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,9 +148,13 @@ def test_audit(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["score", "EMPTY"], f"run a cell first, for example: `{EXAMPLE_COMMAND}`"),
         (["score", "EMPTY/nothing"], "EMPTY/nothing does not exist: name a folder of records"),
-        (["score", RAW, "RECORDS"], "results of presets mini, published"),
+        (["score", RAW, "RECORDS", "--csv"], "results of presets mini, published"),
+        (["score", "RECORDS", "--score", "K"], "no score to show: the results have index; use --score"),
         (["score", RAW, "--preset", "mini"], "no result has preset 'mini' (available: published)"),
-        (["score", "RECORDS", "--normalization", "papers"], "unknown normalization 'papers': did you mean 'paper'"),
+        (
+            ["score", "RECORDS", "--csv", "--normalization", "papers"],
+            "unknown normalization 'papers': did you mean 'paper'",
+        ),
         (["correlation", "EMPTY"], "no valid result in EMPTY;"),
         (["crossover", "EMPTY/costs.csv"], "no cost file at"),
         (["crossover", COSTS, "--baseline", "eager"], "unknown baseline 'eager'"),

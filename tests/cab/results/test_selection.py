@@ -126,7 +126,7 @@ def test_a_metric_that_is_not_a_number(value: float) -> None:
 def test_no_deviation_and_no_index(rows: list[dict[str, Any]]) -> None:
     made = score(table(*rows))
     assert made.table["index"].isna().all()
-    assert made.notes[0].startswith("NC lstf: no index; informer etth1 M mse: fewer than 2 attentions (")
+    assert made.notes[0].startswith("NC lstf: no index; informer etth1 M mse: generated data, or fewer than 2")
 
 
 def test_metrics_that_are_not_scored_are_named() -> None:

@@ -80,11 +80,12 @@ def test_runs_with_other_settings_are_not_scored(
     for run in records[:2]:
         run.write(tmp_path / "own")
     line = f"not scored in lstf informer CS: short ({results.left_out['short']})"
-    for command in ("report", "validate"):
-        caplog.clear()
-        main(["suite", command, str(tmp_path / "own")])
-        assert line in caplog.messages
-        assert "short" not in capsys.readouterr().out
+    main(["score", str(tmp_path / "own"), "--check"])
+    assert line in caplog.messages
+    main(["score", str(tmp_path / "own"), "--score", "K"])
+    shown = capsys.readouterr()
+    assert "short" not in shown.out
+    assert f"short: no K in lstf CS: {results.left_out['short']}" in shown.err
 
 
 def test_one_seed_is_marked_and_not_tested(made_suite: Path) -> None:
@@ -127,16 +128,16 @@ def test_an_unfinished_seed_is_named(made_suite: Path) -> None:
 
 
 @pytest.mark.usefixtures("made_suite")
-def test_the_report_prints_verdicts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for record in seeds("lstf", "mine", 80):
+def test_score_prints_verdicts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for record in seeds("lstf", "Mine", 80, config={"attention": {"name": MINE}}):
         record.write(tmp_path)
-    assert main(["suite", "report", str(tmp_path), "--attention", "mine"]) == 0
-    printed = capsys.readouterr().out
-    assert "mine, pattern CS: 1 of 3 core cells" in printed
-    assert main(["suite", "report", str(tmp_path), "--attention", "min"]) == 2
+    for name in ("Mine", MINE):
+        assert main(["score", str(tmp_path), "--attention", name]) == 0
+        assert "Mine, pattern CS: 1 of 3 core cells" in capsys.readouterr().out
+    assert main(["score", str(tmp_path), "--attention", "Min"]) == 2
     capsys.readouterr()
-    assert main(["suite", "report", str(tmp_path)]) == 0
-    assert "mine" in capsys.readouterr().out
+    assert main(["score", str(tmp_path)]) == 0
+    assert "Mine" in capsys.readouterr().out
 
 
 def test_the_frontier() -> None:
