@@ -15,15 +15,15 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType
+from zipimport import zipimporter
 
 SOURCES: dict[str, bytes] = {}
 """Source of each executed module, by the path of its file."""
-IMPORTED_BY: defaultdict[str, set[str]] = defaultdict(set)
-"""Names of the modules that were first imported by the code of a file, by its path."""
+IMPORTED_BY: defaultdict[str, dict[str, str]] = defaultdict(dict)
+"""Names and files of the modules that were first imported by the code of a file, by its path."""
 
 _STANDARD_LIBRARY = tuple({str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "platstdlib")})
 _INSTALLED = {"site-packages", "dist-packages"}
-_IMPORTING = {"importlib", "_frozen_importlib", "_frozen_importlib_external"}
 _is_project = dict.fromkeys(("cab", "attentions", "backbones", "tasks", "engines", "cab_fairseq"), True)
 """Whether the sources of a package are kept, by its name."""
 
@@ -46,19 +46,18 @@ class KeepingLoader(SourceFileLoader):
         path = self.get_filename(fullname)
         source = self.get_data(path)
         code: CodeType = self.source_to_code(source, path)
-        SOURCES[path] = source
-        importer = _importing_file()
-        if importer:
-            IMPORTED_BY[importer].add(fullname)
+        _keep(fullname, path, source)
         return code
 
 
-def _importing_file() -> str:
-    """Return the file of the module whose code is importing another one; empty if it has none."""
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] in _IMPORTING:
+def _keep(fullname: str, path: str, source: bytes) -> None:
+    """Keep the source of a module, and which module imports it: perhaps by a function of a library."""
+    SOURCES[path] = source
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__file__") not in SOURCES:
         frame = frame.f_back
-    return "" if frame is None else str(frame.f_globals.get("__file__", ""))
+    if frame is not None:
+        IMPORTED_BY[frame.f_globals["__file__"]][fullname] = path
 
 
 class _Finder(MetaPathFinder):
@@ -79,6 +78,8 @@ class _Finder(MetaPathFinder):
             _is_project[package] = not any(map(is_library, places))
         if _is_project.get(package) and type(spec.loader) is SourceFileLoader:
             spec.loader = KeepingLoader(fullname, spec.loader.path)
+        elif _is_project.get(package) and isinstance(spec.loader, zipimporter) and spec.origin:
+            _keep(fullname, spec.origin, (spec.loader.get_source(fullname) or "").encode())
         return spec
 
 

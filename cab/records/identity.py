@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from cab.registry.program import UNKNOWN
+from cab.registry.program import UNKNOWN, digest_now
 
 CONFIGURATION = (
     "task", "dataset", "backbone", "pattern", "attention", "other_attention", "trainer", "preset", "seed", "tuning",
@@ -91,6 +91,20 @@ class Program:
     attention: Mapping[str, str] = field(default_factory=dict)
     project: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def modules(self) -> dict[str, str]:
+        """Both parts in one."""
+        return {**self.attention, **self.project}
+
+    def completed(self, earlier: Program) -> Program:
+        """Add the modules that only an earlier run has imported so far, as this run would import them."""
+        known = self.modules
+        parts = [
+            {name: digest for name in part if name not in known and (digest := digest_now(name)) is not None}
+            for part in (earlier.attention, earlier.project)
+        ]
+        return Program({**self.attention, **parts[0]}, {**self.project, **parts[1]})
+
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
@@ -154,7 +168,7 @@ def differences(earlier: Identity, now: Identity) -> dict[str, str]:
     Values that one of them lacks are not compared: options were added or removed, data were not read yet. A module that
     only one of them executed does not differ, unless it is of a user's file: the run of the other did not need it.
     """
-    program = earlier.program, now.program
+    program = earlier.program, now.program.completed(earlier.program)
     sizes = [{"trainer.micro_batch_size": each.micro_batch_size} for each in (earlier, now)]
     texts = {
         "configuration": _values(earlier.configuration, now.configuration),

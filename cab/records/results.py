@@ -171,11 +171,11 @@ def _with_names_of_projects(records: Sequence[Record], names: list[str], *, acce
         if not records[i].is_bundled:
             cells.setdefault((names[i], *_place(records[i])), []).append(i)
     for (name, *place), runs in cells.items():
-        newest, differing = records[runs[0]].program.project, dict[str, list[int]]()
+        newest, differing = records[runs[0]].program.modules, dict[str, list[int]]()
         for i in runs[1:]:
-            project = records[i].program.project
-            if modules := changed_modules(newest, project):
-                text = f"{modules[0]} {project.get(modules[0], '')[:6]}" + (
+            program = records[i].program.modules
+            if modules := changed_modules(newest, program):
+                text = f"{modules[0]} {program.get(modules[0], '')[:6]}" + (
                     f" +{len(modules) - 1}" if modules[1:] else ""
                 )
                 differing.setdefault(text, []).append(i)

@@ -2,8 +2,10 @@
 
 A digest ignores comments, layout and docstrings (unless the module reads docstrings or source text), and does not
 depend on the version of Python. A program starts at the classes of a run and follows import statements, and the imports
-that were made while a module was running. It cannot see data files, environment variables or text passed to ``exec``: a
-class names the files and variables that it reads in ``reads``.
+that were made while a module was running, also from archives or while training. It cannot see data files, environment
+variables, ``sys.argv``, text that is passed to ``exec``, files that ``runpy.run_path`` or ``spec_from_file_location``
+loads, installed libraries, or docstrings that another module reads: a class names the files and variables that it reads
+in ``reads``.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ STANDALONE: dict[str, Path] = {}
 """Imported modules that do not belong to a package, with their files."""
 UNKNOWN = ""
 """Digest of a module without a file, as in an interactive session; it is equal to no other."""
+STARTUP = ("sitecustomize", "usercustomize")
+"""Modules that Python imports when it starts."""
 _IGNORED_FIELDS = ("ctx", "kind", "type_comment")
 _READS_TEXT = (b"__doc__", b"getdoc", b"getsource")
 
@@ -65,6 +69,8 @@ def modules_of(roots: Iterable[type | str], *, is_running: bool = False) -> dict
         waiting.append((module, file, file.parent if file is not None and module in STANDALONE else None))
         if not isinstance(root, str):
             digests |= _declared(root, file)
+    if is_running:  # imported by Python before this package
+        waiting += [(name, file, None) for name in STARTUP if (file := _found(name, None)) is not None]
     seen: set[Path] = set()
     while waiting:
         module, file, folder = waiting.pop()
@@ -75,11 +81,18 @@ def modules_of(roots: Iterable[type | str], *, is_running: bool = False) -> dict
             source = read(file)
             name = module if module.partition(".")[0] in packages() else file.name
             digests[name] = source.digest if name not in digests else joined([digests[name], source.digest])
-            for other in _imported_modules(file, source):
-                path = None if is_excluded(other) else _found(other, folder)
+            for other, path in _imported_modules(file, source, folder):
                 if path is not None and (not is_running or str(path) in SOURCES or _file_of_executed(other) == path):
                     waiting.append((other, path, folder))
     return digests
+
+
+def digest_now(name: str) -> str | None:
+    """Return the digest of a module by its name in a program, executed or not; None if its file is not found."""
+    is_ours = name.partition(".")[0] in packages()
+    files = [_found(name, None)] if is_ours else [path.parent / name for path in STANDALONE.values()]
+    file = next((file for file in files if file is not None and file.is_file()), None)
+    return None if file is None else read(file).digest
 
 
 def is_excluded(module: str) -> bool:
@@ -108,6 +121,11 @@ def joined(parts: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
+def digest_of(content: bytes) -> str:
+    """Return the first 16 hexadecimal digits of the SHA-256 of a file."""
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
 def _declared(cls: type, file: Path | None) -> Iterator[tuple[str, str]]:
     """Yield the digests of what a class declares in ``reads``: files next to its own, and ``$VARIABLES``."""
     for name in getattr(cls, "reads", ()):
@@ -115,16 +133,16 @@ def _declared(cls: type, file: Path | None) -> Iterator[tuple[str, str]]:
             content = os.environ.get(name[1:], "").encode()
         else:
             content = (file.parent if file else Path()).joinpath(name).read_bytes()
-        yield f"{cls.__qualname__} reads {name}", hashlib.sha256(content).hexdigest()[:16]
+        yield f"{cls.__qualname__} reads {name}", digest_of(content)
 
 
 # --- files of modules ---
 
 
 def _file_of_executed(module: str) -> Path | None:
-    """Return the Python file of an imported module."""
+    """Return the file of an imported module."""
     file = getattr(sys.modules.get(module), "__file__", None)
-    return Path(file) if file and file.endswith(".py") else None
+    return Path(file) if file else None
 
 
 def _found(module: str, folder: Path | None) -> Path | None:
@@ -181,7 +199,8 @@ def module_of(file: Path) -> str:
 def read(file: Path) -> Source:
     """Read the source of a module as it was executed, or else as it is now; a file is parsed once per content."""
     content = SOURCES.get(str(file))
-    return _parsed(_content_now(file) if content is None else content, package_of(file))
+    content = _content_now(file) if content is None else content
+    return _parsed(content, package_of(file)) if file.suffix == ".py" else Source(digest_of(content), ())
 
 
 @functools.cache
@@ -249,11 +268,13 @@ def _imported(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[Impor
     yield from (Import(origin, alias.name) for alias in node.names)
 
 
-def _imported_modules(file: Path, source: Source) -> Iterator[str]:
-    """Yield the modules that a file can import, with the packages that contain them."""
+def _imported_modules(file: Path, source: Source, folder: Path | None) -> Iterator[tuple[str, Path | None]]:
+    """Yield the modules that a file can import, with the packages that contain them, and their files."""
+    names: dict[str, None] = {}
     for module, name in source.imports:
         parts = module.split(".")
-        yield from (".".join(parts[: i + 1]) for i in range(len(parts)))
-        if name:
-            yield f"{module}.{name}"
-    yield from sorted(IMPORTED_BY.get(str(file), ()))
+        names |= dict.fromkeys(".".join(parts[: i + 1]) for i in range(len(parts)))
+        names |= dict.fromkeys([f"{module}.{name}"] if name else [])
+    yield from ((name, _found(name, folder)) for name in names if not is_excluded(name))
+    dynamic = sorted(IMPORTED_BY.get(str(file), {}).items())
+    yield from ((name, Path(path)) for name, path in dynamic if not is_excluded(name))

@@ -236,8 +236,8 @@ class AttentionRegistry(Registry[AttentionEntry]):
         if not isinstance(cls, type) or not issubclass(cls, self.base()):
             raise UserError(f"{target} cannot be used in a network: derive it from cab.Attention")
         registered = self.entry_of(cls)
-        is_taken = cls.__name__ in self and self.get(cls.__name__) is not registered
-        label = target if is_taken else cls.__name__
+        name = target.rpartition(":")[2]  # a class that a function made has another name of its own
+        label = target if name in self and self.get(name) is not registered else name
         if registered is not None:
             return dataclasses.replace(registered, name=target, label=label)
         where = Location(cls.__module__, cls.__qualname__)

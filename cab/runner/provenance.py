@@ -21,7 +21,7 @@ from cab.records.identity import Identity, Program
 from cab.records.record import RunMetadata, now
 from cab.records.verified import is_verified
 from cab.registry.program import STANDALONE, modules_of
-from cab.registry.registries import ATTENTIONS, is_generated
+from cab.registry.registries import ATTENTIONS, files_of, is_generated
 from cab.runner.processes import num_gpu_sharers
 
 if TYPE_CHECKING:
@@ -63,18 +63,23 @@ def about_run(cell: Cell, command: str, device: torch.device | None, started: st
     )
 
 
-def program_of(cell: Cell) -> Program:
-    """Return the modules of a run that this process has executed so far, and those of its attention."""
+def program_of(cell: Cell, *, is_planned: bool = False) -> Program:
+    """Return the modules of a run that this process has executed so far, and those of its attention.
+
+    The files of other attentions, which could patch this one, do not count if the run is planned for another process.
+    """
     others = [ATTENTIONS.get(spec.name).cls for spec in cell.config.other_attention.values()]
     attention = modules_of([cell.classes["attention"]])
+    own = {Path(name.rpartition(":")[0]).resolve() for name in files_of(cell.config.resolved)} if is_planned else None
+    files = [module for module, file in STANDALONE.items() if own is None or file in own]
     engine = engine_module(cell.config.engine)
-    project = modules_of([*cell.classes.values(), *others, engine, RUN, *STANDALONE], is_running=True)
+    project = modules_of([*cell.classes.values(), *others, engine, RUN, *files], is_running=True)
     return Program(attention, {name: digest for name, digest in project.items() if name not in attention})
 
 
-def identity_of(cell: Cell, data: Mapping[str, Any]) -> Identity:
+def identity_of(cell: Cell, data: Mapping[str, Any], *, is_planned: bool = False) -> Identity:
     """Return the identity of a run now; empty ``data`` have not been read yet."""
-    return Identity.of(cell.config.resolved, program_of(cell), data, versions(), cell.renamed)
+    return Identity.of(cell.config.resolved, program_of(cell, is_planned=is_planned), data, versions(), cell.renamed)
 
 
 @functools.cache
