@@ -49,8 +49,8 @@ def change(what: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     if what in ("attention", "project"):
         name = "attentions.softmax" if what == "attention" else "backbones.made"
 
-        def program_of(cell: Cell) -> Program:
-            parts = vars(original(cell))
+        def program_of(cell: Cell, **options: bool) -> Program:
+            parts = vars(original(cell, **options))
             return Program(**{**parts, what: {**parts[what], name: OTHER_CODE}})
 
         original = provenance.program_of
@@ -83,8 +83,8 @@ def _made_module(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every run of these tests has executed a backbone of the project that can be changed."""
     original = provenance.program_of
 
-    def program_of(cell: Cell) -> Program:
-        program = original(cell)
+    def program_of(cell: Cell, **options: bool) -> Program:
+        program = original(cell, **options)
         return Program(program.attention, {**program.project, "backbones.made": "1" * 16})
 
     monkeypatch.setattr("cab.runner.provenance.program_of", program_of)
