@@ -8,6 +8,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from cab import executed
+
+executed.install()
+
 if TYPE_CHECKING:
     from cab.attention import Attention as Attention, DecodeState as DecodeState, LayerPosition as LayerPosition
     from cab.backbone import AttentionFactory as AttentionFactory, Backbone as Backbone

@@ -1,4 +1,4 @@
-"""Simulate the suite's intervals and families of verdicts, and print error rates and power as Markdown tables.
+"""Simulate the suite's intervals and verdicts, and print error rates and power as Markdown tables.
 
 ``python scripts/simulate_statistics.py 400`` prints the tables of docs/concepts/scoring-and-statistics.md (minutes
 on one core). Means and standard deviations over seeds are those of the bundled reference results.
@@ -6,7 +6,6 @@ on one core). Means and standard deviations over seeds are those of the bundled 
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,13 +13,15 @@ from typing import NamedTuple
 import numpy as np
 
 from cab.records.record import REFERENCE_DIRS
-from cab.scoring.statistics import MARGIN, Verdict, false_discovery_rate, judge
-from cab.suite.cells import ANCHORS, NO_ATTENTION, SOFTMAX, Anchors, SuiteCell, read_suite
-from cab.suite.comparison import against_nearest, against_softmax
-from cab.suite.gain import CellGain, cell_gains, gains_of, gap
+from cab.results.cells import ANCHORS, NO_ATTENTION, SOFTMAX, Anchors, SuiteCell, read_suite
+from cab.results.gain import CEILING, CellGain, cell_gains, gains_of
+from cab.results.statistics import Verdict
 
-SIZES, SEEDS = (30, 40), (3, 4, 5, 8)
-DIFFERENT = (Verdict.BETTER, Verdict.WORSE)
+SEEDS = (3, 4, 5, 8)
+FALSE = (Verdict.BETTER, Verdict.WORSE)
+CHANCES = (0.95, 0.8, 0.5)
+EQUAL_DEVIATION = 5.0
+"""Standard deviation of the attentions that are as good as softmax attention."""
 
 
 class Truth(NamedTuple):
@@ -72,75 +73,70 @@ def coverage(situation: Situation, draws: int, random: np.random.Generator) -> f
     return inside / draws
 
 
-def reference_truths() -> list[Truth]:
-    """Return mean and standard deviation of every attention in every core cell with at least three seeds."""
-    gains = [gain for each in read_suite(REFERENCE_DIRS) if each.cell.core for gain in cell_gains(each).values()]
-    graded = [gain for gain in gains if gain.attention not in ANCHORS and len(gain.points) > 2]
-    return [Truth(gain.retained, float(np.std(gain.points, ddof=1))) for gain in graded]
+def reference_truths() -> dict[str, list[Truth]]:
+    """Return mean and standard deviation of the attentions with at least three seeds, by core cell."""
+    truths: dict[str, list[Truth]] = {}
+    for results in read_suite(REFERENCE_DIRS):
+        gains = [gain for name, gain in cell_gains(results).items() if name not in ANCHORS]
+        own = [Truth(gain.estimate.value, float(np.std(gain.points, ddof=1))) for gain in gains if len(gain.points) > 2]
+        if results.cell.core and own:
+            truths[results.cell.heading] = own
+    return truths
 
 
 class Rates(NamedTuple):
-    """Rates of one family.
+    """Rates of the verdicts in a cell.
 
     Attributes:
-        error: share of families with any false ``better`` or ``worse``; with a false discovery rate, the share of false
-            ones among all of them.
-        power: share of the differences of at least two points that are called ``better`` or ``worse``.
+        error: share of the draws with any false ``better`` or ``worse``.
+        power: share of the attentions below 98 that are called ``worse``.
     """
 
     error: float
     power: float
 
 
-def family_rates(
-    references: Sequence[Truth], size: int, seeds: int, draws: int, random: np.random.Generator
-) -> dict[str, Rates]:
-    """Return the rates of the three families in cells of ``size`` attentions.
-
-    Every draw chooses the attentions from the reference results. A fifth of them are equal to softmax attention,
-    another fifth are equal to one of the others.
-    """
-    counts: dict[str, list[tuple[int, int, int, int]]] = {"vanilla": [], "nearest": [], "all": []}
+def cell_rates(references: Sequence[Truth], seeds: int, draws: int, random: np.random.Generator) -> Rates:
+    """Return the rates in a cell with these attentions; every fifth has the largest K that is no relevant loss."""
+    truths = {
+        f"a{n}": Truth(CEILING, EQUAL_DEVIATION, seeds) if n % 5 == 0 else Truth(truth.mean, truth.deviation, seeds)
+        for n, truth in enumerate(references)
+    }
+    below = {name for name, truth in truths.items() if truth.mean < CEILING}
+    false = found = 0
     for _ in range(draws):
-        truths: dict[str, Truth] = {}
-        for number in range(size):
-            truth = references[int(random.integers(len(references)))]
-            mean = {0: 100.0, 1: truths["a4"].mean if number > 4 else truth.mean}.get(number % 5, truth.mean)
-            truths[f"a{number}"] = Truth(mean, truth.deviation, seeds)
-        gains, means = draw(random, truths), {SOFTMAX: 100.0, **{name: truth.mean for name, truth in truths.items()}}
+        verdicts = {name: gain.verdict for name, gain in draw(random, truths).items()}
+        called = {name for name, verdict in verdicts.items() if verdict is Verdict.WORSE}
+        false += bool(called - below) or Verdict.BETTER in verdicts.values()
+        found += len(called & below)
+    return Rates(false / draws, found / max(draws * len(below), 1))
 
-        def count(verdicts: dict[str, Verdict], name: str, k: dict[str, float] = means) -> tuple[int, int, int, int]:
-            """Count false verdicts, verdicts, large differences, and those that are called."""
-            called = {rival for rival, verdict in verdicts.items() if verdict in DIFFERENT}
-            large = {rival for rival in verdicts if abs(k[rival] - k[name]) >= MARGIN}
-            return sum(k[rival] == k[name] for rival in called), len(called), len(large), len(called & large)
 
-        counts["vanilla"].append(count(against_softmax(gains, {})[0], SOFTMAX))
-        counts["nearest"] += [count(against_nearest(name, gains), name) for name in truths]
-        pairs = {pair: gap(gains[pair[0]], gains[pair[1]]) for pair in itertools.combinations(truths, 2)}
-        judged = judge(pairs, adjust=false_discovery_rate)
-        of_pairs = [count({other: verdict}, one) for (one, other), verdict in judged.items()]
-        counts["all"].append(tuple(map(sum, zip(*of_pairs, strict=True))))  # type: ignore[arg-type]
-    rates = {}
-    for family, rows in counts.items():
-        is_wrong = [false / max(called, 1) if family == "all" else false > 0 for false, called, _, _ in rows]
-        rates[family] = Rates(float(np.mean(is_wrong)), sum(row[3] for row in rows) / sum(row[2] for row in rows))
-    return rates
+def equivalent_share(chance: float, seeds: int, draws: int, random: np.random.Generator) -> float:
+    """Return how often an attention that solves a cell with ``chance`` (K 100, else 30) is called ``equivalent``."""
+    count = 0
+    for _ in range(draws):
+        values = list(np.where(random.random(seeds) < chance, 1.0, 71.0) + 0.05 * random.standard_normal(seeds))
+        test = {SOFTMAX: [1.0, 1.05, 0.95], NO_ATTENTION: [101.0, 101.05, 100.95]}
+        count += gains_of(CELL, Anchors("", test, {}), {"a": values})["a"].verdict is Verdict.EQUIVALENT
+    return count / draws
 
 
 def main(draws: int) -> None:
-    """Print both tables."""
+    """Print the tables."""
     random = np.random.default_rng(7)
     print("| Situation | Coverage of the 95% interval of K |\n| --- | --- |")
     for situation in SITUATIONS:
         print(f"| {situation.label} | {100 * coverage(situation, 20 * draws, random):.1f}% |", flush=True)
-    families = ("against `vanilla`", "five nearest", "all pairs")
-    print(f"\n| Attentions, seeds | {' | '.join(families)} |\n|{' --- |' * 4}")
-    references = reference_truths()
-    for size, seeds in itertools.product(SIZES, SEEDS):
-        rates = family_rates(references, size, seeds, draws, random).values()
+    print(f"\n| Cell, attentions |{''.join(f' {seeds} seeds |' for seeds in SEEDS)}\n|{' --- |' * (1 + len(SEEDS))}")
+    for heading, truths in reference_truths().items():
+        rates = [cell_rates(truths, seeds, draws, random) for seeds in SEEDS]
         texts = [f"{100 * rate.error:.1f}%, {100 * rate.power:.0f}%" for rate in rates]
-        print(f"| {size}, {seeds} | {' | '.join(texts)} |", flush=True)
+        print(f"| {heading}, {len(truths)} | {' | '.join(texts)} |", flush=True)
+    print(f"\n| Chance to solve |{''.join(f' {seeds} seeds |' for seeds in SEEDS)}\n|{' --- |' * (1 + len(SEEDS))}")
+    for chance in CHANCES:
+        shares = [f"{100 * equivalent_share(chance, seeds, draws, random):.0f}%" for seeds in SEEDS]
+        print(f"| {chance} | {' | '.join(shares)} |", flush=True)
 
 
 if __name__ == "__main__":

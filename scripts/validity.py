@@ -21,11 +21,11 @@ import pandas as pd
 from cab.patterns import pattern_rank
 from cab.records.record import REFERENCE_DIRS, Record, Status
 from cab.records.results import PAPER_DIR, whole_records
-from cab.scoring.normalization import NO_ATTENTION, population
-from cab.scoring.statistics import Estimate, difference, holm, weighted_sum
-from cab.suite.cells import CellResults, read_suite
-from cab.suite.check import invalid_cells
-from cab.suite.gain import cell_gains
+from cab.results.cells import CellResults, read_suite
+from cab.results.check import invalid_cells
+from cab.results.gain import cell_gains
+from cab.results.normalization import NO_ATTENTION, population
+from cab.results.statistics import Estimate, difference, holm, weighted_sum
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "results" / "validity", ROOT / "docs" / "results" / "validity.md"

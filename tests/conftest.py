@@ -38,11 +38,23 @@ def _seeded() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True)
+def _own_files() -> Iterator[None]:
+    """Code of the files that other tests loaded is not part of the programs of this one."""
+    from cab.registry.program import STANDALONE
+
+    others = dict(STANDALONE)
+    STANDALONE.clear()
+    yield
+    STANDALONE.update(others)
+
+
 @pytest.fixture
 def registers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The attentions that the test registers are gone with it."""
     from cab.registry.registries import ATTENTIONS
 
+    ATTENTIONS.names()  # the registry is read once
     for name in ("_entries", "_of_files"):
         monkeypatch.setattr(ATTENTIONS, name, dict(getattr(ATTENTIONS, name)))
 

@@ -56,7 +56,7 @@ def subject_of(what: Sequence[str], data_root: str | None = None) -> Subject:
     if len(what) == 1 and what[0].endswith(".json"):
         path = Path(what[0])
         record = Record.read(path)
-        weights = weights_path(path.parent, record.hash)
+        weights = weights_path(path.parent, path.stem)
         if not weights.exists():
             raise UserError(
                 f"no weights at {weights}; repeat the run, or pass overrides to analyze an untrained network"

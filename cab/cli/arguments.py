@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cab.cli.terminal import print_note
 from cab.errors import EXAMPLE_COMMAND, UserError
 from cab.patterns import Pattern
-from cab.records.results import DEFAULT_DIR, read_results
+from cab.records.results import DEFAULT_DIR, MIXED, read_results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,6 +54,11 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
         f"(default: {DEFAULT_DIR})",
     )
     parser.add_argument(
+        "--accept-code",
+        action="store_true",
+        help=f"average seeds that were run with different code of the project; the row is marked [{MIXED}]",
+    )
+    parser.add_argument(
         "--normalization",
         default="results",
         metavar="N",
@@ -76,7 +81,7 @@ def add_results_arguments(parser: argparse.ArgumentParser) -> None:
 
 def valid_results(args: argparse.Namespace) -> tuple[pd.DataFrame, list[str]]:
     """Return the results and the messages about skipped records; UserError if there are no results."""
-    results, skipped = read_results(args.results)
+    results, skipped = read_results(args.results, accept_code=args.accept_code)
     if results.empty:
         sources = ", ".join(map(str, args.results))
         raise UserError(f"no valid result in {sources}; run a cell first, for example: `{EXAMPLE_COMMAND}`")
@@ -85,8 +90,8 @@ def valid_results(args: argparse.Namespace) -> tuple[pd.DataFrame, list[str]]:
 
 def selected_results(args: argparse.Namespace) -> pd.DataFrame:
     """Return the results that match the filters; cells that do not measure attention are excluded from scores."""
-    from cab.scoring.selection import select
-    from cab.suite.check import without_invalid_cells
+    from cab.results.check import without_invalid_cells
+    from cab.results.selection import select
 
     names = {"preset": args.preset, "patterns": args.pattern, "tasks": args.task, "datasets": args.dataset}
     results, excluded = without_invalid_cells(select(valid_results(args)[0], **names, latest=args.latest_version))

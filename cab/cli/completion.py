@@ -9,7 +9,7 @@ from cab.cli.run_help import FILES, file_options
 from cab.patterns import Pattern
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.registry.tables import CONFIGS
-from cab.suite.tuning import SUITES
+from cab.runner.suite import SUITES
 
 RUN_FLAGS = ("-m", "--dry-run", "--explain", "--no-cost", "--retry", "--cfg")
 

@@ -30,8 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import pandas as pd
 
-    from cab.scoring.correlation import benchmark_correlation, pattern_correlation, task_correlation
-    from cab.scoring.index import score
+    from cab.results.correlation import benchmark_correlation, pattern_correlation, task_correlation
+    from cab.results.index import score
 
     scores = score(selected_results(args), normalization=args.normalization)
     correlations = [

@@ -37,8 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from cab.scoring.costs import load_costs
-    from cab.scoring.efficiency_length import COLUMNS, efficiency_length
+    from cab.results.costs import load_costs
+    from cab.results.efficiency_length import COLUMNS, efficiency_length
 
     costs = load_costs(args.costs)
     if args.csv:
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _length(value: float, absent: str = "-", comma: str = ",") -> str:
-    from cab.scoring.efficiency_length import ALWAYS, NEVER
+    from cab.results.efficiency_length import ALWAYS, NEVER
 
     word = {ALWAYS: "always", NEVER: "never"}.get(value)
     return word or (f"{value:{comma}.0f}" if value == value else absent)

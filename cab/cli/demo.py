@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     from cab.cli.main import main
     from cab.config.compose import check_overrides
     from cab.runner.launch import run_sweeps
-    from cab.suite.tuning import suite_sweeps
+    from cab.runner.suite import suite_sweeps
 
     log_to_terminal(logging.INFO, "%(message)s", force=True)
     logging.getLogger("engines").setLevel(logging.WARNING)  # the terminal has a progress bar
@@ -77,8 +77,8 @@ def _print_comparison(records: dict[str, Record]) -> bool:
     A score is expected within the 95% prediction interval of a new seed, or within 0.02.
     """
     from cab.records.record import REFERENCE_DIRS
-    from cab.scoring.statistics import student_quantile
-    from cab.suite.cells import collect, records_of
+    from cab.results.cells import collect, records_of
+    from cab.results.statistics import student_quantile
 
     [reference] = [results for results in collect(records_of(REFERENCE_DIRS)) if results.cell.key == CELL]
     own = {name: reference.cell.value(record) for name, record in records.items()}

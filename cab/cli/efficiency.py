@@ -152,7 +152,8 @@ def _verification(device: str) -> Callable[[AttentionSubject, Pattern], str]:
 
     Attentions that do not support float32 on ``device`` are verified on the CPU. Known results for the CPU are reused.
     """
-    from cab.records.verified import code_of, is_verified
+    from cab.records.verified import is_verified
+    from cab.registry.program import code_of
     from cab.verification import verify_attention
     from cab.verification.foreign import ForeignModule
     from cab.verification.suite import GROUPS, ON_DEMAND, runs_in_float32

@@ -43,9 +43,9 @@ def run(args: argparse.Namespace) -> int:
     from cab.reports.leaderboard import printable_records, score_boards
     from cab.reports.suite_board import suite_board
     from cab.reports.tables import write_csv
-    from cab.scoring.costs import load_costs, read_costs
-    from cab.scoring.selection import rows_in_index
-    from cab.suite.cells import PRESET
+    from cab.results.cells import PRESET
+    from cab.results.costs import load_costs, read_costs
+    from cab.results.selection import rows_in_index
 
     is_page = args.format == "page"
     if args.figures or is_page:

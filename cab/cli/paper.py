@@ -114,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _audit(normalization: str, *, as_csv: bool) -> None:
     from cab.paper.audit import COLUMNS, audit
-    from cab.scoring.normalization import NORMALIZATIONS
+    from cab.results.normalization import NORMALIZATIONS
 
     table = audit(normalization=normalization)
     if as_csv:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import logging
 import os
 from collections.abc import Iterable, Sequence
@@ -14,7 +13,7 @@ import yaml
 
 from cab.cli.terminal import log_to_terminal
 from cab.errors import UserError, unknown_name
-from cab.files.disk import replacing
+from cab.files.disk import sanitize_text
 from cab.files.text_table import text_table
 from cab.records.identity import distinctions
 from cab.records.record import CELL, Record, Status
@@ -73,7 +72,7 @@ def run(arguments: list[str]) -> int:
         print(text_table(["setting", "value", "default", "source"], settings, align="l"))
         return 0
     if tunes:
-        from cab.suite.tuning import tuned_sweeps
+        from cab.runner.suite import tuned_sweeps
 
         if flags.dry_run:
             raise UserError("--dry-run cannot plan tune=true, whose final runs depend on its grid; remove tune=true")
@@ -86,11 +85,10 @@ def run(arguments: list[str]) -> int:
         if suite is not None:
             from cab.cli.suite import print_verdict
 
-            if not flags.no_cost and "cluster=slurm" not in overrides:  # not on the login node of a cluster
-                _measure_costs(records)
-            folders = list(dict.fromkeys(Path(record.config["results_dir"]) for record in records))
             for name in dict.fromkeys(str(record.cell["attention"]) for record in records):
-                print_verdict(name, records, folders)
+                print_verdict(name, records)
+            is_on_login_node = "cluster=slurm" in overrides
+            _print_costs(records, measures=not flags.no_cost and not is_on_login_node)
     return report.exit_status
 
 
@@ -119,7 +117,7 @@ def _suite_of(overrides: Sequence[str]) -> tuple[list[list[str]] | None, bool]:
     """Return the sweeps of ``suite=``, or None without it, and whether ``tune=true`` is set."""
     if {"suite", "tune"}.isdisjoint(override.partition("=")[0] for override in overrides):
         return None, False
-    from cab.suite.tuning import requests_tuning, suite_sweeps
+    from cab.runner.suite import requests_tuning, suite_sweeps
 
     suite, tunes = suite_sweeps(overrides), requests_tuning(overrides)
     if tunes and suite is None:
@@ -141,41 +139,23 @@ def _retry(overrides: Sequence[str], statuses: Sequence[str]) -> int:
     return report.exit_status
 
 
-def _measure_costs(records: Iterable[Record]) -> None:
-    """Measure the attentions without a committed cost, once per code and pattern, and store this in results_dir."""
-    from cab.efficiency.benchmark import measure_for_board
-    from cab.efficiency.cost import Cost, write_costs
-    from cab.efficiency.subjects import AttentionSubject
-    from cab.patterns import Pattern
-    from cab.records.verified import code_of
-    from cab.registry.registries import ATTENTIONS
-    from cab.scoring.costs import GROWS, LENGTH, STATE, TOKENS, cost_name, cost_path, has_committed_cost
-    from cab.suite.state import measure_state
+def _print_costs(records: Iterable[Record], *, measures: bool) -> None:
+    """Print state and cost of each attention and pattern, each when it is known; measure those that are not."""
+    from cab.efficiency.own import measure_cost_of, measure_state_of
+    from cab.results.costs import cost_name
+    from cab.results.verdict import cost_texts
 
-    for record in records:
-        name, pattern = cost_name(record), Pattern.parse(str(record.cell["pattern"]))
-        path = cost_path(Path(record.config["results_dir"]), record)
-        if record.status is not Status.FINISHED or has_committed_cost(record) or path.exists():
-            continue
-        if code_of(ATTENTIONS.get(record.config["attention"]["name"]).cls) != record.attention_code:
-            log.warning("the cost of %s in %s is not measured: its code has changed since the run", name, pattern)
-            continue
-        log.info("measuring the cost of %s in %s at %d tokens; --no-cost skips this", name, pattern, LENGTH)
-        options = {key: value for key, value in record.config["attention"].items() if key != "name"}
-        subject = AttentionSubject.parse(record.config["attention"]["name"])
-        subject = dataclasses.replace(subject, label=name, options=options)
-        costs = measure_for_board(subject, pattern)
-        if pattern is Pattern.CS and all(cost.status == "ok" for cost in costs):
-            state = measure_state(ATTENTIONS.get(subject.name), options)
-            size, growth = round(4 * state.numbers), GROWS if state.grows else ""
-            costs.append(Cost(name, "CS", STATE, TOKENS, bytes=size, detail=growth))
-        for cost in (cost for cost in costs if cost.kind == "attention" and cost.status != "ok"):
-            reason = f"{cost.status} {cost.detail}".rstrip()
-            log.warning("%s %s has no cost in phase %s: %s", cost.attention, pattern, cost.phase, reason)
-        if any(cost.attention == "vanilla" and cost.status == "ok" for cost in costs):  # else repeat it
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-                list(write_costs(costs, file))
+    finished = [record for record in records if record.status is Status.FINISHED]
+    subjects = {(cost_name(run), run.cell["pattern"], run.attention_code): run for run in finished}
+    for (name, pattern, _), record in subjects.items():
+        folders = [Path(record.config["results_dir"])]
+        if measures:
+            measure_state_of(record)
+        *state, _ = cost_texts(record, folders)
+        print("\n".join([f"\n{sanitize_text(name)}, pattern {pattern}", *(f"  {line}" for line in state)]), flush=True)
+        if measures:
+            measure_cost_of(record)
+        print(f"  {sanitize_text(cost_texts(record, folders)[-1])}", flush=True)
 
 
 def _print_plan(sweeps: Sequence[Sequence[str]], *, is_sweep: bool) -> Report:

@@ -28,13 +28,13 @@ from typing import TYPE_CHECKING, Any
 from cab.cli.arguments import add_results_arguments, print_notes, selected_results
 from cab.files.disk import sanitize_text
 from cab.files.text_table import number, print_csv, text_table
-from cab.scoring.changed_settings import CHANGED_MARK, changed_settings
-from cab.scoring.statistics import ONE_SEED_MARK, Verdict
+from cab.results.changed_settings import CHANGED_MARK, changed_settings
+from cab.results.statistics import ONE_SEED_MARK, Verdict
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from cab.scoring.index import Scores
+    from cab.results.index import Scores
 
 SIGNS = {Verdict.BETTER: ">", Verdict.WORSE: "<", Verdict.ONE_SEED: ""}
 
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from cab.records.results import legend, verdicts
-    from cab.scoring.index import COLUMNS, benefit_of_attention, order_table, score
+    from cab.results.index import COLUMNS, benefit_of_attention, order_table, score
 
     results = selected_results(args)
     scores = score(results, normalization=args.normalization)
@@ -94,7 +94,7 @@ def _index_texts(scores: Scores, *, is_official: bool) -> Iterator[str]:
     """Yield one table per pattern, best attention first, each followed by the metrics of its tasks."""
     from cab.records.results import verdicts
     from cab.records.verified import mark_unverified
-    from cab.scoring.index import order_table
+    from cab.results.index import order_table
 
     verified, order = verdicts(scores.results), order_table(scores)
     pairs = order[["pattern", "task", "better", "worse"]].itertuples(index=False, name=None)

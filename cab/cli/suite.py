@@ -17,8 +17,8 @@ from cab.records.record import REFERENCE_DIRS
 if TYPE_CHECKING:
     from cab.records.record import Record
     from cab.reports.suite_board import SuiteBoard
-    from cab.suite.cells import CellResults
-    from cab.suite.check import CellCheck
+    from cab.results.cells import CellResults
+    from cab.results.check import CellCheck
 
 COLUMNS = ["cell", "core", "attentions", "gap_lost", "gap_low", "different_pairs", "graded", "measures", "grades"]
 
@@ -81,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the subcommand and return the exit status."""
-    from cab.suite.cells import ANCHORS, read_suite, records_of
+    from cab.results.cells import ANCHORS, read_suite, records_of
 
     if args.verb == "anchors":
         return _anchors(args.results)
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     for name in args.attention or ():
         if name not in (*attentions, *ANCHORS):
             raise unknown_name("attention with results", name, attentions)
-        print_verdict(name, records_of(args.results), args.results)
+        print_verdict(name, records_of(args.results))
     if not args.attention:
         from cab.records.results import load_results
         from cab.reports.sentence import main_sentence
@@ -125,15 +125,15 @@ def board_texts(board: SuiteBoard) -> Iterator[str]:
     yield "\n".join(table.notes)
 
 
-def print_verdict(name: str, records: Iterable[Record], folders: Sequence[Path]) -> None:
-    """Print the verdict on an attention per pattern; ``folders`` have the records and measured costs."""
-    from cab.suite.cells import ANCHORS
-    from cab.suite.verdict import judge_attention
+def print_verdict(name: str, records: Iterable[Record]) -> None:
+    """Print the verdict on an attention per pattern."""
+    from cab.results.cells import ANCHORS
+    from cab.results.verdict import judge_attention
 
     if name in ANCHORS:
         print(f"\n{name} is an anchor of the suite: its K is 100 (vanilla) or 0 (none) by definition")
         return
-    verdicts = judge_attention(name, records, folders)
+    verdicts = judge_attention(name, records)
     if not verdicts:
         reason = "no verdict, because its results have other options than the cells of the suite"
         print(f"\n{sanitize_text(name)}: {reason}")
@@ -143,7 +143,7 @@ def print_verdict(name: str, records: Iterable[Record], folders: Sequence[Path])
 
 def _anchors(folders: Sequence[Path]) -> int:
     from cab.records.results import whole_records
-    from cab.suite.cells import ANCHORS_FILE, write_anchors, write_settings
+    from cab.results.cells import ANCHORS_FILE, write_anchors, write_settings
 
     written = write_anchors(record for folder in folders for _, record in whole_records(folder, skipped=[]))
     write_settings()
@@ -153,7 +153,7 @@ def _anchors(folders: Sequence[Path]) -> int:
 
 def _validate(results: Sequence[CellResults], *, as_csv: bool) -> int:
     """Return 1 if a cell does not measure attention, a core cell does not grade, or the suite lacks evidence."""
-    from cab.suite.check import check_cell, check_suite
+    from cab.results.check import check_cell, check_suite
 
     checks = [check_cell(cell) for cell in results]
     measures = [check.measures for check in checks if check.measures is not None]

@@ -217,7 +217,8 @@ def _check_record(args: argparse.Namespace) -> None:
 
 def _without_row(subjects: Sequence[Subject], args: argparse.Namespace) -> list[Subject]:
     """Return the subjects whose row is missing, or written by other code, checks or torch."""
-    from cab.records.verified import code_of, package_of, read_rows
+    from cab.records.verified import package_of, read_rows
+    from cab.registry.program import code_of
 
     rows = {(row.attention, row.pattern): row for row in read_rows(args.record)}
     pending = []
@@ -275,7 +276,8 @@ def _check_device(device: str) -> None:
 
 def _note(record: Path, subject: Subject, results: Sequence[CheckResult], *, quick: bool) -> None:
     """Write the row of a pair, or remove it if a check failed; timing checks do not count."""
-    from cab.records.verified import Row, code_of, note, package_of
+    from cab.records.verified import Row, note, package_of
+    from cab.registry.program import code_of
     from cab.verification.check import CHECKS
 
     counted = [result for result in results if not CHECKS[result.check].is_timed]

@@ -15,6 +15,7 @@ from annotated_types import Gt, Interval, MinLen
 
 from cab.errors import UserError, unknown_name
 from cab.patterns import Pattern
+from cab.records.identity import flat
 from cab.records.record import LARGEST_SEED, Status
 from cab.registry.options import (
     Natural,
@@ -26,7 +27,7 @@ from cab.registry.options import (
     checked_options,
 )
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, Registry
-from cab.registry.tables import run_defaults
+from cab.registry.tables import run_defaults, trainer_defaults, tuned_options
 
 if TYPE_CHECKING:
     import torch
@@ -248,6 +249,7 @@ class RunConfig:
     engine: str
     profile: bool
     force: bool
+    accept_code: bool
     retry: tuple[Status, ...]
     resolved: Mapping[str, Any]
 
@@ -281,6 +283,22 @@ class RunConfig:
             "retry": tuple(map(Status, plain["retry"])),
         }
         return cls(**plain | parsed, resolved=plain)
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Defaults of all options that have one, by names such as ``trainer.betas``.
+
+        Those of the attention under test are its usual options in the cell, which its name in tables does not show.
+        """
+        cell = (self.task.name, self.backbone.name, str(self.pattern), self.attention.name)
+        options = {
+            "task": TASKS.get(self.task.name).options,
+            "backbone": BACKBONES.get(self.backbone.name).options,
+            "attention": tuned_options(*cell, preset=self.preset),
+        }
+        for pattern, spec in self.other_attention.items():
+            options[f"other_attention.{pattern}"] = ATTENTIONS.get(spec.name).options
+        return flat({**run_defaults(), "trainer": trainer_defaults(), **options})
 
 
 KEYS: Mapping[str, Any] = {

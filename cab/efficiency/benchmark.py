@@ -20,11 +20,14 @@ from cab.efficiency.third_party import ThirdPartySubject
 from cab.efficiency.workload import is_defined
 from cab.errors import UserError, exits_as_errors, first_line
 from cab.patterns import Pattern
-from cab.scoring.costs import LENGTH, SHORT, SIZES
+from cab.results.costs import FALLBACK, LENGTH, SHORT, SIZES
 from cab.verification.side_effects import restored
 
 Report = Callable[[str], None]
 """Receives progress messages."""
+
+BOARD_SECONDS = 30
+"""Maximum seconds for all calls of an attention at one length, in :func:`measure_for_board`."""
 
 Refusal = Callable[[AttentionSubject, Pattern], str]
 """Returns the reason why an attention must not be timed in a pattern, or an empty string."""
@@ -139,19 +142,24 @@ def measure_for_board(subject: AttentionSubject, pattern: Pattern) -> list[Cost]
     """Measure an attention as in ``results/efficiency/costs.csv``: on the CPU, one thread, one sequence per batch.
 
     These are a forward pass at 8,192 tokens compared with vanilla and, in a causal pattern, decoding after 256 and
-    8,192 tokens.
+    8,192 tokens; 2,048 tokens if this takes longer than :data:`BOARD_SECONDS`, or too much memory.
     """
     vanilla = AttentionSubject.parse(BASELINES[0])
-    settings = {
-        phase: Setting(1, sizes["embed_dim"], sizes["num_heads"], repeats=3, time_limit=180)
-        for phase, sizes in SIZES.items()
-    }
-    plans = [Plan([vanilla, subject], [], [pattern], ["forward"], [LENGTH], settings["forward"])]
-    if pattern.is_causal:
-        plans.append(Plan([subject], [], [pattern], ["decode"], [SHORT, LENGTH], settings["decode"]))
+    phases: dict[str, list[AttentionSubject]] = {"forward": [vanilla, subject]}
+    phases |= {"decode": [subject]} if pattern.is_causal else {}
+    costs = []
     with restored():
         torch.set_num_threads(1)
-        return [cost for plan in plans for cost in measure(plan)]
+        for phase, subjects in phases.items():
+            sizes = SIZES[phase]
+            setting = Setting(1, sizes["embed_dim"], sizes["num_heads"], repeats=3, time_limit=BOARD_SECONDS)
+            earlier = [SHORT] if phase == "decode" else []
+            for length in (LENGTH, FALLBACK):
+                measured = list(measure(Plan(subjects, [], [pattern], [phase], [*earlier, length], setting)))
+                if not any(cost.status in ("timeout", "oom") for cost in measured if cost.attention == subject.label):
+                    break
+            costs += measured
+    return costs
 
 
 def report_noise(costs: Sequence[Cost], report: Report) -> None:

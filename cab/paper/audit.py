@@ -12,9 +12,9 @@ from cab.paper import published
 from cab.paper.published import SCRIPT_DIGITS, Term
 from cab.paper.rounding import CONTRADICTS, UNKNOWN, Interval, deviation_of, normalized, range_of, unit, verdict
 from cab.records.results import PAPER_DIR, load_results
-from cab.scoring.efficiency_length import published_length
-from cab.scoring.index import AVERAGE, score_table
-from cab.scoring.normalization import NO_ATTENTION, SOFTMAX_VARIANTS, corrections, population
+from cab.results.efficiency_length import published_length
+from cab.results.index import AVERAGE, score_table
+from cab.results.normalization import NO_ATTENTION, SOFTMAX_VARIANTS, corrections, population
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,7 +54,7 @@ def audit(*, normalization: str = "official") -> pd.DataFrame:
     lists constants of the official scoring script that contradict Table 3; Table 3 with ``task=all`` is the average.
 
     Args:
-        normalization: of the indices, see :func:`cab.scoring.index.score_table`.
+        normalization: of the indices, see :func:`cab.results.index.score_table`.
     """
     import pandas as pd
 

@@ -1,8 +1,9 @@
-"""What identifies a run: its configuration, which its hash is of, and its program and data.
+"""What identifies a run, in four words: configuration, program, data and versions of the libraries.
 
-Program and data are fixed when they are loaded, and compared wherever results meet. They are in the folder of a run, in
-its checkpoints and in its record. A cached record of other data is refused, a run of other code or data is not resumed,
-and results of different code are different rows of every table.
+A run is named by the hash of its configuration: of what differs from the defaults, so options can be added. Results
+meet when a record is cached, a run resumes, seeds are averaged or a record is reproduced; :func:`differences` names
+what differs there. It cannot see data files or environment variables that a module reads: a class declares them in
+``reads``.
 """
 
 from __future__ import annotations
@@ -11,58 +12,19 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import Any
 
-from cab.registry.registries import is_file
+from cab.registry.program import UNKNOWN
 
-if TYPE_CHECKING:
-    from cab.records.record import Record
-
-RUN_KEYS = ("results_dir", "data_root", "data", "device", "force", "retry", "logger", "cluster", "engine", "profile")
-"""Keys that specify where and how a cell runs; all other keys identify it and determine its hash."""
-MACHINE_KEYS = ("checkpoint_every", "log_every", "micro_batch_size", "num_workers", "strategy")
-"""Settings of the trainer for the machine and the log.
-
-Of these, ``micro_batch_size`` can change the result (:class:`Origin`).
-"""
+CONFIGURATION = (
+    "task", "dataset", "backbone", "pattern", "attention", "other_attention", "trainer", "preset", "seed", "tuning",
+    "engine",
+)  # fmt: skip
+"""Keys of a configuration that determine a result; all others specify where and how a cell runs."""
+OF_MACHINE = ("checkpoint_every", "log_every", "micro_batch_size", "num_workers", "strategy")
+"""Options of the trainer for the machine and the log, which are not part of a configuration."""
 DEFAULT_ENGINE = "torch"
-
-
-def identity_of(
-    config: Mapping[str, Any],
-    *,
-    task_version: int,
-    initial_weights: Mapping[str, Any],
-    programs: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
-    """Return what :func:`cell_hash` hashes.
-
-    ``initial_weights`` identifies the weights that training starts from; empty for random ones. ``programs`` are the
-    hashes of the code of :func:`attention_files`: files of one name can be different programs.
-    """
-    keys = {key: value for key, value in config.items() if key not in RUN_KEYS}
-    keys["trainer"] = measured(keys["trainer"])
-    keys |= {"programs": dict(programs)} if programs else {}
-    return {**keys, **other_engine(config), **initial_weights, "task_version": task_version}
-
-
-def cell_hash(identity: Mapping[str, Any]) -> str:
-    """Return the name of a run: the first 16 hexadecimal digits of the SHA-256 of its cell's identity."""
-    plain = json.loads(json.dumps(identity))  # as in a record, where all keys are text
-    return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
-
-
-def attention_files(config: Mapping[str, Any]) -> list[str]:
-    """Return the names of the attentions of a configuration that are classes in files."""
-    others = config.get("other_attention") or ()
-    specs = [config["attention"], *(others.values() if isinstance(others, Mapping) else [others])]
-    names = [spec["name"] if isinstance(spec, Mapping) else spec for spec in specs]
-    return sorted({name for name in names if name and is_file(name)})
-
-
-def measured(trainer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of the trainer that determine the result: all but :data:`MACHINE_KEYS`."""
-    return {name: value for name, value in trainer.items() if name not in MACHINE_KEYS}
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -74,27 +36,42 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return values
 
 
-def distinctions(runs: Sequence[tuple[Sequence[str], Mapping[str, Any]]]) -> list[str]:
-    """Return the settings of each run that differ among the runs of its cell, such as ``trainer.learning_rate=0.03``.
+def settings(config: Mapping[str, Any], renamed: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
+    """Return the values of a resolved configuration that determine a result, by their flat names.
 
-    Args:
-        runs: the names in the cell and the configuration of each run.
+    ``renamed`` has the earlier names of options.
     """
-    ignored = {*RUN_KEYS, *(f"trainer.{name}" for name in MACHINE_KEYS)}
-    settings = [
-        {name: value for name, value in flat(config).items() if ignored.isdisjoint((name, name.partition(".")[0]))}
-        for _, config in runs
-    ]
-    examples: dict[tuple[str, ...], dict[str, Any]] = {}
-    different: dict[tuple[str, ...], set[str]] = {}
-    for (cell, _), one in zip(runs, settings, strict=True):
-        other = examples.setdefault(tuple(cell), one)
-        names = {name for name in {**other, **one} if one.get(name) != other.get(name)}
-        different.setdefault(tuple(cell), set()).update(names)
-    return [
-        ", ".join(f"{name}={value}" for name, value in one.items() if name in different[tuple(cell)])
-        for (cell, _), one in zip(runs, settings, strict=True)
-    ]
+    values = plain(flat({name: config[name] for name in CONFIGURATION if name in config}))
+    machine = {f"trainer.{name}" for name in OF_MACHINE}
+    return {renamed.get(name, name): value for name, value in values.items() if name not in machine}
+
+
+def measured(trainer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of the trainer that determine the result: all but :data:`OF_MACHINE`."""
+    return {name: value for name, value in trainer.items() if name not in OF_MACHINE}
+
+
+def forward_batch_size(config: Mapping[str, Any]) -> int | None:
+    """Return the number of examples per forward pass, in which random numbers are drawn and statistics taken."""
+    trainer = config["trainer"]
+    return trainer.get("micro_batch_size") or trainer.get("batch_size")
+
+
+def plain(value: Any) -> Any:
+    """Return a value as it is read from JSON."""
+    return json.loads(json.dumps(value))
+
+
+def changed(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the :func:`settings` that differ from their defaults, given by the same names."""
+    defaults = plain(defaults)
+    return {name: value for name, value in values.items() if name not in defaults or defaults[name] != value}
+
+
+def hash_of(configuration: Mapping[str, Any]) -> str:
+    """Return the name of a run: 16 hexadecimal digits of the SHA-256 of what differs from the defaults."""
+    text = json.dumps(plain(configuration), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def other_engine(config: Mapping[str, Any]) -> dict[str, str]:
@@ -102,50 +79,148 @@ def other_engine(config: Mapping[str, Any]) -> dict[str, str]:
     return {} if config["engine"] == DEFAULT_ENGINE else {"engine": config["engine"]}
 
 
-class Changes(dict[str, str]):
-    """What differs between two origins: text with both values, by attribute of :class:`Origin`."""
-
-    @property
-    def obstacles(self) -> str:
-        """Reasons why a run cannot be resumed: another program or other data; empty if it can."""
-        return "; ".join(text for name, text in self.items() if name != "micro_batch_size")
-
-
 @dataclass(frozen=True)
-class Origin:
-    """Program and data of a run; empty values are unknown and equal to every other.
+class Program:
+    """Digests of the modules of a run by name (:mod:`cab.registry.program`).
 
     Attributes:
-        program: hash of the code of the attention under test.
-        data: fingerprint of the data.
-        micro_batch_size: examples per forward pass. It is not part of the run's hash, but random numbers are drawn and
-            statistics taken per forward pass.
+        attention: the modules of the attention under test; with other ones it is another attention.
+        project: all other executed modules: task, backbone, engine, contracts, the attention of other layers.
     """
 
-    program: str = ""
-    data: Mapping[str, Any] = field(default_factory=dict)
+    attention: Mapping[str, str] = field(default_factory=dict)
+    project: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """Identity of a run, in its record, its folder and its checkpoints.
+
+    Attributes:
+        configuration: the resolved values of :func:`settings`.
+        program: the modules that were executed.
+        data: fingerprint of the data that were read; empty before they are.
+        versions: versions of Python and the libraries that compute.
+        micro_batch_size: examples per forward pass, in which random numbers are drawn and statistics taken.
+    """
+
+    configuration: Mapping[str, Any]
+    program: Program
+    data: Mapping[str, Any]
+    versions: Mapping[str, str]
     micro_batch_size: int | None = None
 
     @classmethod
-    def of(cls, program: str, data: Mapping[str, Any], trainer: Mapping[str, Any]) -> Origin:
-        """Create the origin of a run with these settings of the trainer."""
-        size = trainer.get("micro_batch_size") or trainer.get("batch_size")
-        return cls(program, json.loads(json.dumps(data)), size)
+    def of(
+        cls,
+        config: Mapping[str, Any],
+        program: Program,
+        data: Mapping[str, Any],
+        versions: Mapping[str, str],
+        renamed: Mapping[str, str] = MappingProxyType({}),
+    ) -> Identity:
+        """Return the identity of a run with this resolved configuration."""
+        return cls(
+            configuration=settings(config, renamed),
+            program=program,
+            data=plain(data),
+            versions=versions,
+            micro_batch_size=forward_batch_size(config),
+        )
 
     @classmethod
-    def of_record(cls, record: Record) -> Origin:
-        """Return the origin of a recorded run."""
-        return cls.of(record.attention_code, record.data, record.config["trainer"])
+    def from_plain(cls, values: Mapping[str, Any]) -> Identity | None:
+        """Return the identity that :meth:`to_plain` stored; None if it is damaged or of another version of CAB."""
+        try:
+            return cls(**{**values, "program": Program(**values["program"])})
+        except (AttributeError, KeyError, TypeError, ValueError):
+            return None
 
-    def changes(self, now: Origin) -> Changes:
-        """Return what differs between this origin of an earlier run and that of a run now."""
-        texts = Changes()
-        if self.program and now.program and self.program != now.program:
-            texts["program"] = f"the hash of the attention's code was {self.program}, is {now.program}"
-        if self.data and now.data and self.data != now.data:
-            names = [name for name in {**self.data, **now.data} if self.data.get(name) != now.data.get(name)]
-            values = (f"{name} was {self.data.get(name)!s:.40}, is {now.data.get(name)!s:.40}" for name in names)
-            texts["data"] = f"different data ({', '.join(values)})"
-        if None not in (sizes := (self.micro_batch_size, now.micro_batch_size)) and sizes[0] != sizes[1]:
-            texts["micro_batch_size"] = f"trainer.micro_batch_size was {sizes[0]}, is {sizes[1]}"
-        return texts
+    def to_plain(self) -> dict[str, Any]:
+        """Return the identity as plain values."""
+        return {**vars(self), "program": vars(self.program)}
+
+
+WORDS = ("configuration", "attention", "project", "data", "versions", "micro_batch_size")
+"""Kinds of differences; ``attention`` and ``project`` are the two parts of a program."""
+
+DECISIVE = WORDS[:4]
+"""Kinds of differences that make a result another one; of the others, a command warns."""
+
+
+def differences(earlier: Identity, now: Identity) -> dict[str, str]:
+    """Return what differs between two runs, as text by the kind of :data:`WORDS`.
+
+    Values that one of them lacks are not compared: options were added or removed, data were not read yet. A module that
+    only one of them executed does not differ, unless it is of a user's file: the run of the other did not need it.
+    """
+    program = earlier.program, now.program
+    sizes = [{"trainer.micro_batch_size": each.micro_batch_size} for each in (earlier, now)]
+    texts = {
+        "configuration": _values(earlier.configuration, now.configuration),
+        "attention": _modules(program[0].attention, program[1].attention, is_complete=True),
+        "project": _modules(program[0].project, program[1].project),
+        "data": _values(earlier.data, now.data, only_shared=not (earlier.data and now.data)),
+        "versions": _values(earlier.versions, now.versions),
+        "micro_batch_size": "" if None in (earlier.micro_batch_size, now.micro_batch_size) else _values(*sizes),
+    }
+    return {kind: text for kind, text in texts.items() if text}
+
+
+def why_not_resumed(earlier: Identity | None, now: Identity) -> str:
+    """Return why a run cannot continue from a state of an earlier one; empty if it can."""
+    if earlier is None:
+        return "its identity cannot be read"
+    changes = differences(earlier, now)
+    return "; ".join(described(kind, text) for kind, text in changes.items() if kind in DECISIVE)
+
+
+def described(kind: str, text: str) -> str:
+    """Return a difference in words."""
+    words = {"attention": "other code of the attention", "project": "other code of the project", "data": "other data"}
+    return f"{words[kind]} ({text})" if kind in words else text
+
+
+def changed_modules(one: Mapping[str, str], other: Mapping[str, str], *, is_complete: bool = False) -> list[str]:
+    """Return the names of the modules that differ between two parts of a program; an unknown one is equal to no other.
+
+    With ``is_complete``, a module that only one of them has differs as well.
+    """
+    shared = {name for name in one.keys() & other.keys() if one[name] != other[name] or one[name] == UNKNOWN}
+    single = {name for name in one.keys() ^ other.keys() if is_complete or name.endswith(".py") or " reads " in name}
+    return sorted(shared | single)
+
+
+def _modules(one: Mapping[str, str], other: Mapping[str, str], *, is_complete: bool = False) -> str:
+    names = changed_modules(one, other, is_complete=is_complete)
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return ", ".join(names[:4]) + more
+
+
+def _values(earlier: Mapping[str, Any], now: Mapping[str, Any], *, only_shared: bool = True) -> str:
+    names = [name for name in earlier if name in now] if only_shared else dict.fromkeys([*earlier, *now])
+    texts = (
+        f"{name} was {earlier.get(name)!s:.40}, is {now.get(name)!s:.40}"
+        for name in names
+        if earlier.get(name) != now.get(name)
+    )
+    return ", ".join(texts)
+
+
+def distinctions(runs: Sequence[tuple[Sequence[str], Mapping[str, Any]]]) -> list[str]:
+    """Return the settings of each run that differ among the runs of its cell, such as ``trainer.learning_rate=0.03``.
+
+    Args:
+        runs: the names in the cell and the configuration of each run.
+    """
+    values = [settings(config) for _, config in runs]
+    examples: dict[tuple[str, ...], dict[str, Any]] = {}
+    different: dict[tuple[str, ...], set[str]] = {}
+    for (cell, _), one in zip(runs, values, strict=True):
+        other = examples.setdefault(tuple(cell), one)
+        names = {name for name in {**other, **one} if one.get(name) != other.get(name)}
+        different.setdefault(tuple(cell), set()).update(names)
+    return [
+        ", ".join(f"{name}={value}" for name, value in one.items() if name in different[tuple(cell)])
+        for (cell, _), one in zip(runs, values, strict=True)
+    ]

@@ -1,11 +1,12 @@
-"""Records of runs: one immutable JSON file per run.
+"""Records of runs: one immutable JSON file per run, or one line per run in the ``records.jsonl`` of a finished set.
 
-Records are written atomically and never edited, so many jobs can share a folder without a lock. The parts of the
-configuration that determine a run are its identity, whose hash is the name of the file.
+Records are written atomically and never edited, so many jobs can share a folder without a lock. A file is named after
+the hash of the run (:mod:`cab.records.identity`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import functools
@@ -14,10 +15,11 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Ge, Le
@@ -25,14 +27,14 @@ from annotated_types import Ge, Le
 from cab.errors import UserError, first_line
 from cab.files.disk import replacing
 from cab.metric import STRICT, Metric
-from cab.records.identity import attention_files, cell_hash, identity_of, other_engine
+from cab.records.identity import Identity, Program, hash_of, settings
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-SCHEMA = 5
-ADDED = ("initial_weights", "unpublished_files")
-"""Fields that records of schema 4 do not have; they are empty then. All other fields are the same in both schemas."""
+SCHEMA = 6
+SET = "records.jsonl"
+"""File with all records of a folder, one per line."""
 LARGEST_SEED = 2**31 - 1
 REFERENCE_DIRS = tuple(Path(__file__).resolve().parents[2] / "results" / name for name in ("core", "mini"))
 """Bundled reference results of the suite: its core cells, and all cells."""
@@ -88,6 +90,8 @@ class RunMetadata:
     cell: Mapping[str, Any]
     task_version: Count
     config: Mapping[str, Any]
+    changed: Mapping[str, Any]
+    program: Program
     engine: str
     command: str
     versions: Mapping[str, Any]
@@ -118,6 +122,12 @@ class Record(RunMetadata):
     history: Sequence[Mapping[str, int | float | None]] = field(default_factory=list)
     cost: Cost
     engine_facts: Mapping[str, Any] = field(default_factory=dict)
+    is_bundled: bool = False
+    """Whether it is a reference result of this project; not stored."""
+
+    def identity(self, renamed: Mapping[str, str] = MappingProxyType({})) -> Identity:
+        """Return the identity of the run; ``renamed`` has the earlier names of options."""
+        return Identity.of(self.config, self.program, self.data, self.versions, renamed)
 
     @classmethod
     def finished(
@@ -147,39 +157,44 @@ class Record(RunMetadata):
 
     @classmethod
     def read(cls, path: Path) -> Record:
-        """Read the record at ``path``; UserError unless it is a complete, unmodified record of this schema."""
-        try:
+        """Read the record at ``path``; UserError unless it is a complete, unmodified record of this schema.
+
+        The record of a set is named as if it was a file of its own, ``FOLDER/HASH.json``.
+        """
+        with _reading_errors(path):
             if path.exists() and not path.is_file():  # reading a pipe would block
                 raise UserError(f"{path} is not a file; name a <hash>.json of a results folder")
-            text = path.read_text(encoding="utf-8")
+            line = None if path.exists() else _set_lines(path.parent).get(path.stem)
+            return cls.from_text(line or path.read_text(encoding="utf-8"), path)
+
+    @classmethod
+    def from_text(cls, text: str, path: Path) -> Record:
+        """Parse the text of the record at ``path``."""
+        with _reading_errors(path):
             content = json.loads(text)
             schema = content.get("schema") if isinstance(content, dict) else None
             if type(schema) is int and schema > SCHEMA:
                 raise UserError(f"{path} has schema {schema}, of a newer version of CAB; upgrade CAB to read it")
-            if type(schema) is not int or schema < SCHEMA - 1:
+            if type(schema) is not int or schema < SCHEMA:
                 raise UserError(f"{path} is not a result record of schema {SCHEMA}; run the cell again")
             _check_fields(content)
             record = _adapter().validate_json(text)
-            _check_identity(record)
-        except FileNotFoundError:
-            raise UserError(f"no record at {path}: name a <hash>.json of a results folder") from None
-        except KeyError as error:
-            raise UserError(f"{path} has no field {error.args[0]}; run the cell again") from None
-        except UserError:
-            raise
-        except OSError as error:
-            raise UserError(f"{path} cannot be read: {error.strerror}; the run need not be repeated") from error
-        except (AttributeError, TypeError, ValueError, RecursionError) as error:
-            reason = _described(error)
-            raise UserError(f"{path} is not a valid result record ({reason}); run the cell again") from None
+            _check_consistency(record)
         return record
 
-    def write(self, results_dir: Path) -> Path:
-        """Write the record atomically, replacing an earlier one with the same hash, and return its path."""
-        path = record_path(results_dir, self.hash)
-        content = {"schema": SCHEMA, **vars(self)}
-        content |= {"metrics": [vars(metric) for metric in self.metrics], "cost": vars(self.cost)}
-        content = with_checksum(content)
+    def to_plain(self) -> dict[str, Any]:
+        """Return the content of the record's file."""
+        content = {"schema": SCHEMA, **{name: getattr(self, name) for name in _FIELDS}}
+        content |= {"program": vars(self.program), "cost": vars(self.cost)}
+        return with_checksum(content | {"metrics": [vars(metric) for metric in self.metrics]})
+
+    def write(self, results_dir: Path, name: str = "") -> Path:
+        """Write the record atomically, replacing an earlier one with the same name, and return its path.
+
+        ``name`` is that of a run whose hash is the name of other code (default: the hash).
+        """
+        path = record_path(results_dir, name or self.hash)
+        content = self.to_plain()
         results_dir.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary, temporary.open("x", encoding="utf-8") as file:
             json.dump(content, file, indent=1)
@@ -188,7 +203,79 @@ class Record(RunMetadata):
         return path
 
 
-_FIELDS = [field.name for field in dataclasses.fields(Record)]
+_FIELDS = [field.name for field in dataclasses.fields(Record) if field.name != "is_bundled"]
+
+
+@contextlib.contextmanager
+def _reading_errors(path: Path) -> Iterator[None]:
+    """Convert the errors of reading a record to UserError."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise UserError(f"no record at {path}: name a <hash>.json of a results folder") from None
+    except KeyError as error:
+        raise UserError(f"{path} has no field {error.args[0]}; run the cell again") from None
+    except UserError:
+        raise
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}; the run need not be repeated") from error
+    except (AttributeError, TypeError, ValueError, RecursionError) as error:
+        reason = _described(error)
+        raise UserError(f"{path} is not a valid result record ({reason}); run the cell again") from None
+
+
+def record_paths(folder: Path) -> list[Path]:
+    """Return the paths of the records in a folder, sorted."""
+    names = {path.stem for path in folder.glob("*.json")} | _set_lines(folder).keys()
+    return [record_path(folder, name) for name in sorted(names)]
+
+
+def paths_of_hash(folder: Path, digest: str) -> list[Path]:
+    """Return the paths of the records with a hash; none in a folder that cannot exist.
+
+    A second one with the same configuration, but other code of the attention, is ``<hash>-<code>.json``.
+    """
+    try:
+        first = [digest] if record_path(folder, digest).exists() else []
+        others = _coded_names(folder, folder.stat().st_mtime_ns)
+        names = dict.fromkeys([*first, *others, *_set_lines(folder)])
+    except (OSError, ValueError):
+        return []
+    return [record_path(folder, name) for name in names if name.partition("-")[0] == digest]
+
+
+@functools.lru_cache(maxsize=8)
+def _coded_names(folder: Path, _: int) -> list[str]:
+    return sorted(path.stem for path in folder.glob("*-*.json"))
+
+
+def write_set(records: Iterable[Record], folder: Path) -> Path:
+    """Write records as the set of a folder, sorted by hash, and return its path."""
+    path = folder / SET
+    with replacing(path) as temporary, temporary.open("x", encoding="utf-8") as file:
+        for record in sorted(records, key=lambda record: record.hash):
+            file.write(json.dumps(record.to_plain(), separators=(",", ":")) + "\n")
+    return path
+
+
+def _set_lines(folder: Path) -> Mapping[str, str]:
+    path = folder / SET
+    try:
+        return _lines_of(path, path.stat().st_mtime_ns)
+    except OSError:
+        return {}
+
+
+@functools.lru_cache(maxsize=8)
+def _lines_of(path: Path, _: int) -> dict[str, str]:
+    """Return the lines of a set by the hash in each; one without a hash is found by its number."""
+    lines = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        found = re.search(r'"hash": ?"([0-9a-f]{16})"', line)
+        name = found[1] if found else f"line {number}"
+        code = re.search(r'"attention_code": ?"([0-9a-f]{8})', line)
+        lines[f"{name}-{code[1] if code else number}" if name in lines else name] = line
+    return lines
 
 
 @functools.cache
@@ -210,7 +297,7 @@ def _described(error: Exception) -> str:
 def _check_fields(content: Mapping[str, Any]) -> None:
     """Raise KeyError or ValueError if a field is missing or unknown, or the checksum does not match."""
     for name in _FIELDS:
-        if name not in content and not (content["schema"] < SCHEMA and name in ADDED):
+        if name not in content:
             raise KeyError(name)
     unknown = content.keys() - {*_FIELDS, "schema", "checksum"}
     if unknown:
@@ -219,7 +306,7 @@ def _check_fields(content: Mapping[str, Any]) -> None:
         raise ValueError("it was changed after it was written: the checksum does not match")
 
 
-def _check_identity(record: Record) -> None:
+def _check_consistency(record: Record) -> None:
     """Raise KeyError or ValueError if parts of a record contradict each other."""
     for text in (record.started, record.ended):
         datetime.datetime.fromisoformat(text)
@@ -235,36 +322,19 @@ def _check_identity(record: Record) -> None:
     for name, value in expected.items():
         if (type(cell[name]), cell[name]) != (type(value), value):
             raise ValueError(f"its cell has {name} {cell[name]!r:.40}, its configuration {value!r:.40}")
-    if not _is_label(cell["attention"], config["attention"], is_tuned=config.get("tuning") is not None):
-        raise ValueError(
-            f"its cell has attention {cell['attention']!r:.40}, its configuration {config['attention']!r:.60}"
-        )
-    engine = other_engine(config).get("engine", "")
-    if record.engine != config["engine"] or not cell["config_variant"].endswith(engine):
+    names = {config["attention"]["name"], config["attention"]["name"].rpartition(":")[2]}
+    label = cell["attention"]
+    if not isinstance(label, str) or not any(label == name or label.startswith(f"{name}(") for name in names):
+        raise ValueError(f"its cell has attention {cell['attention']!r:.40}, its configuration {min(names)!r:.40}")
+    if not isinstance(cell["config_variant"], str) or record.engine != config["engine"]:
         raise ValueError(f"its engine is {record.engine!r:.40}, that of its configuration {config['engine']!r:.40}")
-    codes = {**record.versions, config["attention"]["name"]: record.attention_code}
-    programs = {name: codes[name] for name in attention_files(config)}
-    weights = record.initial_weights
-    digest = cell_hash(
-        identity_of(config, task_version=record.task_version, initial_weights=weights, programs=programs)
-    )
-    if record.hash != digest:
+    if record.task_version != record.changed.get("task version", 1):
+        raise ValueError(f"its version of the task is {record.task_version}, but that is not what its hash is of")
+    values = settings(config)
+    if wrong := [name for name, value in record.changed.items() if values.get(name, value) != value]:
+        raise ValueError(f"its {wrong[0]} is {values[wrong[0]]!r:.40}, but that is not what its hash is of")
+    if record.hash != (digest := hash_of(record.changed)):
         raise ValueError(f"its hash is {record.hash}, that of its configuration {digest}")
-
-
-def _is_label(label: Any, attention: Mapping[str, Any], *, is_tuned: bool) -> bool:
-    """Return whether ``label`` is the name of an attention, with any of its options, such as ``abc(num_landmarks=8)``.
-
-    A tuned run has ``tuned`` as its last option. A class of a file can have the file and the class as its name, or the
-    class alone.
-    """
-    if not isinstance(label, str):
-        return False
-    settings = [f"{name}={value}" for name, value in sorted(attention.items()) if name != "name"]
-    shown = [text for text in settings if re.search(rf"[( ]{re.escape(text)}[,)]", label)]
-    shown += ["tuned"] if is_tuned else []
-    names = {attention["name"], attention["name"].rpartition(":")[2]}
-    return label in {name + (f"({', '.join(shown)})" if shown else "") for name in names}
 
 
 def with_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -285,8 +355,8 @@ def _finite(values: Mapping[str, float | None]) -> dict[str, float | None]:
 
 
 def now() -> str:
-    """Return the current time in UTC (ISO 8601), to the second."""
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    """Return the current time in UTC (ISO 8601)."""
+    return datetime.datetime.now(datetime.UTC).isoformat()
 
 
 def record_path(results_dir: Path, digest: str) -> Path:

@@ -8,17 +8,18 @@ import functools
 import gc
 import logging
 import math
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cab.errors import UserError
 from cab.files.disk import listed
 from cab.files.text_table import csv_errors
-from cab.records.record import CELL, COMMITTED_DIRS, REFERENCE_DIRS, Record, Status, record_path
+from cab.records.identity import changed_modules
+from cab.records.record import CELL, COMMITTED_DIRS, REFERENCE_DIRS, Record, Status, record_path, record_paths
 from cab.records.verified import LEGEND, verdict, verified_codes
+from cab.registry.program import code_of_location
 from cab.registry.registries import ATTENTIONS, is_file
-from cab.registry.sources import attention_hash
 from cab.registry.tables import run_defaults
 
 if TYPE_CHECKING:
@@ -42,22 +43,28 @@ COLUMNS = (
 :class:`cab.records.record.Record`. For rows of CSV files it is None, and ``hash`` is empty."""
 
 
-def load_results(sources: Iterable[str | Path] | str | Path = DEFAULT_DIR) -> pd.DataFrame:
+def load_results(
+    sources: Iterable[str | Path] | str | Path = DEFAULT_DIR, *, accept_code: bool = False
+) -> pd.DataFrame:
     """Load results as one table with one row per metric and the columns :data:`COLUMNS`.
 
-    Invalid records are skipped with a warning. Results of different code under one name have different names.
+    Invalid records are skipped with a warning. Results of different code have different names, see
+    :func:`names_of_programs`.
 
     Args:
         sources: folders of records, single records, or CSV files with the columns of ``results/paper/results.csv``
             (``pattern,task,backbone,dataset,metric,higher_is_better,attention,value``).
+        accept_code: whether results of different code of the project, except the attention, have the same name.
 
     Raises:
         UserError: a source does not exist.
     """
-    return read_results(sources)[0]
+    return read_results(sources, accept_code=accept_code)[0]
 
 
-def read_results(sources: Iterable[str | Path] | str | Path) -> tuple[pd.DataFrame, list[str]]:
+def read_results(
+    sources: Iterable[str | Path] | str | Path, *, accept_code: bool = False
+) -> tuple[pd.DataFrame, list[str]]:
     """Return the table of :func:`load_results`, and one message per skipped record."""
     records: list[tuple[Path, Record]] = []
     published: list[tuple[Any, ...]] = []
@@ -65,7 +72,7 @@ def read_results(sources: Iterable[str | Path] | str | Path) -> tuple[pd.DataFra
     gc.disable()  # collection would take a quarter of the time for thousands of records
     try:
         for source in map(Path, [sources] if isinstance(sources, (str, Path)) else sources):
-            if not source.exists():
+            if not source.exists() and source.suffix != ".json":
                 raise UserError(f"{source} does not exist: name a folder of records, a record or a CSV file")
             if source.is_dir():
                 records += whole_records(source, skipped)
@@ -74,78 +81,121 @@ def read_results(sources: Iterable[str | Path] | str | Path) -> tuple[pd.DataFra
             table = source / "results.csv" if source.is_dir() else source
             if table.suffix == ".csv" and table.exists():
                 published += _published_rows(table)
-        return _with_names_of_programs(_table(records, published)), skipped
+        names = names_of_programs([record for _, record in records], accept_code=accept_code)
+        return _table(records, names, published), skipped
     finally:
         gc.enable()
 
 
 def with_reference_results(results: pd.DataFrame) -> pd.DataFrame:
-    """Add the reference results of attentions and seeds that ``results`` lacks.
+    """Add the bundled reference results, which are never in one row with others.
 
     Of the folders in :data:`REFERENCE_DIRS`, the first with a result on a data set with a backbone and a pattern counts
-    for these, because the next may have been trained with other settings.
+    for these, because the next may have been trained with other settings. An own result of an attention with reference
+    results has its code in its name.
     """
     import pandas as pd
 
-    columns = [name for name in CELL if name not in ("attention", "seed")]
-    reference = _table([])
-    for folder in filter(Path.is_dir, REFERENCE_DIRS):
-        others = _without(read_results(folder)[0], reference, columns)
-        reference = pd.concat([reference, others], ignore_index=True) if len(reference) else others
-    others = _without(reference, results, list(CELL))
-    return _with_names_of_programs(pd.concat([results, others], ignore_index=True)) if len(results) else others
+    own = dict(zip(results["file"], results["record"], strict=True))
+    known = {record.hash for record in own.values() if record is not None and record.is_bundled}
+    places: set[tuple[Any, ...]] = set()
+    reference: list[tuple[Path, Record]] = []
+    for folder in REFERENCE_DIRS:
+        found = whole_records(folder, []) if folder.is_dir() else []
+        new = [(path, record) for path, record in found if _place(record) not in places]
+        reference += [(path, record) for path, record in new if record.hash not in known]
+        places |= {_place(record) for _, record in found}
+    taken = {str(record.cell["attention"]) for _, record in reference}
+    names = [
+        _coded(name, record) if record is not None and not record.is_bundled and name in taken else name
+        for name, record in zip(results["attention"], results["record"], strict=True)
+    ]
+    table = _table(reference, [str(record.cell["attention"]) for _, record in reference])
+    return pd.concat([results.assign(attention=names), table], ignore_index=True) if len(results) else table
 
 
-def _without(table: pd.DataFrame, other: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
-    """Return the rows whose values in these columns do not occur in the other table."""
-    import pandas as pd
-
-    return table[~pd.MultiIndex.from_frame(table[columns]).isin(pd.MultiIndex.from_frame(other[columns]))]
+def _place(record: Record) -> tuple[Any, ...]:
+    return tuple(record.cell[name] for name in PLACE)
 
 
-def _with_names_of_programs(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the table with one name per program, see :func:`separate_programs`."""
-    records = [record for record in table["record"] if record is not None]
-    names = separate_programs(records)
-    if not names:
-        return table
-    keys = [record and (record.cell["attention"], record.attention_code) for record in table["record"]]
-    return table.assign(attention=[names.get(key, name) for key, name in zip(keys, table["attention"], strict=True)])
+def _coded(name: str, record: Record) -> str:
+    """Return the name of an attention with its code."""
+    return f"{name} [{record.attention_code[:8] or 'unknown'}]"
 
 
-def separate_programs(records: Iterable[Record]) -> dict[tuple[str, str], str]:
-    """Return the name in tables of each program that shares the name of an attention with another one.
+MIXED = "mixed code"
+"""Mark of an attention whose seeds were run with different code of the project, which the user accepted."""
+PLACE = [name for name in CELL if name not in ("attention", "seed")]
+"""Keys of a cell without the attention and the seed."""
 
-    The names are by attention and hash of its code. The installed code of a registered attention keeps the name,
-    otherwise the newest program. The name of any other is followed by its hash, so that results of different code are
-    never averaged.
+
+def names_of_programs(records: Sequence[Record], *, accept_code: bool = False) -> list[str]:
+    """Return the name in tables of the attention of each record, so that one name in a cell is one program.
+
+    Bundled results keep the name of their attention; without them, the installed code of a registered attention does,
+    or else the newest. The name of any other code is followed by its hash. The seeds of a cell that were run with
+    different code of the project, such as of the backbone, get different names as well, unless ``accept_code``.
     """
-    started: dict[str, dict[str, str]] = {}
-    for record in records:
-        if record.attention_code:
-            programs = started.setdefault(str(record.cell["attention"]), {})
-            programs[record.attention_code] = max(record.started, programs.get(record.attention_code, ""))
-    names: dict[tuple[str, str], str] = {}
-    for attention, programs in started.items():
+    names = [str(record.cell["attention"]) for record in records]
+    codes: dict[str, dict[str, list[Record]]] = {}
+    for name, record in zip(names, records, strict=True):
+        codes.setdefault(name, {}).setdefault(_code(record), []).append(record)
+    named = {name: _named_code(name, programs) for name, programs in codes.items()}
+    names = [
+        name if _code(record) == named[name] else _coded(name, record)
+        for name, record in zip(names, records, strict=True)
+    ]
+    for name, programs in codes.items():
         if len(programs) > 1:
-            installed = installed_code(attention.partition("(")[0])
-            named = max(programs, key=lambda code: (code == installed, programs[code], code))
-            names |= {(attention, code): f"{attention} [{code[:8]}]" for code in programs if code != named}
-            log.warning(
-                "%s has results of %d programs: %s; those of older ones are separate rows. Delete their records, or "
-                "rerun their cells with force=true", attention, len(programs), ", ".join(code[:8] for code in programs),
-            )  # fmt: skip
+            shown = ", ".join(sorted(code[:8] for code in programs))
+            log.warning("%s has results of %d programs: %s; they are separate rows", name, len(programs), shown)
+    return _with_names_of_projects(records, names, accept_code=accept_code)
+
+
+def _code(record: Record) -> str:
+    """Return what distinguishes the code of an attention: unknown code is that of its run alone."""
+    return "bundled" if record.is_bundled else record.attention_code or f"unknown {record.hash}"
+
+
+def _named_code(name: str, programs: Mapping[str, list[Record]]) -> str:
+    """Return the code that keeps the name of an attention."""
+    installed = installed_code(name.partition("(")[0]) if len(programs) > 1 else ""
+    newest = {code: max(record.started for record in records) for code, records in programs.items()}
+    return max(programs, key=lambda code: (code == "bundled", code == installed, newest[code], code))
+
+
+def _with_names_of_projects(records: Sequence[Record], names: list[str], *, accept_code: bool) -> list[str]:
+    """Return the names, followed by the modules of the project that differ from those of the cell's newest run."""
+    cells: dict[tuple[Any, ...], list[int]] = {}
+    for i in sorted(range(len(records)), key=lambda i: records[i].started, reverse=True):
+        if not records[i].is_bundled:
+            cells.setdefault((names[i], *_place(records[i])), []).append(i)
+    for (name, *place), runs in cells.items():
+        newest, differing = records[runs[0]].program.project, dict[str, list[int]]()
+        for i in runs[1:]:
+            project = records[i].program.project
+            if modules := changed_modules(newest, project):
+                text = f"{modules[0]} {project.get(modules[0], '')[:6]}" + (
+                    f" +{len(modules) - 1}" if modules[1:] else ""
+                )
+                differing.setdefault(text, []).append(i)
+        for text, others in differing.items():
+            where = " ".join(filter(None, map(str, (*place, name))))
+            outcome = "accepted" if accept_code else "separate rows; --accept-code averages them"
+            log.warning("%s has %d results of other code (%s): %s", where, len(others), text, outcome)
+            for i in runs if accept_code else others:
+                names[i] = f"{name} [{MIXED if accept_code else text}]"
     return names
 
 
 def with_program_names(records: Iterable[Record]) -> list[Record]:
-    """Return the records with the names of :func:`separate_programs`."""
+    """Return the records with the names of :func:`names_of_programs`."""
     records = list(records)
-    names = separate_programs(records)
-    keys = [(record.cell["attention"], record.attention_code) for record in records]
     return [
-        dataclasses.replace(record, cell={**record.cell, "attention": names[key]}) if key in names else record
-        for record, key in zip(records, keys, strict=True)
+        record
+        if record.cell["attention"] == name
+        else dataclasses.replace(record, cell={**record.cell, "attention": name})
+        for record, name in zip(records, names_of_programs(records), strict=True)
     ]
 
 
@@ -155,48 +205,55 @@ def installed_code(attention: str) -> str:
     if is_file(attention) or attention not in ATTENTIONS:
         return ""
     location = ATTENTIONS.get(attention).location
-    return "" if location.file is None else attention_hash(location.qualname, location.file, location.module)
+    return "" if location.file is None else code_of_location(location.module, location.qualname)
 
 
 def table_of(records: Iterable[Record]) -> pd.DataFrame:
     """Return the table of :func:`load_results` for ``records``; ``file`` is the file name of each."""
-    return _with_names_of_programs(_table([(record_path(Path(), record.hash), record) for record in records]))
+    records = list(records)
+    return _table([(record_path(Path(), record.hash), record) for record in records], names_of_programs(records))
 
 
-def _table(records: Iterable[tuple[Path, Record]], published: Iterable[tuple[Any, ...]] = ()) -> pd.DataFrame:
+def _table(
+    records: Iterable[tuple[Path, Record]], names: Iterable[str], published: Iterable[tuple[Any, ...]] = ()
+) -> pd.DataFrame:
     import pandas as pd
 
     verified = verified_codes()
-    rows = [row for path, record in records for row in _record_rows(path, record, verified)]
+    rows = [
+        row
+        for (path, record), name in zip(records, names, strict=True)
+        for row in _record_rows(path, record, name, verified)
+    ]
     return pd.DataFrame([*rows, *published], columns=list(COLUMNS))
 
 
 def whole_records(folder: Path, skipped: list[str]) -> list[tuple[Path, Record]]:
     """Return the records in ``folder``, sorted by cell; log each broken one and add a line to ``skipped``.
 
-    Records of this repository are read once per process, and count as results of the installed code, which gives the
-    same scores.
+    Records of this repository are read once per process.
     """
     records = []
-    is_committed = folder.resolve() in COMMITTED_DIRS
-    for path in sorted(folder.glob("*.json")):
+    is_bundled = folder.resolve() in COMMITTED_DIRS
+    for path in record_paths(folder):
         try:
-            record = _read_once(path) if is_committed else Record.read(path)
+            record = _read_bundled(path) if is_bundled else Record.read(path)
         except UserError as error:
             skipped.append(f"skipped: {error}")
             log.warning("%s", skipped[-1])
             continue
-        code = installed_code(record.config["attention"]["name"]) if is_committed else ""
-        records.append((path, dataclasses.replace(record, attention_code=code or record.attention_code)))
+        records.append((path, record))
     return sorted(records, key=lambda pair: ([pair[1].cell[name] for name in CELL], pair[1].started))
 
 
-_read_once = functools.cache(Record.read)
+@functools.cache
+def _read_bundled(path: Path) -> Record:
+    return dataclasses.replace(Record.read(path), is_bundled=True)
 
 
-def _record_rows(path: Path, record: Record, verified: Container[tuple[str, str]]) -> list[tuple[Any, ...]]:
+def _record_rows(path: Path, record: Record, name: str, verified: Container[tuple[str, str]]) -> list[tuple[Any, ...]]:
     cost = record.cost
-    cell = (*(record.cell[name] for name in CELL), record.task_version)
+    cell = (*({**record.cell, "attention": name}[key] for key in CELL), record.task_version)
     run = (str(record.status), cost.params, cost.train_seconds, cost.peak_memory_bytes)
     source = (record.revision["commit"], verdict(record, verified), record.hash, str(path), record)
     return [

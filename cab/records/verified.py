@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import dataclasses
 import functools
-import sys
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -20,8 +19,7 @@ from cab.files.cache import cache_root
 from cab.files.disk import disk_errors, remove_leftovers, replacing, sanitize_csv_cell
 from cab.patterns import pattern_rank
 from cab.records.record import Record
-from cab.registry.registries import STANDALONE
-from cab.registry.sources import attention_hash, checks_hash
+from cab.registry.program import joined, read
 
 COMMITTED = Path(__file__).resolve().parents[2] / "results" / "verified.csv"
 
@@ -75,17 +73,10 @@ def package_of(cls: type) -> str:
     return f"{name} {version(name)}" if name else ""
 
 
-def code_of(cls: type) -> str:
-    """Return the hash of the class's code; empty if it is not in a file, as in an interactive session."""
-    return "" if "<locals>" in cls.__qualname__ else _code_of(cls.__module__, cls.__qualname__)
-
-
 @functools.cache
-def _code_of(module: str, qualname: str) -> str:
-    file = getattr(sys.modules.get(module), "__file__", None)
-    if not file or not file.endswith(".py"):
-        return ""
-    return attention_hash(qualname, Path(file), None if module in STANDALONE else module)
+def checks_hash() -> str:
+    """Return the digest of the checks."""
+    return joined(sorted(read(path).digest for path in (Path(__file__).parents[1] / "verification").glob("*.py")))
 
 
 def is_verified(code: str, pattern: str) -> bool:

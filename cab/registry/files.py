@@ -16,9 +16,11 @@ from torch import nn
 
 from cab.attention import Attention
 from cab.errors import UserError, exits_as_errors
+from cab.executed import SOURCES, KeepingLoader
 from cab.patterns import Pattern
-from cab.registry.registries import ATTENTIONS, STANDALONE, AttentionEntry
-from cab.registry.sources import Location, read, source_files
+from cab.registry.program import STANDALONE, packages
+from cab.registry.registries import ATTENTIONS, AttentionEntry
+from cab.registry.sources import Location
 
 
 def entry_of_file(target: str) -> AttentionEntry:
@@ -69,20 +71,26 @@ def _imported(path: Path) -> ModuleType | None:
 def _import(path: Path, shown: str) -> ModuleType:
     """Import a file under a unique module name, so that a file abc.py does not replace the standard module."""
     name = f"{path.stem}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = importlib.util.spec_from_file_location(name, path, loader=KeepingLoader(name, str(path)))
     assert spec is not None, "a file has a spec"
     assert spec.loader is not None, "a .py file has a loader"
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.parent))
     sys.modules[name] = module  # required by dataclasses and pickle
     STANDALONE[name] = path
+    _forget_namesakes(path)
     try:
-        files = source_files(path, None)  # read before they are executed: their hash is that of the executed code
         with exits_as_errors():
             spec.loader.exec_module(module)
-        if any(read.__wrapped__(file) != read(file) for file in files if file.is_relative_to(path.parent)):
-            raise RuntimeError("it was changed at the same time; repeat the command")
     except Exception as error:
         del sys.modules[name], STANDALONE[name]
         raise UserError(f"cannot import {shown}: {type(error).__name__}: {error}") from error
     return module
+
+
+def _forget_namesakes(path: Path) -> None:
+    """Remove imported helpers of other files whose names this file's folder also has, so that it gets its own."""
+    for helper in path.parent.glob("*.py"):
+        known = getattr(sys.modules.get(helper.stem), "__file__", None)
+        if known and known in SOURCES and Path(known).parent != path.parent and helper.stem not in packages():
+            del sys.modules[helper.stem]

@@ -22,6 +22,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
+from cab import executed
 from cab.errors import UnsupportedError, UserError, exits_as_errors, first_line, unknown_name
 from cab.patterns import Pattern
 from cab.registry.options import annotations_of, checked_options
@@ -36,9 +37,6 @@ log = logging.getLogger(__name__)
 
 C = TypeVar("C", bound=type)
 T = TypeVar("T")
-
-STANDALONE: dict[str, Path] = {}
-"""Imported modules that do not belong to a package, with their files."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,6 +214,7 @@ class Registry(Generic[E]):
             return
         self._is_read = True
         for package in dict.fromkeys(point.module for point in entry_points(group=self.group)):
+            executed.include(package)
             num_entries = len(self._entries)
             specs: list[ModuleSpec] = []
             with self._skipping(package):
@@ -282,6 +281,14 @@ def name_of_file(target: str) -> str:
     file, colon, name = target.rpartition(":")
     # os.path.isfile is also False for a path that is too long or has a null character
     return f"{_relative(Path(file))}{colon}{name}" if os.path.isfile(file) else target  # noqa: PTH113
+
+
+def files_of(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the attentions of a configuration that are classes in files."""
+    others = config.get("other_attention") or ()
+    specs = [config["attention"], *(others.values() if isinstance(others, Mapping) else [others])]
+    names = [spec["name"] if isinstance(spec, Mapping) else str(spec) for spec in specs if spec]
+    return tuple(sorted({name for name in names if is_file(name)}))
 
 
 class AttentionRegistry(Registry[AttentionEntry]):

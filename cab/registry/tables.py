@@ -31,6 +31,13 @@ def run_defaults() -> dict[str, Any]:
 
 
 @functools.cache
+def trainer_defaults() -> dict[str, Any]:
+    """Return the defaults of the trainer's options, from configs/trainer/default.yaml."""
+    options: dict[str, Any] = yaml.safe_load((CONFIGS / "trainer" / "default.yaml").read_text())
+    return options
+
+
+@functools.cache
 def config_folders() -> tuple[Path, ...]:
     """configs/, then the folder of each package that an entry point of the group ``cab.configs`` names.
 

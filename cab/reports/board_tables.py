@@ -24,12 +24,11 @@ from cab.reports.tables import (
     number_cell,
     plain,
 )
-from cab.scoring.costs import LENGTH, MeasuredCost
-from cab.scoring.statistics import ONE_SEED_MARK, Verdict
-from cab.suite.cells import ANCHORS, Key, SuiteCell, cell_descriptions, metric_meanings, suite_cells
-from cab.suite.check import invalid_cells
-from cab.suite.tuning import TUNED
-from cab.suite.verdict import DIVERGED_MARK, SLOTS_MARK
+from cab.results.cells import ANCHORS, TUNED, Key, SuiteCell, cell_descriptions, metric_meanings, suite_cells
+from cab.results.check import invalid_cells
+from cab.results.costs import LENGTH, MeasuredCost
+from cab.results.statistics import ONE_SEED_MARK, Verdict
+from cab.results.verdict import DIVERGED_MARK, SLOTS_MARK
 
 YOURS = "yours"
 CONSTANT, SUBQUADRATIC = "constant", "subquadratic"
@@ -41,13 +40,15 @@ STYLES = {
     Verdict.WORSE: ("below", " ▼"),
     Verdict.UNDECIDED: ("open", " ?"),
     Verdict.EQUIVALENT: ("match", ""),
+    Verdict.SOLVED: ("match", ""),
     Verdict.BETTER: ("match", ""),
     Verdict.ONE_SEED: ("single", ""),
 }
 """Style and sign of each verdict against softmax attention."""
 BOARD_LEGEND = (
-    "Share of softmax attention's gain over no attention that is retained, in percent, ± the 95% interval over seeds "
-    f"in this cell. ▼: significantly below softmax attention; ?: undecided (one family per column, Holm, 5%). "
+    "Share of softmax attention's gain over no attention that is retained, in percent, with its one-sided 95% bound "
+    "over seeds, adjusted over the column (Holm). ▼: the bound is below 98; ?: undecided. 3 of 3: seeds that solve the "
+    "cell. "
     f"{ONE_SEED_MARK}: a single seed, not tested. ≥: still learning when the budget ended. {DIVERGED_MARK}: a run "
     f"diverged. {SLOTS_MARK}: fewer slots than facts. State: numbers of the decode state of a layer in the networks "
     f"of recall. Costs are those of another configuration. {TUNED}: the learning rate is chosen per cell."
@@ -131,7 +132,10 @@ def _seeds(row: BoardRow) -> TableCell:
 
 
 def _cost(pattern: str, name: str, row: BoardRow) -> TableCell:
-    return number_cell(getattr(row.costs.get(pattern, MeasuredCost()), name), 2, _unmeasured(row))
+    cost = row.costs.get(pattern, MeasuredCost())
+    if cost.length != LENGTH and name in RESOURCES:
+        return TableCell(MISSING, reason=f"{getattr(cost, name):.2f} at {cost.length:,} tokens")
+    return number_cell(getattr(cost, name), 2, _unmeasured(row))
 
 
 def _unmeasured(row: BoardRow) -> str:
@@ -149,15 +153,18 @@ def _tags(row: BoardRow) -> list[str]:
 def entry_cell(entry: Entry) -> TableCell:
     """Return K of an attention in an ability, with its marks."""
     gain = entry.gain
-    low, high = gain.interval
-    spread = "" if math.isnan(low) else f"±{(high - low) / 2:.0f}"
     style, sign = STYLES.get(entry.verdict, ("", "")) if entry.verdict else ("", "")
     remarks = {DIVERGED_MARK: gain.diverged, SLOTS_MARK: gain.slots}
     text = f"{'≥ ' if gain.is_lower_bound else ''}{plain(round(gain.estimate.value) + 0.0, 0)}"
     text += "".join(mark for mark, is_shown in remarks.items() if is_shown)
+    detail = "" if math.isnan(gain.bound) else f"≤ {gain.bound:.0f}"
+    if entry.verdict is Verdict.SOLVED:
+        detail = f"{gain.solved} of {len(gain.points)}"
     marks = sign if len(gain.points) > 1 else ONE_SEED_MARK
-    style += " best" if entry.is_best else ""
-    return TableCell(text, gain.estimate.value, spread, style=style.strip(), marks=marks)
+    if gain.verified != "yes":
+        style = ""
+    style += " best" if gain.is_best else ""
+    return TableCell(text, gain.estimate.value, detail, style=style.strip(), marks=marks)
 
 
 def cell_sections(board: SuiteBoard) -> Iterator[tuple[str, str, Table]]:

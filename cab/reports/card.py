@@ -20,15 +20,15 @@ from cab.files.text_table import read_csv
 from cab.paper.taxonomy import TaxonomyRow, taxonomy
 from cab.patterns import Pattern
 from cab.records.record import REFERENCE_DIRS
-from cab.records.verified import code_of, is_verified
+from cab.records.verified import is_verified
 from cab.registry.options import argument_texts
+from cab.registry.program import code_of, code_of_location
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, Entry, is_file
-from cab.registry.sources import attention_hash
 from cab.registry.tables import decode_state_size
-from cab.scoring.costs import is_edited
-from cab.suite.cells import Key, read_suite
-from cab.suite.gain import CellGain, suite_gains
-from cab.suite.verdict import gain_text
+from cab.results.cells import Key, read_suite
+from cab.results.costs import is_edited
+from cab.results.gain import CellGain, suite_gains
+from cab.results.verdict import gain_text
 
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULTS = ROOT / "attentions" / "defaults.csv"
@@ -72,7 +72,7 @@ def summary(name: str) -> Summary:
     """Summarize a registered attention from its decorator and the table of verified code; UserError for other names."""
     entry = ATTENTIONS.get(name)
     location = entry.location  # without importing the class where its text was read
-    code = attention_hash(location.qualname, location.file, location.module) if location.file else code_of(entry.cls)
+    code = code_of_location(location.module, location.qualname) if location.file else code_of(entry.cls)
     patterns = [str(pattern) for pattern in entry.patterns]
     verified = [(p, "verified" if is_verified(code, p) else "not with this code") for p in patterns]
     return Summary(name, entry.paper, " ".join(patterns), entry.complexity, verified)

@@ -13,7 +13,7 @@ from cab.files.disk import write_figure
 from cab.reports import figures
 from cab.reports.sections import Block, Picture, Section
 from cab.reports.tables import data_table, element_id
-from cab.scoring.efficiency_length import efficiency_length
+from cab.results.efficiency_length import efficiency_length
 
 if TYPE_CHECKING:
     from cab.efficiency.cost import Cost

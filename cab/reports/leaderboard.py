@@ -14,10 +14,10 @@ from cab.patterns import pattern_rank
 from cab.records.record import COMPARISON_KEY, Status
 from cab.records.results import PUBLISHED, verdicts
 from cab.registry.tables import PRESETS
+from cab.results.check import without_invalid_cells
 from cab.results.composites import with_composites
-from cab.scoring.index import AVERAGE, Scores, score
-from cab.scoring.selection import data_ranks, is_synthetic, other_data, rows_in_index
-from cab.suite.check import without_invalid_cells
+from cab.results.index import AVERAGE, Scores, score
+from cab.results.selection import data_ranks, is_synthetic, other_data, rows_in_index
 
 if TYPE_CHECKING:
     import pandas as pd

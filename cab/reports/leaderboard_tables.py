@@ -27,9 +27,9 @@ from cab.reports.tables import (
     number_cell,
     number_column,
 )
-from cab.scoring.index import AVERAGE
-from cab.scoring.statistics import ONE_SEED_LEGEND, ONE_SEED_MARK
-from cab.suite.cells import metric_meanings
+from cab.results.cells import metric_meanings
+from cab.results.index import AVERAGE
+from cab.results.statistics import ONE_SEED_LEGEND, ONE_SEED_MARK
 
 if TYPE_CHECKING:
     from cab.reports.leaderboard import Board

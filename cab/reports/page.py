@@ -28,8 +28,8 @@ from cab.reports.card import summary
 from cab.reports.sections import PATTERNS, Section
 from cab.reports.sentence import main_sentence
 from cab.reports.suite_board import SuiteBoard, board_facts, own_runs, recall_points, state_of, time_of
-from cab.scoring.normalization import NORMALIZATIONS
-from cab.suite.verdict import judge_attention
+from cab.results.normalization import NORMALIZATIONS
+from cab.results.verdict import judge_attention
 
 ANSWERS = PAPER_DIR.parent / "validity" / "answers.csv"
 MIN_POINTS = 3
@@ -85,7 +85,7 @@ def _counts(results: pd.DataFrame) -> list[str]:
 def _suite(board: SuiteBoard, results: pd.DataFrame) -> dict[str, Any]:
     """Return the variable ``suite`` of the template."""
     runs = own_runs(results)
-    records, folders = list(runs["record"]), {Path(file).parent for file in runs["file"]}
+    records = list(runs["record"])
     entries = [entry for row in board.rows for entry in row.entries.values() if entry.verdict]
     own = [row for row in board.rows if row.own]
     patterns = {cell.pattern for cell in board.abilities if any(cell.key in row.entries for row in own)}
@@ -94,7 +94,7 @@ def _suite(board: SuiteBoard, results: pd.DataFrame) -> dict[str, Any]:
         "own": {
             sanitize_text(row.attention): ["\n".join(map(sanitize_text, lines)) for lines in verdicts]
             for row in own
-            for verdicts in [judge_attention(row.attention, records, folders)]
+            for verdicts in [judge_attention(row.attention, records)]
         },
         "chosen": next((pattern for pattern in PATTERNS if pattern in patterns), "CS"),
         "choices": {pattern: text for pattern, text in PATTERNS.items() if pattern in board.patterns},

@@ -22,9 +22,9 @@ from cab.reports import figures
 from cab.reports.leaderboard import extrapolation_curves
 from cab.reports.leaderboard_tables import pattern_table
 from cab.reports.tables import Table, data_table, element_id, write_csv
-from cab.scoring.correlation import LRA, benchmark_correlation, pattern_correlation, task_correlation
-from cab.scoring.index import benefit_of_attention
-from cab.suite.cells import PRESET
+from cab.results.cells import PRESET
+from cab.results.correlation import LRA, benchmark_correlation, pattern_correlation, task_correlation
+from cab.results.index import benefit_of_attention
 
 if TYPE_CHECKING:
     from markupsafe import Markup

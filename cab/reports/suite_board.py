@@ -21,7 +21,20 @@ from cab.patterns import pattern_rank
 from cab.records.record import REFERENCE_DIRS, Record, Status
 from cab.records.results import installed_code, with_program_names
 from cab.registry.registries import ATTENTIONS
-from cab.scoring.costs import (
+from cab.results.cells import (
+    ANCHORS,
+    FOLDER,
+    SOFTMAX,
+    TUNED,
+    CellResults,
+    Key,
+    SuiteCell,
+    collect,
+    records_of,
+    suite_cells,
+)
+from cab.results.check import invalid_cells
+from cab.results.costs import (
     LENGTH,
     RUNS as COST_RUNS,
     Costs,
@@ -32,13 +45,9 @@ from cab.scoring.costs import (
     is_committed,
     measured_costs,
 )
-from cab.scoring.statistics import Verdict
-from cab.suite.cells import ANCHORS, FOLDER, SOFTMAX, CellResults, Key, SuiteCell, collect, records_of, suite_cells
-from cab.suite.check import invalid_cells
-from cab.suite.comparison import Gains, against_softmax, best_names
-from cab.suite.gain import CellGain, suite_gains
-from cab.suite.state import suite_states
-from cab.suite.tuning import TUNED
+from cab.results.gain import CellGain, suite_gains
+from cab.results.state import suite_states
+from cab.results.statistics import Verdict
 
 RECALL = "probe"
 """Task of the cells with 64 facts: abilities ``recall`` and ``source to target``."""
@@ -55,15 +64,16 @@ class Entry:
     """The result of an attention in an ability.
 
     Attributes:
-        verdict: on the attention against softmax attention; None for an anchor.
-        is_best: whether K is the largest, or equivalent to it within two points.
         steps: mean number of steps to solve relative to softmax attention; None unless every seed solved the cell.
     """
 
     gain: CellGain
-    verdict: Verdict | None
-    is_best: bool
     steps: float | None
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Verdict on the attention compared with softmax attention; None for an anchor."""
+        return self.gain.verdict
 
     @property
     def note(self) -> str:
@@ -170,7 +180,7 @@ def suite_board(
         cell.warn()
     if not any(cell.runs for cells in results_of for cell in cells):
         return None
-    gains, own_gains = map(suite_gains, results_of)
+    gains, own_gains = suite_gains(results_of[0]), suite_gains(results_of[1], results_of[0])
     own_gains = {
         key: {name: gain for name, gain in of_cell.items() if name not in ANCHORS} for key, of_cell in own_gains.items()
     }
@@ -192,6 +202,9 @@ def suite_board(
     return SuiteBoard([*results_of[0], *results_of[1]], cells, abilities, sorted(rows, key=_order))
 
 
+Gains = Mapping[str, CellGain]
+
+
 def _entries(gains: Mapping[Key, Gains], own_gains: Mapping[Key, Gains]) -> dict[tuple[str, bool], dict[Key, Entry]]:
     """Return the entries in the core cells, by attention and by whether its results are the user's."""
     entries: dict[tuple[str, bool], dict[Key, Entry]] = {}
@@ -199,15 +212,10 @@ def _entries(gains: Mapping[Key, Gains], own_gains: Mapping[Key, Gains]) -> dict
         reference, own = gains[cell.key], own_gains[cell.key]
         if not cell.core or cell.key in invalid_cells() or not reference:
             continue
-        verdicts, softmax = against_softmax(reference, own), reference[SOFTMAX].steps
+        softmax = reference[SOFTMAX].steps
         for name, gain in [*reference.items(), *own.items()]:
-            is_own = gain is own.get(name)
-            entries.setdefault((name, is_own), {})[cell.key] = Entry(
-                gain=gain,
-                verdict=verdicts[is_own].get(name),
-                is_best=name in best_names({**reference, name: gain}),
-                steps=gain.steps.value / softmax.value if gain.steps and softmax else None,
-            )
+            steps = gain.steps.value / softmax.value if gain.steps and softmax else None
+            entries.setdefault((name, gain is own.get(name)), {})[cell.key] = Entry(gain=gain, steps=steps)
     return entries
 
 
@@ -268,7 +276,8 @@ def _fields(row: BoardRow, abilities: Iterable[SuiteCell]) -> dict[str, Any]:
     for resource in ("time", "memory"):
         for pattern in dict.fromkeys((*COST_PATTERNS, *row.costs)):
             cost = row.costs.get(pattern, MeasuredCost())
-            fields[f"{pattern}.{resource}_{LENGTH}_vs_softmax"] = getattr(cost, resource)
+            value = getattr(cost, resource) if cost.length == LENGTH else None
+            fields[f"{pattern}.{resource}_{LENGTH}_vs_softmax"] = value
     decoding = row.costs.get("CS", MeasuredCost())
     return fields | {
         "decode_ms_per_token": decoding.decode_ms,
@@ -280,10 +289,10 @@ def _fields(row: BoardRow, abilities: Iterable[SuiteCell]) -> dict[str, Any]:
 def _entry_fields(entry: Entry | None) -> Iterator[tuple[str, Any]]:
     gain = entry.gain if entry else None
     low, high = gain.interval if gain else (None, None)
-    yield from (("K", gain and gain.estimate.value), ("low", low), ("high", high))
+    yield from (("K", gain and gain.estimate.value), ("low", low), ("high", high), ("bound", gain and gain.bound))
     yield from (("seeds", gain and len(gain.points)), ("solved", gain and gain.solved))
     yield from (("steps_vs_softmax", entry and entry.steps), ("vs_softmax", entry and entry.verdict))
-    yield from (("best", entry and entry.is_best), ("note", entry and entry.note))
+    yield from (("best", gain and gain.is_best), ("note", entry and entry.note))
 
 
 def board_facts(board: SuiteBoard) -> Iterator[str]:
@@ -325,7 +334,8 @@ def state_of(row: BoardRow) -> float | None:
 
 def time_of(row: BoardRow) -> float | None:
     """Return the time of a causal layer at 8,192 tokens relative to softmax attention."""
-    return row.costs["CS"].time if "CS" in row.costs else None
+    cost = row.costs.get("CS", MeasuredCost())
+    return cost.time if cost.length == LENGTH else None
 
 
 def recall_points(board: SuiteBoard, cost: Callable[[BoardRow], float | None]) -> dict[str, Point]:

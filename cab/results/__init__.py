@@ -1,1 +1,1 @@
-"""Tables made from results, own and published."""
+"""From records to scores: K of the suite, the compositional index of the paper, and analyses. Does not import torch."""

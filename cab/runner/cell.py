@@ -13,14 +13,15 @@ from typing import Any
 
 from cab.backbone import AttentionSpec
 from cab.backbone_protocols import missing_call
-from cab.config.run_config import RunConfig
+from cab.config.run_config import REGISTRIES, RunConfig
 from cab.errors import UnsupportedError, UserError
 from cab.patterns import Pattern
-from cab.records.identity import attention_files, cell_hash, identity_of, other_engine
-from cab.records.verified import code_of
+from cab.records.identity import changed, flat, hash_of, other_engine, settings
+from cab.records.record import Record, paths_of_hash, record_path
 from cab.registry.build import backbone_patterns, check_pattern, check_slot
+from cab.registry.program import code_of
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
-from cab.registry.tables import attention_label, read_rows
+from cab.registry.tables import attention_label, read_rows, run_defaults, trainer_defaults
 from cab.task import Task
 
 GROUPS = ("task", "dataset", "backbone", "pattern", "attention")
@@ -31,11 +32,10 @@ GPU = "GPU"
 
 @dataclass(frozen=True)
 class Cell:
-    """A checked configuration, its task, and the hashes of the code of its attentions that are classes in files."""
+    """A checked configuration and its task."""
 
     config: RunConfig
     task: Task
-    programs: Mapping[str, str]
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Cell:
@@ -49,19 +49,58 @@ class Cell:
         built.check()
         built.bind_config(checked.resolved)
         check_memory_length(checked.trainer.memory_length, task, backbone)
-        programs = {name: code_of(ATTENTIONS.get(name).cls) for name in attention_files(checked.resolved)}
-        return cls(checked, built, programs)
+        return cls(checked, built)
 
     @functools.cached_property
     def hash(self) -> str:
-        """Name of the run, see :func:`cab.records.identity.cell_hash`."""
-        identity = identity_of(
-            self.config.resolved,
-            task_version=self.task.version,
-            initial_weights=self.task.initial_weights_id,
-            programs=self.programs,
-        )
-        return cell_hash(identity)
+        """Hash of the configuration, see :func:`cab.records.identity.hash_of`."""
+        return hash_of(self.changed)
+
+    @functools.cached_property
+    def name(self) -> str:
+        """Name of the record and the folder: the hash, followed by the code if the hash names other code already."""
+        path = record_path(self.config.results_dir, self.hash)
+        if path not in paths_of_hash(path.parent, self.hash):
+            return self.hash
+        try:
+            is_other = Record.read(path).attention_code != self.attention_code
+        except UserError:  # it is replaced
+            return self.hash
+        return f"{self.hash}-{self.attention_code[:8] or 'unknown'}" if is_other else self.hash
+
+    @functools.cached_property
+    def changed(self) -> dict[str, Any]:
+        """What differs from the defaults, with the versions and the initial weights: what the hash is of."""
+        config = self.config.resolved
+        versions = {f"{group} version": getattr(cls, "version", 1) for group, cls in self.classes.items()}
+        values = {**settings(config), **flat({"initial_weights": self.task.initial_weights_id})}
+        defaults = {**self.config.defaults, **dict.fromkeys(versions, 1), "initial_weights": {}}
+        differing = changed({**values, **versions}, defaults)
+        return {self.renamed.get(name, name): value for name, value in differing.items()}
+
+    @property
+    def renamed(self) -> dict[str, str]:
+        """The earlier names of options, which identify them in records, by their names."""
+        return {
+            f"{group}.{name}": f"{group}.{earlier}"
+            for group, cls in self.classes.items()
+            for name, earlier in getattr(cls, "renamed", {}).items()
+        }
+
+    @functools.cached_property
+    def classes(self) -> dict[str, type]:
+        """The classes of task, backbone and attention."""
+        config = self.config
+        return {
+            "task": type(self.task),
+            "backbone": BACKBONES.get(config.backbone.name).cls,
+            "attention": ATTENTIONS.get(config.attention.name).cls,
+        }
+
+    @functools.cached_property
+    def attention_code(self) -> str:
+        """Digest of the code of the attention under test; empty if a part of it is unknown."""
+        return code_of(self.classes["attention"])
 
     @property
     def label(self) -> str:
@@ -102,6 +141,27 @@ class Cell:
             if all(row.get(key, "") in ("", value) for key, value in cell.items()):
                 return float(row["hours"]), row["hardware"]
         return None
+
+
+def current_config(record: Record) -> dict[str, Any]:
+    """Return the configuration of a recorded run with the options of today.
+
+    Options that were added have their defaults, removed ones that had theirs are left out, and renamed ones have their
+    new names.
+    """
+    config: dict[str, Any] = {**run_defaults(), **record.config}
+    config["trainer"] = {**trainer_defaults(), **config["trainer"]}
+    for group, registry in REGISTRIES.items():
+        entry, options = registry.get(config[group]["name"]), dict(config[group])
+        for name, earlier in getattr(entry.cls, "renamed", {}).items():
+            if earlier in options:
+                options[name] = options.pop(earlier)
+        config[group] = {
+            name: value
+            for name, value in options.items()
+            if name in ("name", *entry.options) or f"{group}.{name}" in record.changed
+        }
+    return config
 
 
 def check_dataset(task: str, dataset: str, pattern: Pattern | None = None) -> None:

@@ -23,12 +23,12 @@ from torch import Tensor
 from cab.backbone import AttentionFactory, Backbone
 from cab.errors import UserError, exits_as_errors, first_line, unknown_name
 from cab.files.cache import report_waiting
-from cab.records.identity import Origin
+from cab.records.identity import Identity
 from cab.registry import build
 from cab.registry.registries import ATTENTIONS, BACKBONES
 from cab.runner.cell import Cell
 from cab.runner.processes import Processes, StopSignals, find_processes, limit_gpu_memory
-from cab.runner.provenance import attention_code
+from cab.runner.provenance import identity_of
 
 
 @dataclass(frozen=True)
@@ -93,15 +93,15 @@ class Run:
     observer: StepObserver | None = None
     open_files: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
-    @functools.cached_property
-    def origin(self) -> Origin:
-        """Program and data of the run."""
-        return Origin.of(attention_code(self.cell), self.cell.task.fingerprint(), self.cell.config.resolved["trainer"])
+    @property
+    def identity(self) -> Identity:
+        """Configuration, data and versions of the run, and the modules that were executed so far."""
+        return identity_of(self.cell, self.cell.task.fingerprint())
 
     @property
     def folder(self) -> Path:
         """Folder for logs, checkpoints and plots."""
-        return self.cell.config.results_dir / self.cell.hash
+        return self.cell.config.results_dir / self.cell.name
 
 
 def open_run(cell: Cell, command: str) -> Run:

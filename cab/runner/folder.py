@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import logging
 import shutil
@@ -20,8 +19,8 @@ from filelock import FileLock, Timeout
 
 from cab.errors import UserError, first_line
 from cab.files.disk import NO_LOCKS, disk_errors, remove_leftovers, replacing
-from cab.records.identity import Origin
-from cab.records.record import CELL, Record, Status, record_path, weights_path
+from cab.records.identity import Identity, described, differences, why_not_resumed
+from cab.records.record import CELL, Record, Status, record_path, record_paths, weights_path
 from cab.runner.processes import is_out_of_memory
 
 if TYPE_CHECKING:  # commands without a model do not import torch
@@ -32,9 +31,9 @@ log = logging.getLogger(__name__)
 
 LOCK = "lock"
 ABOUT = "cell.json"
-"""File with the cell, its configuration, command and origin, and the checksum of the record that the run replaces.
+"""File with the cell, its configuration, command and identity, and the time at which the run was started.
 
-The old record is kept until the run has a new one.
+A record of an earlier start is kept until the run has a new one.
 """
 RETRIED = (*(status for status in Status if status is not Status.FINISHED), "interrupted")
 """Statuses that ``cab run --retry`` accepts."""
@@ -89,24 +88,30 @@ def is_held(folder: Path) -> bool:
         return error.errno not in NO_LOCKS
 
 
-def start_run(folder: Path, about: Mapping[str, Any], origin: Origin, *, afresh: bool) -> None:
-    """Write what runs in ``folder``, and which record it replaces.
+def start_run(folder: Path, about: Mapping[str, Any], identity: Identity, *, started: str, afresh: bool) -> str:
+    """Write what runs in ``folder``, and return when that run was started: earlier if it resumes, else ``started``.
 
-    An interrupted run of other code or data is not resumed: its files are deleted, with a warning. With ``afresh``,
-    those of a recorded run are deleted as well, except its weights, which are replaced as the record is. Links are
-    deleted, not followed. A run that an interrupted process started afresh is resumed.
+    An interrupted run of other code, data or configuration is not resumed: its files are deleted, with a warning. With
+    ``afresh``, those of a recorded run are deleted as well, except its weights, which are replaced as the record is.
+    Links are deleted, not followed. A run that an interrupted process started afresh is resumed.
     """
-    replaced = _record_digest(folder)
-    changes = Origin(**_about(folder).get("origin", {})).changes(origin)
-    if changes and any(folder.glob("step-*.ckpt")):
-        outcome = "starts again from step 0" if changes.obstacles else "is resumed with a change"
-        log.warning("the interrupted run in %s %s: %s", folder, outcome, "; ".join(changes.values()))
-    if changes.obstacles or (replaced and afresh and not is_replacing(folder)):
+    earlier, record = _about(folder), _started_of_record(folder)
+    found = Identity.from_plain(earlier.get("identity", {}))
+    changes = differences(found, identity) if found else {}
+    obstacle = why_not_resumed(found, identity) if earlier else ""
+    if (changes or obstacle) and any(folder.glob("step-*.ckpt")):
+        outcome = "starts again from step 0" if obstacle else "is resumed with a change"
+        texts = [described(kind, text) for kind, text in changes.items()] or [obstacle]
+        log.warning("the interrupted run in %s %s: %s", folder, outcome, "; ".join(texts))
+    continues = bool(earlier) and not obstacle and (record == "" or is_replacing(folder))
+    if obstacle or (record != "" and afresh and not continues):
         for child in folder.iterdir():
             if child.name not in (LOCK, weights_path(folder.parent, folder.name).name) or child.is_symlink():
                 shutil.rmtree(child) if child.is_dir() and not child.is_symlink() else child.unlink()
+    started = str(earlier.get("started", started)) if continues else started
     with replacing(folder / ABOUT) as temporary:
-        temporary.write_text(json.dumps({**about, "origin": vars(origin), "replaces": replaced}, indent=1))
+        temporary.write_text(json.dumps({**about, "identity": identity.to_plain(), "started": started}, indent=1))
+    return started
 
 
 def _about(folder: Path) -> dict[str, Any]:
@@ -120,12 +125,16 @@ def _about(folder: Path) -> dict[str, Any]:
 
 def is_replacing(folder: Path) -> bool:
     """Return whether the run in ``folder`` has started to replace its record, and has not done so yet."""
-    return bool(_about(folder).get("replaces", "") == _record_digest(folder) != "")
+    recorded = _started_of_record(folder)
+    return recorded != "" and str(_about(folder).get("started", recorded)) != recorded
 
 
-def _record_digest(folder: Path) -> str:
-    path = record_path(folder.parent, folder.name)
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
+def _started_of_record(folder: Path) -> str:
+    """Return when the recorded run was started; empty without a readable record."""
+    try:
+        return str(json.loads(record_path(folder.parent, folder.name).read_text())["started"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
 
 
 def atomic_save(state: Mapping[str, Any], path: Path) -> None:
@@ -199,13 +208,14 @@ def cell_statuses(results_dir: Path) -> list[CellStatus]:
     """Return the status of every cell with a record or a folder in ``results_dir``, sorted by cell."""
     if not results_dir.is_dir():
         raise UserError(f"{results_dir} is not a folder: name the results_dir of a run")
-    recorded = [path for path in results_dir.glob("*.json") if not is_replacing(path.with_suffix(""))]
+    recorded = [path for path in record_paths(results_dir) if not is_replacing(path.with_suffix(""))]
     started = [path.parent for path in results_dir.glob(f"*/{ABOUT}")]
     statuses: dict[str, CellStatus] = {}
     for path in recorded:
         status = _status_of_record(path)
-        if path.stem == status.hash or status.hash not in statuses:  # a copy of a record does not count
-            statuses[status.hash or path.stem] = status
+        name = path.stem if path.stem.partition("-")[0] == status.hash else status.hash or path.stem
+        if path.stem == name or name not in statuses:  # a copy of a record does not count
+            statuses[name] = status
     for folder in started:
         if record_path(results_dir, folder.name) not in recorded:
             statuses[folder.name] = _status_of_folder(folder)

@@ -23,7 +23,7 @@ from cab.config.compose import compose, hydra_context, names_of, parse_overrides
 from cab.config.run_config import REGISTRIES, ClusterConfig, LocalConfig, SlurmConfig, parse_cluster
 from cab.records.identity import flat
 from cab.records.record import Status
-from cab.registry.registries import TASKS, is_file, is_generated, name_of_file
+from cab.registry.registries import TASKS, files_of, is_file, is_generated, name_of_file
 from cab.registry.tables import config_folders, tuning_rows
 from cab.runner.cell import GROUPS, Cell, runnable_cells, why_not_runnable
 from cab.runner.engine import check_without_data
@@ -63,6 +63,12 @@ def run_jobs(jobs: Iterable[Job], report: Report, cluster: ClusterConfig) -> Rep
         from cab.runner.slurm import run_on_slurm
 
         run_on_slurm(jobs, report, cluster)
+        return report
+    jobs = list(jobs)
+    if len({files_of(job.config) for job in jobs}) > 1:  # code of one file could change the next cell
+        from cab.runner.pool import run_in_pool
+
+        run_in_pool(jobs, report, workers=1)
         return report
     for job in jobs:
         try:

@@ -19,6 +19,7 @@ from tqdm import tqdm
 
 from cab.errors import Preempted, UserError
 from cab.files.cache import report_waiting
+from cab.registry.registries import files_of
 from cab.runner.processes import SHARED_BY, LostProcessError, StopSignals
 
 if TYPE_CHECKING:  # a worker sets its environment before it imports torch
@@ -85,11 +86,14 @@ class Pool:
                 process.terminate()
 
     def _run_slot(self, environment: dict[str, str], bar: tqdm[NoReturn]) -> None:
-        """Run waiting cells one after another, in a new worker after one dies."""
-        executor = new_worker(environment)
+        """Run waiting cells one after another, in a new worker after one dies or for code of another file."""
+        executor, files = new_worker(environment), tuple[str, ...]()
         with contextlib.suppress(queue.Empty):
             while not self.is_stopped:
                 cell, job = self.waiting.get_nowait()
+                if files != (files := files_of(job.config)):
+                    executor.shutdown()
+                    executor = new_worker(environment)
                 for _ in range(MAX_ATTEMPTS):
                     try:
                         with self.starting:

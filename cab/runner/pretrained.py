@@ -10,10 +10,10 @@ from typing import Any
 
 from cab.backbone import Backbone
 from cab.errors import UserError
-from cab.records.identity import Origin
+from cab.records.identity import changed_modules
 from cab.records.record import Record, Status, weights_path
 from cab.records.results import whole_records
-from cab.records.verified import code_of
+from cab.registry.program import modules_of
 from cab.registry.registries import ATTENTIONS
 from cab.runner.folder import load_weights
 
@@ -66,7 +66,7 @@ class Pretrained:
     @property
     def weights(self) -> Path:
         """File of the weights."""
-        return weights_path(self.path.parent, self.record.hash)
+        return weights_path(self.path.parent, self.path.stem)
 
     def load(self, backbone: Backbone) -> None:
         """Load the weights into a new network; on the device ``meta``, only check whether they match."""
@@ -81,9 +81,9 @@ class Pretrained:
             raise UserError(
                 f"task.pretrained: {self.path} has no weights at {self.weights}; run it again with force=true"
             )
-        code = code_of(ATTENTIONS.get(self.record.config["attention"]["name"]).cls)
-        for change in Origin(self.record.attention_code).changes(Origin(code)).values():
-            log.warning("task.pretrained: %s: %s", self.path, change)
+        modules = modules_of([ATTENTIONS.get(self.record.config["attention"]["name"]).cls])
+        if changed := changed_modules(self.record.program.attention, modules, is_complete=True):
+            log.warning("task.pretrained: %s has other code of the attention (%s)", self.path, ", ".join(changed))
         return self
 
     def _is_finished(self, names: Mapping[str, Any]) -> bool:

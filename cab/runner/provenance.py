@@ -10,45 +10,77 @@ import platform
 import re
 import resource
 import subprocess
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from cab.records.identity import Identity, Program
 from cab.records.record import RunMetadata, now
-from cab.records.verified import code_of, is_verified
+from cab.records.verified import is_verified
+from cab.registry.program import STANDALONE, modules_of
 from cab.registry.registries import ATTENTIONS, is_generated
 from cab.runner.processes import num_gpu_sharers
 
 if TYPE_CHECKING:
     from cab.runner.cell import Cell
 
-PACKAGES = ("cab-benchmark", "torch", "fla-core", "hydra-core", "numpy", "pandas")
+PACKAGES = (
+    "cab-benchmark", "torch", "triton", "fla-core", "numpy", "scipy", "pandas", "tokenizers", "datasets",
+    "scikit-image", "pillow", "librosa", "soundfile", "rouge-score",
+)  # fmt: skip
 """Packages that can change results."""
+RUN = "cab.runner.run"
+"""Module that trains and evaluates a cell."""
 
 
-def about_run(cell: Cell, command: str, device: torch.device | None) -> RunMetadata:
-    """Return the metadata of a run before it trains; without a device, hardware and data are left empty."""
-    code = attention_code(cell)
-    others = {name: program for name, program in cell.programs.items() if name != cell.config.attention.name}
+def about_run(cell: Cell, command: str, device: torch.device | None, started: str = "") -> RunMetadata:
+    """Return the metadata of a run before it trains; without a device, hardware and data are left empty.
+
+    ``started`` is the start of an interrupted run that resumes.
+    """
+    code = cell.attention_code
     return RunMetadata(
         hash=cell.hash,
         cell=cell.key,
         task_version=cell.task.version,
         config=dict(cell.config.resolved),
+        changed=cell.changed,
+        program=program_of(cell),
         engine=cell.config.engine,
         command=command,
-        versions=versions() | others,
+        versions=versions(),
         revision=revision(),
         hardware=hardware(device) if device else {},
         data=cell.task.fingerprint() if device else {},
-        started=now(),
+        started=started or now(),
         attention_code=code,
         verified=is_verified(code, str(cell.config.pattern)),
         initial_weights=cell.task.initial_weights_id,
         unpublished_files=unpublished_files_of(cell) if device else [],
     )
+
+
+def program_of(cell: Cell) -> Program:
+    """Return the modules of a run that this process has executed so far, and those of its attention."""
+    others = [ATTENTIONS.get(spec.name).cls for spec in cell.config.other_attention.values()]
+    attention = modules_of([cell.classes["attention"]])
+    engine = engine_module(cell.config.engine)
+    project = modules_of([*cell.classes.values(), *others, engine, RUN, *STANDALONE], is_running=True)
+    return Program(attention, {name: digest for name, digest in project.items() if name not in attention})
+
+
+def identity_of(cell: Cell, data: Mapping[str, Any]) -> Identity:
+    """Return the identity of a run now; empty ``data`` have not been read yet."""
+    return Identity.of(cell.config.resolved, program_of(cell), data, versions(), cell.renamed)
+
+
+@functools.cache
+def engine_module(name: str) -> str:
+    """Return the module of an engine."""
+    return next((point.module for point in entry_points(group="cab.engines") if point.name == name), "")
 
 
 def unpublished_files_of(cell: Cell) -> list[str]:
@@ -60,11 +92,6 @@ def unpublished_files_of(cell: Cell) -> list[str]:
 
     data_set = data_sets().get(cell.config.dataset)
     return [] if data_set is None else unpublished_files(data_set, cell.config.data_root)
-
-
-def attention_code(cell: Cell) -> str:
-    """Return the hash of the code of the attention under test."""
-    return code_of(ATTENTIONS.get(cell.config.attention.name).cls)
 
 
 @functools.cache

@@ -15,12 +15,13 @@ from typing import Any, Literal
 
 from cab.errors import UnsupportedError, UserError, first_line
 from cab.files.disk import check_writable
-from cab.records.identity import Origin
-from cab.records.record import Cost, Record, Status, now, record_path
+from cab.records.identity import DECISIVE, Identity, described, differences
+from cab.records.record import Cost, Record, Status, now, paths_of_hash, record_path
+from cab.registry.program import UNKNOWN
 from cab.runner.cell import Cell
 from cab.runner.folder import is_replacing
 from cab.runner.processes import status_of
-from cab.runner.provenance import about_run, attention_code
+from cab.runner.provenance import about_run, identity_of
 
 log = logging.getLogger("cab")
 
@@ -41,11 +42,46 @@ class ExistingRecords:
     def find(self, cell: Cell) -> Record | None:
         """Return the valid record of a cell; None if the cell must run.
 
-        A cell runs without a readable record, or if ``force`` or ``retry`` requests it. Without the data, a record is
-        accepted; UserError for a record of another cell or of different data.
+        A cell runs without a readable record, or if ``force`` or ``retry`` requests it. A record of other code of the
+        attention is another result, and is left alone. Without the data, a record is accepted.
+
+        Raises:
+            UserError: a record has another configuration, data or code of the project. ``accept_code`` accepts code.
         """
-        path = record_path(cell.config.results_dir, cell.hash)
-        if cell.config.force or not os.path.exists(path):  # noqa: PTH110  # also False for an invalid path
+        if cell.config.force:
+            return None
+        folder, accepts = cell.config.results_dir, cell.config.accept_code
+        path = record_path(folder, cell.name)
+        record = self._read(cell, path)
+        if record is None:
+            others = [other for other in paths_of_hash(folder, cell.hash) if other != path]
+            if others and not accepts:
+                log.info("%s: %s has other code of the attention; this is a new result", cell.title, others[-1])
+            record = next(filter(None, (self._read(cell, other) for other in reversed(others) if accepts)), None)
+        if record is None or record.status in cell.config.retry:
+            return None
+        check_names(cell, record, path)
+        reads_data = self.reads_data and record.status is Status.FINISHED
+        changes = differences(record.identity(cell.renamed), self._identity(cell, reads_data=reads_data))
+        if "attention" in changes and not accepts and UNKNOWN in record.program.attention.values():
+            log.warning("%s runs again: the code of the attention is in no file", cell.title)
+            return None
+        refused = [described(kind, changes[kind]) for kind in DECISIVE if kind in changes]
+        if accepts:
+            refused = [described(kind, changes[kind]) for kind in ("configuration", "data") if kind in changes]
+        if refused:
+            accept = ", or accept_code=true to use it" if {"configuration", "data"}.isdisjoint(changes) else ""
+            raise UserError(
+                f"{path} was measured with {'; '.join(refused)}: use force=true to run the cell again and replace "
+                f"it{accept}"
+            )
+        for kind, text in changes.items():
+            log.warning("%s, cached: %s since; use force=true to rerun it", cell.title, described(kind, text))
+        return record
+
+    def _read(self, cell: Cell, path: Path) -> Record | None:
+        """Return the record at ``path``; None if there is none, or none that can be used."""
+        if path not in paths_of_hash(path.parent, cell.hash):
             return None
         try:
             record = Record.read(path)
@@ -54,29 +90,19 @@ class ExistingRecords:
                 raise
             log.warning("%s", error)
             return None
-        if record.status in cell.config.retry:
-            return None
         if record.hash != cell.hash:
             raise UserError(f"{path} contains the record of cell {record.hash}: rename it, or use force=true")
-        check_names(cell, record, path)
-        reads_data = self.reads_data and record.status is Status.FINISHED
-        changes = Origin.of_record(record).changes(self._origin(cell, reads_data=reads_data))
-        if "data" in changes:
-            raise UserError(
-                f"{path} was measured on {changes['data']}: use force=true to run the cell again and replace it"
-            )
-        for change in changes.values():
-            log.warning("%s, cached: %s since; use force=true to rerun it", cell.title, change)
         return record
 
     def is_current(self, cell: Cell, record: Record) -> bool:
         """Return whether a record was measured with the code and on the data that ``cell`` uses."""
-        is_known = bool(record.attention_code) and self._fingerprint(cell) is not None
-        return is_known and not Origin.of_record(record).changes(self._origin(cell, reads_data=True))
+        if self._fingerprint(cell) is None:
+            return False
+        changes = differences(record.identity(cell.renamed), self._identity(cell, reads_data=True))
+        return changes.keys() <= {"configuration"}  # the pattern and the attention, which are the same network
 
-    def _origin(self, cell: Cell, *, reads_data: bool) -> Origin:
-        fingerprint = (self._fingerprint(cell) if reads_data else None) or {}
-        return Origin.of(attention_code(cell), fingerprint, cell.config.resolved["trainer"])
+    def _identity(self, cell: Cell, *, reads_data: bool) -> Identity:
+        return identity_of(cell, (self._fingerprint(cell) if reads_data else None) or {})
 
     def _fingerprint(self, cell: Cell) -> Mapping[str, Any] | None:
         """Return the fingerprint of the data on disk; None if they cannot be read."""
@@ -196,8 +222,12 @@ class Report:
         The record that ``force`` or ``retry`` was to replace does not count.
         """
         record = None
-        with contextlib.suppress(UserError):
-            record = Record.read(record_path(cell.config.results_dir, cell.hash))
+        folder = cell.config.results_dir
+        for path in paths_of_hash(folder, cell.hash):  # its code may have changed since
+            with contextlib.suppress(UserError):
+                record = Record.read(path)
+            if record is not None and (record.ended >= self.began or path.stem == cell.name):
+                break
         if record is None or ((cell.config.force or cell.config.retry) and record.ended < self.began):
             self.failures.append(f"{cell.title}: {otherwise}")
         else:
@@ -235,9 +265,9 @@ def cells_to_run(jobs: Iterable[Job], report: Report) -> Iterator[tuple[Cell, Jo
 
 def record_lost_run(cell: Cell, command: str, error: Exception) -> None:
     """Write the record of a cell whose process ended without one, unless there is a record that it did not replace."""
-    path = record_path(cell.config.results_dir, cell.hash)
+    path = record_path(cell.config.results_dir, cell.name)
     if path.exists() and not is_replacing(path.with_suffix("")):
         return
     about, status = about_run(cell, command, None), status_of(error)
     record = Record.failed(about, status=status, error=error, step=None, cost=Cost(), metrics=cell.task.metrics)
-    record.write(cell.config.results_dir)
+    record.write(cell.config.results_dir, cell.name)

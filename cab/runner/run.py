@@ -18,14 +18,14 @@ from cab.backbone import AttentionSpec, Backbone
 from cab.errors import UnsupportedError, UserError, exits_as_errors, first_line
 from cab.files.cache import report_waiting
 from cab.files.disk import check_writable, disk_errors, is_full_disk
-from cab.records.record import Cost, Record, RunMetadata, Status, record_path, weights_path
+from cab.records.record import Cost, Record, RunMetadata, Status, now, record_path, weights_path
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.runner.batches import DeviceBatches, mix_seed
 from cab.runner.cell import GPU, Cell
 from cab.runner.engine import Run, make_initial_backbone, open_run
 from cab.runner.folder import atomic_save, lock_run_dir, start_run
 from cab.runner.processes import status_of
-from cab.runner.provenance import ResourceUsage, about_run
+from cab.runner.provenance import ResourceUsage, about_run, program_of
 from cab.runner.report import ExistingRecords, Outcome
 
 log = logging.getLogger(__name__)
@@ -67,10 +67,10 @@ def _run_and_write(run: Run) -> Record:
     config = run.cell.config
     with disk_errors(config.results_dir):
         content = {"cell": run.cell.key, "command": run.command, "config": dict(config.resolved)}
-        start_run(run.folder, content, run.origin, afresh=config.force)
-        record = _attempt(run)
+        started = start_run(run.folder, content, run.identity, started=now(), afresh=config.force)
+        record = _attempt(run, started)
         assert record is not None
-        record.write(config.results_dir)
+        record.write(config.results_dir, run.cell.name)
     if record.status is Status.FINISHED:
         for pattern in ("step-*.ckpt", "best-*.pt", "average-*.pt", "scores-*.json"):
             for file in run.folder.glob(pattern):
@@ -78,10 +78,10 @@ def _run_and_write(run: Run) -> Record:
     return record
 
 
-def _attempt(run: Run) -> Record | None:
+def _attempt(run: Run, began: str = "") -> Record | None:
     """Train and evaluate the cell, and return its record, finished or failed; None in all but the first process."""
     started, usage = time.perf_counter(), ResourceUsage(run.device)
-    about = about_run(run.cell, run.command, run.device)
+    about = about_run(run.cell, run.command, run.device, began)
     if run.processes.is_first:
         _warn_of_marks(run.cell, about)
     try:
@@ -101,6 +101,7 @@ def _attempt(run: Run) -> Record | None:
         times = {"train_seconds": seconds, "wall_seconds": seconds, **usage.cpu()}
         cost = Cost(steps=step, processes=run.processes.count, **times)
         status, metrics = status_of(error), run.cell.task.metrics
+        about = dataclasses.replace(about, program=program_of(run.cell))
         return Record.failed(about, status=status, error=error, step=step, cost=cost, metrics=metrics)
 
 
@@ -132,7 +133,7 @@ def _train_and_evaluate(run: Run, about: RunMetadata, usage: ResourceUsage) -> R
                 _scores(run, backbone)
             return None
         trained = time.perf_counter()
-        atomic_save(backbone.state_dict(), weights_path(cell.config.results_dir, cell.hash))
+        atomic_save(backbone.state_dict(), weights_path(cell.config.results_dir, cell.name))
         with report_waiting(f"{cell.title}: evaluating"):
             scores = _scores(run, backbone)
         training.log_scores(scores)
@@ -157,7 +158,7 @@ def _train_and_evaluate(run: Run, about: RunMetadata, usage: ResourceUsage) -> R
         **training.cost,
     }
     return Record.finished(
-        about,
+        dataclasses.replace(about, program=program_of(cell)),  # with the modules that were imported on the way
         metrics=[metric.measured(scores.get(metric.name)) for metric in cell.task.metrics],
         baselines=baselines,
         history=training.history,
@@ -198,19 +199,19 @@ def find_reusable_result(run: Run, existing: ExistingRecords) -> Record | None:
         return None
     for twin in same_network(cell):
         try:
-            record = Record.read(record_path(twin.config.results_dir, twin.hash))
+            record = Record.read(record_path(twin.config.results_dir, twin.name))
         except UserError:
             continue
         if record.status is not Status.FINISHED or record.weights_reused_from or not existing.is_current(cell, record):
             continue
         about = about_run(cell, run.command, None)
-        names = ("hash", "cell", "config", "command", "verified", "initial_weights")
+        names = ("hash", "cell", "config", "changed", "command", "verified", "initial_weights")
         changes = {name: getattr(about, name) for name in names}
-        weights = weights_path(twin.config.results_dir, twin.hash)
+        weights = weights_path(twin.config.results_dir, twin.name)
         if weights.exists():
-            shutil.copyfile(weights, weights_path(cell.config.results_dir, cell.hash))
+            shutil.copyfile(weights, weights_path(cell.config.results_dir, cell.name))
         reused = dataclasses.replace(record, **changes, weights_reused_from=record.hash)
-        reused.write(cell.config.results_dir)
+        reused.write(cell.config.results_dir, cell.name)
         return reused
     return None
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from cab.backbone import Backbone
 from cab.config.run_config import TrainerConfig
 from cab.errors import UserError, first_line
-from cab.records.identity import Origin
+from cab.records.identity import Identity, why_not_resumed
 from cab.runner.batches import StepBatches
 from cab.runner.engine import Run
 from cab.runner.folder import atomic_save, load_file, load_weights
@@ -168,13 +168,13 @@ class TrainingState:
             from engines.torch.recurrent_memory import RecurrentMemory
 
             self.memory = RecurrentMemory(order.shares.accumulate)
-        self._num_steps, self._device, self._origin = order.num_steps, run.device, run.origin
+        self._num_steps, self._device, self._run = order.num_steps, run.device, run
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that a resumed run needs; every process must call this."""
         return {
             "step": self.step,
-            "origin": vars(self._origin),
+            "identity": self._run.identity.to_plain(),
             "network": whole_state_dict(self.network),
             "optimizer": optimizer_state(self.optimizer),
             "scaler": self.scaler.state_dict(),
@@ -187,8 +187,8 @@ class TrainingState:
 
         A state that does not fit raises any error, and may have been loaded in part.
         """
-        if obstacles := Origin(**saved.get("origin", {})).changes(self._origin).obstacles:
-            raise ValueError(obstacles)
+        if obstacle := why_not_resumed(Identity.from_plain(saved["identity"]), self._run.identity):
+            raise ValueError(obstacle)
         load_network_state(self.network, saved["network"])
         self.history.load_state_dict(saved["history"])
         if self.memory is not None:

@@ -154,7 +154,7 @@ class Wandb:
         mode: Any = os.environ.get("WANDB_MODE") or ("online" if is_logged_in else "offline")
         options = cell.config.logger.options
         self._run = wandb.init(
-            id=cell.hash,
+            id=cell.name,
             name=cell.title,
             config=dict(cell.config.resolved),
             project=options["project"],

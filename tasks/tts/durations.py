@@ -17,8 +17,8 @@ from cab import Attention, Pattern, UserError, build_backbone
 from cab.backbone_protocols import StepSynthesizer, missing_call
 from cab.records.record import Record, Status, weights_path
 from cab.registry.registries import BACKBONES
+from cab.results.normalization import SOFTMAX_VARIANTS
 from cab.runner.folder import load_network
-from cab.scoring.normalization import SOFTMAX_VARIANTS
 from tasks.tts.data import FRAMES_PER_STEP
 from tasks.tts.phonemes import ALIGNED, ARPABET, WRITTEN
 
@@ -36,7 +36,7 @@ def load_teacher(record_path: Path) -> tuple[Record, TransformerTTS]:
     cross = attention["name"] if config["pattern"] == "CC" else cross
     if cross not in SOFTMAX_VARIANTS:
         raise UserError(f"{record_path}: the cross attention '{cross}' is not softmax attention; use another result")
-    weights = weights_path(record_path.parent, record.hash)
+    weights = weights_path(record_path.parent, record_path.stem)
     if not weights.exists():
         raise UserError(f"{record_path}: the weights are missing; run the cell again with force=true")
     options = {name: value for name, value in config["backbone"].items() if name != "name"}

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from cab.records.verified import COMMITTED, code_of, read_rows
+from cab.records.verified import COMMITTED, read_rows
+from cab.registry.program import code_of
 from cab.registry.registries import ATTENTIONS
 
 SEED = os.environ["CAB_CONFORMANCE_SEED"]

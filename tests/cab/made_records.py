@@ -8,11 +8,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from cab.metric import Metric
-from cab.records.identity import attention_files, cell_hash, identity_of
+from cab.records.identity import Program, hash_of, settings
 from cab.records.record import Cost, Record, RunMetadata
-from cab.suite.cells import suite_cells, suite_settings
+from cab.records.results import installed_code
+from cab.results.cells import suite_cells, suite_settings
 
-MADE = ("command", "hardware", "config", "hash", "data", "attention_code", "verified")
+MADE = ("command", "hardware", "config", "hash", "data", "attention_code", "program", "verified", "started")
 COST = Cost(params=1_000_003, train_seconds=75.5, peak_memory_bytes=3 * 2**29, steps=40)
 
 
@@ -30,10 +31,13 @@ def make_about(**changes: Any) -> RunMetadata:
     config = make_config(cell)
     for name, value in (*suite_options(cell).items(), *parts.pop("config", {}).items()):
         config[name] = {**config.get(name, {}), **value} if isinstance(value, Mapping) else value
-    files = attention_files(config) if isinstance(cell["attention"], str) else []
-    programs = dict.fromkeys(files, parts.get("attention_code", ""))
+    name = str(cell["attention"]).partition("(")[0]
+    code = parts.setdefault("attention_code", installed_code(name) or f"code of {name}")
+    changed = {**settings(config), "config_variant": cell["config_variant"]}
     about = {
-        "hash": cell_hash(identity_of(config, task_version=1, initial_weights={}, programs=programs)),
+        "hash": hash_of(changed),
+        "changed": changed,
+        "program": Program({"made": code}, {"made.project": "feed"}),
         "cell": cell,
         "task_version": 1,
         "config": config,

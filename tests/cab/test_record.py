@@ -69,9 +69,9 @@ def test_a_measured_value_is_finite_or_none(value: float | None) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"schema": 2}, "not a result record of schema 5"),
-        ({"schema": 6}, "has schema 6, of a newer version of CAB; upgrade CAB"),
-        ({"schema": 5.0}, "not a result record of schema 5"),
+        ({"schema": 2}, "not a result record of schema 6"),
+        ({"schema": 7}, "has schema 7, of a newer version of CAB; upgrade CAB"),
+        ({"schema": 5.0}, "not a result record of schema 6"),
         ({"energy": 3}, "unknown fields: energy"),
         ({"unpublished_files": [3]}, "unpublished_files.0: Input should be a valid string, got 3"),
         ({"initial_weights": 3}, "initial_weights: Input should be an object, got 3"),

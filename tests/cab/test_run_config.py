@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from cab.backbone import AttentionSpec
 from cab.config.compose import compose
 from cab.config.run_config import RunConfig
 from cab.patterns import Pattern
-from cab.records.record import Record
+from cab.records.record import Record, record_paths
 from cab.records.results import MINI_DIR, whole_records
 from cab.runner.cell import Cell
 
@@ -65,8 +64,8 @@ def test_a_new_run_has_the_hash_of_the_committed_record(task: str, attention: st
 
 
 def test_records_are_ordered_by_cell(tmp_path: Path) -> None:
-    paths = sorted(MINI_DIR.glob("*.json"))[:12]
-    for number, path in enumerate(reversed(paths)):
-        shutil.copyfile(path, tmp_path / f"{number:02}.json")
-    expected = sorted((Record.read(path) for path in paths), key=lambda record: list(record.cell.values()))
+    records = [Record.read(path) for path in record_paths(MINI_DIR)[:12]]
+    for number, record in enumerate(reversed(records)):
+        record.write(tmp_path, f"{number:02}")
+    expected = sorted(records, key=lambda record: list(record.cell.values()))
     assert [record.hash for _, record in whole_records(tmp_path, skipped=[])] == [record.hash for record in expected]

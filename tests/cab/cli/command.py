@@ -64,6 +64,14 @@ def cab(
         return subprocess.CompletedProcess(words, status, *(file.read_text() for file in files))
 
 
+def run_python(*arguments: str, cwd: Path, root: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The finished process of a new Python, with the project in ``root``; it must succeed."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root), **environment}
+    run = subprocess.run([sys.executable, *arguments], cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    return run
+
+
 def _run(words: list[str], cwd: Path, environment: dict[str, str], *files: Path) -> None:
     for number, file in enumerate(files, start=1):
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT)

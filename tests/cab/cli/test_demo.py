@@ -11,15 +11,14 @@ import pytest
 
 from cab.cli import demo
 from cab.records.record import Record
+from cab.records.results import CORE_DIR, whole_records
 from cab.runner.report import Outcome, Report
-from tests.cab.cli.command import ROOT
 
 
 @functools.cache
 def committed() -> dict[str, Record]:
     records = {}
-    for path in (ROOT / "results" / "core").glob("*.json"):
-        record = Record.read(path)
+    for _, record in whole_records(CORE_DIR, skipped=[]):
         names = [record.cell[name] for name in ("task", "backbone", "pattern", "seed")]
         if names == [*demo.CELL, 1] and record.cell["attention"] in demo.TRAINED:
             records[str(record.cell["attention"])] = record

@@ -11,6 +11,7 @@ import pytest
 from cab.cli.main import main
 from cab.records import verified
 from cab.records.results import installed_code
+from cab.registry.program import code_of
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.reports.card import DEFAULTS, Card, card
 from tests.documents import EXAMPLE
@@ -49,7 +50,7 @@ def test_rows_of_the_default_table_are_whole_and_on_their_cards() -> None:
 
 
 def test_verification_depends_on_the_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    code = verified.code_of(ATTENTIONS.get("gla").cls)
+    code = code_of(ATTENTIONS.get("gla").cls)
     monkeypatch.setattr(verified, "COMMITTED", tmp_path / "verified.csv")
     monkeypatch.setattr(verified, "remembered", lambda: tmp_path / "none.csv")
     for other, status in (("", "verified"), ("x", "not with this code")):
@@ -62,7 +63,7 @@ def test_numbers_of_other_code_are_called_so(monkeypatch: pytest.MonkeyPatch) ->
     """The decode state of edited code is measured."""
     monkeypatch.setattr("cab.registry.build.measure_decode_state", lambda entry: f"measured {entry.name}")
     for code in (installed_code("gla"), "of the original"):
-        monkeypatch.setattr("cab.scoring.costs._committed_codes", lambda code=code: {("gla", code)})
+        monkeypatch.setattr("cab.results.costs._committed_codes", lambda code=code: {("gla", code)})
         found = card("gla")
         is_edited = code == "of the original"
         notes = [section.footnotes for section in found.sections if section.title.startswith(("Cost", "Scores"))]

@@ -177,12 +177,13 @@ def test_figures_of_the_paper_are_named_where_their_data_are(suite_folder: Path,
 @pytest.mark.filterwarnings("error")
 def test_hostile_names_are_inert(tmp_path: Path, add: Callable[..., Path]) -> None:
     for name in ["vanilla", *HOSTILE]:
-        add({"mse": number(name), f"{name}_512": 1.5}, beside=[f"{name}_512"], attention=name, seed=0)
+        add({"mse": number(name), f"{name}_512": 1.5}, beside=[f"{name}_512"], attention=name, seed=0, verified=True)
     whole = dict.fromkeys(("task", "dataset", "config_variant", "backbone", "preset", "pattern"), HOSTILE[0])
     for name in ("vanilla", HOSTILE[1]):
         add(
             {HOSTILE[0]: number(name)},
             **whole | {"attention": name},
+            verified=True,
             baselines={HOSTILE[1]: {HOSTILE[0]: 1.0}},
             command=HOSTILE[1],
             hardware={HOSTILE[0]: HOSTILE[1]},

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from cab.cli.main import main
 from cab.files.disk import write_figure
 from cab.reports.tables import write_csv
-from cab.suite.cells import write_anchors
-from tests.cab.suite.suite_records import CELLS, suite_record
+from cab.results.cells import write_anchors
+from tests.cab.results.suite_records import CELLS, suite_record
 
 
 def _write_anchors(path: Path) -> None:

@@ -73,7 +73,7 @@ def test_a_relabeled_record_is_named_and_run_again(
 ) -> None:
     assert main(["reproduce", str(resealed(measured, attention="abc"))]) == 2
     assert run_cell(troubled("trainer.max_steps=1")).kind == "completed"
-    assert "its cell has attention 'abc', its configuration {'name': 'vanilla'" in caplog.text
+    assert "its cell has attention 'abc', its configuration 'vanilla'" in caplog.text
 
 
 def test_a_variant_is_compared_with_the_code_of_the_task(measured: Path, capsys: pytest.CaptureFixture[str]) -> None:

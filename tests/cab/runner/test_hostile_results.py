@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from cab.cli.main import main
-from cab.records.identity import attention_files, cell_hash, identity_of
+from cab.records.identity import hash_of, settings
 from cab.records.record import Record, with_checksum
 from cab.runner.run import run_cell
 
@@ -43,10 +43,9 @@ def hostile(uncut: Record, tmp_path: Path) -> Path:
         named = {group: {"name": name} for group in ("attention", "dataset", "task")}
         record["cell"] |= dict.fromkeys(named, name)
         record["config"] |= {"results_dir": evil, **named}
-        programs = dict.fromkeys(attention_files(record["config"]), record["attention_code"])
-        version = record["task_version"]
-        identity = identity_of(record["config"], task_version=version, initial_weights={}, programs=programs)
-        record |= {"hash": cell_hash(identity), "status": "failed", "metrics": [], "command": f"cab run; touch {mark}"}
+        changed = settings(record["config"])
+        record |= {"changed": changed, "hash": hash_of(changed), "status": "failed", "metrics": []}
+        record |= {"task_version": 1, "command": f"cab run; touch {mark}"}
         path = folder / f"{number:016x}.json"
         path.write_text(json.dumps(with_checksum(record)))
         assert Record.read(path).cell["task"] == name

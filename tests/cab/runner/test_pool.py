@@ -94,7 +94,7 @@ def test_a_cell_whose_worker_dies_runs_once_more(
 
 
 def test_no_cell_starts_after_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    cells: list[Any] = [(types.SimpleNamespace(title="a cell"), Job({}, ""))] * 2
+    cells: list[Any] = [(types.SimpleNamespace(title="a cell"), Job({"attention": "abc"}, ""))] * 2
     waiting = Pool(cells, Report())
     submitted: list[Job] = []
 

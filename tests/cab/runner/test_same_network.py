@@ -75,7 +75,7 @@ def test_other_data_or_other_code_is(trained: tuple[Path, Record], monkeypatch: 
     with monkeypatch.context() as other:
         other.setattr("tasks.lstf.task.LSTF.fingerprint", lambda self: {"rows": 1})  # noqa: ARG005
         assert run_cell(config(folder, "attention=vanilla", "pattern=CS")).kind == "completed"
-    monkeypatch.setattr("cab.runner.provenance.code_of", lambda cls: "0" * 16)  # noqa: ARG005
+    monkeypatch.setattr("cab.runner.provenance.modules_of", lambda *_, **__: {"other": "0" * 16})
     assert run_cell(config(folder, "attention=vanilla", "pattern=CS")).kind == "completed"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from cab.cli.main import main
+from cab.records.results import whole_records
 from cab.registry.registries import TASKS, is_generated
 from cab.registry.tables import read_rows
 from cab.runner.cell import runnable_cells
@@ -128,10 +128,9 @@ def test_hours_of_committed_records_are_their_medians() -> None:
             stated[(folder, *(row[key] for key in COST_KEYS))] = float(row["hours"])
     seconds: dict[tuple[str, ...], list[float]] = {}
     for folder in ("core", "mini"):
-        for path in (ROOT / "results" / folder).glob("*.json"):
-            record = json.loads(path.read_text())
-            key = (folder, *(record["cell"][name] for name in COST_KEYS))
-            seconds.setdefault(key, []).append(record["cost"]["cpu_seconds"])
+        for _, record in whole_records(ROOT / "results" / folder, skipped=[]):
+            key = (folder, *(record.cell[name] for name in COST_KEYS))
+            seconds.setdefault(key, []).append(record.cost.cpu_seconds)
     assert len(stated) >= 15
     for key, hours in stated.items():
         measured = statistics.median(filter(None, seconds[key])) / 3600

@@ -11,8 +11,9 @@ import pytest
 from cab.cli.main import main
 from cab.records.record import Record, Status
 from cab.records.results import legend, load_results, verdicts
-from cab.records.verified import LEGEND, Row, code_of, remembered, write_rows
+from cab.records.verified import LEGEND, Row, remembered, write_rows
 from cab.registry.files import load_object
+from cab.registry.program import code_of
 from cab.registry.registries import ATTENTIONS
 from tasks.lstf.task import Error
 from tests.cab.made_records import make_record
@@ -77,7 +78,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 @pytest.mark.usefixtures("file")
 def test_a_leak_that_is_trained_is_marked_wherever_its_score_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     remember(ATTENTIONS.get("linear").cls, "CS")
-    status, out, err = run(capsys, "-m", "attention=leaking.py:Leaking,linear")
+    status, out, err = run(capsys, "-m", "attention=leaking.py:Leaking")
     assert status == 0
     assert [line for line in err.splitlines() if "verify" in line] == [
         "Leaking (CS) has not passed `cab verify`; its scores will be marked †. "
@@ -85,7 +86,7 @@ def test_a_leak_that_is_trained_is_marked_wherever_its_score_is_shown(capsys: py
         LEGEND,
     ]
     assert "† Leaking" in out
-    assert "† linear" not in out
+    assert "† linear" not in run(capsys, "-m", "attention=linear")[1]
 
     records = {r.cell["attention"]: r for r in map(Record.read, Path("results").glob("*.json"))}
     leaking, linear = records["Leaking"], records["linear"]
@@ -158,10 +159,13 @@ def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str], file: Path, t
 
 
 def test_a_row_is_as_verified_as_the_least_of_its_runs(tmp_path: Path) -> None:
-    said = {"a": [True, True], "b": [True, False], "c": [True, None], "d": [None, False]}
+    said = {"a": [True, True], "b": [True, False], "c": [None], "d": [None, False]}
     for attention, states in said.items():
         for seed, verified in enumerate(states):
-            make_record({"mse": 1.0}, attention=attention, seed=seed, verified=verified).write(tmp_path)
+            code = "" if attention == "c" else "of a made program"
+            make_record({"mse": 1.0}, attention=attention, seed=seed, verified=verified, attention_code=code).write(
+                tmp_path
+            )
     results = load_results(tmp_path)
     found = {attention: verdict for (_, attention), verdict in verdicts(results).items()}
     assert found == {"a": "yes", "b": "no", "c": "unknown", "d": "no"}

@@ -1,0 +1,248 @@
+"""The program of a run: the modules that can change its score, each with a digest of the source that was executed.
+
+A digest ignores comments, layout and docstrings (unless the module reads docstrings or source text), and does not
+depend on the version of Python. A program starts at the classes of a run and follows import statements, and the imports
+that were made while a module was running. It cannot see data files, environment variables or text passed to ``exec``: a
+class names the files and variables that it reads in ``reads``.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import importlib.util
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cab.executed import IMPORTED_BY, SOURCES, is_library
+
+NOT_SCORING = (
+    "cab.cli", "cab.config.compose", "cab.data", "cab.efficiency", "cab.errors", "cab.executed", "cab.files",
+    "cab.records", "cab.registry.files", "cab.registry.program", "cab.registry.registries", "cab.registry.sources",
+    "cab.results", "cab.runner.folder", "cab.runner.launch", "cab.runner.pool", "cab.runner.provenance",
+    "cab.runner.report", "cab.runner.slurm", "cab.scoring", "cab.suite", "cab.reports", "cab.paper", "cab.analysis",
+    "cab.verification",
+)  # fmt: skip
+"""Packages and modules that cannot change a score: commands, tables, pages, checks, names and files of results."""
+STANDALONE: dict[str, Path] = {}
+"""Imported modules that do not belong to a package, with their files."""
+UNKNOWN = ""
+"""Digest of a module without a file, as in an interactive session; it is equal to no other."""
+_IGNORED_FIELDS = ("ctx", "kind", "type_comment")
+_READS_TEXT = (b"__doc__", b"getdoc", b"getsource")
+
+
+class Import(NamedTuple):
+    """One name that a file imports: the absolute module, and the name in it (empty for the module)."""
+
+    module: str
+    name: str
+
+
+class Source(NamedTuple):
+    """The digest of a source text, and what it imports."""
+
+    digest: str
+    imports: tuple[Import, ...]
+
+
+def modules_of(roots: Iterable[type | str], *, is_running: bool = False) -> dict[str, str]:
+    """Return the digest of each module that classes, or modules by name, consist of, by its name.
+
+    The name of a module outside packages is that of its file. With ``is_running``, only modules that this process has
+    executed are followed.
+    """
+    digests: dict[str, str] = {}
+    waiting: list[tuple[str, Path | None, Path | None]] = []
+    for root in roots:
+        module = root if isinstance(root, str) else root.__module__
+        file = STANDALONE.get(module) or _file_of_executed(module) or _found(module, None)
+        waiting.append((module, file, file.parent if file is not None and module in STANDALONE else None))
+        if not isinstance(root, str):
+            digests |= _declared(root, file)
+    seen: set[Path] = set()
+    while waiting:
+        module, file, folder = waiting.pop()
+        if file is None:
+            digests[module] = UNKNOWN
+        elif file not in seen:
+            seen.add(file)
+            source = read(file)
+            name = module if module.partition(".")[0] in packages() else file.name
+            digests[name] = source.digest if name not in digests else joined([digests[name], source.digest])
+            for other in _imported_modules(file, source):
+                path = None if is_excluded(other) else _found(other, folder)
+                if path is not None and (not is_running or str(path) in SOURCES or _file_of_executed(other) == path):
+                    waiting.append((other, path, folder))
+    return digests
+
+
+def is_excluded(module: str) -> bool:
+    """Return whether a module cannot change a score, see :data:`NOT_SCORING`."""
+    return module == "cab" or any(module == name or module.startswith(f"{name}.") for name in NOT_SCORING)
+
+
+def code_of(cls: type) -> str:
+    """Return the digest of the modules that a class consists of; empty if one of them is unknown."""
+    return _code_of(cls, len(SOURCES))
+
+
+@functools.lru_cache(maxsize=1024)
+def _code_of(cls: type, _: int) -> str:
+    modules = modules_of([cls])
+    return "" if UNKNOWN in modules.values() else joined([cls.__qualname__, *map(repr, sorted(modules.items()))])
+
+
+def code_of_location(module: str, qualname: str) -> str:
+    """Return :func:`code_of` of a class in an installed package, without importing it."""
+    return code_of(type(qualname.rpartition(".")[2], (), {"__module__": module, "__qualname__": qualname}))
+
+
+def joined(parts: Iterable[str]) -> str:
+    """Return the first 16 hexadecimal digits of the SHA-256 of the joined parts."""
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _declared(cls: type, file: Path | None) -> Iterator[tuple[str, str]]:
+    """Yield the digests of what a class declares in ``reads``: files next to its own, and ``$VARIABLES``."""
+    for name in getattr(cls, "reads", ()):
+        if name.startswith("$"):
+            content = os.environ.get(name[1:], "").encode()
+        else:
+            content = (file.parent if file else Path()).joinpath(name).read_bytes()
+        yield f"{cls.__qualname__} reads {name}", hashlib.sha256(content).hexdigest()[:16]
+
+
+# --- files of modules ---
+
+
+def _file_of_executed(module: str) -> Path | None:
+    """Return the Python file of an imported module."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return Path(file) if file and file.endswith(".py") else None
+
+
+def _found(module: str, folder: Path | None) -> Path | None:
+    """Return the file of a module in ``folder``, of an executed one, or of one in this project or a plug-in."""
+    top, *names = module.split(".")
+    if folder is not None and (path := _module_file((folder / top).joinpath(*names))):
+        return path
+    file = _file_of_executed(module)
+    if file is not None:
+        return file if top in packages() or not _in_library(str(file)) else None
+    return _installed(module) if top in packages() else None
+
+
+@functools.cache
+def _installed(module: str) -> Path | None:
+    """Return the file of a module of this project or a plug-in, without importing it."""
+    top, *names = module.split(".")
+    spec = importlib.util.find_spec(top)
+    roots = map(Path, spec.submodule_search_locations or ()) if spec else ()
+    return next(filter(None, (_module_file(root.joinpath(*names)) for root in roots)), None)
+
+
+def _module_file(path: Path) -> Path | None:
+    """Return the file of the module or package at ``path``, without suffix."""
+    return next((p for p in (path.parent / f"{path.name}.py", path / "__init__.py") if p.is_file()), None)
+
+
+_in_library = functools.cache(is_library)
+
+
+@functools.cache
+def packages() -> frozenset[str]:
+    """Return the packages of this project and those that provide plug-ins."""
+    groups = (f"cab.{kind}" for kind in ("attentions", "backbones", "tasks", "engines"))
+    return frozenset(
+        {"cab", *(point.module.partition(".")[0] for group in groups for point in entry_points(group=group))}
+    )
+
+
+# --- sources ---
+
+
+def read(file: Path) -> Source:
+    """Read the source of a module as it was executed, or else as it is now; a file is parsed once per content."""
+    content = SOURCES.get(str(file))
+    return _parsed(_content_now(file) if content is None else content, package_of(file))
+
+
+@functools.cache
+def _content_now(file: Path) -> bytes:
+    return file.read_bytes()
+
+
+def package_of(file: Path) -> str:
+    """Return the dotted name of the package that contains ``file``, for relative imports."""
+    names = []
+    for folder in file.parents:
+        if not (folder / "__init__.py").is_file():
+            break
+        names.append(folder.name)
+    return ".".join(reversed(names))
+
+
+@functools.cache
+def _parsed(content: bytes, package: str) -> Source:
+    tree = ast.parse(content)
+    tokens = _tokens(tree, keeps_docstrings=any(word in content for word in _READS_TEXT))
+    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom))
+    imports = dict.fromkeys(item for node in nodes for item in _imported(node, package))
+    return Source(hashlib.sha256("\n".join(tokens).encode()).hexdigest()[:16], tuple(imports))
+
+
+def _tokens(tree: ast.Module, *, keeps_docstrings: bool) -> list[str]:
+    """Return a syntax tree as text, without what a digest ignores."""
+    tokens: list[str] = []
+    waiting: list[Any] = [tree]
+    while waiting:  # not recursive: generated code nests deeper than Python's limit
+        item = waiting.pop()
+        if isinstance(item, list):
+            waiting += [_Mark("]"), *reversed(item), _Mark("[")]
+        elif not isinstance(item, ast.AST):
+            tokens.append(str(item) if type(item) is _Mark else repr(item))
+        elif keeps_docstrings or not _is_docstring(item):
+            if isinstance(item, ast.JoinedStr):  # only Python 3.12 has an empty string at the end of a nested format
+                item.values = [value for value in item.values if getattr(value, "value", None) != ""]
+            tokens.append(f"({type(item).__name__}")
+            waiting.append(_Mark(")"))
+            for name in item._fields:
+                value = getattr(item, name, None)
+                if value is not None and value != [] and name not in _IGNORED_FIELDS:  # others have empty type_params
+                    waiting += [value, _Mark(name)]
+    return tokens
+
+
+class _Mark(str):
+    """Part of a syntax tree's text that is not a value."""
+
+    __slots__ = ()
+
+
+def _is_docstring(item: ast.AST) -> bool:
+    return isinstance(item, ast.Expr) and isinstance(getattr(item.value, "value", None), str)
+
+
+def _imported(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[Import]:
+    if isinstance(node, ast.Import):
+        yield from (Import(alias.name, "") for alias in node.names)
+        return
+    parents = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+    origin = ".".join([*parents, *([node.module] if node.module else [])])
+    yield from (Import(origin, alias.name) for alias in node.names)
+
+
+def _imported_modules(file: Path, source: Source) -> Iterator[str]:
+    """Yield the modules that a file can import, with the packages that contain them."""
+    for module, name in source.imports:
+        parts = module.split(".")
+        yield from (".".join(parts[: i + 1]) for i in range(len(parts)))
+        if name:
+            yield f"{module}.{name}"
+    yield from sorted(IMPORTED_BY.get(str(file), ()))

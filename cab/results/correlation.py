@@ -1,0 +1,99 @@
+"""Correlation of compositional indices: between patterns, between tasks, and with Long Range Arena.
+
+Section 4.2, Appendix I, Figures 3a and 4. In all correlations attention ``none`` is excluded, and only the first of
+``vanilla``, ``eager`` and ``flash`` with an index is included, as in the paper.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cab.records.results import PAPER_DIR
+from cab.results.index import AVERAGE
+from cab.results.normalization import population
+from cab.results.statistics import correlation_interval
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CORRELATION = ["kind", "pattern", "a", "b", "pearson", "shared", "p_value", "low", "high", "note"]
+LRA = "LRA"
+ENOUGH = 5
+"""Minimum number of attentions for a conclusion; with 4, abs(r) exceeds 0.95 by chance in 1 of 20 cases."""
+
+
+def pattern_correlation(scores: pd.DataFrame) -> pd.DataFrame:
+    """Return the Pearson correlation of the average indices of every two patterns, over their shared attentions.
+
+    Args:
+        scores: table returned by :func:`cab.results.index.score_table`.
+
+    Returns:
+        Columns kind (``pattern``), pattern (empty), a, b, pearson (NaN for fewer than three shared attentions), shared
+        (number of attentions), p_value (two-sided, of no correlation), low and high (95% confidence interval by
+        Fisher's z), note (why there is no correlation or no conclusion).
+    """
+    return _correlations(scores[scores["task"] == AVERAGE], "pattern", pattern="")
+
+
+def benchmark_correlation(scores: pd.DataFrame) -> pd.DataFrame:
+    """Return the correlation of every pattern with Long Range Arena (Figure 3a, fifth column).
+
+    Columns are those of :func:`pattern_correlation`, with kind ``benchmark`` and ``b`` LRA. The LRA scores are
+    published accuracies averaged over five tasks (results/paper/lra.csv). They cover few attentions and a different
+    training setup; the paper does not specify which LRA scores it used.
+    """
+    import pandas as pd
+
+    averages = scores[scores["task"] == AVERAGE]
+    accuracy = pd.read_csv(PAPER_DIR / "lra.csv", index_col="attention").mean(axis=1)
+    arena = pd.DataFrame({"pattern": LRA, "attention": accuracy.index, "index": accuracy.to_numpy()})
+    pairs = _correlations(pd.concat([averages, arena]), "pattern", pattern="")
+    return pairs[pairs["b"] == LRA].assign(kind="benchmark").reset_index(drop=True)
+
+
+def task_correlation(scores: pd.DataFrame) -> pd.DataFrame:
+    """Return the correlation of every two tasks ``a`` and ``b`` of each pattern, with kind ``task``."""
+    import pandas as pd
+
+    tasks = scores[scores["task"] != AVERAGE]
+    tables = [_correlations(rows, "task", pattern=name) for name, rows in tasks.groupby("pattern", sort=False)]
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=CORRELATION)
+
+
+def _correlations(scores: pd.DataFrame, kind: str, *, pattern: Hashable) -> pd.DataFrame:
+    import pandas as pd
+
+    wide = scores.pivot(index="attention", columns=kind, values="index")
+    wide = wide.loc[wide.index.isin(population(wide.index)), scores[kind].unique()]
+    rows = []
+    for a, b in itertools.combinations(wide.columns, 2):
+        shared = wide[[a, b]].dropna()
+        rows.append((kind, pattern, a, b, *_pearson(shared[a].to_numpy(), shared[b].to_numpy())))
+    return pd.DataFrame(rows, columns=CORRELATION)
+
+
+def _pearson(x: np.ndarray, y: np.ndarray) -> tuple[float, int, float, float, float, str]:
+    from scipy import special
+
+    size, note = len(x), _note(x, y)
+    if size < 3 or note.startswith("undefined"):
+        return math.nan, size, math.nan, math.nan, math.nan, note
+    r = float(np.clip(np.corrcoef(x, y)[0, 1], -1, 1))
+    p_value = float(special.betainc(size / 2 - 1, 0.5, 1 - r * r))
+    return r, size, p_value, *correlation_interval(r, size), note
+
+
+def _note(x: Any, y: Any) -> str:
+    """Return why the scores of shared attentions allow no correlation or no conclusion."""
+    size = len(x)
+    if size < 3:
+        return f"{size} shared attentions, at least 3 required"
+    if np.ptp(x) == 0 or np.ptp(y) == 0:
+        return "undefined: all attentions have the same score"
+    return f"inconclusive: only {size} shared attentions" if size < ENOUGH else ""

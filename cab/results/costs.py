@@ -1,0 +1,243 @@
+"""Costs of attentions: committed measurements, and tables of costs from which efficiency lengths are computed."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cab.errors import UserError
+from cab.files.text_table import csv_errors, read_csv
+from cab.records.results import PAPER_DIR, installed_code
+from cab.records.verified import COMMITTED, read_rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from cab.records.record import Record
+
+COLUMNS = ["attention", "pattern", "phase", "length", "seconds", "bytes", "complexity"]
+_OURS = set(COLUMNS[:6])
+_SETTING = ["protocol", "batch_size", "embed_dim", "num_heads", "dtype", "device", "hardware", "threads", "torch"]
+_PUBLISHED = {"attention", "length", "time_ms", "memory_mib"}
+
+
+def load_costs(path: str | Path) -> pd.DataFrame:
+    """Load costs with the columns attention, pattern, phase, length, seconds, bytes, complexity.
+
+    Reads the output of ``cab efficiency`` and the published format ``attention,length,time_ms,memory_mib`` (pattern NS,
+    forward). Column ``complexity`` (``n``, ``n log n``, ``n^2``, ...) defaults to ``n``. An empty time or memory (out
+    of memory) becomes NaN. Rows whose ``kind`` is not ``attention`` are skipped.
+    """
+    import pandas as pd
+
+    path = Path(path)
+    if not path.exists():
+        raise UserError(f"no cost file at {path}; create it with `cab efficiency --out {path}`")
+    with csv_errors(path):
+        table = pd.read_csv(path, skipinitialspace=True).rename(columns=lambda name: str(name).strip())
+    if set(table.columns) >= _PUBLISHED:
+        milliseconds, mebibytes = (_numbers(table[name], path) for name in ("time_ms", "memory_mib"))
+        table = table.assign(pattern="NS", phase="forward", seconds=milliseconds / 1e3, bytes=mebibytes * 2**20)
+    if lacking := sorted(_OURS - set(table.columns)):
+        raise UserError(
+            f"{path} lacks the columns {', '.join(lacking)}; required: {','.join(COLUMNS[:6])}, "
+            f"or {','.join(sorted(_PUBLISHED))}"
+        )
+    table = table[table["kind"] == "attention"] if "kind" in table else table
+    if table.empty:
+        raise UserError(f"{path} contains no costs")
+    for name in table.columns.intersection(_SETTING):
+        if len(settings := sorted(map(str, table[name].dropna().unique()))) > 1:
+            raise UserError(
+                f"{path} mixes costs with different {name} ({', '.join(settings)}); keep rows with one {name}"
+            )
+    table = table.assign(**{name: _numbers(table[name], path) for name in ("length", "seconds", "bytes")})
+    for name in ("attention", "pattern", "phase", "length"):
+        if table[name].isna().any():
+            raise UserError(f"{path}: column '{name}' has an empty value, or one that means none, such as nan")
+    return table.assign(complexity=table.get("complexity", "n"))[COLUMNS].fillna({"complexity": "n"})
+
+
+def _numbers(column: pd.Series, path: Path) -> pd.Series:
+    import pandas as pd
+
+    values = pd.to_numeric(column, errors="coerce")
+    least, kind = (1, "positive") if column.name == "length" else (0, "non-negative")
+    wrong = (values.isna() & column.notna()) | (values < least) | (values == float("inf"))
+    if wrong.any():
+        raise UserError(f"{path}: {column.name} '{column[wrong].iloc[0]}' is not a finite {kind} number")
+    return values
+
+
+MEASURED = PAPER_DIR.parent / "efficiency" / "costs.csv"
+FOLDER = "costs"
+"""Folder in ``results_dir`` with the costs that `cab run suite=core` measures."""
+LENGTH = 8192
+"""Length of the measurements, in tokens."""
+FALLBACK = 2048
+"""Length of the measurements of an attention that takes too long, or too much memory, at :data:`LENGTH` tokens."""
+SHORT = 256
+SIZES = {"forward": {"embed_dim": 256, "num_heads": 4}, "decode": {"embed_dim": 512, "num_heads": 8}}
+"""Width and heads of the layer in each phase, with one sequence per batch."""
+RUNS = {"NS": "roof_ns", "CS": "roof_cs"}
+"""Run of the forward passes of each pattern, which measures every attention on one machine."""
+DECODING_RUN = "decode_cs"
+STATE = "suite state"
+"""Phase of the decode state in the network of the suite: its bytes in float32; the detail says whether it grows."""
+GROWS = "grows"
+TOKENS = 88
+"""Length of the sequences of ``recall``."""
+
+
+@dataclass(frozen=True)
+class State:
+    """Size of the decode state of one layer in the network of ``recall``, in numbers; per token if it grows."""
+
+    numbers: float
+    grows: bool
+
+    @property
+    def total(self) -> float:
+        """Numbers after :data:`TOKENS` tokens."""
+        return self.numbers * TOKENS if self.grows else self.numbers
+
+    @property
+    def text(self) -> str:
+        """The size for tables."""
+        return f"{self.numbers:,.0f}" + (" a token" if self.grows else "")
+
+
+@dataclass(frozen=True)
+class MeasuredCost:
+    """Cost of an attention at ``length`` tokens, :data:`LENGTH` or :data:`FALLBACK`; None if it is not measured.
+
+    Time and peak memory of a forward pass are relative to fused softmax attention. ``has_constant_state`` is False if
+    the size after :data:`SHORT` tokens is unknown, and ``suite_state`` is that in the network of the suite.
+    """
+
+    time: float | None = None
+    memory: float | None = None
+    decode_ms: float | None = None
+    state_bytes: int | None = None
+    has_constant_state: bool = False
+    complexity: str = ""
+    suite_state: State | None = None
+    length: int = LENGTH
+
+
+Costs = Mapping[tuple[str, str], MeasuredCost]
+"""Costs by attention and pattern."""
+
+
+@functools.cache
+def measured_costs() -> Costs:
+    """Return the committed costs, which were measured on one machine."""
+    runs = (*RUNS.values(), DECODING_RUN)
+    return costs_in(row for row in read_csv(MEASURED) if row["run"] in runs)
+
+
+def costs_in(rows: Iterable[Mapping[str, str]]) -> Costs:
+    """Return the costs among rows of ``cab efficiency`` that have the length and the sizes of the committed ones."""
+    chosen: dict[tuple[str, str], dict[tuple[str, int], Mapping[str, str]]] = {}
+    for row in rows:
+        phase, length = row.get("phase", ""), _number(row.get("length"))
+        if phase == STATE:
+            chosen.setdefault((row["attention"], row["pattern"]), {})[STATE, LENGTH] = row
+        sizes = {name: str(size) for name, size in SIZES.get(phase, {}).items() if name != "num_heads"}
+        setting = {"status": "ok", "kind": "attention", "protocol": "default", "batch_size": "1", **sizes}
+        if sizes and length in (SHORT, FALLBACK, LENGTH) and setting.items() <= row.items() and not row.get("packed"):
+            chosen.setdefault((row["attention"], row["pattern"]), {})[phase, int(length)] = row
+    costs = {}
+    for (attention, pattern), of_phases in chosen.items():
+        nothing: Mapping[str, str] = {}
+        longest = LENGTH if ("forward", LENGTH) in of_phases else FALLBACK
+        forward = of_phases.get(("forward", longest), nothing)
+        softmax = chosen.get(("vanilla", pattern), {}).get(("forward", longest), nothing)
+        decode, early = (of_phases.get(("decode", length), nothing) for length in (LENGTH, SHORT))
+        decode = decode or of_phases.get(("decode", FALLBACK), nothing)
+        memory, of_softmax = _number(forward.get("bytes")), _number(softmax.get("bytes"))
+        suite_state = of_phases.get((STATE, LENGTH), nothing)
+        suite_bytes = _number(suite_state.get("bytes"))
+        seconds, state = _number(decode.get("seconds")), _number(decode.get("bytes"))
+        costs[attention, pattern] = MeasuredCost(
+            time=_number(forward.get("relative_to_softmax")),
+            memory=memory / of_softmax if memory is not None and of_softmax else None,
+            decode_ms=None if seconds is None else 1e3 * seconds,
+            state_bytes=None if state is None else int(state),
+            has_constant_state=bool(decode) and early.get("bytes") == decode["bytes"],
+            complexity=(forward or decode or early).get("complexity", ""),
+            suite_state=None if suite_bytes is None else State(suite_bytes / 4, suite_state.get("detail") == GROWS),
+            length=longest if forward else LENGTH,
+        )
+    return costs
+
+
+def _number(text: str | None) -> float | None:
+    """Return the number in a cell of a CSV file; None if there is none."""
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+@functools.cache
+def _committed_codes() -> frozenset[tuple[str, str]]:
+    return frozenset((row.attention, row.code_hash) for row in read_rows(COMMITTED))
+
+
+def is_committed(record: Record) -> bool:
+    """Return whether a run is of an attention with the code of this repository, to which its tables apply."""
+    return (cost_name(record), record.attention_code) in _committed_codes()
+
+
+def is_edited(attention: str) -> bool:
+    """Return whether an attention of this repository is installed with other code than that of its tables."""
+    codes = {code for name, code in _committed_codes() if name == attention}
+    return bool(codes) and installed_code(attention) not in codes
+
+
+def has_committed_cost(record: Record) -> bool:
+    """Return whether the attention and code of a run are among those of :func:`measured_costs`, in any pattern."""
+    return is_committed(record) and any(name == cost_name(record) for name, _ in measured_costs())
+
+
+def cost_name(record: Record) -> str:
+    """Return the name of the attention of a record in tables of costs, which no learning rate or other code changes."""
+    return re.sub(r"(\(tuned\))?( \[[0-9a-f]{8}\])?$", "", str(record.cell["attention"]))
+
+
+def cost_path(results_dir: Path, record: Record) -> Path:
+    """Return the file with the costs of the attention of a record: of this code, in its pattern."""
+    name = f"{cost_name(record)[:80]}-{record.cell['pattern']}-{record.attention_code}"
+    return results_dir / FOLDER / (re.sub(r"[^A-Za-z0-9_.-]+", "-", name) + ".csv")
+
+
+def cost_of(record: Record, folders: Iterable[Path]) -> MeasuredCost:
+    """Return the cost of the attention and code of a record: the committed one, or that measured in one of folders."""
+    key = cost_name(record), str(record.cell["pattern"])
+    if has_committed_cost(record):
+        return measured_costs().get(key, MeasuredCost())
+    paths = (cost_path(folder, record) for folder in folders)
+    return next((read_costs(path).get(key, MeasuredCost()) for path in paths if path.is_file()), MeasuredCost())
+
+
+def read_costs(path: Path) -> Costs:
+    """Return the costs in an output file of ``cab efficiency``, see :func:`costs_in`."""
+    return costs_in(read_csv(path))
+
+
+@functools.cache
+def cost_hardware() -> tuple[str, ...]:
+    """Return processor, threads and version of PyTorch of the forward passes of :data:`RUNS`."""
+    machines = {
+        f"{row['hardware']}, {row['threads']} thread{'s' * (row['threads'] != '1')}, PyTorch {row['torch']}"
+        for row in read_csv(MEASURED)
+        if row["run"] in RUNS.values()
+    }
+    return tuple(sorted(machines))

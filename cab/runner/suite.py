@@ -1,0 +1,149 @@
+"""Sweeps of the suite, `cab run suite=core`, and learning rates that are chosen with `tune=true`.
+
+With `tune=true`, each cell is trained with a third of its learning rate, the rate itself and three times the rate, on a
+seed of its own. The rate that solves the cell in the fewest steps is chosen, or the one with the lowest validation loss
+if none solves it. The scored runs use other seeds, and their records contain the grid.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cab.errors import UserError, unknown_name
+from cab.patterns import LONG_NAMES
+from cab.records.record import Record, Status
+from cab.registry.tables import run_defaults
+from cab.results.cells import PRESET, SuiteCell, suite_cells
+
+log = logging.getLogger("cab")
+
+SUITES = ("core", "mini")
+"""The cells that a score requires, and all cells."""
+PARTS = ("task", "backbone", "pattern")
+"""Groups that select cells of a suite."""
+FACTORS = (1 / 3, 1.0, 3.0)
+"""Learning rates of the grid, relative to that of the cell."""
+SEED = 1000
+"""Seed of the runs of the grid."""
+FOLDER = "tuning"
+"""Folder in ``results_dir`` with the records of the grid."""
+
+
+def suite_sweeps(overrides: Sequence[str]) -> list[list[str]] | None:
+    """Expand ``suite=NAME`` among the overrides to one sweep per cell; return None if it is not among them."""
+    values = dict(override.partition("=")[::2] for override in overrides)
+    if "suite" not in values:
+        return None
+    suite = values["suite"]
+    if suite not in SUITES:
+        raise unknown_name("suite", suite, SUITES)
+    for key in sorted(values.keys() & {"dataset", "preset"}):
+        raise UserError(f"suite={suite} sets the {key}; remove {key}=")
+    if "attention" not in values:
+        raise UserError(f"suite={suite} requires attention=NAME, which `cab run {' '.join(overrides)}` lacks")
+    others = _without(overrides, "suite", "tune", *PARTS)
+    others += [] if "seed" in values else ["seed=1,2,3"]
+    cells = _chosen(suite, {name: values[name] for name in PARTS if name in values})
+    names = (*PARTS, "dataset")
+    selections = [[f"{name}={getattr(cell, name)}" for name in names] for cell in cells]
+    return [
+        [*selection, f"preset={PRESET}", *cell.options.split(), *others]
+        for selection, cell in zip(selections, cells, strict=True)
+    ]
+
+
+def _chosen(suite: str, named: dict[str, str]) -> list[SuiteCell]:
+    """Return the cells of a suite whose task, backbone and pattern are among those in ``named``."""
+    cells = [cell for cell in suite_cells() if cell.core or suite != "core"]
+    for group, text in named.items():
+        names = [LONG_NAMES.get(name, name) for name in text.split(",")]
+        available = list(dict.fromkeys(getattr(cell, group) for cell in cells))
+        for name in names:
+            if name not in available:
+                raise unknown_name(f"{group} of suite={suite}", name, available)
+        cells = [cell for cell in cells if getattr(cell, group) in names]
+    return cells
+
+
+def requests_tuning(overrides: Sequence[str]) -> bool:
+    """Return whether ``tune=true`` is among the overrides."""
+    values = [override.partition("=")[2] for override in overrides if override.partition("=")[0] == "tune"]
+    if set(values) - {"true", "false"}:
+        raise UserError(f"tune must be true or false, got '{values[-1]}'; for example tune=true")
+    return values[-1:] == ["true"]
+
+
+def tuned_sweeps(sweeps: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Train the grid of each cell and attention of the sweeps, and return the sweeps with the chosen rates."""
+    from cab.config.compose import compose
+    from cab.runner.launch import expand, run_sweeps  # imports torch
+
+    singles = [single for sweep in sweeps for single in _singles(sweep)]
+    tuned = [single for single in singles if not expand(single)[0]]  # their reasons are reported with the scored runs
+    singles = [single for single in singles if single not in tuned]
+    grids = []
+    for single in singles:
+        others = _without(single, "seed", "results_dir")
+        rate = compose([*others, f"seed={SEED}"])["trainer"]["learning_rate"]
+        rates = ",".join(f"{rate * factor:.6g}" for factor in FACTORS)
+        folder = Path(_value(single, "results_dir") or run_defaults()["results_dir"]) / FOLDER
+        grids.append([*others, f"trainer.learning_rate={rates}", f"seed={SEED}", f"results_dir={folder}"])
+    records = [outcome.record for outcome in run_sweeps(grids).outcomes if outcome.record is not None]
+    for single in singles:
+        grid = [_row(record) for record in records if _is_of(record, single)]
+        if not any(row["status"] == Status.FINISHED for row in grid):
+            log.warning("no run of the grid finished: %s", " ".join(single))
+            continue
+        tuned.append([*single, f"trainer.learning_rate={chosen_rate(grid)}", f"tuning={_override(grid)}"])
+    return tuned
+
+
+def chosen_rate(grid: Sequence[Mapping[str, Any]]) -> float:
+    """Return the learning rate that solves the cell first, or else the one with the lowest validation loss."""
+    finished = [row for row in grid if row["status"] == Status.FINISHED]
+    best = min(finished, key=lambda row: (row["steps_to_solve"] or math.inf, row["validation"]))
+    return float(best["learning_rate"])
+
+
+def _singles(sweep: Sequence[str]) -> list[list[str]]:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    for override in OverridesParser.create().parse_overrides(list(sweep)):
+        if override.is_sweep_override() and override.key_or_group not in ("attention", "seed"):
+            raise UserError(f"tune=true requires a single value of {override.key_or_group}")
+    if str(SEED) in _value(sweep, "seed").split(","):
+        raise UserError(f"seed {SEED} is that of the grid of tune=true; choose another seed")
+    return [[*_without(sweep, "attention"), f"attention={name}"] for name in _value(sweep, "attention").split(",")]
+
+
+def _value(overrides: Sequence[str], key: str) -> str:
+    values = dict(override.partition("=")[::2] for override in reversed(overrides))
+    return values.get(key, "")
+
+
+def _without(overrides: Sequence[str], *keys: str) -> list[str]:
+    return [override for override in overrides if override.partition("=")[0] not in keys]
+
+
+def _is_of(record: Record, single: Sequence[str]) -> bool:
+    names = {key: record.config[key]["name"] for key in ("task", "backbone", "attention")}
+    return all(_value(single, key) == name for key, name in {**names, "pattern": record.config["pattern"]}.items())
+
+
+def _row(record: Record) -> dict[str, Any]:
+    losses = [entry["validation"] for entry in record.history if entry["validation"] is not None]
+    return {
+        "learning_rate": record.config["trainer"]["learning_rate"],
+        "status": str(record.status),
+        "validation": min(losses, default=None),
+        "steps_to_solve": record.cost.steps_to_solve,
+    }
+
+
+def _override(grid: Sequence[Mapping[str, Any]]) -> str:
+    rows = [",".join(f"{name}:{'null' if value is None else value}" for name, value in row.items()) for row in grid]
+    return f"{{seed:{SEED},grid:[{','.join(f'{{{row}}}' for row in rows)}]}}"

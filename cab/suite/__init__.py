@@ -1,1 +1,0 @@
-"""The synthetic suite: cells of generated data with preset mini (docs/reference/tasks/suite.md)."""

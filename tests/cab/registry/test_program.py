@@ -1,0 +1,230 @@
+"""The digest of a class changes with every module that it consists of, and with nothing else."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cab.errors import UserError
+from cab.executed import SOURCES
+from cab.records.identity import changed_modules
+from cab.registry.files import load_object
+from cab.registry.program import UNKNOWN, code_of, code_of_location, is_excluded, modules_of
+from cab.registry.registries import ATTENTIONS
+from tests.cab.cli.command import run_python
+
+MINE = '''
+    """What it is."""
+
+    import importlib
+    import os
+
+    import torch
+    from helper import SCALE
+    if os.environ.get("NEVER_SET"):
+        from other import OFFSET
+    else:
+        from helper import OFFSET
+
+
+    def make(factor):
+        class Made(torch.nn.Module):
+            def forward(self, query):
+                return query * factor
+
+        return Made
+
+
+    class Mine(torch.nn.Module):
+        """What it computes."""
+
+        lazy = importlib.import_module("lazy")
+
+        def forward(self, query):
+            return query * SCALE + OFFSET
+
+
+    class Other(Mine):
+        pass
+
+
+    Made = make(2.0)
+'''
+FILES = {
+    "mine.py": textwrap.dedent(MINE),
+    "helper.py": "from deeper import SCALE\nOFFSET = 1.0\n",
+    "deeper.py": "SCALE = 2.0\n",
+    "lazy.py": "X = 1\n",
+    "other.py": "OFFSET = 2.0\n",
+}
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """A function that writes the files, after a replacement in one, into a new folder, and returns mine.py."""
+    numbers = itertools.count()
+
+    def written(name: str = "mine.py", old: str = "", new: str = "") -> Path:
+        folder = tmp_path / str(next(numbers))
+        folder.mkdir()
+        for file, text in FILES.items():
+            assert file != name or old in text
+            (folder / file).write_text(text.replace(old, new, 1) if file == name and old else text)
+        return folder / "mine.py"
+
+    return written
+
+
+def code(path: Path, name: str = "Mine") -> str:
+    return code_of(load_object(f"{path}:{name}"))
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("mine.py", "query * SCALE", "SCALE * query"),
+        (
+            "mine.py",
+            "(self, query):\n        return query * SCALE",
+            "(self, query, key=None):\n        return query * SCALE",
+        ),
+        ("mine.py", "class Mine(torch.nn.Module)", "class Mine(torch.nn.Identity)"),
+        ("mine.py", "from helper import SCALE", "from deeper import SCALE"),
+        ("mine.py", 'if os.environ.get("NEVER_SET"):\n    from other', 'if not os.environ.get("SET"):\n    from other'),
+        ("mine.py", "    from helper import OFFSET", "    OFFSET = 1.0"),
+        ("mine.py", "import torch\nfrom helper import SCALE", "from helper import SCALE\nimport torch"),
+        ("mine.py", "make(2.0)", "make(0.0)"),
+        ("mine.py", "class Other(Mine)", "@staticmethod\ndef patch(): Mine.forward = None\n\n\nclass Other(Mine)"),
+        ("mine.py", "What it computes.", "What it computes, read from __doc__."),
+        ("helper.py", "from deeper import SCALE", "SCALE = 2.0"),
+        ("helper.py", "OFFSET = 1.0", "OFFSET = 1"),
+        ("deeper.py", "2.0", "2"),
+        ("deeper.py", "SCALE = 2.0", "SCALE = 1.0\nSCALE = 2.0"),
+        ("lazy.py", "X = 1", "X = 2"),
+        ("other.py", "OFFSET = 2.0", "import deeper\ndeeper.SCALE = 3.0\nOFFSET = 2.0"),
+    ],
+)
+def test_a_change_of_the_program_changes_it(write: Write, name: str, old: str, new: str) -> None:
+    assert code(write(name, old, new)) != code(write())
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("mine.py", "", ""),
+        ("mine.py", "What it computes.", "What it is for."),
+        ("mine.py", "import torch\n", "import torch  # the library\n\n"),
+        ("mine.py", "query * SCALE", "(query * SCALE)"),
+        ("deeper.py", "SCALE = 2.0", 'SCALE = 2.0\n"""A factor."""'),
+    ],
+)
+def test_layout_comments_and_docstrings_do_not(write: Write, name: str, old: str, new: str) -> None:
+    """Nor does the folder: each copy is in its own, with its own helpers of the same names."""
+    assert code(write(name, old, new)) == code(write())
+
+
+def test_each_class_of_a_file_has_its_own(write: Write) -> None:
+    path = write()
+    assert len({code(path, name) for name in ("Mine", "Other", "Made")}) == 3
+    assert set(modules_of([load_object(f"{path}:Mine")])) == {
+        "mine.py",
+        "helper.py",
+        "deeper.py",
+        "lazy.py",
+        "other.py",
+    }
+
+
+def test_it_is_the_code_that_was_executed(write: Write) -> None:
+    """An edit after the import changes nothing, with the same size and time as well."""
+    path = write()
+    before = code(path)
+    path.with_name("deeper.py").write_text("SCALE = 3.0\n")
+    path.write_text("an error")
+    assert code(path) == before
+
+
+def test_stale_bytecode_is_not_executed(tmp_path: Path) -> None:
+    """A helper of the same size and time as the one that was compiled."""
+    import os
+
+    program = "import sys, cab; sys.path.insert(0, '.'); import stale; print(stale.X)"
+    for number in "12":
+        (tmp_path / "stale.py").write_text(f"X = {number}\n")
+        os.utime(tmp_path / "stale.py", (1e9, 1e9))
+        if number == "1":
+            run_python("-m", "compileall", "-q", "stale.py", cwd=tmp_path)
+        assert run_python("-c", program, cwd=tmp_path).stdout.strip() == number
+
+
+def test_a_class_without_a_file_is_unknown() -> None:
+    made = type("Made", (), {"__module__": "of_no_file"})
+    assert code_of(made) == ""
+    assert changed_modules({"of_no_file": UNKNOWN}, {"of_no_file": UNKNOWN}) == ["of_no_file"]
+
+
+def test_declared_files_and_variables_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    codes = []
+    for number, (table, variable) in enumerate([("1", "a"), ("1", "a"), ("2", "a"), ("1", "b")]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "table.json").write_text(table)
+        (folder / "reader.py").write_text(
+            "import torch\nclass Reader(torch.nn.Module):\n    reads = ('table.json', '$CAB_TEST_VARIABLE')\n"
+        )
+        monkeypatch.setenv("CAB_TEST_VARIABLE", variable)
+        codes.append(code(folder / "reader.py", "Reader"))
+    assert codes[0] == codes[1]
+    assert len(set(codes)) == 3
+
+
+def test_code_is_known_without_importing_it() -> None:
+    for name in ("abc", "gla", "vanilla"):
+        entry = ATTENTIONS.get(name)
+        assert code_of_location(entry.location.module, entry.location.qualname) == code_of(entry.cls)
+
+
+def test_attentions_share_the_modules_that_they_import() -> None:
+    modules = modules_of([ATTENTIONS.get("gla").cls])
+    assert {"attentions.gla", "attentions.kernels.recurrence", "cab.attention", "cab.padding"} <= modules.keys()
+    assert not {name for name in modules if name.startswith(("torch", "cab.cli", "cab.verification"))}
+
+
+def test_an_import_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "wrong.py").write_text("1 / 0")
+    before = set(sys.modules)
+    with pytest.raises(UserError, match="ZeroDivisionError"):
+        load_object(f"{tmp_path / 'wrong.py'}:Mine")
+    assert set(sys.modules) == before
+
+
+def test_every_executed_module_that_can_change_a_score_is_in_the_program(tmp_path: Path) -> None:
+    """Compared with all modules of this project that a run has executed."""
+    overrides = "task=lstf dataset=synthetic backbone=informer attention=abc pattern=NC preset=smoke"
+    program = f"""
+        import sys
+        from cab.config.compose import compose
+        from cab.executed import SOURCES
+        from cab.runner.run import run_cell
+        record = run_cell(compose({overrides.split()} + ["results_dir=r"])).record
+        files = {{getattr(module, "__file__", ""): name for name, module in sys.modules.items()}}
+        print(*(files[path] for path in SOURCES if path in files))
+        print(*record.program.attention, *record.program.project)
+    """
+    executed, named = run_python("-c", textwrap.dedent(program), cwd=tmp_path).stdout.splitlines()[-2:]
+    missing = {name for name in executed.split() if not is_excluded(name)} - set(named.split())
+    assert missing == set()
+
+
+def test_sources_are_of_the_modules_that_are_not_installed() -> None:
+    names: dict[Any, str] = {getattr(module, "__file__", None): name for name, module in list(sys.modules.items())}
+    kept = {names[path].partition(".")[0] for path in SOURCES if path in names}
+    assert {"cab", "attentions"} <= kept
+    assert not kept & {"torch", "numpy", "pytest", "yaml"}

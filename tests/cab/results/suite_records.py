@@ -1,0 +1,88 @@
+"""A small suite by hand: records of the core cells of pattern CS, and their anchors."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cab.metric import Metric
+from cab.records.record import REFERENCE_DIRS, Record
+from cab.results.cells import Anchors, CellResults, Key, SuiteCell, data_hash, read_suite, suite_cells
+from cab.results.check import invalid_cells
+from tests.cab.made_records import COST, make_record
+
+CELLS = {cell.task: cell for cell in suite_cells() if cell.core and cell.pattern == "CS"}
+ENDS = {"lstf": (0.0064, 0.70), "lm": (1.0, 16.0), "probe": (1.0, 0.03)}
+"""The metric with softmax attention and without attention."""
+OFFSETS = {1: 0.0, 2: 0.3, 3: -0.3, 4: 0.1, 5: -0.1}
+"""Offset of each seed, in points of K."""
+
+
+def suite_record(task: str, attention: str, share: float, seed: int = 1, **changes: Any) -> Record:
+    """A run that retains ``share`` percent of softmax's gain, on the metric's own scale."""
+    best, worst = ENDS[task]
+    if CELLS[task].scale == "log":
+        return value_record(CELLS[task], attention, worst * (best / worst) ** (share / 100), seed, **changes)
+    return value_record(CELLS[task], attention, worst + (best - worst) * share / 100, seed, **changes)
+
+
+def value_record(cell: SuiteCell, attention: str, value: float, seed: int = 1, **changes: Any) -> Record:
+    """A run with this value of the cell's metric."""
+    higher = cell.metric == "accuracy"
+    metric = Metric(cell.metric, "", higher_is_better=higher).measured(value)
+    names: dict[str, Any] = {"task": cell.task, "backbone": cell.backbone, "pattern": cell.pattern}
+    names |= {"dataset": cell.dataset, "config_variant": "", "attention": attention, "seed": seed, "cost": COST}
+    names |= {"verified": ".py" not in attention, **changes}
+    worst = ENDS[cell.task][1]
+    baselines = {cell.trivial_baseline: {cell.metric: worst}}
+    return make_record([metric], baselines=baselines, **names)
+
+
+def with_config(record: Record, **groups: Any) -> Record:
+    """The record with other values in its configuration."""
+    return dataclasses.replace(record, config={**record.config, **groups})
+
+
+@functools.cache
+def bundled() -> list[CellResults]:
+    """The reference results, which take seconds to read."""
+    return read_suite(REFERENCE_DIRS)
+
+
+def seeds(task: str, attention: str, share: float, count: int = 3, **changes: Any) -> list[Record]:
+    """Runs that differ by a few tenths of a point."""
+    return [suite_record(task, attention, share + OFFSETS[seed], seed, **changes) for seed in range(1, count + 1)]
+
+
+def made_anchors() -> dict[Key, Anchors]:
+    """Five seeds of both anchors in each cell."""
+    found = {}
+    for task, cell in CELLS.items():
+        runs = {"vanilla": seeds(task, "vanilla", 100, 5), "none": seeds(task, "none", 0, 5)}
+        test = {name: [cell.value(run) for run in own] for name, own in runs.items()}
+        found[cell.key] = Anchors(
+            data_hash(runs["none"][0]), test, {}, {"vanilla": [100, 110, 120, 130, 140], "none": [9]}
+        )
+    return found
+
+
+@pytest.fixture
+def made_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of reference results: three attentions in all cells, two in one."""
+    monkeypatch.setattr("cab.results.cells.read_anchors", made_anchors)
+    folder = tmp_path / "reference"
+    shares = {"abc": (99.9, 98.0, 99.0), "linear": (50.0, 60.0, 95.0), "local": (0.0, 20.0, 3.0)}
+    records = [
+        run for name, own in shares.items() for task, k in zip(CELLS, own, strict=True) for run in seeds(task, name, k)
+    ]
+    records += [*seeds("lstf", "gla", 30), *seeds("lstf", "ssd", 99.9)]
+    for record in records:
+        record.write(folder)
+    invalid_cells.cache_clear()
+    yield folder
+    invalid_cells.cache_clear()

@@ -1,0 +1,247 @@
+"""The board of the suite: its rows, its main sentence, its CSV file and its page."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import re
+from functools import partial
+from html import unescape
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cab.cli.main import main
+from cab.records.record import REFERENCE_DIRS
+from cab.records.results import PAPER_DIR, load_results
+from cab.registry.registries import ATTENTIONS
+from cab.reports import page
+from cab.reports.board_tables import board_table
+from cab.reports.figures import frontier_figure
+from cab.reports.sentence import main_sentence
+from cab.reports.suite_board import (
+    OTHER,
+    BoardRow,
+    Point,
+    SuiteBoard,
+    families,
+    own_runs,
+    recall_points,
+    state_of,
+    suite_board,
+)
+from cab.results.cells import cell_descriptions, metric_meanings, suite_cells
+from cab.results.costs import TOKENS, State
+from cab.results.state import suite_state, suite_states
+from cab.results.verdict import judge_attention
+from scripts.readme_figure import reference_board
+from tests.cab.results.suite_records import CELLS, made_suite as made_suite, seeds, suite_record
+
+
+@pytest.fixture
+def folders(made_suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The reference results, and own ones of two attentions: one in all cells, one with a single seed."""
+    monkeypatch.setattr("cab.reports.suite_board.REFERENCE_DIRS", (made_suite,))
+    own = [run for task in CELLS for run in seeds(task, "mine", 80)]
+    own += [suite_record(task, "single", 70) for task in CELLS]
+    for record in own:
+        record.write(tmp_path / "own")
+    return [made_suite, tmp_path / "own"]
+
+
+def board_of(folders: list[Path]) -> SuiteBoard:
+    board = suite_board(load_results(folders))
+    assert board is not None
+    return board
+
+
+def row_of(board: SuiteBoard, name: str) -> BoardRow:
+    [row] = [row for row in board.rows if row.attention == name]
+    return row
+
+
+def test_rows_are_in_families(folders: list[Path]) -> None:
+    board = board_of(folders)
+    names: dict[str, list[str]] = {}
+    for row in board.rows:
+        names.setdefault(row.family, []).append(row.attention)
+    assert names == {
+        "softmax and variants": ["vanilla"],
+        "constant state": ["linear", "gla", "ssd"],
+        "slots and landmarks": ["abc"],
+        "windows": ["local"],
+        "no attention": ["none"],
+        OTHER: ["mine", "single"],
+    }
+    assert {row.attention for row in board.rows if row.own} == {"mine", "single"}
+    assert [cell.heading for cell in board.abilities] == ["recall CS", "lookup CS", "periodic copy CS"]
+
+
+def test_marks(folders: list[Path]) -> None:
+    """A significant loss, the ceiling, a single seed; bold is what matches softmax attention."""
+    table = board_table(board_of(folders))
+    assert [row.label for row in table.bodies["yours"]] == ["mine", "single"], "they are first"
+    assert list(table.bodies) == ["yours", "softmax and variants", "constant state", *list(table.bodies)[3:]]
+    column = [each.label for each in table.columns].index("periodic copy CS")
+    cells = {row.label: row.cells[column] for row in table.rows}
+    assert {name for name, cell in cells.items() if "best" in cell.style} == {"vanilla", "abc", "ssd"}
+    texts = {name: cells[name].marked for name in ("abc", "mine", "single", "gla")}
+    assert texts == {"abc": "100", "mine": "80 ▼", "single": "70*", "gla": "30 ▼"}
+    assert {name: cells[name].style.split()[0] for name in texts} == {
+        "abc": "match",
+        "mine": "below",
+        "single": "single",
+        "gla": "below",
+    }
+    details = {name: cells[name].detail for name in ("single", "mine", "abc")}
+    assert details == {"single": "", "mine": "≤ 81", "abc": "3 of 3"}
+
+
+def test_the_state_is_that_of_the_same_networks(folders: list[Path]) -> None:
+    board = board_of(folders)
+    assert {name: row_of(board, name).state for name in ("vanilla", "linear", "mine")} == {
+        "vanilla": State(64, grows=True),
+        "linear": State(1056, grows=False),
+        "mine": None,
+    }
+    points = recall_points(board, state_of)
+    assert points["vanilla"].cost == 64 * TOKENS
+    assert points["linear"] == (1056, pytest.approx(95), False, False)
+    assert not any(point.is_own for point in points.values()), "without a state"
+
+
+def test_the_table_of_states_is_what_is_measured() -> None:
+    for name in ("linear", "local", "mla"):
+        assert suite_state(ATTENTIONS.get(name)) == suite_states()[name], "run scripts/decode_states.py"
+    assert suite_state(ATTENTIONS.get("linformer")) is None
+
+
+def test_every_attention_has_a_family() -> None:
+    own = {entry.name for entry in ATTENTIONS if entry.location.module.startswith("attentions.")}
+    assert set(families()) == own
+
+
+def test_yours_are_your_records(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One own run of abc neither makes the reference results the user's, nor is it averaged or judged with them."""
+    suite_record("lstf", "abc", 97, 9).write(folders[1])
+    board = board_of(folders)
+    monkeypatch.setattr(page, "judge_attention", partial(judge_attention, reference=(folders[0],)))
+    [verdict] = page._suite(board, load_results(folders))["own"]["abc"]
+    assert verdict.startswith("abc, pattern CS: 1 of 3 core cells")
+    assert "periodic copy, lstf informer CS: K 97.0*, not tested\n" in verdict
+    rows = {row.own: row for row in board.rows if row.attention == "abc"}
+    [own] = rows[True].entries.values()
+    assert own.gain.points == pytest.approx((97,))
+    assert {len(entry.gain.points) for entry in rows[False].entries.values()} == {3}
+
+
+def test_the_main_sentence(folders: list[Path]) -> None:
+    sentence = main_sentence(board_of(folders))
+    assert sentence.startswith(
+        "Of 3 attentions with a constant-size decode state, 2 are worse than softmax attention in causal recall, 1 "
+        "(abc) matches it. Of 64 facts, abc retains 99%, linear retains 95%, local retains 3% (at least 3 seeds each)."
+    )
+
+
+def test_own_rows_that_change_no_sentence(folders: list[Path]) -> None:
+    """An unverified result, a single seed, a tuned learning rate, and a reference that is trained again."""
+    before = main_sentence(board_of(folders))
+    records = [*seeds("probe", "rfa(tuned)", 99.9), suite_record("probe", "rfa", 99.9), *seeds("probe", "local", 99)]
+    records += [dataclasses.replace(run, verified=False) for run in seeds("probe", "gla", 99.9)]
+    for record in records:
+        record.write(folders[1])
+    board = board_of(folders)
+    assert row_of(board, "rfa").own
+    assert main_sentence(board) == before
+
+
+@pytest.mark.usefixtures("made_suite")
+def test_the_sentence_without_results(tmp_path: Path) -> None:
+    suite_record("probe", "abc", 50).write(tmp_path / "some")
+    assert main_sentence(board_of([tmp_path / "some"])) == (
+        "No attention with a constant-size state, verified code and several seeds has results in recall."
+    )
+
+
+def test_page_and_csv_have_the_same_numbers(folders: list[Path], tmp_path: Path) -> None:
+    """One block per cell describes what it tests."""
+    out = tmp_path / "out"
+    assert main(["leaderboard", *map(str, folders), "--out", str(out)]) == 0
+    html = (out / "index.html").read_text()
+    shown = re.search(r'<table id="suite-board-table">(.*?)</table>', html, re.DOTALL)
+    assert shown is not None
+    rows = {}
+    for name, cells in re.findall(r'<tr data-name="(.*?)".*?</th>(.*?)</tr>', shown[1], re.DOTALL):
+        rows[unescape(name)] = re.findall(
+            r'<td(?: data-value="([^"]*)")?(?: class="([^"]*)")?(?: title="[^"]*")?>(.*?)</td>', cells, re.DOTALL
+        )
+    table = {row["attention"]: row for row in csv.DictReader((out / "suite.csv").open())}
+    assert rows.keys() == table.keys()
+    columns = [each.label for each in board_table(board_of(folders)).columns]
+    fields = {
+        "recall CS": "CS.recall.K",
+        "periodic copy CS": "CS.periodic_copy.K",
+        "steps CS": "CS.recall.steps_vs_softmax",
+    }
+    fields |= {"time NS": "NS.time_8192_vs_softmax", "memory CS": "CS.memory_8192_vs_softmax"}
+    for name, cells in rows.items():
+        shown_values = dict(zip(columns, cells, strict=True))
+        for label, field in fields.items():
+            value, expected = shown_values[label][0], table[name][field]
+            assert float(value or "nan") == pytest.approx(float(expected or "nan"), abs=1e-6, nan_ok=True)
+        assert ("best" in shown_values["recall CS"][1]) == (table[name]["CS.recall.best"] == "yes")
+        assert ("below" in shown_values["recall CS"][1]) == (table[name]["CS.recall.vs_softmax"] == "worse")
+    blocks = re.findall(r"<details>\n<summary><strong>(.*?)</strong> (.*?)</summary>\n\s*<div", html)
+    assert [name for name, _ in blocks] == [str(cell) for cell in suite_cells() if cell in CELLS.values()]
+    texts = [text for _, text in blocks]
+    assert all(any(unescape(text).startswith(each) for each in cell_descriptions().values()) for text in texts)
+    assert (
+        html.index("Your results")
+        < html.index("mine, pattern CS: 3 of 3 core cells")
+        < html.index("What each attention")
+    )
+    assert "recall, probe mixer CS: worse than softmax attention, K 80.0, at most 8" in html
+    assert "recall, probe mixer CS: K 70.0*, not tested\n" in html
+    assert '<option value="CS" selected>' in html
+    single = sum(float(row[name] or 0) == 1 for row in table.values() for name in row if name.endswith(".seeds"))
+    assert f"<li>{single} of " in html
+    assert len(re.findall("<figure>", html)) == 2
+
+
+def test_every_mark_of_a_figure_has_a_name() -> None:
+    """Names neither overlap nor leave the axes; single seeds are hollow, the user's attentions diamonds."""
+    board = reference_board()
+    points = recall_points(board, state_of)
+    points |= {"single": Point(2e3, 70.0, True, False), "mine (yours)": Point(2e3, 71.0, False, True)}
+    figure = frontier_figure(points, title="", label="")
+    [axes] = figure.axes
+    assert sorted(text.get_text() for text in axes.texts) == sorted(points)
+    figure.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in axes.texts]
+    assert not any(box.count_overlaps(boxes) > 1 for box in boxes)
+    assert all(axes.bbox.padded(1).contains(*box.min) and axes.bbox.padded(1).contains(*box.max) for box in boxes)
+    lines = [(np.asarray(line.get_xydata()), line) for line in axes.lines]
+    marks = {tuple(map(float, places[0])): line for places, line in lines if len(places) == 1}
+    assert marks[2e3, 70.0].get_fillstyle() == "none"
+    assert marks[2e3, 71.0].get_marker() == "D"
+
+
+def test_every_cell_and_metric_is_described() -> None:
+    assert {cell.key for cell in suite_cells()} == cell_descriptions().keys()
+    assert {(cell.task, cell.metric) for cell in suite_cells()} <= metric_meanings().keys()
+    reported = {
+        (record["cell"]["task"], metric["name"])
+        for folder in REFERENCE_DIRS
+        for record in map(json.loads, (folder / "records.jsonl").read_text().splitlines())
+        for metric in record["metrics"]
+        if metric["at_length"] is None
+    }
+    assert reported <= metric_meanings().keys()
+
+
+def test_published_results_have_no_runs_and_no_board() -> None:
+    results = load_results(PAPER_DIR)
+    assert own_runs(results).empty
+    assert suite_board(results) is None

@@ -1,0 +1,187 @@
+"""Validation of a cell of the suite, from results by hand."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from cab.cli.main import main
+from cab.errors import UserError
+from cab.records.results import load_results, table_of
+from cab.registry.registries import TASKS
+from cab.results.cells import Anchors, CellResults, suite_cells
+from cab.results.check import CellCheck, check_cell, check_suite, without_invalid_cells
+from tests.cab.results.suite_records import CELLS, made_anchors, suite_record, value_record
+
+CELL = dataclasses.replace(CELLS["lstf"], memory_bounded_baseline="bound", long_memory=True)
+GOOD = {
+    "vanilla": [0.10, 0.11, 0.12],
+    "none": [0.90, 0.91, 0.92],
+    "abc": [0.40, 0.41, 0.42],
+    "linear": [0.60, 0.62, 0.61],
+    "ssd": [0.25, 0.26, 0.24],
+    "local": [0.80, 0.82, 0.81],
+}
+
+
+def check(changes: dict[str, list[float]] | None = None, **baselines: float) -> CellCheck:
+    values = {**GOOD, **(changes or {})}
+    anchors = Anchors("", {name: values.pop(name) for name in ("vanilla", "none")}, {})
+    runs = {
+        name: {seed: value_record(CELL, name, value, seed) for seed, value in enumerate(own)}
+        for name, own in values.items()
+    }
+    return check_cell(CellResults(CELL, anchors, runs, baselines or {"ridge": 1.0}))
+
+
+def test_a_cell_that_measures_attention_and_grades() -> None:
+    found = check()
+    assert (found.failures, found.flaws, found.attentions) == ((), (), 4)
+    assert found.gap is not None
+    assert found.gap.value == pytest.approx(0.8 / 0.89)
+    assert (found.different, found.graded) == (1.0, 1.0)
+    assert found.worse_than_softmax == {"abc", "linear", "local"}
+    assert check_suite([found]) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "baselines", "failure"),
+    [
+        ({"none": [0.10, 0.25, 0.20]}, {"ridge": 1.0}, "of the range from trivial to best"),
+        ({"local": [0.11, 0.10, 0.12]}, {"ridge": 1.0}, "local is not significantly worse than vanilla"),
+        ({}, {"ridge": 1.0, "bound": 0.1}, "vanilla does not exceed bound"),
+    ],
+)
+def test_why_a_cell_does_not_measure(
+    changes: dict[str, list[float]], baselines: dict[str, float], failure: str
+) -> None:
+    assert any(failure in line for line in check(changes, **baselines).failures)
+
+
+def test_a_cell_without_anchors_or_baseline_is_not_judged() -> None:
+    found = check({"none": [0.9]})
+    assert (found.measures, found.failures) == (None, ())
+    assert found.unknown == "no anchors with two seeds of vanilla and none"
+    assert check(mean=1.0).unknown == "no record contains baseline ridge"
+
+
+def test_evidence_is_missing_only_of_tested_attentions() -> None:
+    good = check()
+    assert check_suite([dataclasses.replace(good, worse_than_softmax=frozenset())]) == [
+        "no causal cell in which local is significantly worse than vanilla",
+        "no cell of pattern CS in which a constant-size state is significantly worse than vanilla",
+    ]
+    assert check_suite([dataclasses.replace(good, worse_than_softmax=frozenset(), compared=frozenset())]) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "flaw"),
+    [
+        ({"abc": [0.2, 0.5, 0.8], "linear": [0.2, 0.5, 0.7], "ssd": [0.3, 0.6, 0.8]}, "of pairs differ significantly"),
+        ({"abc": [0.11, 0.1, 0.12], "linear": [0.11, 0.12, 0.12], "ssd": [0.1, 0.1, 0.11]}, "have K from 5 to 95"),
+    ],
+)
+def test_why_a_cell_does_not_grade(changes: dict[str, list[float]], flaw: str) -> None:
+    flaws = check(changes).flaws
+    assert flaws is not None
+    assert any(flaw in line for line in flaws)
+
+
+def test_the_share_of_pairs_is_not_corrected_for_their_number() -> None:
+    """Welch's p is at most 0.03 per pair. After Holm's correction, four of the ten have 0.06."""
+    first = {"abc": 0.42, "linear": 0.62, "ssd": 0.24, "local": 0.82}
+    assert check({name: [value, value + 0.06, value + 0.12] for name, value in first.items()}).different == 1.0
+
+
+def test_tuned_attentions_are_not_counted_twice() -> None:
+    assert check({f"{name}(tuned)": GOOD[name] for name in ("abc", "linear", "ssd")}) == check()
+
+
+def test_few_attentions_are_not_judged() -> None:
+    """Pairs with none do not count. An attention with one seed counts for the share with K from 5 to 95 only."""
+    found = check({"abc": [0.4]})
+    assert (found.attentions, found.different, found.graded, found.flaws) == (3, None, 1.0, ())
+    assert found.failures == ()
+    single = {name: values[:1] for name, values in GOOD.items()}
+    assert check({**single, "abc": [0.1], "ssd": [0.1], "local": [0.9]}).flaws == (
+        "25% of attentions have K from 5 to 95 (minimum 50%)",
+    )
+
+
+def test_the_cells_are_those_that_the_tasks_are_tested_in() -> None:
+    named = {(cell.task, cell.backbone, cell.pattern) for cell in suite_cells()}
+    tested = {
+        (task.name, backbone, str(pattern))
+        for task in TASKS
+        if "synthetic" in task.datasets or task.name == "probe"
+        for backbone, patterns in task.backbones.items()
+        for pattern in patterns
+    }
+    assert named <= tested
+    assert len(named) == len(suite_cells()) == 19
+
+
+def test_every_cell_is_judged_by_a_primary_metric_of_its_task() -> None:
+    for cell in suite_cells():
+        metrics = TASKS.get(cell.task).build(dataset=cell.dataset).metrics
+        assert cell.metric in {metric.name for metric in metrics if metric.primary}, cell
+
+
+def test_no_results_are_no_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["suite", "validate", str(tmp_path)]) == 2
+    assert "is of a cell of the suite" in capsys.readouterr().err
+    assert main(["suite", "report", str(tmp_path)]) == 2
+
+
+def test_the_table_and_its_csv(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["suite", "validate", "--csv"])
+    rows = {row["cell"]: row for row in csv.DictReader(capsys.readouterr().out.splitlines())}
+    assert rows["sr sr3 NS"]["grades"] == "not judged"
+    assert rows["sr sr3 NS"]["measures"] == "yes"
+    assert float(rows["lstf informer NS"]["gap_lost"]) == pytest.approx(0.47, abs=0.01)
+    assert main(["suite", "validate"]) == 0
+    assert "17 of 17 judged cells measure attention" in capsys.readouterr().out
+
+
+def test_cells_without_results_are_not_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("cab.results.cells.read_anchors", made_anchors)
+    suite_record("lstf", "abc", 80).write(tmp_path)
+    assert main(["suite", "validate", str(tmp_path), "--csv"]) == 0
+    rows = {row["cell"]: row["measures"] for row in csv.DictReader(capsys.readouterr().out.splitlines())}
+    assert rows["lm gpt2 CS"] == "no results"
+    assert rows["mlm roberta NS"] == "no anchors with two seeds of vanilla and none"
+
+
+def test_invalid_cells_are_excluded_by_every_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("cab.results.check.invalid_cells", lambda: {("lm", "gpt2", "CS"): "its seeds differ"})
+    note = "lm gpt2 CS is excluded because it does not measure attention: its seeds differ"
+    for place, name in enumerate(("vanilla", "abc", "local", "linear", "none")):
+        for task in ("lstf", "lm"):
+            suite_record(task, name, 10 * place).write(tmp_path)
+    results = load_results(tmp_path)
+    rest, notes = without_invalid_cells(results)
+    assert notes == (note,)
+    assert set(rest[results["primary"] & ~rest["primary"]]["task"]) == {"lm"}
+    for command in (["score"], ["correlation"]):
+        assert main([*command, str(tmp_path)]) == 0
+        assert note in capsys.readouterr().err
+    assert main(["leaderboard", str(tmp_path), "--format", "markdown"]) == 0
+    assert note in capsys.readouterr().out
+    with pytest.raises(UserError, match="no results to score: lm gpt2 CS is excluded"):
+        without_invalid_cells(results[results["task"] == "lm"])
+
+
+def test_other_presets_and_data_are_no_cells_of_the_suite(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cab.results.check.invalid_cells", lambda: {("lstf", "informer", "CS"): "its seeds differ"})
+    results: pd.DataFrame = table_of(
+        [suite_record("lstf", "abc", 80, preset="smoke"), suite_record("lstf", "abc", 80, dataset="etth1")]
+    )
+    assert without_invalid_cells(results) == (results, ())

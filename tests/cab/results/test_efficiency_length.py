@@ -1,0 +1,209 @@
+"""Efficiency lengths: the published one, curves with a known crossing, and inputs that have no answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import optimize
+
+from cab import UserError
+from cab.records.results import PAPER_DIR
+from cab.results.costs import load_costs
+from cab.results.efficiency_length import ALWAYS, NEVER, efficiency_length
+
+LENGTHS = (200, 500, 900, 2000, 3500, 8000)
+Curve = Callable[[float], float]
+
+
+def costs(time: dict[str, Curve], complexity: dict[str, str] | None = None, noise: float = 0.0) -> pd.DataFrame:
+    random = np.random.default_rng(3)
+    rows = [
+        (name, "CS", "decode", n, curve(n) * (1 + noise * random.normal()), 7.0 * n, (complexity or {}).get(name, "n"))
+        for name, curve in time.items()
+        for n in LENGTHS
+    ]
+    return pd.DataFrame(rows, columns=["attention", "pattern", "phase", "length", "seconds", "bytes", "complexity"])
+
+
+def time_of(found: pd.DataFrame, attention: str = "abc") -> pd.Series:
+    rows = found[(found["attention"] == attention) & (found["resource"] == "time")]
+    assert len(rows) == 1
+    return rows.iloc[0]
+
+
+def quadratic(n: float) -> float:
+    return 2e-6 * n * n + 1e-3 * n + 3.0
+
+
+TRUTH = 1250 + math.sqrt(1250**2 + 5e6)
+"""Where 2e-6 n^2 + 1e-3 n + 3 = 6e-3 n + 13."""
+
+
+def crossing(noise: float = 0.0) -> pd.DataFrame:
+    """Costs of curves that cross at ``TRUTH``."""
+    return costs({"vanilla": quadratic, "abc": lambda n: 6e-3 * n + 13}, noise=noise)
+
+
+def test_table_11_from_the_published_costs() -> None:
+    found = efficiency_length(load_costs(PAPER_DIR / "efficiency_cost.csv"), protocol="paper")
+    assert found[["attention", "pattern", "phase", "resource"]].to_numpy().tolist() == [
+        ["abc", "NS", "forward", "time"],
+        ["abc", "NS", "forward", "memory"],
+    ]
+    assert found["length"].tolist() == [1877, 70]
+    assert found["r2"].tolist() == pytest.approx([0.964, 1.0], abs=1e-9)  # cut: rounding would give 0.965
+    assert found[["low", "high"]].isna().all().all()
+
+
+@pytest.mark.parametrize("protocol", ["default", "paper"])
+def test_a_crossing_that_is_known(protocol: str) -> None:
+    found = efficiency_length(crossing(), protocol=protocol)
+    assert time_of(found)["length"] == pytest.approx(TRUTH, rel=1e-3 if protocol == "paper" else 1e-6)
+    assert time_of(found)["r2"] == pytest.approx(1, abs=0.001)
+    assert found["pattern"].unique().tolist() == ["CS"]
+
+
+def test_the_paper_leaves_the_shortest_length_out_of_the_time_of_the_other_attention_only() -> None:
+    table = crossing()
+    first = (table["attention"] == "abc") & (table["length"] == 200)
+    table.loc[first, "seconds"] *= 3
+    spoilt = efficiency_length(table, protocol="paper")
+    assert time_of(spoilt)["length"] == round(TRUTH)
+    table.loc[(table["attention"] == "vanilla") & (table["length"] == 200), "seconds"] *= 3
+    assert time_of(efficiency_length(table, protocol="paper"))["length"] != time_of(spoilt)["length"]
+
+
+def test_n_log_n_is_fitted_as_what_it_is() -> None:
+    def curve(n: float) -> float:
+        return 1e-3 * n * math.log2(n) + 2.0
+
+    table = costs({"vanilla": quadratic, "s4d": curve}, {"s4d": "n log n"})
+    expected = optimize.brentq(lambda n: quadratic(n) - curve(n), 1000, 10_000)
+    assert time_of(efficiency_length(table), "s4d")["length"] == pytest.approx(expected, rel=1e-6)
+    line = efficiency_length(table.assign(complexity="n"))
+    assert abs(time_of(line, "s4d")["length"] / expected - 1) > 0.01
+
+
+def test_never_and_always() -> None:
+    curves: dict[str, Curve] = {
+        "vanilla": quadratic,
+        "abc": lambda n: 0.5e-3 * n + 1,
+        "eager": lambda n: 3 * quadratic(n),
+        "flash": lambda n: 1e-6 * n * n + 5.0,
+    }
+    found = efficiency_length(costs(curves, {"eager": "n^2", "flash": "n^2"}, noise=0.001))
+    assert time_of(found)["length"] == ALWAYS
+    assert time_of(found)["high"] == ALWAYS
+    assert time_of(found, "eager")["length"] == NEVER
+    assert time_of(found, "eager")["low"] == NEVER
+    assert 900 < time_of(found, "flash")["length"] < 1100  # 1e-6 n^2 + 1e-3 n = 2
+
+
+def test_a_length_that_the_measurements_contradict_says_so() -> None:
+    wrong = costs({"vanilla": quadratic, "abc": lambda n: 2 * quadratic(n)})  # declared linear
+    row = time_of(efficiency_length(wrong))
+    assert 0 < row["length"] < 8000
+    assert "measured more expensive at 8,000" in row["note"]
+    published_note = time_of(efficiency_length(load_costs(PAPER_DIR / "efficiency_cost.csv"), protocol="paper"))["note"]
+    assert published_note == "measured cheaper from 512"
+    table = crossing()
+    table.loc[table["attention"] == "abc", "seconds"] = 1.0 + table["length"] * 0.005
+    assert "measured" not in time_of(efficiency_length(table))["note"]
+
+
+def test_the_paper_has_no_answer_for_a_baseline_that_bends_down_and_always_for_curves_that_do_not_meet() -> None:
+    found = efficiency_length(costs({"vanilla": lambda n: 50 - 1e-7 * n * n, "abc": lambda n: n}), protocol="paper")
+    assert math.isnan(time_of(found)["length"])
+    assert "is concave" in time_of(found)["note"]
+    apart = efficiency_length(costs({"vanilla": quadratic, "abc": lambda n: 1e-3 * n}), protocol="paper")
+    assert time_of(apart)["length"] == ALWAYS
+
+
+def test_intervals_cover_the_crossing() -> None:
+    inside = []
+    for repeat in range(8):
+        random = np.random.default_rng(repeat)
+        table = crossing().assign(bytes=math.nan)
+        table["seconds"] *= 1 + 0.03 * random.normal(size=len(table))
+        row = time_of(efficiency_length(table))
+        assert row["low"] <= row["length"] <= row["high"]
+        inside.append(row["low"] <= TRUTH <= row["high"])
+    assert sum(inside) >= 6
+
+
+def test_eager_as_baseline_and_out_of_memory() -> None:
+    table = costs({"vanilla": quadratic, "eager": lambda n: 4 * quadratic(n), "abc": lambda n: 6e-3 * n + 13})
+    oom = (table["attention"] == "eager") & (table["length"] > 3000)
+    table.loc[oom, ["seconds", "bytes"]] = math.nan
+    found = efficiency_length(table, baseline="eager")
+    assert 0 < time_of(found)["length"] < time_of(efficiency_length(table))["length"]
+    table.loc[table["attention"] == "abc", "seconds"] = math.nan
+    row = time_of(efficiency_length(table))
+    assert math.isnan(row["length"])
+    assert row["note"] == "no time measured for abc"
+
+
+def test_too_few_lengths() -> None:
+    table = crossing()
+    for protocol in ("default", "paper"):
+        row = time_of(efficiency_length(table[table["length"] < 600], protocol=protocol))
+        assert math.isnan(row["length"])
+        assert row["note"].startswith("undetermined: 2 measured" if protocol == "default" else "insufficient lengths")
+    assert math.isnan(time_of(efficiency_length(table[table["length"] < 1200]))["length"])
+
+
+def test_an_interval_from_always_to_never_has_no_length() -> None:
+    table = crossing()
+    noise = np.random.default_rng(0).lognormal(sigma=2.0, size=len(table))
+    row = time_of(efficiency_length(table.assign(seconds=table["seconds"] * noise)))
+    assert (row["low"], row["high"]) == (0.0, math.inf)
+    assert math.isnan(row["length"])
+    assert row["note"].startswith("undetermined")
+
+
+def test_a_complexity_that_does_not_exist() -> None:
+    with pytest.raises(UserError, match=r"unknown complexity 'n\^3'"):
+        efficiency_length(crossing().assign(complexity="n^3"))
+
+
+HEAD = "attention,pattern,phase,length,seconds,bytes"
+
+
+def test_costs_of_our_own_form(tmp_path: Path) -> None:
+    rows = [
+        "abc,CC,decode,256,0.5,1024,ok,attention",
+        "abc,CC,decode,512,,,oom,attention",
+        "x,CC,decode,512,1,1,ok,peer",
+    ]
+    (tmp_path / "costs.csv").write_text("\n".join([f"{HEAD},status,kind", *rows]))
+    found = load_costs(tmp_path / "costs.csv")
+    assert found["attention"].tolist() == ["abc", "abc"]
+    assert found["complexity"].tolist() == ["n", "n"]
+    assert math.isnan(found["seconds"].iloc[1])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "cannot be read as CSV"),
+        (f"{HEAD}\n", "contains no costs"),
+        ("attention,length\nabc,5\n", "lacks the columns bytes, pattern, phase, seconds"),
+        (f"{HEAD}\nabc,NS,forward,256,fast,1\n", "seconds 'fast' is not a finite non-negative number"),
+        (f"{HEAD}\nabc,NS,forward,-256,1,1\n", "length '-256' is not a finite positive number"),
+        (f"{HEAD}\nabc,NS,forward,,1,1\n", "column 'length' has an empty value"),
+        (f"{HEAD}\nnan,NS,forward,1,1,1\n", "column 'attention' has an empty value"),
+        (
+            f"{HEAD},device\nabc,NS,forward,1,1,1,cpu\nabc,NS,forward,2,1,1,cuda\n",
+            "mixes costs with different device \\(cpu, cuda",
+        ),
+    ],
+)
+def test_costs_that_are_none(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "costs.csv").write_text(text)
+    with pytest.raises(UserError, match=message):
+        load_costs(tmp_path / "costs.csv")

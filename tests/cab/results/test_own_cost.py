@@ -1,0 +1,259 @@
+"""The cost of an attention without a committed one: measured by `cab run suite=core`, shown on the board."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+from cab.cli.main import main
+from cab.cli.run import _print_costs
+from cab.efficiency import machine
+from cab.efficiency.benchmark import measure_for_board
+from cab.efficiency.own import measure_cost_of, measure_state_of
+from cab.efficiency.subjects import AttentionSubject
+from cab.patterns import Pattern
+from cab.records.record import Record
+from cab.records.results import installed_code, load_results
+from cab.registry.program import code_of
+from cab.registry.registries import ATTENTIONS
+from cab.reports.suite_board import OTHER, recall_points, suite_board, time_of
+from cab.results import costs
+from cab.results.costs import (
+    GROWS,
+    STATE,
+    MeasuredCost,
+    State,
+    cost_of,
+    cost_path,
+    costs_in,
+    measured_costs,
+    read_costs,
+)
+from cab.results.verdict import cost_texts
+from cab.runner.report import Outcome, Report
+from tests.cab.results.suite_records import CELLS, made_suite as made_suite, seeds, suite_record, with_config
+
+pytestmark = pytest.mark.usefixtures("registers")
+
+CLASS = """
+from cab import Attention, register_attention
+
+@register_attention("{name}", patterns="CS NC", complexity="n", paper="")
+class Mean(Attention):
+    def attend(self, query, key, value, padding):
+        {code}
+        return value.mean(2, keepdim=True) + 0 * query
+"""
+ROW = {"status": "ok", "kind": "attention", "protocol": "default", "batch_size": "1", "complexity": "n log n"}
+ROW |= {"pattern": "CS", "attention": "Mine"}
+FORWARD = ROW | {"phase": "forward", "embed_dim": "256", "length": "8192", "bytes": "10", "relative_to_softmax": "0.25"}
+DECODE = ROW | {"phase": "decode", "embed_dim": "512", "length": "8192", "seconds": "0.002", "bytes": "96"}
+SUITE_STATE = ROW | {"phase": STATE, "length": "88", "bytes": "1024", "detail": GROWS}
+RECORD = with_config(suite_record("probe", "abc", 80), results_dir="runs")
+FOLDERS = [Path("elsewhere"), Path("runs")]
+VANILLA = FORWARD | {"attention": "vanilla", "bytes": "40", "relative_to_softmax": "1"}
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The measurements take 64 tokens instead of 8,192; the committed ones stay."""
+    measured_costs()
+    for module in ("cab.results.costs", "cab.efficiency.benchmark"):
+        monkeypatch.setattr(f"{module}.LENGTH", 64)
+        monkeypatch.setattr(f"{module}.FALLBACK", 32)
+        monkeypatch.setattr(f"{module}.SHORT", 16)
+    monkeypatch.setitem(machine.PRODUCT_SIZE, "cpu", 16)
+    monkeypatch.setitem(machine.COPIED_BYTES, "cpu", 2**12)
+
+
+@pytest.fixture
+def mean_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Record:
+    """A run of the class, whose forward pass starts with the line of code of the parameter."""
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(CLASS.format(code=getattr(request, "param", "pass"), name=f"mean_{tmp_path.name}"))
+    code = code_of(ATTENTIONS.get("own.py:Mean").cls)
+    record = suite_record("probe", "Mean", 80, pattern="NC", attention_code=code, command="")
+    config = {**record.config, "results_dir": "runs", "attention": {"name": "own.py:Mean"}}
+    return dataclasses.replace(record, config=config)
+
+
+@pytest.mark.usefixtures("short")
+def test_the_cost_of_a_class_in_a_file(mean_record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs, "_committed_codes", lambda: {("abc", installed_code("abc"))})
+    assert "not measured against softmax" in cost_texts(mean_record, FOLDERS)[-1]
+    measure_cost_of(mean_record)
+    [path] = Path("runs/costs").iterdir()
+    cost = read_costs(path)["Mean", "NC"]
+    assert cost.time
+    assert cost.memory
+    [line] = cost_texts(mean_record, FOLDERS)
+    assert f"{cost.time:.2f} times the time of softmax attention" in line
+    assert line.endswith("declared complexity n")
+    assert cost_of(dataclasses.replace(mean_record, attention_code="edited"), FOLDERS) == MeasuredCost()
+    written = path.stat().st_mtime_ns
+    committed = suite_record("probe", "abc", 80, pattern="NC", attention_code=installed_code("abc"))
+    committed = with_config(committed, results_dir="runs")
+    for record in (mean_record, committed, dataclasses.replace(mean_record, attention_code="edited")):
+        measure_cost_of(record)
+    assert [each.stat().st_mtime_ns for each in path.parent.iterdir()] == [written], "each code is measured once"
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("mean_record", ["assert key.shape[0] > 1, 'too long'"], indirect=True)
+def test_a_failure_is_one_line(mean_record: Record, caplog: pytest.LogCaptureFixture) -> None:
+    measure_cost_of(mean_record)
+    assert caplog.messages[-1] == "Mean NC has no cost in phase forward: failed AssertionError: too long"
+
+
+@pytest.mark.parametrize(("arguments", "measures"), [((), True), (("--no-cost",), False), (("cluster=slurm",), False)])
+def test_a_run_of_the_suite_ends_with_verdict_state_and_cost(
+    arguments: tuple[str, ...], measures: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    steps: list[str] = []
+    monkeypatch.setattr(
+        "cab.runner.launch.run_sweeps", lambda *_, **__: Report(outcomes=[Outcome("", "cached", RECORD)])
+    )
+    for place, step in {
+        "cab.cli.suite.print_verdict": "verdict",
+        "cab.efficiency.own.measure_state_of": "state",
+        "cab.efficiency.own.measure_cost_of": "cost",
+    }.items():
+        monkeypatch.setattr(place, lambda *_, step=step: steps.append(step))
+    assert main(["run", "suite=core", "attention=abc", "task=probe", f"results_dir={tmp_path}", *arguments]) == 0
+    assert steps == (["verdict", "state", "cost"] if measures else ["verdict"])
+
+
+def test_an_edited_copy_has_no_cost_and_state_of_the_original(
+    made_suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that were measured with its code are shown."""
+    monkeypatch.setattr("cab.reports.suite_board.REFERENCE_DIRS", (made_suite,))
+    codes = {"ours": installed_code("linear"), "edited": "0123456789abcdef"}
+    monkeypatch.setattr(costs, "_committed_codes", lambda: {("linear", codes["ours"])})
+    rows = {}
+    for name, code in codes.items():
+        own = [run for task in CELLS for run in seeds(task, "linear", 80, attention_code=code)]
+        for record in own:
+            record.write(tmp_path / name)
+        board = suite_board(load_results([made_suite, tmp_path / name]))
+        assert board is not None
+        [rows[name]] = [row for row in board.rows if row.own]
+    ours, edited = rows["ours"], rows["edited"]
+    assert (ours.state, ours.costs["CS"], ours.complexity) == (
+        State(1056, grows=False), measured_costs()["linear", "CS"], "n",
+    )  # fmt: skip
+    assert (edited.state, edited.costs, edited.complexity, edited.family) == (None, {}, "", OTHER)
+    assert "not measured against softmax" in cost_texts(own[0], [tmp_path / "edited"])[-1]
+    path = cost_path(tmp_path / "edited", own[0])
+    path.parent.mkdir()
+    write_table(path, [row | {"attention": "linear"} for row in (FORWARD, SUITE_STATE)] + [VANILLA])
+    board = suite_board(load_results([made_suite, tmp_path / "edited"]))
+    assert board is not None
+    [edited] = [row for row in board.rows if row.own]
+    assert edited.state == State(256, grows=True)
+    assert edited.costs["CS"].time == 0.25
+    assert edited.complexity == "n log n"
+
+
+def write_table(path: Path, rows: list[dict[str, str]]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+@pytest.mark.parametrize("source", ["stored", "--costs"])
+def test_the_row_of_a_class_has_its_cost(made_suite: Path, tmp_path: Path, source: str) -> None:
+    own = [run for task in CELLS for run in seeds(task, "Mine", 80)]
+    paths = [record.write(tmp_path / "own") for record in own]
+    rows, path = [FORWARD, DECODE, VANILLA, SUITE_STATE], tmp_path / "costs.csv"
+    if source == "stored":
+        path = cost_path(paths[0].parent, own[0])
+        path.parent.mkdir()
+    write_table(path, rows)
+    suite_record("probe", "Mine", 80, 4).write(tmp_path / "without costs")
+    results = load_results([made_suite, tmp_path / "without costs", tmp_path / "own"])
+    board = suite_board(results, read_costs(path) if source == "--costs" else {})
+    assert board is not None
+    row = board.csv.set_index("attention").loc["Mine"]
+    assert (row["CS.time_8192_vs_softmax"], row["CS.memory_8192_vs_softmax"]) == (0.25, 0.25)
+    assert (row["decode_ms_per_token"], row["state_bytes"], row["complexity"]) == (2.0, 96, "n log n")
+    assert (row["suite_state_numbers"], row["suite_state_grows"]) == (256, "yes")
+    assert recall_points(board, time_of)["Mine (yours)"].cost == 0.25
+
+
+def test_rows_at_the_sizes_of_the_board() -> None:
+    others = [
+        FORWARD | change
+        for change in ({"embed_dim": "512"}, {"length": "4096"}, {"status": "oom"}, {"packed": "uniform"})
+    ]
+    for row in others:
+        row["relative_to_softmax"] = "9"
+    early = DECODE | {"length": "256"}
+    found = costs_in([FORWARD, DECODE, VANILLA, early, *others])
+    expected = MeasuredCost(0.25, 0.25, 2.0, 96, True, "n log n")
+    shorter = costs_in([FORWARD | {"length": "2048"}, VANILLA | {"length": "2048"}, VANILLA])["Mine", "CS"]
+    assert (shorter.time, shorter.memory, shorter.length) == (0.25, 0.25, 2048)
+    assert found["Mine", "CS"] == expected
+    assert not costs_in([DECODE, early | {"bytes": "90"}])["Mine", "CS"].has_constant_state
+    assert costs_in(others) == {}
+    assert costs_in([FORWARD | {"relative_to_softmax": "", "bytes": "?"}])["Mine", "CS"].time is None
+
+
+@pytest.mark.usefixtures("short")
+def test_the_measurement_is_that_of_the_committed_costs() -> None:
+    threads = torch.get_num_threads()
+    measured = measure_for_board(AttentionSubject.parse("linear"), Pattern.CS)
+    found = {
+        (row.attention, row.phase, row.length): (row.embed_dim, row.num_heads)
+        for row in measured
+        if row.kind == "attention"
+    }
+    decode = {("linear", "decode", length): (512, 8) for length in (16, 64)}
+    assert found == {(name, "forward", 64): (256, 4) for name in ("vanilla", "linear")} | decode
+    assert {(row.threads, row.device, row.batch_size) for row in measured} == {(1, "cpu", 1)}
+    assert torch.get_num_threads() == threads
+    sizes = [row for row in costs.read_csv(costs.MEASURED) if row["run"] in (*costs.RUNS.values(), costs.DECODING_RUN)]
+    assert {(row["phase"], row["embed_dim"], row["num_heads"], row["repeats"]) for row in sizes} == {
+        ("forward", "256", "4", "3"),
+        ("decode", "512", "8", "3"),
+    }
+
+
+@pytest.mark.usefixtures("short")
+def test_the_state_of_a_causal_class_is_known_before_its_cost(
+    mean_record: Record, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a state of its own, a class keeps all keys and values, or the inputs they are made of."""
+    record = dataclasses.replace(mean_record, cell={**mean_record.cell, "pattern": "CS"})
+    measure_state_of(record)
+    state = cost_of(record, FOLDERS).suite_state
+    assert state is not None
+    assert state.grows
+    assert state.numbers >= 32
+    _print_costs([record], measures=True)
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines() if line]
+    assert lines[0] == "Mean, pattern CS"
+    assert lines[1] == f"decode state: {state.numbers:,.0f} numbers per token, in the network of recall"
+    assert lines[2].startswith("cost: ")
+    cost = cost_of(record, FOLDERS)
+    assert cost.suite_state == state
+    assert cost.decode_ms
+
+
+SLOW = "import time; time.sleep(2 * (key.shape[2] > 32))"
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("mean_record", [SLOW], indirect=True)
+def test_a_slow_class_is_measured_at_a_shorter_length(mean_record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cab.efficiency.benchmark.BOARD_SECONDS", 1)
+    measure_cost_of(mean_record)
+    cost = cost_of(mean_record, FOLDERS)
+    assert cost.time
+    assert cost.length == 32
+    assert " at 32 tokens" in cost_texts(mean_record, FOLDERS)[-1]

@@ -1,0 +1,227 @@
+"""What scoring refuses, and what it reports about results that are not fit to be scored."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cab import UserError, load_results
+from cab.cli.main import main
+from cab.config.compose import compose
+from cab.errors import EXAMPLE_COMMAND
+from cab.records.record import Record
+from cab.results.changed_settings import changed_settings
+from cab.results.costs import load_costs
+from cab.results.index import score, score_table
+from cab.results.selection import select
+from cab.runner.cell import Cell
+from tests.cab.made_records import make_record
+from tests.cab.results.made_results import index_of, result, table
+
+
+def two(**changes: object) -> list[dict[str, Any]]:
+    return [result(1.0, "abc", **changes), result(2.0, "local", **changes)]
+
+
+OTHER_FILE = {**result(1.5, "abc"), "hash": "other", "file": "folder/other.json"}
+PUBLISHED_ROWS = [{**row, "hash": "", "file": "numbers.csv"} for row in two()]
+
+
+@pytest.mark.parametrize(
+    ("rows", "normalization", "message"),
+    [
+        ([], "results", f"no results to score.*{EXAMPLE_COMMAND}"),
+        ([*two(), *two(preset="paper")], "results", r"presets mini, paper .* --preset mini"),
+        ([*two(), *two(dataset="synthetic")], "results", r"synthetic and on real data \(etth1\) .* --dataset etth1"),
+        (
+            [*two(), *two(task_version=2, dataset="etth2")],
+            "results",
+            r"task 'lstf' .* different versions.* 1 \(.*\.json\), 2 \(.*\.json\).* --latest-version",
+        ),
+        (
+            [*two(), OTHER_FILE],
+            "results",
+            r"two results for one cell \(.*attention=abc.*abc-0\.json and folder/other\.json",
+        ),
+        ([*PUBLISHED_ROWS, PUBLISHED_ROWS[0]], "results", r"two results for one cell .*: numbers\.csv\. Remove one"),
+        ([result(2.0, "none")], "results", "only 'none' has results"),
+        (
+            [result(1.0, "abc"), result(2.0, "local", higher_is_better=True)],
+            "results",
+            "'lstf mse' is higher-is-better in some",
+        ),
+        (two(), "oficial", "did you mean 'official'"),
+        (two(dataset="synthetic"), "paper", "synthetic data cannot be normalized with the paper's constants"),
+        (two(pattern="NS"), "paper", "NS: tts sum sr mlm"),
+        (
+            [result(1.0, "abc", "mape", dataset="weather", config_variant="", preset="paper")],
+            "official",
+            r"no constants for these results.*weather/informer/mape.* results",
+        ),
+    ],
+)
+def test_what_is_refused(rows: list[dict[str, Any]], normalization: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        score_table(table(*rows), normalization=normalization)
+
+
+def test_versions_are_selected_and_may_differ_between_tasks() -> None:
+    mixed = table(*two(), *two(task_version=2, dataset="etth2"))
+    assert math.isfinite(index_of(score_table(select(mixed, latest=True)), "abc"))
+    assert math.isfinite(index_of(score_table(table(*two(), *two(task_version=3, task="pcc"))), "abc"))
+
+
+def test_duplicate_cells_say_what_differs(tmp_path: Path) -> None:
+    for landmarks in (16, 64):
+        config = {"attention": {"num_landmarks": landmarks}}
+        make_record({"mse": 1.0}, attention="abc", config=config).write(tmp_path)
+    with pytest.raises(UserError, match=r"attention\.num_landmarks=\d+ and attention\.num_landmarks=\d+"):
+        score_table(load_results(tmp_path))
+
+
+def test_fewer_seeds_than_published_and_other_data_are_named(tmp_path: Path) -> None:
+    for name, seeds in (("vanilla", 5), ("abc", 3)):
+        for seed in range(seeds):
+            cell = {"attention": name, "seed": seed, "preset": "paper", "config_variant": "M"}
+            record = make_record({"mse": 1.0 + seed}, **cell)
+            marked = dataclasses.replace(record, unpublished_files=["ETTh1.csv"] if (name, seed) == ("abc", 2) else [])
+            path = marked.write(tmp_path)
+            make_record({"mse": 1.0 + seed}, **cell | {"dataset": "ecl"}).write(tmp_path)
+    notes = [note for note in score(load_results(tmp_path)).notes if "seeds" in note or "files" in note]
+    assert notes == [
+        "lstf etth1 M: the published values are means over 5 seeds; fewer: abc",
+        f"measured on files that are not the published ones (ETTh1.csv): {path}",
+    ]
+
+
+def test_the_same_record_twice_counts_once() -> None:
+    rows = two()
+    copy = {**rows[0], "file": "copy.json"}
+    assert score_table(table(*rows, copy)).equals(score_table(table(*rows)))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_metric_that_is_not_a_number(value: float) -> None:
+    made = score(table(*two(), result(value, "s4d")))
+    assert math.isnan(index_of(made.table, "s4d"))
+    assert index_of(made.table, "abc") == pytest.approx(math.sqrt(0.5))
+    assert len(made.notes) == 1
+    assert re.search("s4d.*informer etth1 M mse in .*s4d-0.json", made.notes[0])
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [result(1.0, "abc"), result(2.0, "none")],
+        [result(0.1 + 0.2, "abc"), result(0.3, "local")],  # equal but for rounding
+    ],
+)
+def test_no_deviation_and_no_index(rows: list[dict[str, Any]]) -> None:
+    made = score(table(*rows))
+    assert made.table["index"].isna().all()
+    assert made.notes[0].startswith("NC lstf: no index; informer etth1 M mse: fewer than 2 attentions (")
+
+
+def test_metrics_that_are_not_scored_are_named() -> None:
+    made = score(table(*two(), result(2.0, "none"), result(2.0, "none", "mae")))
+    assert math.isfinite(index_of(made.table, "none"))
+    assert made.notes == ["NC lstf: not scored (measured only for 'none': informer etth1 M mae)"]
+    names = {"dataset": "weather", "config_variant": "", "preset": "paper"}
+    made = score(table(*(result(1.0, "abc", name, **names) for name in ("mse", "mae", "mape"))), normalization="paper")
+    assert any("no constants in the paper for informer weather mape" in note for note in made.notes)
+    notes = score(table(*two(config_variant="", dataset="ecl")), normalization="official").notes
+    assert any("preset mini are not comparable" in note for note in notes)
+
+
+def test_selection_whatever_the_case() -> None:
+    with pytest.raises(UserError, match=r"no result has dataset 'etth3' \(available: etth1"):
+        select(table(*two()), datasets=["etth3"])
+    mixed = table(*two(), *two(preset="paper", pattern="NS", task="pcc"))
+    assert set(select(mixed, preset="PAPER")["pattern"]) == {"NS"}
+    assert set(select(mixed, patterns=["nc"])["task"]) == {"lstf"}
+    assert len(select(mixed, tasks=["lstf", "pcc"])) == 4
+
+
+@pytest.mark.parametrize(
+    ("overrides", "changed"),
+    [
+        (["task=lm", "dataset=pg19", "pattern=CS", "attention=abc"], []),
+        (["task=lm", "dataset=wikitext103", "pattern=CS", "attention=transnormer_t1"], []),
+        (["task=lstf", "dataset=etth1", "pattern=NS", "attention=abc", "task.features=S"], []),
+        (
+            ["task=mlm", "dataset=pg19", "pattern=NS", "attention=abc", "task.tokenizer=null", "backbone.num_layers=2"],
+            ["backbone.num_layers=2", "task.tokenizer=null"],
+        ),
+        (["task=lm", "dataset=pg19", "pattern=CS", "attention=abc", "other_attention=abc"], ["other_attention=abc"]),
+        (["task=lm", "dataset=pg19", "pattern=CS", "attention=abc", "trainer.micro_batch_size=2"], []),
+    ],
+)
+def test_settings_are_compared_with_the_published_ones(overrides: list[str], changed: list[str]) -> None:
+    assert changed_settings(paper_record(*overrides)) == changed
+
+
+def paper_record(*overrides: str) -> Record:
+    config = compose([*overrides, "preset=paper"])
+    return make_record({"ppl": 1.0}, config=config, **Cell.from_config(config).key)
+
+
+def test_runs_with_other_settings_are_named_and_marked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for options in (["attention=abc"], ["attention=local", "task.tokenizer=null"]):
+        paper_record("task=lm", "dataset=pg19", "pattern=CS", *options).write(tmp_path)
+    for normalization, mark in (("official", " ‡"), ("results", "")):
+        assert main(["score", str(tmp_path), "--normalization", normalization]) == 0
+        shown = capsys.readouterr()
+        assert f"local{mark} " in shown.out
+        assert ("CS lm pg19 gpt2: local ‡ not comparable with the paper (task.tokenizer=null)" in shown.err) == bool(
+            mark
+        )
+        assert "abc ‡" not in shown.out + shown.err
+
+
+CSV = "pattern,task,backbone,dataset,metric,higher_is_better,attention,value\nNS,T,b,d,m,1,café,1\n"
+UNREADABLE = {
+    "utf-16": CSV.encode("utf-16"),
+    "latin-1": CSV.encode("latin-1"),
+    "binary": bytes(range(256)) * 9,
+    "long field": CSV.replace("café", "a" * 140_000).encode(),
+}
+
+
+@pytest.mark.parametrize("read", [load_results, load_costs])
+@pytest.mark.parametrize("name", [*UNREADABLE, "pipe"])
+def test_a_table_that_cannot_be_read_is_one_line(name: str, read: Callable[[Path], object], tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_bytes(UNREADABLE[name]) if name in UNREADABLE else os.mkfifo(path)
+    with pytest.raises(UserError, match=r"table\.csv") as error:
+        read(path)
+    assert "\n" not in str(error.value)
+
+
+def test_the_byte_order_mark_of_a_spreadsheet_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_bytes(CSV.encode("utf-8-sig"))
+    assert load_results(tmp_path / "table.csv")["attention"].tolist() == ["café"]
+
+
+def test_line_breaks_of_names_are_not_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [f'NS,T,b,"d\ne",m,1,{name},{value}' for value, name in enumerate(["vanilla", *"abcd"])]
+    (tmp_path / "table.csv").write_text("\n".join([CSV.splitlines()[0], *rows]))
+    assert main(["score", str(tmp_path / "table.csv")]) == 0
+    assert "  T: m of b d\ufffde\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [("NS,T,b,d,m,maybe,abc,1", "higher_is_better 1 or 0, got 'maybe'"), ("NS,T,b,d,m,1,abc,lots", "line 2: .*'lots'")],
+)
+def test_broken_published_rows(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "numbers.csv"
+    path.write_text(f"pattern,task,backbone,dataset,metric,higher_is_better,attention,value\n{line}\n")
+    with pytest.raises(UserError, match=message):
+        load_results(path)

@@ -1,0 +1,141 @@
+"""Estimates over seeds, families of verdicts, and the intervals and orders of indices made from them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from cab.results.index import order_table, score, score_table
+from cab.results.statistics import (
+    Estimate,
+    Verdict,
+    difference,
+    holm,
+    judge_pairs,
+    upper_bounds,
+    weighted_sum,
+)
+from tests.cab.results.made_results import index_of, result, table
+
+
+def runs(values: dict[str, list[float]], **changes: object) -> list[dict[str, object]]:
+    return [result(v, name, seed=seed, **changes) for name, seeds in values.items() for seed, v in enumerate(seeds)]
+
+
+def test_an_estimate_is_students() -> None:
+    values = [1.0, 1.3, 0.9, 1.6]
+    found = stats.ttest_1samp(values, 0.0)
+    estimate = Estimate.of(values)
+    np.testing.assert_allclose(estimate.interval(), found.confidence_interval(0.95))
+    assert estimate.p_value == pytest.approx(found.pvalue)
+
+
+def test_a_difference_is_welchs() -> None:
+    one, other = [1.0, 1.3, 0.9], [2.0, 2.9, 1.1, 2.4]
+    found = stats.ttest_ind(one, other, equal_var=False)
+    gap = difference(Estimate.of(one), Estimate.of(other))
+    assert gap.p_value == pytest.approx(found.pvalue)
+    assert gap.degrees == pytest.approx(found.df)
+
+
+def test_a_single_seed_has_neither_interval_nor_test() -> None:
+    mixed = weighted_sum([(0.5, Estimate.of([1.0])), (0.5, Estimate.of([2.0, 2.2]))])
+    assert (mixed.value, mixed.is_known) == (pytest.approx(1.55), False)
+    assert all(map(math.isnan, mixed.interval()))
+    assert judge_pairs({"pair": mixed}) == {"pair": Verdict.ONE_SEED}
+
+
+def test_equal_seeds_have_an_interval_without_width() -> None:
+    exact = Estimate.of([2.0, 2.0, 2.0])
+    assert exact.interval() == (2.0, 2.0)
+    assert (exact.p_value, difference(exact, exact).p_value) == (0.0, 1.0)
+
+
+def test_holm_multiplies_the_smallest_by_their_number() -> None:
+    assert holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
+    assert holm([]) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "deviation", "verdict"),
+    [(5.0, 0.1, Verdict.BETTER), (-5.0, 0.1, Verdict.WORSE), (0.0, 3.0, Verdict.UNDECIDED)],
+)
+def test_a_verdict_on_a_pair_requires_significance(value: float, deviation: float, verdict: Verdict) -> None:
+    assert judge_pairs({"pair": Estimate(value, deviation**2, 4)}) == {"pair": verdict}
+
+
+def test_a_larger_family_is_more_cautious() -> None:
+    gap = Estimate(5.0, 1.5**2, 4)
+    assert gap.p_value < 0.05
+    alone, many = {1: gap}, dict.fromkeys(range(5), gap)
+    assert judge_pairs(alone)[1] is Verdict.BETTER
+    assert set(judge_pairs(many).values()) == {Verdict.UNDECIDED}
+
+
+def test_bounds_below_the_limit_are_rejections_of_holm() -> None:
+    random = np.random.default_rng(1)
+    for _ in range(200):
+        values = zip(random.normal(-2, 2, 6), random.gamma(1, 1, 6), random.integers(2, 9, 6), strict=True)
+        family = {n: Estimate(float(value), float(v), float(df)) for n, (value, v, df) in enumerate(values)}
+        p_values = [stats.t.cdf(each.value / math.sqrt(each.variance), each.degrees) for each in family.values()]
+        rejected = [p < 0.05 for p in holm(p_values)]
+        bounds = upper_bounds(family, 0.0)
+        assert [bounds[n] < 0 for n in family] == rejected
+        least = [each.interval(0.9)[1] for each in family.values()]
+        assert all(bounds[n] >= least[n] - 1e-9 for n in family), "not adjusted"
+
+
+def test_a_bound_without_variance_is_the_value() -> None:
+    assert upper_bounds({"a": Estimate(97.0, 0.0, math.inf), "b": Estimate(100.0, 0.0, math.inf)}, 98) == {
+        "a": 97.0, "b": 100.0
+    }  # fmt: skip
+
+
+def test_the_interval_of_an_index_ignores_the_seeds_of_others() -> None:
+    own = {"abc": [1.0, 1.2, 1.4], "s4d": [3.0, 3.1, 3.2]}
+    calm, wild = ({**own, "local": seeds} for seeds in ([2.0, 2.0, 2.0], [1.0, 2.0, 3.0]))
+    found = [score(table(*runs(values))).estimates["NC", "all", "abc"] for values in (calm, wild)]
+    assert found[0] == found[1]
+    deviation = np.std([1.2, 2.0, 3.1], ddof=1)
+    reach = stats.t.ppf(0.975, 2) * 0.2 / math.sqrt(3) / deviation
+    np.testing.assert_allclose(found[0].interval(), (found[0].value - reach, found[0].value + reach))
+
+
+def test_variances_add_up_over_cells_and_tasks() -> None:
+    values = {"abc": [1.0, 1.2, 1.4], "local": [2.0, 2.2, 2.4]}
+    alone = score(table(*runs(values))).estimates["NC", "all", "abc"].variance
+    cells = score(table(*runs(values), *runs(values, dataset="etth2"), *runs(values, dataset="ettm1")))
+    assert cells.estimates["NC", "all", "abc"].variance == pytest.approx(alone / 3)
+    tasks = score(table(*runs(values), *runs(values, task="pcc")))
+    assert tasks.estimates["NC", "all", "abc"].variance == pytest.approx(alone / 2)
+
+
+def test_one_seed_in_one_cell_leaves_the_index_without_interval() -> None:
+    several = {"abc": [1.0, 1.1], "local": [2.0, 2.2]}
+    single = {"abc": [1.0], "local": [2.0, 2.3]}
+    scores = score_table(table(*runs(several), *runs(single, dataset="etth2")))
+    assert math.isnan(index_of(scores, "abc", column="low"))
+    assert math.isfinite(index_of(scores, "local", column="low"))
+    assert index_of(scores, "abc", column="seeds") == 1
+
+
+def test_generated_data_require_five_attentions_for_an_index() -> None:
+    values = {name: [float(place)] for place, name in enumerate(["abc", "local", "s4d", "lara", "none"])}
+    made = score(table(*runs(values, dataset="synthetic")))
+    assert made.table["index"].isna().all()
+    assert any("on generated data 5" in note for note in made.notes)
+    more = score(table(*runs({**values, "linear": [7.0]}, dataset="synthetic")))
+    assert more.table["index"].notna().all()
+
+
+def test_orders_of_indices() -> None:
+    """A difference has no smallest relevant size."""
+    values = {"abc": [1.0, 1.2, 1.1], "local": [1.05, 1.15, 1.25], "s4d": [9.0, 9.2, 9.1], "lara": [2.0]}
+    orders = order_table(score(table(*runs(values))))
+    found = {(row.better, row.worse): row.verdict for row in orders.itertuples() if row.task == "all"}
+    decided = {("abc", "local"): "undecided", ("abc", "s4d"): "better", ("local", "s4d"): "better"}
+    assert found == {pair: decided.get(pair, "one seed") for pair in found}
+    assert len(found) == 6

@@ -1,0 +1,150 @@
+"""The verdict on an attention among results of the suite, and the commands that print it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cab.cli.main import main
+from cab.records.record import Cost, Record, Status
+from cab.reports.figures import frontier
+from cab.results import cells
+from cab.results.cells import collect
+from cab.results.verdict import judge_attention
+from tests.cab.made_records import COST, make_about
+from tests.cab.results.suite_records import (
+    CELLS,
+    made_suite as made_suite,
+    seeds,
+    suite_record,
+    with_config,
+)
+
+MINE = "mine.py:Mine"
+
+
+def lines_of(reference: Path, *mine: Record) -> list[str]:
+    """The verdict on ``mine`` in pattern CS, among the reference results."""
+    [lines] = judge_attention(MINE, mine, reference=(reference,))
+    return [line.strip() for line in lines]
+
+
+def test_a_part_of_the_cells(made_suite: Path) -> None:
+    lines = lines_of(made_suite, *seeds("lstf", MINE, 80))
+    missing = ", ".join(str(cell) for task, cell in CELLS.items() if task != "lstf")
+    assert lines[0] == f"{MINE}, pattern CS: 1 of 3 core cells; without {missing} (" + (
+        f"`cab run suite=core attention={MINE} pattern=CS`)"
+    )
+    assert lines[1] == "periodic copy, lstf informer CS: worse than softmax attention, K 80.0, at most 80.7"
+    assert lines[2].startswith("mse 0.1451 ± 0.0021 (vanilla 0.0064, none 0.7, ridge 0.7), solved in 0 of 3 seeds")
+    assert lines[3] == f"not verified: run `cab verify {MINE} --pattern CS`"
+    assert lines[4].startswith("at most: one-sided 95% bound")
+
+
+def test_core_cells_come_first(made_suite: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (cell for cell in cells.suite_cells() if cell in (CELLS["lstf"], CELLS["probe"]))
+    others = [cell for cell in cells.suite_cells() if cell != first]
+    monkeypatch.setattr(cells, "suite_cells", lambda: [dataclasses.replace(first, core=False), *others])
+    lines = lines_of(made_suite, *seeds(first.task, MINE, 80), *seeds(second.task, MINE, 80))
+    heads = [line for line in lines if "K 80" in line]
+    assert [str(cell) in line for cell, line in zip((second, first), heads, strict=True)] == [True, True]
+    assert heads[1].endswith("(not a core cell)")
+
+
+@pytest.mark.usefixtures("made_suite")
+def test_runs_with_other_settings_are_not_scored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """No reference results are needed; a tuned learning rate is not another setting, nor is an option of tomorrow."""
+    changes: dict[str, dict[str, Any]] = {
+        "same": {"trainer": {"new": 1, "batch_size": 32, "learning_rate": 0.003}},
+        "short": {"trainer": {"max_steps": 9}, "backbone": {"embed_dim": 6}},
+        "rate": {"trainer": {"learning_rate": 0.7}},
+        "tuned": {"trainer": {"learning_rate": 0.7}, "tuning": {"seed": 1000, "grid": []}},
+        "others": {"other_attention": "linear"},
+    }
+    records = [suite_record("lstf", name, 80, config=groups) for name, groups in changes.items()]
+    records.append(with_config(suite_record("lstf", "lacking", 80), task={"name": "lstf"}))
+    [results] = [results for results in collect(records) if results.runs]
+    assert list(results.runs) == ["same", "tuned"]
+    start = "seed 1 has other settings than the suite's: "
+    assert results.left_out == {
+        "short": start + "backbone.embed_dim=6, trainer.max_steps=9",
+        "rate": start + "trainer.learning_rate=0.7",
+        "lacking": start + "task.hours=null, task.pred_len=null, task.seq_len=null",
+        "others": start + "other_attention=linear",
+    }
+    for run in records[:2]:
+        run.write(tmp_path / "own")
+    line = f"not scored in lstf informer CS: short ({results.left_out['short']})"
+    for command in ("report", "validate"):
+        caplog.clear()
+        main(["suite", command, str(tmp_path / "own")])
+        assert line in caplog.messages
+        assert "short" not in capsys.readouterr().out
+
+
+def test_one_seed_is_marked_and_not_tested(made_suite: Path) -> None:
+    lines = lines_of(made_suite, suite_record("lstf", MINE, 72.1))
+    assert lines[1] == "periodic copy, lstf informer CS: K 72.1*, not tested"
+    assert lines[-1].startswith("* a single seed")
+
+
+def test_a_result_at_the_ceiling_is_its_solved_seeds(made_suite: Path) -> None:
+    lines = lines_of(made_suite, *(suite_record("lstf", MINE, 100, seed) for seed in (1, 2)))
+    assert lines[1] == "periodic copy, lstf informer CS: solved in 2 of 2 seeds"
+    assert "±" not in lines[2]
+
+
+def test_other_seeds_of_a_reference_join_its_family_instead_of_it(made_suite: Path) -> None:
+    [lines] = judge_attention("abc", seeds("lstf", "abc", 90), reference=(made_suite,))
+    assert lines[1].strip().startswith("periodic copy, lstf informer CS: worse than softmax attention, K 90.0")
+
+
+def test_the_name_is_that_of_tables_or_commands(made_suite: Path) -> None:
+    mine = [with_config(run, attention={"name": MINE}) for run in seeds("lstf", "Mine", 80)]
+    one, other = (judge_attention(name, mine, reference=(made_suite,)) for name in ("Mine", MINE))
+    assert one == other
+    assert one[0][0].startswith("Mine, pattern CS")
+
+
+def test_steps_to_solve_are_shown(made_suite: Path) -> None:
+    costs = {seed: Cost(steps_to_solve=100 * seed) for seed in (1, 2, 3)}
+    mine = [suite_record("lstf", MINE, 100, seed, cost=cost) for seed, cost in costs.items()]
+    lines = lines_of(made_suite, *mine)
+    assert any(line.endswith("solved in 3 of 3 seeds, after 200 [0, 448] steps") for line in lines)
+
+
+def test_an_unfinished_seed_is_named(made_suite: Path) -> None:
+    done = suite_record("lstf", MINE, 90)
+    about = make_about(**{**done.cell, "seed": 2}, config=done.config)
+    reason = FloatingPointError("the loss is nan")
+    failed = Record.failed(about, status=Status.DIVERGED, error=reason, step=3, cost=COST, metrics=[])
+    assert "not scored: lstf informer CS: seed 2 is diverged" in lines_of(made_suite, done, failed)
+
+
+@pytest.mark.usefixtures("made_suite")
+def test_the_report_prints_verdicts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for record in seeds("lstf", "mine", 80):
+        record.write(tmp_path)
+    assert main(["suite", "report", str(tmp_path), "--attention", "mine"]) == 0
+    printed = capsys.readouterr().out
+    assert "mine, pattern CS: 1 of 3 core cells" in printed
+    assert main(["suite", "report", str(tmp_path), "--attention", "min"]) == 2
+    capsys.readouterr()
+    assert main(["suite", "report", str(tmp_path)]) == 0
+    assert "mine" in capsys.readouterr().out
+
+
+def test_the_frontier() -> None:
+    points = {
+        "fast": (0.1, 50.0),
+        "slow": (1.0, 100.0),
+        "worse": (0.2, 40.0),
+        "equal": (0.1, 30.0),
+        "best": (0.5, 90.0),
+    }
+    assert frontier(points) == ["fast", "best", "slow"]

@@ -1,0 +1,81 @@
+"""Tuned learning rates: the grid of each cell and attention, the rate that is chosen, and the record that says so."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cab.cli.main import main
+from cab.config.compose import compose
+from cab.errors import UserError
+from cab.records.record import Record
+from cab.runner.cell import Cell
+from cab.runner.suite import SEED, chosen_rate, suite_sweeps, tuned_sweeps
+
+
+def row(rate: float, validation: float | None, steps: int | None = None, status: str = "finished") -> dict[str, Any]:
+    return {"learning_rate": rate, "status": status, "validation": validation, "steps_to_solve": steps}
+
+
+@pytest.mark.parametrize(
+    ("grid", "rate"),
+    [
+        ([row(1e-3, 0.9), row(3e-3, 0.5), row(9e-3, 0.7)], 3e-3),
+        ([row(1e-3, 0.1), row(3e-3, 0.5, 200), row(9e-3, 0.4, 100)], 9e-3),
+        ([row(1e-3, 0.9), row(3e-3, None, None, "diverged"), row(9e-3, 1.0)], 1e-3),
+    ],
+)
+def test_the_first_to_solve_or_else_the_lowest_loss(grid: list[dict[str, Any]], rate: float) -> None:
+    assert chosen_rate(grid) == rate
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["suite=core", "attention=abc", "attention.num_landmarks=4,8"], "single value of attention.num_landmarks"),
+        (["suite=core", "attention=abc", f"seed={SEED}"], "choose another seed"),
+    ],
+)
+def test_a_grid_that_cannot_be(overrides: list[str], message: str) -> None:
+    sweeps = suite_sweeps(overrides)
+    assert sweeps is not None
+    with pytest.raises(UserError, match=message):
+        tuned_sweeps(sweeps)
+
+
+def test_a_pattern_that_the_attention_does_not_support_is_left_to_the_scored_runs() -> None:
+    [sweep] = suite_sweeps(["suite=core", "attention=gla", "task=probe", "pattern=NS"]) or []
+    [untuned] = tuned_sweeps([sweep])
+    assert sorted(untuned) == sorted(sweep)
+
+
+def test_tuning_is_of_a_suite(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "task=lstf", "dataset=synthetic", "attention=abc", "pattern=NC", "tune=true"]) == 2
+    assert "add suite=core" in capsys.readouterr().err
+    assert main(["run", "suite=core", "attention=abc", "tune=maybe"]) == 2
+
+
+SMALL = ["trainer.max_steps=2", "trainer.validate_every=1", "task.examples=64", "task.test_examples=16", "device=cpu"]
+
+
+def test_the_record_of_a_tuned_run_contains_its_grid(tmp_path: Path) -> None:
+    suite = ["suite=core", "attention=vanilla", "task=probe", "pattern=NC", "seed=1", f"results_dir={tmp_path}"]
+    assert main(["run", *suite, "tune=true", *SMALL]) == 0
+    grid = [Record.read(path) for path in (tmp_path / "tuning").glob("*.json")]
+    assert {record.cell["seed"] for record in grid} == {SEED}
+    rates = [record.config["trainer"]["learning_rate"] for record in grid]
+    assert sorted(rates) == pytest.approx([0.001, 0.003, 0.009])
+    [record] = map(Record.read, tmp_path.glob("*.json"))
+    assert (record.cell["seed"], record.cell["attention"]) == (1, "vanilla(tuned)")
+    rows = record.config["tuning"]["grid"]
+    assert record.config["tuning"]["seed"] == SEED
+    assert {row["learning_rate"]: row["validation"] for row in rows} == {
+        each.config["trainer"]["learning_rate"]: min(entry["validation"] for entry in each.history)  # type: ignore[type-var]
+        for each in grid
+    }
+    assert record.config["trainer"]["learning_rate"] == chosen_rate(rows)
+    command = shlex.split(record.command.removeprefix("cab run "))
+    assert Cell.from_config(compose(command)).hash == record.hash
