@@ -9,15 +9,15 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 .PHONY: setup fairseq demo test test-slow test-all test-lowest verify lint docs bench gpu clean
 
 setup:
-	@PYTHON=$(PYTHON) scripts/environment.sh
+	@PYTHON="$(PYTHON)" scripts/environment.sh
 
 fairseq: .venv-fairseq/ready
 
 .venv-fairseq/ready: pyproject.toml constraints-fairseq.txt scripts/fairseq_environment.sh
-	PYTHON=$(PYTHON) scripts/fairseq_environment.sh && touch $@
+	PYTHON="$(PYTHON)" scripts/fairseq_environment.sh && touch $@
 
 demo: setup
-	@$(BIN)/cab demo --out $(RESULTS)
+	@$(BIN)/cab demo --out "$(RESULTS)"
 
 # What a change could break quickly.
 test: setup
@@ -34,7 +34,7 @@ test-all: test test-slow
 
 # The lowest versions that pyproject.toml declares.
 test-lowest:
-	PYTHON=$(PYTHON) scripts/lowest.sh
+	PYTHON="$(PYTHON)" scripts/lowest.sh
 
 # What `make test` then trusts: every attention and pattern whose row is missing, or of other code, checks or torch.
 verify: setup
@@ -53,7 +53,7 @@ bench: setup
 
 # Verify, time and train on a machine with a GPU, with the torch of PYTHON. DEVICE=cpu tries the same commands, shortened.
 gpu:
-	@PYTHON=$(PYTHON) scripts/gpu.sh $(if $(filter cpu,$(DEVICE)),--cpu) $(OUT)
+	@PYTHON="$(PYTHON)" scripts/gpu.sh $(if $(filter cpu,$(DEVICE)),--cpu) $(OUT)
 
 clean:
 	rm -rf .venv .venv-fairseq .venv-lowest build dist wheels results/demo results/bench

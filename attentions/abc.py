@@ -45,11 +45,6 @@ class ABCAttention(Attention):
         for weight in (self.compress_k, self.compress_v):
             nn.init.xavier_uniform_(weight, gain=2**-0.5)
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
-        if self.pattern is Pattern.CS:
-            return self.decode(query, key, value, self.init_decode_state(len(query), query), padding)[0]
-        return self.decode_cross(query, self.encode_source(key, value, padding), padding)[0]
-
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Compute Eq. 20 with the memory of every target: of its own prefix in CS, else of all keys."""
         n, m = query.shape[1], key.shape[1]

@@ -15,8 +15,11 @@ from attentions.bases.sparse import SparseAttention
 from attentions.kernels.numerics import mask_value
 from attentions.kernels.window_attention import Distances, Window, window_attention
 from cab import PaddingMasks, Pattern, UserError, register_attention
-from cab.attention import CommonArguments, SoftmaxLimit
-from cab.registry.options import Fraction
+from cab.attention import CommonArguments
+from cab.claims import Claims, softmax_if
+
+SPAN_LOSS = 5e-7
+"""Weight of the mean span in the loss, as released."""
 
 
 @register_attention("adaptive_span", patterns="NS CS", complexity="n", paper="Sukhbaatar et al. 2019")
@@ -30,27 +33,24 @@ class AdaptiveSpanAttention(SparseAttention):
     used here. Pattern NS, which the paper does not define, measures x to both sides.
 
     The learned parameter is ``reach`` = (z + R) / S per head. After each step z is clamped to [0, S]; the loss
-    increases by ``coefficient`` times the mean of z over the heads. Time is N times the longest span. Decoding stores
+    increases by 5e-7 times the mean of z over the heads. Time is N times the longest span. Decoding stores
     the keys and values within the longest span.
 
     Args:
         max_span: largest span S, in tokens.
         ramp: length R of the ramp, in tokens.
-        init_span: initial z / S. Half a token is added, since m has no derivative at whole tokens.
-        coefficient: weight of the spans in the loss.
         include_self: whether a token attends to itself.
         position: ``learned`` for embeddings of the distances, ``none`` to leave them out.
     """
 
     has_constant_size_state = True
+    claims = Claims(softmax_limit=softmax_if(max_span=10**9, ramp=10**9, position="none"))
 
     def __init__(
         self,
         *,
         max_span: int = 8192,
         ramp: int = 32,
-        init_span: Fraction = 0.0,
-        coefficient: float = 5e-07,
         include_self: bool = True,
         position: Literal["learned", "none"] = "learned",
         **common: Unpack[CommonArguments],
@@ -62,13 +62,10 @@ class AdaptiveSpanAttention(SparseAttention):
             )
         if not include_self and self.pattern is Pattern.NS:
             raise UserError("include_self=false is supported only in pattern CS; set include_self=true")
-        self.max_span, self.ramp, self.coefficient, self.include_self = max_span, ramp, coefficient, include_self
-        self.reach = nn.Parameter(torch.full((self.num_heads,), init_span + (ramp + 0.5) / max_span))
+        self.max_span, self.ramp, self.include_self = max_span, ramp, include_self
+        # Half a token is added to a span of 0, since m has no derivative at whole tokens.
+        self.reach = nn.Parameter(torch.full((self.num_heads,), (ramp + 0.5) / max_span))
         self.position = nn.Parameter(torch.randn(max_span, self.head_dim)) if position == "learned" else None
-
-    @classmethod
-    def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        return SoftmaxLimit(({"max_span": max(num_tokens, 32), "init_span": 1.0, "position": "none"},))
 
     def spans(self) -> Tensor:
         """Return z of each head, [H]."""
@@ -92,7 +89,7 @@ class AdaptiveSpanAttention(SparseAttention):
         self.reach.clamp_(least, 1.0 + least)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
-        self.add_loss(self.coefficient * self.spans().mean())
+        self.add_loss(SPAN_LOSS * self.spans().mean())
         self.accumulate_statistics(steps=torch.ones(1, device=query.device))
         return super().attend(query, key, value, padding)
 

@@ -5,7 +5,7 @@ Shapes: B batch, H heads, N tokens, D width, E head dimension, L segment, M memo
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Unpack
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,8 @@ from attentions.kernels.relative import segment_attention
 from attentions.kernels.token_cache import packed
 from attentions.transformer_xl import RelativeAttention
 from cab import DecodeState, PaddingMasks, register_attention
-from cab.attention import NUM_TOKENS, CommonArguments, Decoded
+from cab.attention import CommonArguments, Decoded
+from cab.claims import NUM_TOKENS, Claims, softmax_if
 from cab.padding import take_rows
 from cab.registry.options import Positive
 
@@ -49,9 +50,11 @@ class CompressiveAttention(RelativeAttention, SparseDecoding):
         position: ``relative``, or ``none`` to remove the positions.
     """
 
-    softmax_options: ClassVar = {"segment": NUM_TOKENS, "position": "none"}
-    parameter_budget = 0.4  # the convolution, c D^2, and W_R, as published
-    has_exact_gradient = False
+    claims = Claims(
+        softmax_limit=softmax_if(segment=NUM_TOKENS, position="none"),
+        parameter_budget=0.4,  # the convolution, c D^2, and W_R, as published
+        has_exact_gradient=False,
+    )
     has_constant_size_state = True
     unused_parameters = ("compress.",)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Unpack
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
@@ -16,10 +16,11 @@ from attentions.kernels.delta_rule import delta_rule
 from attentions.kernels.fla_kernels import Form
 from attentions.kernels.linear_attention import KERNELS, unit
 from attentions.ssd import step_map
-from cab import DecodeState, ParamGroupOverride, Pattern, UnsupportedError, register_attention
+from cab import DecodeState, ParamGroupOverride, Pattern, register_attention
 from cab.attention import CommonArguments, Decoded
+from cab.claims import Claims
 from cab.padding import lengths
-from cab.registry.options import Positive, PositiveFloat
+from cab.registry.options import Positive
 
 GAIN = 2**-2.5
 """Xavier gain of all maps of DeltaNet."""
@@ -82,27 +83,25 @@ class GatedDeltaNetAttention(DeltaRule):
     The initialization is that of NVlabs/GatedDeltaNet, which trained the paper's models (attentions/defaults.csv). A
     and b_a have no weight decay.
 
+    Queries and keys have 3/4 of the width ``embed_dim``, values twice as much as the keys.
+
     Args:
-        key_expansion: width of queries and keys relative to ``embed_dim``; 3/4 in the paper.
-        value_expansion: width of values relative to the keys; 2 in the paper.
         negative_eigenvalues: whether b is in 0 to 2 instead of 0 to 1.
         conv_size: kernel size of the short convolutions; 4 in the paper, 0 for none.
     """
 
-    parameter_budget = 0.15  # 5.25 D^2 per layer, as published: 11.8% of GPT-2
+    claims = Claims(parameter_budget=0.15)  # 5.25 D^2 per layer, as published: 11.8% of GPT-2
 
     def __init__(
         self,
         *,
-        key_expansion: PositiveFloat = 0.75,
-        value_expansion: PositiveFloat = 2.0,
         negative_eigenvalues: bool = False,
         conv_size: int = 4,
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(
-            key_expansion=key_expansion,
-            value_expansion=key_expansion * value_expansion,
+            key_expansion=0.75,
+            value_expansion=1.5,
             gate=True,
             conv_size=conv_size,
             gain=None,
@@ -134,30 +133,25 @@ class GatedDeltaNetAttention(DeltaRule):
 class DPFPAttention(LinearizedAttention):
     """Compute features x~ * roll(x~, i) for i = 1 .. nu, with x~ = [relu(x), relu(-x)] (fast weights, Eq. 37).
 
-    With the sum: phi(q) (phi(k)^T v) / phi(q) . sum phi(k). With the delta rule, which needs an order and so CS:
-    W_t = W_{t-1} + b_t phi(k_t) (x) (v_t - phi(k_t) W_{t-1}), o_t = phi(q_t) W_t (Eq. 24), b = sigmoid(x W_b), where
-    phi is divided by its sum + 1e-6 and nothing else is normalized.
+    CS has the delta rule, the method: W_t = W_{t-1} + b_t phi(k_t) (x) (v_t - phi(k_t) W_{t-1}), o_t = phi(q_t) W_t
+    (Eq. 24), b = sigmoid(x W_b), where phi is divided by its sum + 1e-6 and nothing else is normalized. The other
+    patterns, which have no order, have the sum: phi(q) (phi(k)^T v) / phi(q) . sum phi(k).
 
     Args:
         nu: products of each feature.
-        update: delta or sum; when not given delta, the method, in CS, and sum elsewhere.
     """
 
     feature_map = KERNELS["identity"]
 
-    def __init__(
-        self, *, nu: Positive = 1, update: Literal["delta", "sum"] | None = None, **common: Unpack[CommonArguments]
-    ) -> None:
+    def __init__(self, *, nu: Positive = 1, **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)
-        self.update = update or ("delta" if self.pattern is Pattern.CS else "sum")
-        if self.update == "delta" and self.pattern is not Pattern.CS:
-            raise UnsupportedError(f"update=delta requires pattern CS, got {self.pattern}; use update=sum")
+        self.has_delta_rule = self.pattern is Pattern.CS
         self.nu = nu
-        if self.update == "delta":
+        if self.has_delta_rule:
             self.strength_proj = xavier_linear(self.embed_dim, self.num_heads, bias=False)
 
     def key_side_inputs(self, key: Tensor) -> dict[str, Tensor]:
-        return {"strength": self.strength_proj(key)} if self.update == "delta" else {}
+        return {"strength": self.strength_proj(key)} if self.has_delta_rule else {}
 
     def prepare(self, x: Tensor) -> Tensor:
         """Compute phi(x) [..., 2 E nu]."""
@@ -166,10 +160,10 @@ class DPFPAttention(LinearizedAttention):
 
     def features(self, x: Tensor, where: PositionInfo) -> Tensor:
         features = super().features(x, where)
-        return features / (features.sum(dim=-1, keepdim=True) + 1e-6) if self.update == "delta" else features
+        return features / (features.sum(dim=-1, keepdim=True) + 1e-6) if self.has_delta_rule else features
 
     def decode_chunk(self, heads: Heads, padding: Tensor | None, state: DecodeState, extras: Extras) -> Decoded:
-        if self.update == "sum":
+        if not self.has_delta_rule:
             return super().decode_chunk(heads, padding, state, extras)
         query, key, value = heads
         queries, keys = (self.features(x, PositionInfo()) for x in (query, key))

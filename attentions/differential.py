@@ -16,6 +16,7 @@ from attentions.kernels.numerics import upcast
 from attentions.softmax import VanillaAttention
 from cab import LayerPosition, Pattern, UserError, register_attention
 from cab.attention import SINGLE_LAYER, CommonArguments
+from cab.claims import Claims
 
 
 @register_attention("differential", patterns="NS CS NC CC", complexity="n^2", paper="Ye et al. 2025")
@@ -30,7 +31,7 @@ class DifferentialAttention(VanillaAttention):
     ``dropout`` is not used (as released): the norm would undo it. Decoding keeps every key and value.
     """
 
-    softmax_options = None
+    claims = Claims()
     recent = 0  # the cache is one block of keys
 
     def __init__(self, *, layer_position: LayerPosition = SINGLE_LAYER, **common: Unpack[CommonArguments]) -> None:

@@ -32,11 +32,6 @@ class EfficientAttention(Attention):
         super().__init__(**common)
         self.requires_right_padding = self.pattern is Pattern.CS  # so that a row begins with a token
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
-        if self.pattern is Pattern.CS:
-            return self.decode(query, key, value, self.init_decode_state(len(query), query), padding)[0]
-        return self.decode_cross(query, self.encode_source(key, value, padding), padding)[0]
-
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         read = query.softmax(dim=-1)
         if self.pattern is not Pattern.CS:

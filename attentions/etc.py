@@ -18,8 +18,9 @@ from attentions.kernels.layers import check_odd
 from attentions.kernels.numerics import attention_weights
 from attentions.kernels.over_blocks import Block, tiled_attention
 from attentions.kernels.window_attention import Distances, Slots, Window, window_attention
-from cab import Attention, PaddingMasks, Pattern, register_attention
-from cab.attention import CommonArguments, SoftmaxLimit
+from cab import Attention, PaddingMasks, register_attention
+from cab.attention import CommonArguments
+from cab.claims import Claims, softmax_if
 from cab.registry.options import Positive
 
 
@@ -44,6 +45,8 @@ class BigBirdAttention(SparseAttention):
         num_window: blocks of the window, odd.
     """
 
+    claims = Claims(softmax_limit=softmax_if(num_window=49))
+
     def __init__(
         self,
         *,
@@ -57,10 +60,6 @@ class BigBirdAttention(SparseAttention):
         self.block_size, self.num_random, self.window_radius = block_size, num_random, num_window // 2
         self.seed: Tensor
         self.register_buffer("seed", torch.randint(2**31, ()))
-
-    @classmethod
-    def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        return SoftmaxLimit(({"num_window": 2 * num_tokens + 1},))
 
     def fixed_blocks(self, num_blocks: int) -> Tensor:
         """Return the visibility of blocks without random ones, bool [J, J]."""

@@ -16,10 +16,12 @@ from attentions.kernels.recurrence import recurrence
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, Decoded
 from cab.padding import lengths
-from cab.registry.options import PositiveFloat
 
 EPSILON = 1e-6
 """Added to both factors of a flow, as released."""
+
+CLAMP = 1.0
+"""Largest absolute O', as released."""
 
 
 @register_attention("flowformer", patterns="NS CS NC", complexity="n", paper="Wu et al. 2022")
@@ -33,27 +35,18 @@ class FlowAttention(Attention):
 
     In NC the sums are over all targets, which have to be given together. That is why there is no CC: the published one
     is this function, in which every target changes every other (and no exact one is linear). ``dropout`` is not used.
-
-    Args:
-        competition_clamp: O' is held between minus this and this, as released; None for none. O' is 1 in the mean
-            where N = M, so that much of the competition is flat.
+    O' is clamped to [-1, 1], as released. It is 1 in the mean where N = M, so that much of the competition is flat.
     """
 
     has_constant_size_state = True
 
-    def __init__(self, *, competition_clamp: PositiveFloat | None = 1.0, **common: Unpack[CommonArguments]) -> None:
+    def __init__(self, **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)
-        self.competition_clamp = competition_clamp
         self.requires_right_padding = self.pattern is Pattern.CS
-
-    def competition(self, flow: Tensor) -> Tensor:
-        """Return the logits of sources."""
-        clamp = self.competition_clamp
-        return flow if clamp is None else flow.clamp(-clamp, clamp)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         if self.pattern is Pattern.CS:
-            return self.decode(query, key, value, self.init_decode_state(len(query), query), padding)[0]
+            return super().attend(query, key, value, padding)
         with torch.autocast(query.device.type, enabled=False):
             q, k = mask_fill(upcast(query).sigmoid(), padding.query), mask_fill(upcast(key).sigmoid(), padding.key)
             sinks, sources = (
@@ -62,7 +55,7 @@ class FlowAttention(Attention):
             )
             incoming, outgoing = _flow(q, k.sum(dim=2, keepdim=True)), _flow(k, q.sum(dim=2, keepdim=True))
             conserved = _flow(q, (k / outgoing).sum(dim=2, keepdim=True))
-            logits = self.competition(_flow(k, (q / incoming).sum(dim=2, keepdim=True)))
+            logits = _flow(k, (q / incoming).sum(dim=2, keepdim=True)).clamp(-CLAMP, CLAMP)
             share = mask_fill(logits, padding.key, mask_value(q.dtype)).softmax(dim=2) * sources
             sums = k.mT @ (share * upcast(value))
             return ((q / incoming) @ sums * (conserved * sinks / sources).sigmoid()).to(query.dtype)
@@ -76,7 +69,7 @@ class FlowAttention(Attention):
         outgoing = ((k + e) * (q.sum(dim=1, keepdim=True) + e)).sum(dim=-1, keepdim=True)
         conserved = ((q + e) * ((k / outgoing).sum(dim=1, keepdim=True) + e)).sum(dim=-1, keepdim=True)
         competing = ((k + e) * ((q / incoming).sum(dim=1, keepdim=True) + e)).sum(dim=-1, keepdim=True)
-        share = self.competition(competing).softmax(dim=1) * k.shape[1]
+        share = competing.clamp(-CLAMP, CLAMP).softmax(dim=1) * k.shape[1]
         weights = (q / incoming) @ k.mT * share.mT
         return (conserved * q.shape[1] / k.shape[1]).sigmoid() * (weights @ value)
 
@@ -91,7 +84,7 @@ class FlowAttention(Attention):
             sources.append(k[:, t] / outgoing)
             conserved = ((q[:, t] + e) * (sum(sources) + e)).sum(dim=-1, keepdim=True) / n
             competing = ((k[:, t] + e) * (sum(sinks) + e)).sum(dim=-1, keepdim=True) / n
-            logits.append(self.competition(competing))
+            logits.append(competing.clamp(-CLAMP, CLAMP))
             written = torch.stack(logits, dim=1)
             shares = [written[:, : j + 1].softmax(dim=1)[:, j] * (j + 1) for j in range(n)]
             weights = (sinks[t].unsqueeze(1) @ k[:, seen].mT / n) * torch.stack(shares, dim=2)
@@ -119,7 +112,7 @@ class FlowAttention(Attention):
             q_share, k_share = q * count / _flow(q, sums["sources"]), k * count / _flow(k, sums["sinks"])
             sums |= {"sink_flow": running("sink_flow", q_share), "source_flow": running("source_flow", k_share)}
             conserved = _flow(q, sums["source_flow"]) / count
-            weight = mask_fill(self.competition(_flow(k, sums["sink_flow"]) / count).exp(), padding.key)
+            weight = mask_fill((_flow(k, sums["sink_flow"]) / count).clamp(-CLAMP, CLAMP).exp(), padding.key)
             sums["mass"] = running("mass", weight)
             # A row that holds nothing yet, all of it padding, has no mass to divide by.
             written = upcast(value) * (weight * count / sums["mass"].clamp(min=torch.finfo(q.dtype).tiny))

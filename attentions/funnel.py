@@ -5,7 +5,7 @@ Shapes: B batch, H heads, N targets, M keys, E width of a head, f factor, P pool
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Unpack
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from attentions.kernels.numerics import attention_weights
 from attentions.transformer_xl import RelativeAttention
 from cab import PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments
+from cab.claims import Claims, softmax_if
 from cab.padding import lengths
 from cab.registry.options import Positive
 
@@ -37,7 +38,7 @@ class FunnelAttention(RelativeAttention):
         position: ``relative`` (in NS) or ``none``.
     """
 
-    softmax_options: ClassVar = {"factor": 1, "position": "none"}
+    claims = Claims(softmax_limit=softmax_if(factor=1, position="none"))
 
     def __init__(
         self,

@@ -18,6 +18,7 @@ from attentions.kernels.numerics import upcast
 from attentions.kernels.token_cache import append_tokens, empty_cache, padding_last
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, Decoded
+from cab.claims import Claims
 from cab.padding import lengths
 from cab.registry.options import Positive
 
@@ -39,7 +40,7 @@ class GatedAttentionUnit(Attention):
     """
 
     requires_right_padding = True
-    parameter_budget = 0.13
+    claims = Claims(parameter_budget=0.13)
     num_maps = 2
 
     def __init__(self, *, query_key_dim: int, **common: Unpack[CommonArguments]) -> None:

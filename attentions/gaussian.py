@@ -22,7 +22,10 @@ from attentions.kernels.token_cache import gather_tokens
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, Decoded
 from cab.padding import lengths
-from cab.registry.options import Positive, PositiveFloat
+from cab.registry.options import Positive
+
+SKYFORMER_RIDGE, SOFT_RIDGE = 0.1, 0.01
+"""Added to the diagonal of the landmarks' matrix, which is then invertible."""
 
 
 @register_attention("kernelized", patterns="NS CS NC CC", complexity="n^2", paper="Chen et al. 2021")
@@ -45,7 +48,7 @@ class KernelizedAttention(PairwiseAttention):
 
 @register_attention("skyformer", patterns="NS NC CC", complexity="n", paper="Chen et al. 2021")
 class SkyformerAttention(Attention):
-    """Compute kappa(Q, L) (kappa(L, L) + ridge I)^-1 kappa(L, K) V, kappa = exp(-|x - y|^2 / (2 sqrt(E))) (Eq. 5).
+    """Compute kappa(Q, L) (kappa(L, L) + I / 10)^-1 kappa(L, K) V, kappa = exp(-|x - y|^2 / (2 sqrt(E))) (Eq. 5).
 
     Landmarks L are tokens: half of them queries and half keys, so that all four matrices are blocks of one of
     queries and keys. In CC, where queries are still to come, all are keys. With every token among them and no ridge it
@@ -58,7 +61,6 @@ class SkyformerAttention(Attention):
 
     Args:
         num_landmarks: r.
-        ridge: what is added to the diagonal.
     """
 
     requires_right_padding = True
@@ -70,11 +72,9 @@ class SkyformerAttention(Attention):
         self,
         *,
         num_landmarks: Annotated[int, Ge(2)] = 128,
-        ridge: PositiveFloat = 0.1,
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        self.ridge = ridge
         counts = [num_landmarks]
         if self.pattern is not Pattern.CC:
             counts = [num_landmarks // 2, num_landmarks - num_landmarks // 2]
@@ -104,7 +104,7 @@ class SkyformerAttention(Attention):
     def reduce_source(self, landmarks: Tensor, key: Tensor, value: Tensor, hidden: Tensor | None) -> Tensor:
         """Return the values aggregated per landmark, [B, H, r, E]."""
         sums = gaussian_sums(landmarks, key, value, hidden)
-        return solve_regularized(gaussian(landmarks, landmarks), sums, self.ridge)
+        return solve_regularized(gaussian(landmarks, landmarks), sums, SKYFORMER_RIDGE)
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         queries, keys = self.places[: self.num_queries], self.places[self.num_queries :]
@@ -114,7 +114,7 @@ class SkyformerAttention(Attention):
         def kappa(x: Tensor, y: Tensor) -> Tensor:
             return torch.exp(-0.5 * (x.unsqueeze(2) - y.unsqueeze(1)).square().sum(dim=-1) * self.scale)
 
-        middle = kappa(landmarks, landmarks) + self.ridge * torch.eye(landmarks.shape[1], dtype=query.dtype)
+        middle = kappa(landmarks, landmarks) + SKYFORMER_RIDGE * torch.eye(landmarks.shape[1], dtype=query.dtype)
         return kappa(query, landmarks) @ torch.linalg.inv(middle) @ kappa(landmarks, key) @ value
 
     def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
@@ -131,7 +131,7 @@ class SkyformerAttention(Attention):
 
 @register_attention("soft", patterns="NS", complexity="n", paper="Lu et al. 2021")
 class SoftAttention(Attention):
-    """Compute kappa(Q, L) (kappa(L, L) + ridge I)^-1 kappa(L, Q) V + conv(V), kappa = exp(-|x - y|^2 / 2) (Eq. 8).
+    """Compute kappa(Q, L) (kappa(L, L) + I / 100)^-1 kappa(L, Q) V + conv(V), kappa = exp(-|x - y|^2 / 2) (Eq. 8).
 
     Keys are the queries. Landmarks L = GELU(LN(W q)) of the means q of r segments, with W and the norm shared by all
     heads; queries come divided by E^(1/4). The released code has a strided convolution of an image in the place of
@@ -141,7 +141,6 @@ class SoftAttention(Attention):
         num_landmarks: segments r.
         conv_kernel_size: odd width of a depthwise convolution of the values over positions, one filter a head;
             None for none.
-        ridge: what is added to the diagonal.
     """
 
     requires_right_padding = True
@@ -151,11 +150,10 @@ class SoftAttention(Attention):
         *,
         num_landmarks: Positive = 49,
         conv_kernel_size: Positive | None = 9,
-        ridge: PositiveFloat = 0.01,
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
-        self.num_landmarks, self.ridge = num_landmarks, ridge
+        self.num_landmarks = num_landmarks
         self.k_proj = nn.Identity()  # type: ignore[assignment]  # keys are the queries
         self.landmark_map = nn.Linear(self.head_dim, self.head_dim, bias=False)
         self.landmark_norm = nn.LayerNorm(self.head_dim)
@@ -175,7 +173,7 @@ class SoftAttention(Attention):
             none = absent[:, None, :, None] | absent[:, None, None]
             middle = gaussian(points, points, none)
             sums = gaussian_sums(points, q, v, padding.key).masked_fill(absent[:, None, :, None], 0.0)
-            output = gaussian_sums(q, points, solve_regularized(middle, sums, self.ridge))
+            output = gaussian_sums(q, points, solve_regularized(middle, sums, SOFT_RIDGE))
             if self.conv is not None:
                 output = output + depthwise_conv(v, self.conv.weight)
             return output.to(query.dtype)
@@ -187,7 +185,7 @@ class SoftAttention(Attention):
         def kappa(x: Tensor, y: Tensor) -> Tensor:
             return torch.exp(-0.5 * (x.unsqueeze(2) - y.unsqueeze(1)).square().sum(dim=-1))
 
-        middle = kappa(points, points) + self.ridge * torch.eye(points.shape[1], dtype=query.dtype)
+        middle = kappa(points, points) + SOFT_RIDGE * torch.eye(points.shape[1], dtype=query.dtype)
         output = kappa(query, points) @ torch.linalg.inv(middle) @ kappa(points, query) @ value
         return output if self.conv is None else output + self.conv(value.unsqueeze(0))[0]
 

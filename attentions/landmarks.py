@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Unpack
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor
@@ -11,8 +11,9 @@ from torch.nn import functional as F
 from attentions.kernels.key_summaries import average, segment_means, segments
 from attentions.kernels.layers import depthwise_conv, value_convolution
 from attentions.kernels.numerics import mask_value, upcast
-from cab import Attention, PaddingMasks, Pattern, register_attention
-from cab.attention import NUM_TOKENS, CommonArguments, SoftmaxLimit
+from cab import Attention, PaddingMasks, register_attention
+from cab.attention import CommonArguments
+from cab.claims import NUM_TOKENS, Claims, SoftmaxLimit, softmax_if
 from cab.padding import lengths
 from cab.registry.options import Positive
 
@@ -34,7 +35,7 @@ class NystromAttention(Attention):
         logit_scale: ``sqrt`` for q . k / sqrt(E); ``linear`` for the released q . k / E.
     """
 
-    softmax_options: ClassVar = {"num_landmarks": NUM_TOKENS}
+    claims = Claims(softmax_limit=softmax_if(num_landmarks=NUM_TOKENS))
     requires_right_padding = True
 
     def __init__(
@@ -120,20 +121,13 @@ class LARAAttention(Attention):
         num_landmarks: proposals r.
     """
 
+    # The tolerance is what holds for logits of usual size; where softmax attention picks single keys, it does not.
+    claims = Claims(softmax_limit=SoftmaxLimit(tuple({"num_landmarks": r} for r in (1, 8, NUM_TOKENS)), tolerance=0.2))
     requires_right_padding = True
 
     def __init__(self, *, num_landmarks: Positive = 16, **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)
         self.num_landmarks = num_landmarks
-
-    @classmethod
-    def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        """Return options with up to one proposal per token, which is close to softmax attention but not equal.
-
-        The tolerance is what holds for logits of usual size; where softmax attention picks single keys, it does not.
-        """
-        steps = (1, max(num_tokens // 3, 1), num_tokens)
-        return SoftmaxLimit(tuple({"num_landmarks": landmarks} for landmarks in steps), tolerance=0.2)
 
     def sample_noise(self, query: Tensor, _key: Tensor, _padding: PaddingMasks) -> dict[str, Tensor]:
         """Draw the deviation of samples from the means of their proposals: ``noise`` [B, H, r, E]."""

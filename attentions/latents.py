@@ -18,6 +18,7 @@ from attentions.kernels.numerics import upcast
 from attentions.kernels.recurrence import recurrence
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, Decoded
+from cab.claims import Claims
 from cab.padding import lengths
 from cab.registry.options import Positive
 
@@ -40,16 +41,14 @@ class LunaAttention(Attention):
 
     Args:
         num_landmarks: number of landmarks r (published: 16 to 256).
-        tie_kv: whether keys and values share their map, as published, both of tokens and of landmarks.
     """
 
     has_constant_size_state = True
 
-    def __init__(self, *, num_landmarks: Positive = 32, tie_kv: bool = True, **common: Unpack[CommonArguments]) -> None:
+    def __init__(self, *, num_landmarks: Positive = 32, **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)
         self.requires_right_padding = self.pattern is Pattern.CS  # counts tokens
-        if tie_kv:
-            self.v_proj = self.k_proj
+        self.v_proj = self.k_proj
         self.slots = nn.Parameter(torch.empty(num_landmarks, self.embed_dim))
         nn.init.normal_(self.slots)  # as released: 1/sqrt(D), scaled by sqrt(D) like an embedding
         self.slots_q = self.make_map()
@@ -57,7 +56,7 @@ class LunaAttention(Attention):
             self.pack_k = self.make_map()  # of tokens, for the packing
         else:
             self.slots_k = self.make_map()
-            self.slots_v = self.slots_k if tie_kv else self.make_map()
+            self.slots_v = self.slots_k
 
     def make_map(self) -> nn.Linear:
         """Return a map from D to D, initialized as released."""
@@ -68,11 +67,6 @@ class LunaAttention(Attention):
     def queries_of_slots(self) -> Tensor:
         """Return the queries of the landmarks, [H, r, E]."""
         return self.split_heads(self.slots_q(self.slots).unsqueeze(0))[0]
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, **packing: Tensor) -> Tensor:
-        if self.pattern is Pattern.CS:
-            return self.decode(query, key, value, self.init_decode_state(len(query), query), padding, **packing)[0]
-        return self.decode_cross(query, self.encode_source(key, value, padding), padding)[0]
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor, packing: Tensor | None = None) -> Tensor:
         if packing is None:
@@ -147,7 +141,7 @@ class SetTransformerAttention(Attention):
     """
 
     has_constant_size_state = True
-    parameter_budget = 0.18  # two maps of the points and their feed-forward layer, as published
+    claims = Claims(parameter_budget=0.18)  # two maps of the points and their feed-forward layer, as published
 
     def __init__(
         self, *, num_inducing: Positive = 32, feedforward: bool = True, **common: Unpack[CommonArguments]
@@ -160,9 +154,6 @@ class SetTransformerAttention(Attention):
         for linear in (self.slot_k, self.slot_v):
             nn.init.xavier_uniform_(linear.weight, gain=2**-0.5)
             nn.init.zeros_(linear.bias)
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
-        return self.decode_cross(query, self.encode_source(key, value, padding), padding)[0]
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         slots = (self.inducing @ key.mT * self.scale).softmax(dim=-1) @ value

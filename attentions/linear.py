@@ -58,7 +58,6 @@ class CosformerAttention(LinearizedAttention):
         reweighting_length: L of the causal patterns; not used by NS and NC.
         kernel: relu, the published one, or another of `linear`. Where weights may be negative, their sum is kept
             1e-6 from zero on its own side.
-        reweight: whether the cosine is there; without it this is `linear` with that kernel.
     """
 
     smallest_denominator = 1e-6
@@ -69,19 +68,15 @@ class CosformerAttention(LinearizedAttention):
         *,
         reweighting_length: Positive = 8192,
         kernel: Kernel = "relu",
-        reweight: bool = True,
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
         self.reweighting_length = reweighting_length
         self.kernel = kernel
-        self.reweight = reweight
-        self.feature_map = Reweighted(KERNELS[kernel]) if reweight else KERNELS[kernel]
+        self.feature_map = Reweighted(KERNELS[kernel])
 
-    def factors(self, x: Tensor, where: PositionInfo) -> Tensor | None:
+    def factors(self, x: Tensor, where: PositionInfo) -> Tensor:
         """Return cos and sin of each angle, counted from 1: products of features give cos of the difference."""
-        if not self.reweight:
-            return None
         position = torch.arange(1, x.shape[2] + 1, device=x.device, dtype=x.dtype).expand(1, -1)
         if where.start is not None:
             position = position + where.start.unsqueeze(1)
@@ -91,8 +86,6 @@ class CosformerAttention(LinearizedAttention):
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         weights = readable_kernel(self.kernel, query) @ readable_kernel(self.kernel, key).mT
-        if not self.reweight:
-            return self.normalize(weights) @ value
         i, j = (torch.arange(1, x.shape[1] + 1, device=x.device, dtype=x.dtype) for x in (query, key))
         length = self.reweighting_length if self.pattern.is_causal else max(len(i), len(j))
         distance = i.clamp(max=length)[:, None] - j.clamp(max=length)

@@ -15,6 +15,7 @@ from attentions.bases.linearized import mask_fill
 from attentions.kernels.numerics import upcast
 from cab import Attention, DecodeState, PaddingMasks, UserError, register_attention
 from cab.attention import CommonArguments, Decoded
+from cab.claims import Claims
 from cab.registry.options import Positive
 
 
@@ -37,7 +38,7 @@ class LinformerAttention(Attention):
 
     requires_right_padding = True
     has_constant_size_state = True
-    parameter_budget = 0.21  # two maps of 8,192 positions to 128 slots a layer
+    claims = Claims(parameter_budget=0.21)  # two maps of 8,192 positions to 128 slots a layer
 
     def __init__(
         self,
@@ -56,9 +57,6 @@ class LinformerAttention(Attention):
         """Create a map initialized in a range that does not depend on max_length, which may exceed the lengths read."""
         bound = num_landmarks**-0.5
         return nn.Parameter(torch.empty(num_landmarks, self.max_length).uniform_(-bound, bound))
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
-        return self.decode_cross(query, self.encode_source(key, value, padding), padding)[0]
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         m = key.shape[1]

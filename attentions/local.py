@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Unpack
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor
@@ -10,7 +10,8 @@ from torch import Tensor
 from attentions.kernels.token_cache import gather_tokens
 from attentions.kernels.window_attention import Window, window_attention
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
-from cab.attention import NUM_TOKENS, CommonArguments, Decoded
+from cab.attention import CommonArguments, Decoded
+from cab.claims import NUM_TOKENS, Claims, softmax_if
 from cab.padding import lengths
 from cab.registry.options import Positive
 
@@ -29,7 +30,7 @@ class LocalAttention(Attention):
             NS w keys on each side and the token, 2 w + 1; CS the w keys that end with it.
     """
 
-    softmax_options: ClassVar = {"window_size": NUM_TOKENS, "extent": "per_side"}
+    claims = Claims(softmax_limit=softmax_if(window_size=NUM_TOKENS, extent="per_side"))
     requires_right_padding = True
     selects_tokens = True
     has_constant_size_state = True

@@ -6,7 +6,7 @@ Shapes: B batch, N tokens, D width, w kernel_size.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import ClassVar, Unpack
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,8 @@ from attentions.kernels.chunks import dropout_factor, dropout_seed, groups_at_on
 from attentions.kernels.numerics import accumulation_dtype, mask_value, softmax_gradient
 from attentions.kernels.operator import differentiable_operator
 from cab import DecodeState, PaddingMasks, Pattern, UserError, register_attention
-from cab.attention import NUM_TOKENS, CommonArguments, Decoded
+from cab.attention import CommonArguments, Decoded
+from cab.claims import NUM_TOKENS, Claims, softmax_if
 from cab.padding import lengths, take_rows
 from cab.registry.options import Positive
 
@@ -40,7 +41,7 @@ class LogSparseAttention(SparseAttention):
         kernel_size: inputs w per query and key; values above 1 add 2 (w - 1) D^2 parameters.
     """
 
-    softmax_options: ClassVar = {"local": NUM_TOKENS}
+    claims = Claims(softmax_limit=softmax_if(local=NUM_TOKENS))
 
     def __init__(
         self, *, local: Positive = 1, restart: int = 0, kernel_size: Positive = 1, **common: Unpack[CommonArguments]

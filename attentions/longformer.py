@@ -5,7 +5,7 @@ Shapes: B batch, H heads, N tokens, D width, E width of a head, g global tokens,
 
 from __future__ import annotations
 
-from typing import ClassVar, Unpack
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,8 @@ from attentions.bases.sparse import SparseAttention
 from attentions.kernels.chunks import by_length
 from attentions.kernels.window_attention import Slots, Window, window_attention
 from cab import PaddingMasks, Pattern, register_attention
-from cab.attention import NUM_TOKENS, CommonArguments
+from cab.attention import CommonArguments
+from cab.claims import NUM_TOKENS, Claims, softmax_if
 from cab.registry.options import Positive
 
 
@@ -36,9 +37,9 @@ class LongformerAttention(SparseAttention):
         share_global: no projections of their own for the global tokens, which are 3 D^2 parameters.
     """
 
-    softmax_options: ClassVar = {"window": NUM_TOKENS, "share_global": True}
+    # Three more projections, as published: 17% of GPT-2.
+    claims = Claims(softmax_limit=softmax_if(window=NUM_TOKENS, share_global=True), parameter_budget=0.2)
     has_constant_size_state = True
-    parameter_budget = 0.2  # three more projections, as published: 17% of GPT-2
 
     def __init__(
         self,

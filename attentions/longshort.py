@@ -16,6 +16,7 @@ from attentions.kernels.token_cache import gather_tokens
 from attentions.kernels.window_attention import Chunks, Distances, Slots, Window, window_attention
 from cab import Attention, DecodeState, PaddingMasks, Pattern, UserError, register_attention
 from cab.attention import CommonArguments, Decoded
+from cab.claims import Claims
 from cab.padding import lengths, take_rows
 
 
@@ -23,7 +24,7 @@ class LongShort(Attention):
     """Base class of both forms: scores that compress tokens to slots, and the layer norms."""
 
     requires_right_padding = True
-    parameter_budget = 0.12  # as published: two maps of relative positions a layer, 11.7% of GPT-2
+    claims = Claims(parameter_budget=0.12)  # as published: two maps of relative positions a layer, 11.7% of GPT-2
 
     def make_projections(self) -> None:
         """Initialize as published: torch's defaults in NS; Xavier normal without biases in CS."""
@@ -63,7 +64,7 @@ class LongShortAttention(LongShort):
         num_landmarks: NS only: number of slots r; default 16.
         window_size: window in tokens; default 15 (NS) or 256 (CS).
         conv_kernel_size: NS only: odd kernel size of a depthwise convolution of the values, per head; default none.
-        chunk_size, chunk_rank: CS only: tokens per chunk (default 32) and slots per chunk (default 1).
+        chunk_size: CS only: tokens per chunk; default 32.
     """
 
     def __new__(  # type: ignore[misc]  # one of the two forms, which are no subclasses of it
@@ -73,12 +74,11 @@ class LongShortAttention(LongShort):
         window_size: int | None = None,
         conv_kernel_size: int | None = None,
         chunk_size: int | None = None,
-        chunk_rank: int | None = None,
         **common: Unpack[CommonArguments],
     ) -> LongShort:
         pattern = Pattern.parse(common["pattern"])
         segmented = {"num_landmarks": num_landmarks, "conv_kernel_size": conv_kernel_size}
-        chunked = {"chunk_size": chunk_size, "chunk_rank": chunk_rank}
+        chunked = {"chunk_size": chunk_size}
         options, others = (chunked, segmented) if pattern is Pattern.CS else (segmented, chunked)
         for name, size in others.items():
             if size is not None:
@@ -148,27 +148,24 @@ class SegmentedLongShort(LongShort):
 
 
 class ChunkedLongShort(LongShort):
-    """Compute the CS form: each chunk of the sequence gives ``chunk_rank`` slots, with a softmax P within the chunk.
+    """Compute the CS form: each chunk of the sequence gives one slot per head, with a softmax P within the chunk.
 
     A query attends to the last ``window_size`` tokens with the relative positions and biases of Transformer-XL, to all
     earlier tokens of its chunk, and to the slots of earlier chunks, which have relative positions of their own. In
     contrast to the released code, tokens of the query's chunk that are older than the window are visible, and no zeros
-    before the sequence take part in the softmax. Time is linear in the length, plus one slot per ``chunk_size /
-    chunk_rank`` tokens. Decoding stores keys and values of the last tokens, of constant size, and two vectors of width
-    D per slot.
+    before the sequence take part in the softmax. Time is linear in the length, plus one slot per ``chunk_size`` tokens.
+    Decoding stores keys and values of the last tokens, of constant size, and two vectors of width D per slot.
     """
 
-    def __init__(
-        self, *, window_size: int = 256, chunk_size: int = 32, chunk_rank: int = 1, **common: Unpack[CommonArguments]
-    ) -> None:
+    def __init__(self, *, window_size: int = 256, chunk_size: int = 32, **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)
-        self.chunks = Chunks(window_size, chunk_size, chunk_rank, before=0)
+        self.chunks = Chunks(window_size, chunk_size, before=0)
         self.num_distances = max(window_size, chunk_size)
         self.key_position = nn.Linear(self.embed_dim, self.embed_dim, bias=False)
         self.slot_position = nn.Linear(self.embed_dim, self.embed_dim)
         self.content_bias = nn.Parameter(torch.zeros(self.num_heads, self.head_dim))
         self.position_bias = nn.Parameter(torch.zeros(self.num_heads, self.head_dim))
-        self.make_compression(chunk_rank)
+        self.make_compression(1)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, _padding: PaddingMasks, score: Tensor) -> Tensor:
         """Attend to window and slots; padding is at the right end, and keys and values are not yet normalized."""
@@ -200,10 +197,10 @@ class ChunkedLongShort(LongShort):
         )
 
     def compress(self, x: Tensor, score: Tensor, num_chunks: int) -> Tensor:
-        """Compress the first chunks of ``x`` [B, H, N, E] by scores [B, N, H r] to slots [B, H, num_chunks r, E]."""
+        """Compress the first chunks of ``x`` [B, H, N, E] by scores [B, N, H] to slots [B, H, num_chunks, E]."""
         length = num_chunks * self.chunks.size
         weights = upcast(score[:, :length]).unflatten(1, (num_chunks, self.chunks.size)).softmax(dim=2)
-        weights = weights.unflatten(-1, (self.num_heads, self.chunks.rank)).permute(0, 3, 1, 4, 2)
+        weights = weights.permute(0, 3, 1, 2).unsqueeze(3)
         chunks = x[:, :, :length].unflatten(2, (num_chunks, self.chunks.size))
         return self.normalize(self.slot_norm, weighted_sum(weights, chunks).flatten(2, 3))
 
@@ -216,7 +213,7 @@ class ChunkedLongShort(LongShort):
         return self.split_heads(projection(sinusoid.to(weight.dtype).unsqueeze(0))).squeeze(0)
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor, score: Tensor) -> Tensor:
-        window, size, rank = self.chunks[:3]
+        window, size = self.chunks[:2]
         query, finished = query * self.scale, (len(score) - 1) // size
         chunks = [slice(begin, begin + size) for begin in range(0, finished * size, size)]
         slot_key, slot_value = (
@@ -224,17 +221,17 @@ class ChunkedLongShort(LongShort):
             for x in (key, value)
         )
         key, value = (self.normalize(self.token_norm, x.unsqueeze(0))[0] for x in (key, value))
-        i, j, s = torch.arange(len(score))[:, None], torch.arange(len(score)), torch.arange(finished * rank)
-        hidden = torch.cat([(j > i) | (i - j >= window) & (j < i // size * size), s // rank >= i // size], dim=1)
+        i, j, s = torch.arange(len(score))[:, None], torch.arange(len(score)), torch.arange(finished)
+        hidden = torch.cat([(j > i) | (i - j >= window) & (j < i // size * size), s >= i // size], dim=1)
         by_key = (query + self.content_bias.unsqueeze(1)) @ key.mT
         by_key = by_key + self.at_distance(query + self.position_bias.unsqueeze(1), self.key_position, i - j)
-        by_slot = query @ slot_key.mT + self.at_distance(query, self.slot_position, i // size * rank - 1 - s)
+        by_slot = query @ slot_key.mT + self.at_distance(query, self.slot_position, i // size - 1 - s)
         weights = torch.cat([by_key, by_slot], dim=-1).masked_fill(hidden, -torch.inf).softmax(dim=-1)
         return weights @ torch.cat([value, slot_value], dim=1)
 
     def at_distance(self, query: Tensor, projection: nn.Linear, distance: Tensor) -> Tensor:
         """Multiply queries [H, N, E] with the embeddings of nonnegative distances [N, M]: [H, N, M]."""
-        embedded = self.embed_distances(projection, len(distance) * self.chunks.rank).flip(1)
+        embedded = self.embed_distances(projection, len(distance)).flip(1)
         return torch.einsum("hie,hije->hij", query, embedded[:, distance.clamp(min=0)])
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
@@ -249,7 +246,7 @@ class ChunkedLongShort(LongShort):
         return {
             "key": tokens,
             "value": tokens,
-            "score": like.new_zeros(batch_size, past, self.num_heads * self.chunks.rank),
+            "score": like.new_zeros(batch_size, past, self.num_heads),
             "slot_key": slots,
             "slot_value": slots,
             "length": torch.zeros(batch_size, dtype=torch.long, device=like.device),
@@ -288,7 +285,7 @@ class ChunkedLongShort(LongShort):
 
     def _num_slots(self, length: Tensor) -> Tensor:
         """Return the number of slots of the complete chunks of ``length`` tokens."""
-        return length // self.chunks.size * self.chunks.rank
+        return length // self.chunks.size
 
     def _lay_out(
         self, source: dict[str, Tensor], read: Tensor, count: Tensor, num_tokens: int

@@ -5,7 +5,7 @@ Shapes: B batch, H heads, N targets, M keys, E width of a head.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Unpack
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from attentions.kernels.numerics import attention_weights, upcast
 from attentions.softmax import VanillaAttention
 from cab import register_attention
 from cab.attention import CommonArguments
+from cab.claims import Claims, softmax_if
 
 
 @register_attention("luong", patterns="NS CS NC CC", complexity="n^2", paper="Luong et al. 2015")
@@ -35,7 +36,7 @@ class LuongAttention(VanillaAttention):
         scaled: whether scores are divided by sqrt(E).
     """
 
-    softmax_options: ClassVar = {"score": "dot", "scaled": True}
+    claims = Claims(softmax_limit=softmax_if(score="dot", scaled=True))
 
     def __init__(
         self,

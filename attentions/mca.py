@@ -5,7 +5,7 @@ Shapes: B batch, H heads, N targets, M keys, E width of a head, c tokens of a gr
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Unpack
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from attentions.kernels.token_cache import packed, take_tokens
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, Decoded
+from cab.claims import Claims, softmax_if
 from cab.padding import lengths
 from cab.registry.options import Positive
 
@@ -31,7 +32,7 @@ class MemoryCompressedAttention(Attention):
         reduction: ``conv`` for a convolution, ``mean`` for the mean of a group's tokens, without parameters.
     """
 
-    softmax_options: ClassVar = {"factor": 1, "reduction": "mean"}
+    claims = Claims(softmax_limit=softmax_if(factor=1, reduction="mean"))
     requires_right_padding = True
     unused_parameters = ("q_proj.", "k_proj.", "compress_k.", "compress_v.")
 
@@ -49,7 +50,7 @@ class MemoryCompressedAttention(Attention):
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         if self.pattern is Pattern.CS:
             return self.attend_causal(query, key, value)
-        return self.decode_cross(query, self.encode_source(key, value, padding), padding)[0]
+        return super().attend(query, key, value, padding)
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         n, m, c = query.shape[1], key.shape[1], self.factor

@@ -5,7 +5,7 @@ Shapes: B batch, H heads, N tokens, E width of a head, J blocks.
 
 from __future__ import annotations
 
-from typing import ClassVar, Unpack
+from typing import Unpack
 
 import torch
 from torch import Tensor
@@ -16,7 +16,8 @@ from attentions.kernels.key_summaries import block_means, expand_blocks, largest
 from attentions.kernels.numerics import masked_softmax
 from attentions.kernels.token_cache import append_tokens, padding_last
 from cab import DecodeState, PaddingMasks, register_attention
-from cab.attention import NUM_TOKENS, CommonArguments, Decoded
+from cab.attention import CommonArguments, Decoded
+from cab.claims import NUM_TOKENS, Claims, softmax_if
 from cab.padding import lengths
 from cab.registry.options import Positive
 
@@ -36,7 +37,7 @@ class BlockMixtureAttention(PairwiseAttention):
         top_k: blocks that a target takes, its own among them.
     """
 
-    softmax_options: ClassVar = {"block_size": 4, "top_k": NUM_TOKENS}
+    claims = Claims(softmax_limit=softmax_if(block_size=4, top_k=NUM_TOKENS))
     selects_tokens = True
 
     def __init__(self, *, block_size: Positive = 512, top_k: Positive = 3, **common: Unpack[CommonArguments]) -> None:

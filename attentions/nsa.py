@@ -19,6 +19,7 @@ from attentions.kernels.token_cache import packed, take_tokens
 from attentions.kernels.window_attention import Window, window_attention
 from cab import Attention, DecodeState, PaddingMasks, UserError, register_attention
 from cab.attention import CommonArguments, Decoded
+from cab.claims import Claims
 from cab.padding import lengths
 from cab.registry.options import Positive
 
@@ -64,7 +65,7 @@ class NativeSparseAttention(Attention):
 
     requires_right_padding = True
     unused_parameters = ("compress_k.", "compress_v.")
-    has_exact_gradient = False  # the choice of blocks is discontinuous
+    claims = Claims(has_exact_gradient=False)  # the choice of blocks is discontinuous
 
     def __init__(
         self,

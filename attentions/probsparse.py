@@ -6,7 +6,7 @@ Shapes: B batch, H heads, N tokens, E width of a head, u selected queries, s sam
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal, Unpack
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor
@@ -14,7 +14,8 @@ from torch.nn import functional as F
 
 from attentions.kernels.numerics import accumulation_dtype
 from cab import Attention, PaddingMasks, Pattern, UserError, register_attention
-from cab.attention import NUM_TOKENS, CommonArguments
+from cab.attention import CommonArguments
+from cab.claims import NUM_TOKENS, Claims, softmax_if
 from cab.padding import lengths
 from cab.registry.options import Positive
 
@@ -48,7 +49,7 @@ class ProbSparseAttention(Attention):
             and so mixes positions.
     """
 
-    softmax_options: ClassVar = {"factor": NUM_TOKENS}
+    claims = Claims(softmax_limit=softmax_if(factor=NUM_TOKENS))
     requires_right_padding = True
 
     def __init__(

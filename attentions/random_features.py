@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import Unpack
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from attentions.bases.linearized import LinearizedAttention, PositionInfo, mask_fill
 from attentions.kernels.chunks import Extras
@@ -15,8 +13,9 @@ from attentions.kernels.exponential_features import KeyMeans, read_features
 from attentions.kernels.linear_attention import Trigonometric, unit
 from attentions.kernels.numerics import mask_value
 from cab import DecodeState, Pattern, UnsupportedError, register_attention
-from cab.attention import CommonArguments, SoftmaxLimit
-from cab.registry.options import NonNegativeFloat, Positive, PositiveFloat
+from cab.attention import CommonArguments
+from cab.claims import Claims, SoftmaxLimit
+from cab.registry.options import NonNegativeFloat, Positive
 
 RELEASED_OFFSET = 1e-4
 
@@ -50,6 +49,8 @@ class PerformerAttention(LinearizedAttention):
             value above 0 does the same. Not in CS, where the released code sees the future.
     """
 
+    # The error falls with the square root of the number of features.
+    claims = Claims(softmax_limit=SoftmaxLimit(tuple({"num_features": n} for n in (64, 512, 4096)), tolerance=0.1))
     feature_map = ReleasedExponential()
     weights: Tensor
 
@@ -67,11 +68,6 @@ class PerformerAttention(LinearizedAttention):
         self.denominator_floor = denominator_floor
         self.smallest_denominator = denominator_floor or LinearizedAttention.smallest_denominator
         self.register_buffer("weights", orthogonal_gaussians(self.num_heads, num_features, self.head_dim))
-
-    @classmethod
-    def softmax_limit(cls, _pattern: Pattern, _num_tokens: int) -> SoftmaxLimit:
-        """Return options with many features: the error falls with the square root of their number."""
-        return SoftmaxLimit(({"num_features": 64}, {"num_features": 512}, {"num_features": 4096}), tolerance=0.1)
 
     def logarithms(self, x: Tensor) -> Tensor:
         """Compute W x - |x|^2 / 2 of scaled inputs, [B, H, N, E] to [B, H, N, r]."""
@@ -157,10 +153,6 @@ def orthogonal_gaussians(num_heads: int, num_features: int, head_dim: int) -> Te
     return (directions * lengths)[:, :num_features].contiguous()
 
 
-FIRST_GATE = 0.9
-"""What a gate keeps before it has learned."""
-
-
 @register_attention("rfa", patterns="NS CS NC CC", complexity="n", paper="Peng et al. 2021")
 class RandomFeatureAttention(LinearizedAttention):
     """Compute phi(q) (phi(k)^T v) / phi(q) . sum phi(k), phi(x) = [sin W x', cos W x'] / sqrt(D) (RFA, Eq. 4 and 5).
@@ -169,65 +161,30 @@ class RandomFeatureAttention(LinearizedAttention):
     first: phi(q) . phi(k) estimates exp(-|q' - k'|^2 / 2), so weights are near those of softmax attention of unit
     vectors. They are drawn once and kept in the state_dict (the released code redraws in every training step).
 
-    With the gate (Eq. 7, CS alone: it needs an order) g_t = sigmoid(w . x_t + b) for each head, sums are
-    S_t = g_t S_{t-1} + (1 - g_t) phi(k_t) (x) v_t.
+    Estimates can be negative, so denominators are kept at least 0.001 from zero on their own side. The released code's
+    causal form never goes below 1.0, with features times 0.1 in place of 1 / sqrt(D). The paper's gate (Eq. 7) is left
+    out.
 
     Args:
         num_features: D, pairs of features of each head.
-        gate: whether CS forgets.
-        denominator_floor: how near to zero, on either side, a denominator may come: estimates can be negative. The
-            released code's causal form never goes below 1.0, with features times 0.1 in place of 1 / sqrt(D): that is
-            a floor of 100 / D here.
     """
 
     feature_map = Trigonometric()
+    smallest_denominator = 0.001
     weights: Tensor
 
-    def __init__(
-        self,
-        *,
-        num_features: Positive = 64,
-        gate: bool = False,
-        denominator_floor: PositiveFloat = 0.001,
-        **common: Unpack[CommonArguments],
-    ) -> None:
+    def __init__(self, *, num_features: Positive = 64, **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)
-        if gate and self.pattern is not Pattern.CS:
-            raise UnsupportedError(f"gate requires pattern CS, got {self.pattern}; set gate=false")
-        self.smallest_denominator = denominator_floor
         self.deviation = nn.Parameter(torch.ones(self.num_heads, 1, self.head_dim))
         self.register_buffer("weights", torch.randn(self.num_heads, num_features, self.head_dim))
-        if gate:
-            self.gate_proj = nn.Linear(self.embed_dim, self.num_heads)
-            nn.init.constant_(self.gate_proj.bias, math.log(FIRST_GATE / (1 - FIRST_GATE)))
 
     def prepare(self, x: Tensor) -> Tensor:
         """Compute W x', [B, H, N, E] to [B, H, N, D]."""
         return unit(x) @ (self.weights * self.deviation).to(x.dtype).mT
 
-    def key_side_inputs(self, key: Tensor) -> dict[str, Tensor]:
-        return {"gate": self.gate_proj(key)} if hasattr(self, "gate_proj") else {}
-
-    def write_state(
-        self, key: Tensor, padding: Tensor | None, where: PositionInfo, state: DecodeState, extras: Extras
-    ) -> tuple[Tensor, Tensor | None, DecodeState]:
-        keys, log_decay, new = super().write_state(key, padding, where, state, extras)
-        if "gate" in extras:
-            gate = extras["gate"].transpose(1, 2)
-            log_decay = F.logsigmoid(gate)
-            if padding is not None:
-                log_decay = log_decay.masked_fill(padding[:, None], 0.0)
-            keys = keys * (-gate).sigmoid().unsqueeze(-1)
-        return keys, log_decay, new
-
-    def reference(self, query: Tensor, key: Tensor, value: Tensor, gate: Tensor | None = None) -> Tensor:
-        """Compute with weights mean cos(w . (q' - k')), which decay by the gates between key and query."""
+    def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Compute with weights mean cos(w . (q' - k'))."""
         rows = self.weights * self.deviation
         query, key = (x / (x.square().sum(dim=-1, keepdim=True) + 1e-6).sqrt() for x in (query, key))
         angles = torch.einsum("hde,hnme->hnmd", rows, query.unsqueeze(2) - key.unsqueeze(1))
-        weights = angles.cos().mean(dim=-1)
-        if gate is not None:
-            kept = gate.sigmoid().T  # [H, n]; the sum of log gates after j up to i
-            sums = kept.log().cumsum(dim=1)
-            weights = weights * (1 - kept).unsqueeze(1) * (sums.unsqueeze(2) - sums.unsqueeze(1)).tril().exp()
-        return self.normalize(weights) @ value
+        return self.normalize(angles.cos().mean(dim=-1)) @ value

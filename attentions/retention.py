@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, projection
 from cab import LayerPosition, UserError, register_attention
 from cab.attention import SINGLE_LAYER, CommonArguments
-from cab.registry.options import PositiveFloat
+from cab.claims import Claims
 
 
 @register_attention("retention", patterns="CS", complexity="n", paper="Sun et al. 2023")
@@ -21,39 +21,25 @@ class RetentionAttention(Recurrent):
     RetNet, Eq. 5 to 8. q / sqrt(K) and k are rotated by their position: pair i of K / 2 by t 10000^(-i / (K/2 - 1)), as
     in torchscale. (Pairs are the features i and i + K/2; torchscale pairs neighbors.) o_t is divided by the square root
     of the sum of its decays, gamma_h^0 to gamma_h^t. An RMS norm per head without weights and a gate follow, silu(x
-    W_g) * norm(o), and then ``out_proj``.
+    W_g) * norm(o), and then ``out_proj``. Values have twice the width ``embed_dim``; the paper narrows the feed-forward
+    layers to compensate.
 
     The initialization is torchscale's. Its parallel form also divides each score by the sum of the absolute scores of
     its row, at least 1: the norm cancels this factor up to its epsilon, and its recurrent form does not have it.
-
-    Args:
-        value_expansion: width of the values relative to the keys. The paper uses 2 and narrows the feed-forward
-            layers to compensate.
-        conv_size: kernel size of short convolutions of q, k and v, followed by silu; 0, as published, for none.
     """
 
     norm_eps = 1e-6
-    parameter_budget = 0.25  # 8 D^2 per layer, as published: 23.1% of GPT-2
+    claims = Claims(parameter_budget=0.25)  # 8 D^2 per layer, as published: 23.1% of GPT-2
 
-    def __init__(
-        self, *, value_expansion: PositiveFloat = 2.0, conv_size: int = 0, **common: Unpack[CommonArguments]
-    ) -> None:
+    def __init__(self, **common: Unpack[CommonArguments]) -> None:
         super().__init__(
-            value_expansion=value_expansion,
-            gate=True,
-            conv_size=conv_size,
-            gain=2 ** (-2.5),
-            out_gain=2 ** (-1),
-            norm_has_weight=False,
-            **common,
+            value_expansion=2.0, gate=True, gain=2 ** (-2.5), out_gain=2 ** (-1), norm_has_weight=False, **common
         )
         if self.key_width % 2:
             raise UserError(f"embed_dim / num_heads must be even for rotary embeddings, got {self.key_width}")
 
     def terms(self, query: Tensor, key: Tensor, value: Tensor, _extras: Extras, position: Tensor) -> RecurrenceInputs:
         """Rotate queries and keys and scale the queries; the log decays are [1, H, N]."""
-        if self.conv_size:
-            query, key, value = F.silu(query), F.silu(key), F.silu(value)
         query, key = (rotate(x, position) for x in (query * self.key_width**-0.5, key))
         heads = torch.arange(self.num_heads, device=query.device, dtype=torch.float64)
         log_decay = torch.log1p(-(2.0 ** (-5.0 - heads))).view(1, -1, 1)
@@ -84,12 +70,10 @@ class LightningAttention(Recurrent):
     learned theta per feature that starts at 10000^(-2 i / D) for feature i of all D.
 
     Args:
-        variant: ``paper`` as above. ``released`` has the decays of the TransNormerLLM checkpoints, exp(-s_h (1 - l /
-            (L - 1) + 1e-5)) with ALiBi's slopes s_h. ``repository`` is ``examples/module/tnl_attn.py`` of
-            OpenNLPLab/lightning-attention: these decays, silu also of v, a layer norm, a sigmoid gate of rank
-            ``embed_dim / num_heads`` and no LRPE.
-        lrpe: whether the first layer encodes positions.
-        conv_size: kernel size of short convolutions of q, k and v; 0, as published, for none.
+        variant: ``paper`` as above. ``repository`` is ``examples/module/tnl_attn.py`` of
+            OpenNLPLab/lightning-attention: decays exp(-s_h (1 - l / (L - 1) + 1e-5)) with ALiBi's slopes s_h, as in the
+            TransNormerLLM checkpoints, silu also of v, a layer norm, a sigmoid gate of rank ``embed_dim / num_heads``
+            and no LRPE.
     """
 
     normalizes_heads_jointly = True
@@ -99,12 +83,10 @@ class LightningAttention(Recurrent):
         self,
         *,
         layer_position: LayerPosition = SINGLE_LAYER,
-        variant: Literal["paper", "released", "repository"] = "paper",
-        lrpe: bool = True,
-        conv_size: int = 0,
+        variant: Literal["paper", "repository"] = "paper",
         **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(gate=variant != "repository", conv_size=conv_size, norm_has_weight=False, **common)
+        super().__init__(gate=variant == "paper", norm_has_weight=False, **common)
         self.variant = variant
         index, num_layers = layer_position.index, layer_position.num_layers
         self.rate = 1 - (index / num_layers if variant == "paper" else index / max(num_layers - 1, 1) - 1e-5)
@@ -113,7 +95,7 @@ class LightningAttention(Recurrent):
             widths = ((self.embed_dim, self.head_dim), (self.head_dim, self.embed_dim))
             self.gate_map = nn.Sequential(*(projection(*width, 1.0) for width in widths))
             self.layer_norm = nn.LayerNorm(self.embed_dim)
-        elif lrpe and layer_position.index == 0:
+        elif layer_position.index == 0:
             feature = torch.arange(self.embed_dim).view(self.num_heads, 1, -1)
             self.theta = nn.Parameter(10_000 ** (-2 * feature / self.embed_dim))
 

@@ -5,7 +5,7 @@ Shapes: B batch, H heads, N tokens, D width, E width of a head, k or C clusters,
 
 from __future__ import annotations
 
-from typing import ClassVar, Unpack
+from typing import Unpack
 
 import torch
 from torch import Tensor
@@ -17,7 +17,8 @@ from attentions.kernels.chunks import by_length
 from attentions.kernels.token_cache import gather_tokens
 from attentions.kernels.window_attention import Window, window_attention
 from cab import Attention, PaddingMasks, Pattern, register_attention
-from cab.attention import NUM_TOKENS, CommonArguments, SoftmaxLimit
+from cab.attention import CommonArguments
+from cab.claims import NUM_TOKENS, Claims, softmax_if
 from cab.registry.options import Fraction, Positive
 
 
@@ -61,18 +62,13 @@ class RoutingAttention(BucketedAttention):
         super().__init__(**common)
         self.num_buckets, self.window, self.normalize = num_clusters, window, normalize
         self.decay, self.commitment = decay, commitment
+        if self.pattern is not Pattern.CS:  # in CS, keys equal queries
+            limit = softmax_if(num_clusters=1, window=NUM_TOKENS, local_heads=False, normalize=False)
+            self.claims = Claims(softmax_limit=limit)
         self.num_local = self.num_heads // 2 if local_heads else 0
         self.bucket_window = BucketWindow(window - 1, 0)
         centroids = torch.randn(self.num_heads - self.num_local, num_clusters, self.head_dim)
         self.register_buffer("centroids", F.layer_norm(centroids, (self.head_dim,)))
-
-    @classmethod
-    def softmax_limit(cls, pattern: Pattern, num_tokens: int) -> SoftmaxLimit | None:
-        """Return options with one cluster and no norms, in which keys equal queries in CS."""
-        if pattern is Pattern.CS:
-            return None
-        options = {"num_clusters": 1, "window": num_tokens, "local_heads": False, "normalize": False}
-        return SoftmaxLimit((options,))
 
     def make_projections(self) -> None:
         super().make_projections()
@@ -195,7 +191,7 @@ class ClusterFormerAttention(Attention):
         decay: of the centers.
     """
 
-    softmax_options: ClassVar = {"chunk_size": NUM_TOKENS}
+    claims = Claims(softmax_limit=softmax_if(chunk_size=NUM_TOKENS))
     requires_right_padding = True
     selects_tokens = True
     centroids: Tensor

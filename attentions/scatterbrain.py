@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import ClassVar, Unpack
+from typing import Unpack
 
 import torch
 from torch import Tensor
@@ -18,7 +18,8 @@ from attentions.kernels.numerics import mask_value, recompute, upcast
 from attentions.kernels.token_cache import gather_tokens
 from attentions.random_features import feature_means, orthogonal_gaussians
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
-from cab.attention import NUM_TOKENS, CommonArguments, Decoded
+from cab.attention import CommonArguments, Decoded
+from cab.claims import NUM_TOKENS, Claims, softmax_if
 from cab.padding import lengths
 from cab.registry.options import Even
 
@@ -51,7 +52,7 @@ class ScatterbrainAttention(Attention):
         num_features: r, with both signs counted; even. Released runs have 16 to 64.
     """
 
-    softmax_options: ClassVar = {"window": NUM_TOKENS}
+    claims = Claims(softmax_limit=softmax_if(window=NUM_TOKENS))
     requires_right_padding = True
     has_constant_size_state = True
     weights: Tensor

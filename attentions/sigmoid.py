@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from attentions.bases.pairwise import PairwiseAttention
 from cab import Pattern, register_attention
-from cab.attention import CommonArguments
 
 
 @register_attention("sigmoid", patterns="NS CS NC CC", complexity="n^2", paper="Ramapuram et al. 2024")
@@ -19,17 +17,10 @@ class SigmoidAttention(PairwiseAttention):
 
     In CS n is the number of keys so far, not the length of the sequence, on which no output may depend. The weights
     do not sum to one, and no option makes it softmax attention.
-
-    Args:
-        bias: a fixed b in the place of -ln n.
     """
 
-    def __init__(self, *, bias: float | None = None, **common: Unpack[CommonArguments]) -> None:
-        super().__init__(**common)
-        self.bias = bias
-
     def weigh(self, query: Tensor, key: Tensor, masked: Tensor | None, count: Tensor) -> Tensor:
-        bias = -count.clamp(min=1).to(query.dtype).log() if self.bias is None else self.bias
+        bias = -count.clamp(min=1).to(query.dtype).log()
         weights = (query @ key.mT * self.scale + bias).sigmoid()
         return weights if masked is None else weights.masked_fill(masked, 0.0)
 
@@ -37,7 +28,6 @@ class SigmoidAttention(PairwiseAttention):
         outputs = []
         for i in range(query.shape[1]):
             seen = i + 1 if self.pattern is Pattern.CS else key.shape[1]
-            bias = -math.log(seen) if self.bias is None else self.bias
-            weights = torch.sigmoid(query[:, i : i + 1] @ key[:, :seen].mT * self.scale + bias)
+            weights = torch.sigmoid(query[:, i : i + 1] @ key[:, :seen].mT * self.scale - math.log(seen))
             outputs.append(weights @ value[:, :seen])
         return torch.cat(outputs, dim=1)

@@ -5,7 +5,7 @@ Shapes: B batch, H heads, N tokens, E width of a head, J blocks, b tokens of a b
 
 from __future__ import annotations
 
-from typing import ClassVar, Unpack
+from typing import Unpack
 
 import torch
 from torch import Tensor
@@ -16,7 +16,8 @@ from attentions.kernels.key_summaries import block_means
 from attentions.kernels.numerics import mask_value, upcast
 from attentions.kernels.token_cache import append_tokens, empty_cache, padding_last
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
-from cab.attention import NUM_TOKENS, CommonArguments, Decoded
+from cab.attention import CommonArguments, Decoded
+from cab.claims import NUM_TOKENS, Claims, softmax_if
 from cab.padding import lengths
 from cab.registry.options import Positive, PositiveFloat
 
@@ -43,7 +44,7 @@ class SinkhornAttention(Attention):
         temperature: divisor of the scores, above 0.
     """
 
-    softmax_options: ClassVar = {"block_size": NUM_TOKENS}
+    claims = Claims(softmax_limit=softmax_if(block_size=NUM_TOKENS))
     requires_right_padding = True
 
     def __init__(

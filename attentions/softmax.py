@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Unpack
+from typing import ClassVar, Literal, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from attentions.kernels.numerics import mask_value
 from cab import Attention, DecodeState, PaddingMasks, Pattern, UserError, register_attention
 from cab.attention import CommonArguments, Decoded
+from cab.claims import Claims, softmax_if
 
 
 @register_attention("vanilla", patterns="NS CS NC CC", complexity="n^2", paper="Vaswani et al. 2017")
@@ -30,7 +30,7 @@ class VanillaAttention(Attention):
             logit of 0 (Miller 2023); ``learned``, one per head with initial value 0 (OpenAI 2025, gpt-oss).
     """
 
-    softmax_options: ClassVar[Mapping[str, Any] | None] = {}
+    claims = Claims(softmax_limit=softmax_if())
     recent: ClassVar[int] = 64
     """Decoded tokens that are kept apart from the long cache, so that a step does not copy the whole of it."""
 
@@ -216,7 +216,7 @@ class FlashAttention(VanillaAttention):
         ValueError: when called where no flash kernel is: on a CPU with dropout, on CUDA in float32, elsewhere.
     """
 
-    float32_devices = ("cpu",)
+    claims = Claims(softmax_limit=softmax_if(), float32_devices=("cpu",))
 
     def kernel(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, is_causal: bool) -> Tensor:
         if self.weight_dropout and query.device.type == "cpu":

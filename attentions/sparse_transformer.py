@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, ClassVar, Literal, Unpack
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import Tensor
@@ -17,7 +17,8 @@ from attentions.kernels.grid2d import along_both, along_columns, along_rows
 from attentions.kernels.over_blocks import Block, tiled_attention
 from attentions.kernels.window_attention import Window, window_attention
 from cab import Pattern, UserError, register_attention
-from cab.attention import NUM_TOKENS, CommonArguments
+from cab.attention import CommonArguments
+from cab.claims import NUM_TOKENS, Claims, softmax_if
 
 
 @register_attention("sparse_transformer", patterns="NS CS", complexity="n^2", paper="Child et al. 2019")
@@ -43,7 +44,7 @@ class SparseTransformerAttention(SparseAttention):
             rest.
     """
 
-    softmax_options: ClassVar = {"stride": NUM_TOKENS, "summary": 1}
+    claims = Claims(softmax_limit=softmax_if(stride=NUM_TOKENS, summary=1))
 
     def __init__(
         self,
@@ -133,7 +134,7 @@ class AxialAttention(SparseAttention):
         spread: ``heads``; or ``merged``, one softmax over row and column for all heads.
     """
 
-    softmax_options: ClassVar = {"width": NUM_TOKENS, "spread": "merged"}
+    claims = Claims(softmax_limit=softmax_if(width=NUM_TOKENS, spread="merged"))
 
     def __init__(
         self, *, width: int = 64, spread: Literal["heads", "merged"] = "heads", **common: Unpack[CommonArguments]

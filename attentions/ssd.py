@@ -12,7 +12,8 @@ from torch.nn import functional as F
 from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent
 from cab import ParamGroupOverride, register_attention
 from cab.attention import CommonArguments
-from cab.registry.options import Positive, PositiveFloat
+from cab.claims import Claims
+from cab.registry.options import Positive
 
 STEP_MIN, STEP_MAX = 1e-3, 1e-1
 """Range of softplus(b) at initialization, uniform in the logarithm."""
@@ -22,32 +23,30 @@ STEP_MIN, STEP_MAX = 1e-3, 1e-1
 class SSDAttention(Recurrent):
     """Compute h_t = e^{-dt_t A} h_{t-1} + B_t (x) dt_t x_t and y_t = C_t h_t + D x_t.
 
-    Mamba-2, Eq. 1 and section 7: C = silu(q) and B = silu(k), shared by all heads; x = silu(v); dt = softplus(u W + b);
-    A and b have one number per head. A gate and an RMS norm over all heads follow, norm(y * silu(u W_z)), and then
-    ``out_proj``. q, k and v pass short convolutions with a bias before the silu.
+    Mamba-2, Eq. 1 and section 7: C = silu(q) and B = silu(k), shared by all heads; x = silu(v), twice as wide
+    as ``embed_dim``; dt = softplus(u W + b); A and b have one number per head. A gate and an RMS norm over all heads
+    follow, norm(y * silu(u W_z)), and then ``out_proj``. Before silu, q, k and v pass short convolutions with a bias.
 
     The initialization is that of state-spaces/mamba (attentions/defaults.csv). A, D and b have no weight decay.
 
     Args:
         state_size: width of B and C, the state size per feature; 128 in the released models.
-        value_expansion: width of x relative to ``embed_dim``; 2 in the paper.
         conv_size: kernel size of the short convolutions; 4 in the paper, 0 for none.
     """
 
     normalizes_heads_jointly = True
-    parameter_budget = 0.15  # 6 D^2 per layer, as published: 13.7% of GPT-2
+    claims = Claims(parameter_budget=0.15)  # 6 D^2 per layer, as published: 13.7% of GPT-2
 
     def __init__(
         self,
         *,
         state_size: Positive = 128,
-        value_expansion: PositiveFloat = 2.0,
         conv_size: int = 4,
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(
             key_width=state_size,
-            value_expansion=value_expansion,
+            value_expansion=2.0,
             gate=True,
             conv_size=conv_size,
             conv_bias=True,

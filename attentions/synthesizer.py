@@ -5,7 +5,6 @@ Shapes: B batch, H heads, N targets, M keys, E width of a head, L the longest le
 
 from __future__ import annotations
 
-import math
 from typing import Literal, Unpack
 
 import torch
@@ -15,10 +14,11 @@ from attentions.kernels.chunks import masked, sums_by_targets
 from attentions.kernels.numerics import masked_softmax, upcast
 from cab import Attention, DecodeState, PaddingMasks, Pattern, UserError, register_attention
 from cab.attention import CommonArguments, Decoded
+from cab.claims import Claims
 from cab.padding import lengths
 from cab.registry.options import Positive
 
-Variant = Literal["dense", "random", "factorized_dense", "factorized_random", "random_plus"]
+Variant = Literal["dense", "random", "random_plus"]
 
 Targets = slice | Tensor
 """Positions of targets: the same in every row, or [B, N]."""
@@ -30,8 +30,6 @@ class SynthesizerAttention(Attention):
 
     * ``dense``: S_i = relu(q_i) W, with W [E, L] of all heads.
     * ``random``: S = R, learned, [L, L] a head; the input is in v alone.
-    * ``factorized_dense``: S_i = (q_i A)_(j // b) (q_i B)_(j mod b), with A [E, a] and B [E, b] of all heads, a b >= L.
-    * ``factorized_random``: S = R_1 R_2^T, both [L, rank] a head.
     * ``random_plus``: S = q k^T / sqrt(E) + R, with R zero at first: then it is softmax attention.
 
     Scores are not scaled. In cross patterns they are of absolute source positions: what the source holds there is in v
@@ -40,65 +38,39 @@ class SynthesizerAttention(Attention):
     Args:
         variant: which scores.
         max_length: keys up to which it is defined, and targets where scores are ``random``.
-        rank: of ``factorized_random``.
 
     Raises:
         ValueError: for an unknown variant or sizes below 1, and, when called, for a length above ``max_length``.
     """
 
     requires_right_padding = True
-    uses_key = False
-
-    scores: Tensor
-    columns: Tensor
-    major: Tensor
-    minor: Tensor
+    claims = Claims(uses_key=False)
 
     def __init__(
-        self,
-        *,
-        variant: Variant = "dense",
-        max_length: Positive = 8192,
-        rank: Positive = 16,
-        **common: Unpack[CommonArguments],
+        self, *, variant: Variant = "dense", max_length: Positive = 8192, **common: Unpack[CommonArguments]
     ) -> None:
         super().__init__(**common)
         self.variant, self.max_length = variant, max_length
-        self.reads_positions = "random" in variant
+        self.reads_positions = variant != "dense"
         # Maps that the variant does not read are left out.
         if self.reads_positions and variant != "random_plus":
             self.q_proj = nn.Identity()  # type: ignore[assignment]
         if variant != "random_plus":
             self.k_proj = nn.Identity()  # type: ignore[assignment]
-        h, e, length, width = self.num_heads, self.head_dim, max_length, math.isqrt(max_length)
-        shapes: dict[str, dict[str, tuple[int, ...]]] = {
-            "dense": {"scores": (e, length)},
-            "random": {"scores": (h, length, length)},
-            "factorized_dense": {"major": (e, -(-length // width)), "minor": (e, width)},
-            "factorized_random": {"scores": (h, length, rank), "columns": (h, length, rank)},
-            "random_plus": {"scores": (h, length, length)},
-        }
-        fan = {"random": 1, "factorized_random": rank}.get(variant, e)
-        for name, shape in shapes[variant].items():
-            self.register_parameter(name, nn.Parameter(torch.zeros(shape)))
-            if variant != "random_plus":
-                nn.init.normal_(getattr(self, name), std=fan**-0.5)
+        shape = (self.num_heads, max_length, max_length) if self.reads_positions else (self.head_dim, max_length)
+        self.scores = nn.Parameter(torch.zeros(shape))
+        if variant != "random_plus":
+            nn.init.normal_(self.scores, std=1.0 if self.reads_positions else self.head_dim**-0.5)
 
     def synthetic(self, query: Tensor, targets: Targets, num_keys: int) -> Tensor:
         """Return scores without query-key products, [B or 1, H, N, num_keys]."""
         if self.variant == "dense":
             return query.relu() @ self.scores[:, :num_keys].to(query.dtype)
-        if self.variant == "factorized_dense":
-            major, minor = (query @ x.to(query.dtype) for x in (self.major, self.minor))
-            return (major.unsqueeze(-1) * minor.unsqueeze(-2)).flatten(-2)[..., :num_keys]
         if isinstance(targets, slice):
             rows = self.scores[None, :, targets]
         else:
             rows = self.scores[:, targets.clamp(max=self.max_length - 1)].transpose(0, 1)
-        rows = rows.to(query.dtype)
-        if self.variant == "factorized_random":
-            return rows @ self.columns[:, :num_keys].to(query.dtype).mT
-        return rows[..., :num_keys]
+        return rows.to(query.dtype)[..., :num_keys]
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         self.check_length(key.shape[2], "keys")

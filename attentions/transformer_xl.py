@@ -5,7 +5,8 @@ Shapes: B batch, H heads, N tokens, D width, E width of a head, L segment, M mem
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Unpack
+from dataclasses import replace
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,8 @@ from attentions.bases.sparse import SparseAttention
 from attentions.kernels.numerics import accumulation_dtype
 from attentions.kernels.relative import all_pairs_attention, segment_attention
 from cab import Attention, PaddingMasks, Pattern, register_attention
-from cab.attention import NUM_TOKENS, CommonArguments
+from cab.attention import CommonArguments
+from cab.claims import NUM_TOKENS, Claims, softmax_if
 from cab.registry.options import Positive
 
 
@@ -91,7 +93,7 @@ class TransformerXLAttention(RelativeAttention, SparseAttention):
         position: ``relative``; ``none`` leaves u, v and W_R out.
     """
 
-    softmax_options: ClassVar = {"segment": NUM_TOKENS, "position": "none"}
+    claims = Claims(softmax_limit=softmax_if(segment=NUM_TOKENS, position="none"))
     has_constant_size_state = True
 
     def __init__(
@@ -107,7 +109,7 @@ class TransformerXLAttention(RelativeAttention, SparseAttention):
             self.remove_positions()
         self.segment, self.memory = segment, memory
         self.max_kept = segment + memory
-        self.has_exact_gradient = self.pattern is Pattern.NS
+        self.claims = replace(self.claims, has_exact_gradient=self.pattern is Pattern.NS)
 
     def key_side_inputs(self, x: Tensor) -> dict[str, Tensor]:
         """Return keys and values of the memory: equal numbers, without a gradient to the inputs."""

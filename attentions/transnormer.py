@@ -20,7 +20,8 @@ from attentions.kernels.layers import MergedNorm, Norm, turn
 from attentions.kernels.numerics import upcast
 from attentions.kernels.recurrence import recurrence
 from cab import Attention, DecodeState, LayerPosition, PaddingMasks, Pattern, register_attention
-from cab.attention import NUM_TOKENS, SINGLE_LAYER, CommonArguments, Decoded
+from cab.attention import SINGLE_LAYER, CommonArguments, Decoded
+from cab.claims import NUM_TOKENS, Claims, softmax_if
 from cab.padding import lengths
 from cab.registry.options import Positive
 
@@ -79,11 +80,6 @@ class NormAttention(Attention):
         if self.pattern is Pattern.CS:
             weights = weights.tril()
         return self.norm((weights @ value)[None])[0]
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
-        if self.pattern is Pattern.CS:
-            return self.decode(query, key, value, self.init_decode_state(len(query), query), padding)[0]
-        return self.decode_cross(query, self.encode_source(key, value, padding), padding)[0]
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         sums = upcast(like.new_zeros(batch_size, self.num_heads, self.head_dim, self.head_dim))
@@ -188,7 +184,7 @@ class DiagAttention(SparseAttention):
             reflected and rotated by their position in the block.
     """
 
-    softmax_options: ClassVar = {"block_size": NUM_TOKENS}
+    claims = Claims(softmax_limit=softmax_if(block_size=NUM_TOKENS))
     has_constant_size_state = True
 
     def __init__(

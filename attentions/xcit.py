@@ -15,6 +15,7 @@ from attentions.bases.linearized import mask_fill
 from attentions.kernels.numerics import upcast
 from cab import Attention, PaddingMasks, ParamGroupOverride, register_attention
 from cab.attention import CommonArguments
+from cab.claims import Claims
 
 
 @register_attention("xcit", patterns="NS", complexity="n", paper="Ali et al. 2021")
@@ -26,7 +27,7 @@ class CrossCovarianceAttention(Attention):
     network. Cross patterns would need as many keys as targets, in the same places.
     """
 
-    max_self_contribution = 0.96  # until it is trained, the matrix is near uniform
+    claims = Claims(max_self_contribution=0.96)  # until it is trained, the matrix is near uniform
 
     def __init__(self, **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)

@@ -20,6 +20,7 @@ from attentions.bases.pairwise import PairwiseAttention
 from attentions.kernels.numerics import upcast
 from cab import Attention, DecodeState, PaddingMasks, register_attention
 from cab.attention import CommonArguments, Decoded
+from cab.claims import Claims
 from cab.padding import lengths
 from cab.registry.options import Positive
 
@@ -35,7 +36,7 @@ HashLength = Annotated[int, Interval(ge=1, le=LONGEST_HASH)]
 class HashedAttention(Attention):
     """Base class of :class:`YosoAttention` and :class:`YosoExpectation`: the length of a hash."""
 
-    has_exact_gradient = False
+    claims = Claims(has_exact_gradient=False)
     autocast_dtypes = (torch.bfloat16,)  # small probabilities vanish in float16
 
     def __init__(self, *, hash_length: HashLength | None = None, **common: Unpack[CommonArguments]) -> None:

@@ -112,7 +112,7 @@ class Encoder(Backbone):
         """Encode tokens [B, N] as one vector [B, D] per sequence."""
         self.embedding.check("tokens", tokens, padding_mask)
         index = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
-        x = self.layers(self.embedding(tokens, index), padding_mask, checkpointed=self.checkpoint_activations)
+        x = self.layers(self.embedding(tokens, index), padding_mask, run_layer=self.run_layer)
         x = self.final_norm(x)
         count: float | Tensor = float(x.shape[1])
         if padding_mask is not None:

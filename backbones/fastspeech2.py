@@ -120,12 +120,12 @@ class FastSpeech2(Backbone):
         x = self.encoder_positions(
             self.embedding_scale * self.embedding(tokens), number_positions(tokens, padding_mask)
         )
-        x = self.encoder(self.dropout(x), padding_mask, checkpointed=self.checkpoint_activations)
+        x = self.encoder(self.dropout(x), padding_mask, run_layer=self.run_layer)
         x, durations, predicted = self.adaptor(x, padding_mask, durations, pitch, energy)
         frames, mel_padding = regulate_length(x, durations, self.adaptor.max_frames)
         index = torch.arange(frames.shape[1], device=frames.device).unsqueeze(0)
         frames = self.decoder_positions(frames, index)
-        frames = self.decoder(frames, mel_padding, checkpointed=self.checkpoint_activations)
+        frames = self.decoder(frames, mel_padding, run_layer=self.run_layer)
         mel = self.output(frames)
         log_duration, pitch, energy = predicted
         if self.postnet is None:

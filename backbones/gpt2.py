@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -29,13 +29,9 @@ from backbones.layers.transformer import (
     TransformerLayer,
     stack,
 )
-from cab import Pattern, UserError, register_backbone
+from cab import Pattern, register_backbone
 from cab.attention import DecodeState
 from cab.backbone import AttentionFactory
-from cab.registry.options import NonNegativeFloat
-
-if TYPE_CHECKING:
-    from backbones.layers.universal import FixedSteps
 
 POSITIONS: dict[str, Callable[[int, int], SinusoidalPositions | LearnedPositions | NoPositions]] = {
     "sinusoidal": lambda embed_dim, _: SinusoidalPositions(embed_dim),
@@ -71,14 +67,6 @@ class GPT2(TokenDecoder):
         feed_forward: ``plain``, or ``glu``, gated with a third linear layer.
         residual: ``plain`` sums, or ``gtrxl`` gates (:class:`backbones.layers.gates.GRUGate`).
         gate_bias: initial bias of the gates; the larger, the closer a layer starts to the identity.
-        reversible: use two-stream layers, whose activation memory barely grows with depth
-            (:mod:`backbones.layers.reversible`).
-        weight_sharing: ``stacked`` layers, or ``universal``, one layer applied ``num_layers`` times
-            (:mod:`backbones.layers.universal`).
-        halting: with weight_sharing universal, ``fixed`` steps, or ``act``: per token, at most ``num_layers``.
-        ponder_weight: with halting act, weight of the ponder cost in the loss.
-        step_embedding: with weight_sharing universal, ``coordinates`` adds position and step vectors before each step;
-            ``none`` adds positions once.
         checkpoint_activations: recompute layers in the backward pass instead of storing their activations.
     """
 
@@ -103,33 +91,10 @@ class GPT2(TokenDecoder):
         feed_forward: FeedForwardKind = "plain",
         residual: ResidualKind = "plain",
         gate_bias: float = 2.0,
-        reversible: bool = False,
-        weight_sharing: Literal["stacked", "universal"] = "stacked",
-        halting: Literal["fixed", "act"] = "fixed",
-        ponder_weight: NonNegativeFloat = 0.01,
-        step_embedding: Literal["coordinates", "none"] = "coordinates",
         checkpoint_activations: bool = False,
     ) -> None:
         super().__init__()
-        if reversible and (checkpoint_activations or residual != "plain" or weight_sharing != "stacked"):
-            raise UserError(
-                "reversible=true recomputes activations, cannot invert a gate, and needs separate weights per layer: "
-                "set checkpoint_activations=false, residual=plain and weight_sharing=stacked"
-            )
-        if halting == "act" and weight_sharing == "stacked":
-            raise UserError("halting=act needs one repeated layer: set weight_sharing=universal")
         self.checkpoint_activations = checkpoint_activations
-        self.layer_stack: FixedSteps | None = None  # of universal layers; the name of its weights in checkpoints
-        if weight_sharing == "universal":
-            from backbones.layers.universal import make_steps
-
-            self.layer_stack = make_steps(
-                num_layers,
-                embed_dim,
-                has_embedding=step_embedding == "coordinates",
-                is_learned=positions == "learned",
-                ponder_weight=ponder_weight if halting == "act" else None,
-            )
         self.decoder_embedding = TokenEmbedding(
             vocab_size,
             embed_dim,
@@ -138,13 +103,8 @@ class GPT2(TokenDecoder):
             norm=None if norm == "layer" else norm,
             dropout=dropout,
         )
-        layer_type, stack_type = TransformerLayer, LayerStack
-        if reversible:
-            from backbones.layers.reversible import ReversibleLayer, ReversibleStack
-
-            layer_type, stack_type = ReversibleLayer, ReversibleStack
-        layer = partial(
-            layer_type,
+        self.decoder_layers = self.make_layers(
+            num_layers,
             make_attention,
             Pattern.CS,
             embed_dim=embed_dim,
@@ -159,13 +119,15 @@ class GPT2(TokenDecoder):
             dropout=dropout,
             attention_dropout=attention_dropout,
         )
-        if self.layer_stack is None:
-            self.decoder_layers = stack(num_layers, layer, stack_type)
-        else:
-            from backbones.layers.universal import UniversalStack
-
-            self.decoder_layers = stack(1, layer, partial(UniversalStack, steps=self.layer_stack))
         self.final_norm = make_norm(norm, embed_dim)
+
+    def make_layers(self, num_layers: int, *arguments: Any, **options: Any) -> LayerStack:
+        """Build the layers from the arguments of :class:`TransformerLayer`."""
+        return stack(num_layers, partial(TransformerLayer, *arguments, **options))
+
+    def apply_layers(self, x: Tensor, _index: Tensor, padding_mask: Tensor | None) -> Tensor:
+        """Apply the layers to embeddings [B, N, D] of tokens at positions [B, N]."""
+        return self.decoder_layers(x, padding_mask, run_layer=self.run_layer)
 
     def forward(
         self,
@@ -193,13 +155,13 @@ class GPT2(TokenDecoder):
         embedding = self.decoder_embedding
         embedding.check("tokens", tokens, padding_mask)
         index = number_positions(tokens, padding_mask)
-        x, positions = embedding(tokens, index), partial(embedding.positions, index)
+        x = embedding(tokens, index)
         if mems is None:
-            x = self.decoder_layers(x, padding_mask, positions=positions, checkpointed=self.checkpoint_activations)
+            x = self.apply_layers(x, index, padding_mask)
         else:
             from backbones.layers.recurrent_memory import read_after
 
-            x, mems = read_after(self.decoder_layers, mems, x, padding_mask, checkpointed=self.checkpoint_activations)
+            x, mems = read_after(self.decoder_layers, mems, x, padding_mask, run_layer=self.run_layer)
         if selected is not None:
             x = x.flatten(0, 1).index_select(0, selected)
         x = self.finish(x)

@@ -140,7 +140,7 @@ class Informer(Backbone):
     def decode(self, known: Tensor, decoder_time: Tensor, memory: Tensor) -> Tensor:
         """Decode the known values and the placeholders after them, [B, K + T, D]."""
         x = self.decoder_embedding(known, decoder_time)
-        return self.decoder_norm(self.decoder(x, None, memory, checkpointed=self.checkpoint_activations))
+        return self.decoder_norm(self.decoder(x, None, memory, run_layer=self.run_layer))
 
 
 class SeriesEmbedding(nn.Module):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch.nn import functional as F
 
 from backbones.layers.token_losses import token_losses
 from backbones.layers.tokens import LearnedPositions, NormKind, TokenEmbedding, number_positions
-from backbones.layers.transformer import Activation, FeedForwardKind, TransformerLayer, stack
+from backbones.layers.transformer import Activation, FeedForwardKind, LayerStack, TransformerLayer, stack
 from cab import Attention, Backbone, Pattern, register_backbone
 from cab.backbone import AttentionFactory
 
@@ -32,8 +31,6 @@ class RoBERTaEncoder(Backbone):
         num_layers: int,
         dropout: float,
         norm: NormKind,
-        funnel_blocks: Sequence[int] | None,
-        funnel_decoder_layers: int | None,
         checkpoint_activations: bool,
         **options: Any,
     ) -> None:
@@ -48,19 +45,17 @@ class RoBERTaEncoder(Backbone):
         )
 
         options |= {"embed_dim": embed_dim, "dropout": dropout, "norm": "post", "norm_kind": norm}
-        if funnel_blocks is None:
-            self.layers = stack(num_layers, partial(TransformerLayer, make_attention, Pattern.NS, **options))
-        else:
-            from backbones.layers.funnel import funnel_layers
+        self.layers = self.make_layers(num_layers, make_attention, **options)
 
-            options |= {"num_layers": num_layers, "max_length": max_length}
-            self.layers = funnel_layers(make_attention, funnel_blocks, funnel_decoder_layers, **options)
+    def make_layers(self, num_layers: int, make_attention: AttentionFactory, **options: Any) -> LayerStack:
+        """Build the layers from the arguments of :class:`TransformerLayer`."""
+        return stack(num_layers, partial(TransformerLayer, make_attention, Pattern.NS, **options))
 
     def encode(self, tokens: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """Encode tokens [B, N] as [B, N, D]; after funnel blocks without a decoder, as pooled vectors [B, P, D]."""
+        """Encode tokens [B, N] as [B, N, D]."""
         self.embedding.check("tokens", tokens, padding_mask)
         x = self.embedding(tokens, number_positions(tokens, padding_mask))
-        return self.layers(x, padding_mask, checkpointed=self.checkpoint_activations)
+        return self.layers(x, padding_mask, run_layer=self.run_layer)
 
 
 @register_backbone("roberta", paper="Liu et al. 2019")
@@ -75,7 +70,7 @@ class RoBERTa(RoBERTaEncoder):
     max_length=512``.
 
     Args:
-        make_attention: builds the attention layers, one per layer: NS, or NC in a pooling layer.
+        make_attention: builds the attention layers, one NS per layer.
         vocab_size: size of the dictionary, including the mask.
         max_length: number of learned positions. The table has two more rows, as in fairseq.
         embed_dim, num_heads, ffn_dim, num_layers: sizes of the stack.
@@ -87,9 +82,6 @@ class RoBERTa(RoBERTaEncoder):
         init_std: by default, tables and all linear layers, attentions included, are drawn from N(0, 0.02^2), as in
             fairseq, with zero biases. This is too small for narrow networks: at width 64 they do not learn retrieval. A
             number replaces 0.02, outside the attentions only; 1/8 suits width 64.
-        funnel_blocks: layers per block, such as [4,4,4] of 12, between which the sequence is halved
-            (:mod:`backbones.layers.funnel`); by default it is not.
-        funnel_decoder_layers: number of full-length layers after the funnel blocks.
         checkpoint_activations: recompute layers in the backward pass instead of storing their activations.
     """
 
@@ -111,8 +103,6 @@ class RoBERTa(RoBERTaEncoder):
         norm: NormKind = "layer",
         feed_forward: FeedForwardKind = "plain",
         init_std: float | None = None,
-        funnel_blocks: Sequence[int] | None = None,
-        funnel_decoder_layers: int = 2,
         checkpoint_activations: bool = False,
     ) -> None:
         super().__init__(
@@ -128,8 +118,6 @@ class RoBERTa(RoBERTaEncoder):
             activation=activation,
             norm=norm,
             feed_forward=feed_forward,
-            funnel_blocks=funnel_blocks,
-            funnel_decoder_layers=funnel_decoder_layers,
             checkpoint_activations=checkpoint_activations,
         )
         self.head = nn.Linear(embed_dim, embed_dim)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -38,7 +38,6 @@ class RoBERTaClassifier(RoBERTaEncoder):
     Args:
         make_attention, vocab_size, max_length, embed_dim, num_heads, ffn_dim, num_layers, dropout, attention_dropout,
         activation, norm, feed_forward, init_std, checkpoint_activations: as for ``roberta``.
-        funnel_blocks: as for ``roberta``; without a decoder, since only the first vector is read (Dai et al. 2020).
         num_classes: number of logits; 1 for regression.
         head_dropout: dropout in the head, 0 as in fairseq's pooler.
     """
@@ -59,7 +58,6 @@ class RoBERTaClassifier(RoBERTaEncoder):
         norm: NormKind = "layer",
         feed_forward: FeedForwardKind = "plain",
         init_std: float | None = None,
-        funnel_blocks: Sequence[int] | None = None,
         checkpoint_activations: bool = False,
         num_classes: int = 2,
         head_dropout: float = 0.0,
@@ -77,8 +75,6 @@ class RoBERTaClassifier(RoBERTaEncoder):
             activation=activation,
             norm=norm,
             feed_forward=feed_forward,
-            funnel_blocks=funnel_blocks,
-            funnel_decoder_layers=None,
             checkpoint_activations=checkpoint_activations,
         )
         self.classifier = ClassifierHead(embed_dim, num_classes, head_dropout)

@@ -115,9 +115,7 @@ class Transformer(TokenDecoder):
         embedding = self.decoder_embedding
         embedding.check("target", target, target_padding_mask)
         x = embedding(target, number_positions(target, target_padding_mask))
-        x = self.decoder_layers(
-            x, target_padding_mask, memory, source_padding_mask, checkpointed=self.checkpoint_activations
-        )
+        x = self.decoder_layers(x, target_padding_mask, memory, source_padding_mask, run_layer=self.run_layer)
         return self.predict(x)
 
     def encode(self, source: Tensor, source_padding_mask: Tensor | None = None) -> Tensor:
@@ -125,7 +123,7 @@ class Transformer(TokenDecoder):
         embedding = self.encoder_embedding
         embedding.check("source", source, source_padding_mask)
         x = embedding(source, number_positions(source, source_padding_mask))
-        return self.encoder_layers(x, source_padding_mask, checkpointed=self.checkpoint_activations)
+        return self.encoder_layers(x, source_padding_mask, run_layer=self.run_layer)
 
     def predict(self, x: Tensor) -> Tensor:
         return F.linear(x, self.output.weight)

@@ -120,7 +120,7 @@ class TransformerTTS(Decoder):
         shifted = F.pad(hide(frames, frame_padding)[:, :-1], (0, 0, 1, 0))
         index = number_positions(frames, frame_padding)
         x = self.dropout(self.decoder_positions(self.prenet(shifted), index))
-        x = self.decoder_layers(x, frame_padding, memory, padding_mask, checkpointed=self.checkpoint_activations)
+        x = self.decoder_layers(x, frame_padding, memory, padding_mask, run_layer=self.run_layer)
         x = self.decoder_norm(x)
         predicted = self.output(x)
         return SpokenSteps(predicted, self.postnet(predicted, frame_padding), self.stop(x).squeeze(-1))
@@ -142,7 +142,7 @@ class TransformerTTS(Decoder):
         for conv in self.encoder_convs:
             x = conv(x, padding_mask)
         x = self.encoder_positions(self.encoder_projection(x), number_positions(tokens, padding_mask))
-        x = self.encoder_layers(self.dropout(x), padding_mask, checkpointed=self.checkpoint_activations)
+        x = self.encoder_layers(self.dropout(x), padding_mask, run_layer=self.run_layer)
         return self.encoder_norm(x)
 
     def init_state(self, tokens: Tensor, padding_mask: Tensor | None = None) -> DecodingState:

@@ -8,14 +8,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NotRequired, TypedDict
+from typing import ClassVar, NotRequired, TypedDict
 
 import torch
 from torch import Tensor, nn
 
+from cab.claims import Claims
 from cab.input_checks import check_decoding, check_dimensions, check_heads, check_inputs, check_sequence, check_step
 from cab.packing import PackedSequences
-from cab.padding import PaddingMasks, clean_rows, real_tokens, restore_rows, take_rows, union, without_padding
+from cab.padding import (
+    PaddingMasks as PaddingMasks,
+    clean_rows,
+    real_tokens,
+    restore_rows,
+    take_rows,
+    union,
+    without_padding,
+)
 from cab.patterns import Pattern
 
 DecodeState = dict[str, Tensor]
@@ -37,18 +46,6 @@ SINGLE_LAYER = LayerPosition(0, 1)
 """The position of an attention that is in no network."""
 
 
-@dataclass(frozen=True)
-class SoftmaxLimit:
-    """Sets of options that approach softmax attention, the last within ``tolerance`` (relative error, RMS)."""
-
-    options: tuple[Mapping[str, Any], ...]
-    tolerance: float = 1e-5
-
-
-NUM_TOKENS = "the number of tokens"
-"""The value of an option in ``softmax_options`` that is to be as large as the sequence is long."""
-
-
 class CommonArguments(TypedDict):
     """The constructor arguments that all attentions share, for ``**common: Unpack[CommonArguments]``."""
 
@@ -66,16 +63,17 @@ def reorder_state(state: DecodeState, index: Tensor) -> DecodeState:
 class Attention(PackedSequences):
     """Map ``(query, key, value)`` to outputs; a drop-in replacement for multi-head attention, built for one pattern.
 
-    A subclass implements :meth:`attend` on heads and, next to it, ``reference``, the equations of the paper for one
+    A subclass implements ``attend`` on heads and, next to it, ``reference``, the equations of the paper for one
     sequence. Everything else has a correct default: padded inputs are set to zero before the projections and padded
     outputs after them, so padding (NaN included) affects neither outputs nor gradients; decoding recomputes the prefix
-    until the subclass has a ``decode``, packed sequences are padded.
+    until the subclass has a ``decode``, from which ``attend`` follows in turn; packed sequences are padded.
 
     Methods of a subclass. They work on heads, query [B, H, N, E], key and value [B, H, M, E]; ``**extras`` are the
     tensors of the hooks below, each by its name:
 
     * ``attend(query, key, value, padding, **extras)`` -> [B, H, N, E]. Padding is projected zeros; its outputs are
-      not used.
+      not used. By default, CS is ``decode`` from the initial state, and another pattern is ``decode_cross`` after
+      ``encode_source``, without additional inputs.
     * ``reference(query, key, value, **extras)`` -> [H, n, E]: the same function of one sequence without padding, slow
       and readable: query [H, n, E], key and value [H, m, E].
     * Decoding in CS: ``init_decode_state(batch_size, like)`` -> the state before the first token, with the type and
@@ -99,15 +97,8 @@ class Attention(PackedSequences):
         requires_right_padding: the method depends on positions (windows, segments, recurrences). Padding is then moved
             to the right end of each sequence first, so a sequence with padding gives exactly what it gives alone.
         has_constant_size_state: the decode state has the same size after every token.
-        has_exact_gradient: gradients are derivatives of the outputs; False for a method that was published with
-            gradients cut off. `cab verify` then does not compare the two.
         autocast_dtypes: lower precisions in which the method works under ``torch.autocast``.
-        float32_devices: devices on which it also works in float32.
-        uses_key: False for a method whose weights depend on targets and positions alone, so that in cross patterns
-            the output depends on ``value`` and not on ``key``.
-        max_self_contribution: how much of an output's change may come from its own token at initialization.
-        softmax_options: options with which it equals softmax attention, see :meth:`softmax_limit`.
-        parameter_budget: parameters it may add to a backbone, as a fraction of it (CAB's rule: a tenth).
+        claims: what `cab verify` is to allow or to check in addition, see :class:`cab.claims.Claims`.
 
     Args:
         pattern: NS, CS, NC or CC.
@@ -119,7 +110,6 @@ class Attention(PackedSequences):
         ValueError: if the dimensions do not fit each other, or an option is out of its range.
     """
 
-    attend: Callable[..., Tensor]
     reference: Callable[..., Tensor] | None = None
     init_decode_state: Callable[..., DecodeState] | None = None
     decode: Callable[..., Decoded]
@@ -128,13 +118,19 @@ class Attention(PackedSequences):
 
     requires_right_padding: bool = False
     has_constant_size_state: ClassVar[bool] = False
-    has_exact_gradient: bool = True
     autocast_dtypes: ClassVar[tuple[torch.dtype, ...]] = (torch.bfloat16, torch.float16)
-    float32_devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
-    uses_key: ClassVar[bool] = True
-    max_self_contribution: ClassVar[float] = 0.93
-    softmax_options: ClassVar[Mapping[str, Any] | None] = None
-    parameter_budget: ClassVar[float] = 0.1
+    claims: Claims = Claims()
+
+    def _attend_by_decoding(
+        self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, **extras: Tensor
+    ) -> Tensor:
+        if self.pattern is Pattern.CS and self.init_decode_state is not None:
+            return self.decode(query, key, value, self.init_decode_state(len(query), query), padding, **extras)[0]
+        if self.pattern is Pattern.CS or self.encode_source is None or extras:
+            raise NotImplementedError(f"{type(self).__name__} has no attend() for pattern {self.pattern}")
+        return self.decode_cross(query, self.encode_source(key, value, padding), padding)[0]
+
+    attend: Callable[..., Tensor] = _attend_by_decoding
 
     q_proj: nn.Linear
     k_proj: nn.Linear
@@ -163,13 +159,6 @@ class Attention(PackedSequences):
             nn.init.xavier_uniform_(linear.weight, gain=gain)
             nn.init.zeros_(linear.bias)
             self.add_module(name, linear)
-
-    @classmethod
-    def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit | None:
-        """Return options with which it equals softmax attention on that many tokens; None if there are none."""
-        if cls.softmax_options is None:
-            return None
-        return SoftmaxLimit(({k: num_tokens if v == NUM_TOKENS else v for k, v in cls.softmax_options.items()},))
 
     def query_side_inputs(self, _query: Tensor) -> dict[str, Tensor]:
         """Compute additional inputs of ``attend`` from the targets' inputs [B, N, D]."""

@@ -42,8 +42,8 @@ class TokenLM(TokenGenerator, Protocol):
         """Return the state before the first token."""
 
 
-class RecurrentLM(Protocol):
-    """A causal language model whose layers keep memories of earlier blocks; used with ``trainer.memory_length``."""
+class RecurrentLM(TokenLM, Protocol):
+    """A causal language model whose layers keep memories of earlier blocks; used by the task lm_recurrent."""
 
     def init_mems(self, batch_size: int, num_tokens: int) -> DecodeState:
         """Return empty memories for up to ``num_tokens`` tokens: tensors with the batch first."""
@@ -52,11 +52,16 @@ class RecurrentLM(Protocol):
         """Return ``mems`` with the memories cleared where ``rows`` [B], bool, is True; no old value has an effect."""
 
     def __call__(
-        self, tokens: Tensor, padding_mask: Tensor | None = None, *, mems: DecodeState
-    ) -> tuple[Tensor, DecodeState]:
+        self,
+        tokens: Tensor,
+        padding_mask: Tensor | None = None,
+        *,
+        selected: Tensor | None = None,
+        mems: DecodeState | None = None,
+    ) -> Any:
         """Read ``tokens`` [B, N], which follow ``mems``; return logits [B, N, V] and the new memories.
 
-        The memories are detached: no gradient flows into them.
+        The memories are detached: no gradient flows into them. Without ``mems``, as for :class:`TokenLM`.
         """
 
 

@@ -47,8 +47,8 @@ class Task(ABC):
         version: version of the evaluation protocol. Increase it with every change: results of different versions are
             never mixed.
         required_protocols: protocols of :mod:`cab.backbone_protocols`; a backbone must implement one of them.
-        recurrent: protocol of backbones with memory, for ``trainer.memory_length``. The training set is then read in
-            rows: item i + 1 continues item i. None for a task with unrelated examples.
+        recurrent: whether training carries memories from batch to batch, see :meth:`recurrent_loss`. The training set
+            is then read in rows: item i + 1 continues item i.
         packages: imported modules that are not dependencies of the benchmark, with the extra that installs each.
         splits: data sets by name of the split, which :meth:`setup` sets; only ``train`` is read by the benchmark.
         shares_evaluation: whether all processes of a run call :meth:`evaluate`, which divides its work among them with
@@ -57,7 +57,7 @@ class Task(ABC):
 
     version: ClassVar[int] = 1
     required_protocols: ClassVar[tuple[type, ...]] = ()
-    recurrent: ClassVar[type | None] = None
+    recurrent: ClassVar[bool] = False
     packages: ClassVar[Mapping[str, str]] = {}
     splits: Mapping[str, Any] = {}
     shares_evaluation: ClassVar[bool] = False

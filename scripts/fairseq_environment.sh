@@ -25,7 +25,10 @@ site() { "$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib
 echo "import site; site.addsitedir('$(site "$packages")')" >"$(site .venv-fairseq)/fairseq-packages.pth"
 .venv-fairseq/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
 for program in "$packages"/bin/fairseq-*; do
-    sed "1s|.*|#!$PWD/.venv-fairseq/bin/python|" "$program" >".venv-fairseq/bin/${program##*/}"
+    { # as pip does for a path with spaces, which `#!` cannot have: a line for sh that is a string for Python
+        printf '%s\n' '#!/bin/sh' "'''exec' \"$PWD/.venv-fairseq/bin/python\" \"\$0\" \"\$@\"" "' '''"
+        tail -n +2 "$program"
+    } >".venv-fairseq/bin/${program##*/}"
     chmod +x ".venv-fairseq/bin/${program##*/}"
 done
 .venv-fairseq/bin/python -c '

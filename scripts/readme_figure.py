@@ -17,7 +17,7 @@ import matplotlib as mpl
 import pandas as pd
 
 from cab import load_results
-from cab.records.results import REFERENCE_DIRS
+from cab.records.record import REFERENCE_DIRS
 from cab.reports.board_tables import COST_BLOCK, board_table
 from cab.reports.figures import INK, MUTED, POSITIVE, frontier_figure
 from cab.reports.markdown import table_text

@@ -74,7 +74,7 @@ def window_and_slots(length: int) -> Forms:
 
 # --- windows with relative positions ---------------------------------------------------------------------------------
 
-CHUNKS = Chunks(256, 32, 1, before=0)
+CHUNKS = Chunks(256, 32, before=0)
 
 
 def relative(query: Tensor, key: Tensor, value: Tensor, *others: Tensor) -> Tensor:

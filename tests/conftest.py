@@ -6,6 +6,7 @@ import datetime
 import os
 import shutil
 import signal
+import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,9 @@ CONFORMANCE = "tests/attentions/test_conformance.py"
 os.environ.setdefault("CAB_CONFORMANCE_SEED", datetime.datetime.now(datetime.UTC).date().isoformat())  # for all workers
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of every `cab` that a test starts: sums do not depend on their split
 os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_root() / "numba"))  # compiled once, whatever cache a test has
+if "PYTEST_XDIST_WORKER" not in os.environ:  # workers share that of the process that starts them
+    CACHE = tempfile.TemporaryDirectory(prefix="cab-tests-")  # the user's has rows of `cab verify`; left alone, too
+    os.environ["CAB_CACHE"] = CACHE.name
 CHROMIUM_FLAGS = (
     "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync --force-prefers-reduced-motion"

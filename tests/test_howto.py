@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cab.cli.command import cab
+from tests.committed import committed
 from tests.documents import EXAMPLE, PROGRAMS, ROOT, commands_of, make_targets, run, run_shown, runnable
 from tests.untimed import UNTIMED_OPTION
 
@@ -26,7 +27,7 @@ PACKAGES = {
 """Guides with a package: a word that its leaderboard shows, and the columns of its scores."""
 PAGES = {
     str(path.relative_to(DOCS)): path.read_text()
-    for path in [DOCS / "tutorials/your-first-attention.md", *sorted(DOCS.glob("howto/*.md"))]
+    for path in committed("docs/tutorials/your-first-attention.md", "docs/howto/*.md")
 }
 OTHER_PROGRAMS = ("source", "make", "pip")
 DOWNLOAD, VERIFY_FILES = "cab data download", "cab data verify"

@@ -18,6 +18,7 @@ import pytest
 
 from cab.config.compose import check_overrides
 from scripts import docs_pages
+from tests.committed import committed
 from tests.documents import ROOT, commands_of, run
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from selenium import webdriver
 
 DOCS = ROOT / "docs"
-PAGES = sorted(DOCS.rglob("*.md"))
-MARKDOWN = [*PAGES, *sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("results/*/README.md"))]
+PAGES = committed("docs/**/*.md")
+MARKDOWN = committed("docs/**/*.md", "*.md", "results/*/README.md")
 NOTEBOOK = DOCS / docs_pages.NOTEBOOK
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.kernels import fla_kernels
-from attentions.kernels.chunks import Extras, Heads, over_chunks
+from attentions.kernels.chunks import Extras as Extras, Heads, over_chunks
 from attentions.kernels.fla_kernels import Form
 from attentions.kernels.layers import ShortConvolution
 from attentions.kernels.numerics import upcast
@@ -107,6 +107,7 @@ class Recurrent(Attention):
         self.k_proj = projection(self.embed_dim, keys, gain)
         self.v_proj = projection(self.embed_dim, values, gain)
         self.out_proj = projection(values, self.embed_dim, out_gain)
+        self.has_gate = gate
         if gate:
             self.gate_proj = projection(self.embed_dim, values, gain)
         weights = torch.ones(values if self.normalizes_heads_jointly else self.value_width)
@@ -127,7 +128,7 @@ class Recurrent(Attention):
 
     def query_side_inputs(self, query: Tensor) -> dict[str, Tensor]:
         """Compute the gate from the layer's input."""
-        return {"gate": self.gate_proj(query)} if hasattr(self, "gate_proj") else {}
+        return {"gate": self.gate_proj(query)} if self.has_gate else {}
 
     # --- hooks of a subclass -----------------------------------------------------------------------------
 
@@ -150,10 +151,6 @@ class Recurrent(Attention):
         return x * (weight.view(self.num_heads, 1, self.value_width) if self.normalizes_heads_jointly else weight)
 
     # --- in blocks of tokens -------------------------------------------------------------------------------
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, **extras: Tensor) -> Tensor:
-        """Compute the outputs of all tokens, starting from an empty state."""
-        return self.decode(query, key, value, self.init_decode_state(len(query), query), padding, **extras)[0]
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Return the initial state: ``memory`` S [B, H, K, V], ``length`` [B], and the inputs of the convolutions."""

@@ -67,13 +67,12 @@ class Distances(NamedTuple):
 class Chunks(NamedTuple):
     """Chunks of ``size`` queries that see the slots of earlier chunks, and all earlier keys of their own chunk.
 
-    Each chunk adds ``rank`` slots to the ``before`` slots that precede query 0. A key at least ``window`` before its
+    Each chunk adds a slot to the ``before`` slots that precede query 0. A key at least ``window`` before its
     query is hidden unless it is in the same chunk.
     """
 
     window: int
     size: int
-    rank: int
     before: int
 
 
@@ -124,18 +123,18 @@ def blocks(
 
 def _in_chunks(block: Block, chunks: Chunks, offset: int, num_slots: int, like: Tensor) -> Block:
     """Restrict a block to the keys and slots that its chunks see."""
-    (window, size, rank, before), device, queries, keys = chunks, like.device, block.queries, block.keys
+    (window, size, before), device, queries, keys = chunks, like.device, block.queries, block.keys
     assert isinstance(queries, slice)
     assert isinstance(keys, slice)
     i = torch.arange(queries.start, queries.stop, device=device).unsqueeze(1)
-    seen = before + (queries.stop - 1) // size * rank
+    seen = before + (queries.stop - 1) // size
     if size > window:
         j = torch.arange(keys.start, keys.stop, device=device) - offset
         mask = _hidden((i - j >= window) & (j < i // size * size), like.dtype)
         block = block._replace(mask=mask if block.mask is None else block.mask + mask)
     if queries.start // size == (queries.stop - 1) // size:
         return block._replace(slots=slice(seen))
-    finished, slot = before + i // size * rank, torch.arange(seen, device=device)
+    finished, slot = before + i // size, torch.arange(seen, device=device)
     slot_mask, slot_columns = _hidden(slot >= finished, like.dtype), (slot - finished) % num_slots
     return block._replace(slots=slice(seen), slot_mask=slot_mask, slot_columns=slot_columns)
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from backbones.layers.tokens import TokenEmbedding, check_tokens, number_positions
-from backbones.layers.transformer import LayerStack, Positions, States
+from backbones.layers.transformer import LayerStack, States
 from cab import Backbone, UserError
 from cab.attention import reorder_state
 
@@ -33,6 +32,11 @@ class DecodingState:
         layers = tuple({slot: reorder_state(state, index) for slot, state in layer.items()} for layer in self.layers)
         return DecodingState(layers, self.lengths.index_select(0, index), self.num_read)
 
+    def after(self, layers: States, num_tokens: int, padding_mask: Tensor | None) -> DecodingState:
+        """Return the state with the new states of the layers, ``num_tokens`` tokens later."""
+        num_real = num_tokens if padding_mask is None else (~padding_mask).sum(dim=1)
+        return DecodingState(layers, self.lengths + num_real, self.num_read + num_tokens)
+
 
 class Decoder(Backbone):
     """A backbone with a stack of ``decoder_layers`` that decodes step by step."""
@@ -50,12 +54,11 @@ class Decoder(Backbone):
         return DecodingState(states, torch.zeros(batch_size, dtype=torch.long, device=like.device), 0)
 
     def read_layers(
-        self, x: Tensor, state: DecodingState, padding_mask: Tensor | None = None, positions: Positions | None = None
+        self, x: Tensor, state: DecodingState, padding_mask: Tensor | None = None
     ) -> tuple[Tensor, DecodingState]:
         """Return the last layer's outputs for the next steps [B, T, D], and the new state."""
-        x, layers = self.decoder_layers.read(x, state.layers, padding_mask, positions)
-        num_real = x.shape[1] if padding_mask is None else (~padding_mask).sum(dim=1)
-        return x, DecodingState(layers, state.lengths + num_real, state.num_read + x.shape[1])
+        x, layers = self.decoder_layers.read(x, state.layers, padding_mask)
+        return x, state.after(layers, x.shape[1], padding_mask)
 
 
 class TokenDecoder(Decoder):
@@ -115,8 +118,7 @@ class TokenDecoder(Decoder):
     def _read(
         self, tokens: Tensor, index: Tensor, state: DecodingState, padding_mask: Tensor | None
     ) -> tuple[Tensor, DecodingState]:
-        embedding = self.decoder_embedding
-        x, state = self.read_layers(embedding(tokens, index), state, padding_mask, partial(embedding.positions, index))
+        x, state = self.read_layers(self.decoder_embedding(tokens, index), state, padding_mask)
         return self.finish(x), state
 
     def finish(self, x: Tensor) -> Tensor:

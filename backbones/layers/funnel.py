@@ -16,13 +16,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from backbones.layers.transformer import LayerStack, TransformerLayer, run_layer, stack
-from cab import LayerPosition, Pattern, UserError
+from backbones.layers.transformer import LayerStack, RunLayer, TransformerLayer, stack
+from cab import LayerPosition, Pattern
 from cab.backbone import AttentionFactory
 from cab.padding import clean_rows, restore_rows
 
 STRIDE = 2
 """Tokens per pooled vector."""
+BLOCKS = 3
+"""Blocks of the published networks, such as 4 + 4 + 4 layers."""
 
 
 class PoolingLayer(TransformerLayer):
@@ -63,43 +65,34 @@ class FunnelStack(LayerStack):
         super().__init__(layers)
         self.blocks, self.has_decoder = blocks, has_decoder
 
-    def forward(
-        self, x: Tensor, padding_mask: Tensor | None = None, *_: Any, checkpointed: bool = False, **__: Any
-    ) -> Tensor:
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None, *_: Any, run_layer: RunLayer) -> Tensor:
         """Map [B, N, D] to [B, N, D], or without a decoder to P pooled vectors [B, P, D]."""
         x, padding_mask, order = clean_rows(x, padding_mask, compacts=True)
-        run = partial(run_layer, checkpointed=checkpointed)
         remaining, pooled_mask = iter(self), padding_mask
         for layer in islice(remaining, self.blocks[0]):
-            x = run(layer, x, padding_mask)
+            x = run_layer(layer, x, padding_mask)
         full = x
         for count in self.blocks[1:]:
-            x, pooled_mask = run(next(remaining), x, pooled_mask), pool_padding(pooled_mask)
+            x, pooled_mask = run_layer(next(remaining), x, pooled_mask), pool_padding(pooled_mask)
             for layer in islice(remaining, count - 1):
-                x = run(layer, x, pooled_mask)
+                x = run_layer(layer, x, pooled_mask)
         if not self.has_decoder:
             return x
         x = full + repeat(x, STRIDE ** (len(self.blocks) - 1), full.shape[1])
         for layer in remaining:
-            x = run(layer, x, padding_mask)
+            x = run_layer(layer, x, padding_mask)
         return restore_rows(x, order)
 
 
 def funnel_layers(
-    make_attention: AttentionFactory,
-    blocks: Sequence[int],
-    decoder_layers: int | None,
-    *,
-    num_layers: int,
-    max_length: int,
-    **options: Any,
+    num_layers: int, make_attention: AttentionFactory, *, decoder_layers: int | None, **options: Any
 ) -> LayerStack:
-    """Build the layers of ``blocks`` and the decoder, or a plain stack if there is a single block.
+    """Build ``num_layers`` layers in at most three blocks of equal size, and the decoder.
 
     Attentions are NC in a pooling layer, the first of each block after the first, else NS. ``decoder_layers`` None
     leaves the sequence at the last block's length.
     """
-    check_blocks(blocks, num_layers, max_length)
+    blocks = [len(range(start, num_layers, BLOCKS)) for start in range(min(BLOCKS, num_layers))]
     pooling = set(accumulate(blocks[:-1]))
 
     def layer(layer_position: LayerPosition) -> TransformerLayer:
@@ -107,26 +100,8 @@ def funnel_layers(
         kind, pattern = (PoolingLayer, Pattern.NC) if pools else (TransformerLayer, Pattern.NS)
         return kind(make_attention, pattern, layer_position=layer_position, **options)
 
-    if len(blocks) == 1:
-        return stack(num_layers, layer)
     kind = partial(FunnelStack, blocks=blocks, has_decoder=decoder_layers is not None)
     return stack(num_layers + (decoder_layers or 0), layer, kind)
-
-
-def check_blocks(blocks: Sequence[int], num_layers: int, max_length: int) -> None:
-    """Raise UserError if ``blocks`` do not sum to ``num_layers`` or pool more tokens than a sequence has."""
-    named = f"funnel_blocks=[{','.join(map(str, blocks))}]"
-    if not blocks or min(blocks) < 1 or sum(blocks) != num_layers:
-        raise UserError(
-            f"{named} must be the layers of each block, at least one each, and their sum num_layers={num_layers}: "
-            "change one of them"
-        )
-    pooled = STRIDE ** (len(blocks) - 1)
-    if pooled >= max_length:
-        raise UserError(
-            f"{named} pools {pooled} tokens into one, but sequences have at most {max_length} with the first: "
-            "use fewer blocks, or raise max_length"
-        )
 
 
 def pool(x: Tensor, padding_mask: Tensor | None) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from backbones.layers.transformer import LayerStack, run_layer
+from backbones.layers.transformer import LayerStack, RunLayer
 from cab import UserError
 from cab.attention import DecodeState
 
@@ -19,10 +19,7 @@ INPUTS, COUNT = "inputs", "count"
 def init_mems(layers: LayerStack, batch_size: int, num_tokens: int, like: Tensor) -> DecodeState:
     """Return an empty memory; ``like`` [..., D] has the device and dtype of the layers' inputs."""
     if type(layers) is not LayerStack:
-        raise UserError(
-            "layers that are reversible or repeated remember no tokens: set backbone.reversible=false and "
-            "backbone.weight_sharing=stacked, or trainer.memory_length=0"
-        )
+        raise UserError("layers that are reversible or repeated remember no tokens; use backbone=gpt2")
     inputs = like.new_zeros(batch_size, len(layers), num_tokens, like.shape[-1])
     return {INPUTS: inputs, COUNT: torch.zeros(batch_size, dtype=torch.long, device=like.device)}
 
@@ -33,7 +30,7 @@ def reset_mems(mems: DecodeState, rows: Tensor) -> DecodeState:
 
 
 def read_after(
-    layers: LayerStack, mems: DecodeState, x: Tensor, padding_mask: Tensor | None, *, checkpointed: bool
+    layers: LayerStack, mems: DecodeState, x: Tensor, padding_mask: Tensor | None, *, run_layer: RunLayer
 ) -> tuple[Tensor, DecodeState]:
     """Apply the layers to a block ``x`` [B, N, D] that follows ``mems``; return the outputs and the new memory."""
     padding = x.new_zeros(x.shape[:2], dtype=torch.bool) if padding_mask is None else padding_mask
@@ -44,7 +41,7 @@ def read_after(
         layers, mems[INPUTS].masked_fill(empty[:, None, :, None], 0.0).unbind(dim=1), strict=True
     ):
         inputs.append(x.detach())
-        x = run_layer(layer, x, hidden, None, None, earlier, checkpointed=checkpointed)
+        x = run_layer(layer, x, hidden, None, None, earlier)
     return x, update_mems(mems, inputs, hidden)
 
 

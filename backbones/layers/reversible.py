@@ -58,7 +58,7 @@ class ReversibleStack(LayerStack):
         reconstructs = torch.is_grad_enabled() and not torch.compiler.is_compiling()
         return (couple_reversibly if reconstructs else couple)(branches, x)
 
-    def read(self, x: Tensor, states: States, padding_mask: Tensor | None, *_: Any) -> tuple[Tensor, States]:
+    def read(self, x: Tensor, states: States, padding_mask: Tensor | None) -> tuple[Tensor, States]:
         after: list[Mapping[str, DecodeState]] = []
 
         def attend(layer: TransformerLayer, state: Mapping[str, DecodeState], x: Tensor) -> Tensor:

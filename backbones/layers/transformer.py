@@ -14,7 +14,6 @@ from backbones.layers.tokens import NormKind, make_norm
 from cab import Attention, LayerPosition, Pattern
 from cab.attention import DecodeState
 from cab.backbone import AttentionFactory
-from cab.training import recompute
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -29,8 +28,8 @@ ResidualKind = Literal["plain", "gtrxl"]
 
 States = tuple[Mapping[str, DecodeState], ...]
 """Per layer of a stack, the states of its attention layers."""
-Positions = Callable[[], Tensor]
-"""Returns the position vectors of the tokens, [1 or B, N, D]."""
+RunLayer = Callable[..., Any]
+"""Calls its first argument with the others: :meth:`cab.backbone.Backbone.run_layer`."""
 
 
 class Residual(nn.Module):
@@ -245,8 +244,7 @@ class LayerStack(nn.ModuleList):
         x: Tensor,
         padding_mask: Tensor | None = None,
         *inputs: Any,
-        positions: Positions | None = None,  # noqa: ARG002
-        checkpointed: bool = False,
+        run_layer: RunLayer,
     ) -> Tensor:
         """Map [B, N, D] to [B, N, D].
 
@@ -254,11 +252,10 @@ class LayerStack(nn.ModuleList):
             x: inputs of the first layer.
             padding_mask: [B, N], True = padding.
             inputs: further inputs of every layer.
-            positions: returns the position vectors, for stacks that add them more than once.
-            checkpointed: recompute the layers' activations in the backward pass.
+            run_layer: calls a layer with its inputs.
         """
         for layer in self:
-            x = run_layer(layer, x, padding_mask, *inputs, checkpointed=checkpointed)
+            x = run_layer(layer, x, padding_mask, *inputs)
         return x
 
     def executions(self) -> list[TransformerLayer]:
@@ -271,11 +268,8 @@ class LayerStack(nn.ModuleList):
         """Return the states before the first token; see :meth:`TransformerLayer.init_state`."""
         return tuple(layer.init_state(batch_size, like, memory, memory_padding_mask) for layer in self.executions())
 
-    def read(self, x: Tensor, states: States, padding_mask: Tensor | None, *_: Any) -> tuple[Tensor, States]:
-        """Apply the layers to the next tokens [B, T, D]; return the outputs and the new states.
-
-        The last argument, :data:`Positions`, is for stacks that add them more than once.
-        """
+    def read(self, x: Tensor, states: States, padding_mask: Tensor | None) -> tuple[Tensor, States]:
+        """Apply the layers to the next tokens [B, T, D]; return the outputs and the new states."""
         after = []
         for layer, state in zip(self.executions(), states, strict=True):
             x, state = layer.read(x, state, padding_mask)
@@ -288,8 +282,3 @@ def stack(
 ) -> LayerStack:
     """Build ``count`` layers, each with its layer position, as a stack of a kind."""
     return kind([layer(layer_position=LayerPosition(index, count)) for index in range(count)])
-
-
-def run_layer(layer: nn.Module, *inputs: Any, checkpointed: bool) -> Any:
-    """Call ``layer(*inputs)``; in training with recomputed activations if ``checkpointed``."""
-    return recompute(layer, *inputs) if checkpointed and layer.training else layer(*inputs)

@@ -188,17 +188,14 @@ def forgetting(_layer: Layer, query: Tensor, key: Tensor, value: Tensor, extras:
     return fla("forgetting_attn.naive.naive_forgetting_attn")(*inputs).transpose(1, 2)
 
 
-def mamba2(embed_dim: int, num_heads: int, value_expansion: float, state_size: int, conv_size: int | None) -> nn.Module:
+def mamba2(embed_dim: int, num_heads: int, state_size: int, conv_size: int | None) -> nn.Module:
     """Build Mamba-2 of transformers in blocks of 64, which takes a quarter of time and memory of its default 256."""
     package = import_module("transformers.models.mamba2")
-    width = max(1, round(value_expansion * (embed_dim // num_heads)))
-    if width * num_heads % embed_dim:
-        raise UserError(f"value_expansion={value_expansion} is not supported (integers only)")
     config = package.Mamba2Config(
         hidden_size=embed_dim,
         num_heads=num_heads,
-        head_dim=width,
-        expand=width * num_heads // embed_dim,
+        head_dim=2 * embed_dim // num_heads,
+        expand=2,
         state_size=state_size,
         n_groups=1,
         conv_kernel=conv_size or 1,

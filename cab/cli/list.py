@@ -14,7 +14,8 @@ from cab.errors import UserError
 from cab.files.disk import sanitize_text
 from cab.files.text_table import print_rows, text_table
 from cab.patterns import Pattern
-from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, AttentionEntry
+from cab.registry.entries import AttentionEntry
+from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.registry.tables import decode_state_size
 from cab.reports.card import Card, card
 

@@ -12,8 +12,9 @@ from functools import partial
 from pathlib import Path
 
 from cab.files.text_table import text_table
+from cab.registry.entries import Entry
 from cab.registry.options import argument_texts
-from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, Entry, Registry
+from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, Registry
 from cab.registry.tables import CONFIGS
 
 TEXT = """\

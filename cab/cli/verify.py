@@ -252,7 +252,6 @@ def _subjects(args: argparse.Namespace, patterns: Sequence[Pattern]) -> Iterator
 
 def _target(target: str) -> tuple[str | type, Sequence[Pattern], str]:
     """Return what a name means: an attention, its patterns, and the name of a registered class in a file."""
-    from cab.registry.files import entry_of_file
     from cab.registry.registries import ATTENTIONS, is_file
     from cab.verification.foreign import ForeignModule, subject_class
 
@@ -261,7 +260,7 @@ def _target(target: str) -> tuple[str | type, Sequence[Pattern], str]:
     cls = subject_class(target)
     entry = ATTENTIONS.entry_of(cls)
     if entry is not None:  # in every table, a class in a file has the name of the class
-        return cls, entry.patterns, entry_of_file(target).label if is_file(target) else ""
+        return cls, entry.patterns, ATTENTIONS.entry_of_file(target).label if is_file(target) else ""
     return cls, cls.patterns if issubclass(cls, ForeignModule) else (), ""
 
 

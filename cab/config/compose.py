@@ -161,7 +161,7 @@ def check_overrides(arguments: Iterable[str], *, sweep: bool = False) -> list[st
     required = () if sweep else ("task", "dataset", "backbone", "attention", "pattern")
     _check_names("task", TASKS.names(), chosen, required)
     tasks = [TASKS.get(name) for name in chosen.get("task", TASKS.names())]
-    backbones = sorted({name for task in tasks for name in task.backbones})
+    backbones = sorted({name for task in tasks for name in task.names})
     if "backbone" not in chosen and len(backbones) == 1:
         chosen["backbone"] = backbones
         arguments.append(f"backbone={backbones[0]}")

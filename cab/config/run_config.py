@@ -94,7 +94,6 @@ class TrainerConfig(OptionGroup):
     stop_when_diverged: bool
     compile: bool
     float32_matmul_precision: Literal["highest", "high"]
-    memory_length: Natural
 
     def __post_init__(self) -> None:
         if (self.max_epochs is None) == (self.max_steps is None):

@@ -81,17 +81,33 @@ def checks_hash() -> str:
 
 def is_verified(code: str, pattern: str) -> bool:
     """Return whether a row shows that this code passed the full checks in ``pattern`` with the installed torch."""
-    passed = {(row.code_hash, row.pattern, row.torch_version, row.mode) for row in _all_rows()}
-    return bool(code) and (code, pattern, torch_version(), FULL) in passed
+    return bool(code) and (code, pattern, torch_version()) in _passed()
 
 
 def verified_codes() -> frozenset[tuple[str, str]]:
     """Return hash and pattern of every code that passed the full checks, with any version of torch."""
-    return frozenset((row.code_hash, row.pattern) for row in _all_rows() if row.mode == FULL)
+    return frozenset((code, pattern) for code, pattern, _ in _passed())
 
 
-def _all_rows() -> list[Row]:
-    return [row for path in (COMMITTED, remembered()) for row in read_rows(path)]
+def _passed() -> frozenset[tuple[str, str, str]]:
+    """Return hash, pattern and version of torch of every code that passed the full checks."""
+    return _passed_in(*((path, _stamp(path)) for path in (COMMITTED, remembered())))
+
+
+@functools.lru_cache(maxsize=1)
+def _passed_in(*files: tuple[Path, tuple[int, ...]]) -> frozenset[tuple[str, str, str]]:
+    """Read the files of :func:`_passed`; again if one was replaced, by this process or another."""
+    rows = (row for path, _ in files for row in read_rows(path))
+    return frozenset((row.code_hash, row.pattern, row.torch_version) for row in rows if row.mode == FULL)
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    """Return what changes when a file is replaced; empty if it does not exist."""
+    try:
+        stat = path.stat()
+    except FileNotFoundError:
+        return ()
+    return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
 
 def verdict(record: Record, verified: Container[tuple[str, str]]) -> str:
@@ -155,3 +171,4 @@ def write_rows(path: Path, rows: Iterable[Row]) -> None:
         writer.writerow(COLUMNS)
         for row in sorted(rows, key=lambda row: (row.attention, pattern_rank(row.pattern))):
             writer.writerow(map(sanitize_csv_cell, dataclasses.astuple(row)))
+    _passed_in.cache_clear()  # a file that is replaced twice at once can have the old stamp

@@ -17,7 +17,8 @@ from cab.attention import SINGLE_LAYER, Attention, LayerPosition
 from cab.backbone import AttentionFactory, AttentionSpec, Backbone
 from cab.errors import UnsupportedError, UserError, exits_as_errors, first_line
 from cab.patterns import Pattern
-from cab.registry.registries import ATTENTIONS, BACKBONES, AttentionEntry
+from cab.registry.entries import AttentionEntry
+from cab.registry.registries import ATTENTIONS, BACKBONES
 
 OtherAttention = str | Mapping[str, Any] | Mapping[Pattern, AttentionSpec]
 

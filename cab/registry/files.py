@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
+import importlib
 import importlib.util
 import inspect
 import os
@@ -14,27 +14,9 @@ from typing import Any
 
 from torch import nn
 
-from cab.attention import Attention
 from cab.errors import UserError, exits_as_errors
 from cab.executed import SOURCES, KeepingLoader
-from cab.patterns import Pattern
-from cab.registry.program import STANDALONE, packages
-from cab.registry.registries import ATTENTIONS, AttentionEntry
-from cab.registry.sources import Location
-
-
-def entry_of_file(target: str) -> AttentionEntry:
-    """Return the registry entry of ``FILE.py:Class``; a class without decorator supports all patterns."""
-    cls = load_object(target)
-    if not isinstance(cls, type) or not issubclass(cls, Attention):
-        raise UserError(f"{target} cannot be used in a network: derive it from cab.Attention")
-    registered = ATTENTIONS.entry_of(cls)
-    is_taken = cls.__name__ in ATTENTIONS and ATTENTIONS.get(cls.__name__) is not registered
-    label = target if is_taken else cls.__name__
-    if registered is not None:
-        return dataclasses.replace(registered, name=target, label=label)
-    location = Location(cls.__module__, cls.__qualname__)
-    return AttentionEntry(name=target, label=label, paper="-", location=location, imported=cls, patterns=tuple(Pattern))
+from cab.registry.program import STANDALONE, module_of, packages
 
 
 def load_object(target: str) -> Any:
@@ -46,9 +28,6 @@ def load_object(target: str) -> Any:
     path = Path(file).resolve()
     if path.suffix != ".py":
         raise UserError(f"file '{file}' is not imported, because its name does not end in .py; rename it")
-    for entry in ATTENTIONS:  # a file of a registered package is imported under its own name, and only once
-        if entry.location.file is not None and entry.location.file.resolve() == path:
-            _ = entry.cls
     module = _imported(path) or _import(path, file)
     chosen = getattr(module, name, None) if name else None
     if inspect.isfunction(chosen) or (isinstance(chosen, type) and issubclass(chosen, nn.Module)):
@@ -69,6 +48,16 @@ def _imported(path: Path) -> ModuleType | None:
 
 
 def _import(path: Path, shown: str) -> ModuleType:
+    """Import a file: as the module that it is in a package of attentions, or else on its own."""
+    name = module_of(path)
+    try:
+        with exits_as_errors():
+            return importlib.import_module(name) if name else _import_alone(path)
+    except Exception as error:
+        raise UserError(f"cannot import {shown}: {type(error).__name__}: {error}") from error
+
+
+def _import_alone(path: Path) -> ModuleType:
     """Import a file under a unique module name, so that a file abc.py does not replace the standard module."""
     name = f"{path.stem}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path, loader=KeepingLoader(name, str(path)))
@@ -80,11 +69,10 @@ def _import(path: Path, shown: str) -> ModuleType:
     STANDALONE[name] = path
     _forget_namesakes(path)
     try:
-        with exits_as_errors():
-            spec.loader.exec_module(module)
-    except Exception as error:
+        spec.loader.exec_module(module)
+    except BaseException:
         del sys.modules[name], STANDALONE[name]
-        raise UserError(f"cannot import {shown}: {type(error).__name__}: {error}") from error
+        raise
     return module
 
 

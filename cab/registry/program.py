@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 from cab.executed import IMPORTED_BY, SOURCES, is_library
 
 NOT_SCORING = (
-    "cab.cli", "cab.config.compose", "cab.data", "cab.efficiency", "cab.errors", "cab.executed", "cab.files",
-    "cab.records", "cab.registry.files", "cab.registry.program", "cab.registry.registries", "cab.registry.sources",
-    "cab.results", "cab.runner.folder", "cab.runner.launch", "cab.runner.pool", "cab.runner.provenance",
-    "cab.runner.report", "cab.runner.slurm", "cab.scoring", "cab.suite", "cab.reports", "cab.paper", "cab.analysis",
-    "cab.verification",
+    "cab.analysis", "cab.cli", "cab.config.compose", "cab.data", "cab.efficiency", "cab.errors", "cab.executed",
+    "cab.files", "cab.paper", "cab.records", "cab.registry.entries", "cab.registry.files", "cab.registry.program",
+    "cab.registry.registries", "cab.registry.sources", "cab.reports", "cab.results", "cab.runner.folder",
+    "cab.runner.launch", "cab.runner.pool", "cab.runner.provenance", "cab.runner.report", "cab.runner.slurm",
+    "cab.runner.suite", "cab.verification",
 )  # fmt: skip
 """Packages and modules that cannot change a score: commands, tables, pages, checks, names and files of results."""
 STANDALONE: dict[str, Path] = {}
@@ -162,6 +162,17 @@ def packages() -> frozenset[str]:
     return frozenset(
         {"cab", *(point.module.partition(".")[0] for group in groups for point in entry_points(group=group))}
     )
+
+
+def module_of(file: Path) -> str:
+    """Return the name of the module of a file in this project or a plug-in; empty for any other file."""
+    for package in sorted(packages()):
+        spec = importlib.util.find_spec(package)
+        for folder in map(Path, (spec and spec.submodule_search_locations) or ()):
+            if file.is_relative_to(folder.resolve()):
+                names = file.relative_to(folder.resolve()).with_suffix("").parts
+                return ".".join([package, *names]).removesuffix(".__init__")
+    return ""
 
 
 # --- sources ---

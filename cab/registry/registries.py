@@ -12,104 +12,29 @@ import contextlib
 import dataclasses
 import functools
 import importlib
-import inspect
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from cab import executed
-from cab.errors import UnsupportedError, UserError, exits_as_errors, first_line, unknown_name
+from cab.errors import UserError, exits_as_errors, unknown_name
 from cab.patterns import Pattern
-from cab.registry.options import annotations_of, checked_options
+from cab.registry.entries import AttentionEntry, BackboneEntry, Entry, described, relative
 from cab.registry.sources import Location, decorator_calls, module_specs
 
 if TYPE_CHECKING:  # used in string annotations only, since cab.attention imports torch
-    from cab.attention import Attention  # noqa: F401
-    from cab.backbone import Backbone  # noqa: F401
-    from cab.task import Task  # noqa: F401
+    from cab.attention import Attention
+    from cab.backbone import Backbone
+    from cab.task import Task
 
 log = logging.getLogger(__name__)
 
 C = TypeVar("C", bound=type)
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Entry(Generic[T]):
-    """A registered class, which is imported on first use; ``imported`` is the class after that."""
-
-    name: str
-    paper: str
-    location: Location
-    imported: type[T] | None = field(default=None, compare=False)
-    reserved: ClassVar[frozenset[str]] = frozenset()
-    """Constructor arguments that the benchmark sets."""
-
-    @functools.cached_property
-    def cls(self) -> type[T]:
-        """The class; UnsupportedError if its module cannot be imported."""
-        if self.imported is not None:
-            return self.imported
-        try:
-            with exits_as_errors():
-                return getattr(importlib.import_module(self.location.module), self.location.qualname)
-        except Exception as error:
-            raise UnsupportedError(f"'{self.name}' ({self.origin}) cannot be imported: {_described(error)}") from error
-
-    def build(self, **arguments: Any) -> T:
-        """Create an instance of the class."""
-        return cast("Callable[..., T]", self.cls)(**arguments)
-
-    @property
-    def origin(self) -> str:
-        """File and line of the class."""
-        if self.location.file is not None:
-            return f"{_relative(self.location.file)}:{self.location.line}"
-        try:
-            return f"{_relative(Path(inspect.getsourcefile(self.cls) or ''))}:{inspect.getsourcelines(self.cls)[1]}"
-        except (OSError, TypeError):  # defined in an interactive session
-            return self.location.module
-
-    @functools.cached_property
-    def options(self) -> dict[str, Any]:
-        """Keyword arguments of the constructor that users can set, with their defaults."""
-        parameters = [p for p in inspect.signature(self.cls).parameters.values() if p.kind is p.KEYWORD_ONLY]
-        return {p.name: p.default for p in parameters if p.default is not p.empty and p.name not in self.reserved}
-
-    def check_options(self, options: Mapping[str, Any], kind: str) -> dict[str, Any]:
-        """Return the options, in the form of :func:`cab.registry.options.checked_options`."""
-        for name in options:
-            if name not in self.options:
-                known = ", ".join(sorted(self.options)) or "none"
-                raise UserError(f"{kind} '{self.name}' has no option '{name}' (options: {known})")
-        return checked_options(options, annotations_of(self.cls), kind, defaults=self.options)
-
-
-@dataclass(frozen=True, kw_only=True)
-class AttentionEntry(Entry["Attention"]):
-    """A registered attention; see :func:`register_attention`. ``label`` is its name in tables."""
-
-    patterns: tuple[Pattern, ...]
-    unsound: tuple[Pattern, ...] = ()
-    complexity: str = ""
-    label: str = ""
-    reserved = frozenset({"pattern", "embed_dim", "num_heads", "dropout", "layer_position"})
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "label", self.label or self.name)
-
-
-@dataclass(frozen=True, kw_only=True)
-class BackboneEntry(Entry["Backbone"]):
-    """A registered backbone; see :func:`register_backbone`."""
-
-    tasks: Mapping[str, tuple[Pattern, ...]]
-    reserved = frozenset({"make_attention"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,10 +75,16 @@ class Declaration(Generic[E]):
 
 
 class Registry(Generic[E]):
-    """Entries of one kind by name; the source of plug-in packages is read on first use."""
+    """Entries of one kind by name; the source of plug-in packages is read on first use.
 
-    def __init__(self, kind: str) -> None:
+    Args:
+        kind: such as ``attention``.
+        base: returns the base class of the registered classes; called with the first class, since it imports torch.
+    """
+
+    def __init__(self, kind: str, base: Callable[[], type[Any]]) -> None:
         self.kind = kind
+        self.base = base
         self.group = f"cab.{kind}s"
         self._entries: dict[str, E] = {}
         self._skipped: list[str] = []
@@ -161,9 +92,9 @@ class Registry(Generic[E]):
 
     def add(self, entry: E) -> None:
         """Register ``entry``; UserError if its class has the wrong base class or another class has its name."""
-        base = self.kind.capitalize()
-        if entry.imported is not None and not issubclass(entry.imported, getattr(importlib.import_module("cab"), base)):
-            raise UserError(f"{self.kind} '{entry.name}' ({entry.origin}) must be a subclass of cab.{base}")
+        if entry.imported is not None and not issubclass(entry.imported, self.base()):
+            base = f"cab.{self.base().__name__}"
+            raise UserError(f"{self.kind} '{entry.name}' ({entry.origin}) must be a subclass of {base}")
         other = self._entries.get(entry.name)
         if other is None:
             self._entries[entry.name] = entry
@@ -241,22 +172,12 @@ class Registry(Generic[E]):
             with exits_as_errors():
                 yield
         except Exception as error:
-            self._skip(f"module '{module}': {_described(error)}")
+            self._skip(f"module '{module}': {described(error)}")
 
     def _skip(self, reason: str) -> None:
         if reason not in self._skipped:
             log.warning("skipped %s: %s", self.group, reason)
             self._skipped.append(reason)
-
-
-def _described(error: Exception) -> str:
-    return f"{type(error).__name__}: {first_line(error)}"
-
-
-def _relative(path: Path) -> Path:
-    """Return the path from the working folder, or the absolute path of a file outside it."""
-    path = path.resolve()
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 SYNTHETIC = "synthetic"
@@ -280,7 +201,7 @@ def name_of_file(target: str) -> str:
     """Return ``FILE.py:Class`` with the path from the working folder, or the absolute path of a file outside it."""
     file, colon, name = target.rpartition(":")
     # os.path.isfile is also False for a path that is too long or has a null character
-    return f"{_relative(Path(file))}{colon}{name}" if os.path.isfile(file) else target  # noqa: PTH113
+    return f"{relative(Path(file))}{colon}{name}" if os.path.isfile(file) else target  # noqa: PTH113
 
 
 def files_of(config: Mapping[str, Any]) -> tuple[str, ...]:
@@ -294,8 +215,8 @@ def files_of(config: Mapping[str, Any]) -> tuple[str, ...]:
 class AttentionRegistry(Registry[AttentionEntry]):
     """Registry of attentions, which also resolves names of the form ``FILE.py:Class``."""
 
-    def __init__(self, kind: str) -> None:
-        super().__init__(kind)
+    def __init__(self, kind: str, base: Callable[[], type[Any]]) -> None:
+        super().__init__(kind, base)
         self._of_files: dict[tuple[str, str], AttentionEntry] = {}
 
     def get(self, name: str) -> AttentionEntry:
@@ -304,19 +225,52 @@ class AttentionRegistry(Registry[AttentionEntry]):
         name = name_of_file(name)
         key = (name, os.path.abspath(name))  # noqa: PTH100  # the name is another file in another working folder
         if key not in self._of_files:
-            from cab.registry.files import entry_of_file  # imports torch
-
-            self._of_files[key] = entry_of_file(name)
+            self._of_files[key] = self.entry_of_file(name)
         return self._of_files[key]
+
+    def entry_of_file(self, target: str) -> AttentionEntry:
+        """Return the entry of ``FILE.py:Class``; a class without decorator supports all patterns."""
+        from cab.registry.files import load_object  # imports torch
+
+        cls = load_object(target)
+        if not isinstance(cls, type) or not issubclass(cls, self.base()):
+            raise UserError(f"{target} cannot be used in a network: derive it from cab.Attention")
+        registered = self.entry_of(cls)
+        is_taken = cls.__name__ in self and self.get(cls.__name__) is not registered
+        label = target if is_taken else cls.__name__
+        if registered is not None:
+            return dataclasses.replace(registered, name=target, label=label)
+        where = Location(cls.__module__, cls.__qualname__)
+        return AttentionEntry(
+            name=target, label=label, paper="-", location=where, imported=cls, patterns=tuple(Pattern)
+        )
 
     def __iter__(self) -> Iterator[AttentionEntry]:
         yield from super().__iter__()
         yield from (entry for (name, path), entry in self._of_files.items() if os.path.abspath(name) == path)  # noqa: PTH100
 
 
-ATTENTIONS = AttentionRegistry("attention")
-BACKBONES: Registry[BackboneEntry] = Registry("backbone")
-TASKS: Registry[TaskEntry] = Registry("task")
+def _attention() -> type[Attention]:
+    from cab.attention import Attention
+
+    return Attention
+
+
+def _backbone() -> type[Backbone]:
+    from cab.backbone import Backbone
+
+    return Backbone
+
+
+def _task() -> type[Task]:
+    from cab.task import Task
+
+    return Task
+
+
+ATTENTIONS = AttentionRegistry("attention", _attention)
+BACKBONES: Registry[BackboneEntry] = Registry("backbone", _backbone)
+TASKS: Registry[TaskEntry] = Registry("task", _task)
 
 
 # --- decorators ---

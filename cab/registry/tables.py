@@ -13,7 +13,8 @@ from typing import Any
 import yaml
 
 from cab.errors import UserError
-from cab.registry.registries import ATTENTIONS, TASKS, AttentionEntry
+from cab.registry.entries import AttentionEntry
+from cab.registry.registries import ATTENTIONS, TASKS
 
 PRESETS = ("paper", "mini", "smoke")
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"

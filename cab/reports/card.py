@@ -21,9 +21,10 @@ from cab.paper.taxonomy import TaxonomyRow, taxonomy
 from cab.patterns import Pattern
 from cab.records.record import REFERENCE_DIRS
 from cab.records.verified import is_verified
+from cab.registry.entries import Entry
 from cab.registry.options import argument_texts
 from cab.registry.program import code_of, code_of_location
-from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, Entry, is_file
+from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, is_file
 from cab.registry.tables import decode_state_size
 from cab.results.cells import Key, read_suite
 from cab.results.costs import is_edited

@@ -12,7 +12,7 @@ from cab.results.cells import FOLDER, PRESET
 from cab.results.costs import State
 
 if TYPE_CHECKING:
-    from cab.registry.registries import AttentionEntry
+    from cab.registry.entries import AttentionEntry
 
 STATES_FILE = FOLDER / "states.csv"
 WIDTH = 32

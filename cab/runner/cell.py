@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from cab.backbone import AttentionSpec
-from cab.backbone_protocols import missing_call
 from cab.config.run_config import REGISTRIES, RunConfig
 from cab.errors import UnsupportedError, UserError
 from cab.patterns import Pattern
@@ -48,7 +47,6 @@ class Cell:
         built = TASKS.get(task).build(dataset=checked.dataset, **checked.task.options)
         built.check()
         built.bind_config(checked.resolved)
-        check_memory_length(checked.trainer.memory_length, task, backbone)
         return cls(checked, built)
 
     @functools.cached_property
@@ -150,7 +148,13 @@ def current_config(record: Record) -> dict[str, Any]:
     new names.
     """
     config: dict[str, Any] = {**run_defaults(), **record.config}
-    config["trainer"] = {**trainer_defaults(), **config["trainer"]}
+    trainer = trainer_defaults()
+    known = {
+        name: value
+        for name, value in config["trainer"].items()
+        if name in trainer or f"trainer.{name}" in record.changed
+    }
+    config["trainer"] = {**trainer, **known}
     for group, registry in REGISTRIES.items():
         entry, options = registry.get(config[group]["name"]), dict(config[group])
         for name, earlier in getattr(entry.cls, "renamed", {}).items():
@@ -191,20 +195,6 @@ def check_task_backbone(task: str, backbone: str, pattern: Pattern | None = None
         f"task '{task}' does not support pattern {pattern} with backbone '{backbone}' "
         f"(supported: {' '.join(supported[backbone])})"
     )
-
-
-def check_memory_length(memory_length: int, task: str, backbone: str) -> None:
-    """Raise UserError if ``trainer.memory_length`` is set but the task or the backbone does not support it."""
-    if not memory_length:
-        return
-    setting, protocol = f"trainer.memory_length={memory_length}", TASKS.get(task).cls.recurrent
-    if protocol is None:
-        raise UserError(f"{setting}: the examples of task '{task}' are unrelated; set trainer.memory_length=0")
-    if missing := missing_call(BACKBONES.get(backbone).cls, protocol):
-        raise UserError(
-            f"{setting}: backbone '{backbone}' does not implement {missing} of {protocol.__name__}; choose another "
-            "backbone, or set trainer.memory_length=0"
-        )
 
 
 def runnable_cells() -> list[tuple[str, str, str, str, str]]:

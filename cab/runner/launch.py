@@ -112,8 +112,9 @@ def expand(arguments: Sequence[str]) -> tuple[list[list[str]], list[str]]:
     """Expand overrides with lists of values into cells.
 
     A group that is not named (task, dataset, backbone, pattern, attention) means all runnable values, without generated
-    data sets and tasks outside the index. An option of an attention, backbone or task applies to those that have it.
-    Return the overrides of every runnable cell, and one message per reason why named combinations are skipped.
+    data sets, tasks outside the index and backbones that the task does not name. An option of an attention, backbone or
+    task applies to those that have it. Return the overrides of every runnable cell, and one message per reason why
+    named combinations are skipped.
     """
     named: dict[str, list[str]] = {}
     settings: list[tuple[str, list[str]]] = []
@@ -127,7 +128,9 @@ def expand(arguments: Sequence[str]) -> tuple[list[list[str]], list[str]]:
     runnable = dict.fromkeys(
         cell
         for cell in runnable_cells()
-        if ("dataset" in named or not is_generated(cell[1])) and ("task" in named or cell[0] in indexed)
+        if ("dataset" in named or not is_generated(cell[1]))
+        and ("task" in named or cell[0] in indexed)
+        and ("backbone" in named or cell[2] in TASKS.get(cell[0]).names)
     )
     choices = [named.get(group, list(dict.fromkeys(cell[i] for cell in runnable))) for i, group in enumerate(GROUPS)]
     cells: dict[tuple[str, ...], None] = {}

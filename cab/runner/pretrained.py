@@ -44,7 +44,8 @@ class Pretrained:
             raise UserError(
                 f"task.pretrained: {path} does not exist; name the record of a run of {task}, or a folder of records"
             )
-        names = {"task": task, "attention": cell["attention"]["name"], "pattern": cell["pattern"]}
+        backbone = cell["backbone"]["name"].removesuffix("_classifier")
+        names = {"task": task, "backbone": backbone, "attention": cell["attention"]["name"], "pattern": cell["pattern"]}
         if path.is_file():
             runs = [cls(path, Record.read(path))]
         else:

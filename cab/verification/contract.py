@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from cab.attention import Attention, LayerPosition
+from cab.claims import NUM_TOKENS, Claims
 from cab.patterns import Pattern
 from cab.training import auxiliary_loss
 from cab.verification.causality import gradient_leak, replacement_leak
@@ -161,8 +162,8 @@ def model_sizes(subject: Subject) -> Measurements:
     "sizes",
     "relative error between gradient and central differences",
     limit=SLOPE,
-    applies=lambda s: s.has_exact_gradient,
-    declared_in="has_exact_gradient",
+    applies=lambda s: s.claims.has_exact_gradient,
+    declared_in="claims.has_exact_gradient",
 )
 def model_sizes_gradient(subject: Subject) -> Measurements:
     """At widths of 21 to 768 with 1 to 16 heads, gradients agree with central differences."""
@@ -243,24 +244,20 @@ LIMIT_LENGTH, SEEDS = 24, range(1, 9)
 @check(
     "limits",
     "relative distance from softmax attention",
-    limit=lambda s: _softmax_limit(s).tolerance,
-    applies=lambda s: _softmax_limit(s) is not None,
+    limit=lambda s: s.claims.softmax_limit.tolerance,
+    applies=lambda s: s.claims.softmax_limit is not None,
 )
 def softmax_limit(subject: Subject) -> Measurements:
     """Under the options of its limit, the method equals softmax attention; the error decreases at every step."""
-    previous = math.inf
-    for options in _softmax_limit(subject).options:
+    previous, limit = math.inf, subject.claims.softmax_limit
+    assert limit is not None
+    for claimed in limit.options:
+        options = {name: LIMIT_LENGTH if value == NUM_TOKENS else value for name, value in claimed.items()}
         where = ", ".join([f"n={LIMIT_LENGTH}", *(f"{name}={value}" for name, value in options.items())])
         error = mean(_distance(subject, seed, options) for seed in SEEDS)
         yield error / previous if previous else error, f"{where}, relative to the previous step", 1.0
         previous = error
     yield error, where
-
-
-def _softmax_limit(subject: Subject) -> Any:
-    """Return the options under which the class equals softmax attention, or None."""
-    cls = subject.cls
-    return cls.softmax_limit(subject.pattern, LIMIT_LENGTH) if issubclass(cls, Attention) else None
 
 
 @torch.no_grad()
@@ -282,24 +279,24 @@ def softmax_attention(module: Module, inputs: Inputs, pattern: Pattern) -> Tenso
 BACKBONE = 122_319_360
 """Number of parameters of GPT-2 with softmax attention (12 layers, width 768), as counted in CAB, Table 17."""
 
-BUDGET = Attention.parameter_budget
+BUDGET = Claims.parameter_budget
 
 
 @check(
     "parameters",
     "share of GPT-2's parameters added",
-    limit=lambda s: s.declared("parameter_budget", BUDGET),
+    limit=lambda s: s.claims.parameter_budget,
     applies=lambda s: takes(s.cls, "embed_dim") and not s.is_foreign,
-    declared_in="parameter_budget",
+    declared_in="claims.parameter_budget",
 )
 def parameter_budget(subject: Subject) -> Measurements:
     """In every layer of GPT-2, the attention adds at most 10% of the parameters, or its class's declared budget.
 
     GPT-2 is the paper's language model. Methods published with more parameters (S4D, LongShort) declare
-    ``parameter_budget``; ``cab paper params`` reports the share for other backbones.
+    ``claims.parameter_budget``; ``cab paper params`` reports the share for other backbones.
     """
     module = subject.build(embed_dim=768, num_heads=12)
-    budget = subject.declared("parameter_budget", BUDGET)
+    budget = subject.claims.parameter_budget
     width, count = module.embed_dim, sum(parameter.numel() for parameter in module.parameters())
     added = 12 * (count - 4 * width * (width + 1)) / BACKBONE
     declared = f", {budget:.0%} declared by the class, {BUDGET:.0%} in the paper" if budget != BUDGET else ""

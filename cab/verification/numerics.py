@@ -95,8 +95,8 @@ def finite_gradients(subject: Subject) -> Measurements:
     "numerics",
     "relative error between gradient and central differences",
     limit=SLOPE,
-    applies=lambda s: s.has_exact_gradient,
-    declared_in="has_exact_gradient",
+    applies=lambda s: s.claims.has_exact_gradient,
+    declared_in="claims.has_exact_gradient",
 )
 def gradient_is_derivative(subject: Subject) -> Measurements:
     """Every gradient, of inputs and parameters, agrees with central differences in random directions."""
@@ -240,7 +240,7 @@ def autocast_lookahead(subject: Subject) -> Measurements:
 
 
 @precision_check(
-    "deviation of a gradient", limit=GRADIENT, applies=lambda s: s.autocast_dtypes and s.has_exact_gradient
+    "deviation of a gradient", limit=GRADIENT, applies=lambda s: s.autocast_dtypes and s.claims.has_exact_gradient
 )
 def autocast_gradient(subject: Subject) -> Measurements:
     """Under autocast, every gradient has the direction (cosine) and the size of the float32 gradient."""

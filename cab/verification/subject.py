@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from cab.attention import SINGLE_LAYER, Attention
+from cab.claims import Claims
 from cab.errors import UserError
 from cab.patterns import Pattern
 from cab.training import TrainableModule, auxiliary_loss
@@ -141,9 +142,9 @@ class Subject:
             return rounding(module, self.for_check(long=False).draw(module, WHOLE, batch=1))
 
     @functools.cached_property
-    def has_exact_gradient(self) -> bool:
-        """Whether the method does not stop gradients by design."""
-        return bool(getattr(self.build(), "has_exact_gradient", True))
+    def claims(self) -> Claims:
+        """What the class claims about its method in this pattern."""
+        return getattr(self.build(), "claims", Claims())
 
     @functools.cached_property
     def max_token_distance(self) -> int | None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from cab.attention import Attention
+from cab.claims import Claims
 from cab.errors import UserError, unknown_name
 from cab.patterns import Pattern
 from cab.registry.registries import ATTENTIONS
@@ -235,4 +235,4 @@ def subject_of(
 
 def runs_in_float32(cls: type[nn.Module], device: str) -> bool:
     """Return whether ``cls`` runs in float32, the dtype of the checks, on ``device``."""
-    return device.partition(":")[0] in getattr(cls, "float32_devices", Attention.float32_devices)
+    return device.partition(":")[0] in getattr(cls, "claims", Claims()).float32_devices

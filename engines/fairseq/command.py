@@ -16,7 +16,7 @@ from tasks.mlm.task import MLM
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_accurate"}
 """Activation names: ours, and fairseq's."""
-LACKING = ("residual", "reversible", "weight_sharing", "funnel_blocks")
+LACKING = ("residual",)
 """Backbone options that fairseq supports with their default values only."""
 
 
@@ -82,7 +82,7 @@ def attention_options(options: Mapping[str, Any]) -> str:
 def task_arguments(cell: Cell) -> list[str]:
     """Return fairseq's task and criterion, for training and for its own score."""
     task = cell.task
-    if isinstance(task, LM):
+    if type(task) is LM:
         name, criterion, rest = "language_modeling", "cross_entropy", ["--sample-break-mode", "none"]
     elif isinstance(task, MLM):
         name, criterion = "masked_lm", "masked_lm"
@@ -111,7 +111,6 @@ def check_settings(run: RunConfig) -> None:
         f"trainer.precision={config.precision}": config.precision != "32-true",
         "trainer.compile=true": config.compile,
         "trainer.float32_matmul_precision=high": config.float32_matmul_precision != "highest",
-        f"trainer.memory_length={config.memory_length}": config.memory_length,
         f"trainer.log_every={config.log_every}": config.log_every != TrainerConfig.defaults()["log_every"],
         "trainer.max_steps=0": (config.max_steps or config.max_epochs) == 0,
     }

@@ -12,7 +12,7 @@ __all__ = ["check", "train"]
 
 
 def check(cell: Cell, processes: Processes) -> None:
-    """Raise UserError for a logger that is not installed, or ``trainer.memory_length`` with several processes."""
+    """Raise UserError for a logger that is not installed, or a recurrent task with several processes."""
     check_logger(cell.config.logger.name)
-    if cell.config.trainer.memory_length and processes.count > 1:
-        raise UserError("trainer.memory_length runs in one process only: start it without torchrun or srun")
+    if cell.task.recurrent and processes.count > 1:
+        raise UserError(f"task={cell.config.task.name} runs in one process only: start it without torchrun or srun")

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,9 +27,7 @@ from engines.torch.optimizer import (
     optimizer_state,
     whole_state_dict,
 )
-
-if TYPE_CHECKING:
-    from engines.torch.loop import SingleProcess
+from engines.torch.parallel import SingleProcess
 
 log = logging.getLogger(__name__)
 
@@ -164,7 +162,7 @@ class TrainingState:
             config, steps=order.num_steps, steps_per_epoch=order.steps_per_epoch, processes=processes
         )
         self.memory = None
-        if config.memory_length:
+        if run.cell.task.recurrent:
             from engines.torch.recurrent_memory import RecurrentMemory
 
             self.memory = RecurrentMemory(order.shares.accumulate)

@@ -21,6 +21,7 @@ from cab.training import after_optimizer_step, auxiliary_loss
 from engines.torch.checkpoints import Checkpoints, Entry, LossMean, TrainingState, averaged_steps, checkpoint_files
 from engines.torch.loggers import Loggers
 from engines.torch.optimizer import clip_gradients, make_scheduler, whole, whole_state_dict
+from engines.torch.parallel import Distributed, SingleProcess
 
 if TYPE_CHECKING:
     from engines.torch.recurrent_memory import RecurrentMemory
@@ -46,11 +47,8 @@ def train(run: Run, backbone: Backbone) -> Training:
     """Train the backbone, or resume from the newest checkpoint in the folder of the run."""
     config, task = run.cell.config.trainer, run.cell.task
     order = make_order(len(task.training_set), run)  # type: ignore[arg-type]
-    processes = SingleProcess()
-    if run.processes.count > 1:
-        from engines.torch.parallel import Distributed
-
-        processes = Distributed(run.processes, config.strategy, run.device)
+    is_single = run.processes.count == 1
+    processes = SingleProcess() if is_single else Distributed(run.processes, config.strategy, run.device)
     network = processes.prepare_network(backbone, run.device)
     checkpoints = Checkpoints(run.folder, is_writer=run.processes.is_first)
     state = resume(run, network, order, processes, checkpoints)
@@ -182,10 +180,10 @@ def make_order(num_items: int, run: Run) -> StepBatches:
         rank=run.processes.rank,
         num_processes=run.processes.count,
     )
-    in_rows = config.memory_length > 0
+    in_rows = run.cell.task.recurrent
     if in_rows and num_items < config.batch_size:
         raise UserError(
-            f"trainer.memory_length needs one block per sequence of a batch: the training set has {num_items} blocks, "
+            f"recurrent training needs one block per sequence of a batch: the training set has {num_items} blocks, "
             f"trainer.batch_size is {config.batch_size}; lower trainer.batch_size"
         )
     order = StepBatches(num_items=num_items, shares=shares, num_steps=0, seed=run.cell.config.seed, in_rows=in_rows)
@@ -239,37 +237,3 @@ def stop_signal(run: Run, processes: SingleProcess, step: int) -> int:
     if run.processes.count == 1:
         return received
     return int(processes.max(received)) if step % 10 == 0 else 0
-
-
-class SingleProcess:
-    """The work of a step in one process; :class:`engines.torch.parallel.Distributed` shares it among several.
-
-    ``run.processes`` only has their ranks and number.
-    """
-
-    def prepare_network(self, backbone: Backbone, device: torch.device) -> Backbone:
-        """Return the network to train, on its device: the backbone itself, or a sharded copy."""
-        return backbone.to(device)
-
-    def prepare_objective(self, objective: nn.Module) -> nn.Module:
-        """Return the objective as each process calls it."""
-        return objective
-
-    def micro_batch(self, objective: nn.Module, *, is_last: bool) -> AbstractContextManager[Any]:  # noqa: ARG002
-        """Enclose forward and backward of one micro-batch; gradients are exchanged after the last one of a step."""
-        return contextlib.nullcontext()
-
-    def mean(self, value: float) -> float:
-        """Return the mean over processes."""
-        return value
-
-    def max(self, value: float) -> float:
-        """Return the maximum over processes."""
-        return value
-
-    def broadcast(self, value: float) -> float:
-        """Return the value of the first process."""
-        return value
-
-    def broadcast_weights(self, network: nn.Module) -> None:
-        """Replace the weights of all processes with those of the first."""

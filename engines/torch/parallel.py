@@ -1,4 +1,4 @@
-"""Several processes that share a training step with DDP or FSDP, and batch normalization over all of them."""
+"""One process, or several that share a training step with DDP or FSDP and have one batch normalization."""
 
 from __future__ import annotations
 
@@ -13,12 +13,44 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.distributed.nn.functional import all_reduce
 
 from cab.backbone import Backbone
 from cab.runner.processes import Processes
-from engines.torch.loop import SingleProcess
+
+
+class SingleProcess:
+    """The work of a step in one process; :class:`Distributed` shares it among several.
+
+    ``run.processes`` only has their ranks and number.
+    """
+
+    def prepare_network(self, backbone: Backbone, device: torch.device) -> Backbone:
+        """Return the network to train, on its device: the backbone itself, or a sharded copy."""
+        return backbone.to(device)
+
+    def prepare_objective(self, objective: nn.Module) -> nn.Module:
+        """Return the objective as each process calls it."""
+        return objective
+
+    def micro_batch(self, objective: nn.Module, *, is_last: bool) -> AbstractContextManager[Any]:  # noqa: ARG002
+        """Enclose forward and backward of one micro-batch; gradients are exchanged after the last one of a step."""
+        return contextlib.nullcontext()
+
+    def mean(self, value: float) -> float:
+        """Return the mean over processes."""
+        return value
+
+    def max(self, value: float) -> float:
+        """Return the maximum over processes."""
+        return value
+
+    def broadcast(self, value: float) -> float:
+        """Return the value of the first process."""
+        return value
+
+    def broadcast_weights(self, network: nn.Module) -> None:
+        """Replace the weights of all processes with those of the first."""
 
 
 class Distributed(SingleProcess):
@@ -77,6 +109,8 @@ class Distributed(SingleProcess):
 
 def shard(network: nn.Module, mesh: Any) -> None:
     """Shard weights, and with them gradients and optimizer, layer by layer (FSDP2)."""
+    from torch.distributed.fsdp import fully_shard  # imports torch's compiler: three seconds
+
     for layers in [module for module in network.modules() if isinstance(module, nn.ModuleList)]:
         for layer in layers:
             fully_shard(layer, mesh=mesh)

@@ -1,4 +1,4 @@
-"""The memory that each example of a batch carries to the next batch (``trainer.memory_length``)."""
+"""The memory that each example of a batch carries to the next batch of a recurrent task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LM with ``trainer.memory_length``: consecutive blocks, with a recurrent memory of earlier ones."""
+"""Consecutive blocks of books, with a recurrent memory of earlier ones."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor
@@ -22,19 +22,16 @@ from torch.nn import functional as F
 
 from backbones.generation import Limits, sample
 from cab import Backbone, Task, UserError, register_task
-from cab.attention import DecodeState
-from cab.backbone_protocols import RecurrentLM, TokenLM
+from cab.backbone_protocols import TokenLM
+from cab.metric import Metric
 from cab.registry.options import Positive
-from cab.task import Batches, Metric
+from cab.task import Batches
 from tasks.bpe import tokenizer_data, tokenizer_path
 from tasks.corpus.blocks import Blocks
 from tasks.corpus.books import WIKITEXTS, find_books
 from tasks.corpus.facts import ALL_NAMES, CHAPTERS, THINGS, Facts, FactScores, Names, names_variant
 from tasks.corpus.losses import RepeatScores, token_losses
 from tasks.corpus.tokens import PAD, perplexity, read_corpus, unigram_loss
-
-if TYPE_CHECKING:
-    from tasks.lm.recurrence import Segment
 
 log = logging.getLogger(__name__)
 
@@ -68,9 +65,6 @@ def _chapter(rng: random.Random, names: Sequence[str]) -> str:
 class LM(Task):
     """Predict each token of a book from the preceding ones.
 
-    With ``trainer.memory_length``, blocks are consecutive in training and evaluation, and the network remembers that
-    many earlier tokens; each book starts with an empty memory (Dai et al. 2019).
-
     Args:
         dataset: pg19 (folders in its layout, or a data set on the Hub), wikitext103 or wikitext2 (three files each), or
             synthetic.
@@ -86,16 +80,14 @@ class LM(Task):
             ``word_ppl_overlap``, as in fairseq's ``--context-window``; 0 for none.
         evaluation_batch_size: blocks per batch in validation and test.
         context_lengths: additional block lengths for evaluation, shorter or longer than ``block_len`` (Figure 3c of the
-            paper). With recurrence, tokens of a block and of its memory together: those beyond ``block_len`` are
-            remembered.
+            paper).
         context_tokens: number of test tokens scored at each length; null: all.
         sample_tokens: tokens per generated sample text; with its prompt, at most ``block_len``.
     """
 
     packages: ClassVar[Mapping[str, str]] = {"tokenizers": "text"}
     required_protocols: ClassVar = (TokenLM,)
-    recurrent: ClassVar = RecurrentLM
-    memory_length = 0
+    repeat_metrics: ClassVar[tuple[str, ...]] = tuple(RepeatScores.names)
 
     dataset: str
     source: str | None = None
@@ -114,7 +106,7 @@ class LM(Task):
     def metrics(self) -> tuple[Metric, ...]:
         names = [f"ppl_{level}" for level in LEVELS]
         if not self._asks:
-            names = ["word_ppl", *self._word_perplexities, *([] if self.memory_length else RepeatScores.names)]
+            names = ["word_ppl", *self._word_perplexities, *self.repeat_metrics]
         lengths = {**dict.fromkeys(names), **{f"ppl_{length}": length for length in self.context_lengths}}
         further = [
             Metric(name, f"per {'word' if 'word' in name else 'token'}", False, primary=False, at_length=length)
@@ -137,19 +129,9 @@ class LM(Task):
         if self.overlap >= self.block_len:
             raise UserError(f"task.overlap must be from 0 to below task.block_len {self.block_len}, got {self.overlap}")
 
-    def bind_config(self, cell: Mapping[str, Any]) -> None:
-        self.memory_length = cell["trainer"]["memory_length"]
-        if self.memory_length and self.overlap:
-            raise UserError("task.overlap duplicates the context of trainer.memory_length: set task.overlap=0")
-
-    def load_initial_weights(self, backbone: Backbone) -> None:
-        if self.memory_length:
-            cast(RecurrentLM, backbone).init_mems(1, self.memory_length)  # an error without recurrent memory
-
     @property
     def config_variant(self) -> str:
-        recurrence = f"recurrence {self.memory_length}" if self.memory_length else ""
-        return " ".join(filter(None, (names_variant(self.dataset, self.names), recurrence)))
+        return names_variant(self.dataset, self.names)
 
     @property
     def extra_data(self) -> tuple[str, ...]:
@@ -160,17 +142,12 @@ class LM(Task):
         books = find_books(self.dataset, self.source, data_root, generate=partial(generate_book, names=self.names))
         self.corpus = read_corpus(books, tokenizer=tokenizer, vocab_size=self.vocab_size)
         self._facts = Facts.of(self.corpus) if self._asks else None
-        if self.memory_length:
-            from tasks.lm.recurrence import BookChunks
-
-            self.splits = {"train": BookChunks(self.corpus, "train", self.block_len)}
-        else:
-            self.splits = {"train": Blocks(self.corpus, "train", self.block_len, whole=True)}
+        self.splits = {"train": Blocks(self.corpus, "train", self.block_len, whole=True)}
 
     @property
-    def _context(self) -> int:
-        """Number of tokens of a training block and its memory."""
-        return self.block_len + self.memory_length
+    def context(self) -> int:
+        """Number of tokens that training reads at once."""
+        return self.block_len
 
     def fingerprint(self) -> dict[str, Any]:
         return {**self.corpus.key, "dictionary": self.corpus.size, "unknown": self.corpus.unknown}
@@ -178,25 +155,14 @@ class LM(Task):
     def backbone_options(self, backbone: str) -> dict[str, Any]:  # noqa: ARG002
         return {"vocab_size": self.corpus.size}
 
-    def loss(self, backbone: Backbone, batch: Tensor | Segment) -> Tensor:
+    def loss(self, backbone: Backbone, batch: Any) -> Tensor:
         """Return the mean negative log-likelihood in nats per scored token."""
-        if self.memory_length:
-            return self.recurrent_loss(backbone, cast("Segment", batch), None)[0]
-        return self.scored_losses(backbone, cast(Tensor, batch)).mean()
-
-    def recurrent_loss(
-        self, backbone: Backbone, batch: Segment, mems: DecodeState | None
-    ) -> tuple[Tensor, DecodeState]:
-        from tasks.lm.recurrence import segment_losses
-
-        losses, mems = segment_losses(backbone, self.corpus.size, batch, mems, self.memory_length)
-        scored = self._is_scored(batch.tokens[:, 1:])
-        return losses[scored].sum() / scored.sum().clamp(min=1), mems
+        return self.scored_losses(backbone, batch).mean()
 
     def scored_losses(self, backbone: Backbone, batch: Tensor) -> Tensor:
         """Return the losses of the scored tokens of blocks [B, N + 1], in order [K]."""
         targets = batch[:, 1:]
-        scored = self._is_scored(targets)
+        scored = self.is_scored(targets)
         if self._facts is None:
             return self.token_losses(backbone, batch)[scored]
         places = scored.flatten().nonzero().squeeze(1)
@@ -206,7 +172,7 @@ class LM(Task):
         """Return the loss of each token but the first, [B, N], see :func:`tasks.corpus.losses.token_losses`."""
         return token_losses(backbone, self.corpus.size, batch[:, 1:], batch[:, :-1])
 
-    def _is_scored(self, tokens: Tensor) -> Tensor:
+    def is_scored(self, tokens: Tensor) -> Tensor:
         if self._facts is None:
             return tokens != PAD
         return self._facts.is_answer.to(tokens.device)[tokens]
@@ -215,15 +181,8 @@ class LM(Task):
         self, backbone: Backbone, batches: Batches, split: str, length: int, limit: int | None = None
     ) -> tuple[float, int]:
         """Return the mean loss and the number of scored tokens of a split, in blocks of ``length`` without overlap."""
-        losses: Iterable[Tensor]
-        if self.memory_length:
-            books = self._books(backbone, batches, split, length, limit)
-            losses = (all_losses[self._is_scored(tokens)] for tokens, all_losses in books)
-        else:
-            blocks = self._blocks(batches, split, length, limit=limit)
-            losses = (self.scored_losses(backbone, rows) for rows in blocks)
         total, count = 0.0, 0
-        for scored in losses:
+        for scored in self.split_losses(backbone, batches, split, length, limit):
             total += scored.double().sum().item()
             count += scored.numel()
         return total / count, count
@@ -233,15 +192,11 @@ class LM(Task):
         for batch in batches(Blocks(self.corpus, split, length, **options), self.evaluation_batch_size):
             yield from [batch] if isinstance(batch, Tensor) else [row[None] for row in batch]
 
-    def _books(
-        self, backbone: Backbone, batches: Batches, split: str, length: int, limit: int | None = None
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield tokens and losses of books; ``length`` includes the block and its memory."""
-        from tasks.lm.recurrence import BookChunks, read_books
-
-        blocks = BookChunks(self.corpus, split, min(length, self.block_len), limit=limit)
-        rows, remembered = self.evaluation_batch_size, max(0, length - self.block_len)
-        return read_books(backbone, batches, self.corpus, blocks, rows=rows, remembered=remembered)
+    def split_losses(
+        self, backbone: Backbone, batches: Batches, split: str, length: int, limit: int | None
+    ) -> Iterator[Tensor]:
+        """Yield the losses [K] of the scored tokens of a split, in blocks of ``length``."""
+        return (self.scored_losses(backbone, rows) for rows in self._blocks(batches, split, length, limit=limit))
 
     def overlapping_loss(self, backbone: Backbone, batches: Batches, split: str) -> float:
         """Return the summed loss of a split, with ``overlap`` or more context tokens except in the first block."""
@@ -253,22 +208,22 @@ class LM(Task):
         return total
 
     def validate(self, backbone: Backbone, batches: Batches) -> float:
-        return self.mean_loss(backbone, batches, "validation", self._context)[0]
+        return self.mean_loss(backbone, batches, "validation", self.context)[0]
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
-        repeats = None if self._facts or self.memory_length else self._repeat_scores(backbone, batches)
-        mean, count = repeats.mean if repeats else self.mean_loss(backbone, batches, "test", self._context)
+        repeats = self._repeat_scores(backbone, batches) if self.repeat_metrics and not self._facts else None
+        mean, count = repeats.mean if repeats else self.mean_loss(backbone, batches, "test", self.context)
         scores = {"ppl": perplexity(mean), **(repeats.perplexities() if repeats else {})}
         if self._facts is None:
             scores["word_ppl"] = perplexity(mean * count / self.corpus.words["test"])
             if "word_ppl_validation" in self._word_perplexities:
-                mean, count = self.mean_loss(backbone, batches, "validation", self._context)
+                mean, count = self.mean_loss(backbone, batches, "validation", self.context)
                 scores["word_ppl_validation"] = perplexity(mean * count / self.corpus.words["validation"])
             if self.overlap:
                 total = self.overlapping_loss(backbone, batches, "test")
                 scores["word_ppl_overlap"] = perplexity(total / self.corpus.words["test"])
         else:
-            scores |= self._level_scores(self._facts, backbone, batches)
+            scores |= self.level_scores(FactScores(self._facts, LEVELS), backbone, batches)
         for length in self.context_lengths:
             try:
                 mean, _ = self.mean_loss(backbone, batches, "test", length, self.context_tokens)
@@ -285,12 +240,8 @@ class LM(Task):
             scores.add(rows, self.token_losses(backbone, rows))
         return scores
 
-    def _level_scores(self, facts: Facts, backbone: Backbone, batches: Batches) -> dict[str, float]:
-        scores = FactScores(facts, LEVELS)
-        if self.memory_length:
-            for tokens, losses in self._books(backbone, batches, "test", self._context):
-                scores.add(tokens[None], losses[None])
-            return scores.perplexities()
+    def level_scores(self, scores: FactScores, backbone: Backbone, batches: Batches) -> dict[str, float]:
+        """Return the perplexities of the answers of the test split by their distance."""
         for rows in self._blocks(batches, "test", self.block_len, whole=True):
             scores.add(rows, F.pad(self.token_losses(backbone, rows), (1, 0)))
         return scores.perplexities()
@@ -298,17 +249,20 @@ class LM(Task):
     def baselines(self) -> dict[str, dict[str, float]]:
         """Return unigram perplexities, or in generated books those of ideal lookup within windows."""
         if self._facts is not None:
-            windows = dict.fromkeys((0, 4, 16, self.block_len, self._context))
+            windows = dict.fromkeys((0, 4, 16, self.block_len, self.context))
             return {f"look_up_{window}": self._looked_up(self._facts, window) for window in windows}
         mean = unigram_loss(self.corpus, "test")
         words = perplexity(mean * len(self.corpus.files["test"]) / self.corpus.words["test"])
         return {"unigram": {"ppl": perplexity(mean), "word_ppl": words}}
 
+    def test_texts(self) -> Iterable[Tensor]:
+        """Return the test texts as the network reads them."""
+        blocks = Blocks(self.corpus, "test", self.block_len, whole=True)
+        return (blocks[i] for i in range(len(blocks)))
+
     def _looked_up(self, facts: Facts, window: int) -> dict[str, float]:
         scores = FactScores(facts, LEVELS)
-        blocks = Blocks(self.corpus, "test", self.block_len, whole=True)
-        rows = self.corpus.books("test") if self.memory_length else (blocks[i] for i in range(len(blocks)))
-        for tokens in rows:
+        for tokens in self.test_texts():
             scores.add_look_up(tokens, window)
         return {"ppl": perplexity(scores.mean), **scores.perplexities()}
 

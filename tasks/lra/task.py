@@ -13,9 +13,10 @@ from torch.nn import functional as F
 
 from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import PairClassifier
+from cab.metric import Metric
 from cab.registry.options import Positive
 from cab.registry.registries import is_generated
-from cab.task import Batches, Metric
+from cab.task import Batches
 from tasks.files import find_data
 from tasks.lra import baselines, images, listops, pathfinder, text
 from tasks.lra.pathfinder import PATHFINDER, PATHX

@@ -15,8 +15,9 @@ from torch.nn import functional as F
 
 from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import Forecaster
+from cab.metric import Metric
 from cab.registry.options import Positive
-from cab.task import Batches, Metric
+from cab.task import Batches
 from tasks.lstf.data import Series, Windows, read_series, standardize
 from tasks.lstf.synthetic import HOURS, horizon, levels_of, synthetic_series
 from tasks.pictures import draw_grid

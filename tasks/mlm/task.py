@@ -19,9 +19,9 @@ from torch import Tensor
 
 from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import MaskedLM
-from cab.metric import mean_over_batches
+from cab.metric import Metric, mean_over_batches
 from cab.registry.options import Positive
-from cab.task import Batches, Metric
+from cab.task import Batches
 from tasks.bpe import tokenizer_data, tokenizer_path
 from tasks.corpus.blocks import PackedLines
 from tasks.corpus.books import SPLITS, find_books

@@ -23,9 +23,9 @@ from torch.utils.data import Dataset
 
 from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import TokenLM
-from cab.metric import mean_over_batches
+from cab.metric import Metric, mean_over_batches
 from cab.registry.options import Positive
-from cab.task import Batches, Metric
+from cab.task import Batches
 from tasks.corpus.facts import NAMES, THINGS
 
 log = logging.getLogger(__name__)

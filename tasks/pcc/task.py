@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from cab import Backbone, Task, register_task
 from cab.backbone_protocols import PointCompleter
+from cab.metric import Metric
 from cab.registry.options import Positive
-from cab.task import Batches, Metric
+from cab.task import Batches
 from tasks.pcc.data import TRAINING_VIEWS, Clouds, Shapes, read_pcn
 from tasks.pcc.synthetic import generate_shape
 from tasks.pictures import draw_grid

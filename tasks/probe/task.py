@@ -14,9 +14,9 @@ from torch.nn import functional as F
 
 from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import Prober
-from cab.metric import mean_over_batches
+from cab.metric import Metric, mean_over_batches
 from cab.registry.options import Positive
-from cab.task import Batches, Metric
+from cab.task import Batches
 from tasks.probe import algorithms, mad, recall
 from tasks.probe.batches import IGNORE_INDEX, Examples, ProbeBatch, query_logits
 

@@ -16,9 +16,9 @@ from torch.utils.data import Subset
 
 from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import Denoiser
-from cab.metric import mean_over_batches
+from cab.metric import Metric, mean_over_batches
 from cab.registry.options import Positive
-from cab.task import Batches, Metric
+from cab.task import Batches
 from tasks.pictures import draw_grid, draw_image
 from tasks.sr.data import ImagePairs, make_pairs, read_pairs, render
 from tasks.sr.diffusion import Diffusion

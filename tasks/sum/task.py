@@ -18,9 +18,9 @@ from backbones.generation import Limits, beam_search, greedy
 from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import SequenceToSequence
 from cab.files.cache import digest_of
-from cab.metric import mean_over_batches
+from cab.metric import Metric, mean_over_batches
 from cab.registry.options import Positive
-from cab.task import Batches, Metric
+from cab.task import Batches
 from tasks.bpe import find_tokenizer, tokenizer_data, tokenizer_path
 from tasks.sum.data import LEVELS, SEPARATOR, SPECIAL, SPLITS, SUMMARY_WORDS, VERSION, EncodedPairs, find_pairs
 

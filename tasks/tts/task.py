@@ -15,10 +15,10 @@ from torch import Tensor
 from backbones.transformer_tts import TransformerTTS
 from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import DurationSynthesizer, StepSynthesizer
-from cab.metric import mean_over_batches
+from cab.metric import Metric, mean_over_batches
 from cab.registry.options import Fraction, Positive
 from cab.registry.registries import BACKBONES
-from cab.task import Batches, Metric
+from cab.task import Batches
 from tasks.pictures import draw_grid
 from tasks.tts.audio import RATE, griffin_lim, in_16_bits
 from tasks.tts.data import (

@@ -41,7 +41,7 @@ def test_window(pattern: str, options: dict[str, object], first: int, last: int)
 # --- longshort ---
 
 
-@pytest.mark.parametrize("options", [{"window_size": 6, "chunk_size": 4, "chunk_rank": 3}, {"window_size": 3}])
+@pytest.mark.parametrize("options", [{"window_size": 6, "chunk_size": 4}, {"window_size": 3}])
 def test_blocks_across_chunks(options: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """The form of a GPU: outputs, gradients, decoding onto slots, dropout."""
     monkeypatch.setattr(window_attention, "_extents", lambda query, *_: (50, query.shape[2]))
@@ -89,7 +89,7 @@ def test_a_step_beyond_the_length_is_refused_and_holes_in_the_cache_do_not_count
         module.step(x, state)
 
 
-RANDOM = {"variant": "factorized_random"}
+RANDOM = {"variant": "random"}
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from attentions.adaptive_span import SPAN_LOSS
 from attentions.etc import ETCAttention
 from cab.training import after_optimizer_step
 from tests.attentions import agreement
@@ -52,13 +53,13 @@ def test_first_token_without_itself() -> None:
 
 def test_spans_are_learned() -> None:
     """The loss is the mean span; after a step it is between none and the largest."""
-    module = agreement.make("adaptive_span", "CS", max_span=40, coefficient=0.1).train()
+    module = agreement.make("adaptive_span", "CS", max_span=40).train()
     with torch.no_grad():
         module.reach.copy_(torch.tensor([0.4, 1.05, 2.0]))
     x = torch.randn(1, 50, agreement.WIDTH, dtype=torch.float64)
     module(x)
     loss = module.auxiliary_loss()
-    torch.testing.assert_close(loss, torch.tensor(0.1 * (-16 + 10 + 48) / 3, dtype=torch.float64))
+    torch.testing.assert_close(loss, torch.tensor(SPAN_LOSS * (-16 + 10 + 48) / 3, dtype=torch.float64))
     after_optimizer_step(module)
     torch.testing.assert_close(module.spans().float(), torch.tensor([0.0, 10.0, 40.0]))
     (gradient,) = torch.autograd.grad(module(x).square().sum(), module.reach)

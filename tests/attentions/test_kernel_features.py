@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
@@ -16,8 +14,6 @@ from attentions.kernels.linear_attention import (
     Trigonometric,
     safe_denominator,
 )
-from attentions.random_features import RandomFeatureAttention
-from cab import PaddingMasks, build_attention
 from tests.attentions.agreement import make
 
 MAPS: list[tuple[FeatureMap, bool]] = [
@@ -46,25 +42,6 @@ def test_taylor_features_are_the_second_order_exponential(width: int) -> None:
     features = Taylor().forward(q, None)
     assert features.shape[-1] == 1 + width + width * (width + 1) // 2
     torch.testing.assert_close(features @ Taylor().forward(k, None).mT, 1 + products + products.square() / 2)
-
-
-def rfa(pattern: str, num_features: int, **options: Any) -> RandomFeatureAttention:
-    module = build_attention("rfa", pattern=pattern, embed_dim=8, num_heads=1, num_features=num_features, **options)
-    assert isinstance(module, RandomFeatureAttention)
-    return module.double()
-
-
-def test_a_gate_that_counts_is_no_gate() -> None:
-    """g_t = t / (t + 1) makes of the sums their means, and these cancel in the quotient."""
-    gated = rfa("CS", 7, gate=True)
-    plain = rfa("CS", 7)
-    plain.load_state_dict(gated.state_dict(), strict=False)
-    query, key, value = torch.randn(3, 1, 1, 90, 8, dtype=torch.float64)
-    logits = torch.arange(90, dtype=torch.float64).clamp(min=1e-30).log().view(1, -1, 1)
-    gated.smallest_denominator = plain.smallest_denominator = 1e-12
-    output = gated.attend(query, key, value, PaddingMasks(), gate=logits)
-    torch.testing.assert_close(output, plain.attend(query, key, value, PaddingMasks()), rtol=1e-6, atol=1e-8)
-    assert gated.gate_proj.bias.sigmoid().allclose(torch.tensor(0.9, dtype=torch.float64))
 
 
 def test_denominators_keep_their_sign() -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from attentions import yoso as collisions
+from attentions.latents import LunaAttention
 from attentions.yoso import HashedAttention
 from cab import build_attention
 from cab.registry.registries import ATTENTIONS
@@ -28,6 +29,10 @@ def test_long_sequences_in_low_precision(name: str, pattern: str, dtype: torch.d
     """1,024 tokens."""
     options = {**OPTIONS.get(name, {}), **({"max_length": 1024} if name == "linformer" else {})}
     module = build_attention(name, pattern=pattern, embed_dim=16, num_heads=2, **options)
+    if isinstance(module, LunaAttention):
+        # Landmarks that pack nearly the same mean make the query's gradient a difference of nearly equal numbers: the
+        # rounding of its terms is then up to 50 units over 200 seeds, on every processor. These landmarks differ.
+        module.slots.data *= 4
     x, source = torch.randn(2, 1, 1024, 16)
     source = source if module.pattern.is_cross else x
     with torch.no_grad():

@@ -27,7 +27,6 @@ from tests.attentions.trust import slow_unless_new
 
 EARLY, MIDDLE, LATE = ({"layer_position": LayerPosition(i, 3)} for i in range(3))
 NSA = {"num_blocks": 3, "window_size": 5, "compress_size": 2, "compress_stride": 1}
-IMAGE = {"width": 9, "block_height": 3, "block_width": 4, "flange_height": 2, "flange_width": 3}
 
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "abc": [{"num_landmarks": 3}],
@@ -45,7 +44,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"segment": 6, "memory": 5, "compressed": 4, "factor": 3},
         {"segment": 4, "memory": 3, "compressed": 9, "factor": 2, "position": "none"},
     ],
-    "cosformer": [{}, {"kernel": "leaky_relu"}, {"reweight": False}, {"reweighting_length": 9, "kernel": "elu1"}],
+    "cosformer": [{}, {"kernel": "leaky_relu"}, {"reweighting_length": 9, "kernel": "elu1"}],
     "deltanet": [{"conv_size": 0}, {"conv_size": 3, "negative_eigenvalues": True}],
     "diag_attention": [
         {"block_size": 4},
@@ -53,22 +52,22 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"block_size": 5, "weights": "rela", "positions": "lrpe"},
     ],
     "differential": [LATE],
-    "dpfp": [{"nu": 3}, {"update": "sum", "nu": 2}],
+    "dpfp": [{"nu": 3}],
     "eager": [{"sink": "learned"}],
     "efficient": [{}],
     "etc": [{"radius": 6, "num_globals": 5, "max_distance": 3}, {"radius": 2, "num_globals": 0}, {"radius": 3}],
     "flash_gau": [{"query_key_dim": 6, "group_size": 4}],
     "flash_quad": [{"query_key_dim": 6, "scale_length": 9}],
-    "flowformer": [{"competition_clamp": None}],
+    "flowformer": [{}],
     "fnet": [{"norm": "ortho"}],
     "forgetting": [{}],
     "funnel": [{"factor": 3}, {"factor": 5, "position": "none"}],
-    "gated_deltanet": [{"conv_size": 3, "key_expansion": 0.3, "value_expansion": 3.0, "negative_eigenvalues": True}],
-    "gla": [{"conv_size": 3, "key_expansion": 1.3, "gate_rank": 2, "gate_temperature": 0.5}],
+    "gated_deltanet": [{"conv_size": 3, "negative_eigenvalues": True}],
+    "gla": [{"conv_size": 3, "gate_rank": 2}],
     "hgrn2": [{"conv_size": 3}, LATE],
-    "image_local": [{"block": 8, "memory": 5}, {"block": 1, "memory": 3}, IMAGE],
+    "image_local": [{"block": 8}, {"block": 1}],
     "lara": [{"num_landmarks": 4}],
-    "lightning": [{"conv_size": 3}, LATE, {"variant": "released"}, {"variant": "repository"} | MIDDLE],
+    "lightning": [LATE, {"variant": "repository"} | MIDDLE],
     "linear": [{}, {"kernel": "relu"}, {"kernel": "leaky_relu"}, {"kernel": "identity"}],
     "linformer": [{"num_landmarks": 5, "max_length": 80}, {"max_length": 80, "share": "key_value"}],
     "local": [{}, {"window_size": 1}, {"window_size": 5, "extent": "per_side"}, {"window_size": 90}],
@@ -76,9 +75,9 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "longformer": [{"window": 5, "num_globals": 3}, {"window": 3, "dilation": 2, "num_globals": 0}],
     "longformer NS": [{"window": 2, "dilation": 3, "num_globals": 2, "share_global": True}],
     "longshort CS": [
-        {"window_size": 6, "chunk_size": 4, "chunk_rank": 3},
+        {"window_size": 6, "chunk_size": 4},
         {"window_size": 3, "chunk_size": 7},
-        {"window_size": 1, "chunk_size": 1, "chunk_rank": 2},
+        {"window_size": 1, "chunk_size": 1},
         {"window_size": 5, "chunk_size": 90},
     ],
     "longshort NS": [
@@ -86,7 +85,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"num_landmarks": 5, "window_size": 4, "conv_kernel_size": 3},
         {"window_size": 70},
     ],
-    "luna": [{"num_landmarks": 4}, {"num_landmarks": 4, "tie_kv": False}],
+    "luna": [{"num_landmarks": 4}],
     "luong": [{"score": "dot"}, {"score": "concat"}, {"score": "concat", "scaled": True}],
     "mca": [{"factor": 1}, {"factor": 5, "reduction": "mean"}],
     "mla": [{"rotary_dim": 6, "kv_rank": 5}],
@@ -101,7 +100,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "performer": [{"num_features": 5}, {"denominator_floor": 0.1}],
     "poolingformer": [
         {"window": 3, "pooled_window": 9},
-        {"window": 0, "pooled_window": 4, "kernel_size": 3, "pooling": "mean"},
+        {"window": 0, "pooled_window": 4},
         {"window": 4, "pooled_window": 0},
     ],
     "reformer": [{"num_buckets": 4, "chunk_size": 3, "rounds": 3}, {"num_buckets": 2, "chunk_size": 40}],
@@ -109,15 +108,15 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"num_buckets": 6, "chunk_size": 7, "key_norm": "unit"},
         {"num_buckets": 6, "chunk_size": 2, "keys": "buckets"},
     ],
-    "retention": [{"conv_size": 3, "value_expansion": 0.7}],
-    "rfa": [{"num_features": 5}, {"gate": True}],
+    "retention": [{}],
+    "rfa": [{"num_features": 5}],
     "routing": [{"num_clusters": 4, "window": 8}, {"num_clusters": 3, "window": 90, "local_heads": False}],
     "routing NS": [{"num_clusters": 3, "normalize": False}],
     "rwkv6": [MIDDLE | {"mix_rank": 2, "decay_rank": 3}],
     "rwkv7": [MIDDLE | {"decay_rank": 2, "rate_rank": 3, "gate_rank": 30}],
     "scatterbrain": [{"window": 3, "num_features": 6}, {"window": 0, "num_features": 2}, {"window": 70}],
     "set_transformer": [{"num_inducing": 3}, {"num_inducing": 3, "feedforward": False}],
-    "sigmoid": [{}, {"bias": -1.5}],
+    "sigmoid": [{}],
     "sinkhorn": [{"block_size": 5}, {"block_size": 8, "iterations": 2, "temperature": 2.0}],
     "skyformer": [{"num_landmarks": 5}],
     "soft": [{"num_landmarks": 4, "conv_kernel_size": 3}],
@@ -127,8 +126,8 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         for spread in ("merged", "heads")
     ],
     "sparse_transformer NS": [{"layout": "strided", "stride": 0}],
-    "ssd": [{"conv_size": 0}, {"conv_size": 3, "state_size": 3, "value_expansion": 1.0}],
-    "synthesizer": [{"variant": variant, "max_length": 80, "rank": 3} for variant in get_args(Variant)],
+    "ssd": [{"conv_size": 0}, {"conv_size": 3, "state_size": 3}],
+    "synthesizer": [{"variant": variant, "max_length": 80} for variant in get_args(Variant)],
     "transformer_xl": [{"segment": 7, "memory": 5}, {"segment": 4, "memory": 9}],
     "transformer_xl CS": [{"segment": 6, "memory": 0, "position": "none"}, {"segment": 1, "memory": 3}],
     "transnormer_t1": [EARLY | {"block_size": 4, "positions": "lrpe"}, LATE],
@@ -136,7 +135,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "vanilla": [{"num_kv_heads": 1}, {"sink": "one"}, {"sink": "learned", "num_kv_heads": 1}],
     "yoso": [{"num_hashes": 5}],
 }
-ONE_PATTERN = {"denominator_floor": "NS NC CC", "gate": "CS", "update": "NS CS NC CC"}
+ONE_PATTERN = {"denominator_floor": "NS NC CC"}
 """Options that some patterns refuse."""
 
 

@@ -31,12 +31,8 @@ SMALL: dict[str, dict[str, Any]] = {
         "max_target_length": 37,
     },
 }
-KINDS_OF_LAYERS: list[dict[str, Any]] = [
-    {"residual": "gtrxl"},
-    {"reversible": True},
-    {"weight_sharing": "universal"},
-    {"weight_sharing": "universal", "halting": "act"},
-]
+VARIANTS = ("gpt2_act", "gpt2_reversible", "gpt2_universal", "roberta_funnel")
+SMALL |= {name: SMALL[name.partition("_")[0]] for name in VARIANTS}
 OPTIONS = {  # small enough that windows, chunks and segments end inside the sequences
     "local": {"window_size": 5},
     "abc": {"num_landmarks": 5},

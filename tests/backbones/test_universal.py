@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from backbones.layers.tokens import SinusoidalPositions
+from backbones.layers.universal import PONDER_WEIGHT, FixedSteps
 from cab import Backbone
 from cab.training import auxiliary_loss
 from tests.backbones.language_models import padding, small, tokens
@@ -18,14 +20,14 @@ STEPS = 4
 
 
 def universal(attention: str = "vanilla", **options: Any) -> Backbone:
-    return small("gpt2", "CS", attention, **{"num_layers": STEPS, "weight_sharing": "universal", **options})
+    return small("gpt2_universal", "CS", attention, num_layers=STEPS, **options)
 
 
 def halting(attention: str = "vanilla", **options: Any) -> Backbone:
     """Tokens of which some halt early, and some never."""
-    backbone = universal(attention, halting="act", **options)
+    backbone = small("gpt2_act", "CS", attention, num_layers=STEPS, **options)
     torch.nn.init.normal_(backbone.layer_stack.halting.weight, std=0.3)
-    torch.nn.init.constant_(backbone.layer_stack.halting.bias, -0.8)
+    torch.nn.init.constant_(backbone.layer_stack.halting.bias, -1.4)
     return backbone
 
 
@@ -45,9 +47,10 @@ def objective(backbone: Backbone, ids: Tensor) -> Tensor:
     return loss if own is None else loss + own
 
 
-def test_fixed_steps_are_a_network_of_layers_with_the_same_weights() -> None:
+def test_fixed_steps_are_a_network_of_layers_with_the_same_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """To the bit, outputs and gradients; the layer's gradient is the sum of those of its copies."""
-    shared, stacked = universal("abc", step_embedding="none"), universal("abc", weight_sharing="stacked")
+    monkeypatch.setattr(FixedSteps, "embed_step", lambda _, x, *__: x)
+    shared, stacked = universal("abc"), small("gpt2", "CS", "abc", num_layers=STEPS)
     layers, copies = shared.decoder_layers, stacked.decoder_layers
     assert (len(layers), len(copies)) == (1, STEPS)
     weights = {key: value for key, value in shared.state_dict().items() if "layers.0." not in key}
@@ -96,7 +99,7 @@ def one_by_one(backbone: Backbone, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def test_halting_is_graves() -> None:
     """Outputs, steps, the ponder cost and all gradients, of rows one by one."""
-    backbone, ids = halting(ponder_weight=0.3).train(), tokens(3, 11)
+    backbone, ids = halting().train(), tokens(3, 11)
     steps = steps_of(backbone, ids)
     assert set(steps.unique().tolist()) >= {2.0, 3.0, float(STEPS)}
     auxiliary_loss(backbone)
@@ -106,7 +109,7 @@ def test_halting_is_graves() -> None:
     expected = torch.cat([backbone.predict(backbone.final_norm(row)) for row, _, _ in rows])
     torch.testing.assert_close(output, expected)
     assert torch.equal(steps, torch.stack([count for _, count, _ in rows]).double())
-    slow = 0.3 * torch.stack([count + remainder for _, count, remainder in rows]).mean()
+    slow = PONDER_WEIGHT * torch.stack([count + remainder for _, count, remainder in rows]).mean()
     torch.testing.assert_close(cost, slow)
     parameters = dict(backbone.named_parameters())
     gradients = [

@@ -1,9 +1,10 @@
-"""Imports run one way: from the commands down to the contract that a plug-in sees."""
+"""Imports run one way: from the commands down to the contract that a plug-in sees, and never in a circle."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import graphlib
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from tests.cab.cli.command import ROOT
@@ -27,6 +28,9 @@ LAYERS = (
     CONTRACT,
 )
 """Packages of `cab`, the highest first; each imports only from those after it."""
+
+
+PACKAGES = ("cab", "attentions", "backbones", "tasks", "engines", "cab_fairseq")
 
 
 def layer_of(module: str) -> str:
@@ -60,6 +64,18 @@ def upward(root: Path) -> list[str]:
     return found
 
 
+def imported_modules(path: Path, modules: Collection[str]) -> Iterator[str]:
+    """Those of the modules that a file imports anywhere, also for a type checker alone."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            inner = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = [name if name in modules else node.module for name in inner]
+        yield from (name for name in names if name in modules)
+
+
 def test_every_package_is_a_layer():
     packages = {path.parent.name for path in (ROOT / "cab").glob("*/__init__.py")}
     assert packages == set(LAYERS) - {CONTRACT}
@@ -72,4 +88,12 @@ def test_imports_lead_down():
 def test_cab_imports_no_plug_in():
     trees = (ast.parse(path.read_text()) for path in (ROOT / "cab").rglob("*.py"))
     packages = {name.partition(".")[0] for tree in trees for name in imports(tree)}
-    assert not packages & {"attentions", "backbones", "tasks", "engines", "cab_fairseq"}
+    assert not packages & set(PACKAGES[1:])
+
+
+def test_no_modules_import_each_other():
+    paths = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
+    del modules["cab"]  # its names are those of the modules that it imports when they are used
+    imported = {name: imported_modules(path, modules) for name, path in modules.items()}
+    graphlib.TopologicalSorter(imported).prepare()  # raises CycleError

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 import cab
+from tests.committed import committed
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+PAGES = committed("README.md", "CONTRIBUTING.md", "docs/**/*.md")
 
 
 def imported_by_type_checkers() -> dict[str, str | None]:

@@ -79,13 +79,13 @@ def test_a_message_has_all_alternatives_the_value_and_the_default(kind: Any, def
 
 
 def test_a_whole_number_is_one_configuration() -> None:
-    cell = ["task=lstf", "dataset=synthetic", "backbone=informer", "attention=ssd", "pattern=CS", "preset=smoke"]
-    for option in ("attention.value_expansion", "trainer.lr_decay_epochs", "trainer.max_grad_norm"):
+    cell = ["task=lstf", "dataset=synthetic", "backbone=informer", "attention=sinkhorn", "pattern=CS", "preset=smoke"]
+    for option in ("attention.temperature", "trainer.lr_decay_epochs", "trainer.max_grad_norm"):
         cells = [Cell.from_config(compose([*cell, f"{option}={value}"])) for value in ("1", "1.0")]
         assert cells[0].hash == cells[1].hash
         assert cells[0].label == cells[1].label
-    options = Cell.from_config(compose([*cell, "attention.value_expansion=1"])).config.attention.options
-    assert isinstance(options["value_expansion"], float)
+    options = Cell.from_config(compose([*cell, "attention.temperature=1"])).config.attention.options
+    assert isinstance(options["temperature"], float)
 
 
 def test_every_default_of_ours_fits_its_annotation() -> None:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from cab.claims import Claims
 from cab.patterns import Pattern
 from cab.verification.inputs import LAYOUTS
 
@@ -19,7 +20,7 @@ DECLARATIONS = (
     "padding_layouts",
     "prompt_padding_layouts",
     "decode_tolerance",
-    "has_exact_gradient",
+    "claims",
     "max_token_distance",
     "autocast_dtypes",
     "length_multiple",
@@ -43,14 +44,14 @@ class ForeignModule(nn.Module):
         package: distribution that provides the module; its version is recorded with the verification. Empty for a file.
         patterns: patterns in which the module can run.
         padding_layouts: padding layouts that the module supports.
-        max_self_contribution: residual connections and MLPs leave most of an output to its own token.
+        claims: residual connections and MLPs leave most of an output to its own token.
     """
 
     is_foreign: ClassVar[bool] = True
     package: ClassVar[str] = ""
     patterns: ClassVar[tuple[Pattern, ...]] = tuple(Pattern)
     padding_layouts: tuple[str, ...] = ("right", "left")
-    max_self_contribution: ClassVar[float] = 0.9999
+    claims: Claims = Claims(max_self_contribution=0.9999)
 
     embed_dim: int
 

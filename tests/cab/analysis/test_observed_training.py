@@ -58,7 +58,7 @@ def assert_same_weights(overrides: list[str], folder: Path) -> Subject:
     [
         [*LM, *LAST, *DECAY, "trainer.micro_batch_size=2", "trainer.precision=bf16-mixed", "trainer.max_grad_norm=0.1"],
         [*LSTF, *INSIDE, *DECAY, "trainer.schedule=linear", "trainer.warmup_steps=2"],
-        [*XL, *LAST, "trainer.memory_length=8"],
+        [*XL, *LAST, "task=lm_recurrent", "task.memory_length=8"],
     ],
     ids=["decay-precision-micro", "inside-a-longer-schedule", "recurrence"],
 )

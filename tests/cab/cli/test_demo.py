@@ -16,7 +16,7 @@ from cab.runner.report import Outcome, Report
 
 
 @functools.cache
-def committed() -> dict[str, Record]:
+def records_of_the_cell() -> dict[str, Record]:
     records = {}
     for _, record in whole_records(CORE_DIR, skipped=[]):
         names = [record.cell[name] for name in ("task", "backbone", "pattern", "seed")]
@@ -35,7 +35,7 @@ def test_scores_are_compared_with_the_reference(
         [sweep] = sweeps
         chosen = dict(override.split("=", 1) for override in sweep)
         assert (chosen["attention"], chosen["seed"]) == ("vanilla,linear", "1")
-        records = committed()
+        records = records_of_the_cell()
         assert {records[name].cell["dataset"] for name in records} == {chosen["dataset"]}
         metrics = [dataclasses.replace(m, value=(m.value or 0) + change) for m in records["linear"].metrics]
         linear = dataclasses.replace(records["linear"], metrics=tuple(metrics))
@@ -49,7 +49,7 @@ def test_scores_are_compared_with_the_reference(
     assert len(lines) <= 20
     own = next(line for line in lines if line.startswith("linear attention"))
     assert own.endswith("  as expected" if status == 0 else "not as expected")
-    assert f"{committed()['linear'].metrics[0].value + change:.3f}" in own  # type: ignore[operator]
+    assert f"{records_of_the_cell()['linear'].metrics[0].value + change:.3f}" in own  # type: ignore[operator]
     assert next(line for line in lines if line.startswith("softmax")).split()[-6:-2] == ["1.000", "±", "0.000", "5"]
     assert ("linear attention retains 43%" in printed) == (status == 0)
     assert ("Your installation works." in printed) == (status == 0)

@@ -13,7 +13,17 @@ import pytest
 
 from cab import verification
 from cab.records import verified
-from cab.records.verified import COLUMNS, QUICK, Row, is_verified, read_rows, remembered, torch_version, write_rows
+from cab.records.verified import (
+    COLUMNS,
+    QUICK,
+    Row,
+    is_verified,
+    read_rows,
+    remembered,
+    torch_version,
+    verified_codes,
+    write_rows,
+)
 from cab.verification import select_checks
 from tests.cab.cli.test_verify_command import verify
 
@@ -123,6 +133,18 @@ def test_without_a_record_it_is_remembered_in_the_cache(capsys, monkeypatch, tmp
     assert not is_verified(row.code_hash, "NS")
     remembered().write_text("something else\n")
     assert not is_verified(row.code_hash, "NS")
+
+
+def test_rows_are_read_once_until_a_file_changes(capsys, monkeypatch):
+    assert verify(capsys, "none", "--pattern", "NS")[0] == 0
+    (row,) = read_rows(remembered())
+    reads = []
+    monkeypatch.setattr(verified, "read_rows", lambda path: reads.append(path) or read_rows(path))
+    assert all((row.code_hash, "NS") in verified_codes() for _ in range(3))
+    assert len(reads) <= 2  # this project's file and that of the cache
+    with remembered().open("a", encoding="utf-8") as file:  # as another process does
+        file.write(",".join(dataclasses.astuple(dataclasses.replace(row, code_hash="other"))) + "\n")
+    assert ("other", "NS") in verified_codes()
 
 
 def test_some_checks_are_not_all(capsys):

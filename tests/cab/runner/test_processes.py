@@ -98,7 +98,7 @@ def test_a_run_of_two_processes_goes_on_in_one(language_model: dict[str, Any], t
 def test_reversible_layers_of_two_processes_are_those_of_one(tmp_path: Path) -> None:
     losses = []
     for strategy, count in (("ddp", 1), ("ddp", 2), ("fsdp", 2)):
-        overrides = [f"trainer.strategy={strategy}", "backbone.reversible=true"]
+        overrides = [f"trainer.strategy={strategy}", "backbone=gpt2_reversible"]
         run = record(tmp_path / f"{strategy}{count}", *overrides, processes=count, cell=LM)
         losses.append([entry["loss"] for entry in run["history"]])
     assert losses[1:] == [pytest.approx(losses[0], abs=1e-4)] * 2

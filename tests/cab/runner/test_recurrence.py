@@ -1,6 +1,4 @@
-"""``trainer.memory_length``: what it refuses, what a cell without it is, and a run that is cut and goes on to the
-bit.
-"""
+"""Task lm_recurrent: what it refuses, and a run that is cut and goes on to the bit."""
 
 from __future__ import annotations
 
@@ -13,21 +11,21 @@ from typing import Any
 import pytest
 import torch
 
+from backbones.gpt2 import GPT2
 from cab import UserError
-from cab.backbone_protocols import RecurrentLM
 from cab.config.compose import compose
 from cab.records.record import Record
 from cab.runner.cell import Cell
 from cab.runner.processes import Processes
-from engines.fairseq.command import check_settings, network_arguments
+from engines.fairseq.command import network_arguments, task_arguments
 from engines.torch import check, checkpoints
 from engines.torch.loop import make_order
 from engines.torch.recurrent_memory import RecurrentMemory
-from tasks.lm.task import LM
+from tasks.lm.recurrent import RecurrentLMTask
 from tests.cab.runner.troubled import trained
 from tests.tasks.lm.test_lm import write_books
 
-CELL = ["task=lm", "dataset=pg19", "backbone=gpt2", "pattern=CS", "preset=smoke", "device=cpu"]
+CELL = ["task=lm_recurrent", "dataset=pg19", "backbone=gpt2", "pattern=CS", "preset=smoke", "device=cpu"]
 RECURRENT = [
     *CELL,
     "attention=transformer_xl",
@@ -37,34 +35,25 @@ RECURRENT = [
     "backbone.dropout=0.2",
     "task.block_len=32",
     "task.context_lengths=[64]",
-    "trainer.memory_length=32",
+    "task.memory_length=32",
     "trainer.validate_every=null",
     "trainer.checkpoint_selection=last",
 ]
 
 
 def test_the_memory_length_names_the_variant() -> None:
-    usual = Cell.from_config(compose([*CELL, "attention=vanilla"]))
-    assert usual.key["config_variant"] == ""
-    cell = Cell.from_config(compose(RECURRENT))
-    assert cell.config.trainer.memory_length == 32
-    assert cell.key["config_variant"] == "recurrence 32"
+    assert Cell.from_config(compose(RECURRENT)).key["config_variant"] == "memory 32"
 
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["trainer.memory_length=-1"], "trainer.memory_length: Input should be greater than or equal to 0, got -1"),
+        (["task.memory_length=0"], "memory_length: Input should be greater than or equal to 1, got 0"),
         (["task.overlap=8"], "set task.overlap=0"),
-        (
-            ["task=mlm", "backbone=roberta", "pattern=NS", "attention=vanilla", "trainer.memory_length=8"],
-            "trainer.memory_length=8: the examples of task 'mlm' are unrelated; set trainer.memory_length=0",
-        ),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(overrides: list[str], message: str) -> None:
-    asked = [*CELL, *overrides] if "attention=vanilla" in overrides else [*RECURRENT, *overrides]
-    chosen = {override.split("=")[0]: override for override in asked}
+    chosen = {override.split("=")[0]: override for override in [*RECURRENT, *overrides]}
     with pytest.raises(UserError, match=message) as error:
         Cell.from_config(compose(list(chosen.values())))
     assert "\n" not in str(error.value)
@@ -72,16 +61,14 @@ def test_what_makes_no_sense_is_refused_in_one_line(overrides: list[str], messag
 
 def test_a_network_that_remembers_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("backbones.gpt2.GPT2.init_mems")
-    assert LM.recurrent is RecurrentLM
-    with pytest.raises(UserError, match=r"backbone 'gpt2' does not implement init_mems\(batch_size, num_tokens\)"):
-        Cell.from_config(compose(RECURRENT))
+    with pytest.raises(UserError, match=r"GPT2: it does not implement init_mems\(batch_size, num_tokens\)"):
+        RecurrentLMTask.protocol_of(GPT2)
 
 
 @pytest.mark.parametrize(
     "overrides",
     [
-        ["task=lm", "pattern=CS", "backbone.weight_sharing=universal"],
-        ["task=mlm", "pattern=NS", "backbone.funnel_blocks=[1,1]"],
+        ["task=lm", "pattern=CS", "backbone.residual=gtrxl"],
         ["task=lm", "pattern=CS", "backbone.positions=none"],
     ],
 )
@@ -91,9 +78,8 @@ def test_fairseqs_networks_have_the_usual_one_alone(overrides: list[str]) -> Non
     option = re.escape(overrides[-1].partition("=")[0])
     with pytest.raises(UserError, match=f"engine=fairseq does not support {option}=.*use engine=torch"):
         network_arguments(other)
-    recurrent = Cell.from_config(compose(RECURRENT))
-    with pytest.raises(UserError, match=r"engine=fairseq does not support trainer\.memory_length=32; change it"):
-        check_settings(recurrent.config)
+    with pytest.raises(UserError, match="engine=fairseq does not support task 'lm_recurrent'"):
+        task_arguments(Cell.from_config(compose(RECURRENT)))
 
 
 def test_several_processes_are_refused() -> None:
@@ -147,15 +133,15 @@ def test_a_run_that_is_cut_goes_on_with_what_it_remembered(tmp_path: Path, monke
         return trained(compose([*options, f"results_dir={tmp_path / folder}", *more]))
 
     expected = run("uncut")
-    loss, calls = LM.recurrent_loss, iter(range(100))
+    loss, calls = RecurrentLMTask.recurrent_loss, iter(range(100))
 
-    def cut(self: LM, *arguments: Any) -> Any:
+    def cut(self: RecurrentLMTask, *arguments: Any) -> Any:
         if next(calls) == 10:  # of two micro-batches per step: in the sixth
             raise RuntimeError("cut")
         return loss(self, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(LM, "recurrent_loss", cut)
+        patch.setattr(RecurrentLMTask, "recurrent_loss", cut)
         failed = run("cut")
     found: list[Any] = []
     assert checkpoints.Checkpoints(tmp_path / "cut" / failed.hash).restore_newest(found.append)

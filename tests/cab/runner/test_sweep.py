@@ -112,7 +112,7 @@ def test_every_cell_of_the_paper_has_its_hours_and_hours_are_of_what_exists() ->
     rows = read_rows("costs.csv")
     names = {(row["task"], row["dataset"], row["backbone"]) for row in rows if row["preset"] == "paper"}
     for task, dataset, backbone, *_ in runnable_cells():
-        if task in INDEXED and not is_generated(dataset):
+        if task in INDEXED and not is_generated(dataset) and backbone in TASKS.get(task).names:
             assert {(task, dataset, backbone), (task, "", backbone)} & names, (task, dataset, backbone)
     for row in rows:
         entry = TASKS.get(row["task"])

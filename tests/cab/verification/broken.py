@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from cab import Attention, PaddingMasks
-from cab.attention import SoftmaxLimit
+from cab.claims import Claims, softmax_if
 from tests.cab.verification.mutations import Weighted, caught, defect
 
 # --- padding -------------------------------------------------------------------------------------------------
@@ -146,9 +146,7 @@ def scale_forgotten_in_fast_form(call):
 class ScaledTwice(Weighted):
     """Nystromformer as published: query and key are both divided by sqrt(E), so no limit is softmax attention."""
 
-    @classmethod
-    def softmax_limit(cls, _pattern, _num_tokens):
-        return SoftmaxLimit(({},))
+    claims = Claims(softmax_limit=softmax_if())
 
     def weights(self, query, key, padding):
         return super().weights(query * self.scale, key, padding)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from cab import Pattern, UserError
+from cab.claims import Claims
 from cab.registry.registries import ATTENTIONS
 from cab.verification import select_checks, subject_of, verify_attention
 from cab.verification.causality import BORDERS, ODD_LENGTHS
@@ -171,6 +172,6 @@ def test_peak_memory_is_exact():
 def test_devices_without_float32_are_refused(monkeypatch):
     """As flash attention on CUDA."""
     entry = ATTENTIONS.get("flash")
-    monkeypatch.setattr(entry.cls, "float32_devices", ())
+    monkeypatch.setattr(entry.cls, "claims", Claims(float32_devices=()))
     with pytest.raises(UserError, match="'flash' does not support float32 on cpu"):
         verify_attention("flash", "NS")

@@ -78,15 +78,18 @@ def test_a_cell_is_of_the_weights_that_it_starts_from(
     assert len(list((tmp_path / "own").glob("*.json"))) == 2
     (longer / next(results.glob("*.json")).name).write_text(next(results.glob("*.json")).read_text())
     assert fine_tune(longer, tmp_path / "own") == 2
-    assert "more than one run of task=mlm attention=vanilla pattern=NS seed=1: name one of" in capsys.readouterr().err
+    assert (
+        "more than one run of task=mlm backbone=roberta attention=vanilla pattern=NS seed=1: name one of"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["seed=2"], "has no finished run of task=mlm attention=vanilla pattern=NS seed=2"),
+        (["seed=2"], "has no finished run of task=mlm backbone=roberta attention=vanilla pattern=NS seed=2"),
         (["backbone.activation=relu", "backbone.num_heads=2"], "add backbone.num_heads=4 backbone.activation=gelu"),
-        (["backbone.funnel_blocks=[1,1]"], "was trained with other options: add backbone.funnel_blocks=null"),
+        (["backbone=roberta_funnel_classifier"], "no finished run of task=mlm backbone=roberta_funnel"),
     ],
 )
 @pytest.mark.usefixtures("_few_pairs")

@@ -206,9 +206,9 @@ def test_a_chapter_with_32_names_is_a_block_of_144_tokens() -> None:
     task = ready(None, dataset="synthetic", vocab_size=1000, names=32, block_len=144, loss_on="answers")
     blocks = task.splits["train"].__getitems__([0, 7, 511])
     assert all(task.corpus.text(block[1:].tolist()).startswith("Kept") for block in blocks)
-    assert (task._is_scored(blocks[:, 1:]).sum(dim=1) == 48).all()
+    assert (task.is_scored(blocks[:, 1:]).sum(dim=1) == 48).all()
     backbone = Bigram(task.corpus.size)
-    whole = task.token_losses(backbone, blocks)[task._is_scored(blocks[:, 1:])]
+    whole = task.token_losses(backbone, blocks)[task.is_scored(blocks[:, 1:])]
     assert torch.allclose(task.scored_losses(backbone, blocks), whole, atol=1e-6)
     assert task.config_variant == "names 32"
     assert task.baselines()["look_up_144"]["ppl"] == pytest.approx(1.0)

@@ -1,4 +1,4 @@
-"""LM with ``trainer.memory_length``: streams of whole books, memories that books do not share, scores of any batch."""
+"""LM with recurrence: streams of whole books, memories that books do not share, scores of any batch."""
 
 from __future__ import annotations
 
@@ -19,30 +19,29 @@ from tasks.corpus import books
 from tasks.corpus.facts import Facts
 from tasks.corpus.tokens import END, PAD
 from tasks.lm.recurrence import BatchedBooks, BookChunks
-from tasks.lm.task import LM
+from tasks.lm.recurrent import RecurrentLMTask
 from tests.tasks.in_order import in_order
 from tests.tasks.lm.test_lm import TEXT, write_books
 
 LENGTH, REMEMBERED = 16, 24
 
 
-def ready(folder: Path | None, *, memory_length: int = REMEMBERED, **options: Any) -> LM:
+def ready(folder: Path | None, *, memory_length: int = REMEMBERED, **options: Any) -> RecurrentLMTask:
     defaults = {"dataset": "pg19", "vocab_size": 300, "block_len": LENGTH, "context_lengths": (8, 16, 56)}
-    task = LM(**{**defaults, **options})
+    task = RecurrentLMTask(**{**defaults, "memory_length": memory_length, **options})
     task.check()
-    task.bind_config({"trainer": {"memory_length": memory_length}})
     task.setup(folder)
     return task
 
 
 @pytest.fixture
-def task(tmp_path: Path) -> LM:
+def task(tmp_path: Path) -> RecurrentLMTask:
     folder = write_books(tmp_path)
     (folder / "test" / "6.txt").write_text(TEXT * 3 + "It ends within a block.\n")
     return ready(folder)
 
 
-def network(task: LM, **options: Any) -> GPT2:
+def network(task: RecurrentLMTask, **options: Any) -> GPT2:
     sizes = {"embed_dim": 16, "num_heads": 2, "ffn_dim": 16, "num_layers": 2, "vocab_size": task.corpus.size}
     torch.manual_seed(1)
     backbone = build_backbone("gpt2", attention="vanilla", pattern="CS", positions="none", **{**sizes, **options})
@@ -52,7 +51,7 @@ def network(task: LM, **options: Any) -> GPT2:
     return backbone.double().eval()  # type: ignore[return-value]
 
 
-def test_blocks_are_the_books_and_begin_with_them(task: LM) -> None:
+def test_blocks_are_the_books_and_begin_with_them(task: RecurrentLMTask) -> None:
     blocks = BookChunks(task.corpus, "test", LENGTH)
     tokens, begins = blocks.__getitems__(list(range(len(blocks))))
     stream = task.corpus.read("test", 0, len(task.corpus.files["test"]))
@@ -82,7 +81,7 @@ def test_a_row_of_a_batch_goes_on_where_it_ended_and_nothing_is_read_twice(micro
 
 
 @pytest.mark.parametrize("rows", [1, 2])
-def test_books_at_once_are_each_book_from_its_beginning(task: LM, rows: int) -> None:
+def test_books_at_once_are_each_book_from_its_beginning(task: RecurrentLMTask, rows: int) -> None:
     at_once = BatchedBooks(BookChunks(task.corpus, "test", LENGTH), rows)
     read: list[list[Tensor]] = []
     begun: list[int] = []
@@ -100,7 +99,7 @@ def test_books_at_once_are_each_book_from_its_beginning(task: LM, rows: int) -> 
     assert sorted(torch.cat(book).tolist() for book in read) == sorted(expected)
 
 
-def by_hand(task: LM, backbone: GPT2, length: int, remembered: int) -> float:
+def by_hand(task: RecurrentLMTask, backbone: GPT2, length: int, remembered: int) -> float:
     """Perplexity of the test split, each book alone."""
     total, count, begin = 0.0, 0, 0
     for end in task.corpus.ends["test"].tolist():
@@ -115,7 +114,7 @@ def by_hand(task: LM, backbone: GPT2, length: int, remembered: int) -> float:
 
 
 @torch.no_grad()
-def test_perplexity_is_that_of_each_book_alone_whatever_the_batch(task: LM) -> None:
+def test_perplexity_is_that_of_each_book_alone_whatever_the_batch(task: RecurrentLMTask) -> None:
     backbone = network(task)
     scores = []
     for rows in (1, 2):
@@ -132,7 +131,7 @@ def test_perplexity_is_that_of_each_book_alone_whatever_the_batch(task: LM) -> N
     assert math.isfinite(validation)
 
 
-def test_training_goes_on_from_the_block_before_and_forgets_at_a_book(task: LM) -> None:
+def test_training_goes_on_from_the_block_before_and_forgets_at_a_book(task: RecurrentLMTask) -> None:
     backbone, blocks = network(task), BookChunks(task.corpus, "train", LENGTH)
     assert type(task.splits["train"]) is BookChunks
     first = int(blocks.firsts[1])

@@ -1,0 +1,106 @@
+"""Entries of registries: a registered class, with what its decorator states."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
+
+from cab.errors import UnsupportedError, UserError, exits_as_errors, first_line
+from cab.patterns import Pattern
+from cab.registry.options import annotations_of, checked_options
+from cab.registry.sources import Location
+
+if TYPE_CHECKING:  # used in string annotations only, since cab.attention imports torch
+    from cab.attention import Attention  # noqa: F401
+    from cab.backbone import Backbone  # noqa: F401
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry(Generic[T]):
+    """A registered class, which is imported on first use; ``imported`` is the class after that."""
+
+    name: str
+    paper: str
+    location: Location
+    imported: type[T] | None = field(default=None, compare=False)
+    reserved: ClassVar[frozenset[str]] = frozenset()
+    """Constructor arguments that the benchmark sets."""
+
+    @functools.cached_property
+    def cls(self) -> type[T]:
+        """The class; UnsupportedError if its module cannot be imported."""
+        if self.imported is not None:
+            return self.imported
+        try:
+            with exits_as_errors():
+                return getattr(importlib.import_module(self.location.module), self.location.qualname)
+        except Exception as error:
+            raise UnsupportedError(f"'{self.name}' ({self.origin}) cannot be imported: {described(error)}") from error
+
+    def build(self, **arguments: Any) -> T:
+        """Create an instance of the class."""
+        return cast("Callable[..., T]", self.cls)(**arguments)
+
+    @property
+    def origin(self) -> str:
+        """File and line of the class."""
+        if self.location.file is not None:
+            return f"{relative(self.location.file)}:{self.location.line}"
+        try:
+            return f"{relative(Path(inspect.getsourcefile(self.cls) or ''))}:{inspect.getsourcelines(self.cls)[1]}"
+        except (OSError, TypeError):  # defined in an interactive session
+            return self.location.module
+
+    @functools.cached_property
+    def options(self) -> dict[str, Any]:
+        """Keyword arguments of the constructor that users can set, with their defaults."""
+        parameters = [p for p in inspect.signature(self.cls).parameters.values() if p.kind is p.KEYWORD_ONLY]
+        return {p.name: p.default for p in parameters if p.default is not p.empty and p.name not in self.reserved}
+
+    def check_options(self, options: Mapping[str, Any], kind: str) -> dict[str, Any]:
+        """Return the options, in the form of :func:`cab.registry.options.checked_options`."""
+        for name in options:
+            if name not in self.options:
+                known = ", ".join(sorted(self.options)) or "none"
+                raise UserError(f"{kind} '{self.name}' has no option '{name}' (options: {known})")
+        return checked_options(options, annotations_of(self.cls), kind, defaults=self.options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionEntry(Entry["Attention"]):
+    """A registered attention; see :func:`register_attention`. ``label`` is its name in tables."""
+
+    patterns: tuple[Pattern, ...]
+    unsound: tuple[Pattern, ...] = ()
+    complexity: str = ""
+    label: str = ""
+    reserved = frozenset({"pattern", "embed_dim", "num_heads", "dropout", "layer_position"})
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "label", self.label or self.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackboneEntry(Entry["Backbone"]):
+    """A registered backbone; see :func:`register_backbone`."""
+
+    tasks: Mapping[str, tuple[Pattern, ...]]
+    reserved = frozenset({"make_attention"})
+
+
+def described(error: Exception) -> str:
+    """Return the type and the first line of an error."""
+    return f"{type(error).__name__}: {first_line(error)}"
+
+
+def relative(path: Path) -> Path:
+    """Return the path from the working folder, or the absolute path of a file outside it."""
+    path = path.resolve()
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
