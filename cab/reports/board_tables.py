@@ -28,7 +28,6 @@ from cab.results.cells import ANCHORS, TUNED, Key, SuiteCell, cell_descriptions,
 from cab.results.check import invalid_cells
 from cab.results.costs import LENGTH, MeasuredCost
 from cab.results.statistics import ONE_SEED_MARK, Verdict
-from cab.results.verdict import DIVERGED_MARK, SLOTS_MARK
 
 YOURS = "yours"
 CONSTANT, SUBQUADRATIC = "constant", "subquadratic"
@@ -46,13 +45,13 @@ STYLES = {
 }
 """Style and sign of each verdict against softmax attention."""
 BOARD_LEGEND = (
-    "Share of softmax attention's gain over no attention that is retained, in percent, with its one-sided 95% bound "
-    "over seeds, adjusted over the column (Holm). ▼: the bound is below 98; ?: undecided. 3 of 3: seeds that solve the "
-    "cell. "
-    f"{ONE_SEED_MARK}: a single seed, not tested. ≥: still learning when the budget ended. {DIVERGED_MARK}: a run "
-    f"diverged. {SLOTS_MARK}: fewer slots than facts. State: numbers of the decode state of a layer in the networks "
-    f"of recall. Costs are those of another configuration. {TUNED}: the learning rate is chosen per cell."
+    "Share of softmax attention's gain over no attention that is retained, in percent, ≤ its one-sided 95% bound over "
+    "seeds, adjusted over the column (Holm). ▼: worse, the bound is below 98. ?: undecided. ≥: still learning when the "
+    f"budget ended. {ONE_SEED_MARK}: a single seed, not tested. 3 of 3: seeds that solve the cell. Bold: the best, and "
+    "results no worse than softmax attention. State: numbers of the decode state of a layer in the networks of recall. "
+    f"Costs are those of another configuration. {TUNED}: the learning rate is chosen per cell."
 )
+"""The only explanation of the signs: on the page, in Markdown and in a terminal."""
 
 
 def board_table(board: SuiteBoard, abilities: Sequence[SuiteCell] | None = None) -> Table:
@@ -94,6 +93,7 @@ def board_columns(abilities: Sequence[SuiteCell], cost_patterns: Sequence[str]) 
     if any(ability.pattern == "CS" for ability in abilities):
         columns.append(_column("state", _state, "numbers of the decode state of a layer in recall", pattern="CS"))
     columns.append(_column("growth", _growth, "declared growth of time with the length", ""))
+    columns.append(_column("note", _note, "cells with diverged runs or fewer slots than facts", "", is_minor=True))
     columns.append(_column("seeds", _seeds, "smallest number", "", is_minor=True))
     costs = [(name, pattern, name, f"forward pass {relative}") for pattern in cost_patterns for name in RESOURCES]
     for label, pattern, name, hint in (
@@ -131,6 +131,17 @@ def _seeds(row: BoardRow) -> TableCell:
     return TableCell(str(row.seeds), row.seeds)
 
 
+def _note(row: BoardRow) -> TableCell:
+    """Return the remarks that have no sign, with their cells."""
+    remarks: dict[str, list[str]] = {}
+    for entry in row.entries.values():
+        cell = f"{entry.gain.cell.ability} {entry.gain.cell.pattern}"
+        for remark, is_noted in (("diverged", entry.gain.diverged), ("few slots", entry.gain.slots)):
+            if is_noted:
+                remarks.setdefault(remark, []).append(cell)
+    return TableCell("; ".join(f"{remark}: {', '.join(cells)}" for remark, cells in remarks.items()) or MISSING)
+
+
 def _cost(pattern: str, name: str, row: BoardRow) -> TableCell:
     cost = row.costs.get(pattern, MeasuredCost())
     if cost.length != LENGTH and name in RESOURCES:
@@ -154,9 +165,7 @@ def entry_cell(entry: Entry) -> TableCell:
     """Return K of an attention in an ability, with its marks."""
     gain = entry.gain
     style, sign = STYLES.get(entry.verdict, ("", "")) if entry.verdict else ("", "")
-    remarks = {DIVERGED_MARK: gain.diverged, SLOTS_MARK: gain.slots}
     text = f"{'≥ ' if gain.is_lower_bound else ''}{plain(round(gain.estimate.value) + 0.0, 0)}"
-    text += "".join(mark for mark, is_shown in remarks.items() if is_shown)
     detail = "" if math.isnan(gain.bound) else f"≤ {gain.bound:.0f}"
     if entry.verdict is Verdict.SOLVED:
         detail = f"{gain.solved} of {len(gain.points)}"
