@@ -42,14 +42,24 @@ def _seeded() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _files_of_module() -> Iterator[None]:
+    yield from _without_other_files()
+
+
 @pytest.fixture(autouse=True)
 def _own_files() -> Iterator[None]:
+    yield from _without_other_files()
+
+
+def _without_other_files() -> Iterator[None]:
     """Code of the files that other tests loaded is not part of the programs of this one."""
     from cab.registry.program import STANDALONE
 
     others = dict(STANDALONE)
     STANDALONE.clear()
     yield
+    STANDALONE.clear()
     STANDALONE.update(others)
 
 

@@ -65,7 +65,7 @@ def test_its_first_screen_names_the_seven_tasks_as_they_are_registered() -> None
     for name, backbones, datasets, patterns in table:
         task = TASKS.get(name.lower())
         only = dict(re.findall(r"`(\w+)`(?: \((\w+)\))?", backbones))
-        assert only.keys() == task.backbones.keys(), name
+        assert only.keys() == task.names.keys(), name
         assert all(" ".join(task.backbones[backbone]) == pattern for backbone, pattern in only.items() if pattern)
         assert [*re.findall(r"`(\w+)`", datasets), "synthetic"] == list(task.datasets), name
         assert set(re.findall(r"\w\w", patterns)) == {pattern for each in task.backbones.values() for pattern in each}

@@ -123,7 +123,7 @@ def test_result_fields_are_documented() -> None:
     ("section", "file"),
     [
         ("suite.csv", "tests/golden/output/leaderboard_core_suite.csv"),
-        ("leaderboard.csv", "tests/golden/output/leaderboard_core_leaderboard.csv"),
+        ("leaderboard.csv", "results/core/leaderboard.csv"),
         ("Cost files", "tests/golden/output/efficiency.csv"),
     ],
 )

@@ -118,6 +118,7 @@ def _print_part(part: str, results: pd.DataFrame, args: argparse.Namespace) -> N
 
 
 def _print_metrics(results: pd.DataFrame, *, as_csv: bool) -> None:
+    from cab.records.results import legend
     from cab.results.metrics import PLACE, metrics_frame
 
     frame = metrics_frame(results)
@@ -126,11 +127,15 @@ def _print_metrics(results: pd.DataFrame, *, as_csv: bool) -> None:
         return
     tables = [_metric_table(place, rows) for place, rows in frame.groupby(PLACE, sort=False)]
     print("\n\n".join(tables))
+    print_notes(legend(results))
 
 
 def _metric_table(place: Any, frame: pd.DataFrame) -> str:
     """Return one row per attention, best first, with its metrics as mean ± standard deviation over seeds."""
-    frame = frame.assign(label=(frame["attention"] + " " + frame["settings"]).str.strip())
+    from cab.records.verified import mark_unverified
+
+    labels = (frame["attention"] + " " + frame["settings"]).str.strip()
+    frame = frame.assign(label=[mark_unverified(*pair) for pair in zip(labels, frame["verified"], strict=True)])
     names = list(frame.sort_values("primary", ascending=False, kind="stable")["metric"].unique())
     first = frame[frame["metric"] == names[0]].sort_values("mean", ascending=not frame["higher_is_better"].iloc[0])
     cells = {(row["label"], row["metric"]): row for row in frame.to_dict("records")}

@@ -293,7 +293,7 @@ def _published_row(path: Path, line: int, row: Mapping[str, str | None]) -> tupl
     return tuple(fields.get(name) for name in COLUMNS)
 
 
-_VERDICTS = ("no", "unknown", "yes")
+VERDICTS = ("no", "unknown", "yes")
 """Ordered from worst to best."""
 
 
@@ -303,7 +303,7 @@ def verdicts(results: pd.DataFrame) -> dict[tuple[str, str], str]:
     rows = results[["pattern", "attention", "verified"]].itertuples(index=False, name=None)
     for pattern, attention, verdict_of_row in dict.fromkeys(rows):
         key = (pattern, attention)
-        worst[key] = min(verdict_of_row, worst.get(key, verdict_of_row), key=_VERDICTS.index)
+        worst[key] = min(verdict_of_row, worst.get(key, verdict_of_row), key=VERDICTS.index)
     return worst
 
 

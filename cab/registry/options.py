@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,7 +29,10 @@ Even = Annotated[int, Ge(2), MultipleOf(2)]
 def annotations_of(constructor: Callable[..., Any]) -> dict[str, Any]:
     """Return the annotations of its keyword arguments; Any for names that exist for type checkers only."""
     function = constructor.__init__ if isinstance(constructor, type) else constructor  # type: ignore[misc]
-    scope = {**vars(typing), **getattr(function, "__globals__", {})}
+    scope = dict(vars(typing))
+    for base in reversed(getattr(constructor, "__mro__", ())):  # a dataclass has the fields of its bases
+        scope |= vars(sys.modules[base.__module__]) if base.__module__ in sys.modules else {}
+    scope |= getattr(function, "__globals__", {})
     annotations = {}
     for name, parameter in inspect.signature(constructor).parameters.items():
         kind = parameter.annotation

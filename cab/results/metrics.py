@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from cab.records.identity import distinctions
 from cab.records.record import COMPARISON_KEY
+from cab.records.results import VERDICTS
 from cab.registry.registries import is_generated
 from cab.results.cells import PRESET, suite_cells
 from cab.results.selection import refuse_mixtures, rows_in_index, without_copies
@@ -18,7 +19,7 @@ KINDS = ("K", "index")
 PLACE = ["preset", *COMPARISON_KEY, "pattern"]
 COLUMNS = [
     *("preset", "task", "dataset", "config_variant", "backbone", "pattern", "attention", "settings", "metric", "unit"),
-    *("higher_is_better", "primary", "mean", "sd", "seeds", "missing"),
+    *("higher_is_better", "primary", "mean", "sd", "seeds", "missing", "verified"),
 ]
 
 
@@ -28,7 +29,7 @@ def metrics_frame(results: pd.DataFrame) -> pd.DataFrame:
     Returns:
         Columns preset, task, dataset, config_variant, backbone, pattern, attention, settings (those that differ among
         the runs of the attention in the place), metric, unit, higher_is_better, primary, mean, sd (NaN for one seed),
-        seeds (number of seeds with a value), missing (number of those without).
+        seeds (number of seeds with a value), missing (number of those without), verified (the worst of its runs).
 
     Raises:
         UserError: different results for one cell and seed, different data, or versions of the task.
@@ -48,6 +49,7 @@ def metrics_frame(results: pd.DataFrame) -> pd.DataFrame:
         sd=("value", "std"),
         seeds=("value", "count"),
         missing=("value", lambda values: int(values.isna().sum())),
+        verified=("verified", lambda verdicts: min(verdicts, key=VERDICTS.index)),
     )
     return frame.reset_index()[COLUMNS]
 

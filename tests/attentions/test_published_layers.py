@@ -133,4 +133,4 @@ def test_stated_defaults_are_those_of_the_constructors() -> None:
         if parameter is not None and parameter.default is not None and row["part"] != "dropout":
             assert row["default"] == str(parameter.default), row
             compared += 1
-    assert compared > 15
+    assert compared > 10

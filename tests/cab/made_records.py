@@ -31,6 +31,7 @@ def make_about(**changes: Any) -> RunMetadata:
     config = make_config(cell)
     for name, value in (*suite_options(cell).items(), *parts.pop("config", {}).items()):
         config[name] = {**config.get(name, {}), **value} if isinstance(value, Mapping) else value
+    parts.setdefault("verified", True)
     name = str(cell["attention"]).partition("(")[0]
     code = parts.setdefault("attention_code", installed_code(name) or f"code of {name}")
     changed = {**settings(config), "config_variant": cell["config_variant"]}

@@ -36,7 +36,7 @@ CELLS = [
     (task.name, next(d for d in task.datasets if d != "synthetic"), backbone)
     for task in TASKS
     if task.in_index
-    for backbone in task.backbones
+    for backbone in task.names
 ]
 
 

@@ -31,7 +31,7 @@ def test_a_tab_in_bash(script: str) -> None:
         "data download ett": ["etth1", "etth2", "ettm1"],
         "data download --so": ["--source"],
         "score --norm": ["--normalization"],
-        "list gpt": ["gpt2"],
+        "list gpt": ["gpt2", "gpt2_act", "gpt2_reversible", "gpt2_universal"],
         "paper par": ["params"],
         "run task=s": ["task=sr", "task=sum"],
         "run task=lstf dataset=ett": ["dataset=etth1", "dataset=etth2", "dataset=ettm1"],
