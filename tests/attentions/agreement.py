@@ -65,6 +65,40 @@ def assert_forms_agree(module: Attention, targets: int, keys: int, masked: bool 
         torch.testing.assert_close(fast, readable, rtol=1e-9, atol=1e-10)
 
 
+def assert_padding_is_nothing(module: Attention, targets: int, keys: int) -> None:
+    """NaN in the padding reaches nothing, and a row with padding gives what it gives alone."""
+    inputs, masks = draw(module, targets, keys)
+    clean = module(*inputs, **masks)
+    where = [masks["query_padding_mask"], *[masks.get("key_padding_mask")] * 2]
+    poisoned = [
+        x.detach().masked_fill(mask.unsqueeze(-1), float("nan")).requires_grad_()
+        for x, mask in zip(inputs, where, strict=False)
+        if mask is not None
+    ]
+    output = module(*poisoned, **masks)
+    torch.testing.assert_close(output, clean)
+    gradients = torch.autograd.grad(output.square().sum(), [*poisoned, *module.parameters()], materialize_grads=True)
+    assert all(gradient.isfinite().all() for gradient in gradients)
+    for gradient, mask in zip(gradients, where, strict=False):
+        if mask is not None:
+            assert not gradient[mask].any()
+    for row in range(len(clean)):
+        real = [x[row : row + 1, ~mask[row]] for x, mask in zip(inputs, where, strict=False) if mask is not None]
+        assert not output[row, where[0][row]].any()
+        if all(x.shape[1] for x in real):
+            torch.testing.assert_close(output[row : row + 1, ~where[0][row]], module(*real))
+
+
+def assert_causal(module: Attention, length: int) -> None:
+    """No output depends on a later input; every earlier one counts for something, unless a window hides it."""
+    x = torch.randn(1, length, WIDTH, dtype=torch.float64, requires_grad=True)
+    output = module(x)
+    for i in range(length):
+        (gradient,) = torch.autograd.grad(output[0, i].sum(), x, retain_graph=True)
+        assert not gradient[0, i + 1 :].any()
+        assert gradient[0, i].any()
+
+
 def assert_decodes(module: Attention, length: int, keys: int, pieces: tuple[int, ...]) -> None:
     """Read in pieces (the last one again and again), with padding, rows reordered and back: as in training."""
     module.eval()
