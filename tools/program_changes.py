@@ -227,7 +227,7 @@ CHANGES = [
     Change("patch after the class", {"user.py": mine() + "import patch\npatch.on(Mine)\n", "patch.py": "def on(c): c.x = 1.0\n"}, {"patch.py": ("1.0", "2.0")}),
     Change("patch by a re-exporting file", {"user.py": "import helper\nhelper.Mine.x = 1.0\nMine = helper.Mine\n", "helper.py": mine()}, {"user.py": ("1.0", "2.0")}),
     Change("patch in __init__", {"user.py": mine() + "    def __init__(self, **k):\n        super().__init__(**k)\n        import patch\n", "patch.py": "import torch\ntorch.x = 1.0\n"}, {"patch.py": ("1.0", "2.0")}),
-    Change("sitecustomize", PLAIN, before=lambda f: customized(f, "1.0"), act=lambda f: customized(f, "2.0")),
+    Change("sitecustomize", PLAIN, before=lambda f: customized(f, "1.0"), act=lambda f: customized(f, "2.0"), expected="declared"),
     # installed
     Change("module of a plug-in", overrides=("attention=plugged",), before=lambda f: installed(f, "1.0"), act=lambda f: installed(f, "2.0")),
     Change("library in site-packages", {"user.py": mine("from scales import SCALE", "SCALE")}, before=lambda f: library(f, "1.0"), act=lambda f: library(f, "2.0"), expected="declared"),

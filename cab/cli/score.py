@@ -172,7 +172,8 @@ def _print_gains(results: pd.DataFrame, args: argparse.Namespace) -> None:
     if args.csv:
         print_csv(frame)
         return
-    print("\n\n".join(_gain_table(pattern, rows) for pattern, rows in frame.groupby("pattern", sort=False)))
+    scored = frame[frame["seeds"] > 0].groupby("pattern", sort=False)
+    print("\n\n".join(_gain_table(pattern, rows) for pattern, rows in scored))
     print_notes([f"{row.attention}: no K in {row.task} {row.pattern}: {row.note}" for row in _unscored(frame)])
     print_notes([ONE_SEED_LEGEND] if (frame["seeds"] == 1).any() else [])
 
@@ -185,7 +186,6 @@ def _gain_table(pattern: Any, frame: pd.DataFrame) -> str:
     """Return one row per attention and source, with K in each cell of a pattern; the largest K first."""
     from cab.records.verified import mark_unverified
 
-    frame = frame[frame["seeds"] > 0]
     cells_of = frame.groupby(["task", "backbone"], sort=False)
     headings = {key: rows["ability"].iloc[0] or " ".join(map(str, key)) for key, rows in cells_of}
     is_first = (frame[["task", "backbone"]] == list(next(iter(headings)))).all(axis=1)

@@ -4,8 +4,8 @@ A digest ignores comments, layout and docstrings (unless the module reads docstr
 depend on the version of Python. A program starts at the classes of a run and follows import statements, and the imports
 that were made while a module was running, also from archives or while training. It cannot see data files, environment
 variables, ``sys.argv``, text that is passed to ``exec``, files that ``runpy.run_path`` or ``spec_from_file_location``
-loads, installed libraries, or docstrings that another module reads: a class names the files and variables that it reads
-in ``reads``.
+loads, installed libraries, ``sitecustomize``, or docstrings that another module reads: a class names the files and
+variables that it reads in ``reads``.
 """
 
 from __future__ import annotations
@@ -35,8 +35,6 @@ STANDALONE: dict[str, Path] = {}
 """Imported modules that do not belong to a package, with their files."""
 UNKNOWN = ""
 """Digest of a module without a file, as in an interactive session; it is equal to no other."""
-STARTUP = ("sitecustomize", "usercustomize")
-"""Modules that Python imports when it starts."""
 _IGNORED_FIELDS = ("ctx", "kind", "type_comment")
 _READS_TEXT = (b"__doc__", b"getdoc", b"getsource")
 
@@ -69,8 +67,6 @@ def modules_of(roots: Iterable[type | str], *, is_running: bool = False) -> dict
         waiting.append((module, file, file.parent if file is not None and module in STANDALONE else None))
         if not isinstance(root, str):
             digests |= _declared(root, file)
-    if is_running:  # imported by Python before this package
-        waiting += [(name, file, None) for name in STARTUP if (file := _found(name, None)) is not None]
     seen: set[Path] = set()
     while waiting:
         module, file, folder = waiting.pop()
