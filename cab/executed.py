@@ -39,11 +39,6 @@ def is_library(file: str) -> bool:
     return not _INSTALLED.isdisjoint(path.parts) or str(path).startswith(_STANDARD_LIBRARY)
 
 
-def is_library_folder(folder: str) -> bool:
-    """Return whether a folder of the search path has installed packages."""
-    return not _INSTALLED.isdisjoint(Path(folder).parts)
-
-
 class KeepingLoader(SourceFileLoader):
     """Loader that compiles a module from its source, never from bytecode, and keeps the source."""
 

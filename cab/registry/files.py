@@ -15,7 +15,7 @@ from typing import Any
 from torch import nn
 
 from cab.errors import UserError, exits_as_errors
-from cab.executed import SOURCES, KeepingLoader, is_library_folder
+from cab.executed import SOURCES, KeepingLoader
 from cab.registry.program import STANDALONE, module_of, packages
 
 
@@ -64,8 +64,7 @@ def _import_alone(path: Path) -> ModuleType:
     assert spec is not None, "a file has a spec"
     assert spec.loader is not None, "a .py file has a loader"
     module = importlib.util.module_from_spec(spec)
-    # before installed packages, and after the standard library: a helper csv.py is not the module of a worker process
-    sys.path.insert(next((i for i, place in enumerate(sys.path) if is_library_folder(place)), 0), str(path.parent))
+    sys.path.insert(0, str(path.parent))
     sys.modules[name] = module  # required by dataclasses and pickle
     STANDALONE[name] = path
     _forget_namesakes(path)
