@@ -23,7 +23,7 @@ class FunnelRoBERTa(RoBERTa):
         return funnel_layers(num_layers, make_attention, decoder_layers=2, **options)
 
 
-@register_backbone("funnel_classifier", paper="Dai et al. 2020", tasks={"glue": "NS"})
+@register_backbone("roberta_funnel_classifier", paper="Dai et al. 2020", tasks={"glue": "NS"})
 class FunnelRoBERTaClassifier(RoBERTaClassifier):
     """Classify a sequence from the first vector of the last block of a :class:`FunnelRoBERTa`, without its decoder.
 

@@ -6,6 +6,7 @@ import datetime
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -53,14 +54,15 @@ def _own_files() -> Iterator[None]:
 
 
 def _without_other_files() -> Iterator[None]:
-    """Code of the files that other tests loaded is not part of the programs of this one."""
+    """Code that other tests loaded from files is not part of the programs of this one, nor are their folders found."""
     from cab.registry.program import STANDALONE
 
-    others = dict(STANDALONE)
+    others, path = dict(STANDALONE), list(sys.path)
     STANDALONE.clear()
     yield
     STANDALONE.clear()
     STANDALONE.update(others)
+    sys.path[:] = path
 
 
 @pytest.fixture

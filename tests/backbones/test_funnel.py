@@ -20,7 +20,7 @@ def funnel(attention: str = "vanilla") -> Backbone:
 
 def classifier() -> Backbone:
     sizes = {**WIDTH, "max_length": 37, "num_layers": 5, "num_classes": 3}
-    return build_backbone("funnel_classifier", pattern="NS", **sizes).double().eval()
+    return build_backbone("roberta_funnel_classifier", pattern="NS", **sizes).double().eval()
 
 
 def groups(length: int) -> list[list[int]]:

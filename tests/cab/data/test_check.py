@@ -81,7 +81,7 @@ def test_the_list_names_source_licence_place_and_state(
     assert rows.keys() == data_sets().keys()
     assert rows["etth1"]["state"] == "ready"
     assert rows["etth1"]["size"] == "2.6 MB"
-    assert rows["pg19"]["tasks"] == "lm mlm"
+    assert rows["pg19"]["tasks"] == "lm mlm lm_recurrent"
     assert rows["celebahq"]["download"] == "manual download"
     monkeypatch.delenv("CAB_DATA", raising=False)
     assert main(["data", "list", "etth1"]) == 0

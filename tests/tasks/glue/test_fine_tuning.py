@@ -89,7 +89,7 @@ def test_a_cell_is_of_the_weights_that_it_starts_from(
     [
         (["seed=2"], "has no finished run of task=mlm backbone=roberta attention=vanilla pattern=NS seed=2"),
         (["backbone.activation=relu", "backbone.num_heads=2"], "add backbone.num_heads=4 backbone.activation=gelu"),
-        (["backbone=funnel_classifier"], "no finished run of task=mlm backbone=roberta_funnel"),
+        (["backbone=roberta_funnel_classifier"], "no finished run of task=mlm backbone=roberta_funnel"),
     ],
 )
 @pytest.mark.usefixtures("_few_pairs")
