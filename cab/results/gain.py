@@ -215,7 +215,7 @@ def suite_gains(
 
 GAINS = [
     *("task", "dataset", "backbone", "pattern", "ability", "core", "attention", "source", "seeds", "mean", "sd", "K"),
-    *("low", "high", "bound", "solved", "verdict", "verified", "steps", "note"),
+    *("low", "high", "bound", "solved", "verdict", "verified", "steps", "note", "unfinished", "diverged", "slots"),
 ]
 
 
@@ -226,7 +226,8 @@ def gains_frame(results: pd.DataFrame) -> pd.DataFrame:
         Columns :data:`GAINS`. ``source`` is ``reference`` or ``own``; the anchors are among the reference results.
         ``mean`` and ``sd`` are those of the cell's metric, ``steps`` is the mean number of steps to solve the cell (NaN
         unless every seed did). ``verdict`` and ``bound`` are those of one family per cell, which each own attention
-        joins alone. A result without K has 0 seeds, NaN, and the reason in ``note``.
+        joins alone. ``unfinished`` and ``diverged`` are numbers of seeds, ``slots`` is the remark on too few slots. A
+        result without K has 0 seeds, NaN, and the reason in ``note``.
     """
     import pandas as pd
 
@@ -283,12 +284,14 @@ def _gain_row(gain: CellGain, source: str) -> dict[str, Any]:
         **{"K": gain.estimate.value, "low": low, "high": high, "bound": gain.bound, "solved": gain.solved},
         **{"verdict": gain.verdict or "", "verified": gain.verified, "note": gain.note},
         "steps": gain.steps.value if gain.steps else math.nan,
+        **{"unfinished": gain.unfinished, "diverged": gain.diverged, "slots": gain.slots},
     }
 
 
 def _missing_row(cell: SuiteCell, attention: str, source: str, reason: str) -> dict[str, Any]:
     names = {"attention": attention, "source": source, "verdict": "", "verified": ""}
-    return {**_place(cell), **names, "seeds": 0, "solved": 0, "note": reason}
+    counts = dict.fromkeys(("seeds", "solved", "unfinished", "diverged"), 0)
+    return {**_place(cell), **names, **counts, "slots": "", "note": reason}
 
 
 def _place(cell: SuiteCell) -> dict[str, Any]:
