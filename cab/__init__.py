@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cab import executed
 
-executed.install()
+executed.install(__file__)
 
 if TYPE_CHECKING:
     from cab.attention import Attention as Attention, DecodeState as DecodeState, LayerPosition as LayerPosition

@@ -83,7 +83,11 @@ class _Finder(MetaPathFinder):
         return spec
 
 
-def install() -> None:
-    """Install the finder before all others, once per process."""
+def install(importer: str) -> None:
+    """Install the finder before all others, once per process, from the file ``importer``.
+
+    That file was executed already. It is kept as well, because it imports names on first use, for whoever asks first.
+    """
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
+        SOURCES[importer] = Path(importer).read_bytes()

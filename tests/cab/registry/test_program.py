@@ -151,6 +151,17 @@ def test_it_is_the_code_that_was_executed(write: Write) -> None:
     assert code(path) == before
 
 
+def test_it_does_not_depend_on_who_first_uses_a_public_name(tmp_path: Path) -> None:
+    """Names of ``cab`` are imported on first use: by the file, or by another module before it."""
+    (tmp_path / "mine.py").write_text("from cab import Attention\nclass Mine(Attention): pass\n")
+    program = "from cab.registry.files import load_object; from cab.registry.program import code_of; {}; print({})"
+    code = "code_of(load_object('mine.py:Mine'))"
+    before = ("import sys", "import attentions.gla", "from cab.registry.registries import ATTENTIONS; list(ATTENTIONS)")
+    codes = {run_python("-c", program.format(first, code), cwd=tmp_path).stdout for first in before}
+    assert len(codes) == 1
+    assert codes != {"\n"}
+
+
 def test_stale_bytecode_is_not_executed(tmp_path: Path) -> None:
     """A helper of the same size and time as the one that was compiled."""
     import os
