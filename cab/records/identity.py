@@ -31,7 +31,7 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return a nested configuration as one mapping, with names such as ``trainer.learning_rate``."""
     values: dict[str, Any] = {}
     for name, value in config.items():
-        inner = flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {}
+        inner = flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {}
         values |= inner or {f"{prefix}{name}": value}
     return values
 

@@ -27,7 +27,7 @@ from annotated_types import Ge, Le
 from cab.errors import UserError, first_line
 from cab.files.disk import replacing
 from cab.metric import STRICT, Metric
-from cab.records.identity import Identity, Program, hash_of, settings
+from cab.records.identity import Identity, Program, hash_of
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -330,11 +330,20 @@ def _check_consistency(record: Record) -> None:
         raise ValueError(f"its engine is {record.engine!r:.40}, that of its configuration {config['engine']!r:.40}")
     if record.task_version != record.changed.get("task version", 1):
         raise ValueError(f"its version of the task is {record.task_version}, but that is not what its hash is of")
-    values = settings(config)
-    if wrong := [name for name, value in record.changed.items() if values.get(name, value) != value]:
-        raise ValueError(f"its {wrong[0]} is {values[wrong[0]]!r:.40}, but that is not what its hash is of")
+    for name, value in record.changed.items():
+        if (other := _value_in(config, name, value)) != value:
+            raise ValueError(f"its {name} is {other!r:.40}, but that is not what its hash is of")
     if record.hash != (digest := hash_of(record.changed)):
         raise ValueError(f"its hash is {record.hash}, that of its configuration {digest}")
+
+
+def _value_in(config: Any, name: str, default: Any) -> Any:
+    """Return the value of a flat name in a configuration, or ``default`` if an option was renamed since."""
+    for part in name.split("."):
+        if not isinstance(config, dict) or part not in config:
+            return default
+        config = config[part]
+    return config
 
 
 def with_checksum(content: Mapping[str, Any]) -> dict[str, Any]:

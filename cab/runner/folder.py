@@ -125,8 +125,8 @@ def _about(folder: Path) -> dict[str, Any]:
 
 def is_replacing(folder: Path) -> bool:
     """Return whether the run in ``folder`` has started to replace its record, and has not done so yet."""
-    recorded = _started_of_record(folder)
-    return recorded != "" and str(_about(folder).get("started", recorded)) != recorded
+    started = _about(folder).get("started")
+    return started is not None and _started_of_record(folder) not in ("", str(started))
 
 
 def _started_of_record(folder: Path) -> str:
