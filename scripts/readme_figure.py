@@ -2,7 +2,7 @@
 
 ``python scripts/readme_figure.py`` replaces the text between ``<!-- results -->`` and ``<!-- /results -->`` in
 README.md, docs/results/gallery.md and docs/howto/reproduce-the-paper.md, and writes docs/assets/recall-and-state.svg.
-tests/test_readme.py fails if they differ from the records in results.
+tests/project/test_readme.py fails if they differ from the records in results.
 """
 
 from __future__ import annotations

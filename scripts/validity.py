@@ -3,7 +3,7 @@
 ``python scripts/validity.py`` computes table3.csv and probes.csv from the bundled reference results, and replaces the
 text between ``<!-- answers -->`` and ``<!-- /answers -->`` of the page. ``python scripts/validity.py FOLDER...`` first
 adds the records of lstf in these folders to series.csv, and those of lm to text.csv; a run that is there already is
-replaced. If the page differs from the results, tests/scripts/test_validity.py fails.
+replaced. If the page differs from the results, tests/tools/validity/test_validity.py fails.
 """
 
 from __future__ import annotations

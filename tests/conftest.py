@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # the process that starts the workers runs no test
 SAMPLES = ("lm/train", "lstf/ETTh1.csv", "pcc/sample.json", "sr/ffhq_16_128", "sum/train.tgt", "tts/wavs", "wikitext")
 """Files and folders of the samples. The whole data sets, which ``CAB_DATA`` may name as well, lack some of them."""
 WANT_OF_SAMPLES = "samples of the real data sets"
-CONFORMANCE = "tests/attentions/test_conformance.py"
+CONFORMANCE = "tests/attentions/test_attentions_conformance.py"
 os.environ.setdefault("CAB_CONFORMANCE_SEED", datetime.datetime.now(datetime.UTC).date().isoformat())  # for all workers
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of every `cab` that a test starts: sums do not depend on their split
 os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_root() / "numba"))  # compiled once, whatever cache a test has
@@ -87,7 +87,7 @@ def samples() -> Path:
 @pytest.fixture(scope="session")
 def official_layout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of generated series in the official layout of LSTF."""
-    from tests.tasks.lstf.official_layout import write_series
+    from tests.helpers.official_layout import write_series
 
     return write_series(tmp_path_factory.mktemp("official_layout"))
 
@@ -140,6 +140,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         names = ", ".join(f"{count} of {file}" for file, count in sorted(files.items()))
         terminalreporter.write_line(f"not run, for want of {reason}: {names}")
     if any(report.nodeid.startswith(CONFORMANCE) for report in terminalreporter.stats.get("passed", [])):
-        from tests.attentions.trust import summary
+        from tests.helpers.attentions.trust import summary
 
         terminalreporter.write_line(summary())

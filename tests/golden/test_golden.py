@@ -24,7 +24,7 @@ from cab.records.results import whole_records
 from cab.registry.registries import ATTENTIONS
 from cab.runner.cell import Cell, current_config
 from cab.runner.engine import make_backbone
-from tests.cab.cli.command import ROOT, cab
+from tests.helpers.command import ROOT, cab
 
 OUTPUT = Path(__file__).with_name("output")
 COMMANDS = {

@@ -1,4 +1,4 @@
-"""`cab run`: mistakes and sweeps; tests/test_howto.py installs and runs packages."""
+"""`cab run`: mistakes and sweeps; tests/project/test_howto.py installs and runs packages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import yaml
 
 from cab.cli.main import main
 from cab.cli.run import _task_table
-from tests.cab.made_records import make_record
+from tests.helpers.made_records import make_record
 
 CELL = {"task": "lstf", "dataset": "synthetic", "backbone": "informer", "attention": "vanilla", "pattern": "NC"}
 

@@ -19,7 +19,7 @@ from cab.verification.growth import peak_bytes
 from cab.verification.inputs import padding_masks
 from cab.verification.subject import Subject
 from cab.verification.suite import applicable
-from tests.cab.verification import sound
+from tests.helpers.verification import sound
 
 
 def test_results_say_what_was_measured_and_expected():

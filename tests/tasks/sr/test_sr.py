@@ -18,7 +18,7 @@ from cab.runner.batches import DeviceBatches
 from tasks.sr.data import center_crop, degrade, render
 from tasks.sr.diffusion import BETAS, Diffusion
 from tasks.sr.task import SR, similarity, to_uint8
-from tests.tasks.in_order import in_order
+from tests.helpers.in_order import in_order
 
 
 def test_the_published_schedule() -> None:
