@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from scripts import docs_pages
 from tests.helpers.documents import ROOT
 from tests.project.test_prose import faults, paragraphs
+from tools.site import docs_pages
 
 SOURCES = [
     path

@@ -17,10 +17,10 @@ from cab.paper.published_cells import published_cells
 from cab.registry.registries import TASKS
 from cab.reports.figures import INK
 from cab.reports.suite_board import recall_points, state_of
-from scripts import readme_figure
 from tests.helpers.command import cab
 from tests.helpers.documents import EXAMPLE, ROOT, commands_of, make_targets, run, run_shown, runnable
 from tests.helpers.untimed import UNTIMED_OPTION
+from tools.site import readme_figure
 
 README = (ROOT / "README.md").read_text()
 TEXTS = re.findall(r"```text\n(.*?)```", README, flags=re.DOTALL)
@@ -131,7 +131,7 @@ def test_its_make_targets_exist() -> None:
 
 
 def test_its_results_are_those_of_the_committed_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If this fails, run ``python scripts/readme_figure.py``."""
+    """If this fails, run ``python -m tools.site.readme_figure``."""
     committed = {name: getattr(readme_figure, name) for name in ("README", "GALLERY", "PAPER", "FIGURE")}
     for name, path in committed.items():
         monkeypatch.setattr(readme_figure, name, tmp_path / path.name)

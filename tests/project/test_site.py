@@ -17,9 +17,9 @@ from urllib.parse import unquote
 import pytest
 
 from cab.config.compose import check_overrides
-from scripts import docs_pages
 from tests.helpers.committed import committed
 from tests.helpers.documents import ROOT, commands_of, run
+from tools.site import docs_pages
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -75,7 +75,7 @@ def test_search_works_from_a_file(site: Path, browser: webdriver.Chrome) -> None
 
 @pytest.mark.parametrize("page", [page for page in PAGES if docs_pages.PART.search(page.read_text())], ids=name)
 def test_generated_parts_are_current(page: Path) -> None:
-    """If this fails, run ``python scripts/docs_pages.py``."""
+    """If this fails, run ``python -m tools.site.docs_pages``."""
     assert docs_pages.fill(page.read_text()) == page.read_text()
 
 
@@ -192,7 +192,7 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert [bool(cell.outputs) for cell in code] == shown, "the committed outputs belong to another notebook"
-    assert [shown_checks(cell) for cell in notebook.cells] == stored, "run scripts/notebook.py"
+    assert [shown_checks(cell) for cell in notebook.cells] == stored, "run tools/site/notebook.py"
     pictures = [output for cell in code for output in cell.outputs if "image/png" in output.get("data", {})]
     assert len(pictures) == 2
     text = "".join(output.get("text", "") for cell in code for output in cell.outputs)

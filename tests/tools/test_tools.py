@@ -1,4 +1,4 @@
-"""Smoke tests of scripts: shell scripts are parsed, and called where a call is cheap; programs run on small inputs."""
+"""Smoke tests of scripts and tools: scripts are parsed, and called where a call is cheap; tools run on small inputs."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ SHELL_SCRIPTS = sorted(path.name for path in SCRIPTS.glob("*.sh"))
 
 
 def program(name: str, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> ModuleType:
-    """Import a script as Python does when it is run, with these arguments."""
-    monkeypatch.syspath_prepend(SCRIPTS)
+    """Import a tool as it is when it is run with these arguments."""
     monkeypatch.setattr(sys, "argv", [name, *arguments])
-    return importlib.import_module(name)
+    return importlib.import_module(f"tools.{name}")
 
 
 def shell(name: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -60,7 +59,7 @@ def test_suite_trains_each_cell(tmp_path: Path) -> None:
 
 
 def test_fuzz(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert program("fuzz", monkeypatch, "2").main() == 0
+    assert program("verification.fuzz", monkeypatch, "2").main() == 0
     assert "compared" in capsys.readouterr().out
 
 
@@ -71,7 +70,7 @@ def test_kernel_gains_of_one_kernel(
     table = tmp_path / "gains.csv"
     table.write_text("kernel,length\ncausal_abc,64\nno_such_kernel,64\nKeyMeans,64\n")
     arguments = ["causal_abc", "--lengths", "64", "--rounds", "1", "--table", str(table)]
-    program("kernel_gains", monkeypatch, *arguments).main()
+    program("benchmarks.kernel_gains", monkeypatch, *arguments).main()
     assert "causal_abc" in capsys.readouterr().out
     rows = pd.read_csv(table)
     assert list(rows["kernel"]) == ["KeyMeans", "causal_abc"]
@@ -80,12 +79,12 @@ def test_kernel_gains_of_one_kernel(
 
 def test_every_kernel_has_equal_gradients_in_all_forms(monkeypatch: pytest.MonkeyPatch) -> None:
     """``measure`` compares them."""
-    module = program("kernel_gains", monkeypatch)
+    module = program("benchmarks.kernel_gains", monkeypatch)
     assert all(module.measure(name, 64, 1)["kernel"] == name for name in module.KERNELS)
 
 
 def test_the_table_holds_every_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = program("kernel_gains", monkeypatch)
+    module = program("benchmarks.kernel_gains", monkeypatch)
     assert set(pd.read_csv(module.TABLE)["kernel"]) == set(module.KERNELS)
 
 
@@ -93,7 +92,7 @@ def test_the_table_holds_every_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_bug_of_the_installed_release_is_replayed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     table = tmp_path / "bugs.csv"
     options = ("--releases", str(tmp_path / "releases"), "--out", str(table), "--only", "rwkv-padding")
-    program("replay_public_bugs", monkeypatch, *options).main()
+    program("verification.replay_public_bugs", monkeypatch, *options).main()
     [row] = pd.read_csv(table).to_dict("records")
     assert (row["result"], row["after_repair"]) == ("caught", "open")
     assert "padded row" in row["evidence"]
@@ -103,7 +102,7 @@ def test_a_bug_of_the_installed_release_is_replayed(monkeypatch: pytest.MonkeyPa
 def gpu_commands(tmp_path: Path) -> list[str]:
     """The arguments of each command of gpu.sh, in order, with a Python that only notes them."""
     python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\n[ "$3" = scripts/gpu_cab.py ] && echo "$@" >>{tmp_path}/commands; exit 0\n')
+    python.write_text(f'#!/bin/sh\n[ "$3" = tools/gpu/gpu_cab.py ] && echo "$@" >>{tmp_path}/commands; exit 0\n')
     python.chmod(0o755)
     assert shell("gpu.sh", str(tmp_path / "out"), PYTHON=str(python)).returncode == 0
     return [line.split("gpu_cab.py ")[1] for line in (tmp_path / "commands").read_text().splitlines()]
@@ -125,7 +124,7 @@ def test_first_visit_to_a_gpu_measures_what_matters_first(gpu_commands: list[str
 def test_first_visit_to_a_gpu_ends_within_its_budget(tmp_path: Path) -> None:
     """A command gets what remains of the budget, and no command starts without time for it."""
     python = tmp_path / "python"
-    python.write_text('#!/bin/sh\n[ "$3" = scripts/gpu_cab.py ] && exec sleep 60; exit 0\n')
+    python.write_text('#!/bin/sh\n[ "$3" = tools/gpu/gpu_cab.py ] && exec sleep 60; exit 0\n')
     python.chmod(0o755)
     begin = time.monotonic()
     assert shell("gpu.sh", str(tmp_path / "out"), PYTHON=str(python), BUDGET="4").returncode == 0
@@ -160,7 +159,7 @@ def test_candidates_of_a_kernel_are_compiled_together() -> None:
     """All that will be timed are compiled before the first is, and one that does not compile is left to the tuner."""
     from triton.runtime._async_compile import active_mode
 
-    from scripts.gpu_cab import MOST, compile_candidates
+    from tools.gpu.gpu_cab import MOST, compile_candidates
 
     compiled: list[int] = []
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from cab import UserError, build_attention
 from cab.analysis.subject import subject_of
-from scripts import rounding
-from scripts.rounding import BITS, bits_needed, rounded, rounded_scores, rounding_errors, untrained
+from tools.validity import rounding
+from tools.validity.rounding import BITS, bits_needed, rounded, rounded_scores, rounding_errors, untrained
 
 PROBE = ["task=probe", "dataset=recall", "backbone=mixer", "preset=smoke", "device=cpu"]
 

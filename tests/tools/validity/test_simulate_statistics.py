@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from scripts import simulate_statistics as simulation
+from tools.validity import simulate_statistics as simulation
 
 KNOWN = [simulation.Truth(mean, deviation) for mean, deviation in ((5, 1), (30, 3), (60, 6), (90, 3), (99.5, 0.1))]
 

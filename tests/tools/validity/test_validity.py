@@ -9,12 +9,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from scripts import validity
+from tools.validity import validity
 
 
 @pytest.mark.slow
 def test_the_page_has_the_answers_of_the_committed_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If this fails, run ``python scripts/validity.py``."""
+    """If this fails, run ``python -m tools.validity.validity``."""
     committed = validity.PAGE.read_text()
     shutil.copytree(validity.RESULTS, tmp_path / "results")
     (tmp_path / "page.md").write_text(validity.BLOCK.sub("", committed))

@@ -1,4 +1,4 @@
-"""A slice of `scripts/fuzz.py`, and that it finds what is wrong."""
+"""A slice of `tools/verification/fuzz.py`, and that it finds what is wrong."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from cab.registry.registries import ATTENTIONS
-from scripts.fuzz import Call, check_call, check_calls, draw_call
+from tools.verification.fuzz import Call, check_call, check_calls, draw_call
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*deterministic.*:UserWarning")
 
 
 def test_random_calls_agree_with_the_readable_form() -> None:

@@ -6,8 +6,10 @@ autograd of checkpointed blocks. All run forward and backward in float32 on one 
 
 Times are processor seconds. The three forms take turns, and a ratio is the median of the ratios within one turn, so
 that other programs on the machine disturb it little. Bytes are exact peaks of what tensors hold.
-``python scripts/kernel_gains.py [--lengths N ...] [--rounds R] [--table FILE] [KERNEL ...]`` measures the named kernels
-(default: all) and replaces their rows.
+
+    python -m tools.benchmarks.kernel_gains [--lengths N ...] [--rounds R] [--table FILE] [KERNEL ...]
+
+measures the named kernels (default: all) and replaces their rows.
 """
 
 from __future__ import annotations
@@ -18,14 +20,13 @@ import time
 from pathlib import Path
 
 import pandas as pd
-import sum_kernels
 import torch
-import window_kernels
-from autograd_forms import Call
 
 from cab.verification.growth import peak_bytes
+from tools.benchmarks import sum_kernels, window_kernels
+from tools.benchmarks.sum_kernels import Call
 
-TABLE = Path(__file__).parents[1] / "results" / "efficiency" / "kernel_gains.csv"
+TABLE = Path(__file__).parents[2] / "results" / "efficiency" / "kernel_gains.csv"
 KERNELS = window_kernels.KERNELS | sum_kernels.KERNELS
 FORMS = ("hand_written", "plain", "checkpointed")
 

@@ -1,10 +1,10 @@
 """Replay public bugs: run `cab verify` on releases of transformers before and after the repair of each bug.
 
-    python scripts/replay_public_bugs.py --releases DIR --out results/public_bugs.csv
+    python -m tools.verification.replay_public_bugs --releases DIR --out results/public_bugs.csv
 
-`scripts/public_bugs.csv` lists the bugs; a bug without a good release is open in the newest release.
-`scripts/public_bug_releases.csv` lists the packages of each release. They are installed with pip into DIR, one
-folder per release, without dependencies; torch and numpy of this environment are used.
+`tools/verification/public_bugs.csv` lists the bugs; a bug without a good release is open in the newest release.
+`tools/verification/public_bug_releases.csv` lists the packages of each release. They are installed with pip into DIR,
+one folder per release, without dependencies; torch and numpy of this environment are used.
 
 Columns of the output: the columns of the list; `result` is `caught` if one of the checks fails in the bad release and
 `missed` otherwise; `evidence` is the detail of the first failed check; `after_repair` is `passed`, `open`, or
@@ -22,7 +22,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-SCRIPTS = Path(__file__).parent
+ROOT, LISTS = Path(__file__).parents[2], Path(__file__).parent
 COLUMNS = ("bug", "name", "checks", "bad", "good", "summary", "result", "evidence", "after_repair")
 
 
@@ -37,7 +37,7 @@ def install(release: str, folder: Path) -> Path | None:
         return None
     target = folder / release
     if not target.is_dir():
-        [pins] = [row for row in read(SCRIPTS / "public_bug_releases.csv") if row["transformers"] == release]
+        [pins] = [row for row in read(LISTS / "public_bug_releases.csv") if row["transformers"] == release]
         packages = [f"{name}=={pin}" for name, pin in pins.items()]
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--no-deps"]
         subprocess.run([*command, "--target", target, *packages], check=True)
@@ -47,7 +47,7 @@ def install(release: str, folder: Path) -> Path | None:
 def failures(name: str, checks: str, target: Path | None) -> list[dict[str, str]]:
     """Return the failed checks of `cab verify --csv` with a release; raises RuntimeError if it does not run."""
     paths = [str(target)] if target else []
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([*paths, str(SCRIPTS.parent)]), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([*paths, str(ROOT)]), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "cab.cli.main", "verify", name, "--quick", "--csv", "--checks", checks]
     process = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if process.returncode not in (0, 1):
@@ -73,7 +73,7 @@ def main() -> None:
     )
     args = parser.parse_args()
     args.releases.mkdir(parents=True, exist_ok=True)
-    chosen = [bug for bug in read(SCRIPTS / "public_bugs.csv") if args.only in f"{bug['bug']} {bug['name']}"]
+    chosen = [bug for bug in read(LISTS / "public_bugs.csv") if args.only in f"{bug['bug']} {bug['name']}"]
     with args.out.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()

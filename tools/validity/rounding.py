@@ -3,8 +3,8 @@
 The formats are bfloat16, and fp8 (e4m3) and int8 with a scale: the largest magnitude per sequence and index of the
 second dimension of a state tensor, which is the head in most methods, or per sequence for tensors [B, N].
 
-    python scripts/rounding.py --out DIR                 # outputs of untrained attentions with a state of constant size
-    python scripts/rounding.py --out DIR RECORD.json     # scores of a trained network in pattern CS
+    python -m tools.validity.rounding --out DIR               # outputs of untrained attentions, states of constant size
+    python -m tools.validity.rounding --out DIR RECORD.json   # scores of a trained network in pattern CS
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Write the anchors and the settings of the suite's cells: ``python scripts/suite_anchors.py FOLDER...``.
+"""Write the anchors and the settings of the suite's cells: ``python -m tools.suite.suite_anchors FOLDER...``.
 
 configs/suite/anchors.csv gets the results of ``vanilla`` and ``none`` in the folders, and configs/suite/settings.json
 the settings of `cab run suite=mini`, with which every run is compared.

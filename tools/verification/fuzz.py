@@ -1,6 +1,6 @@
 """Compare random calls of all attentions with their reference implementations; exit status 1 if one differs.
 
-python scripts/fuzz.py [CALLS] [--seed SEED] [--only NUMBER]
+python -m tools.verification.fuzz [CALLS] [--seed SEED] [--only NUMBER]
 
 A call is determined by a seed and its number, so every call can be repeated.
 """

@@ -1,4 +1,4 @@
-"""Generate parts of the documentation from the code: `python scripts/docs_pages.py`, and a MkDocs hook for the site.
+"""Generate parts of the documentation from the code: `python -m tools.site.docs_pages`, and a MkDocs hook for the site.
 
 The program rewrites what a page of ``docs/`` has between ``<!-- generated: NAME -->`` and ``<!-- /generated -->`` with
 the output of ``PARTS[NAME]``. Most parts come from the output of `cab` commands, so they show what a user sees. The
@@ -28,7 +28,7 @@ from mkdocs.structure.pages import Page
 import cab
 from cab.cli.main import COMMANDS, main
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 COPIES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 """Files of the repository's root that are pages of the site."""

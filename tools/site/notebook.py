@@ -1,4 +1,4 @@
-"""Execute docs/tutorials/first-hour.ipynb in a temporary folder and store its outputs: `python scripts/notebook.py`.
+"""Execute docs/tutorials/first-hour.ipynb in a temporary folder and store its outputs: `python -m tools.site.notebook`.
 
 Run it after a change of the tables, checks or messages that the notebook shows. It trains for about five CPU minutes.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 import nbformat
 from nbclient import NotebookClient
 
-NOTEBOOK = Path(__file__).resolve().parents[1] / "docs" / "tutorials" / "first-hour.ipynb"
+NOTEBOOK = Path(__file__).resolve().parents[2] / "docs" / "tutorials" / "first-hour.ipynb"
 
 
 def main() -> None:

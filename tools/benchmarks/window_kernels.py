@@ -7,7 +7,6 @@ from collections.abc import Callable
 from unittest import mock
 
 import torch
-from autograd_forms import HEADS, SLOTS, WIDTH, Forms, compared, normal
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -19,6 +18,7 @@ from attentions.kernels.numerics import attention_weights, mask_value, recompute
 from attentions.kernels.over_blocks import by_key
 from attentions.kernels.window_attention import Chunks, Distances, Slots, Window
 from cab import build_attention
+from tools.benchmarks.sum_kernels import HEADS, SLOTS, WIDTH, Forms, compared, normal
 
 # --- windows ---------------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Compare the suite's scores with published results and real data: results/validity and docs/results/validity.md.
 
-``python scripts/validity.py`` computes table3.csv and probes.csv from the bundled reference results, and replaces the
-text between ``<!-- answers -->`` and ``<!-- /answers -->`` of the page. ``python scripts/validity.py FOLDER...`` first
+``python -m tools.validity.validity`` computes table3.csv and probes.csv from the bundled reference results, and
+replaces the text between ``<!-- answers -->`` and ``<!-- /answers -->`` of the page. With folders as arguments it first
 adds the records of lstf in these folders to series.csv, and those of lm to text.csv; a run that is there already is
 replaced. If the page differs from the results, tests/tools/validity/test_validity.py fails.
 """
@@ -27,7 +27,7 @@ from cab.results.gain import cell_gains
 from cab.results.normalization import NO_ATTENTION, population
 from cab.results.statistics import Estimate, difference, holm, weighted_sum
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 RESULTS, PAGE = ROOT / "results" / "validity", ROOT / "docs" / "results" / "validity.md"
 PROBES = ROOT / "results" / "probes" / "probes.csv"
 BLOCK = re.compile(r"(?<=<!-- answers -->\n).*?(?=\n<!-- /answers -->)", re.DOTALL)

@@ -1,6 +1,6 @@
 """Write committed results into README.md, the gallery and the guide to the paper, and draw the README's figure.
 
-``python scripts/readme_figure.py`` replaces the text between ``<!-- results -->`` and ``<!-- /results -->`` in
+``python -m tools.site.readme_figure`` replaces the text between ``<!-- results -->`` and ``<!-- /results -->`` in
 README.md, docs/results/gallery.md and docs/howto/reproduce-the-paper.md, and writes docs/assets/recall-and-state.svg.
 tests/project/test_readme.py fails if they differ from the records in results.
 """
@@ -24,7 +24,7 @@ from cab.reports.markdown import table_text
 from cab.reports.sentence import main_sentence
 from cab.reports.suite_board import SuiteBoard, recall_points, state_of, suite_board
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 README, GALLERY = ROOT / "README.md", ROOT / "docs" / "results" / "gallery.md"
 PAPER = ROOT / "docs" / "howto" / "reproduce-the-paper.md"
 FIGURE = ROOT / "docs" / "assets" / "recall-and-state.svg"

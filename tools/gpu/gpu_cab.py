@@ -1,4 +1,4 @@
-"""Run `cab` on a GPU where no Triton kernel has been compiled: `python scripts/gpu_cab.py efficiency gla ...`.
+"""Run `cab` on a GPU where no Triton kernel has been compiled: `python -m tools.gpu.gpu_cab efficiency gla ...`.
 
 A kernel of flash-linear-attention has up to 60 candidates, which Triton compiles one after another: minutes per
 attention. Here at most 16 candidates of a kernel are compiled, on all cores at once, and each is timed for 20 ms.

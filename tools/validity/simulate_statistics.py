@@ -1,7 +1,8 @@
 """Simulate the suite's intervals and verdicts, and print error rates and power as Markdown tables.
 
-``python scripts/simulate_statistics.py 400`` prints the tables of docs/concepts/scoring-and-statistics.md (minutes
-on one core). Means and standard deviations over seeds are those of the bundled reference results.
+``python -m tools.validity.simulate_statistics 400`` prints the tables of
+docs/concepts/scoring-and-statistics.md (minutes on one core). Means and standard deviations over seeds are those of
+the bundled reference results.
 """
 
 from __future__ import annotations
