@@ -9,7 +9,7 @@ import signal
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,6 +73,29 @@ def registers(monkeypatch: pytest.MonkeyPatch) -> None:
     ATTENTIONS.names()  # the registry is read once
     for name in ("_entries", "_of_files"):
         monkeypatch.setattr(ATTENTIONS, name, dict(getattr(ATTENTIONS, name)))
+
+
+@pytest.fixture
+def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run a command in ``tmp_path``: it prints one line, which contains all words, and writes nothing."""
+    from cab.cli.main import main
+
+    def content() -> dict[Path, bytes]:
+        return {path: path.read_bytes() if path.is_file() else b"" for path in tmp_path.rglob("*")}
+
+    def line(*arguments: str, words: Sequence[str]) -> str:
+        capsys.readouterr()
+        before = content()
+        assert main(list(arguments)) == 2
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n")) == ("", 1), err
+        assert [word for word in words if word not in err] == [], err
+        assert content() == before
+        return err
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CAB_DATA", raising=False)
+    return line
 
 
 @pytest.fixture(scope="session")

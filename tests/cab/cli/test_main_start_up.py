@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-from cab.cli.main import main
 from cab.registry.build import measure_decode_state
 from cab.registry.registries import ATTENTIONS
 from cab.registry.tables import decode_state_size, read_rows
@@ -71,8 +70,3 @@ def test_ranges_need_the_assertions_of_python() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == "cab: error: 'seed=range(1,3)' cannot be read without assertions: unset PYTHONOPTIMIZE\n"
-
-
-def test_an_unknown_command_suggests_one(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["scor"]) == 2
-    assert "did you mean 'score'" in capsys.readouterr().err

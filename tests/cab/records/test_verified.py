@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -151,12 +152,9 @@ def test_a_run_fails_whose_attention_changes_how_everything_is_scored(
         ("leaking.py:Leaking attention.shre=1", "has no option 'shre' (options: share)"),
     ],
 )
-def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str], file: Path, target: str, words: str) -> None:
+def test_mistakes_are_one_line(refused: Callable[..., str], file: Path, target: str, words: str) -> None:
     (file.parent / "linears.py").write_text("import torch\nclass Wide(torch.nn.Linear): pass\n")
-    status, out, err = run(capsys, *f"attention={target}".split())
-    assert (status, out, err.count("\n")) == (2, "", 1), err
-    assert words in err
-    assert not Path("results").exists()
+    refused("run", *CELL, *f"attention={target}".split(), "results_dir=results", words=[words])
 
 
 def test_a_row_is_as_verified_as_the_least_of_its_runs(tmp_path: Path) -> None:

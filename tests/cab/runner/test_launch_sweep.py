@@ -158,8 +158,3 @@ def test_a_dry_run_decides_as_the_run_does(troubled: Cell, tmp_path: Path, capsy
     next(tmp_path.glob("*.json")).write_text("{")
     statuses, count = planned()
     assert (sorted(statuses), count) == (["-", "finished"], "1")
-
-
-def test_attention_names_are_checked_before_a_sweep(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "-m", "attention=vanila", "task=lstf"]) == 2
-    assert "vanilla" in capsys.readouterr().err

@@ -71,20 +71,6 @@ def test_options_reach_the_class():
         verify_attention("abc", "NS", options={"landmarks": 3})
 
 
-@pytest.mark.parametrize(
-    ("name", "pattern", "checks", "message"),
-    [
-        ("vanilla", "NS", ["causal"], "unknown check 'causal': did you mean 'causality'"),
-        ("vanila", "NS", None, "unknown attention 'vanila'"),
-        ("vanilla", "SS", None, "unknown pattern 'SS'"),
-        ("local", "CC", None, r"'local' does not support pattern CC \(supported: NS, CS\)"),
-    ],
-)
-def test_mistakes(name, pattern, checks, message):
-    with pytest.raises(UserError, match=message):
-        verify_attention(name, pattern, checks=checks)
-
-
 def test_class_that_cannot_be_built():
     class Needy(nn.Module):
         def __init__(self, pattern, window):  # noqa: ARG002
