@@ -108,15 +108,6 @@ def test_it_is_defined_up_to_its_length(name: str, pattern: str, options: dict[s
         module(*inputs, *inputs[1:])
 
 
-# --- fnet ---
-
-
-def test_odd_width() -> None:
-    module = build_attention("fnet", pattern="NS", embed_dim=15, num_heads=3)
-    x = torch.randn(2, 11, 15, dtype=torch.float64)
-    torch.testing.assert_close(module(x), torch.fft.fft2(x).real)
-
-
 # --- scatterbrain ---
 
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from attentions.kernels.delta_rule import generalized_delta_rule
-from attentions.kernels.layers import ShortConvolution
 from attentions.kernels.recurrence import BLOCK, recurrence
 from attentions.rwkv import TokenShift
 from cab import LayerPosition, PaddingMasks, UserError, build_attention
@@ -62,21 +61,6 @@ def test_digits_are_kept_beside_what_is_forgotten(rate: float, kind: str) -> Non
     exact = recurrence(*(x.double() for x in inputs))
     for got, wanted in zip(narrow, exact, strict=True):
         assert (got - wanted).norm() < 1e-6 * wanted.norm()
-
-
-@pytest.mark.parametrize("bias", [False, True])
-def test_short_convolution_is_torch_s_own(bias: bool) -> None:
-    module = ShortConvolution(HEADS, KEYS, 4, bias=bias).double()
-    plain = torch.nn.Conv1d(HEADS * KEYS, HEADS * KEYS, 4, groups=HEADS * KEYS, bias=bias, padding=3).double()
-    plain.weight.data = module.weight.data.permute(1, 3, 2, 0).flatten(0, 1)
-    if module.bias is not None:
-        plain.bias.data = module.bias.data.flatten()
-    x = drawn(ROWS, HEADS, 9, KEYS)
-    flat = x.transpose(2, 3).flatten(1, 2)
-    expected = plain(flat)[..., :9].unflatten(1, (HEADS, KEYS)).transpose(2, 3)
-    output, last = module(x, module.init_decode_state(ROWS, x), None)
-    torch.testing.assert_close(output, expected)
-    assert torch.equal(last, x[:, :, -3:])
 
 
 def convolved(name: str) -> dict[str, Any]:

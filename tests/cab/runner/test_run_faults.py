@@ -173,6 +173,18 @@ def test_a_missing_package_is_named_with_its_extra(
     assert not list(tmp_path.iterdir())
 
 
+def test_seconds_of_training_add_up(troubled: Cell, tmp_path: Path) -> None:
+    settings = ["trainer.checkpoint_every=2", "retry=[failed]"]
+    cut = trained(troubled(*settings, trouble="crash"))
+    [checkpoint] = (tmp_path / cut.hash).glob("step-*.ckpt")
+    state = torch.load(checkpoint, weights_only=True)
+    state["history"]["seconds"] += 1000
+    torch.save(state, checkpoint)
+    cost = trained(troubled(*settings)).cost
+    assert 1000 < (cost.train_seconds or 0) <= (cost.wall_seconds or 0) < 2000
+    assert not list((tmp_path / cut.hash).glob("step-*"))
+
+
 @pytest.mark.parametrize("kind", ["flipped", "only", "missing", "optimizer", "history", "step"])
 def test_a_checkpoint_of_another_run_is_passed_over(
     kind: str, uncut: Record, troubled: Cell, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -95,7 +95,7 @@ def assert_causal(module: Attention, length: int) -> None:
     output = module(x)
     for i in range(length):
         (gradient,) = torch.autograd.grad(output[0, i].sum(), x, retain_graph=True)
-        assert not gradient[0, i + 1 :].any()
+        assert gradient[0, i + 1 :].abs().sum() < 1e-12  # convolutions of whole sequences round
         assert gradient[0, i].any()
 
 
