@@ -125,7 +125,7 @@ cab() { # one command, ended when the budget is spent; SECONDS counts from the s
         echo "no time for: cab $*" >&2
         return
     fi
-    timeout -k 5 "$left" "$python" -W ignore scripts/gpu_cab.py "$@" || status=$?
+    timeout -k 5 "$left" "$python" -W ignore tools/gpu/gpu_cab.py "$@" || status=$?
     echo "$((SECONDS - begin)) s, exit status $status: cab $*" >&2
 }
 cost() { # TABLE DTYPE PATTERN OPTION...

@@ -10,5 +10,5 @@ if [ "$(cat .venv-lowest/ready 2>/dev/null)" != "$wanted" ]; then
         -e '.[text,audio,vision,tensorboard,wandb,cluster,cuda]' pytest hypothesis
     echo "$wanted" >.venv-lowest/ready
 fi
-OMP_NUM_THREADS=1 .venv-lowest/bin/python -m pytest tests/test_packaging.py tests/cab/test_registry.py \
-    tests/cab/test_config.py tests/cab/cli/test_start_up.py tests/cab/cli/test_run.py
+OMP_NUM_THREADS=1 .venv-lowest/bin/python -m pytest tests/project/test_packaging.py tests/cab/registry/test_registries.py \
+    tests/cab/config/test_compose.py tests/cab/cli/test_main_start_up.py tests/cab/cli/test_run.py

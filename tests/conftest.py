@@ -9,7 +9,7 @@ import signal
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # the process that starts the workers runs no test
 SAMPLES = ("lm/train", "lstf/ETTh1.csv", "pcc/sample.json", "sr/ffhq_16_128", "sum/train.tgt", "tts/wavs", "wikitext")
 """Files and folders of the samples. The whole data sets, which ``CAB_DATA`` may name as well, lack some of them."""
 WANT_OF_SAMPLES = "samples of the real data sets"
-CONFORMANCE = "tests/attentions/test_conformance.py"
+CONFORMANCE = "tests/attentions/test_attentions_conformance.py"
 os.environ.setdefault("CAB_CONFORMANCE_SEED", datetime.datetime.now(datetime.UTC).date().isoformat())  # for all workers
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of every `cab` that a test starts: sums do not depend on their split
 os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_root() / "numba"))  # compiled once, whatever cache a test has
@@ -75,6 +75,29 @@ def registers(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(ATTENTIONS, name, dict(getattr(ATTENTIONS, name)))
 
 
+@pytest.fixture
+def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run a command in ``tmp_path``: it prints one line, which contains all words, and writes nothing."""
+    from cab.cli.main import main
+
+    def content() -> dict[Path, bytes]:
+        return {path: path.read_bytes() if path.is_file() else b"" for path in tmp_path.rglob("*")}
+
+    def line(*arguments: str, words: Sequence[str]) -> str:
+        capsys.readouterr()
+        before = content()
+        assert main(list(arguments)) == 2
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n")) == ("", 1), err
+        assert [word for word in words if word not in err] == [], err
+        assert content() == before
+        return err
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CAB_DATA", raising=False)
+    return line
+
+
 @pytest.fixture(scope="session")
 def samples() -> Path:
     """The folder of samples of the real data sets, if ``CAB_DATA`` names one."""
@@ -87,7 +110,7 @@ def samples() -> Path:
 @pytest.fixture(scope="session")
 def official_layout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of generated series in the official layout of LSTF."""
-    from tests.tasks.lstf.official_layout import write_series
+    from tests.helpers.official_layout import write_series
 
     return write_series(tmp_path_factory.mktemp("official_layout"))
 
@@ -140,6 +163,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         names = ", ".join(f"{count} of {file}" for file, count in sorted(files.items()))
         terminalreporter.write_line(f"not run, for want of {reason}: {names}")
     if any(report.nodeid.startswith(CONFORMANCE) for report in terminalreporter.stats.get("passed", [])):
-        from tests.attentions.trust import summary
+        from tests.helpers.attentions.trust import summary
 
         terminalreporter.write_line(summary())

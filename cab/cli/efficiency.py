@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--time-limit", type=float, default=600.0, metavar="SECONDS", help=limit)
     protocol = "as published, with sizes, lengths and phase of paper or lra"
     parser.add_argument("--protocol", choices=("default", "paper", "lra"), default="default", help=protocol)
-    third_party = "include implementations of other packages (default: benchmarks/third_party of the repository)"
+    third_party = "include implementations of other packages (default: tools/benchmarks/third_party of the repository)"
     parser.add_argument("--third-party", nargs="?", const="", metavar="FOLDER", help=third_party)
     parser.add_argument("--no-verify", action="store_true", help="skip the checks of `cab verify`")
     parser.add_argument("--shared-gpu", action="store_true", help="permit a GPU used by other processes")

@@ -21,7 +21,7 @@ from cab.errors import UserError
 from cab.patterns import Pattern
 from cab.registry.files import load_object
 
-CHECKOUT = Path(__file__).resolve().parents[2] / "benchmarks" / "third_party"
+CHECKOUT = Path(__file__).resolve().parents[2] / "tools" / "benchmarks" / "third_party"
 INDEX = "index.csv"
 
 
@@ -68,7 +68,7 @@ def find_implementations(
     """Return the installed implementations of the attentions, and notes on missing ones; UserError without an index."""
     index = folder / INDEX
     if not index.is_file():
-        raise UserError(f"no {INDEX} in {folder}; pass the folder benchmarks/third_party of the repository")
+        raise UserError(f"no {INDEX} in {folder}; pass the folder tools/benchmarks/third_party of the repository")
     rows = [row for row in csv.DictReader(index.open(newline="")) if torch.cuda.is_available() or not row["needs_cuda"]]
     subjects, notes, without = [], [], []
     for attention in attentions:

@@ -9,7 +9,7 @@ import torch
 
 
 @pytest.fixture(autouse=True)
-def _poisoned() -> Iterator[None]:
+def poisoned() -> Iterator[None]:
     """torch.empty gives NaN, and so does every kernel's own uncleared memory."""
     torch.use_deterministic_algorithms(True, warn_only=True)
     assert torch.empty(3).isnan().all()

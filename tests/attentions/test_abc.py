@@ -7,8 +7,8 @@ import torch
 
 from attentions.kernels import causal_abc as kernel, chunks
 from attentions.kernels.causal_abc import BLOCK
-from tests.attentions import agreement
-from tests.attentions.trust import slow_unless_new
+from tests.helpers.attentions import agreement
+from tests.helpers.attentions.trust import slow_unless_new
 
 pytestmark = slow_unless_new("abc")
 

@@ -12,7 +12,7 @@ from attentions.latents import LunaAttention
 from attentions.yoso import HashedAttention
 from cab import build_attention
 from cab.registry.registries import ATTENTIONS
-from tests.attentions.agreement import assert_rounds_as_float32, make
+from tests.helpers.attentions.agreement import assert_rounds_as_float32, make
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "efficient": {},

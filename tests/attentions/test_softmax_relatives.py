@@ -14,8 +14,8 @@ from attentions.nsa import NativeSparseAttention
 from attentions.softmax import mask_by_coordinate
 from cab import UserError, build_attention
 from cab.registry.build import state_bytes
-from tests.attentions import agreement
-from tests.attentions.agreement import assert_decodes, assert_forms_agree, make
+from tests.helpers.attentions import agreement
+from tests.helpers.attentions.agreement import assert_decodes, assert_forms_agree, make
 
 
 @pytest.mark.parametrize("options", [{"num_kv_heads": 1}, {"sink": "learned", "num_kv_heads": 1}])

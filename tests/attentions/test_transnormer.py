@@ -9,7 +9,7 @@ import torch
 
 from attentions.transnormer import DiagAttention
 from cab import LayerPosition, build_attention, build_backbone
-from tests.attentions.agreement import assert_rounds_as_float32
+from tests.helpers.attentions.agreement import assert_rounds_as_float32
 
 EARLY = LayerPosition(0, 2)
 FORMS: dict[str, tuple[str, dict[str, Any]]] = {

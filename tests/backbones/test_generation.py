@@ -16,7 +16,7 @@ from backbones.gpt2 import GPT2
 from backbones.layers.decoder import DecodingState, TokenDecoder
 from backbones.transformer import Transformer
 from cab import UserError
-from tests.backbones.language_models import VARIANTS, VOCABULARY, padding, slots, small, tokens
+from tests.helpers.backbones.language_models import VARIANTS, VOCABULARY, padding, slots, small, tokens
 
 CAUSAL = ["vanilla", "local", "longshort", "abc", "s4d", "cosformer"]
 

@@ -14,7 +14,7 @@ from backbones.pretrained import load_fairseq_roberta, load_huggingface_gpt2, re
 from backbones.roberta import RoBERTa
 from cab import UserError
 from engines.fairseq.weights import fairseq_weights
-from tests.backbones.language_models import padding, small
+from tests.helpers.backbones.language_models import padding, small
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel  # takes seconds to import

@@ -11,8 +11,8 @@ from cab import Attention, LayerPosition, Pattern, UserError, build_attention, b
 from cab.padding import lengths
 from cab.registry.build import state_bytes
 from cab.registry.registries import ATTENTIONS, register_attention
-from tests.attentions.agreement import assert_decodes
-from tests.cab.verification.sound_learning import Deep, Gated
+from tests.helpers.attentions.agreement import assert_decodes
+from tests.helpers.verification.sound_learning import Deep, Gated
 
 WIDTH, HEADS = 24, 3
 

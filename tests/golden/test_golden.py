@@ -24,35 +24,18 @@ from cab.records.results import whole_records
 from cab.registry.registries import ATTENTIONS
 from cab.runner.cell import Cell, current_config
 from cab.runner.engine import make_backbone
-from tests.cab.cli.command import ROOT, cab
+from tests.helpers.command import ROOT, cab
 
 OUTPUT = Path(__file__).with_name("output")
-COMMANDS = {
-    "score_core": "score results/core",
+TABLES = {
     "score_core_csv": "score results/core --csv",
-    "score_metrics_csv": "score results/core --score metrics --csv",
     "score_paper_csv": "score results/paper/results.csv --csv",
     "score_pairwise": "score results/core --pattern CC --show pairwise --csv",
-    "score_attention": "score results/core --attention deltanet abc",
     "score_check": "score results/core --check --csv",
     "correlation": "correlation results/core",
     "paper_audit": "paper audit",
-    "paper_taxonomy": "paper taxonomy",
-    "list_attentions": "list attentions --csv",
-    "list_backbones": "list backbones --csv",
-    "list_tasks": "list tasks --csv",
-    "list_cells": "list cells --csv",
-    "params": "paper params --csv",
-    "show": "list abc --markdown",
-    "data_list": "data list",
-    "verify_checks": "verify --list-checks",
 }
-HELP = (
-    "",
-    *("run", "demo", "reproduce", "status", "list", "data", "verify", "efficiency", "crossover"),
-    *("score", "correlation", "leaderboard", "paper", "completion", "data list", "data download", "data verify"),
-    *("paper audit", "paper taxonomy", "paper params", "paper gradients", "paper dilution"),
-)
+"""Commands whose numbers no other test has."""
 NETWORKS = (
     "task=lm backbone=gpt2 pattern=CS",
     "task=mlm backbone=roberta pattern=NS",
@@ -101,15 +84,10 @@ def test_every_committed_record_is_found(folder: Path) -> None:
     assert cells
 
 
-@pytest.mark.parametrize("command", HELP)
-def test_help(command: str) -> None:
-    compare(f"help_{command.replace(' ', '_') or 'cab'}.txt", output(f"{command} --help"))
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", COMMANDS)
-def test_output_of_commands(name: str) -> None:
-    compare(f"{name}.txt", output(COMMANDS[name]))
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_of_commands(name: str) -> None:
+    compare(f"{name}.txt", output(TABLES[name]))
 
 
 @pytest.mark.slow

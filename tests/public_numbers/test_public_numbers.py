@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cab.registry.registries import ATTENTIONS
-from tests.public_numbers.golden import FOLDER, Golden
+from tests.helpers.golden_numbers import FOLDER, Golden
 
 FILES = sorted(FOLDER.glob("*.npz"))
 START = 0.05

@@ -16,7 +16,7 @@ from cab import Attention, Pattern
 from cab.attention import PaddingMasks
 from cab.backbone import AttentionSpec
 from cab.registry.build import make_attention
-from tests.cab.test_paper_presets import composed
+from tests.cab.config.test_compose_paper import composed
 
 FILES = Path(__file__).parent / "informer"
 SAMPLED = {168: 30, 336: 30, 504: 35, 888: 35, 1056: 35}

@@ -18,7 +18,7 @@ from tasks.sr.task import SR
 from tasks.sum.data import file_pairs
 from tasks.tts.audio import RATE, read_wave
 from tasks.tts.distortion import distortions
-from tests.cab.test_paper_presets import composed
+from tests.cab.config.test_compose_paper import composed
 from tests.tasks.sum.test_sum import ready as ready_sum, write_pairs
 from tests.tasks.tts.test_tts import ready as ready_tts, write_ljspeech
 

@@ -6,7 +6,7 @@ import pytest
 
 from cab.config.run_config import TrainerConfig
 from tasks.sr.diffusion import Diffusion
-from tests.cab.test_paper_presets import composed
+from tests.cab.config.test_compose_paper import composed
 
 """informer, utils/tools.py ``adjust_learning_rate`` (type1), called with epoch + 1 at the end of each."""
 INVERSE_SQRT = {1: 1.25e-7, 10: 1.25e-6, 2000: 2.5e-4, 3999: 4.99875e-4, 4000: 5e-4, 8000: 3.5355339e-4, 16000: 2.5e-4}

@@ -11,7 +11,7 @@ from tasks.pcc.task import PCC, mean_scores
 from tasks.sr.task import similarity
 from tasks.tts.audio import RATE
 from tasks.tts.distortion import distortions
-from tests.cab.test_paper_presets import composed
+from tests.cab.config.test_compose_paper import composed
 
 
 def test_distortions_are_fairseqs() -> None:

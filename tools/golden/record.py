@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cab import Attention, LayerPosition, build_attention
-from tests.public_numbers.golden import FOLDER, QUANTILES, Golden, direction
+from tests.helpers.golden_numbers import FOLDER, QUANTILES, Golden, direction
 
 MAX_BYTES = 50_000
 FLOAT32 = torch.float32

@@ -16,7 +16,7 @@ from cab.analysis.dilution import dilution, effective_weights, mass_of_neighbors
 from cab.analysis.gradients import recorded, relative_deviation, score_gradients
 from cab.analysis.subject import Subject, subject_of
 from cab.cli.main import main
-from tests.cab.cli.command import cab
+from tests.helpers.command import cab
 
 SMOKE = ["task=lm", "dataset=synthetic", "backbone=gpt2", "pattern=CS", "preset=smoke", "device=cpu"]
 

@@ -10,7 +10,7 @@ import pytest
 from cab.cli.main import main
 from cab.records.record import Record
 from cab.runner.provenance import versions
-from tests.cab.cli.command import ROOT
+from tests.helpers.command import ROOT
 
 TABLE = ROOT / "results" / "repeated.csv"
 ROWS = list(csv.DictReader(TABLE.read_text().splitlines()))

@@ -1,9 +1,9 @@
-"""`cab run`: mistakes and sweeps; tests/test_howto.py installs and runs packages."""
+"""`cab run`: mistakes and sweeps; tests/project/test_howto.py installs and runs packages."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ import yaml
 
 from cab.cli.main import main
 from cab.cli.run import _task_table
-from tests.cab.made_records import make_record
+from tests.helpers.made_records import make_record
 
 CELL = {"task": "lstf", "dataset": "synthetic", "backbone": "informer", "attention": "vanilla", "pattern": "NC"}
 
@@ -21,24 +21,6 @@ def overrides(**changes: str) -> list[str]:
 
 
 Refused = Callable[..., None]
-
-
-@pytest.fixture
-def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refused:
-    """Run a command in an empty folder; it prints one line with all the words, and writes nothing."""
-    folder = tmp_path / "work"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-
-    def check(*arguments: str, words: Sequence[str]) -> None:
-        assert main(["run", *arguments]) == 2
-        out, err = capsys.readouterr()
-        assert (out, err.count("\n")) == ("", 1), err
-        for word in words:
-            assert word in err
-        assert not list(folder.iterdir())
-
-    return check
 
 
 @pytest.mark.parametrize(
@@ -52,7 +34,7 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     ],
 )
 def test_a_message_of_hydra_is_whole(override: str, words: list[str], refused: Refused) -> None:
-    refused(*overrides(), override, words=words)
+    refused("run", *overrides(), override, words=words)
 
 
 @pytest.mark.parametrize(
@@ -76,14 +58,14 @@ def test_a_message_of_hydra_is_whole(override: str, words: list[str], refused: R
     ids=lambda value: "-".join(map(str, value.items())) if isinstance(value, dict) else "",
 )
 def test_a_mistake_is_one_line_and_writes_nothing(change: dict[str, str], words: list[str], refused: Refused) -> None:
-    refused(*overrides(**change), words=words)
+    refused("run", *overrides(**change), words=words)
 
 
 @pytest.mark.parametrize("missing", ["a task", "a dataset", "an attention", "a pattern"])
 def test_a_missing_override_is_named(missing: str, refused: Refused) -> None:
     name = missing.split()[1]
     arguments = [override for override in overrides() if not override.startswith(f"{name}=")]
-    refused(*arguments, words=[f"name {missing}: {name}=NAME"])
+    refused("run", *arguments, words=[f"name {missing}: {name}=NAME"])
 
 
 @pytest.mark.parametrize(
@@ -98,7 +80,7 @@ def test_a_missing_override_is_named(missing: str, refused: Refused) -> None:
     ids=lambda value: "".join(value) if value[0].startswith("-") else "",
 )
 def test_a_flag_is_never_ignored(flags: list[str], words: list[str], refused: Refused) -> None:
-    refused(*overrides(), *flags, words=words)
+    refused("run", *overrides(), *flags, words=words)
 
 
 def test_the_configuration_is_printed_with_the_values_of_the_tables(

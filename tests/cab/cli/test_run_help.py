@@ -45,5 +45,3 @@ def test_the_options_of_what_is_named_come_besides(capsys: pytest.CaptureFixture
     names = {f"task.{name}" for name in TASKS.get("lstf").options}
     assert names <= found.keys()
     assert all(found[name][1] for name in names)
-    assert main(["run", "attention=abd", "--help"]) == 2
-    assert "did you mean 'abc'" in capsys.readouterr().err

@@ -25,7 +25,7 @@ from cab.records.verified import (
     write_rows,
 )
 from cab.verification import select_checks
-from tests.cab.cli.test_verify_command import verify
+from tests.cab.cli.test_verify import verify
 
 AVERAGE = """
     from torch import nn

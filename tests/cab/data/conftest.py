@@ -1,3 +1,3 @@
 from __future__ import annotations
 
-from tests.cab.data.hosts import host as host
+from tests.helpers.data.hosts import host as host

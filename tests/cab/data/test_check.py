@@ -172,20 +172,3 @@ def test_files_that_are_not_the_published_ones_are_named(tmp_path: Path) -> None
     (tmp_path / "lstf").mkdir()
     (tmp_path / "lstf" / "ETTh1.csv").write_text("x")
     assert unpublished_files(etth1, tmp_path) == ["ETTh1.csv"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["data", "verify", "ljspeach", "--data-root", "."], "unknown data set 'ljspeach': did you mean 'ljspeech'?"),
-        (["data", "verify", "etth1"], "the folder of the data sets is not set: use --data-root DATA or set CAB_DATA"),
-    ],
-)
-def test_mistakes_are_one_line(
-    arguments: list[str], words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delenv("CAB_DATA", raising=False)
-    assert main(arguments) == 2
-    said = capsys.readouterr().err
-    assert words in said
-    assert said.count("\n") == 1

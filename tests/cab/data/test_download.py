@@ -27,8 +27,8 @@ from tasks.pcc.data import read_pcn
 from tasks.sr.data import read_pairs
 from tasks.sum.data import find_pairs
 from tasks.tts.data import _find_grid, read_metadata
-from tests.cab.data.hosts import Host
-from tests.cab.data.stand_ins import BOOK, GRID, PUBLISHED, stand_ins, tar_of, zip_of
+from tests.helpers.data.hosts import Host
+from tests.helpers.data.stand_ins import BOOK, GRID, PUBLISHED, stand_ins, tar_of, zip_of
 
 CONTENT = bytes(range(256)) * 400
 SHA = hashlib.sha256(CONTENT).hexdigest()

@@ -17,7 +17,7 @@ from cab.records.identity import changed_modules
 from cab.registry.files import load_object
 from cab.registry.program import UNKNOWN, code_of, code_of_location, is_excluded, modules_of
 from cab.registry.registries import ATTENTIONS
-from tests.cab.cli.command import run_python
+from tests.helpers.command import run_python
 
 MINE = '''
     """What it is."""

@@ -12,7 +12,7 @@ from cab.cli.main import main
 from cab.metric import Metric
 from cab.records.record import Cost
 from tasks.lm.task import LM
-from tests.cab.made_records import make_record, number
+from tests.helpers.made_records import make_record, number
 
 LM_METRICS = LM(dataset="pg19", context_lengths=(256, 512, 1024)).metrics
 

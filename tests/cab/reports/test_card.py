@@ -14,7 +14,7 @@ from cab.records.results import installed_code
 from cab.registry.program import code_of
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.reports.card import DEFAULTS, Card, card
-from tests.documents import EXAMPLE
+from tests.helpers.documents import EXAMPLE
 
 card_of = functools.cache(card)
 """Cards of the code as it is, each built once."""

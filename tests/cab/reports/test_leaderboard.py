@@ -18,8 +18,8 @@ from cab.records.record import Cost, Record, Status
 from cab.records.results import load_results
 from cab.reports.leaderboard import Board, score_boards, trivial_baselines
 from cab.reports.leaderboard_tables import pattern_table
-from tests.cab.made_records import make_about, make_metric, make_record, number
 from tests.cab.reports.conftest import write_suite
+from tests.helpers.made_records import make_about, make_metric, make_record, number
 
 LSTF = "lstf/etth1/multivariate/informer"
 

@@ -19,7 +19,7 @@ from cab.records.results import load_results
 from cab.reports import figures
 from cab.reports.leaderboard import score_boards
 from cab.reports.sections import board_section
-from tests.cab.made_records import make_record, number
+from tests.helpers.made_records import make_record, number
 
 HOSTILE = [
     "<script>alert(1)</script>",

@@ -14,7 +14,7 @@ from cab.metric import Metric
 from cab.records.record import REFERENCE_DIRS, Record
 from cab.results.cells import Anchors, CellResults, Key, SuiteCell, data_hash, read_suite, suite_cells
 from cab.results.check import invalid_cells
-from tests.cab.made_records import COST, make_record
+from tests.helpers.made_records import COST, make_record
 
 CELLS = {cell.task: cell for cell in suite_cells() if cell.core and cell.pattern == "CS"}
 ENDS = {"lstf": (0.0064, 0.70), "lm": (1.0, 16.0), "probe": (1.0, 0.03)}

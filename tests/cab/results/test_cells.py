@@ -8,8 +8,8 @@ import math
 import pytest
 
 from cab.results.cells import SuiteCell, suite_cells, suite_settings
-from scripts.suite_anchors import composed_settings
 from tasks.lstf.synthetic import CHANNELS, NOISE, synthetic_series
+from tools.suite.suite_anchors import composed_settings
 
 CORE = [cell for cell in suite_cells() if cell.core]
 
@@ -30,7 +30,9 @@ def test_every_core_cell_stops_when_solved_at_a_constant_rate() -> None:
     ids=str,
 )
 def test_the_table_of_settings_is_what_is_run(cell: SuiteCell) -> None:
-    assert json.loads(json.dumps(composed_settings(cell))) == suite_settings()[str(cell)], "scripts/suite_anchors.py"
+    assert json.loads(json.dumps(composed_settings(cell))) == suite_settings()[str(cell)], (
+        "tools/suite/suite_anchors.py"
+    )
 
 
 @pytest.mark.parametrize(

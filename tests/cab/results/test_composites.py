@@ -12,7 +12,7 @@ import cab
 from cab.cli.main import main
 from cab.records.results import PAPER_DIR
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
-from tests.cab.made_records import make_metric, make_record
+from tests.helpers.made_records import make_metric, make_record
 
 NAMES = ["task", "dataset", "backbone", "pattern", "attention", "metric"]
 PUBLISHED = pd.read_csv(PAPER_DIR / "results.csv")

@@ -12,7 +12,6 @@ from cab.records.record import REFERENCE_DIRS, Cost, Status
 from cab.results.cells import ANCHORS_FILE, Anchors, collect, read_anchors, read_suite, records_of
 from cab.results.gain import CellGain, cell_gains, gains_of, is_diverged, is_unfinished, suite_gains
 from cab.results.verdict import gain_text
-from scripts.suite_anchors import write_anchors
 from tests.cab.results.suite_records import (
     CELLS,
     made_suite as made_suite,
@@ -21,6 +20,7 @@ from tests.cab.results.suite_records import (
     value_record,
     with_config,
 )
+from tools.suite.suite_anchors import write_anchors
 
 CELL = CELLS["lstf"]
 MADE = Anchors("", {"vanilla": [0.0064, 0.0065, 0.0063], "none": [0.70, 0.702, 0.698]}, {})

@@ -11,8 +11,8 @@ import pytest
 from cab.results.cells import Anchors, CellResults
 from cab.results.gain import CellGain, cell_gains, gains_of
 from cab.results.statistics import Verdict
-from scripts import simulate_statistics as simulation
 from tests.cab.results.suite_records import CELLS, value_record
+from tools.validity import simulate_statistics as simulation
 
 CELL = CELLS["probe"]
 ANCHORS = Anchors("", {"vanilla": [1.0, 0.999, 1.0], "none": [0.0, 0.001, 0.0]}, {})

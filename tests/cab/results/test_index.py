@@ -12,8 +12,8 @@ from cab.errors import UserError
 from cab.records.results import PAPER_DIR, load_results
 from cab.results.index import score, score_table
 from cab.results.selection import comparable
-from tests.cab.made_records import make_record
 from tests.cab.results.made_results import index_of, result, table
+from tests.helpers.made_records import make_record
 
 COLUMNS = ["pattern", "task", "attention", "index", "low", "high", "seeds"]
 

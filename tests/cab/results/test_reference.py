@@ -10,7 +10,7 @@ from cab.cli.main import main
 from cab.records.record import REFERENCE_DIRS
 from cab.records.results import MINI_DIR, load_results, with_reference_results
 from cab.results.cells import collect, records_of, suite_cells
-from tests.cab.made_records import make_record
+from tests.helpers.made_records import make_record
 
 
 def test_they_are_added_to_a_result(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from cab.cli.main import main
 from cab.errors import EXAMPLE_COMMAND
 from cab.records.results import PAPER_DIR
-from tests.cab.made_records import make_record
+from tests.helpers.made_records import make_record
 
 COSTS = str(PAPER_DIR / "efficiency_cost.csv")
 RAW = str(PAPER_DIR / "results.csv")

@@ -14,7 +14,6 @@ from cab.reports.figures import frontier
 from cab.results import cells
 from cab.results.cells import collect
 from cab.results.verdict import judge_attention
-from tests.cab.made_records import COST, make_about
 from tests.cab.results.suite_records import (
     CELLS,
     made_suite as made_suite,
@@ -22,6 +21,7 @@ from tests.cab.results.suite_records import (
     suite_record,
     with_config,
 )
+from tests.helpers.made_records import COST, make_about
 
 MINE = "mine.py:Mine"
 

@@ -1,76 +1,8 @@
-"""Cells of the troubled task, registered for these tests alone."""
-
 from __future__ import annotations
 
-import functools
-import json
-from collections.abc import Callable, Iterator
-from importlib.metadata import EntryPoint
-from pathlib import Path
-from typing import Any
-
-import pytest
-
-from cab import register_attention, register_task
-from cab.config.compose import compose
-from cab.records.record import Record
-from cab.registry.registries import ATTENTIONS, TASKS
-from cab.registry.tables import config_folders
-from tests.cab.runner.learning_attention import Learning
-from tests.cab.runner.troubled import Troubled, trained
-
-
-@pytest.fixture(scope="package", autouse=True)
-def _registered() -> Iterator[None]:
-    TASKS.names()  # finds those of the packages before one more is added
-    register_task("troubled", paper="none", datasets="synthetic", backbones={"gpt2": "CS"})(Troubled)
-    ATTENTIONS.names()
-    register_attention("learning", patterns="CS", complexity="n^2", paper="none")(Learning)
-    point = EntryPoint("troubled", "tests.cab.runner.troubled_configs", "cab.configs")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cab.registry.tables.entry_points", lambda group: [point] if group == point.group else [])
-        config_folders.cache_clear()
-        yield
-    config_folders.cache_clear()
-    del TASKS._entries["troubled"]
-    del ATTENTIONS._entries["learning"]
-
-
-@pytest.fixture(autouse=True)
-def quick_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes a third of a run of a forecast in preset smoke; tests/tasks looks at what is drawn."""
-    monkeypatch.setattr("tasks.lstf.task.draw_grid", lambda _columns, _draw, path, **_: path.write_bytes(b"a picture"))
-
-
-TROUBLED = ["task=troubled", "dataset=synthetic", "backbone=gpt2", "attention=vanilla", "pattern=CS", "preset=smoke"]
-TROUBLED += ["device=cpu", "trainer.batch_size=4", "trainer.max_steps=8"]
-
-
-@functools.cache
-def _composed(*overrides: str) -> str:
-    return json.dumps(compose([*TROUBLED, "results_dir=SOMEWHERE", *overrides]))
-
-
-def troubled_config(*overrides: str) -> dict[str, Any]:
-    """A cell of the troubled task with eight short steps; composed once, whatever the folder of its results."""
-    folders = [word for word in overrides if word.startswith("results_dir=")]
-    composed = _composed(*(word for word in overrides if word not in folders))
-    config: dict[str, Any] = json.loads(composed.replace("SOMEWHERE", folders[-1].removeprefix("results_dir=")))
-    return config
-
-
-@pytest.fixture(scope="package")
-def uncut(tmp_path_factory: pytest.TempPathFactory) -> Record:
-    """The record of this cell without trouble."""
-    return trained(troubled_config(f"results_dir={tmp_path_factory.mktemp('uncut')}"))
-
-
-@pytest.fixture
-def troubled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
-    """The configuration of a cell; ``trouble`` is what happens in it."""
-
-    def cell(*overrides: str, trouble: str = "") -> dict[str, Any]:
-        monkeypatch.setattr(Troubled, "trouble_now", trouble)
-        return troubled_config(f"results_dir={tmp_path}", *overrides)
-
-    return cell
+from tests.helpers.runs.fixtures import (
+    quick_pictures as quick_pictures,
+    registered as registered,
+    troubled as troubled,
+    uncut as uncut,
+)

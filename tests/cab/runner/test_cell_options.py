@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cab.cli.command import ROOT, run_python
+from tests.helpers.command import ROOT, run_python
 
 PACKAGES = ("cab", "attentions", "backbones", "tasks", "engines", "cab_fairseq", "configs")
 EDITS = [

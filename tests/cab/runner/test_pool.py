@@ -23,7 +23,7 @@ from cab.runner.pool import Pool, run_in_pool, worker_environment
 from cab.runner.processes import SHARED_BY, limit_gpu_memory
 from cab.runner.provenance import hardware
 from cab.runner.report import Job, Report
-from tests.cab.runner.processes import records, run_cab
+from tests.helpers.runs.processes import records, run_cab
 
 CELLS = ["-m", "task=lstf", "dataset=synthetic", "pattern=NC", "attention=vanilla,none"]
 CELLS += ["preset=smoke", "device=cpu", "trainer.max_steps=12", "trainer.checkpoint_every=4"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.cab.runner.processes import records, run_cab, run_module, the_record
+from tests.helpers.runs.processes import records, run_cab, run_module, the_record
 
 SETTINGS = ["dataset=synthetic", "attention=vanilla", "preset=smoke", "device=cpu", "backbone.dropout=0"]
 SETTINGS += ["trainer.max_steps=12", "trainer.validate_every=3"]
@@ -24,7 +24,7 @@ def record(folder: Path, *overrides: str, processes: int, cell: list[str] = CELL
 
 @pytest.mark.slow
 def test_batch_norm_has_the_statistics_of_all_processes(tmp_path: Path) -> None:
-    process = run_module("tests.cab.runner.two_processes", tmp_path / "worst.json", processes=2)
+    process = run_module("tests.helpers.runs.two_processes", tmp_path / "worst.json", processes=2)
     assert process.returncode == 0, process.stderr
     worst = json.loads((tmp_path / "worst.json").read_text())
     assert set(worst) == {"output", "gradient", "state", "evaluation"}

@@ -16,8 +16,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from tests.cab.cli.command import ROOT
-from tests.cab.runner.processes import records
+from tests.helpers.command import ROOT
+from tests.helpers.runs.processes import records
 
 pytestmark = [
     pytest.mark.slow,

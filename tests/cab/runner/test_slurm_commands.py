@@ -9,7 +9,7 @@ import pytest
 import submitit.core.logger  # noqa: F401
 
 from cab.cli.main import main
-from tests.cab.runner.conftest import TROUBLED
+from tests.helpers.runs.fixtures import TROUBLED
 
 # submitit configures logging when it is imported, which closes absl's handler and, within a test, pytest's own stream.
 Submit = Callable[..., tuple[int, str]]

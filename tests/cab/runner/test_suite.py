@@ -52,12 +52,6 @@ def test_a_pattern_that_the_attention_does_not_support_is_left_to_the_scored_run
     assert sorted(untuned) == sorted(sweep)
 
 
-def test_tuning_is_of_a_suite(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "task=lstf", "dataset=synthetic", "attention=abc", "pattern=NC", "tune=true"]) == 2
-    assert "add suite=core" in capsys.readouterr().err
-    assert main(["run", "suite=core", "attention=abc", "tune=maybe"]) == 2
-
-
 SMALL = ["trainer.max_steps=2", "trainer.validate_every=1", "task.examples=64", "task.test_examples=16", "device=cpu"]
 
 

@@ -210,11 +210,6 @@ def test_output_of_a_module_is_not_in_the_table(file, capsys):
     assert [line.split(",")[0] for line in out.splitlines()] == ["attention", "Prints"]
 
 
-def test_without_a_name_nothing_is_verified(capsys):
-    assert main(["verify"]) == 2
-    assert "name an attention: `cab verify abc`" in capsys.readouterr().err
-
-
 class Terminal(io.StringIO):
     def isatty(self):
         return True

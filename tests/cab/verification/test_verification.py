@@ -19,7 +19,7 @@ from cab.verification.growth import peak_bytes
 from cab.verification.inputs import padding_masks
 from cab.verification.subject import Subject
 from cab.verification.suite import applicable
-from tests.cab.verification import sound
+from tests.helpers.verification import sound
 
 
 def test_results_say_what_was_measured_and_expected():
@@ -69,20 +69,6 @@ def test_options_reach_the_class():
     assert subject.build().num_landmarks == 3
     with pytest.raises(UserError, match="no option 'landmarks'"):
         verify_attention("abc", "NS", options={"landmarks": 3})
-
-
-@pytest.mark.parametrize(
-    ("name", "pattern", "checks", "message"),
-    [
-        ("vanilla", "NS", ["causal"], "unknown check 'causal': did you mean 'causality'"),
-        ("vanila", "NS", None, "unknown attention 'vanila'"),
-        ("vanilla", "SS", None, "unknown pattern 'SS'"),
-        ("local", "CC", None, r"'local' does not support pattern CC \(supported: NS, CS\)"),
-    ],
-)
-def test_mistakes(name, pattern, checks, message):
-    with pytest.raises(UserError, match=message):
-        verify_attention(name, pattern, checks=checks)
 
 
 def test_class_that_cannot_be_built():

@@ -11,11 +11,11 @@ from cab import Pattern
 from cab.registry.registries import ATTENTIONS
 from cab.verification import growth, run_checks, select_checks
 from cab.verification.subject import Subject
-from tests.cab.verification import broken, broken_learning, broken_long, broken_packed
-from tests.cab.verification.mutations import LONG, MUTATIONS, Weighted, failures
+from tests.helpers.verification import broken, broken_learning, broken_long, broken_packed
+from tests.helpers.verification.mutations import LONG, MUTATIONS, Weighted, failures
 
-for path in sorted(Path(__file__).parent.glob("broken*.py")):
-    importlib.import_module(f"tests.cab.verification.{path.stem}")
+for path in sorted(Path(broken.__file__).parent.glob("broken*.py")):
+    importlib.import_module(f"tests.helpers.verification.{path.stem}")
 
 
 @pytest.mark.parametrize(("cls", "pattern", "checks", "long"), MUTATIONS)

@@ -12,8 +12,8 @@ from cab import Pattern
 from cab.verification import verify_attention
 from cab.verification.subject import Subject
 from cab.verification.suite import headline
-from tests.cab.verification import broken, broken_causal, sound
-from tests.cab.verification.mutations import failures
+from tests.helpers.verification import broken, broken_causal, sound
+from tests.helpers.verification.mutations import failures
 
 
 class Exits(sound.PlainAverage):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cab.verification import mutations, sound, sound_learning
-from tests.cab.verification.mutations import failures
+from tests.helpers.verification import mutations, sound, sound_learning
+from tests.helpers.verification.mutations import failures
 
 PLAIN = [
     (mutations.Weighted, "NS", "n^2"),

@@ -9,8 +9,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cab.verification import compare, run_checks, select_checks, subject_of
-from tests.cab.verification.broken_long import DigitsLost, RoundingDecides, ScaledBySize
-from tests.cab.verification.mutations import MEDIUM, failures
+from tests.helpers.verification.broken_long import DigitsLost, RoundingDecides, ScaledBySize
+from tests.helpers.verification.mutations import MEDIUM, failures
 
 pytestmark = pytest.mark.slow
 

@@ -19,7 +19,7 @@ from tasks.corpus.tokens import BEGIN, END, PAD
 from tasks.glue import tables
 from tasks.glue.tables import LAYOUTS, Examples, find_files, read_table
 from tasks.glue.task import GLUE, Batch, f1, scores_of
-from tests.tasks.in_order import in_order
+from tests.helpers.in_order import in_order
 
 
 def ready(dataset: str = "synthetic", folder: Path | None = None, **options: Any) -> GLUE:

@@ -17,7 +17,7 @@ from tasks.corpus.books import folder_books
 from tasks.corpus.facts import THINGS, Facts
 from tasks.corpus.tokens import END, NUM_SPECIAL, PAD, UNKNOWN, Corpus, read_corpus
 from tasks.lm.task import LM
-from tests.tasks.in_order import in_order
+from tests.helpers.in_order import in_order
 
 TEXT = "It was a cold bright day, and the clocks struck thirteen.\n\nNobody looked up; nobody ever did here.\n"
 

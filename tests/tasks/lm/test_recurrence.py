@@ -20,7 +20,7 @@ from tasks.corpus.facts import Facts
 from tasks.corpus.tokens import END, PAD
 from tasks.lm.recurrence import BatchedBooks, BookChunks
 from tasks.lm.recurrent import RecurrentLMTask
-from tests.tasks.in_order import in_order
+from tests.helpers.in_order import in_order
 from tests.tasks.lm.test_lm import TEXT, write_books
 
 LENGTH, REMEMBERED = 16, 24

@@ -20,7 +20,7 @@ from cab.runner.launch import expand
 from tasks.lra.contours import dash
 from tasks.lra.pathfinder import PATHX, paint
 from tasks.lra.task import LongRangeArena
-from tests.tasks.in_order import in_order
+from tests.helpers.in_order import in_order
 from tests.tasks.lra.test_listops import small_task
 
 DATASETS = TASKS.get("lra").datasets

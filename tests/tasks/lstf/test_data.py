@@ -12,7 +12,7 @@ import torch
 from cab import UserError
 from tasks.lstf.data import Windows, calendar_features, read_series, standardize
 from tasks.lstf.task import LSTF
-from tests.tasks.lstf.official_layout import AMERICAN, ETT, WEATHER, write
+from tests.helpers.official_layout import AMERICAN, ETT, WEATHER, write
 
 ECL = [f"MT_{index:03d}" for index in range(321)]  # MT_320 is the target; 26,304 hours
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from cab.backbone import Backbone
 from tasks.lstf.data import Series, calendar_features
 from tasks.lstf.task import LSTF, RidgeForecast
-from tests.tasks.in_order import in_order
+from tests.helpers.in_order import in_order
 
 PAST, KNOWN, AHEAD = 41, 9, 31  # more than a day ahead: the last day is repeated in split
 

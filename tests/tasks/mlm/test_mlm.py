@@ -14,7 +14,7 @@ from cab import Backbone
 from tasks.corpus.facts import THINGS
 from tasks.corpus.tokens import NUM_SPECIAL, PAD
 from tasks.mlm.task import MLM, generate_book
-from tests.tasks.in_order import in_order
+from tests.helpers.in_order import in_order
 from tests.tasks.lm.test_lm import write_books
 
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from cab import build_backbone
 from tasks.corpus.facts import THINGS
 from tasks.needle.task import FIRST_FACT, FIRST_NAME, FIRST_THING, VOCABULARY, Needle
-from tests.tasks.in_order import in_order
+from tests.helpers.in_order import in_order
 
 
 def small(**options: Any) -> Needle:

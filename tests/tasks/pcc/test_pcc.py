@@ -16,7 +16,7 @@ from cab import UserError
 from tasks.pcc.data import read_pcd
 from tasks.pcc.synthetic import generate_shape
 from tasks.pcc.task import PCC, chamfer_l1, chamfer_l2, distances, f_score, mean_scores, mirrored
-from tests.tasks.in_order import in_order
+from tests.helpers.in_order import in_order
 
 
 def clouds(seed: int = 0, n: int = 70, m: int = 110) -> tuple[Tensor, Tensor]:

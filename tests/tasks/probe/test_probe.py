@@ -15,7 +15,7 @@ from cab.registry.tables import read_table
 from cab.runner.cell import Cell, runnable_cells
 from tasks.probe.batches import IGNORE_INDEX, query_logits
 from tasks.probe.task import Probe
-from tests.tasks.in_order import in_order
+from tests.helpers.in_order import in_order
 
 SMALL: dict[str, dict[str, Any]] = {
     "mad_noisy": {"noise": 0.4, "vocab_size": 32},

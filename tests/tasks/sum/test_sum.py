@@ -13,7 +13,7 @@ import torch
 from cab import UserError, build_backbone
 from tasks.sum.data import LEVELS, SPLITS, SUMMARY_WORDS, clean, find_pairs, generate_pair
 from tasks.sum.task import Sum, lead, right_words, rouge, split_sentences
-from tests.tasks.in_order import in_order
+from tests.helpers.in_order import in_order
 
 SOURCE = "First one. It goes on. NEWLINE_CHAR More here. ||||| Second one. It ends."
 TARGET = "– Both say one thing. It goes on."

@@ -21,8 +21,8 @@ from tasks.tts.distortion import distortions, log_mel_power
 from tasks.tts.durations import aligned_tokens, attended_durations
 from tasks.tts.phonemes import ALIGNED, PUNCTUATION, WRITTEN, read_phones, written_tokens
 from tasks.tts.task import TTS, mean_phonemes, spoken_by_phoneme
-from tests.tasks.in_order import in_order
-from tests.tasks.tts.test_features import tone
+from tests.helpers.in_order import in_order
+from tests.tasks.tts.test_audio import tone
 
 GRID = """File type = "ooTextFile"
 item []:

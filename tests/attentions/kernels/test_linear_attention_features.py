@@ -1,0 +1,67 @@
+"""Feature maps of linear attentions: slopes, limits, signed and released denominators, positions."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from attentions.kernels.linear_attention import (
+    KERNELS,
+    Elementwise,
+    FeatureMap,
+    Reweighted,
+    Taylor,
+    Trigonometric,
+    safe_denominator,
+)
+from tests.helpers.attentions.agreement import make
+
+MAPS: list[tuple[FeatureMap, bool]] = [
+    *((kernel, False) for kernel in KERNELS.values()),
+    *((Reweighted(kernel), True) for kernel in KERNELS.values()),
+    (Trigonometric(), False),
+    (Taylor(), False),
+]
+
+
+@pytest.mark.parametrize(("kind", "has_factors"), MAPS)
+def test_features_have_the_slopes_of_their_definition(kind: FeatureMap, has_factors: bool) -> None:
+    x = torch.randn(1, 1, 6, 4, dtype=torch.float64, requires_grad=True)
+    angle = torch.rand(1, 1, 6, 1, dtype=torch.float64)
+    factors = torch.stack([angle.cos(), angle.sin()], dim=-2) if has_factors else None
+    features = kind.forward(x, factors)
+    grad = torch.randn_like(features)
+    (expected,) = torch.autograd.grad(features, x, grad)
+    torch.testing.assert_close(kind.backward(features.detach(), factors, grad), expected)
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 16])
+def test_taylor_features_are_the_second_order_exponential(width: int) -> None:
+    q, k = torch.randn(2, 1, 1, 5, width, dtype=torch.float64)
+    products = q @ k.mT
+    features = Taylor().forward(q, None)
+    assert features.shape[-1] == 1 + width + width * (width + 1) // 2
+    torch.testing.assert_close(features @ Taylor().forward(k, None).mT, 1 + products + products.square() / 2)
+
+
+def test_denominators_keep_their_sign() -> None:
+    found = safe_denominator(torch.tensor([-5.0, -1e-9, -0.0, 0.0, 1e-9, 5.0]), 1e-6)
+    torch.testing.assert_close(found, torch.tensor([-5.0, -1e-6, -1e-6, 1e-6, 1e-6, 5.0]))
+
+
+def test_kernels_that_are_positive_say_so() -> None:
+    x = torch.randn(1000)
+    for kernel in KERNELS.values():
+        assert isinstance(kernel, Elementwise)
+        assert bool((kernel.forward(x, None) >= 0).all()) == kernel.is_positive
+
+
+def test_cosformer_weights_stay_non_negative_beyond_its_length() -> None:
+    module = make("cosformer", "CS", reweighting_length=7)
+    torch.nn.init.ones_(module.v_proj.bias)
+    torch.nn.init.zeros_(module.v_proj.weight)
+    output = module(torch.randn(1, 60, 24, dtype=torch.float64) + 1.0)
+    heads = output - module.out_proj.bias  # values are all ones: every weighted mean is one, or zero without weight
+    whole = module.out_proj.weight.unflatten(1, (module.num_heads, module.head_dim)).sum(dim=2)
+    solution = torch.linalg.lstsq(whole, heads[0].T).solution
+    assert ((solution - 1).abs().minimum(solution.abs()) < 1e-6).all()

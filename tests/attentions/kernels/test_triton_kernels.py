@@ -1,0 +1,199 @@
+"""The Triton kernels of recurrences: interpreted against loops and readable forms, and compiled for a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from attentions import efficient
+from attentions.kernels import causal_abc, delta_rule as delta_rules, recurrence as recurrences
+from attentions.kernels.delta_rule import BLOCK, WIDEST, delta_rule, delta_rule_chunked
+from attentions.kernels.recurrence import block_recurrence
+from cab import build_attention
+from cab.efficiency.operations import count_operations
+from tests.helpers.attentions.agreement import assert_compiles, assert_forms_agree, make
+from tests.helpers.attentions.interpreter import compiled, interpreted, needs_triton
+from tests.helpers.attentions.trust import slow_unless_new
+
+SHARED_MEMORY = 227 * 1024
+"""Bytes that a program may have on compute capability 9.0."""
+
+ADDITIVE = (
+    "abc", "based", "cosformer", "efficient", "flowformer", "gla", "hgrn2", "lightning", "linear", "luna",
+    "norm_attention", "performer", "retention", "rfa", "rwkv6", "ssd",
+)  # fmt: skip
+CORRECTED = ("deltanet", "gated_deltanet", "rwkv7", "dpfp")
+"""Attentions whose causal form has such recurrences."""
+pytestmark = [needs_triton, *slow_unless_new(*ADDITIVE, *CORRECTED)]
+
+Inputs = list[Tensor | None]
+
+
+@pytest.fixture
+def _fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every recurrence over blocks is the interpreted kernel's."""
+    from attentions.kernels import triton_kernels
+
+    for name in ("recurrence_kernel", "delta_rule_kernel"):
+        monkeypatch.setattr(triton_kernels, name, interpreted(getattr(triton_kernels, name)))
+    for module in (recurrences, causal_abc, delta_rules):
+        monkeypatch.setattr(module, "uses_triton", lambda _: True)
+
+
+def with_gradients(function: Callable[..., tuple[Tensor, ...]], inputs: Inputs) -> list[Tensor]:
+    """Outputs, and the gradients of a function of them all."""
+    leaves = [None if x is None else x.detach().clone().requires_grad_() for x in inputs]
+    outputs = function(*leaves)
+    loss = sum((x.double() * (1 + number)).sin().sum() for number, x in enumerate(outputs))
+    return [*outputs, *torch.autograd.grad(loss, [x for x in leaves if x is not None])]  # type: ignore[arg-type]
+
+
+def upcast(inputs: Inputs) -> Inputs:
+    return [None if x is None else x.double() for x in inputs]
+
+
+def assert_near(results: list[Tensor], expected: list[Tensor], error: float) -> None:
+    for got, wanted in zip(results, expected, strict=True):
+        assert got.isfinite().all()
+        assert (got.double() - wanted.double()).norm() <= error * wanted.double().norm()
+
+
+def decay(kind: str, keys: int, count: int) -> Tensor | None:
+    """Of each row of a state, of the whole state, of that of all sequences, or none."""
+    shapes = {"head": (1, 2, count, 1, 1), "heads": (2, 2, count, 1, 1), "rows": (2, 2, count, keys, 1)}
+    return torch.rand(shapes[kind]) if kind in shapes else None
+
+
+def sums_case(shape: tuple[int, ...], kind: str) -> Inputs:
+    keys, values, _, count = shape
+    return [torch.randn(2, 2, keys, values), torch.randn(2, 2, count, keys, values), decay(kind, keys, count)]
+
+
+def delta_case(shape: tuple[int, ...], kind: str) -> Inputs:
+    keys, values, rows, count = shape
+    sizes = [(2, 2, keys, values), *((2, 2, count, rows, width) for width in (values, keys, keys))]
+    return [*(torch.randn(size) * size[-1] ** -0.5 for size in sizes), decay(kind, keys, count)]
+
+
+@pytest.mark.usefixtures("_fused")
+@pytest.mark.parametrize(
+    ("dtype", "kinds", "error"),
+    [
+        (torch.float32, ("none", "head", "heads", "rows"), 1e-6),
+        (torch.float64, ("rows",), 1e-14),
+        (torch.bfloat16, ("none", "rows"), 2e-2),
+    ],
+)
+@pytest.mark.parametrize(
+    ("function", "case", "shape"),
+    [
+        (block_recurrence, sums_case, (5, 3, 0, 1)),
+        (block_recurrence, sums_case, (16, 17, 0, 5)),
+        (delta_rule_chunked, delta_case, (17, 20, 4, 5)),
+        (delta_rule_chunked, delta_case, (40, 33, 32, 2)),
+    ],
+)
+def test_the_kernel_is_the_loop(
+    function: Callable[..., tuple[Tensor, ...]],
+    case: Callable[..., Inputs],
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    kinds: tuple[str, ...],
+    error: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """States of fewer numbers than a program holds, and of more; bfloat16 is summed in float32."""
+    cases = [[None if x is None else x.to(dtype) for x in case(shape, kind)] for kind in kinds]
+    results = [with_gradients(function, inputs) for inputs in cases]
+    for module in (recurrences, delta_rules):
+        monkeypatch.setattr(module, "uses_triton", lambda _: False)
+    for result, inputs in zip(results, cases, strict=True):
+        assert all(x.dtype is dtype for x in result)
+        assert_near(result, with_gradients(function, upcast(inputs)), error)
+
+
+def test_states_too_wide_for_the_kernel_go_a_step_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel, which is not interpreted here, would refuse tensors of the CPU."""
+    monkeypatch.setattr(delta_rules, "uses_triton", lambda _: True)
+    query, key, value = (torch.randn(1, 1, 3, width) for width in (WIDEST + 1, WIDEST + 1, 2))
+    output, _ = delta_rule(query, key, value, torch.rand(1, 1, 3), None, torch.zeros(1, 1, WIDEST + 1, 2))
+    assert output.isfinite().all()
+
+
+@pytest.mark.usefixtures("_fused")
+def test_what_the_kernel_computes_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, x = build_attention("deltanet", pattern="CS", embed_dim=24, num_heads=3), torch.randn(2, BLOCK + 5, 24)
+    count = count_operations(lambda: module(x))
+    monkeypatch.setattr(delta_rules, "uses_triton", lambda _: False)
+    unfused = count_operations(lambda: module(x))
+    assert (count.products, count.others, count.moved) == (unfused.products, unfused.others, unfused.moved)
+    assert count.products
+    assert not count.unknown
+
+
+@pytest.mark.usefixtures("_fused")
+@pytest.mark.parametrize(
+    ("name", "length"),
+    [
+        *(("abc", 70), ("efficient", 70), ("linear", 131), ("gla", 37)),
+        *((name, BLOCK + 5) for name in CORRECTED[:3]),
+        *(pytest.param(name, n, marks=pytest.mark.slow) for name in ADDITIVE + CORRECTED for n in (1, 2 * BLOCK + 3)),
+    ],
+)
+def test_attentions_equal_their_readable_forms(name: str, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for kernel in (efficient, causal_abc):
+        monkeypatch.setattr(kernel, "SPAN", 64)
+    module = make(name, "CS")
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.mul_(0.5)  # RWKV-6's decays are exp of exp: to 1e-9 no two ways of summing agree on extreme ones
+    assert_forms_agree(module, length, length)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_fused")
+@pytest.mark.parametrize("name", ["abc", "linear", "performer", "gla", *CORRECTED])
+def test_the_compiler_reads_the_kernel_as_one_operator(name: str) -> None:
+    assert_compiles(make(name, "CS"), 70)
+
+
+@pytest.mark.parametrize(
+    ("pointer", "keys"),
+    [
+        ("*bf16", 48),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("*fp32", 64), ("*fp32", 256), ("*fp64", 128))),
+    ],
+)
+def test_the_kernels_compile_for_a_gpu(
+    pointer: str, keys: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import triton.language as tl
+
+    from attentions.kernels import triton_kernels as kernels
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    kind = tl.float64 if pointer == "*fp64" else tl.float32
+    tensors = dict.fromkeys(("initial", "x", "w", "k", "decay", "added", "u", "states", "last"), pointer)
+    for backwards, factors in ((False, 1), (True, keys)):
+        constants: dict[str, Any] = {"ROWS": BLOCK, "KEYS": keys, "VALUES": 96, "FACTORS": factors, "TYPE": kind}
+        constants |= {"ADDS": backwards, "BACKWARDS": backwards, **kernels.tiles(BLOCK, keys)}
+        numbers, warps = {"num_blocks": "i32"}, kernels.num_warps(keys)
+        made = compiled(kernels.delta_rule_kernel, tensors, numbers, constants, warps)
+        assert ".target sm_90" in made.asm["ptx"]
+        assert "mma.sync" in made.asm["ptx"]
+        assert made.metadata.shared <= SHARED_MEMORY
+    tensors = dict.fromkeys(("initial", "added", "factor", "states", "last"), pointer)
+    every = ("num_blocks", "size", "num_factors")
+    for backwards, forgets, ones in ((False, True, ()), (True, True, every[2:]), (False, False, every[2:])):
+        constants = {"BACKWARDS": backwards, "FORGETS": forgets, "TYPE": kind, "TILE": kernels.RECURRENCE_TILE}
+        constants |= dict.fromkeys(ones, 1)  # a number that is 1 is a constant to Triton: one factor a head
+        numbers = {name: "i32" for name in every if name not in ones}
+        ptx = compiled(kernels.recurrence_kernel, tensors, numbers, constants, kernels.RECURRENCE_WARPS).asm["ptx"]
+        assert ".target sm_90" in ptx
+        if pointer != "*bf16":  # of two bytes no copy is
+            assert "cp.async" in ptx  # the blocks to come are fetched while one is added

@@ -1,0 +1,52 @@
+"""The conformance suite on every registered attention, in every pattern it claims; none is left out.
+
+A pair that `results/verified.csv` says passed, of this code, these checks and this torch, is trusted, but for those
+that the slow tests draw again each day (:mod:`tests.helpers.attentions.trust`). Time is not measured here, where other
+work shares the processor: `cab verify` does that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from cab.registry.registries import ATTENTIONS
+from cab.verification import run_checks, select_checks, subject_of
+from cab.verification.check import Check
+from tests.helpers.attentions.trust import SEED, split
+
+QUICK, WHOLE = select_checks(quick=True), [check for check in select_checks() if not check.is_timed]
+
+
+def failures(name: str, pattern: str, checks: list[Check], options: Mapping[str, Any] | None = None) -> list[str]:
+    """What each check that failed says, of at least one that ran."""
+    results = list(run_checks(subject_of(name, pattern, options=options or {}), checks))
+    assert results
+    return [f"{result.check}: {result.detail}" for result in results if not result.passed]
+
+
+def cases(*, quick: bool) -> list[object]:
+    """The pairs that run; of one that is drawn again the id says with which seed."""
+    again = {"new": "", "drawn": f"-CAB_CONFORMANCE_SEED={SEED}"}
+    runs = split(quick=quick).runs.items()
+    return [pytest.param(*pair, id="-".join(pair) + again[reason]) for pair, reason in runs]
+
+
+@pytest.mark.parametrize(("name", "pattern"), cases(quick=True))
+def test_conformance(name: str, pattern: str) -> None:
+    assert not failures(name, pattern, QUICK)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "pattern"), cases(quick=False))
+def test_conformance_in_full(name: str, pattern: str) -> None:
+    assert not failures(name, pattern, WHOLE)
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_every_pair_is_trusted_or_runs(quick: bool) -> None:
+    pairs = split(quick=quick)
+    assert pairs.runs.keys() | pairs.trusted == {(e.name, str(pattern)) for e in ATTENTIONS for pattern in e.patterns}
+    assert not pairs.runs.keys() & pairs.trusted

@@ -1,0 +1,191 @@
+"""Attentions with options: the fast form is the readable one, padding has no effect, decoding is the parallel form.
+
+:mod:`tests.attentions.test_attentions_conformance` runs these checks with default options.
+"""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+import torch
+
+from attentions import scatterbrain
+from attentions.kernels import chunks
+from attentions.synthesizer import Variant
+from cab import LayerPosition
+from cab.registry.registries import ATTENTIONS
+from tests.helpers.attentions.agreement import (
+    assert_causal,
+    assert_decodes,
+    assert_dropout,
+    assert_forms_agree,
+    assert_padding_is_nothing,
+    make,
+)
+from tests.helpers.attentions.trust import slow_unless_new
+
+EARLY, MIDDLE, LATE = ({"layer_position": LayerPosition(i, 3)} for i in range(3))
+NSA = {"num_blocks": 3, "window_size": 5, "compress_size": 2, "compress_stride": 1}
+
+OPTIONS: dict[str, list[dict[str, Any]]] = {
+    "abc": [{"num_landmarks": 3}],
+    "adaptive_span CS": [
+        {"max_span": 9, "ramp": 4, "position": "none"},
+        {"max_span": 30, "ramp": 4, "include_self": False},
+    ],
+    "adaptive_span NS": [{"max_span": 20, "ramp": 4}],
+    "axial": [{"width": 6, "spread": "merged"}, {"width": 6}],
+    "axial NS": [{"width": 0}],
+    "based": [{"feature_dim": 4}, {"feature_dim": 1}],
+    "bigbird": [{"block_size": 3, "num_random": 2}, {"block_size": 2, "num_random": 0, "num_window": 5}],
+    "cluster_former": [{"num_clusters": 4, "chunk_size": 7}, {"num_clusters": 3, "chunk_size": 1}],
+    "compressive": [
+        {"segment": 6, "memory": 5, "compressed": 4, "factor": 3},
+        {"segment": 4, "memory": 3, "compressed": 9, "factor": 2, "position": "none"},
+    ],
+    "cosformer": [{}, {"kernel": "leaky_relu"}, {"reweighting_length": 9, "kernel": "elu1"}],
+    "deltanet": [{"conv_size": 0}, {"conv_size": 3, "negative_eigenvalues": True}],
+    "diag_attention": [
+        {"block_size": 4},
+        {"block_size": 4, "weights": "rela"},
+        {"block_size": 5, "weights": "rela", "positions": "lrpe"},
+    ],
+    "differential": [LATE],
+    "dpfp": [{"nu": 3}],
+    "eager": [{"sink": "learned"}],
+    "efficient": [{}],
+    "etc": [{"radius": 6, "num_globals": 5, "max_distance": 3}, {"radius": 2, "num_globals": 0}, {"radius": 3}],
+    "flash_gau": [{"query_key_dim": 6, "group_size": 4}],
+    "flash_quad": [{"query_key_dim": 6, "scale_length": 9}],
+    "forgetting": [{}],
+    "funnel": [{"factor": 3}, {"factor": 5, "position": "none"}],
+    "gated_deltanet": [{"conv_size": 3, "negative_eigenvalues": True}],
+    "gla": [{"conv_size": 3, "gate_rank": 2}],
+    "hgrn2": [{"conv_size": 3}, LATE],
+    "image_local": [{"block": 8}, {"block": 1}],
+    "lara": [{"num_landmarks": 4}],
+    "lightning": [LATE, {"variant": "repository"} | MIDDLE],
+    "linear": [{}, {"kernel": "relu"}, {"kernel": "leaky_relu"}, {"kernel": "identity"}],
+    "linformer": [{"num_landmarks": 5, "max_length": 80}],
+    "local": [{}, {"window_size": 1}, {"window_size": 5, "extent": "per_side"}, {"window_size": 90}],
+    "logsparse": [{"local": 3, "kernel_size": 2}, {"local": 4, "restart": 9, "kernel_size": 3}, {"restart": 1}],
+    "longformer": [{"window": 5, "num_globals": 3}, {"window": 3, "dilation": 2, "num_globals": 0}],
+    "longformer NS": [{"window": 2, "dilation": 3, "num_globals": 2, "share_global": True}],
+    "longshort CS": [
+        {"window_size": 6, "chunk_size": 4},
+        {"window_size": 3, "chunk_size": 7},
+        {"window_size": 1, "chunk_size": 1},
+        {"window_size": 5, "chunk_size": 90},
+    ],
+    "longshort NS": [
+        {"num_landmarks": 1, "window_size": 1},
+        {"num_landmarks": 5, "window_size": 4, "conv_kernel_size": 3},
+        {"window_size": 70},
+    ],
+    "luna": [{"num_landmarks": 4}],
+    "luong": [{"score": "dot"}, {"score": "concat"}, {"score": "concat", "scaled": True}],
+    "mca": [{"factor": 1}, {"factor": 5, "reduction": "mean"}],
+    "mla": [{"rotary_dim": 6, "kv_rank": 5}],
+    "moba": [{"block_size": 3, "top_k": 2}],
+    "norm_attention": [{"kernel": "elu", "positions": "lrpe"}, {"kernel": "identity", "norm": "layer"}],
+    "nsa": [
+        {"block_size": 4, "num_blocks": 3, "window_size": 3, "compress_size": 4, "compress_stride": 2},
+        NSA | {"block_size": 2, "num_blocks": 4, "window_size": 1, "num_kv_heads": 3},
+        NSA | {"block_size": 4, "compression": "mean", "separate_kv": False},
+    ],
+    "nystromformer": [{"num_landmarks": 4}, {"num_landmarks": 5, "conv_kernel_size": 3, "logit_scale": "linear"}],
+    "performer": [{"num_features": 5}, {"denominator_floor": 0.1}],
+    "poolingformer": [
+        {"window": 3, "pooled_window": 9},
+        {"window": 0, "pooled_window": 4},
+        {"window": 4, "pooled_window": 0},
+    ],
+    "reformer": [{"num_buckets": 4, "chunk_size": 3, "rounds": 3}, {"num_buckets": 2, "chunk_size": 40}],
+    "reformer NS": [
+        {"num_buckets": 6, "chunk_size": 7, "key_norm": "unit"},
+        {"num_buckets": 6, "chunk_size": 2, "keys": "buckets"},
+    ],
+    "rfa": [{"num_features": 5}],
+    "routing": [{"num_clusters": 4, "window": 8}, {"num_clusters": 3, "window": 90, "local_heads": False}],
+    "routing NS": [{"num_clusters": 3, "normalize": False}],
+    "rwkv6": [MIDDLE | {"mix_rank": 2, "decay_rank": 3}],
+    "rwkv7": [MIDDLE | {"decay_rank": 2, "rate_rank": 3, "gate_rank": 30}],
+    "s4": [{"state_size": 6}],
+    "s4d": [{"state_size": 6}, {"channels": 3}],
+    "s4d NS": [{"bidirectional": False}],
+    "scatterbrain": [{"window": 3, "num_features": 6}, {"window": 0, "num_features": 2}, {"window": 70}],
+    "set_transformer": [{"num_inducing": 3}, {"num_inducing": 3, "feedforward": False}],
+    "sinkhorn": [{"block_size": 5}, {"block_size": 8, "iterations": 2, "temperature": 2.0}],
+    "skyformer": [{"num_landmarks": 5}],
+    "soft": [{"num_landmarks": 4, "conv_kernel_size": 3}],
+    "sparse_transformer": [
+        {"layout": layout, "stride": 7, "summary": 2, "spread": spread}
+        for layout in ("strided", "fixed")
+        for spread in ("merged", "heads")
+    ],
+    "sparse_transformer NS": [{"layout": "strided", "stride": 0}],
+    "ssd": [{"conv_size": 0}, {"conv_size": 3, "state_size": 3}],
+    "synthesizer": [{"variant": variant, "max_length": 80} for variant in get_args(Variant)],
+    "transformer_xl": [{"segment": 7, "memory": 5}, {"segment": 4, "memory": 9}],
+    "transformer_xl CS": [{"segment": 6, "memory": 0, "position": "none"}, {"segment": 1, "memory": 3}],
+    "transnormer_t1": [EARLY | {"block_size": 4, "positions": "lrpe"}, LATE],
+    "transnormer_t2": [EARLY | {"block_size": 4}, LATE | {"positions": "lrpe"}],
+    "vanilla": [{"num_kv_heads": 1}, {"sink": "one"}, {"sink": "learned", "num_kv_heads": 1}],
+    "yoso": [{"num_hashes": 5}],
+}
+ONE_PATTERN = {"denominator_floor": "NS NC CC"}
+"""Options that some patterns refuse."""
+
+
+def cases() -> list[Any]:
+    params = []
+    for key, options in OPTIONS.items():
+        name, _, pattern = key.partition(" ")
+        for one in options:
+            allowed = [str(p) for p in ATTENTIONS.get(name).patterns if not pattern or p == pattern]
+            allowed = [p for p in allowed if all(p in ONE_PATTERN.get(option, p) for option in one)]
+            values = "-".join(map(str, one.values()))
+            marks = slow_unless_new(name)
+            params += [pytest.param(name, p, one, id=f"{name}-{p}-{values}", marks=marks) for p in allowed]
+    return params
+
+
+CASES = cases()
+WITHOUT_OWN_TOKEN = ("diag_attention", "transnormer_t1", "transnormer_t2", "mca")
+"""Attentions whose output can be independent of its own token: clamped weights, groups that have not ended."""
+WITH_BLOCKS = ("local", "longshort", "logsparse", "longformer", "scatterbrain", "sinkhorn", "transformer_xl", "routing")
+DROPOUT = {"axial", "bigbird", "etc", "funnel", "local", "longformer", "longshort", "luong", "mca", "reformer"} | {
+    *("image_local", "cluster_former", "poolingformer", "routing", "scatterbrain", "sinkhorn", "sparse_transformer"),
+    *("logsparse", "adaptive_span", "diag_attention"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _in_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunks, "CPU_TOKENS", 1)
+    monkeypatch.setattr(chunks, "MULTIPLE", 8)  # tokens at once
+    monkeypatch.setattr(chunks, "CPU_WEIGHTS", 1)  # several blocks of targets
+    monkeypatch.setattr(chunks, "CPU_ELEMENTS", 2**13)  # a few queries at a time
+    monkeypatch.setattr(scatterbrain, "CPU_BLOCK", 4)
+
+
+@pytest.mark.parametrize(("name", "pattern", "options"), CASES)
+def test_options(name: str, pattern: str, options: dict[str, Any]) -> None:
+    """Windows, buckets and segments: over several of them, within one, and over borders of pieces of few tokens."""
+    module = make(name, pattern, **options).eval()
+    for parameter in (p for own, p in module.named_parameters() if own == "position_bias"):
+        torch.nn.init.ones_(parameter)  # every pair has a weight
+    length = 70 if name in WITH_BLOCKS else 29
+    assert_forms_agree(module, length, length if name in WITH_BLOCKS else 23)
+    assert_forms_agree(module, 1, 1, masked=False)
+    assert_padding_is_nothing(module, 11, 17)
+    if pattern == "CS" and name not in WITHOUT_OWN_TOKEN and options.get("include_self", True):
+        assert_causal(module, 9)
+    if module.pattern.is_causal:
+        assert_decodes(module, 19, 13, (6, 3, 1))
+
+
+@pytest.mark.parametrize(("name", "pattern", "options"), [case for case in CASES if case.values[0] in DROPOUT])
+def test_dropout(name: str, pattern: str, options: dict[str, Any]) -> None:
+    assert_dropout(make(name, pattern, dropout=0.4, **options), 40)

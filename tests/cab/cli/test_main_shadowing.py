@@ -1,0 +1,69 @@
+"""Files of the user's that are called as our packages replace none of them, however a cell is started."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cab.config.run_config import SlurmConfig
+from cab.errors import UserError
+from cab.runner.cell import Cell
+from cab.runner.report import Job
+from cab.runner.slurm import _submit
+from tests.helpers.documents import run
+
+OURS = ("attentions", "backbones", "configs", "engines", "tasks")
+CELL = ["run", "task=lstf", "dataset=synthetic", "backbone=informer", "attention=none", "pattern=NS", "preset=smoke"]
+CELL += ["device=cpu", "trainer.max_steps=0", "trainer.max_epochs=null", "results_dir=results"]
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Path:
+    """A working folder with a file for each of our packages; importing one ends the process."""
+    for name in OURS:
+        (tmp_path / f"{name}.py").write_text("import os\nos._exit(77)\n")
+    return tmp_path
+
+
+PROGRAM = "import sys; from cab.cli.main import main; sys.exit(main(sys.argv[1:]))"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        [sys.executable, "-P", "-c", PROGRAM, *CELL],  # what the console script `cab` is: its folder is not ours
+        [sys.executable, "-m", "cab", *CELL],
+        [sys.executable, "-m", "cab.cli.main", *CELL, "cluster=local", "cluster.workers=1"],
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1", "-m", "cab", *CELL],
+    ],
+    ids=["cab", "module", "pool", "torchrun"],
+)
+@pytest.mark.slow
+def test_a_cell_runs_beside_hostile_files(command: list[str], hostile: Path) -> None:
+    process = run(command, hostile)
+    assert process.returncode == 0, process.stderr
+    assert len(list((hostile / "results").glob("*.json"))) == 1
+
+
+def test_a_job_of_slurm_imports_ours(hostile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Python that submitit puts before its own arguments in the batch script."""
+    import submitit
+
+    given: dict[str, Any] = {}
+
+    def executor(_folder: Path, **options: Any) -> Any:
+        given.update(options)
+        raise RuntimeError("no Slurm here")
+
+    monkeypatch.setattr(submitit, "SlurmExecutor", executor)
+    cells: list[tuple[Cell, Job]] = []
+    with pytest.raises(UserError, match="no Slurm here"):
+        _submit(cells, SlurmConfig(), hostile, 1)
+    imported = run([*shlex.split(given["python"]), "-u", "-c", f"import {', '.join(OURS)}"], hostile)
+    assert imported.returncode == 0
+    replaced = run([sys.executable, "-u", "-c", "import tasks"], hostile)
+    assert replaced.returncode == 77, "the files are harmless: nothing was shown"

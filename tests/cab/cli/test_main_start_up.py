@@ -1,0 +1,72 @@
+"""What must not load torch does not; sizes of decoding states; suggestions for unknown commands."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from cab.registry.build import measure_decode_state
+from cab.registry.registries import ATTENTIONS
+from cab.registry.tables import decode_state_size, read_rows
+from tests.helpers.command import ROOT
+
+LIGHT = (
+    "--help",
+    "--version",
+    "list attentions",
+    "list backbones",
+    "list tasks",
+    "data list",
+    "completion bash",
+    "score results/paper --normalization official --csv",
+)
+LIGHT_TABLES = (
+    "leaderboard results/paper --format markdown",
+    "correlation results/paper",
+    "crossover results/paper/efficiency_cost.csv --csv",
+    "paper audit --csv",
+)
+HEAVY = ("torch", "scipy.stats", "matplotlib", "hydra")
+
+
+@pytest.mark.parametrize("commands", [LIGHT, pytest.param(LIGHT_TABLES, marks=pytest.mark.slow)])
+def test_commands_that_need_no_model_load_neither_torch_nor_plotting(commands: tuple[str, ...]) -> None:
+    """All run in one process; the first that loads a module is named. Help and lists do not load pandas either."""
+    script = (
+        "import sys; from cab.cli.main import main\n"
+        f"for command in {commands!r}:\n"
+        "    try:\n        code = main(command.split())\n    except SystemExit as stop:\n        code = stop.code\n"
+        f"    heavy = {HEAVY!r} + ('pandas', 'pydantic') * command.startswith(('--', 'list'))\n"
+        "    loaded = [name for name in heavy if name in sys.modules]\n"
+        "    if loaded or code:\n        sys.exit(f'{command}: {loaded} {code}')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_the_table_of_decode_states_has_every_attention() -> None:
+    own = [entry.name for entry in ATTENTIONS if entry.location.module.startswith("attentions.")]
+    assert [row["attention"] for row in read_rows("decode_states.csv")] == own
+
+
+@pytest.mark.slow
+def test_the_table_of_decode_states_is_what_is_measured() -> None:
+    measured = {entry.name: measure_decode_state(entry) for entry in ATTENTIONS}
+    for row in read_rows("decode_states.csv"):
+        assert row["state"] == measured[row["attention"]], f"{row['attention']}: run tools/suite/decode_states.py"
+
+
+def test_an_attention_that_is_not_in_the_table_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = {name: decode_state_size(ATTENTIONS.get(name)) for name in ("vanilla", "linear", "probsparse")}
+    monkeypatch.setattr("cab.registry.tables.read_rows", lambda _: ())
+    assert {name: decode_state_size(ATTENTIONS.get(name)) for name in expected} == expected
+
+
+def test_ranges_need_the_assertions_of_python() -> None:
+    command = [sys.executable, "-O", "-m", "cab", "run", "-m", "seed=range(1,3)"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "cab: error: 'seed=range(1,3)' cannot be read without assertions: unset PYTHONOPTIMIZE\n"

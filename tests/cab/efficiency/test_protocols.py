@@ -1,0 +1,298 @@
+"""The protocols on modules of known cost: what is timed and measured, how often, and what becomes of failures."""
+
+from __future__ import annotations
+
+import math
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cab.efficiency import machine, protocols
+from cab.efficiency.benchmark import Plan, measure, report_noise
+from cab.efficiency.cost import Cost
+from cab.efficiency.protocols import (
+    Case,
+    measure_as_paper,
+    measure_length,
+    part_ratio,
+    status_of,
+    within_free_memory,
+)
+from cab.efficiency.setting import Setting
+from cab.efficiency.subjects import AttentionSubject, ProjectionsSubject
+from cab.efficiency.workload import DECODED, Workload
+from cab.errors import UserError
+from cab.patterns import Pattern
+from tests.helpers.fake_subjects import Broken, Fake, Scores
+
+SMALL = Setting(batch_size=2, embed_dim=8, num_heads=2, repeats=4)
+
+
+@pytest.mark.parametrize(("phase", "is_training"), [("forward", False), ("forward+backward", True)])
+def test_a_phase_has_its_mode_and_the_memory_of_its_tensors(phase: str, is_training: bool) -> None:
+    module = Scores()
+    (cost,) = measure_length([Fake("scores", module)], Pattern.NS, phase, 33, SMALL)
+    assert module.last == (is_training, is_training, is_training, torch.float32)
+    assert module.weight.grad is None
+    # the products, and while they exist their row sums; then the output
+    least = 4 * 2 * 33 * 33 + 4 * 2 * 33
+    assert cost.bytes >= least if is_training else cost.bytes == least
+    assert 0 < cost.p10 <= cost.seconds <= cost.p90
+
+
+def test_each_round_calls_every_module_once_in_a_random_order() -> None:
+    log: list[str] = []
+    count = 30
+    setting = Setting(batch_size=1, embed_dim=8, num_heads=1, repeats=count)
+    subjects = [Fake(label, Scores(log, label)) for label in "abc"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(protocols, "MIN_SECONDS", 0.0)
+        measure_length(subjects, Pattern.NS, "forward", 5, setting)
+    warm_up, rounds = log[: -3 * count], log[-3 * count :]
+    assert warm_up == ["a"] * 4 + ["b"] * 4 + ["c"] * 4  # two to warm up, one for the memory, one to count
+    orders = [tuple(rounds[at : at + 3]) for at in range(0, 3 * count, 3)]
+    assert all(sorted(order) == ["a", "b", "c"] for order in orders)
+    assert len(set(orders)) == 6
+
+
+def test_short_calls_are_repeated_within_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(0.001 * tick for tick in range(10**6))
+    monkeypatch.setattr(machine, "perf_counter", lambda: next(clock))
+    log: list[str] = []
+    (cost,) = measure_length([Fake("a", Scores(log, "a"))], Pattern.NS, "forward", 5, SMALL)
+    assert len(log) == 4 + SMALL.repeats * math.ceil(protocols.MIN_SECONDS / 0.001)
+    assert cost.seconds == pytest.approx(0.001 / 20)
+
+
+@pytest.mark.parametrize(
+    ("error", "call", "status", "detail"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), 1, "oom", ""),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), 3, "oom", ""),
+        (MemoryError(), 5, "oom", ""),
+        (UserError("length 5 is not a multiple of 4"), 1, "unsupported", "length 5 is not a multiple of 4"),
+        (RuntimeError("shapes\ndiffer"), 3, "failed", "RuntimeError: shapes"),
+    ],
+)
+def test_one_that_fails_is_a_status_and_the_others_are_measured(
+    error: Exception, call: int, status: str, detail: str
+) -> None:
+    subjects = [Fake("good", Scores()), Fake("bad", Broken(error, call)), Fake("other", Scores())]
+    costs = {cost.attention: cost for cost in measure_length(subjects, Pattern.NS, "forward", 5, SMALL)}
+    assert (costs["bad"].status, costs["bad"].detail) == (status, detail)
+    assert costs["bad"].seconds is None
+    assert costs["bad"].bytes is None
+    assert {costs["good"].status, costs["other"].status} == {"ok"}
+
+
+def test_ratios_are_of_the_same_rounds() -> None:
+    def case(label: str, samples: list[float], **more: object) -> Case:
+        return Case(
+            Fake(label, nn.Identity(), **more), Workload(lambda: None), has_projections=True, bytes=10, samples=samples
+        )
+
+    cases = [
+        case("projections", [1.0, 2.0, 1.0], kind="projections"),
+        case("vanilla", [5.0, 10.0, 9.0]),
+        case("local", [2.0, 4.0, 6.0]),
+        case("local@slow", [9.0, 9.0, 9.0], kind="third_party", compared_with="local"),
+        case("local@quick", [4.0, 6.0, 30.0], kind="third_party", compared_with="local"),
+    ]
+    local = protocols.compare(cases, Pattern.NS, "forward", 7)[2]
+    assert local.relative_to_softmax == pytest.approx(0.4)  # of 0.4, 0.4, 0.67
+    assert local.relative_to_softmax_without_projections == pytest.approx(2 / 8)
+    assert local.best_third_party == "local@quick"
+    assert local.speedup_vs_third_party == pytest.approx(2.0)  # of 2, 1.5, 5
+    assert local.speedup_vs_third_party_without_projections == pytest.approx(4 / 2)
+    assert local.bytes_ratio == 1.0
+    noise = [case("a", [1.0, 2.1, 1.0]), case("b", [0.5, 1.0, 0.9])]
+    assert part_ratio(noise[0], noise[1], cases[0]) is None
+
+
+def test_an_attention_without_query_key_and_value_has_no_projections_to_subtract() -> None:
+    setting = Setting(batch_size=1, embed_dim=8, num_heads=2, repeats=1)
+    subjects = [ProjectionsSubject(), *(AttentionSubject.parse(name) for name in ("vanilla", "s4d"))]
+    case = [Case(subject) for subject in subjects]
+    for one in case:
+        protocols.prepare(one, Pattern.NS, "forward", 9, setting)
+    assert [one.has_projections for one in case] == [True, True, False]
+
+
+@pytest.mark.parametrize("pattern", [Pattern.CS, Pattern.CC])
+@pytest.mark.parametrize("length", [1, 700])
+def test_decoding_starts_after_a_prefix_and_counts_the_state(pattern: Pattern, length: int) -> None:
+    case = Case(AttentionSubject.parse("vanilla"))
+    setting = Setting(batch_size=3, embed_dim=8, num_heads=2, repeats=1)
+    protocols.prepare(case, pattern, "decode", length, setting)
+    assert case.workload.tokens == DECODED
+    keys_and_values = 2 * 4 * 3 * length * 8
+    assert keys_and_values <= case.bytes <= keys_and_values + 3 * length + 8
+
+
+def test_state_of_constant_size_stays_so() -> None:
+    subject = AttentionSubject.parse("s4d:channels=1:state_size=6")
+    sizes = {measure_length([subject], Pattern.CS, "decode", length, SMALL)[0].bytes for length in (1, 40)}
+    assert sizes == {2 * 8 * 6 * 4}
+
+
+def test_precision_that_is_not_declared_is_unsupported(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = Scores()
+    setting = Setting(batch_size=1, embed_dim=8, num_heads=1, repeats=1, dtype="bfloat16")
+    (cost,) = measure_length([Fake("scores", module)], Pattern.NS, "forward", 5, setting)
+    assert module.last[3] is torch.bfloat16
+    assert cost.status == "ok"
+    monkeypatch.setattr(Scores, "autocast_dtypes", (torch.float16,), raising=False)
+    (cost,) = measure_length([Fake("scores", module)], Pattern.NS, "forward", 5, setting)
+    assert cost.status == "unsupported"
+
+
+def test_a_busy_machine_is_reported() -> None:
+    lines: list[str] = []
+    report_noise(
+        [Cost("vanilla", "NS", "forward", 5, 0.01, 1, 0.010, 0.014), Cost("abc", "NS", "forward", 5)], lines.append
+    )
+    assert lines == []
+    report_noise([Cost("vanilla", "NS", "forward", 5, 0.01, 1, 0.010, 0.016)], lines.append)
+    assert "noisy: vanilla takes 10 to 16 ms" in lines[0]
+
+
+def test_a_row_names_the_kernels_that_ran() -> None:
+    """Of another package nothing is counted, whatever other regions of a profile there are."""
+
+    class Borrowing(Scores):
+        def forward(self, query: Tensor) -> Tensor:
+            with torch.profiler.record_function("kernels of some-package"):
+                return super().forward(query)
+
+    class Profiled(Scores):
+        def forward(self, query: Tensor) -> Tensor:
+            with torch.profiler.record_function("scores"):
+                return super().forward(query)
+
+    subjects = [Fake("vanilla", Scores()), Fake("profiled", Profiled()), Fake("borrowing", Borrowing())]
+    costs = measure_length(subjects, Pattern.NS, "forward", 9, SMALL)
+    assert [(cost.kernels, cost.flops is None) for cost in costs] == [("", False), ("", False), ("some-package", True)]
+
+
+# --- failures ---
+
+
+def test_more_than_is_free_raises_and_the_limit_goes_away() -> None:
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    with within_free_memory(), pytest.raises(RuntimeError) as caught:
+        torch.empty(2 * psutil.virtual_memory().available, dtype=torch.uint8)
+    assert status_of(caught.value) == ("oom", "")
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
+
+
+class Calling(nn.Module):
+    def __init__(self, function: Callable[[], None]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, query: Tensor) -> Tensor:
+        self.function()
+        return query
+
+
+def test_a_module_that_fails_is_a_row_and_the_others_are_measured() -> None:
+    functions = {"slow": lambda: time.sleep(60), "leaving": lambda: sys.exit(0)}
+    subjects = [Fake(label, Calling(function)) for label, function in functions.items()] + [Fake("vanilla", Scores())]
+    setting = Setting(batch_size=1, embed_dim=8, num_heads=1, repeats=2, time_limit=0.5)
+    costs = measure_length(subjects, Pattern.NS, "forward", 16, setting)
+    assert [(cost.attention, cost.status) for cost in costs] == [
+        ("slow", "timeout"),
+        ("leaving", "failed"),
+        ("vanilla", "ok"),
+    ]
+    assert costs[0].detail == "more than --time-limit"
+    assert costs[1].detail == "ExitError: the code called sys.exit(0)"
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+
+
+def test_a_verification_that_raises_concerns_one_attention() -> None:
+    def refuse(subject: AttentionSubject, pattern: Pattern) -> str:  # noqa: ARG001
+        if subject.name == "eager":
+            raise MemoryError("much")
+        return ""
+
+    subjects = [AttentionSubject.parse(name) for name in ("vanilla", "eager")]
+    setting = Setting(batch_size=1, embed_dim=8, num_heads=1, repeats=1)
+    costs = measure(Plan(subjects, [], [Pattern.NS], ["forward"], [8], setting), refuse=refuse)
+    found = {cost.attention: (cost.status, cost.detail) for cost in costs}
+    assert found["vanilla"] == ("ok", "")
+    assert found["eager"] == ("unverified", "verification ended with MemoryError: much")
+
+
+# --- the paper's protocol ---
+
+EIGHT_CALLS = Setting(batch_size=2, embed_dim=8, num_heads=2, repeats=8)
+
+
+class Spy(nn.Module):
+    """Holds as many numbers as its input has tokens squared, and remembers how it was called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(10))
+        self.calls: list[tuple[int, bool, bool]] = []
+
+    def forward(self, query: Tensor) -> Tensor:
+        self.calls.append((query.shape[1], self.training, torch.is_grad_enabled()))
+        return query @ query.mT
+
+
+def test_training_mode_with_dropout_and_the_graph_and_no_call_to_warm_up() -> None:
+    spy = Spy()
+    subject = Fake("spy", spy)
+    list(measure_as_paper(subject, Pattern.NS, [7, 3], EIGHT_CALLS))
+    # eight timed calls and one more for the memory, lengths in increasing order
+    assert spy.calls == [(3, True, True)] * 9 + [(7, True, True)] * 9
+    assert subject.built == [(Pattern.NS, 0.3)] * 2  # a module for each length
+
+
+def test_time_is_the_mean_of_the_middle_half_first_call_included(monkeypatch: pytest.MonkeyPatch) -> None:
+    durations = [100.0, 3.0, 1.0, 2.0, 5.0, 4.0, 7.0, 6.0]
+    ticks = iter([tick for at, length in enumerate(durations) for tick in (1000.0 * at, 1000.0 * at + length)])
+    monkeypatch.setattr(protocols, "perf_counter", lambda: next(ticks))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: pytest.fail("the paper does not synchronise"))
+    (cost,) = measure_as_paper(Fake("spy", Spy()), Pattern.NS, [5], EIGHT_CALLS)
+    low, high = np.percentile(durations, [25, 75])
+    assert cost.seconds == pytest.approx(np.mean([d for d in durations if low <= d <= high]))
+    assert cost.seconds == pytest.approx(4.5)
+
+
+def test_memory_is_one_peak_for_all_lengths_and_counts_the_weights() -> None:
+    small, large = measure_as_paper(Fake("spy", Spy()), Pattern.NS, [6, 31], EIGHT_CALLS)
+    assert small.bytes == 4 * (2 * 6 * 6 + 10)
+    assert large.bytes == 4 * (2 * 31 * 31 + 10)
+
+    class Shrinking(Spy):
+        def forward(self, query: Tensor) -> Tensor:
+            return query.new_empty(1000 // query.shape[1])
+
+    first, second = measure_as_paper(Fake("spy", Shrinking()), Pattern.NS, [2, 10], EIGHT_CALLS)
+    assert first.bytes == second.bytes == 4 * (500 + 10)
+
+
+def test_dropout_reaches_a_real_attention() -> None:
+    assert AttentionSubject.parse("vanilla").build(Pattern.NS, EIGHT_CALLS, dropout=0.3).dropout == 0.3
+
+
+def test_failure_at_one_length_is_a_status() -> None:
+    class Short(Spy):
+        def forward(self, query: Tensor) -> Tensor:
+            if query.shape[1] > 4:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return query
+
+    costs = list(measure_as_paper(Fake("short", Short()), Pattern.NS, [4, 5], EIGHT_CALLS))
+    assert [cost.status for cost in costs] == ["ok", "oom"]

@@ -1,0 +1,190 @@
+"""Records: what is written is what is read, and what is broken is said in one line."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cab import UserError
+from cab.metric import Metric
+from cab.records.record import Cost, Record, Status, with_checksum
+from cab.records.results import read_results
+from tests.helpers.made_records import make_about, make_record
+
+
+def rewritten(path: Path, **changes: Any) -> Path:
+    """The record at ``path`` with parts replaced, and a seal that fits them."""
+    path.write_text(json.dumps(with_checksum(json.loads(path.read_text()) | changes)))
+    return path
+
+
+def nested(depth: int) -> Any:
+    return {"in": nested(depth - 1)} if depth else 1
+
+
+CELL = make_about().cell
+MSE = {"name": "mse", "unit": "", "higher_is_better": True}
+
+
+def failed(**changes: Any) -> Record:
+    given: dict[str, Any] = {"status": Status.OOM, "error": MemoryError("none\nleft"), "step": None, "cost": Cost()}
+    declared = [Metric("mse", "", higher_is_better=False), Metric("mse_512", "", higher_is_better=False, at_length=512)]
+    return Record.failed(make_about(), metrics=declared, **(given | changes))
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    record = make_record({"mse": 0.1 + 0.2, "mae": None}, beside=["mae"], baselines={"naive": {"mse": 2.5}})
+    path = record.write(tmp_path)
+    assert path == tmp_path / f"{record.hash}.json"
+    assert Record.read(path) == record
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_failed_run_has_the_same_keys(tmp_path: Path) -> None:
+    record = failed(step=3, cost=Cost(steps=3))
+    written = json.loads(record.write(tmp_path / "failed").read_text())
+    finished = json.loads(make_record({"mse": 1.0}).write(tmp_path).read_text())
+    assert written.keys() == finished.keys()
+    assert written["cost"].keys() == finished["cost"].keys()
+    assert written["error"] == "MemoryError: none"
+    assert [(m["value"], m["at_length"]) for m in written["metrics"]] == [(None, None), (None, 512)]
+    assert Record.read(tmp_path / "failed" / f"{record.hash}.json") == record
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, None])
+def test_a_measured_value_is_finite_or_none(value: float | None) -> None:
+    metric = Metric("mse", "", higher_is_better=False, at_length=512)
+    assert metric.measured(value) == metric
+    assert metric.measured(2).value == 2.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"schema": 2}, "not a result record of schema 6"),
+        ({"schema": 7}, "has schema 7, of a newer version of CAB; upgrade CAB"),
+        ({"schema": 5.0}, "not a result record of schema 6"),
+        ({"energy": 3}, "unknown fields: energy"),
+        ({"unpublished_files": [3]}, "unpublished_files.0: Input should be a valid string, got 3"),
+        ({"initial_weights": 3}, "initial_weights: Input should be an object, got 3"),
+        ({"cell": {"task": "lstf"}}, "has no field dataset"),
+        ({"hash": "../outside"}, "its hash is ../outside"),
+        ({"status": "done"}, "status: Input should be 'finished', .* got 'done'"),
+        ({"cell": CELL | {"seed": True}}, "its cell has seed True, its configuration 0"),
+        ({"task_version": 1.5}, "task_version: Input should be a valid integer, got 1.5"),
+        ({"verified": "yes"}, "verified: Input should be a valid boolean, got 'yes'"),
+        ({"started": "yesterday"}, "yesterday"),
+        ({"step": -3}, "step: Input should be greater than or equal to 0, got -3"),
+        ({"metrics": [{"name": "mse"}]}, "metrics.0.unit: Field required"),
+        ({"metrics": [MSE | {"higher_is_better": 1}]}, "metrics.0.higher_is_better: Input should be a valid boolean"),
+        ({"metrics": [MSE | {"value": math.nan}]}, "metrics.0.value: Input should be a finite number, got nan"),
+        ({"metrics": [MSE | {"at_length": 0}]}, "metrics.0.at_length: Input should be greater than 0, got 0"),
+        ({"metrics": [MSE | {"name": "\ud800"}]}, "not a valid result record"),
+        ({"status": "diverged", "metrics": [MSE | {"value": 1.0}]}, "it has a score, but its status is diverged"),
+        ({"cost": {"params": 1.5}}, "cost.params: Input should be a valid integer, got 1.5"),
+        ({"cost": {"train_seconds": -0.5}}, "cost.train_seconds: Input should be greater than or equal to 0, got -0.5"),
+        ({"cost": {"euros\n\x1e": 1}}, r"euros \\x1e"),
+        ({"baselines": {"naive": {"mse": []}}}, "baselines.naive.mse: Input should be a valid number"),
+        ({"history": [{"step": 1, "loss": math.nan}]}, "history.0.loss.*got nan"),
+        ({"history": [{"loss": 1.0}]}, "has no field step"),
+        ({"history": [{"step": 1.5}]}, "a step in its history is not an integer"),
+        ({"revision": {}}, "has no field commit"),
+        ({"config": nested(500)}, "not a valid result record"),
+    ],
+)
+def test_a_broken_record_is_one_line(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+    path = rewritten(make_record({"mse": 1.0}).write(tmp_path), **changes)
+    with pytest.raises(UserError, match=words) as raised:
+        Record.read(path)
+    assert str(path) in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_what_is_no_record_at_all(tmp_path: Path) -> None:
+    path = make_record({"mse": 1.0}).write(tmp_path)
+    content = json.loads(path.read_text())
+    for name in set(content) - {"schema"}:
+        path.write_text(json.dumps({key: value for key, value in content.items() if key != name}))
+        with pytest.raises(UserError, match=f"has no field {name}"):
+            Record.read(path)
+    for text in ("", "[]", "{", "[" * 100_000, '{"schema": 3'):
+        path.write_text(text)
+        with pytest.raises(UserError, match="is not a"):
+            Record.read(path)
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UserError, match="is not a valid"):
+        Record.read(path)
+    for nothing in (tmp_path / "nothing.json", tmp_path):
+        with pytest.raises(UserError):
+            Record.read(nothing)
+
+
+def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    record = make_record({"mse": 1.0}, hardware={"not": object()})
+    with pytest.raises(TypeError):
+        record.write(tmp_path)
+    assert not any(tmp_path.iterdir())
+
+
+def test_records_need_neither_torch_nor_pandas() -> None:
+    script = "import sys, cab.records.record; sys.exit(bool({'torch', 'pandas', 'numpy'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("part", ["metrics", "started", "data", "checksum"])
+def test_a_record_that_was_changed_by_hand_is_named(part: str, tmp_path: Path) -> None:
+    path = make_record({"mse": 0.5}).write(tmp_path)
+    other = json.loads(make_record({"mse": 0.25}, data={"fingerprint": "beef"}).write(tmp_path / "other").read_text())
+    other["started"] = "2020-01-01T00:00:00+00:00"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {part: other[part]}))
+    with pytest.raises(UserError, match="was changed after it was written") as raised:
+        Record.read(path)
+    assert str(path) in str(raised.value)
+
+
+def test_a_record_may_be_laid_out_anew(tmp_path: Path) -> None:
+    record = make_record({"mse": 0.1 + 0.2}, config={"betas": (0.9, 0.999), 3: 1e-07})
+    path = record.write(tmp_path)
+    path.write_text(json.dumps(json.loads(path.read_text()), sort_keys=True))
+    assert Record.read(path).metrics == record.metrics
+
+
+def test_what_is_no_number_is_written_as_none(tmp_path: Path) -> None:
+    baselines, history = {"naive": {"mse": math.inf}}, [{"step": 1, "loss": math.nan, "validation": 2.0}]
+    record = Record.finished(
+        make_about(), metrics=[], baselines=baselines, history=history, cost=Cost(), engine_facts={}
+    )
+    read = Record.read(record.write(tmp_path))
+    assert read.baselines == {"naive": {"mse": None}}
+    assert read.history == [{"step": 1, "loss": None, "validation": 2.0}]
+
+
+def test_a_record_says_when_it_ended(tmp_path: Path) -> None:
+    before = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+    record = Record.read(make_record({"mse": 1.0}).write(tmp_path))
+    assert before <= datetime.datetime.fromisoformat(record.ended) <= datetime.datetime.now(datetime.UTC)
+    assert record.started != record.ended
+
+
+def test_one_broken_file_stops_no_report(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    whole = make_record({"mse": 0.5}).write(tmp_path)
+    changed = make_record({"mse": 0.5}, seed=1).write(tmp_path)
+    changed.write_text(changed.read_text().replace("0.5", "0.1"))
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    (tmp_path / "deeper.json").write_text('{"a":' * 990 + "1" + "}" * 990)
+    (tmp_path / "folder.json").mkdir()
+    os.mkfifo(tmp_path / "pipe.json")
+    results, skipped = read_results(tmp_path)
+    assert list(results["file"]) == [str(whole)]
+    assert len(skipped) == 5
+    for name in (changed.name, "deep.json", "deeper.json", "folder.json", "pipe.json"):
+        assert sum(name in line for line in skipped) == 1
+        assert name in caplog.text

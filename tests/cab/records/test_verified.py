@@ -1,0 +1,173 @@
+"""A score says whether its attention was verified; one of a file is trained like any other."""
+
+from __future__ import annotations
+
+import csv
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cab.cli.main import main
+from cab.records.record import Record, Status
+from cab.records.results import legend, load_results, verdicts
+from cab.records.verified import LEGEND, Row, remembered, write_rows
+from cab.registry.files import load_object
+from cab.registry.program import code_of
+from cab.registry.registries import ATTENTIONS
+from tasks.lstf.task import Error
+from tests.helpers.made_records import make_record
+from tests.helpers.runs.fixtures import quick_pictures as quick_pictures
+
+LEAKING = """
+    from cab import Attention
+
+
+    class Leaking(Attention):
+        "The mean of all tokens, later ones too, added to each."
+
+        def __init__(self, *, share: float = 1.0, **harness):
+            super().__init__(**harness)
+            self.share = share
+
+        def attend(self, query, key, value, padding):
+            return value + self.share * value.mean(2, keepdim=True)
+"""
+REWRITING = """
+    from cab import Attention
+    from tasks.lstf.task import Error
+
+    add = Error.add
+
+
+    class Rewriting(Attention):
+        def attend(self, query, key, value, padding):
+            Error.add = lambda error, forecast, truth: add(error, truth, truth)
+            return value
+"""
+CELL = ["task=lstf", "dataset=synthetic", "backbone=informer", "pattern=CS", "preset=smoke", "device=cpu", "logger=csv"]
+CELL += ["trainer.max_steps=1", "trainer.validate_every=1"]
+
+pytestmark = pytest.mark.usefixtures("registers")
+
+
+@pytest.fixture(autouse=True)
+def _registry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CAB_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "leaking.py"
+    path.write_text(textwrap.dedent(LEAKING))
+    monkeypatch.chdir(tmp_path)
+    return path
+
+
+def remember(cls: type, pattern: str) -> None:
+    """As if the class had passed."""
+    remembered().parent.mkdir(exist_ok=True)
+    write_rows(remembered(), [Row.of_today("any", pattern, code_of(cls), quick=False, reach={})])
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    status = main(["run", *CELL, *arguments, "results_dir=results"])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+@pytest.mark.usefixtures("file")
+def test_a_leak_that_is_trained_is_marked_wherever_its_score_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    remember(ATTENTIONS.get("linear").cls, "CS")
+    status, out, err = run(capsys, "-m", "attention=leaking.py:Leaking")
+    assert status == 0
+    assert [line for line in err.splitlines() if "verify" in line] == [
+        "Leaking (CS) has not passed `cab verify`; its scores will be marked †. "
+        "Run: `cab verify leaking.py:Leaking --pattern CS`",
+        LEGEND,
+    ]
+    assert "† Leaking" in out
+    assert "† linear" not in run(capsys, "-m", "attention=linear")[1]
+
+    records = {r.cell["attention"]: r for r in map(Record.read, Path("results").glob("*.json"))}
+    leaking, linear = records["Leaking"], records["linear"]
+    assert (leaking.verified, linear.verified) == (False, True)
+    assert leaking.attention_code == code_of(load_object("leaking.py:Leaking"))
+    assert linear.attention_code == code_of(ATTENTIONS.get("linear").cls)
+
+    assert main(["leaderboard", "results", "--out", "board"]) == 0
+    rows = csv.DictReader(Path("board/leaderboard.csv").read_text().splitlines())
+    assert {row["attention"]: row["verified"] for row in rows} == {"Leaking": "no", "linear": "yes"}
+    page = Path("board/index.html").read_text()
+    assert page.count('<span class="sign">†</span> Leaking<') == 1
+    assert page.count('<span class="sign">') == 1
+    assert page.count(f'<p class="legend">{LEGEND}</p>') == 1
+    capsys.readouterr()
+    assert main(["leaderboard", "results", "--format", "markdown"]) == 0
+    assert capsys.readouterr().out.count("| † Leaking |") == 1
+    assert main(["score", "results"]) == 0
+    out, err = capsys.readouterr()
+    assert "† Leaking" in out
+    assert "† linear" not in out
+    assert f"note: {LEGEND}" in err
+    assert main(["score", "results", "--csv"]) == 0
+    assert {line.rsplit(",", 1)[1] for line in capsys.readouterr().out.splitlines()[1:]} == {"no", "yes"}
+    remember(load_object("leaking.py:Leaking"), "CS")  # verified later
+    assert main(["score", "results"]) == 0
+    assert "†" not in "".join(capsys.readouterr())
+
+
+def test_an_attention_of_a_file_takes_options_and_is_found_again(
+    capsys: pytest.CaptureFixture[str], file: Path
+) -> None:
+    remember(load_object(str(file) + ":Leaking"), "CS")
+    arguments = [f"attention={file}:Leaking", "attention.share=0.5"]
+    status, _, err = run(capsys, *arguments)
+    assert status == 0
+    assert "cab verify" not in err
+    (path,) = Path("results").glob("*.json")
+    assert Record.read(path).cell["attention"] == "Leaking(share=0.5)"
+    assert "cached" in run(capsys, *arguments)[2]
+
+
+def test_a_run_fails_whose_attention_changes_how_everything_is_scored(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tasks.lstf.task.Error.add", Error.add)  # restored after the test
+    monkeypatch.chdir(tmp_path)
+    Path("rewriting.py").write_text(textwrap.dedent(REWRITING))
+    status, _, err = run(capsys, "attention=rewriting.py:Rewriting")
+    assert status == 1
+    assert "the scores of the trivial baselines changed during the run" in err
+    (path,) = Path("results").glob("*.json")
+    assert Record.read(path).status is Status.FAILED
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("leaking.py", "name a class: leaking.py:Class"),
+        ("linears.py:Wide", "linears.py:Wide cannot be used in a network: derive it from cab.Attention"),
+        ("leaking.py:Leaking attention.shre=1", "has no option 'shre' (options: share)"),
+    ],
+)
+def test_mistakes_are_one_line(refused: Callable[..., str], file: Path, target: str, words: str) -> None:
+    (file.parent / "linears.py").write_text("import torch\nclass Wide(torch.nn.Linear): pass\n")
+    refused("run", *CELL, *f"attention={target}".split(), "results_dir=results", words=[words])
+
+
+def test_a_row_is_as_verified_as_the_least_of_its_runs(tmp_path: Path) -> None:
+    said = {"a": [True, True], "b": [True, False], "c": [None], "d": [None, False]}
+    for attention, states in said.items():
+        for seed, verified in enumerate(states):
+            code = "" if attention == "c" else "of a made program"
+            make_record({"mse": 1.0}, attention=attention, seed=seed, verified=verified, attention_code=code).write(
+                tmp_path
+            )
+    results = load_results(tmp_path)
+    found = {attention: verdict for (_, attention), verdict in verdicts(results).items()}
+    assert found == {"a": "yes", "b": "no", "c": "unknown", "d": "no"}
+    assert legend(results) == [LEGEND, "the results do not record whether these are verified: c"]
+    assert legend(results[results["attention"] == "a"]) == []
+    assert legend(results.assign(preset="published")) == []

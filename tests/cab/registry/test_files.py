@@ -1,0 +1,94 @@
+"""Attentions of files: paths, names of files, and files that end the program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cab import UserError
+from cab.cli.main import main
+from cab.config.compose import compose
+from cab.registry.files import load_object
+from cab.runner.cell import Cell
+from tests.helpers.runs.processes import the_record
+
+MINE = """
+import os, sys
+import torch
+from cab import Attention
+
+
+class Mine(Attention):
+    def attend(self, query, key, value, *_):
+        return value.mean(2, keepdim=True).expand_as(query)
+
+
+class Leaving(Mine):
+    def attend(self, *_):
+        sys.exit(0)
+"""
+CELL = ["task=lstf", "dataset=synthetic", "backbone=informer", "pattern=NS", "preset=smoke", "device=cpu"]
+CELL += ["results_dir=results", "trainer.max_steps=2"]
+
+pytestmark = pytest.mark.usefixtures("registers")
+
+
+@pytest.fixture(autouse=True)
+def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(MINE)
+
+
+def test_every_path_of_a_file_is_one_attention(tmp_path: Path) -> None:
+    Path("inner").mkdir()
+    Path("link.py").symlink_to("mine.py")
+    paths = ["mine.py", "./mine.py", "inner/../mine.py", str(tmp_path / "mine.py"), "link.py"]
+    cells = [Cell.from_config(compose([*CELL, f"attention={path}:Mine"])) for path in paths]
+    assert len({cell.hash for cell in cells}) == 1
+    assert {cell.config.attention.name for cell in cells} == {"mine.py:Mine"}
+    assert {cell.label for cell in cells} == {"Mine"}
+
+
+@pytest.mark.parametrize("name", ["größe.py", "my file.py", "it's.py", 'a"b.py', "a,b.py", "(x).py", "a=b.py"])
+def test_a_file_can_have_any_name(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path(name).write_text(MINE)
+    assert main(["run", "--dry-run", *CELL, f"attention={name}:Mine"]) == 0, capsys.readouterr().err
+    assert "total of 1 runs" in capsys.readouterr().out
+
+
+def test_files_in_a_list_are_quoted_as_hydra_reads_them(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("my file.py", "größe.py"):
+        Path(name).write_text(MINE)
+    listed = "attention='./my file.py:Mine','größe.py:Mine',mine.py:Mine"
+    assert main(["run", "-m", "--dry-run", *CELL, listed]) == 0, capsys.readouterr().err
+    assert "total of 3 runs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("folder.py:Mine", "file 'folder.py' is a folder"),
+        ("./mine:Mine", "its name does not end in .py"),
+        ("null\0.py:Mine", "does not exist"),
+    ],
+)
+def test_what_is_not_a_python_file_is_one_line(target: str, words: str) -> None:
+    Path("folder.py").mkdir()
+    Path("mine").write_text(MINE)
+    with pytest.raises(UserError, match=words):
+        load_object(target)
+
+
+@pytest.mark.parametrize("statement", ["import sys; sys.exit(0)", "exit()"])
+def test_a_file_that_ends_the_program_is_a_mistake(statement: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("leaving.py").write_text(f"{statement}\n{MINE}")
+    assert main(["run", *CELL, "attention=leaving.py:Mine"]) == 2
+    assert "cannot import leaving.py: ExitError: the code called" in capsys.readouterr().err
+
+
+def test_an_attention_that_ends_the_program_leaves_a_failed_record() -> None:
+    assert main(["run", *CELL, "attention=mine.py:Leaving"]) == 1
+    record = the_record(Path("results"))
+    assert (record["status"], record["error"]) == ("failed", "ExitError: the code called sys.exit(0)")
+    assert record["cell"]["attention"] == "Leaving"

@@ -1,0 +1,146 @@
+"""The registries: what is known without importing anything, and what happens to the rest when a module is broken."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cab import Attention, build_backbone
+from cab.errors import UserError
+from cab.registry.entries import AttentionEntry
+from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, Registry
+from cab.registry.sources import Location, module_specs
+
+ROOT = Path(__file__).resolve().parents[3]
+HEADER = "from cab import Attention, Backbone, register_attention\n"
+
+
+def test_a_class_that_is_imported_before_its_source_is_read_has_a_file() -> None:
+    """The hash of its code is that of this file."""
+    read = ATTENTIONS.get("vanilla")
+    assert read.location.file is not None
+    imported = dataclasses.replace(read, imported=read.cls, location=Location(*dataclasses.astuple(read.location)[:2]))
+    for entries in ((imported, read), (read, imported)):
+        registry: Registry[AttentionEntry] = Registry("attention", lambda: Attention)
+        for entry in entries:
+            registry.add(dataclasses.replace(entry, imported=None) if entry is read else entry)
+        [found] = registry._entries.values()
+        assert (found.imported, found.location.file) == (read.cls, read.location.file)
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Registry[AttentionEntry]]:
+    """A registry that knows one package, made of the given modules and their texts."""
+
+    def make(name: str, **modules: str) -> Registry[AttentionEntry]:
+        for module, text in {"__init__": "", **modules}.items():
+            path = tmp_path / name / f"{module.replace('__in__', '/')}.py"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        monkeypatch.syspath_prepend(tmp_path)
+        point = EntryPoint("mine", name, "cab.attentions")
+        registry: Registry[AttentionEntry] = Registry("attention", lambda: Attention)
+        registries = "cab.registry.registries"
+        monkeypatch.setattr(f"{registries}.entry_points", lambda group: [point] if group == point.group else [])
+        monkeypatch.setattr(f"{registries}.ATTENTIONS", registry)  # where the decorators of its modules register
+        return registry
+
+    return make
+
+
+def declared(name: str, *, base: str = "Attention", patterns: str = '"NS"', decorator: str = "") -> str:
+    decorator = decorator or f'@register_attention("{name}", patterns={patterns}, complexity="n", paper="-")'
+    return f"{HEADER}\n{decorator}\nclass {name.capitalize()}({base}):\n    pass\n"
+
+
+@pytest.mark.parametrize("registry", [ATTENTIONS, BACKBONES, TASKS], ids=lambda registry: registry.kind)
+def test_the_index_is_what_importing_everything_registers(registry: Registry[Any]) -> None:
+    package = registry.group.removeprefix("cab.")
+    index: Registry[Any] = Registry(registry.kind, registry.base)
+    read = {entry.name: entry for entry in index}
+    assert all(entry.imported is None for entry in read.values())
+    for spec in module_specs(package):
+        importlib.import_module(spec.name)
+    registered = {entry.name: entry for entry in registry.load() if entry.location.module.startswith(f"{package}.")}
+    assert read == registered
+    for name, entry in registered.items():
+        file, line = inspect.getsourcefile(entry.cls), inspect.getsourcelines(entry.cls)[1]
+        assert (str(read[name].location.file), read[name].location.line) == (file, line)
+        assert read[name].cls is entry.cls
+
+
+@pytest.mark.parametrize("wrong", ["attention=abd", "dataset=etth"])
+def test_a_wrong_name_imports_no_torch_and_nothing_that_is_registered(wrong: str) -> None:
+    program = (
+        "import sys\nfrom cab.cli.main import main\nstatus = main(sys.argv[1:])\n"
+        "heavy = {'torch', 'attentions', 'backbones', 'tasks'} & {m.partition('.')[0] for m in sys.modules}\n"
+        "sys.exit(str(heavy) if heavy else status)"
+    )
+    names = {"task": "lstf", "dataset": "etth1", "attention": "abc", "pattern": "NC"}
+    names |= {wrong.partition("=")[0]: wrong.partition("=")[2]}
+    command = [sys.executable, "-c", program, "run", *(f"{key}={value}" for key, value in names.items())]
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert process.returncode == 2, process.stderr
+    assert f"unknown {wrong.partition('=')[0]}" in process.stderr
+
+
+def test_a_broken_module_takes_no_other_down(plugin: Callable[..., Registry[AttentionEntry]]) -> None:
+    registry = plugin(
+        "package_with_broken_modules",
+        first=declared("first"),
+        middle__in____init__="",
+        middle__in__deep=declared("deep"),
+        middle__in__broken=f"{declared('broken')}def half(:\n",
+        unimportable=f"import no_such_module\n{declared('unimportable')}",
+        wrong_base=declared("wrong", base="Backbone"),
+        wrong_pattern=declared("pattern", patterns='"XY"'),
+        twice=declared("first"),
+    )
+    with pytest.raises(UserError, match=r"module 'package_with_broken_modules\.middle\.broken': SyntaxError") as error:
+        registry.get("anything")
+    assert "unknown pattern 'XY'" in str(error.value)
+    assert "attention 'first' is registered twice" in str(error.value)
+    assert registry.names() == ["deep", "first", "unimportable", "wrong"]
+    with pytest.raises(UserError, match=r"'unimportable' .*unimportable.py:4\) cannot be imported.*no_such_module"):
+        _ = registry.get("unimportable").cls
+    with pytest.raises(UserError, match=r"attention 'wrong' \(.*wrong_base.py:3\) must be a subclass of cab.Attention"):
+        _ = registry.get("wrong").cls
+    assert [entry.name for entry in registry.load()] == ["deep", "first"]
+
+
+def test_what_the_text_does_not_tell_is_imported(plugin: Callable[..., Registry[AttentionEntry]]) -> None:
+    loop = "for name in ('one', 'two'):\n    register_attention(name, patterns='NS', complexity='n', paper='-')(\n"
+    loop += "        type(name.capitalize(), (Attention,), {})\n    )\n"
+    alias = "from cab import Attention, register_attention as register\n"
+    alias += "\n@register('aliased', patterns='NC', complexity='n', paper='-')\nclass Aliased(Attention):\n    pass\n"
+    registry = plugin(
+        "package_with_computed_names",
+        computed=f"PATTERNS = 'NS CS'\n{declared('computed', patterns='PATTERNS')}",
+        loop=HEADER + loop,
+        alias=alias,
+        plain=declared("plain"),
+    )
+    assert registry.names() == ["aliased", "computed", "one", "plain", "two"]
+    assert [str(pattern) for pattern in registry.get("computed").patterns] == ["NS", "CS"]
+    assert registry.get("plain").imported is None
+    assert "package_with_computed_names.plain" not in sys.modules
+
+
+def test_a_package_that_only_imports_what_it_registers(plugin: Callable[..., Registry[AttentionEntry]]) -> None:
+    plugin("package_of_the_class", inner=declared("elsewhere"))
+    registry = plugin("package_of_the_entry_point", __init__="import package_of_the_class.inner\n")
+    assert registry.names() == ["elsewhere"]
+
+
+def test_a_backbone_without_the_pattern_names_those_that_it_has() -> None:
+    with pytest.raises(UserError, match=r"'gpt2' has no attention layer with pattern NS \(supported: CS\)"):
+        build_backbone("gpt2", attention="vanilla", pattern="NS", vocab_size=10)

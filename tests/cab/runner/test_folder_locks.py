@@ -1,0 +1,131 @@
+"""File systems without locks, locks of other machines, folders that vanish: one line says what to do."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cab.cli.main import main
+from cab.records.record import Record
+from cab.runner.folder import cell_statuses
+from tests.helpers.runs.fixtures import TROUBLED
+from tests.helpers.runs.troubled import Troubled, trained
+
+Cell = Callable[..., dict[str, Any]]
+ONE_STEP = "trainer.max_steps=1"
+
+
+def without_locks(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Let every flock fail."""
+
+    def fail(*_: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", fail)
+
+
+@pytest.fixture
+def interrupted(troubled: Cell, tmp_path: Path) -> Path:
+    """Folder of a run without a record."""
+    record = trained(troubled(ONE_STEP))
+    (tmp_path / f"{record.hash}.json").unlink()
+    return tmp_path / record.hash
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
+@pytest.mark.parametrize("sweep", [[], ["-m"]])
+def test_a_file_system_without_locks_is_named(
+    number: int,
+    sweep: list[str],
+    interrupted: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    without_locks(monkeypatch, number)
+    command = ["run", *sweep, *TROUBLED, ONE_STEP, f"results_dir={interrupted.parent}"]
+    assert main(command) == (1 if sweep else 2)
+    said = capsys.readouterr().err
+    assert f"{interrupted.parent} is on a file system that cannot lock files ({os.strerror(number)})" in said
+    assert "Traceback" not in said
+    assert [found.status for found in cell_statuses(interrupted.parent)] == ["interrupted"], "nothing can run there"
+
+
+def test_the_lock_of_another_machine_is_named_with_its_age(
+    interrupted: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    without_locks(monkeypatch, errno.ENOSYS)
+    lock = interrupted / "lock"
+    lock.write_text("4711\nnode17\n")
+    os.utime(lock, (0, lock.stat().st_mtime - 2 * 3600))
+    command = ["run", *TROUBLED, ONE_STEP, f"results_dir={interrupted.parent}"]
+    assert main(command) == 2
+    assert f"{lock} was written 2.0 hours ago by a process of another machine (4711 node17)" in capsys.readouterr().err
+    lock.unlink()
+    assert main(command) == 0, capsys.readouterr().err
+
+
+def test_a_folder_that_vanishes_is_named(
+    troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    troubled()
+    loss = Troubled.loss
+
+    def vanish(self: Troubled, *arguments: Any) -> Any:
+        shutil.rmtree(tmp_path / "results")
+        monkeypatch.setattr(Troubled, "loss", loss)
+        return loss(self, *arguments)
+
+    monkeypatch.setattr(Troubled, "loss", vanish)
+    assert main(["run", *TROUBLED, f"results_dir={tmp_path / 'results'}"]) == 2
+    said = capsys.readouterr().err
+    assert "was deleted or moved during the run" in said
+    assert "traceback.txt" not in said
+
+
+def test_a_record_that_may_not_be_read_is_not_run_again(
+    troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = trained(troubled(ONE_STEP))
+    path, read = tmp_path / f"{record.hash}.json", Path.read_text
+
+    def refused(self: Path, *arguments: Any, **options: Any) -> str:
+        if self == path:
+            raise PermissionError(errno.EACCES, "Permission denied", str(self))
+        return read(self, *arguments, **options)
+
+    monkeypatch.setattr(Path, "read_text", refused)
+    before = path.stat().st_mtime_ns
+    assert main(["run", *TROUBLED, ONE_STEP, f"results_dir={tmp_path}"]) == 2
+    assert f"{path} cannot be read: Permission denied; the run need not be repeated" in capsys.readouterr().err
+    assert path.stat().st_mtime_ns == before
+
+
+def test_status_lists_runs_once_with_what_distinguishes_them(
+    troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["status", str(tmp_path)]) == 0
+    assert f"no run in {tmp_path}" in capsys.readouterr().err
+    command = ["run", "-m", *TROUBLED, ONE_STEP, "trainer.learning_rate=0.01,0.03", f"results_dir={tmp_path}"]
+    troubled()
+    assert main(command) == 0
+    table = capsys.readouterr().out
+    assert table.count("trainer.learning_rate=0.0") == 2
+    paths = list(tmp_path.glob("*.json"))
+    shutil.copy(paths[0], tmp_path / "copy.json")
+    assert main(["status", str(tmp_path), "--csv"]) == 0
+    header, *rows = capsys.readouterr().out.splitlines()
+    assert header.endswith(",seed,settings,status,detail,hash")
+    rates = {json.loads(path.read_text())["config"]["trainer"]["learning_rate"]: path.stem for path in paths}
+    assert {row.split(",", 8)[8] for row in rows} == {
+        f"trainer.learning_rate={rate},finished,,{digest}" for rate, digest in rates.items()
+    }
+    assert len(rows) == 2
+    assert Record.read(tmp_path / "copy.json").hash == paths[0].stem

@@ -1,0 +1,295 @@
+"""Results of different code or data do not meet unnoticed: a matrix of the places where they meet and what differs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cab.cli.main import main
+from cab.errors import UserError
+from cab.records.identity import Identity, Program, changed_modules, differences
+from cab.records.record import Record
+from cab.records.results import MINI_DIR, load_results, with_reference_results
+from cab.registry.program import STANDALONE
+from cab.registry.registries import ATTENTIONS
+from cab.results.cells import collect
+from cab.runner import provenance
+from cab.runner.cell import Cell
+from cab.runner.folder import cell_statuses
+from cab.runner.report import Job, Report, cells_to_run
+from cab.runner.run import run_cell
+from tests.helpers.made_records import make_record
+from tests.helpers.runs.troubled import Troubled, trained
+
+MakeConfig = Callable[..., dict[str, Any]]
+OTHER_CODE = "0" * 16
+MINE = """
+from cab import Attention
+
+
+class Mine(Attention):
+    def attend(self, query, key, value, *_):
+        return {factor} * value.mean(2, keepdim=True).expand_as(query)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+
+def change(what: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Change the code, the data, the libraries or the micro-batch of the next run; return overrides."""
+    if what in ("attention", "project"):
+        name = "attentions.softmax" if what == "attention" else "backbones.made"
+
+        def program_of(cell: Cell, **options: bool) -> Program:
+            parts = vars(original(cell, **options))
+            return Program(**{**parts, what: {**parts[what], name: OTHER_CODE}})
+
+        original = provenance.program_of
+        monkeypatch.setattr("cab.runner.provenance.program_of", program_of)
+        monkeypatch.setattr("cab.runner.run.program_of", program_of)
+    if what == "attention":
+        monkeypatch.setattr("cab.runner.cell.code_of", lambda cls: OTHER_CODE)  # noqa: ARG005
+    if what == "data":
+        monkeypatch.setattr(Troubled, "fingerprint", lambda self: {"made": "anew"})  # noqa: ARG005
+    if what == "versions":
+        monkeypatch.setattr("cab.runner.provenance.versions", lambda: {"torch": "0.1"})
+    if what == "configuration":  # a default whose meaning changed
+        monkeypatch.setattr(Cell, "changed", property(lambda self: {"made": self.config.seed}))
+        return ["trainer.learning_rate=0.3"]
+    return ["trainer.micro_batch_size=2"] if what == "micro batch" else []
+
+
+DIFFERENCES = [
+    ("configuration", r"trainer.learning_rate was 0\.\d+, is 0.3"),
+    ("project", r"other code of the project \(backbones.made\)"),
+    ("data", r"other data \(made was for tests, is anew\)"),
+    ("versions", r"torch was \S+, is 0.1"),
+    ("micro batch", "trainer.micro_batch_size was 4, is 2"),
+]
+DECISIVE = ("configuration", "attention", "project", "data")
+
+
+@pytest.fixture(autouse=True)
+def _made_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every run of these tests has executed a backbone of the project that can be changed."""
+    original = provenance.program_of
+
+    def program_of(cell: Cell, **options: bool) -> Program:
+        program = original(cell, **options)
+        return Program(program.attention, {**program.project, "backbones.made": "1" * 16})
+
+    monkeypatch.setattr("cab.runner.provenance.program_of", program_of)
+    monkeypatch.setattr("cab.runner.run.program_of", program_of)
+
+
+@pytest.mark.parametrize(("what", "words"), DIFFERENCES)
+def test_a_cached_result(
+    what: str, words: str, troubled: MakeConfig, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    """Also on its way to a pool or to Slurm."""
+    if what == "configuration":
+        change(what, monkeypatch)
+    run_cell(troubled())
+    config = troubled(*change(what, monkeypatch))
+    report = Report()
+    assert not list(cells_to_run([Job(config, "")], report))
+    if what in DECISIVE:
+        with pytest.raises(UserError, match=words):
+            run_cell(config)
+        assert len(report.failures) == 1
+        if what == "project":
+            assert run_cell({**config, "accept_code": True}).kind == "cached"
+            assert "cached: other code of the project (backbones.made) since" in caplog.text
+        assert run_cell({**config, "force": True}).kind == "completed"
+        return
+    assert run_cell(config).kind == "cached"
+    assert caplog.text.count("use force=true to rerun it") == 2
+    assert re.search(words, caplog.text)
+
+
+def test_other_code_of_the_attention_is_a_result_beside_it(
+    troubled: MakeConfig, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    first = trained(troubled())
+    change("attention", monkeypatch)
+    second = trained(troubled())
+    assert "has other code of the attention; this is a new result" in caplog.text
+    assert first.hash == second.hash
+    folder = Path(troubled()["results_dir"])
+    assert {path.name for path in folder.glob("*.json")} == {
+        f"{first.hash}.json",
+        f"{first.hash}-{OTHER_CODE[:8]}.json",
+    }
+    assert set(load_results(folder)["attention"]) == {"vanilla", f"vanilla [{OTHER_CODE[:8]}]"}
+    assert run_cell(troubled()).kind == "cached"
+    assert len(cell_statuses(folder)) == 2
+
+
+@pytest.mark.parametrize("is_in", ["folder", "checkpoint"])
+@pytest.mark.parametrize(("what", "words"), [("", ""), *DIFFERENCES])
+def test_an_interrupted_run(
+    what: str, words: str, is_in: str, troubled: MakeConfig, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    settings = ["trainer.checkpoint_every=1", "retry=[failed]"]
+    if what == "configuration":
+        change(what, monkeypatch)
+    failed = trained(troubled(*settings, trouble="crash"))
+    folder = Path(troubled()["results_dir"]) / failed.hash
+    stored = Identity.from_plain(json.loads((folder / "cell.json").read_text())["identity"])
+    assert stored is not None
+    assert not differences(stored, failed.identity())
+    if is_in == "checkpoint":  # a folder that does not know its identity, as after a copy of checkpoints alone
+        (folder / "cell.json").unlink()
+    if what == "configuration":  # the record, which is compared as well, is gone
+        (folder.parent / f"{failed.hash}.json").unlink()
+    caplog.clear()
+    record = trained(troubled(*settings, *change(what, monkeypatch)))
+    assert ("resuming from step" in caplog.text) == (what not in DECISIVE)
+    assert re.search(words, caplog.text) or (what not in DECISIVE and is_in == "checkpoint")
+    assert record.data == {"made": "anew" if what == "data" else "for tests"}
+
+
+def test_a_file_is_another_cell_with_other_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One relative name in two folders, and one file before and after an edit, are different attentions."""
+    hashes = []
+    for number, folder in enumerate(["a", "b", "copy of a"]):
+        (tmp_path / folder).mkdir()
+        monkeypatch.chdir(tmp_path / folder)
+        Path("m.py").write_text(MINE.format(factor=number % 2))
+        cell = Cell.from_config(config_of("m.py:Mine"))
+        hashes.append((cell.hash, cell.attention_code))
+    assert hashes[0] == hashes[2] != hashes[1]
+    STANDALONE.clear()
+    other = provenance.program_of(Cell.from_config(config_of("vanilla", "other_attention='m.py:Mine'")))
+    monkeypatch.chdir(tmp_path / "b")
+    STANDALONE.clear()  # as in another process
+    here = provenance.program_of(Cell.from_config(config_of("vanilla", "other_attention='m.py:Mine'")))
+    assert "m.py" in changed_modules(other.project, here.project)
+
+
+def config_of(attention: str, *overrides: str) -> dict[str, Any]:
+    from cab.config.compose import compose
+
+    cell = ["task=lstf", "dataset=synthetic", "backbone=informer", "pattern=NC", "preset=smoke", "device=cpu"]
+    return compose([*cell, f"attention='{attention}'", *overrides])
+
+
+def test_a_record_names_the_code_that_was_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are read once; an edit during a run does not change the hash, nor the name of the run."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "scale.py").write_text("FACTOR = 1\n")
+    file = tmp_path / "edited.py"
+    file.write_text(f"from scale import FACTOR\n{MINE.format(factor='FACTOR')}")
+    ATTENTIONS.get("edited.py:Mine")
+    file.write_text("an error")
+    (tmp_path / "scale.py").write_text("FACTOR = 2\n")
+    config = config_of("edited.py:Mine", "trainer.max_steps=2", f"results_dir={tmp_path / 'results'}")
+    before = Cell.from_config(config).hash
+    record = trained(config)
+    assert record.hash == before
+    assert record == Record.read(tmp_path / "results" / f"{before}.json")
+    assert set(record.program.attention) >= {"edited.py", "scale.py"}
+
+
+def write(folder: Path, code: str, seed: int, *, day: int, attention: str = "abc", mse: float = 1.0) -> Record:
+    started = f"2026-11-{day:02}T12:00:00+00:00"
+    record = make_record({"mse": mse}, attention=attention, attention_code=code, seed=seed, started=started)
+    return Record.read(record.write(folder))
+
+
+def test_seeds_of_different_code_are_different_rows(
+    tmp_path: Path, caplog: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, new = "2ac5dc00" * 2, "d7d4ed00" * 2
+    write(tmp_path, old, 1, day=1, mse=1.0)
+    write(tmp_path, new, 2, day=2, mse=3.0)
+    write(tmp_path, new, 3, day=2, mse=3.0)
+    write(tmp_path, new, 1, day=1, attention="vanilla", mse=2.0)
+    results = load_results(tmp_path)
+    assert set(zip(results["attention"], results["seed"], strict=True)) == {
+        ("abc [2ac5dc00]", 1), ("abc", 2), ("abc", 3), ("vanilla", 1),
+    }  # fmt: skip
+    assert "abc has results of 2 programs: 2ac5dc00, d7d4ed00" in caplog.text
+    assert main(["leaderboard", str(tmp_path), "--out", str(tmp_path / "board")]) == 0
+    board = (tmp_path / "board" / "leaderboard.csv").read_text()
+    assert "abc [2ac5dc00]" in board
+    capsys.readouterr()
+    assert main(["score", str(tmp_path)]) == 0
+    assert "abc [2ac5dc00]" in capsys.readouterr().out
+
+
+def test_reference_results_are_in_no_row_with_others(tmp_path: Path) -> None:
+    """Not even those of the same code and of other seeds."""
+    bundled = next(record for record in load_results(MINI_DIR)["record"] if record.cell["attention"] == "linear")
+    config = {**bundled.config, "seed": 99}
+    for code in (OTHER_CODE, bundled.attention_code):
+        cell = {name: bundled.cell[name] for name in bundled.cell if name != "seed"}
+        folder = tmp_path / code
+        make_record({"mse": 1.0}, config=config, attention_code=code, seed=99, **cell).write(folder)
+        results = with_reference_results(load_results(folder))
+        names = set(results.loc[results["attention"].str.match(r"linear$|linear \["), "attention"])
+        assert names == {"linear", f"linear [{code[:8]}]"}
+    programs = [write(tmp_path, "1" * 16, 1, day=1), write(tmp_path, "2" * 16, 2, day=2)]
+    assert {name for cell in collect(programs) for name in cell.runs} <= {"abc", "abc [11111111]"}
+
+
+def test_seeds_of_different_code_of_the_project_are_averaged_on_request_only(tmp_path: Path, caplog: Any) -> None:
+    for seed, digest in ((1, "a" * 16), (2, "b" * 16), (3, "b" * 16)):
+        program = Program({"attentions.abc": "c"}, {"backbones.informer": digest, f"only.{seed}": "d"})
+        started = f"2026-11-0{seed}T12:00:00+00:00"
+        make_record({"mse": 1.0}, seed=seed, program=program, attention="abc", started=started).write(tmp_path)
+    results = load_results(tmp_path)
+    names = dict(zip(results["seed"], results["attention"], strict=True))
+    assert names == {1: "abc [backbones.informer aaaaaa]", 2: "abc", 3: "abc"}
+    assert "has 1 results of other code (backbones.informer aaaaaa): separate rows" in caplog.text
+    assert set(load_results(tmp_path, accept_code=True)["attention"]) == {"abc [mixed code]"}
+
+
+def test_an_unknown_program_is_equal_to_no_other(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        make_record({"mse": 1.0}, seed=seed, attention_code="", attention="abc").write(tmp_path)
+    assert load_results(tmp_path)["attention"].nunique() == 2
+
+
+def test_seeds_of_different_micro_batches_are_named(tmp_path: Path, caplog: Any) -> None:
+    for seed, size in ((1, 4), (2, None)):
+        make_record({"mse": 1.0}, seed=seed, config={"trainer": {"batch_size": 8, "micro_batch_size": size}}).write(
+            tmp_path
+        )
+    make_record({"mse": 2.0}, seed=1, attention="abc", config={"trainer": {"batch_size": 8}}).write(tmp_path)
+    assert main(["score", str(tmp_path)]) == 0
+    assert "compared attentions have different settings" in caplog.text
+    assert "trainer.forward_batch=4" in caplog.text
+
+
+def test_reproduce_names_the_change(troubled: MakeConfig, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    record = trained(troubled())
+    change("project", monkeypatch)
+    path = Path(troubled()["results_dir"]) / f"{record.hash}.json"
+    assert main(["reproduce", str(path)]) == 0
+    assert "other code of the project (backbones.made)" in capsys.readouterr().out
+
+
+def test_code_of_one_file_does_not_change_the_next_cell_of_a_sweep(tmp_path: Path, monkeypatch: Any) -> None:
+    """Each file has a process of its own, with its own helpers of one name."""
+    monkeypatch.chdir(tmp_path)
+    for folder, factor in (("a", 0.0), ("b", 1.0)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "helper.py").write_text(f"FACTOR = {factor}\n")
+        patch = "import attentions.abc\nattentions.abc.ABCAttention.attend = lambda *_: 1 / 0\n"
+        text = f"{patch}from helper import FACTOR\n{MINE.format(factor='FACTOR')}"
+        (tmp_path / folder / "mine.py").write_text(text)
+    names = "attention='a/mine.py:Mine','b/mine.py:Mine',abc"
+    cell = ["task=lstf", "dataset=synthetic", "backbone=informer", "pattern=NC", "preset=smoke", "results_dir=r"]
+    assert main(["run", "-m", *cell, names]) == 0
+    scores = {r.config["attention"]["name"]: r.metrics[0].value for r in map(Record.read, Path("r").glob("*.json"))}
+    assert len(set(scores.values())) == 3

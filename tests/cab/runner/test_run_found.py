@@ -1,0 +1,165 @@
+"""A record that is already there: it is of this cell and of today's data, or it is said."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from filelock import FileLock
+
+from cab import UserError
+from cab.cli.main import main
+from cab.data.sources import data_sets
+from cab.records.record import with_checksum
+from cab.runner.cell import Cell as CheckedCell
+from cab.runner.report import Job, Report, cells_to_run
+from cab.runner.run import run_cell
+from tests.helpers.runs.troubled import Troubled, trained
+
+Cell = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def measured(troubled: Cell, tmp_path: Path) -> Path:
+    """The record of a finished cell."""
+    record = trained(troubled("trainer.max_steps=1"))
+    return tmp_path / f"{record.hash}.json"
+
+
+def test_a_sweep_reads_the_data_of_its_found_cells_once(
+    measured: Path, troubled: Cell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = []
+    monkeypatch.setattr(Troubled, "setup", lambda self, root: read.append(root))  # noqa: ARG005
+    report = Report()
+    jobs = [Job(troubled("trainer.max_steps=1"), "cab run")] * 3
+    assert measured.exists()
+    assert list(cells_to_run(jobs, report)) == []
+    assert len(report.outcomes) == 3
+    assert len(read) == 1
+
+
+def test_data_that_are_not_here_leave_the_record_its_word(
+    measured: Path, troubled: Cell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(self: Troubled, root: Path | None) -> None:  # noqa: ARG001
+        raise UserError("no data")
+
+    monkeypatch.setattr(Troubled, "setup", missing)
+    assert measured.exists()
+    assert run_cell(troubled("trainer.max_steps=1")).kind == "cached"
+
+
+def test_the_record_of_another_cell_under_this_name(measured: Path, troubled: Cell) -> None:
+    other = trained(troubled("trainer.max_steps=1", "seed=2"))
+    measured.write_bytes((measured.parent / f"{other.hash}.json").read_bytes())
+    with pytest.raises(UserError, match=f"contains the record of cell {other.hash}"):
+        run_cell(troubled("trainer.max_steps=1"))
+
+
+def resealed(path: Path, **cell: Any) -> Path:
+    """The record at ``path`` with other names in its cell, and a checksum that fits them."""
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(with_checksum(content | {"cell": content["cell"] | cell})))
+    return path
+
+
+def test_a_relabeled_record_is_named_and_run_again(
+    measured: Path, troubled: Cell, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert main(["reproduce", str(resealed(measured, attention="abc"))]) == 2
+    assert run_cell(troubled("trainer.max_steps=1")).kind == "completed"
+    assert "its cell has attention 'abc', its configuration 'vanilla'" in caplog.text
+
+
+def test_a_variant_is_compared_with_the_code_of_the_task(measured: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", str(resealed(measured, config_variant="easier"))]) == 2
+    assert "has config_variant 'easier', but its configuration is that of ''" in capsys.readouterr().err
+
+
+def test_only_what_killed_processes_left_is_removed(
+    measured: Path, troubled: Cell, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Also from a folder with links, which are not followed."""
+    folder, precious = measured.with_suffix(""), tmp_path_factory.mktemp("elsewhere") / "mine.txt"
+    left = [measured.parent / f".{measured.name}-0123abcd.tmp", folder / ".weights.pt-0123.tmp"]
+    other = measured.parent / ".another.json-0123abcd.tmp"
+    for path in (*left, other, precious):
+        path.write_text("precious")
+    (folder / "folder").symlink_to(precious.parent)
+    (folder / "file").symlink_to(precious)
+    assert run_cell(troubled("trainer.max_steps=1", "force=true")).kind == "completed"
+    assert [path.exists() for path in (*left, folder / "folder", other, precious)] == [False] * 3 + [True] * 2
+
+
+def test_files_have_the_permissions_that_the_umask_leaves(troubled: Cell, tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        run_cell(troubled("trainer.max_steps=1"))
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*") if path.is_file()}
+    assert "weights.pt" in modes
+    assert {name: mode for name, mode in modes.items() if name != "lock" and mode != 0o640} == {}
+
+
+def test_a_run_on_files_that_are_not_the_published_ones_is_marked(
+    troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = {"synthetic": data_sets()["etth1"]}
+    monkeypatch.setattr("cab.data.sources.data_sets", lambda: found)
+    monkeypatch.setattr("cab.runner.provenance.is_generated", lambda _: False)
+    (tmp_path / "ETTh1.csv").write_text("x")
+    record = trained(troubled("trainer.max_steps=1", f"data_root={tmp_path}"))
+    assert record.unpublished_files == ["ETTh1.csv"]
+    assert caplog.text.count("ETTh1.csv is not the published file") == 1
+
+
+def test_a_single_run_that_is_busy_has_its_own_status(measured: Path, troubled: Cell) -> None:
+    with FileLock(measured.with_suffix("") / "lock"):
+        outcome = run_cell(troubled("trainer.max_steps=1", "force=true"))
+    assert outcome.kind == "locked"
+    for is_single, status in ((True, 75), (False, 0)):
+        report = Report(raises=is_single)
+        report.add(outcome)
+        assert report.exit_status == status
+
+
+def test_a_worker_that_dies_does_not_pass_off_the_old_record(measured: Path, troubled: Cell) -> None:
+    cell = CheckedCell.from_config(troubled("trainer.max_steps=1", "force=true"))
+    assert measured.exists()
+    report = Report(began="9999-01-01T00:00:00+00:00")
+    report.add_recorded(cell, otherwise="its worker died")
+    assert report.failures == [f"{cell.title}: its worker died"]
+
+
+def test_a_cost_has_processor_seconds_the_load_and_the_expected_hours(
+    troubled: Cell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = {"preset": "smoke", "task": "troubled", "dataset": "", "backbone": "gpt2", "hours": "0.5", "hardware": "GPU"}
+    monkeypatch.setattr("cab.runner.cell.read_rows", lambda _: (row | {"preset": "mini", "hours": "7"}, row))
+    record = trained(troubled("trainer.max_steps=1"))
+    assert (record.cost.cpu_seconds or 0) > 0
+    assert (record.cost.load or -1) >= 0
+    assert record.cost.expected_gpu_hours == 0.5
+
+
+@pytest.mark.parametrize("force", ["true", "false"])
+def test_a_folder_that_is_a_link_is_not_followed(
+    force: str, measured: Path, troubled: Cell, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "mine.txt").write_text("precious")
+    folder = measured.with_suffix("")
+    folder.rename(folder.with_name("moved"))
+    folder.symlink_to(elsewhere)
+    if force == "false":
+        measured.unlink()
+    with pytest.raises(UserError, match="is a symbolic link"):
+        run_cell(troubled("trainer.max_steps=1", f"force={force}"))
+    assert [path.name for path in elsewhere.iterdir()] == ["mine.txt"]
+    assert measured.exists() == (force == "true")

@@ -1,0 +1,43 @@
+"""`cab reproduce`: a record trained again and compared."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cab.cli.main import main
+from cab.records.record import with_checksum
+from cab.runner.run import run_cell
+from tests.helpers.runs.troubled import trained
+
+Cell = Callable[..., dict[str, Any]]
+
+
+def test_reproduce_compares(troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = trained(troubled())
+    path = tmp_path / f"{record.hash}.json"
+    assert main(["reproduce", str(path)]) == 0
+    assert "equal" in capsys.readouterr().out
+    changed = json.loads(path.read_text())
+    changed["metrics"][0]["value"] += 0.5
+    changed["versions"]["torch"] = "0.1"
+    path.write_text(json.dumps(with_checksum(changed)))
+    assert main(["reproduce", str(path)]) == 1
+    printed = capsys.readouterr().out
+    assert "differs" in printed
+    assert "torch was 0.1, is " in printed
+    assert main(["reproduce", str(path), "--tolerance", "10"]) == 0
+    run_cell(troubled("seed=3", trouble="oom"))
+    [oom] = [p for p in tmp_path.glob("*.json") if p != path]
+    assert main(["reproduce", str(oom)]) == 2
+
+
+def test_reproduce_never_replaces_the_record(troubled: Cell, tmp_path: Path) -> None:
+    record = trained(troubled())
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert main(["reproduce", str(tmp_path / f"{record.hash}.json"), "--results-dir", str(tmp_path)]) == 2
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before

@@ -1,0 +1,136 @@
+"""`cab run engine=fairseq`: the record, going on after a cut, and what is refused before anything is written."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from cab.cli.main import main
+from engines.fairseq import environment, restore_last
+from tests.helpers.runs.processes import records, run_cab
+
+LM = ["task=lm", "dataset=synthetic", "pattern=CS", "preset=smoke", "engine=fairseq", "device=cpu", "attention=vanilla"]
+MLM = ["task=mlm", "dataset=synthetic", "pattern=NS", "preset=smoke", "engine=fairseq", "device=cpu", "attention=local"]
+
+
+LONGER = [*LM, "trainer.max_steps=40", "trainer.checkpoint_every=10", "trainer.validate_every=20"]
+Finished = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """The folder with the record of a cell, which is run once."""
+
+    @functools.cache
+    def run(*cell: str) -> Path:
+        folder = tmp_path_factory.mktemp("finished")
+        assert main(["run", *cell, f"results_dir={folder}"]) == 0
+        return folder
+
+    return run
+
+
+@pytest.mark.parametrize(("cell", "steps", "error"), [(LONGER, 40, 1e-3), (MLM, 8, 0.05)], ids=["lm", "mlm"])
+def test_a_cell_leaves_the_usual_record(cell: list[str], steps: int, error: float, finished: Finished) -> None:
+    folder = finished(*cell)
+    (record,) = records(folder)
+    assert record["engine"] == "fairseq"
+    assert record["status"] == "finished"
+    assert record["cell"]["config_variant"] == "fairseq"  # a row of its own in every table
+    assert record["cost"]["steps"] == steps
+    assert record["cost"]["peak_memory_bytes"] > 1e8
+    assert [entry["step"] for entry in record["history"]] == list(range(1, steps + 1))
+    validations = [entry["validation"] for entry in record["history"] if entry["validation"] is not None]
+    assert validations[-1] < validations[0]
+    ppl = next(metric["value"] for metric in record["metrics"] if metric["name"] == "ppl")
+    # The same weights and tokens; of masked tokens each masks its own, and fairseq's pages begin with a mark.
+    assert record["engine_facts"]["perplexity"] == pytest.approx(ppl, rel=error)
+    assert record["engine_facts"]["versions"]["fairseq-fixed"]
+    assert [path.name for path in folder.glob("*/fairseq/*.pt")] == ["checkpoint_best.pt"]
+
+
+def test_a_cut_run_goes_on_and_ends_where_it_would_have(finished: Finished, tmp_path: Path) -> None:
+    """Cut while fairseq writes its second checkpoint: it goes on from the first, whose copy is incomplete."""
+    results = f"results_dir={tmp_path / 'cut'}"
+    stop = f"parent:{signal.SIGTERM:d} _20.pt {tmp_path / 'stopped'}"
+    done = run_cab(*LONGER, results, stop=stop)
+    assert done.returncode == 128 + signal.SIGTERM, done.stderr
+    assert (tmp_path / "stopped").exists(), "stopped by somebody else"
+    assert "to resume from the last checkpoint" in done.stderr
+    (last,) = (tmp_path / "cut").glob("*/fairseq/checkpoint_last.pt")
+    last.write_bytes(last.read_bytes()[:-100])  # fairseq copies it, which can be cut as well
+    assert not records(tmp_path / "cut")
+    assert main(["run", *LONGER, results]) == 0
+    (log,) = (tmp_path / "cut").glob("*/fairseq/train.log")
+    assert re.findall(r"Loaded checkpoint .*checkpoint_last.pt \(epoch \d+ @ (\d+) updates\)", log.read_text()) == [
+        "10"
+    ]
+    (first,), (second,) = records(finished(*LONGER)), records(tmp_path / "cut")
+    assert second["cost"]["steps"] == 40
+    for one, other in zip(first["metrics"], second["metrics"], strict=True):
+        assert one["value"] == pytest.approx(other["value"], rel=1e-4), one["name"]
+
+
+@pytest.mark.without_environment
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ("engine=fairsek", "unknown engine 'fairsek': did you mean 'fairseq'?"),
+        ("trainer.precision=bf16-mixed", "engine=fairseq does not support trainer.precision=bf16-mixed"),
+        ("trainer.schedule=exponential", "engine=fairseq does not support trainer.schedule=exponential"),
+        (
+            "trainer.checkpoint_selection=average",
+            "engine=fairseq does not support trainer.checkpoint_selection=average",
+        ),
+        ("trainer.log_every=7", "engine=fairseq does not support trainer.log_every=7"),
+        ("logger=tensorboard", "engine=fairseq does not support logger=tensorboard"),
+        (
+            "task=lstf backbone=informer pattern=NC preset=smoke",
+            "engine=fairseq does not support task 'lstf' (supported: lm, mlm)",
+        ),
+    ],
+)
+def test_unsupported_settings_are_refused(
+    overrides: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed = [word.partition("=")[0] for word in overrides.split()]
+    cell = [word for word in LM if word.partition("=")[0] not in changed]
+    assert main(["run", *cell, *overrides.split(), f"results_dir={tmp_path}"]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert message in line
+    assert not records(tmp_path)
+
+
+@pytest.mark.without_environment
+def test_an_incomplete_last_checkpoint_is_replaced_by_the_newest_complete_one(tmp_path: Path) -> None:
+    last = tmp_path / "checkpoint_last.pt"
+    for number, name in enumerate(("checkpoint_best", "checkpoint_1_10", "checkpoint_last", "initial")):
+        torch.save(name, tmp_path / f"{name}.pt")
+        os.utime(tmp_path / f"{name}.pt", (number, number))
+    restore_last(tmp_path)
+    assert torch.load(last) == "checkpoint_last"
+    last.write_bytes(last.read_bytes()[:-1])
+    restore_last(tmp_path)
+    assert torch.load(last) == "checkpoint_1_10"
+    for path in tmp_path.iterdir():
+        path.write_bytes(b"cut")
+    restore_last(tmp_path)
+    assert not last.exists()
+
+
+@pytest.mark.without_environment
+def test_without_the_environment_one_line_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(environment, "HOME", tmp_path / "nowhere")
+    assert main(["run", *LM, f"results_dir={tmp_path}"]) == 2
+    printed = capsys.readouterr()
+    assert printed.err.strip() == "cab: error: engine=fairseq needs fairseq's own environment: run make fairseq"
+    assert not records(tmp_path)

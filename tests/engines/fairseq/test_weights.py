@@ -1,0 +1,108 @@
+"""Our networks and fairseq's with the same attention: same logits, same losses, same training, same decoding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engines.fairseq.weights import fairseq_weights, load_weights
+from tests.helpers.fairseq.cells import STEPS, Ours, ask_fairseq
+
+CELLS = {
+    ("lm", "vanilla"): (),
+    ("lm", "abc"): ("attention.num_landmarks=8",),
+    ("lm", "local"): ("attention.window_size=16",),
+    ("lm", "performer"): ("attention.num_features=16",),
+    ("lm", "s4d"): (),
+    ("mlm", "vanilla"): (),
+    ("mlm", "abc"): ("attention.num_landmarks=8",),
+}
+DECODED = 256
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], tuple[Ours, dict[str, Any]]]:
+    """Each cell with fairseq's answers to it, all by one process of fairseq's."""
+    folder = tmp_path_factory.mktemp("agreement")
+    ours = {key: Ours.make(*key, *overrides) for key, overrides in CELLS.items()}
+    cases = [
+        {
+            "arguments": cell.arguments(folder / key[0]),
+            "weights": fairseq_weights(cell.backbone),
+            "batches": cell.batches,
+            "decode": DECODED if key[0] == "lm" else 0,
+        }
+        for key, cell in ours.items()
+    ]
+    return {key: (ours[key], answer) for key, answer in zip(ours, ask_fairseq(cases, folder), strict=True)}
+
+
+@pytest.mark.parametrize("key", CELLS, ids=" ".join)
+def test_agreement(both: Any, key: tuple[str, str]) -> None:
+    """Bounds: logits 1e-4, loss 1e-5, loss after ten steps 1e-3."""
+    cell, theirs = both[key]
+    seen, _ = cell.batches[0]
+    real = seen != 1
+    logits = (cell.logits() - theirs["logits"])[real].abs().max()
+    with torch.no_grad():
+        loss = abs(float(cell.loss()) - theirs["loss"])
+    cell.train()
+    with torch.no_grad():
+        after = [float(cell.loss(number)) for number in range(STEPS)]
+    trained = max(abs(a - b) for a, b in zip(after, theirs["trained"], strict=True))
+    assert logits < 1e-4
+    assert loss < 1e-5
+    assert trained < 1e-3
+    assert after[0] < theirs["loss"] - 0.1  # there was something to agree about
+
+
+@pytest.mark.parametrize("attention", ["vanilla", "abc", "local", "performer", "s4d"])
+def test_decoding_through_the_incremental_state_is_that_of_the_whole_prefix(both: Any, attention: str) -> None:
+    """Also in beam search, which reorders the state."""
+    _, theirs = both["lm", attention]
+    assert theirs["step_tokens"].shape == (2, 1 + DECODED)
+    assert theirs["step_tokens"].unique().numel() > 20
+    assert torch.equal(theirs["step_tokens"], theirs["whole_tokens"])
+    torch.testing.assert_close(theirs["step_logits"], theirs["whole_logits"], rtol=0, atol=1e-4)
+
+    assert [len(row) for row in theirs["step_beams"]] == [3, 3]
+    assert theirs["step_beams"] == theirs["whole_beams"]
+
+
+STOCK = {
+    ("lm",): ("--arch transformer_lm_gpt --share-decoder-input-output-embed", ()),
+    ("lm", "learned"): (
+        "--arch transformer_lm_gpt --share-decoder-input-output-embed",
+        (
+            "backbone.positions=learned",
+            "backbone.max_length=128",
+            "backbone.scale_embedding=false",
+            "backbone.activation=gelu_tanh",
+        ),
+    ),
+    ("mlm",): ("--arch roberta_base", ()),
+}
+"""fairseq's own networks with its own attention, and what ours is to be like."""
+
+
+def test_fairseqs_own_networks(tmp_path: Path) -> None:
+    """Our weights open in them, and theirs, as fairseq drew them, in ours."""
+    ours = {key: Ours.make(key[0], "vanilla", *overrides) for key, (_, overrides) in STOCK.items()}
+    cases = []
+    for key, cell in ours.items():
+        arguments = cell.arguments(tmp_path / key[0])
+        place = arguments.index("--arch")
+        arguments[place : place + 2] = STOCK[key][0].split()
+        place = arguments.index("--attention")
+        del arguments[place : place + 4]
+        case = {"arguments": arguments, "batches": cell.batches}
+        cases += [case | {"weights": fairseq_weights(cell.backbone)}, case]
+    answers = ask_fairseq(cases, tmp_path)
+    for cell, given, drawn in zip(ours.values(), answers[::2], answers[1::2], strict=True):
+        real = cell.batches[0][0] != 1
+        assert (cell.logits() - given["logits"])[real].abs().max() < 1e-4
+        load_weights(cell.backbone, drawn["weights"])
+        assert (cell.logits() - drawn["logits"])[real].abs().max() < 1e-4

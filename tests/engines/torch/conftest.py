@@ -1,0 +1,8 @@
+from __future__ import annotations
+
+from tests.helpers.runs.fixtures import (
+    quick_pictures as quick_pictures,
+    registered as registered,
+    troubled as troubled,
+    uncut as uncut,
+)

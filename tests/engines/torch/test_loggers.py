@@ -1,0 +1,188 @@
+"""Loggers write beside the run, and where a number comes from is in the record."""
+
+from __future__ import annotations
+
+import functools
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import urlsplit
+
+import pandas as pd
+import pytest
+import torch
+from tqdm import tqdm
+
+from cab.cli.main import main
+from cab.errors import UserError
+from cab.records.record import Record
+from cab.runner.cell import Cell as CheckedCell
+from cab.runner.provenance import nvidia_driver
+from cab.runner.run import run_cell
+from engines.torch import loggers
+from tests.helpers.runs.fixtures import TROUBLED
+from tests.helpers.runs.troubled import Troubled, trained
+
+Cell = Callable[..., dict[str, Any]]
+
+
+def test_the_csv_has_a_row_per_interval_and_per_validation(
+    troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses: list[float] = []
+    loss = Troubled.loss
+
+    def noted(self: Troubled, backbone: Any, batch: Any) -> Any:
+        value = loss(self, backbone, batch)
+        losses.extend([float(value.detach())] if torch.is_grad_enabled() else [])
+        return value
+
+    monkeypatch.setattr(Troubled, "loss", noted)
+    cell = ["trainer.validate_every=4", "trainer.schedule=linear", "trainer.learning_rate=0.08"]
+    cell.append("trainer.max_grad_norm=1.0e-6")
+    usual = trained(troubled(*cell))
+    [path] = tmp_path.glob("*/metrics.csv")
+    table = pd.read_csv(path)
+    assert list(table["step"]) == [4, 8], "log_every is 50"
+    assert list(table["validation"]) == [entry["validation"] for entry in usual.history]
+    losses.clear()
+    often = trained(troubled(*cell, "trainer.log_every=3", "force=true"))
+    assert (often.hash, often.history, often.metrics) == (usual.hash, usual.history, usual.metrics)
+    table = pd.read_csv(path)
+    assert list(table["step"]) == [3, 4, 6, 8]
+    assert list(table["validation"].notna()) == [False, True, False, True]
+    steps = [losses[:3], losses[3:4], losses[4:6], losses[6:]]
+    assert list(table["loss"]) == pytest.approx([sum(values) / len(values) for values in steps])
+    assert list(table["learning_rate"]) == pytest.approx([0.06, 0.05, 0.03, 0.01])
+    assert (table["gradient_norm"] > 1e-3).all(), "before clipping"
+    assert (table["examples_per_second"] > 0).all()
+
+
+def test_to_measure_gradients_changes_nothing(troubled: Cell, tmp_path: Path, uncut: Record) -> None:
+    often = trained(troubled("trainer.log_every=1"))
+    assert (often.metrics, often.history) == (uncut.metrics, uncut.history)
+    [path] = tmp_path.glob("*/metrics.csv")
+    assert pd.read_csv(path)["gradient_norm"].notna().sum() == 8
+
+
+@pytest.mark.parametrize(("flags", "count"), [([], 10), (["-v"], 40)])
+def test_a_file_has_ten_lines_per_run_and_with_v_every_row(
+    flags: list[str], count: int, troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    troubled()
+    settings = ["trainer.max_steps=40", "trainer.validate_every=4", "trainer.log_every=1", f"results_dir={tmp_path}"]
+    assert main(["run", *TROUBLED, *settings, *flags]) == 0
+    said = capsys.readouterr().err
+    assert said.count("step ") == count
+    assert re.search(r"^step 40 of 40, loss \S+, validation \S+$", said, flags=re.MULTILINE)
+    assert not {"\r", "\x1b"} & set(said)
+
+
+def test_a_terminal_has_a_bar_and_no_lines(troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr(tqdm, "__init__", functools.partialmethod(tqdm.__init__, mininterval=0))
+    troubled()
+    assert main(["run", *TROUBLED, "trainer.validate_every=4", f"results_dir={tmp_path}"]) == 0
+    drawn = terminal.getvalue()
+    assert "step 4 of 8" not in drawn
+    assert re.search(r"troubled synthetic gpt2 CS vanilla smoke 1: .*[4-7]/8 .*loss=?.*validation", drawn), drawn
+    assert [line for line in drawn.splitlines() if line.startswith("finished: troubled")]
+
+
+def test_tensorboard(troubled: Cell, tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run_cell(troubled("logger=tensorboard", "trainer.validate_every=4"))
+    [folder] = tmp_path.glob("*/tensorboard")
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    assert [event.step for event in events.Scalars("validation")] == [4, 8]
+    assert {"loss", "learning_rate", "gradient_norm", "examples_per_second"} <= set(events.Tags()["scalars"])
+
+
+@pytest.mark.parametrize("writes", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_wandb_is_offline_and_grouped_by_sweep(
+    writes: bool, troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a run of W&B itself, which writes a file, or a stand-in for it."""
+    import wandb
+
+    given: dict[str, Any] = {}
+    summary: dict[str, Any] = {}
+    original, finish = wandb.init, loggers.Wandb.close
+
+    def init(**arguments: Any) -> Any:
+        given.update(arguments)
+        if writes:
+            return original(**arguments)
+        return SimpleNamespace(summary={}, log=lambda _: None, finish=lambda: None)
+
+    def close(logger: loggers.Wandb) -> None:
+        summary.update(dict(logger._run.summary))
+        finish(logger)
+
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.setattr(wandb, "init", init)
+    monkeypatch.setattr(loggers.Wandb, "close", close)
+    outcome = run_cell(troubled("logger=wandb", "trainer.validate_every=4"))
+    assert wandb.run is None, "the next cell would write into this run"
+    assert outcome.record is not None
+    assert (given["id"], given["mode"]) == (outcome.record.hash, "offline")
+    assert given["group"] == str(tmp_path)
+    assert given["config"]["trainer"]["max_steps"] == 8
+    assert {metric.name: metric.value for metric in outcome.record.metrics}.items() <= summary.items()
+    assert bool(list(tmp_path.glob("*/wandb/offline-run-*/*.wandb"))) == writes
+
+
+@pytest.mark.parametrize(
+    ("variables", "mode"),
+    [
+        ({}, "offline"),
+        ({"WANDB_API_KEY": "0" * 40}, "online"),
+        ({"NETRC": "netrc"}, "online"),
+        ({"WANDB_API_KEY": "0" * 40, "WANDB_MODE": "offline"}, "offline"),
+        ({"WANDB_MODE": "disabled"}, "disabled"),
+    ],
+)
+def test_wandb_is_online_for_a_user_who_is_logged_in(
+    variables: dict[str, str], mode: str, troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import wandb
+
+    chosen: list[str] = []
+    monkeypatch.chdir(tmp_path)
+    host = urlsplit(wandb.setup().settings.base_url).hostname
+    Path("netrc").write_text(f"machine {host} login user password secret\n")
+    for name in ("WANDB_MODE", "WANDB_API_KEY", "NETRC"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(wandb, "init", lambda **options: chosen.append(options["mode"]))
+    loggers.Wandb(CheckedCell.from_config(troubled("logger=wandb")), tmp_path)
+    assert chosen == [mode]
+
+
+def test_disabled_wandb_writes_nothing(troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    run_cell(troubled("logger=wandb"))
+    assert list(tmp_path.glob("*/metrics.csv"))
+    assert not list(tmp_path.glob("*/wandb"))
+
+
+def test_a_logger_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loggers.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(UserError, match=r"not installed. Run: `pip install 'cab-benchmark\[tensorboard\]'`"):
+        loggers.check_logger("tensorboard")
+
+
+def test_the_driver_of_a_gpu(tmp_path: Path) -> None:
+    text = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86  Release Build\n"
+    (tmp_path / "version").write_text(text)
+    assert nvidia_driver(tmp_path / "version") == "570.86"
+    assert nvidia_driver(tmp_path / "none") == ""

@@ -1,0 +1,165 @@
+"""The loop: random items by the step, epochs announced, averaged weights, losses, no steps at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cab import UserError
+from cab.records.record import weights_path
+from cab.runner.batches import Draw, SeededItems
+from cab.runner.run import run_cell
+from engines.torch.checkpoints import average_weights
+from tasks.lm.task import LM
+from tests.helpers.runs.learning_attention import LOSS
+from tests.helpers.runs.troubled import Numbers, Troubled, trained
+
+Cell = Callable[..., dict[str, Any]]
+
+
+def test_items_that_draw_depend_on_the_step_alone() -> None:
+    items = SeededItems(Numbers(), seed=3)
+    number, first = items.__getitems__(Draw(5, [1, 2]))
+    assert number == 5
+    torch.rand(100)
+    assert torch.equal(items.__getitems__(Draw(5, [1, 2]))[1], first)
+    assert not torch.equal(items.__getitems__(Draw(6, [1, 2]))[1], first)
+    assert not torch.equal(SeededItems(Numbers(), seed=4).__getitems__(Draw(5, [1, 2]))[1], first)
+
+
+def test_drawing_an_item_leaves_the_other_random_numbers_alone() -> None:
+    torch.manual_seed(1)
+    expected = torch.rand(1)
+    torch.manual_seed(1)
+    SeededItems(Numbers(), seed=3).__getitems__(Draw(0, [1]))
+    assert torch.equal(torch.rand(1), expected)
+
+
+def test_worker_processes_change_no_number(troubled: Cell, tmp_path: Path) -> None:
+    records = [
+        trained(troubled(f"trainer.num_workers={workers}", f"results_dir={tmp_path / str(workers)}"))
+        for workers in (0, 2)
+    ]
+    assert records[0].metrics == records[1].metrics
+    assert records[0].hash == records[1].hash
+
+
+def test_epochs_are_announced_again_after_a_resume(troubled: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+    epochs: list[list[int]] = []
+    monkeypatch.setattr(Troubled, "setup", lambda self, _: epochs.append(self.epochs))
+    run_cell(troubled("trainer.checkpoint_every=2", trouble="crash"), command="")
+    run_cell(troubled("trainer.checkpoint_every=2", "retry=[failed]"))
+    assert epochs == [[0], [0, 1, 2]]  # three batches an epoch, eight steps; the second run goes on from step 2
+
+
+def test_a_run_goes_on_with_micro_batches_of_another_size(
+    troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches of four, at once until the memory is used up, then one by one: the same steps, but for rounding."""
+    network = ["task=lm", "attention=vanilla", "backbone.dropout=0", "backbone.attention_dropout=0"]
+    network += ["task.block_len=16", "task.context_lengths=[16]", "task.context_tokens=64"]
+    options = [*network, "trainer.validate_every=8", "trainer.checkpoint_every=4"]
+    uncut = trained(troubled(*options, f"results_dir={tmp_path / 'uncut'}"))
+    loss, sizes = LM.loss, []
+
+    def counting(self: LM, backbone: Any, batch: Any) -> Any:
+        if torch.is_grad_enabled():
+            sizes.append(len(batch))
+        if len(sizes) == 5:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return loss(self, backbone, batch)
+
+    monkeypatch.setattr(LM, "loss", counting)
+    cut = trained(troubled(*options))
+    retried = trained(troubled(*options, "retry=[oom]", "trainer.micro_batch_size=1"))
+    assert (cut.status, retried.status, retried.hash) == ("oom", "finished", uncut.hash)
+    assert sizes == [4] * 5 + [1] * 16
+    [one], [two] = uncut.history, retried.history
+    assert two == pytest.approx(one, abs=1e-4)
+    assert retried.metrics[0].value == pytest.approx(uncut.metrics[0].value, rel=1e-4)
+
+
+def test_what_an_attention_asks_of_training_is_done_once_a_step(troubled: Cell, tmp_path: Path) -> None:
+    """Its loss is added in every micro-batch, its buffer learns from all of them, its parameter has its own rate."""
+    options = ["trainer.micro_batch_size=2", "trainer.validate_every=4", "trainer.checkpoint_selection=last"]
+    record = trained(troubled("attention=learning", *options))
+    gates = [1.0 - 0.5 * step for step in range(8)]  # the loss has a constant slope, so Adam steps by its rate
+    expected = [LOSS * sum(part) / 4 for part in (gates[:4], gates[4:])]
+    assert [entry["auxiliary_loss"] for entry in record.history] == pytest.approx(expected, abs=1e-5)
+    weights = torch.load(weights_path(tmp_path, record.hash), weights_only=True)
+    [gate] = [value for name, value in weights.items() if name.endswith("gate")]
+    [seen] = [value for name, value in weights.items() if name.endswith("seen")]
+    assert gate.item() == pytest.approx(-3.0, abs=1e-5)
+    assert seen.item() == 16
+
+
+def test_the_average_is_of_the_last_multiples(troubled: Cell, tmp_path: Path) -> None:
+    average = ["trainer.checkpoint_selection=average", "trainer.average_every=2", "trainer.average_count=3"]
+    record = trained(troubled("trainer.validate_every=null", *average))
+    assert [entry["validation"] for entry in record.history] == [None] * 8
+    sums = []
+    for steps in (4, 6, 8):
+        single = ["trainer.validate_every=null", "trainer.checkpoint_selection=last", f"trainer.max_steps={steps}"]
+        last = trained(troubled(*single, f"results_dir={tmp_path / str(steps)}"))
+        sums.append(last.metrics[1].value)
+    assert record.metrics[1].value == pytest.approx(sum(sums) / 3, abs=1e-6)
+
+
+@pytest.mark.parametrize("keep", ["best", "last", "average"])
+def test_the_weights_that_were_scored_stay(keep: str, troubled: Cell, tmp_path: Path) -> None:
+    averaged = ["trainer.average_every=2", "trainer.average_count=3"]
+    record = trained(troubled(f"trainer.checkpoint_selection={keep}", "trainer.validate_every=3", *averaged))
+    path = weights_path(tmp_path, record.hash)
+    assert [file.name for pattern in ("*.pt", "*.ckpt") for file in path.parent.glob(pattern)] == [path.name]
+    first = next(iter(torch.load(path, weights_only=True).values()))
+    assert first.double().sum().item() == record.metrics[1].value
+    validated = {entry["step"]: entry["validation"] for entry in record.history}
+    assert record.cost.best_step == (min(validated, key=lambda step: validated[step]) if keep == "best" else 0)
+
+
+def test_average_of_whole_numbers_is_the_last(tmp_path: Path) -> None:
+    for i in (1, 2):
+        torch.save({"w": torch.tensor([float(i)]), "n": torch.tensor(i)}, tmp_path / f"{i}.pt")
+    mean = average_weights([tmp_path / "1.pt", tmp_path / "2.pt"])
+    assert mean["w"].item() == 1.5
+    assert mean["n"].item() == 2
+
+
+def test_nothing_to_average_is_refused(troubled: Cell, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="average_every=1000"):
+        run_cell(troubled("trainer.checkpoint_selection=average", "trainer.validate_every=null"))
+    assert not list(tmp_path.glob("*.json"))
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_a_network_is_validated_and_evaluated_in_the_precision_it_is_trained_in(
+    precision: str, troubled: Cell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, torch.dtype] = {}
+
+    def note(name: str) -> None:
+        used = getattr(Troubled, name)
+
+        def noting(self: Troubled, backbone: Any, *rest: Any) -> Any:
+            seen.setdefault(name, backbone(torch.tensor([[1, 2, 3]])).dtype)
+            return used(self, backbone, *rest)
+
+        monkeypatch.setattr(Troubled, name, noting)
+
+    for name in ("loss", "validate", "evaluate", "save_plots"):
+        note(name)
+    record = trained(troubled(f"trainer.precision={precision}"))
+    assert record.status == "finished"
+    expected = torch.bfloat16 if precision == "bf16-mixed" else torch.float32
+    assert seen == dict.fromkeys(("loss", "validate", "evaluate", "save_plots"), expected)
+
+
+def test_no_steps_score_the_untrained_network(troubled: Cell) -> None:
+    record = trained(troubled("trainer.max_steps=0"))
+    assert record.status == "finished"
+    assert record.cost.steps == 0
+    assert record.metrics[0].value is not None

@@ -1,0 +1,150 @@
+"""Task lm_recurrent: what it refuses, and a run that is cut and goes on to the bit."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from backbones.gpt2 import GPT2
+from cab import UserError
+from cab.config.compose import compose
+from cab.records.record import Record
+from cab.runner.cell import Cell
+from cab.runner.processes import Processes
+from engines.fairseq.command import network_arguments, task_arguments
+from engines.torch import check, checkpoints
+from engines.torch.loop import make_order
+from engines.torch.recurrent_memory import RecurrentMemory
+from tasks.lm.recurrent import RecurrentLMTask
+from tests.helpers.runs.troubled import trained
+from tests.tasks.lm.test_lm import write_books
+
+CELL = ["task=lm_recurrent", "dataset=pg19", "backbone=gpt2", "pattern=CS", "preset=smoke", "device=cpu"]
+RECURRENT = [
+    *CELL,
+    "attention=transformer_xl",
+    "attention.segment=32",
+    "attention.memory=64",
+    "backbone.positions=none",
+    "backbone.dropout=0.2",
+    "task.block_len=32",
+    "task.context_lengths=[64]",
+    "task.memory_length=32",
+    "trainer.validate_every=null",
+    "trainer.checkpoint_selection=last",
+]
+
+
+def test_the_memory_length_names_the_variant() -> None:
+    assert Cell.from_config(compose(RECURRENT)).key["config_variant"] == "memory 32"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["task.memory_length=0"], "memory_length: Input should be greater than or equal to 1, got 0"),
+        (["task.overlap=8"], "set task.overlap=0"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_line(overrides: list[str], message: str) -> None:
+    chosen = {override.split("=")[0]: override for override in [*RECURRENT, *overrides]}
+    with pytest.raises(UserError, match=message) as error:
+        Cell.from_config(compose(list(chosen.values())))
+    assert "\n" not in str(error.value)
+
+
+def test_a_network_that_remembers_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("backbones.gpt2.GPT2.init_mems")
+    with pytest.raises(UserError, match=r"GPT2: it does not implement init_mems\(batch_size, num_tokens\)"):
+        RecurrentLMTask.protocol_of(GPT2)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["task=lm", "pattern=CS", "backbone.residual=gtrxl"],
+        ["task=lm", "pattern=CS", "backbone.positions=none"],
+    ],
+)
+def test_fairseqs_networks_have_the_usual_one_alone(overrides: list[str]) -> None:
+    cell = Cell.from_config(compose(["dataset=synthetic", "attention=vanilla", "preset=smoke", *overrides]))
+    other = dataclasses.replace(cell, task=SimpleNamespace(backbone_options=lambda _: {}))  # type: ignore[arg-type]
+    option = re.escape(overrides[-1].partition("=")[0])
+    with pytest.raises(UserError, match=f"engine=fairseq does not support {option}=.*use engine=torch"):
+        network_arguments(other)
+    with pytest.raises(UserError, match="engine=fairseq does not support task 'lm_recurrent'"):
+        task_arguments(Cell.from_config(compose(RECURRENT)))
+
+
+def test_several_processes_are_refused() -> None:
+    with pytest.raises(UserError, match="without torchrun or srun"):
+        check(Cell.from_config(compose(RECURRENT)), Processes(rank=0, local_rank=0, count=2))
+
+
+def test_more_rows_than_blocks_are_refused() -> None:
+    cell, processes = Cell.from_config(compose(RECURRENT)), Processes(rank=0, local_rank=0, count=1)
+    run = SimpleNamespace(cell=cell, processes=processes, observer=None)
+    assert make_order(9, run).in_rows  # type: ignore[arg-type]
+    with pytest.raises(
+        UserError, match=r"the training set has 3 blocks, trainer\.batch_size is 4; lower trainer\.batch_size"
+    ):
+        make_order(3, run)  # type: ignore[arg-type]
+
+
+def test_memories_are_those_of_the_rows_however_they_are_cut() -> None:
+    rows = torch.arange(12.0).view(4, 3)
+    two, four, seen = RecurrentMemory(2), RecurrentMemory(4), []
+
+    def recurrent_loss(_: object, batch: Any, memory: Any) -> Any:
+        seen.append(memory)
+        return torch.zeros(()), {"x": batch}
+
+    task: Any = SimpleNamespace(recurrent_loss=recurrent_loss)
+    assert two.state_dict() is None
+    for batch in rows.split(2):
+        two.loss(task, None, batch)  # type: ignore[arg-type]
+    state = two.state_dict()
+    assert state is not None
+    assert torch.equal(state["x"], rows)
+    four.load_state_dict(state, torch.device("cpu"))
+    for batch in rows.split(1):
+        four.loss(task, None, batch + 1)  # type: ignore[arg-type]
+    assert seen[:2] == [None, None]
+    assert [memory["x"].tolist() for memory in seen[2:]] == [[row] for row in rows.tolist()]
+    state = four.state_dict()
+    assert state is not None
+    assert torch.equal(state["x"], rows + 1)
+    four.reset()
+    assert four.state_dict() is None
+
+
+@pytest.mark.slow
+def test_a_run_that_is_cut_goes_on_with_what_it_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    books = f"data_root={write_books(tmp_path / 'data')}"
+    options = [*RECURRENT, "trainer.micro_batch_size=2", "trainer.checkpoint_every=2", "trainer.max_steps=6", books]
+
+    def run(folder: str, *more: str) -> Record:
+        return trained(compose([*options, f"results_dir={tmp_path / folder}", *more]))
+
+    expected = run("uncut")
+    loss, calls = RecurrentLMTask.recurrent_loss, iter(range(100))
+
+    def cut(self: RecurrentLMTask, *arguments: Any) -> Any:
+        if next(calls) == 10:  # of two micro-batches per step: in the sixth
+            raise RuntimeError("cut")
+        return loss(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RecurrentLMTask, "recurrent_loss", cut)
+        failed = run("cut")
+    found: list[Any] = []
+    assert checkpoints.Checkpoints(tmp_path / "cut" / failed.hash).restore_newest(found.append)
+    assert (found[0]["step"], found[0]["memories"]["count"].tolist()) == (4, [32] * 4)
+    resumed = run("cut", "retry=[failed]")
+    assert (resumed.status, resumed.metrics, resumed.history) == ("finished", expected.metrics, expected.history)

@@ -1,0 +1,134 @@
+"""Cells of both language models at smoke size, without dropout, and what fairseq is given of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from cab import Backbone
+from cab.config.compose import compose
+from cab.config.run_config import TrainerConfig
+from cab.runner.cell import Cell
+from cab.runner.engine import make_backbone
+from cab.training import after_optimizer_step, auxiliary_loss
+from engines.fairseq import environment
+from engines.fairseq.command import training_arguments
+from engines.fairseq.data import write_dictionary
+from engines.torch.optimizer import make_optimizer, make_scheduler
+from tasks.corpus.tokens import PAD
+from tests.helpers.command import ROOT
+
+PATTERNS = {"lm": ("gpt2", "CS"), "mlm": ("roberta", "NS")}
+STEPS = 10
+
+
+def make_cell(task: str, attention: str, *overrides: str) -> Cell:
+    """The checked cell, its data read."""
+    backbone, pattern = PATTERNS[task]
+    chosen = [f"task={task}", "dataset=synthetic", f"backbone={backbone}", f"attention={attention}", "preset=smoke"]
+    chosen += [f"pattern={pattern}", "device=cpu", "backbone.dropout=0.0", "backbone.attention_dropout=0.0"]
+    chosen += [f"trainer.max_steps={STEPS}", "trainer.max_grad_norm=1.0", "trainer.weight_decay=0.01"]
+    chosen += ["trainer.schedule=linear", "trainer.warmup_steps=4", *overrides]
+    cell = Cell.from_config(compose(chosen))
+    cell.task.setup(None)
+    return cell
+
+
+@dataclass
+class Ours:
+    """A cell, its network, and batches of (tokens that the network sees, targets with PAD where there is none)."""
+
+    cell: Cell
+    config: TrainerConfig
+    backbone: Backbone
+    batches: list[tuple[Tensor, Tensor]]
+
+    @classmethod
+    def make(cls, task: str, attention: str, *overrides: str) -> Ours:
+        cell = make_cell(task, attention, *overrides)
+        torch.manual_seed(1)
+        backbone = make_backbone(cell).eval()
+        items: Any = cell.task.training_set
+        drawn = [items.__getitems__(list(range(4 * step, 4 * step + 4))) for step in range(STEPS)]
+        return cls(cell, cell.config.trainer, backbone, [_seen_and_target(cell, batch) for batch in drawn])
+
+    def logits(self) -> Tensor:
+        """Of the first batch."""
+        seen, _ = self.batches[0]
+        with torch.no_grad():
+            return self.backbone(seen, _padding(seen))
+
+    def loss(self, number: int = 0) -> Tensor:
+        """Of a batch, in nats a target."""
+        seen, target = self.batches[number]
+        logits = self.backbone(seen, _padding(seen))
+        return F.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=PAD)
+
+    def train(self) -> list[float]:
+        """Steps on all batches, with the seeds of fairseq's; the loss of the last batch of each, after it."""
+        optimizer = make_optimizer(self.backbone, self.config)
+        scheduler = make_scheduler(optimizer, self.config, steps_per_epoch=STEPS, start=0)
+        pieces = self.config.batch_size // (self.config.micro_batch_size or self.config.batch_size)
+        losses = []
+        for step in range(STEPS // pieces):
+            torch.manual_seed(self.cell.config.seed + step)
+            optimizer.zero_grad()
+            self.backbone.train()
+            for number in range(step * pieces, (step + 1) * pieces):
+                loss = self.loss(number)
+                own = auxiliary_loss(self.backbone)
+                ((loss if own is None else loss + own) / pieces).backward()
+            torch.nn.utils.clip_grad_norm_(self.backbone.parameters(), self.config.max_grad_norm)
+            optimizer.step()
+            scheduler.step()
+            after_optimizer_step(self.backbone)
+            self.backbone.eval()
+            with torch.no_grad():
+                losses.append(float(self.loss(number)))
+        return losses
+
+    def arguments(self, folder: Path) -> list[str]:
+        """What fairseq is given; ``folder`` receives the dictionary."""
+        folder.mkdir(parents=True, exist_ok=True)
+        write_dictionary(self.cell.task.corpus, folder / "dict.txt")  # type: ignore[attr-defined]
+        rest = training_arguments(self.cell)
+        return [str(folder), "--user-dir", str(environment.PLUGIN), "--cpu", *rest]
+
+
+def _seen_and_target(cell: Cell, batch: Tensor) -> tuple[Tensor, Tensor]:
+    task: Any = cell.task
+    if cell.config.backbone.name == "gpt2":
+        return batch[:, :-1], batch[:, 1:]
+    seen, places = task.hide(batch, torch.Generator().manual_seed(0))
+    target = torch.full_like(batch, PAD)
+    target.view(-1)[places] = batch.flatten()[places]
+    return seen, target
+
+
+def _padding(seen: Tensor) -> Tensor | None:
+    mask = seen == PAD
+    return mask if bool(mask.any()) else None
+
+
+def ask_fairseq(cases: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
+    """The answers of fairseq_side.py."""
+    torch.save(cases, folder / "cases.pt")
+    command = [
+        str(environment.HOME / "bin" / "python"),
+        "-m",
+        "tests.helpers.fairseq.fairseq_side",
+        "cases.pt",
+        "answers.pt",
+    ]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    answers: list[dict[str, Any]] = torch.load(folder / "answers.pt")
+    return answers

@@ -1,0 +1,106 @@
+"""What fairseq makes of networks and tokens that a test has saved; run by the environment's Python.
+
+    python -m tests.helpers.fairseq.fairseq_side CASES ANSWERS
+
+CASES is a list of mappings, ANSWERS a list of as many; see the functions for what is in them.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from fairseq import options, tasks
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.sequence_generator import SequenceGenerator
+from fairseq.trainer import Trainer
+from torch import Tensor
+
+from tests.helpers.fairseq.centered_attention import register_centered
+
+
+def build(case: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """The configuration, task and network of a case, with its weights where it has some."""
+    parser = options.get_training_parser()
+    config = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, input_args=case["arguments"]))
+    task = tasks.setup_task(config.task)
+    model = task.build_model(config.model)
+    if "weights" in case:
+        model.load_state_dict(case["weights"], strict=True)
+    return config, task, model
+
+
+def sample(seen: Tensor, target: Tensor) -> dict[str, Any]:
+    """A batch as fairseq's data sets make it."""
+    inputs = {"src_tokens": seen, "src_lengths": torch.full((len(seen),), seen.shape[1])}
+    sizes = {"nsentences": len(seen), "ntokens": int(seen.ne(1).sum())}
+    return {"id": torch.arange(len(seen)), "net_input": inputs, "target": target.contiguous()} | sizes
+
+
+def answer(case: dict[str, Any]) -> dict[str, Any]:
+    """Logits and loss of the first batch, losses in and after training on all of them, weights before and after."""
+    config, task, model = build(case)
+    criterion = task.build_criterion(config.criterion)
+    first = sample(*case["batches"][0])
+    result: dict[str, Any] = {"weights": {name: tensor.clone() for name, tensor in model.state_dict().items()}}
+    result["loss"] = evaluate(model, criterion, first)
+    with torch.no_grad():
+        result["logits"] = model(**first["net_input"])[0]
+        if case.get("decode"):
+            result |= decode(model, case["decode"]) | beams(model, first["net_input"]["src_tokens"][:2, :6])
+    batches = [sample(*batch) for batch in case["batches"]]
+    result["losses"] = train(Trainer(config, task, model, criterion), batches)
+    result["trained"] = [evaluate(model, criterion, batch) for batch in batches]
+    result["trained_weights"] = model.state_dict()
+    return result
+
+
+def train(trainer: Trainer, batches: list[dict[str, Any]]) -> list[float]:
+    """The loss of the last batch of each update, after it."""
+    pieces = trainer.cfg.optimization.update_freq[0]
+    losses = []
+    for start in range(0, len(batches), pieces):
+        trainer.train_step(batches[start : start + pieces])
+        losses.append(evaluate(trainer.get_model(), trainer.get_criterion(), batches[start + pieces - 1]))
+    return losses
+
+
+@torch.no_grad()
+def evaluate(model: Any, criterion: Any, batch: dict[str, Any]) -> float:
+    model.eval()
+    loss, size, _ = criterion(model, batch)
+    return float(loss / size)
+
+
+def decode(model: Any, length: int) -> dict[str, Tensor]:
+    """Tokens [2, length] drawn step by step: through the incremental state, and from the whole prefix each time."""
+    noise = torch.distributions.Gumbel(0.0, 1.0).sample((length, 2, len(model.decoder.dictionary)))
+    noise[..., model.decoder.padding_idx] = -torch.inf  # fairseq's generator never writes padding
+    answers: dict[str, Any] = {}
+    for name in ("step", "whole"):
+        state: dict[str, Any] | None = {} if name == "step" else None
+        tokens = torch.full((2, 1), 2)
+        logits = []
+        for t in range(length):
+            logits.append(model(tokens, incremental_state=state)[0][:, -1])
+            tokens = torch.cat([tokens, (logits[-1] + noise[t]).argmax(dim=-1, keepdim=True)], dim=1)
+        answers |= {f"{name}_tokens": tokens, f"{name}_logits": torch.stack(logits, dim=1)}
+    return answers
+
+
+def beams(model: Any, prefix: Tensor) -> dict[str, Any]:
+    """What fairseq's beam search makes of the prefix, with the incremental state and without."""
+    generator = SequenceGenerator([model], model.decoder.dictionary, beam_size=3, max_len_a=0, max_len_b=24)
+    answers: dict[str, Any] = {}
+    for name, has_state in (("step_beams", True), ("whole_beams", False)):
+        generator.model.has_incremental = has_state
+        found = generator.generate([model], sample(prefix, prefix), prefix_tokens=prefix[:, 1:], bos_token=2)
+        answers[name] = [[hypothesis["tokens"].tolist() for hypothesis in row] for row in found]
+    return answers
+
+
+if __name__ == "__main__":
+    register_centered()
+    cases, answers = sys.argv[1:]
+    torch.save([answer(case) for case in torch.load(cases)], answers)

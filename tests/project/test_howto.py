@@ -1,0 +1,146 @@
+"""The commands and programs of the guides and of the tutorial work; each package of a guide is installed and used."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.command import cab
+from tests.helpers.committed import committed
+from tests.helpers.documents import EXAMPLE, PROGRAMS, ROOT, commands_of, make_targets, run, run_shown, runnable
+from tests.helpers.untimed import UNTIMED_OPTION
+
+DOCS = ROOT / "docs"
+PACKAGES = {
+    "add-an-attention": ("sigmoid_mean", ["NS tts", "CS tts", "CC tts", "NC lstf"]),
+    "add-a-backbone": ("season", ["NS lstf"]),
+    "add-a-task": ("accuracy", ["CS recall"]),
+    "add-a-metric": ("skill", ["NC lstf_skill"]),
+}
+"""Guides with a package: a word that its leaderboard shows, and the pattern and task of its scores."""
+PAGES = {
+    str(path.relative_to(DOCS)): path.read_text()
+    for path in committed("docs/tutorials/your-first-attention.md", "docs/howto/*.md")
+}
+OTHER_PROGRAMS = ("source", "make", "pip")
+DOWNLOAD, VERIFY_FILES = "cab data download", "cab data verify"
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page, flags=re.DOTALL)
+
+
+def files(page: str) -> dict[str, str]:
+    """Return the content of each file of a guide; the first line of its block names it."""
+    found = [block.split("\n", 1) for language in ("python", "yaml", "toml") for block in blocks(page, language)]
+    return {name.removeprefix("# "): content for name, content in found if re.fullmatch(r"# [\w/.]+\.\w+", name)}
+
+
+def install(page: str, folder: Path) -> None:
+    """Install the package of a guide in folder/site, known by its entry points only; single files go to ``folder``."""
+    package = folder / "package"
+    for name, content in files(page).items():
+        path = package / name if "/" in name or name == "pyproject.toml" else folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+        if "/" in name and name.endswith(".py"):
+            path.with_name("__init__.py").touch()
+    pip = [sys.executable, "-m", "pip", "install", "-qq", "--no-deps", "--no-build-isolation"]
+    process = run([*pip, "--target", str(folder / "site"), str(package)], folder)
+    assert process.returncode == 0, process.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("guide", PACKAGES)
+def test_a_package_trains_scores_and_appears_on_the_leaderboard(guide: str, tmp_path: Path) -> None:
+    page = PAGES[f"howto/{guide}.md"]
+    shown, columns = PACKAGES[guide]
+    install(page, tmp_path)
+    for command in commands_of(page):
+        if command == "pip install .":
+            continue
+        program, *words = shlex.split(command)
+        assert program == "cab"
+        words += UNTIMED_OPTION if words[0] == "verify" else []
+        process = cab(
+            *words, cwd=tmp_path, timeout=900, PYTHONPATH=os.pathsep.join([str(tmp_path / "site"), str(ROOT)])
+        )
+        assert process.returncode == 0, f"{command}\n{process.stdout}\n{process.stderr}"
+        if words[0] == "score":
+            for pattern, task in map(str.split, columns):
+                assert re.search(rf"^{task} .*\b{pattern} \(", process.stdout, re.MULTILINE), process.stdout
+    for path in (tmp_path / "results").glob("*/*.json"):
+        assert json.loads(path.read_text())["status"] == "finished"
+    board = (tmp_path / "board/index.html").read_text() + (tmp_path / "board/leaderboard.csv").read_text()
+    assert shown in board
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [name for name in PAGES if Path(name).stem not in PACKAGES])
+def test_the_commands_of_a_page_run_one_after_another(page: str, tmp_path: Path, official_layout: Path) -> None:
+    for name, content in {"gated_mean.py": EXAMPLE, **files(PAGES[page])}.items():
+        if "/" not in name:
+            (tmp_path / name).write_text(content)
+    shutil.copytree(ROOT / "results" / "paper", tmp_path / "results" / "paper")
+    for command in runnable(commands_of(PAGES[page])):
+        if not command.startswith((DOWNLOAD, VERIFY_FILES)):
+            run_shown(command.replace("DATA", str(official_layout)), tmp_path)
+
+
+@pytest.mark.slow
+def test_the_verdict_of_the_guides_is_what_the_command_prints() -> None:
+    printed = " ".join(cab("score", "--attention", "deltanet", cwd=ROOT).stdout.split())
+    for guide in ("read-the-verdict", "how-many-seeds"):
+        for block in blocks(PAGES[f"howto/{guide}.md"], "text"):
+            assert [line for line in block.splitlines() if " ".join(line.split()) not in printed] == []
+
+
+@pytest.mark.slow
+def test_the_commands_that_download_and_verify_data_run(samples: Path, tmp_path: Path) -> None:
+    """From the samples: no test contacts the official host."""
+    commands = [command for page in PAGES.values() for command in commands_of(page)]
+    commands = [command for command in commands if command.startswith((DOWNLOAD, VERIFY_FILES))]
+    assert len(commands) >= 4
+    for command in commands:
+        source = f" --source {samples / 'lstf'}" if command.startswith(DOWNLOAD) else ""
+        run_shown(command.replace("DATA", str(tmp_path)) + source, tmp_path)
+
+
+@pytest.mark.slow
+def test_the_programs_of_the_pages_run(tmp_path: Path) -> None:
+    """Python blocks that are not files."""
+    (tmp_path / "gated_mean.py").write_text(EXAMPLE)
+    programs = [block for page in PAGES.values() for block in blocks(page, "python") if not block.startswith("# ")]
+    programs = [program for program in programs if program.strip() != EXAMPLE.strip()]
+    assert programs
+    for program in programs:
+        process = run([sys.executable, "-c", program], tmp_path)
+        assert process.returncode == 0, f"{program}\n{process.stderr}"
+        assert process.stdout
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_each_command_names_a_program_that_the_tests_know(page: str) -> None:
+    for command in filter(None, commands_of(PAGES[page])):
+        program, *words = shlex.split(command)
+        assert program in (*PROGRAMS, *OTHER_PROGRAMS), command
+        assert program != "make" or words[0] in make_targets(), command
+
+
+def test_the_bug_of_the_tutorial_fails_the_checks_that_it_names(tmp_path: Path) -> None:
+    """The example without the two lines that use the key padding."""
+    tutorial = PAGES["tutorials/your-first-attention.md"]
+    [claimed] = re.findall(r"GatedMean NS: \d+ checks, \d+ failed: (.*)", tutorial)
+    broken = re.sub(r" +if padding\.key.*\n.*\n", "", EXAMPLE)
+    assert broken != EXAMPLE
+    (tmp_path / "gated_mean.py").write_text(broken)
+    process = cab("verify", "gated_mean.py:GatedMean", "--pattern", "NS", "--quick", "--csv", cwd=tmp_path)
+    assert process.returncode == 1, process.stderr
+    assert set(re.findall(r"^GatedMean,NS,(\w+),false", process.stdout, re.MULTILINE)) == set(claimed.split(", "))

@@ -1,0 +1,99 @@
+"""Imports run one way: from the commands down to the contract that a plug-in sees, and never in a circle."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from tests.helpers.command import ROOT
+
+CONTRACT = "contract"
+"""The modules at the root of `cab`."""
+LAYERS = (
+    "cli",
+    "reports",
+    "efficiency",
+    "analysis",
+    "runner",
+    "paper",
+    "results",
+    "verification",
+    "data",
+    "config",
+    "records",
+    "registry",
+    "files",
+    CONTRACT,
+)
+"""Packages of `cab`, the highest first; each imports only from those after it."""
+
+
+PACKAGES = ("cab", "attentions", "backbones", "tasks", "engines", "cab_fairseq")
+
+
+def layer_of(module: str) -> str:
+    """The layer of a dotted name below `cab`."""
+    name = module.split(".")[1]
+    return name if (ROOT / "cab" / name).is_dir() else CONTRACT
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """Modules of `cab` that a file imports when it runs, wherever the statement is."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.expr) or (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)):
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from [node.module] if node.module != "cab" else (f"cab.{alias.name}" for alias in node.names)
+        yield from imports(node)
+
+
+def upward(root: Path) -> list[str]:
+    """Imports that lead from a layer to a higher one."""
+    found = []
+    for path in sorted((root / "cab").rglob("*.py")):
+        module = ".".join(path.relative_to(root).with_suffix("").parts)
+        if module == "cab.__init__":
+            continue
+        for name in imports(ast.parse(path.read_text())):
+            if name.startswith("cab.") and LAYERS.index(layer_of(name)) < LAYERS.index(layer_of(module)):
+                found.append(f"{module} imports {name}")
+    return found
+
+
+def imported_modules(path: Path, modules: Collection[str]) -> Iterator[str]:
+    """Those of the modules that a file imports anywhere, also for a type checker alone."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            inner = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = [name if name in modules else node.module for name in inner]
+        yield from (name for name in names if name in modules)
+
+
+def test_every_package_is_a_layer():
+    packages = {path.parent.name for path in (ROOT / "cab").glob("*/__init__.py")}
+    assert packages == set(LAYERS) - {CONTRACT}
+
+
+def test_imports_lead_down():
+    assert upward(ROOT) == []
+
+
+def test_cab_imports_no_plug_in():
+    trees = (ast.parse(path.read_text()) for path in (ROOT / "cab").rglob("*.py"))
+    packages = {name.partition(".")[0] for tree in trees for name in imports(tree)}
+    assert not packages & set(PACKAGES[1:])
+
+
+def test_no_modules_import_each_other():
+    paths = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
+    del modules["cab"]  # its names are those of the modules that it imports when they are used
+    imported = {name: imported_modules(path, modules) for name, path in modules.items()}
+    graphlib.TopologicalSorter(imported).prepare()  # raises CycleError

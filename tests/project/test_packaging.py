@@ -1,0 +1,67 @@
+"""Metadata and workflows say what is so."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from hatchling.builders.wheel import WheelBuilder
+
+from cab.reports.card import COSTS, DEFAULTS
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+MAKEFILE = (ROOT / "Makefile").read_text()
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+
+
+def pins(name: str) -> dict[str, str]:
+    lines = (ROOT / name).read_text().splitlines()
+    return dict(line.split("==") for line in lines if line and not line.startswith("#"))
+
+
+def test_the_lowest_versions_are_the_declared_ones() -> None:
+    """Of everything that a user installs; torch's floor is declared lower than the one version that is pinned here."""
+    extras = PROJECT["optional-dependencies"]
+    required = [*PROJECT["dependencies"], *(line for name in extras if name != "dev" for line in extras[name])]
+    declared = dict(re.match(r"([\w-]+)>=([\d.]+)", line).groups() for line in required)  # type: ignore[union-attr]
+    assert declared.pop("torch") == "2.9"
+    lowest = pins("constraints-lowest.txt")
+    assert lowest.pop("torch") == pins("constraints.txt")["torch"]
+    assert lowest == declared
+
+
+def test_every_package_of_the_wheel_is_typed() -> None:
+    """A type checker reads annotations only of packages that hold ``py.typed`` (PEP 561)."""
+    files = {Path(file.distribution_path) for file in WheelBuilder(str(ROOT)).recurse_included_files()}
+    packages = {file.parent for file in files if file.name == "__init__.py" and len(file.parts) == 2}
+    ours = {"cab", "attentions", "backbones", "tasks", "engines", "cab_fairseq"}
+    assert ours <= {str(package) for package in packages}
+    assert {path.relative_to(ROOT) for path in (DEFAULTS, COSTS)} <= files
+    assert "Typing :: Typed" in PROJECT["classifiers"]
+    assert [str(package) for package in packages if package / "py.typed" not in files] == []
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
+def test_workflows_call_the_verbs_of_make(workflow: Path) -> None:
+    jobs = yaml.safe_load(workflow.read_text())["jobs"]
+    commands = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+    assert commands
+    for command in commands:
+        verb = command.removeprefix("make ")
+        assert re.search(rf"^{verb}:", MAKEFILE, flags=re.MULTILINE), command
+
+
+def test_a_wrong_interpreter_is_one_line(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 3.10\n")
+    python.chmod(0o755)
+    environment = {"PATH": "/usr/bin:/bin", "PYTHON": str(python)}
+    process = subprocess.run([ROOT / "scripts/environment.sh"], env=environment, capture_output=True, text=True)
+    assert process.returncode == 1
+    [line] = process.stderr.splitlines()
+    assert "is Python 3.10; 3.11 or newer is required: make setup PYTHON=python3.11" in line

@@ -1,0 +1,190 @@
+"""Every command of the README works, its results are the committed ones, and the wheel runs outside the checkout."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from cab.cli.main import COMMANDS as CAB_COMMANDS, EXAMPLES
+from cab.errors import EXAMPLE_COMMAND
+from cab.paper.published_cells import published_cells
+from cab.registry.registries import TASKS
+from cab.reports.figures import INK
+from cab.reports.suite_board import recall_points, state_of
+from tests.helpers.command import cab
+from tests.helpers.documents import EXAMPLE, ROOT, commands_of, make_targets, run, run_shown, runnable
+from tests.helpers.untimed import UNTIMED_OPTION
+from tools.site import readme_figure
+
+README = (ROOT / "README.md").read_text()
+TEXTS = re.findall(r"```text\n(.*?)```", README, flags=re.DOTALL)
+"""Outputs that are shown."""
+COMMANDS = commands_of(README)
+FIRST_SCREEN = README.partition("## ")[0]
+ROAD = {
+    "one cell": EXAMPLE_COMMAND,
+    "sweep": "cab run -m .* seed=1,2 cluster=local",
+    "slurm": "cab run -m .* seed=1,2 cluster=slurm --dry-run",
+    "status": "cab status results/local",
+    "leaderboard": "cab leaderboard results/local --out .*",
+    "compositional index": "cab score .*",
+    "efficiency length": "cab crossover .*",
+    "correlation": "cab correlation .*",
+    "published tables": "cab paper .*",
+}
+"""Each step of the benchmark, and a pattern of its command."""
+
+
+def commands_in_order() -> list[str]:
+    """Return the commands of the blocks, and those with arguments within sentences."""
+    parts = re.split(r"(^```.*?^```)", README, flags=re.MULTILINE | re.DOTALL)
+    return [c for part in parts for c in commands_of(part) or re.findall(r"`(cab [a-z]+ [^`]+)`", part)]
+
+
+def without_numbers(text: str) -> str:
+    """Return a text without numbers, such as times, and with single spaces."""
+    return " ".join(re.sub(r"[\d.]+", "0", text).split())
+
+
+def test_it_is_short() -> None:
+    assert len(README.splitlines()) <= 120
+
+
+def test_its_first_screen_names_the_seven_tasks_as_they_are_registered() -> None:
+    """Of each task: backbones, data sets but the generated ones, and patterns; those of Table 3 are bold."""
+    table = re.findall(r"^\| (\w+) \| [\w -]+ \| (`.*?) \| (`.*?) \| (.*?) \|$", FIRST_SCREEN, re.MULTILINE)
+    assert [row[0] for row in table] == ["TTS", "Sum", "LSTF", "PCC", "LM", "MLM", "SR"]
+    published = {(cell.task, cell.pattern) for cell in published_cells()}
+    assert {task for task, _ in published} == {name.lower() for name, *_ in table}
+    for name, backbones, datasets, patterns in table:
+        task = TASKS.get(name.lower())
+        only = dict(re.findall(r"`(\w+)`(?: \((\w+)\))?", backbones))
+        assert only.keys() == task.names.keys(), name
+        assert all(" ".join(task.backbones[backbone]) == pattern for backbone, pattern in only.items() if pattern)
+        assert [*re.findall(r"`(\w+)`", datasets), "synthetic"] == list(task.datasets), name
+        assert set(re.findall(r"\w\w", patterns)) == {pattern for each in task.backbones.values() for pattern in each}
+        bold = {(name.lower(), pattern) for pattern in re.findall(r"\*\*(\w\w)\*\*", patterns)}
+        assert bold == {each for each in published if each[0] == name.lower()}, name
+
+
+@pytest.mark.parametrize("step", ROAD)
+def test_its_first_screen_names_each_step_with_its_command(step: str) -> None:
+    assert step in FIRST_SCREEN.lower()
+    assert [command for command in commands_of(FIRST_SCREEN) if re.fullmatch(ROAD[step], command)], step
+
+
+@pytest.mark.parametrize("word", ["Hydra", "`python -m cab`", "CSV", "`cab data`", "`data_root`", "`CAB_DATA`"])
+def test_its_first_screen_names_where_options_data_and_tables_are(word: str) -> None:
+    assert word in FIRST_SCREEN
+
+
+def test_the_commands_that_its_sentences_name_exist() -> None:
+    named = set(re.findall(r"`cab ([a-z]+)", README))
+    assert {"data", "run", "score", "verify"} <= named <= CAB_COMMANDS.keys()
+
+
+@pytest.mark.slow
+def test_its_commands_run_one_after_another(tmp_path: Path) -> None:
+    (tmp_path / "gated_mean.py").write_text(EXAMPLE)
+    commands = runnable(commands_in_order())
+    assert len(commands) == len(set(commands)) >= 18
+    assert [command for command in COMMANDS if command and command not in commands] == [
+        "PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make setup",
+        "source .venv/bin/activate",
+    ]
+    assert EXAMPLE_COMMAND in commands
+    outputs = {command: run_shown(command, tmp_path) for command in commands}
+    output = "".join(outputs.values())
+    assert outputs["cab status results/local"].count("finished") == 4, "two attentions with two seeds"
+    for file in ("index.html", "leaderboard.csv", "records.csv"):
+        assert (tmp_path / "build/board" / file).stat().st_size > 100
+    assert (tmp_path / "results/local/leaderboard/index.html").stat().st_size > 10_000
+    shown = [line.removesuffix(" ...") for block in TEXTS for line in block.splitlines()]
+    printed = without_numbers(output)
+    assert [line for line in shown if without_numbers(line) not in printed] == []
+
+
+def test_its_python_expression_builds_an_attention() -> None:
+    [expression] = re.findall(r"`(cab\.build_attention\(.*?\))`", README)
+    attention = eval(expression, {"cab": importlib.import_module("cab")})
+    tokens = torch.randn(2, 5, 64)
+    state = attention.init_state(batch_size=2)
+    for index, token in enumerate(tokens.unbind(1)):
+        step, state = attention.step(token, state)
+        torch.testing.assert_close(step, attention(tokens)[:, index], atol=1e-4, rtol=1e-4)
+
+
+def test_the_commands_that_cab_shows_first_are_among_them() -> None:
+    for command in EXAMPLES.values():
+        assert any(each.startswith(command) for each in COMMANDS), command
+
+
+def test_its_make_targets_exist() -> None:
+    targets = set(re.findall(r"\bmake ([a-z-]+)`", README))
+    assert {"demo", "setup", "test"} <= targets <= make_targets()
+
+
+def test_its_results_are_those_of_the_committed_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If this fails, run ``python -m tools.site.readme_figure``."""
+    committed = {name: getattr(readme_figure, name) for name in ("README", "GALLERY", "PAPER", "FIGURE")}
+    for name, path in committed.items():
+        monkeypatch.setattr(readme_figure, name, tmp_path / path.name)
+        (tmp_path / path.name).write_text(readme_figure.BLOCK.sub("", path.read_text()))
+    monkeypatch.setattr(readme_figure, "ROOT", tmp_path)
+    readme_figure.main()
+    for name in ("README", "GALLERY", "PAPER"):
+        assert (tmp_path / committed[name].name).read_text() == committed[name].read_text(), name
+    figures = [path.read_text() for path in (committed["FIGURE"], tmp_path / committed["FIGURE"].name)]
+    names = [re.findall(r">([^<>]+)</text>", figure) for figure in figures]
+    assert names[0] == names[1]
+    points = recall_points(readme_figure.reference_board(), state_of)
+    assert set(points) <= set(names[0]), "a name at every mark"
+    assert INK not in figures[0], "not readable on a dark background"
+
+
+def test_make_demo_runs_cab_demo(tmp_path: Path) -> None:
+    (tmp_path / "cab").write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / "cab").chmod(0o755)
+    process = run(
+        ["make", "--no-print-directory", "--old-file=setup", "demo", f"BIN={tmp_path}", f"RESULTS={tmp_path}"], ROOT
+    )
+    assert process.stdout == f"demo --out {tmp_path}\n", process.stderr
+
+
+@pytest.mark.slow
+def test_its_example_is_short_and_correct(tmp_path: Path) -> None:
+    assert len([line for line in EXAMPLE.splitlines() if line]) <= 14
+    (tmp_path / "gated_mean.py").write_text(EXAMPLE)
+    process = cab("verify", "gated_mean.py:GatedMean", "--csv", *UNTIMED_OPTION, cwd=tmp_path)
+    assert process.returncode == 0, process.stdout
+    assert ",NC," in process.stdout
+
+
+@pytest.mark.slow
+def test_the_wheel_runs_outside_the_checkout(tmp_path: Path) -> None:
+    """Build it, unpack it into a folder of its own, and start it with nothing of the checkout on the path."""
+    build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path)]
+    process = run([*build, str(ROOT)], tmp_path)
+    assert process.returncode == 0, process.stderr
+    [wheel] = tmp_path.glob("*.whl")
+    site, work = tmp_path / "site", tmp_path / "work"
+    work.mkdir()
+    shutil.unpack_archive(wheel, site, "zip")
+    start = f"import sys; sys.path.insert(0, {str(site)!r}); import cab; assert {str(site)!r} in cab.__file__; "
+    start += "from cab.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    options = ["task=lstf", "dataset=synthetic", "attention=abc", "pattern=NC", "preset=smoke", "trainer.max_steps=2"]
+    for arguments in (
+        ["run", *options],
+        ["paper", "audit"],
+        ["paper", "params"],
+        ["leaderboard", "results/local", "--out", "board"],
+    ):
+        process = run([sys.executable, "-c", start, *arguments], work)
+        assert process.returncode == 0, process.stderr
+    assert (work / "board" / "index.html").exists()

@@ -1,0 +1,201 @@
+"""The documentation builds without warnings and network, its search works from a file, and its pages match the code."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import shlex
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+import pytest
+
+from cab.config.compose import check_overrides
+from tests.helpers.committed import committed
+from tests.helpers.documents import ROOT, commands_of, run
+from tools.site import docs_pages
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
+    from selenium import webdriver
+
+DOCS = ROOT / "docs"
+PAGES = committed("docs/**/*.md")
+MARKDOWN = committed("docs/**/*.md", "*.md", "results/*/README.md")
+NOTEBOOK = DOCS / docs_pages.NOTEBOOK
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(DOCS))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    process = run([sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)], ROOT)
+    assert process.returncode == 0, process.stderr
+    return folder
+
+
+@pytest.mark.slow
+def test_it_builds_and_needs_no_network(site: Path) -> None:
+    for page in (*PAGES, NOTEBOOK.with_suffix(".md"), DOCS / "contributing.md", DOCS / "changelog.md"):
+        html = (site / page.relative_to(DOCS)).with_suffix(".html").read_text()
+        assert not re.search(r'<(?:script|img|iframe)[^>]*src="?(?:https?:)?//', html), page
+        assert not re.search(r'<link[^>]*rel="?(?:stylesheet|preload|preconnect)"?[^>]*href="?(?:https?:)?//', html)
+        assert "--8&lt;--" not in html
+    assert 'src="data:image/png' in (site / "tutorials/first-hour.html").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_search_works_from_a_file(site: Path, browser: webdriver.Chrome) -> None:
+    browser.set_window_size(1280, 900)
+    browser.get((site / "reference/python.html").as_uri())
+    browser.get_log("browser")
+    box = browser.find_element("css selector", "input.md-search__input")
+    box.click()
+    box.send_keys("efficiency length")
+    for _ in range(100):
+        found = {
+            link.get_attribute("href") for link in browser.find_elements("css selector", "a.md-search-result__link")
+        }
+        if any("glossary.html" in str(address) for address in found):
+            break
+        time.sleep(0.1)
+    assert any("glossary.html" in str(address) for address in found)
+    assert browser.get_log("browser") == []
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if docs_pages.PART.search(page.read_text())], ids=name)
+def test_generated_parts_are_current(page: Path) -> None:
+    """If this fails, run ``python -m tools.site.docs_pages``."""
+    assert docs_pages.fill(page.read_text()) == page.read_text()
+
+
+def anchors(markdown: str) -> set[str]:
+    """Return the addresses of the headings of a page, as a repository page and MkDocs form them."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", markdown, flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
+
+
+@pytest.mark.parametrize("page", MARKDOWN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_work_on_a_repository_page(page: Path) -> None:
+    """Without a site: each link names a file of the repository, and a heading in it."""
+    text = page.read_text()
+    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", re.sub(r"```.*?```", "", text, flags=re.DOTALL)):
+        file, _, anchor = target.partition("#")
+        path = page.parent / file if file else page
+        assert path.is_file(), target
+        assert not anchor or anchor in anchors(path.read_text()), target
+    assert "--8<--" not in text
+
+
+@pytest.mark.slow
+def test_links_work_on_the_site(site: Path) -> None:
+    pages = {path: path.read_text() for path in site.rglob("*.html") if path.name != "404.html"}
+    names = {path: set(re.findall(r'(?:id|name)="?([^"\s>]+)', html)) for path, html in pages.items()}
+    dead = []
+    for path, html in pages.items():
+        for target in re.findall(r'<a [^>]*href="?([^"\s>]+)', html):
+            if re.match(r"[a-z]+:", target) is None:
+                file, _, anchor = target.partition("#")
+                linked = Path(os.path.normpath(path.parent / unquote(file))) if file else path
+                is_there = linked.exists() and (not anchor or linked not in names or unquote(anchor) in names[linked])
+                dead += [] if is_there else [f"{path.relative_to(site)}: {target}"]
+    assert dead == []
+
+
+def test_result_fields_are_documented() -> None:
+    documented = set(re.findall(r"`(\w+)`", (DOCS / "reference/result-schema.md").read_text()))
+    record = json.loads((ROOT / "results/mini/records.jsonl").read_text().partition("\n")[0])
+    fields = {*record, *record["cell"], *record["cost"], *record["metrics"][0], *record["history"][0]}
+    assert fields <= documented
+
+
+@pytest.mark.parametrize(
+    ("section", "file"),
+    [
+        ("suite.csv", "tests/golden/output/leaderboard_core_suite.csv"),
+        ("leaderboard.csv", "results/core/leaderboard.csv"),
+        ("Cost files", "tests/golden/output/efficiency.csv"),
+    ],
+)
+def test_columns_of_the_documents_are_those_of_the_files(section: str, file: str) -> None:
+    """A name may be a whole column, or a part of columns such as `NS.recall.K`; capitals stand for any name."""
+    page = (DOCS / "reference/leaderboard-columns.md").read_text()
+    part = page.partition(f"## {section}\n")[2].partition("\n## ")[0]
+    cells = re.findall(r"^\| (`.*?`) \|", part, re.MULTILINE)
+    named = [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
+    with (ROOT / file).open(newline="") as table:
+        columns = next(csv.reader(table))
+    forms = {name: re.sub(r"[A-Z]{4,}", ".+", name.removesuffix(".…")) for name in named}
+    matches = {name: [c for c in columns if re.search(rf"(^|\.){form}($|\.)", c)] for name, form in forms.items()}
+    assert [name for name, of_name in matches.items() if not of_name] == []
+    assert set(columns) == {column for of_name in matches.values() for column in of_name}
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    for page in PAGES:
+        if not name(page).startswith(("howto", "tutorials", "index")):
+            yield from ((name(page), command) for command in commands_of(page.read_text()) if command)
+
+
+@pytest.mark.parametrize(("page", "command"), list(commands()))
+def test_the_commands_of_reference_pages_exist(page: str, command: str) -> None:
+    """The guides' commands run in tests/project/test_howto.py."""
+    program, *words = shlex.split(command)
+    assert program in ("cab", "export"), page
+    if words[0] == "run":
+        overrides = [word for word in words[1:] if not word.startswith(("-", "suite=", "tune="))]
+        check_overrides(overrides, sweep="-m" in words or any(word.startswith("suite=") for word in words))
+    elif program == "cab":
+        help_text = docs_pages.output(*(word for word in words[:2] if re.fullmatch("[a-z]+", word)), "--help")
+        assert {word for word in words if word.startswith("--")} <= set(re.findall(r"--[a-z-]+", help_text)), command
+
+
+@pytest.mark.slow
+def test_the_program_of_the_python_page_runs(tmp_path: Path) -> None:
+    program, *_ = re.findall(r"```python\n(.*?)```", (DOCS / "reference/python.md").read_text(), re.DOTALL)
+    check = "assert torch.allclose(step_output, output[:, -1], atol=1e-5)\n"
+    process = run([sys.executable, "-c", program + check], tmp_path)
+    assert process.returncode == 0, process.stderr
+
+
+def shown_checks(cell: NotebookNode) -> list[str]:
+    """What `cab verify` printed in a cell: the same at every time."""
+    if "cab verify" not in cell.source:
+        return []
+    return [line for output in cell.get("outputs", []) for line in output.get("text", "").splitlines() if line]
+
+
+@pytest.mark.slow
+def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All cells, with fewer training steps."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    shown = [bool(cell.outputs) for cell in notebook.cells if cell.cell_type == "code"]
+    for cell in notebook.cells:
+        cell.source = cell.source.replace("training_steps = 300", "training_steps = 4")
+        cell.source = cell.source.replace("--lengths 256 512 1024 2048", "--lengths 64 128")
+    stored = [shown_checks(cell) for cell in notebook.cells]
+    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [bool(cell.outputs) for cell in code] == shown, "the committed outputs belong to another notebook"
+    assert [shown_checks(cell) for cell in notebook.cells] == stored, "run tools/site/notebook.py"
+    pictures = [output for cell in code for output in cell.outputs if "image/png" in output.get("data", {})]
+    assert len(pictures) == 2
+    text = "".join(output.get("text", "") for cell in code for output in cell.outputs)
+    assert re.search(r"largest difference \d\.\de-0[67]", text)
+    assert re.search(r"parameters_learn +FAILED", text)
+    assert "no check fails" in text

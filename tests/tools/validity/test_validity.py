@@ -1,0 +1,88 @@
+"""The page on validity: its answers are those of the committed results, and of hand-made results with known answers."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tools.validity import validity
+
+
+@pytest.mark.slow
+def test_the_page_has_the_answers_of_the_committed_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If this fails, run ``python -m tools.validity.validity``."""
+    committed = validity.PAGE.read_text()
+    shutil.copytree(validity.RESULTS, tmp_path / "results")
+    (tmp_path / "page.md").write_text(validity.BLOCK.sub("", committed))
+    monkeypatch.setattr(validity, "PAGE", tmp_path / "page.md")
+    monkeypatch.setattr(validity, "RESULTS", tmp_path / "results")
+    validity.main([])
+    assert (tmp_path / "page.md").read_text() == committed
+    for path in validity.RESULTS.glob("*.csv"):
+        assert path.read_text() == (tmp_path / "results" / path.name).read_text(), path.name
+
+
+def test_rows_of_further_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new run is added in its place, a repeated one replaced, and the other rows stay."""
+    (tmp_path / "text.csv").write_text("attention,seed,ppl\nabc,1,5.125\nvanilla,1,4.25\n")
+    monkeypatch.setattr(validity, "RESULTS", tmp_path)
+    validity._add("text.csv", ["attention", "seed"], ["ppl"], [["local", 1, 6.5], ["vanilla", 1, 4.5]])
+    validity._add("text.csv", ["attention", "seed"], ["ppl"], [])
+    assert (tmp_path / "text.csv").read_text() == "attention,seed,ppl\nabc,1,5.125\nlocal,1,6.5\nvanilla,1,4.5\n"
+
+
+def series(errors: dict[tuple[str, str], float]) -> pd.DataFrame:
+    rows = [
+        (dataset, pattern, attention, seed, error * (1 + seed / 100), 0.5, 0.7)
+        for dataset in ("a", "b")
+        for (attention, pattern), error in errors.items()
+        for seed in (1, 2, 3)
+    ]
+    columns = ["dataset", "pattern", "attention", "seed", "mse", "ridge_mse", "repeat_last_day_mse"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def test_answers_on_series() -> None:
+    errors = {("vanilla", "NC"): 0.6, ("none", "NS"): 0.5, ("none", "CS"): 0.6, ("none", "NC"): 0.9}
+    answer, rows = validity.answer_series(series(errors))
+    assert "NS **no** (-17%" in answer
+    assert "CS **undecided** (+0%" in answer
+    assert "NC **yes** (+50%" in answer
+    assert "3b: **no**" in answer
+    assert rows[0].startswith("| `a` | 0.612 ± 0.006 | 0.510")
+    assert "3b: **yes**" in validity.answer_series(series({**errors, ("vanilla", "NC"): 0.3}))[0]
+    assert "3b: **mixed**" in validity.answer_series(series({**errors, ("vanilla", "NC"): 0.49}))[0]
+
+
+def test_answers_on_text() -> None:
+    """Softmax attention gains on repeated tokens, local on the others."""
+    losses = {"none": (5.0, 3.0, 6.0), "vanilla": (4.5, 1.5, 5.9), "local": (4.8, 2.9, 5.5)}
+    rows = [
+        (name, seed, *(2.718281828 ** (value + seed / 1000) for value in values))
+        for name, values in losses.items()
+        for seed in (1, 2, 3)
+    ]
+    table = pd.DataFrame(rows, columns=["attention", "seed", *validity.GROUPS])
+    names = ["vanilla", "local", *"abc"]
+    gains = {validity.LM: dict.fromkeys(names, 1.0), validity.RECALL: {}}
+    answer, lines = validity.answer_text(table, gains)
+    assert "4a: **yes**; vanilla's gain is 1.500 nats per repeated token and 0.100 per other token" in answer
+    assert "4b: **undecided**" in answer
+    assert "4c: **yes**; the loss of `local` minus that of `vanilla` is +0.300" in answer
+    assert "+1.400 on repeated and -0.400 on other tokens" in answer
+    assert lines[0].startswith("| `vanilla` | 3 | 4.502 ± 0.001 |")
+
+
+def test_answers_on_table_3(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validity, "rank_test", functools.partial(validity.rank_test, draws=199))
+    names = list("abcdefghijkl")
+    rows = [("NS", "mlm", "roberta", name, float(place), float(place)) for place, name in enumerate(names)]
+    shared = pd.DataFrame(rows, columns=["pattern", "task", "backbone", "attention", "suite_k", "published"])
+    answer, lines = validity.answer_table3(shared)
+    assert answer.startswith("**Yes**: p = 0.005")
+    assert lines == ["| mlm roberta NS | 12 | 1.00 |"]
+    assert validity.answer_table3(shared.head(3))[0].startswith("**Undecided**")

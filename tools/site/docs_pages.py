@@ -1,0 +1,226 @@
+"""Generate parts of the documentation from the code: `python -m tools.site.docs_pages`, and a MkDocs hook for the site.
+
+The program rewrites what a page of ``docs/`` has between ``<!-- generated: NAME -->`` and ``<!-- /generated -->`` with
+the output of ``PARTS[NAME]``. Most parts come from the output of `cab` commands, so they show what a user sees. The
+hook adds pages that are generated as a whole, which exist on the site only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import functools
+import importlib
+import inspect
+import io
+import os
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import FunctionType, GenericAlias
+
+import nbformat
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+import cab
+from cab.cli.main import COMMANDS, main
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+COPIES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+"""Files of the repository's root that are pages of the site."""
+NOTEBOOK = Path("tutorials/first-hour.ipynb")
+PART = re.compile(r"^(<!-- generated: ([\w-]+)((?: \w+)*) -->\n\n).*?(^<!-- /generated -->$)", re.MULTILINE | re.DOTALL)
+CONTRACTS = ("Attention", "Backbone", "Task")
+"""Classes that a user derives from: the page of the Python interface has their whole docstring."""
+
+
+def write_parts() -> None:
+    """Rewrite the generated parts of all pages."""
+    for page in sorted(DOCS.rglob("*.md")):
+        text = page.read_text()
+        page.write_text(fill(text))
+
+
+def fill(markdown: str) -> str:
+    """Return the page with current generated parts."""
+    return PART.sub(lambda part: f"{part[1]}{PARTS[part[2]](*part[3].split())}\n\n{part[4]}", markdown)
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that exist on the site only."""
+    pages = {page: (ROOT / name).read_text().replace("](docs/", "](") for name, page in COPIES.items()}
+    pages |= {f"reference/attentions/{name}.md": output("list", name, "--markdown") for name in _attention_names()}
+    pages |= {"reference/cli.md": commands(), "paper/taxonomy.md": taxonomy()}
+    pages[str(NOTEBOOK.with_suffix(".md"))] = notebook_page(DOCS / NOTEBOOK)
+    for page, text in pages.items():
+        files.append(File.generated(config, page, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, **_context: object) -> str:
+    """Adapt links to the site, and replace the summary of the Python interface with all docstrings."""
+    for name, copy in COPIES.items():
+        markdown = re.sub(rf"\]\((?:\.\./)?{re.escape(name)}", f"]({copy}", markdown)
+    if page.file.src_uri != str(NOTEBOOK.with_suffix(".md")):
+        markdown = markdown.replace(f"{NOTEBOOK.name})", f"{NOTEBOOK.stem}.md)")
+    if page.file.src_uri == "reference/attentions.md":
+        markdown += f"\n## Cards\n\n{', '.join(f'[{name}](attentions/{name}.md)' for name in _attention_names())}\n"
+    return PART.sub(lambda part: directives(part[3].split()) if part[2] == "api" else part[0], markdown)
+
+
+@functools.cache
+def output(*words: str) -> str:
+    """Return what `cab WORDS` prints, unwrapped."""
+    stream = io.StringIO()
+    before = os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = "2000" if words == ("run", "--help") else "100"
+    try:
+        with contextlib.redirect_stdout(stream), contextlib.suppress(SystemExit):
+            main(list(words))
+    finally:
+        os.environ.pop("COLUMNS")
+        if before is not None:
+            os.environ["COLUMNS"] = before
+    return stream.getvalue()
+
+
+def rows_of(*words: str) -> list[dict[str, str]]:
+    """Return the rows of a command that prints CSV."""
+    return list(csv.DictReader(io.StringIO(output(*words))))
+
+
+def _block(text: str, language: str = "text") -> str:
+    return f"```{language}\n{text.rstrip()}\n```"
+
+
+def commands() -> str:
+    """Return the page with every command and subcommand, and its help text."""
+    parts = [
+        "# Command line",
+        "Tables are printed to standard output, logs to standard error. `--debug` adds the traceback to an error, and "
+        "`python -m cab` is the same as `cab`. Exit status: 0 for success, 1 for a failed check or comparison, or a "
+        "run without a score; 2 for a user error, 3 for an internal error, 75 if another process is running the only "
+        "run of the command.",
+    ]
+    for name in COMMANDS:
+        text = output(name, "--help")
+        parts.append(f"## cab {name}\n\n{_block(text)}")
+        match = re.search(r"\{([a-z0-9,-]+)\} \.\.\.|([a-z-]+(?:\|[a-z-]+)+) \.\.\.", text.split("\n\n", 1)[0])
+        for verb in re.split(r"[,|]", match[1] or match[2]) if match else ():
+            parts.append(f"### cab {name} {verb}\n\n{_block(output(name, verb, '--help'))}")
+    return "\n\n".join(parts)
+
+
+def options(section: str) -> str:
+    """Return the options of a section of `cab run --help`: run, trainer, local or slurm."""
+    heading, rows = "", []
+    for line in output("run", "--help").splitlines():
+        if match := re.match(r"with cluster=(\w+):$", line):
+            heading = match[1]
+        elif match := re.match(r"  ([a-z_]+(?:\.\w+)*)=(\S.*?)(?:\s{2,}(\S.*))?$", line):
+            of_line = heading or ("trainer" if match[1].startswith("trainer.") else "run")
+            rows += [(match[1], match[2], match[3] or "")] if of_line == section else []
+    return "\n".join(f"- `{key}={default}`{': ' * bool(text)}{text}" for key, default, text in rows)
+
+
+def _attention_names() -> list[str]:
+    return [row["attention"] for row in rows_of("list", "attentions", "--csv")]
+
+
+def listed(kind: str) -> str:
+    """Return what `cab list KIND` prints."""
+    return _block(output("list", kind))
+
+
+def taxonomy() -> str:
+    """Return the page with the paper's Table 13 compared with the verification results."""
+    return f"# Table 13, verified\n\n`cab paper taxonomy` prints this table.\n\n{_block(output('paper', 'taxonomy'))}"
+
+
+def api(*names: str) -> str:
+    """Return signature and summary of names that `cab` exports, and of their methods."""
+    return "\n\n".join(_block("\n".join(_stub(name, getattr(cab, name))), "python") for name in names)
+
+
+def _stub(name: str, value: object) -> Iterator[str]:
+    """Yield the lines of a type alias, a function, or a class and its methods."""
+    if inspect.isfunction(value):
+        yield f'{_signature(name, value)}\n    """{_summary(value)}"""'
+    elif isinstance(value, type) and not isinstance(value, GenericAlias):
+        text = _plain_text(inspect.getdoc(value)) if name in CONTRACTS else _summary(value)
+        yield f"class {name}:\n" + textwrap.indent(f'"""{text}"""', "    ")
+        bases = [base for base in value.__mro__ if base.__module__.startswith("cab.")]
+        for method in dict.fromkeys(name for base in bases for name in vars(base)):
+            member = inspect.getattr_static(value, method)
+            function = getattr(member, "fget", None) or getattr(member, "__func__", member)
+            if inspect.isfunction(function) and not method.startswith("_") and method != "extra_repr":
+                yield f"    {_signature(method, function, is_typed=False)}  # {_summary(function)}"
+    else:
+        yield f"{name} = {value}"
+
+
+def _signature(name: str, function: FunctionType, *, is_typed: bool = True) -> str:
+    signature = inspect.signature(function)
+    if not is_typed:
+        parameters = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
+        signature = signature.replace(parameters=parameters, return_annotation=signature.empty)
+    text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", f"def {name}{signature}")
+    return re.sub(r"PosixPath\((.*?)\)", r"\1", text)
+
+
+def _summary(value: object) -> str:
+    """Return the first paragraph of a docstring on one line."""
+    return " ".join(_plain_text(inspect.getdoc(value)).partition("\n\n")[0].split())
+
+
+def _plain_text(docstring: str | None) -> str:
+    """Return a docstring without the roles of its references."""
+    return re.sub(r":\w+:`[\w.]*?(\w+)`", r"``\1``", docstring or "")
+
+
+def directives(names: Iterable[str]) -> str:
+    """Return mkdocstrings directives for names that `cab` exports, wherever they are defined."""
+    parts = []
+    for name in names:
+        module = cab._EXPORTS[name]
+        importlib.import_module(module)
+        parts.append(f"::: {module}.{name}\n    options: {{heading: cab.{name}, toc_label: {name}}}")
+    return "\n\n".join(parts)
+
+
+def example() -> str:
+    """Return the class of the README."""
+    [code] = re.findall(r"```python\n(.*?@register_attention.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    return _block(code, "python")
+
+
+PARTS: dict[str, Callable[..., str]] = {"api": api, "example": example, "list": listed, "options": options}
+
+
+def notebook_page(path: Path) -> str:
+    """Return the notebook as Markdown, with the committed outputs."""
+    parts = [f"Download the [notebook]({path.name})."]
+    for cell in nbformat.read(path, as_version=4).cells:
+        parts.append(cell.source if cell.cell_type == "markdown" else _block(cell.source, "python"))
+        text = "".join(result.get("text") or _plain(result) for result in cell.get("outputs", ()))
+        if text:
+            parts.append(_block(text))
+        for picture in (result.get("data", {}).get("image/png") for result in cell.get("outputs", ())):
+            if picture:
+                parts.append(f"![output](data:image/png;base64,{''.join(picture.split())})")
+    title, *rest = parts[1:]
+    return "\n\n".join([title, parts[0], *rest])
+
+
+def _plain(result: nbformat.NotebookNode) -> str:
+    """Return the text form of an output that is not an image."""
+    data = result.get("data", {})
+    return "" if "image/png" in data else data.get("text/plain", "") + "\n"
+
+
+if __name__ == "__main__":
+    write_parts()

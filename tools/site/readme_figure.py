@@ -1,0 +1,107 @@
+"""Write committed results into README.md, the gallery and the guide to the paper, and draw the README's figure.
+
+``python -m tools.site.readme_figure`` replaces the text between ``<!-- results -->`` and ``<!-- /results -->`` in
+README.md, docs/results/gallery.md and docs/howto/reproduce-the-paper.md, and writes docs/assets/recall-and-state.svg.
+tests/project/test_readme.py fails if they differ from the records in results.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+import sys
+from pathlib import Path
+
+import matplotlib as mpl
+import pandas as pd
+
+from cab import load_results
+from cab.records.record import REFERENCE_DIRS
+from cab.reports.board_tables import COST_BLOCK, board_table
+from cab.reports.figures import INK, MUTED, POSITIVE, frontier_figure
+from cab.reports.markdown import table_text
+from cab.reports.sentence import main_sentence
+from cab.reports.suite_board import SuiteBoard, recall_points, state_of, suite_board
+
+ROOT = Path(__file__).parents[2]
+README, GALLERY = ROOT / "README.md", ROOT / "docs" / "results" / "gallery.md"
+PAPER = ROOT / "docs" / "howto" / "reproduce-the-paper.md"
+FIGURE = ROOT / "docs" / "assets" / "recall-and-state.svg"
+REPRODUCED = ROOT / "results" / "reproduced"
+PUBLISHED = ROOT / "results" / "paper" / "informer.csv"
+READABLE = {INK: "#7d8590", MUTED: "#8b949e", POSITIVE: "#2f81f7"}
+"""Colors of the figure that can be read on white and on dark backgrounds."""
+BLOCK = re.compile(r"(?<=<!-- results -->\n).*?(?=\n<!-- /results -->)", re.DOTALL)
+
+
+@functools.cache
+def reference_board() -> SuiteBoard:
+    """Return the board of the bundled reference results."""
+    board = suite_board(load_results(REFERENCE_DIRS))
+    assert board is not None
+    return board
+
+
+def readme_text(board: SuiteBoard) -> str:
+    """Return the main sentence and the figure."""
+    return f"{main_sentence(board)}\n\n![Recall against the size of the decode state](docs/assets/{FIGURE.name})"
+
+
+def gallery_text(board: SuiteBoard) -> str:
+    """Return the main sentence, and the board per pattern, without costs."""
+    parts = [main_sentence(board)]
+    for pattern in board.patterns:
+        table = board_table(board, [each for each in board.abilities if each.pattern == pattern])
+        chosen = [number for number, column in enumerate(table.columns) if column.group != COST_BLOCK]
+        table.columns = [dataclasses.replace(table.columns[number], group="") for number in chosen]
+        table.legend = []  # the page explains the marks once
+        for row in table.rows:
+            row.cells = [row.cells[number] for number in chosen]
+        parts += [f"### {pattern}", table_text(table)]
+    return "\n\n".join(parts)
+
+
+def reproduced_text() -> str:
+    """Return a table of the published errors of Informer and of those in :data:`REPRODUCED`."""
+    runs = load_results(REPRODUCED)
+    runs["attention"] = [record.cell["attention"].partition("(")[0] for record in runs.record]
+    lines = ["| Features, attention | Seeds | MSE | Published | MAE | Published |", "|" + " --- |" * 6]
+    for each in pd.read_csv(PUBLISHED).itertuples():
+        own = runs[(runs.config_variant == each.features) & (runs.attention == each.attention)]
+        texts = [f"{each.features}, `{each.attention}`", str(own.seed.nunique() or "–")]
+        for metric in ("mse", "mae"):
+            values = own[own.metric == metric].value
+            texts.append(f"{values.mean():.3f} ± {values.std():.3f}" if len(values) else "–")
+            texts.append(f"{getattr(each, metric):.3f}")
+        lines.append(f"| {' | '.join(texts)} |")
+    return "\n".join(lines)
+
+
+def draw(board: SuiteBoard, path: Path) -> None:
+    """Write the scatter plot of recall against the size of the decode state."""
+    label = "numbers of the decode state of a layer in the same networks"
+    points = recall_points(board, state_of)
+    figure = frontier_figure(points, title="Recall of 64 facts, causal", label=label, size=(7, 4.2))
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "cab", "font.family": "sans-serif"}):
+        figure.savefig(path, metadata={"Date": None}, transparent=True)
+    text = path.read_text()
+    for color, readable in READABLE.items():
+        text = text.replace(color, readable)
+    path.write_text(text)
+
+
+def main() -> None:
+    """Write the documents and the figure."""
+    board = reference_board()
+    draw(board, FIGURE)
+    texts = {README: readme_text(board), GALLERY: gallery_text(board), PAPER: reproduced_text()}
+    for path, text in texts.items():
+        content = path.read_text()
+        assert len(BLOCK.findall(content)) == 1, path
+        path.write_text(BLOCK.sub(lambda _, text=text: text, content))  # type: ignore[misc]
+        sys.stdout.write(f"wrote {path.relative_to(ROOT)}\n")
+
+
+if __name__ == "__main__":
+    main()

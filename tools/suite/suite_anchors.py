@@ -1,0 +1,84 @@
+"""Write the anchors and the settings of the suite's cells: ``python -m tools.suite.suite_anchors FOLDER...``.
+
+configs/suite/anchors.csv gets the results of ``vanilla`` and ``none`` in the folders, and configs/suite/settings.json
+the settings of `cab run suite=mini`, with which every run is compared.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from cab.config.compose import compose
+from cab.errors import UserError
+from cab.files.disk import replacing
+from cab.records.record import Record, Status
+from cab.records.results import with_program_names
+from cab.results.cells import (
+    ANCHORS,
+    ANCHORS_FILE,
+    PRESET,
+    SETTINGS_FILE,
+    SOFTMAX,
+    VERSION,
+    Key,
+    SuiteCell,
+    data_hash,
+    record_key,
+    records_of,
+    suite_cells,
+)
+from cab.results.changed_settings import settings_of
+
+COLUMNS = ("version", "task", "backbone", "pattern", "data", "attention", "seed", "test", "validation", "steps")
+
+
+def write_anchors(records: Iterable[Record], path: Path = ANCHORS_FILE) -> int:
+    """Write the anchors of every cell of the suite with results of both in ``records``, and return their number."""
+    cells = {cell.key: cell for cell in suite_cells()}
+    runs: dict[Key, dict[tuple[int, int], Record]] = {key: {} for key in cells}
+    for record in with_program_names(records):
+        key, attention = record_key(record), str(record.cell["attention"])
+        is_run = attention in ANCHORS and record.status is Status.FINISHED and key in cells
+        if is_run and cells[key].includes(record) and not cells[key].changed_settings(record):
+            runs[key][ANCHORS.index(attention), int(record.cell["seed"])] = record
+    rows = []
+    for key, anchors in runs.items():
+        if len({rank for rank, _ in anchors}) < len(ANCHORS):
+            continue
+        if len({data_hash(record) for record in anchors.values()}) > 1:
+            raise UserError(f"the anchors of {cells[key]} are of different data; pass results of one version only")
+        for rank, seed in sorted(anchors):
+            record = anchors[rank, seed]
+            losses = [entry["validation"] for entry in record.history if entry.get("validation") is not None]
+            validation = repr(losses[-1]) if losses else ""
+            numbers = repr(cells[key].value(record)), validation, record.cost.steps_to_solve
+            rows.append((VERSION, *key, data_hash(record), ANCHORS[rank], seed, *numbers))
+    if not rows:
+        raise UserError(f"no cell of the suite has results of {' and '.join(ANCHORS)}; run them first")
+    with replacing(path) as temporary, temporary.open("w", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
+    return len(rows)
+
+
+def composed_settings(cell: SuiteCell) -> dict[str, Any]:
+    """Return the settings of a cell in `cab run suite=mini`."""
+    names = {"task": cell.task, "dataset": cell.dataset, "backbone": cell.backbone, "pattern": cell.pattern}
+    overrides = [f"{name}={value}" for name, value in {**names, "attention": SOFTMAX, "preset": PRESET}.items()]
+    return settings_of(compose([*overrides, *cell.options.split()]))
+
+
+def write_settings(path: Path = SETTINGS_FILE) -> None:
+    """Write the settings of each cell."""
+    settings = {str(cell): composed_settings(cell) for cell in suite_cells()}
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write_anchors(records_of([Path(folder) for folder in sys.argv[1:]]))
+    write_settings()

@@ -1,0 +1,144 @@
+"""Simulate the suite's intervals and verdicts, and print error rates and power as Markdown tables.
+
+``python -m tools.validity.simulate_statistics 400`` prints the tables of
+docs/concepts/scoring-and-statistics.md (minutes on one core). Means and standard deviations over seeds are those of
+the bundled reference results.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from cab.records.record import REFERENCE_DIRS
+from cab.results.cells import ANCHORS, NO_ATTENTION, SOFTMAX, Anchors, SuiteCell, read_suite
+from cab.results.gain import CEILING, CellGain, cell_gains, gains_of
+from cab.results.statistics import Verdict
+
+SEEDS = (3, 4, 5, 8)
+FALSE = (Verdict.BETTER, Verdict.WORSE)
+CHANCES = (0.95, 0.8, 0.5)
+EQUAL_DEVIATION = 5.0
+"""Standard deviation of the attentions that are as good as softmax attention."""
+
+
+class Truth(NamedTuple):
+    """True K, standard deviation over seeds in points, and number of seeds of an attention in one cell."""
+
+    mean: float
+    deviation: float
+    seeds: int = 3
+
+
+class Situation(NamedTuple):
+    """An attention in a cell, and the anchors."""
+
+    label: str
+    truth: Truth
+    anchor_deviation: float = 1.0
+    anchor_seeds: int = 5
+
+
+SITUATIONS = (
+    Situation("graded, three seeds", Truth(50, 4)),
+    Situation("graded, five seeds", Truth(50, 4, 5)),
+    Situation("near the ceiling", Truth(99.8, 0.05), 0.02),
+    Situation("three seeds of each anchor with the same variance", Truth(60, 3), 3.0, 3),
+)
+CELL = SuiteCell("task", "network", "NS", "synthetic", "mse", "linear", True, "recall", "", "", False, "")
+"""A cell whose metric is an error, and whose anchors have errors 1 and 101."""
+
+
+def draw(
+    random: np.random.Generator, truths: dict[str, Truth], *, deviation: float = 0.05, seeds: int = 5
+) -> dict[str, CellGain]:
+    """Return K of every attention, from random errors: K of 100 is an error of 1, and 0 one of 101."""
+    test = {
+        SOFTMAX: list(1 + deviation * random.standard_normal(seeds)),
+        NO_ATTENTION: list(101 + deviation * random.standard_normal(seeds)),
+    }
+    values = {name: list(101 - t.mean + t.deviation * random.standard_normal(t.seeds)) for name, t in truths.items()}
+    return gains_of(CELL, Anchors("", test, {}), values)
+
+
+def coverage(situation: Situation, draws: int, random: np.random.Generator) -> float:
+    """Return the share of draws whose interval contains the true K."""
+    inside = 0
+    for _ in range(draws):
+        gains = draw(random, {"a": situation.truth}, deviation=situation.anchor_deviation, seeds=situation.anchor_seeds)
+        low, high = gains["a"].interval
+        inside += low <= situation.truth.mean <= high
+    return inside / draws
+
+
+def reference_truths() -> dict[str, list[Truth]]:
+    """Return mean and standard deviation of the attentions with at least three seeds, by core cell."""
+    truths: dict[str, list[Truth]] = {}
+    for results in read_suite(REFERENCE_DIRS):
+        gains = [gain for name, gain in cell_gains(results).items() if name not in ANCHORS]
+        own = [Truth(gain.estimate.value, float(np.std(gain.points, ddof=1))) for gain in gains if len(gain.points) > 2]
+        if results.cell.core and own:
+            truths[results.cell.heading] = own
+    return truths
+
+
+class Rates(NamedTuple):
+    """Rates of the verdicts in a cell.
+
+    Attributes:
+        error: share of the draws with any false ``better`` or ``worse``.
+        power: share of the attentions below 98 that are called ``worse``.
+    """
+
+    error: float
+    power: float
+
+
+def cell_rates(references: Sequence[Truth], seeds: int, draws: int, random: np.random.Generator) -> Rates:
+    """Return the rates in a cell with these attentions; every fifth has the largest K that is no relevant loss."""
+    truths = {
+        f"a{n}": Truth(CEILING, EQUAL_DEVIATION, seeds) if n % 5 == 0 else Truth(truth.mean, truth.deviation, seeds)
+        for n, truth in enumerate(references)
+    }
+    below = {name for name, truth in truths.items() if truth.mean < CEILING}
+    false = found = 0
+    for _ in range(draws):
+        verdicts = {name: gain.verdict for name, gain in draw(random, truths).items()}
+        called = {name for name, verdict in verdicts.items() if verdict is Verdict.WORSE}
+        false += bool(called - below) or Verdict.BETTER in verdicts.values()
+        found += len(called & below)
+    return Rates(false / draws, found / max(draws * len(below), 1))
+
+
+def equivalent_share(chance: float, seeds: int, draws: int, random: np.random.Generator) -> float:
+    """Return how often an attention that solves a cell with ``chance`` (K 100, else 30) is called ``equivalent``."""
+    count = 0
+    for _ in range(draws):
+        values = list(np.where(random.random(seeds) < chance, 1.0, 71.0) + 0.05 * random.standard_normal(seeds))
+        test = {SOFTMAX: [1.0, 1.05, 0.95], NO_ATTENTION: [101.0, 101.05, 100.95]}
+        count += gains_of(CELL, Anchors("", test, {}), {"a": values})["a"].verdict is Verdict.EQUIVALENT
+    return count / draws
+
+
+def main(draws: int) -> None:
+    """Print the tables."""
+    random = np.random.default_rng(7)
+    print("| Situation | Coverage of the 95% interval of K |\n| --- | --- |")
+    for situation in SITUATIONS:
+        print(f"| {situation.label} | {100 * coverage(situation, 20 * draws, random):.1f}% |", flush=True)
+    print(f"\n| Cell, attentions |{''.join(f' {seeds} seeds |' for seeds in SEEDS)}\n|{' --- |' * (1 + len(SEEDS))}")
+    for heading, truths in reference_truths().items():
+        rates = [cell_rates(truths, seeds, draws, random) for seeds in SEEDS]
+        texts = [f"{100 * rate.error:.1f}%, {100 * rate.power:.0f}%" for rate in rates]
+        print(f"| {heading}, {len(truths)} | {' | '.join(texts)} |", flush=True)
+    print(f"\n| Chance to solve |{''.join(f' {seeds} seeds |' for seeds in SEEDS)}\n|{' --- |' * (1 + len(SEEDS))}")
+    for chance in CHANCES:
+        shares = [f"{100 * equivalent_share(chance, seeds, draws, random):.0f}%" for seeds in SEEDS]
+        print(f"| {chance} | {' | '.join(shares)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
