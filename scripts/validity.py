@@ -21,10 +21,10 @@ import pandas as pd
 from cab.patterns import pattern_rank
 from cab.records.record import REFERENCE_DIRS, Record, Status
 from cab.records.results import PAPER_DIR, whole_records
-from cab.results.cells import CellResults, read_suite
 from cab.results.check import invalid_cells
-from cab.results.gain import cell_gains
+from cab.results.gain import gains_of
 from cab.results.normalization import NO_ATTENTION, population
+from cab.results.runs import by_cell, read_runs
 from cab.results.statistics import Estimate, difference, holm, weighted_sum
 
 ROOT = Path(__file__).parents[1]
@@ -105,13 +105,12 @@ def rank_test_power(sizes: Sequence[int], correlation: float, *, draws: int = 20
     return float((p_values <= level).mean())
 
 
-def gains_by_cell(results: Iterable[CellResults]) -> dict[Key, dict[str, float]]:
+def gains_by_cell(gains: pd.DataFrame) -> dict[Key, dict[str, float]]:
     """Return K per cell and attention; ``none`` and further implementations of softmax attention are excluded."""
-    invalid = invalid_cells()
     found = {}
-    for each in results:
-        gains = cell_gains(each) if each.cell.key not in invalid else {}
-        found[each.cell.key] = {name: gains[name].estimate.value for name in population(gains)}
+    for cell, rows in by_cell(gains[gains["seeds"] > 0]):
+        k = {} if cell.key in invalid_cells() else dict(zip(rows["attention"], rows["K"], strict=True))
+        found[cell.key] = {name: k[name] for name in population(k)}
     return found
 
 
@@ -375,7 +374,7 @@ def table_of(header: str, rows: Sequence[str]) -> str:
 
 def answers() -> str:
     """Return the text and tables of the page's answers, and write table3.csv, probes.csv and answers.csv."""
-    gains = gains_by_cell(read_suite(REFERENCE_DIRS))
+    gains = gains_by_cell(gains_of(read_runs(REFERENCE_DIRS)))
     shared, published = table3(gains), probes(gains)
     for name, table in (("table3.csv", shared), ("probes.csv", published)):
         table.to_csv(RESULTS / name, index=False, float_format="%.4f", lineterminator="\n")

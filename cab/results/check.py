@@ -7,23 +7,16 @@ import functools
 import itertools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cab.records.record import REFERENCE_DIRS
-from cab.results.cells import (
-    ANCHORS,
-    NO_ATTENTION,
-    SOFTMAX,
-    TUNED,
-    CellResults,
-    Key,
-    SuiteCell,
-    read_suite,
-)
-from cab.results.gain import CellGain, cell_gains, judged
+from cab.results import cells
+from cab.results.cells import ANCHORS, NO_ATTENTION, SOFTMAX, TUNED, Anchors, Key, SuiteCell
+from cab.results.gain import judged
+from cab.results.runs import baselines_of, by_cell, points_of, read_runs, retained
 from cab.results.statistics import CONFIDENCE, MARGIN, Estimate, Verdict, difference, weighted_sum
 
 if TYPE_CHECKING:
@@ -75,73 +68,80 @@ class CellCheck:
         return None if self.unknown else not self.failures
 
 
-def check_cell(results: CellResults) -> CellCheck:
-    """Validate one cell."""
-    scored = {name: gain for name, gain in cell_gains(results).items() if not name.endswith(TUNED)}
-    shares = [gain.estimate.value for name, gain in scored.items() if name not in ANCHORS]
-    graded = statistics.fmean(5 <= share <= 95 for share in shares) if len(shares) >= MIN_ATTENTIONS else None
-    gains = {name: gain for name, gain in scored.items() if gain.estimate.is_known}
-    unknown = ""
-    if not set(ANCHORS) <= gains.keys():
+def check_cells(runs: pd.DataFrame) -> list[CellCheck]:
+    """Validate each cell from runs of the suite (:func:`cab.results.runs.suite_runs`)."""
+    return [check_cell(cell, cells.read_anchors().get(cell.key), of_cell) for cell, of_cell in by_cell(runs)]
+
+
+def check_cell(cell: SuiteCell, anchors: Anchors | None, runs: pd.DataFrame) -> CellCheck:
+    """Validate one cell from its runs."""
+    scored = {name: own for name, own in points_of(runs).items() if not name.endswith(TUNED)}
+    means = [statistics.fmean(own) for name, own in scored.items() if name not in ANCHORS]
+    graded = statistics.fmean(5 <= k <= 95 for k in means) if len(means) >= MIN_ATTENTIONS else None
+    baselines, unknown = baselines_of(runs, cell.metric), ""
+    if anchors is None or min(len(anchors.test[name]) for name in ANCHORS) < 2:
         unknown = f"no anchors with two seeds of {' and '.join(ANCHORS)}"
-    elif results.is_empty:
+    elif not scored:
         unknown = "no results"
-    elif results.cell.trivial_baseline not in results.baselines:
-        unknown = f"no record contains baseline {results.cell.trivial_baseline}"
-    if unknown:
-        return CellCheck(results.cell, graded=graded, flaws=_flaws(None, graded), unknown=unknown)
-    compared = [name for name in (WINDOWED, *BOUNDED_STATES) if name in gains]
-    family = judged({name: gains[name] for name in compared})
-    worse = frozenset(name for name, gain in family.items() if gain.verdict is Verdict.WORSE)
-    others = gains.keys() - set(ANCHORS)
-    lost = _lost(results, gains)
-    pairs = itertools.combinations([gain for name, gain in gains.items() if name != NO_ATTENTION], 2)
-    different = statistics.fmean(_differ(*pair) for pair in pairs) if len(others) >= MIN_ATTENTIONS else None
+    elif cell.trivial_baseline not in baselines:
+        unknown = f"no record contains baseline {cell.trivial_baseline}"
+    if unknown or anchors is None:
+        return CellCheck(cell, graded=graded, flaws=_flaws(None, graded), unknown=unknown)
+    points = {name: own for name, own in scored.items() if len(own) > 1}
+    compared = [name for name in (WINDOWED, *BOUNDED_STATES) if name in points]
+    verdicts = judged({name: points[name] for name in (*ANCHORS, *compared)})
+    worse = frozenset(name for name in compared if verdicts[name].verdict is Verdict.WORSE)
+    estimates = {name: Estimate.of(own) for name, own in points.items()}
+    pairs = itertools.combinations([each for name, each in estimates.items() if name != NO_ATTENTION], 2)
+    attentions = len(points) - len(ANCHORS)
+    different = statistics.fmean(_differ(*pair) for pair in pairs) if attentions >= MIN_ATTENTIONS else None
+    lost = _lost(estimates, retained(cell, anchors, baselines[cell.trivial_baseline]))
     return CellCheck(
-        results.cell,
-        attentions=len(others),
+        cell,
+        attentions=attentions,
         gap=lost,
         different=different,
         graded=graded,
         compared=frozenset(compared),
         worse_than_softmax=worse,
-        failures=tuple(_failures(results, gains, lost, worse)),
+        failures=tuple(
+            _failures(cell, anchors, baselines.get(cell.memory_bounded_baseline), lost, {*compared} - worse)
+        ),
         flaws=_flaws(different, graded),
     )
 
 
-def _differ(one: CellGain, other: CellGain) -> bool:
-    gap = difference(one.estimate, other.estimate)
-    gap = dataclasses.replace(gap, value=one.retained - other.retained)
+def _differ(one: Estimate, other: Estimate) -> bool:
+    gap = difference(one, other)
+    gap = dataclasses.replace(gap, value=_clipped(one) - _clipped(other))
     return gap.p_value < 1 - CONFIDENCE and abs(gap.value) >= MARGIN
 
 
-def _lost(results: CellResults, gains: dict[str, CellGain]) -> Estimate:
+def _clipped(k: Estimate) -> float:
+    return min(max(k.value, 0.0), 100.0)
+
+
+def _lost(estimates: Mapping[str, Estimate], trivial: float) -> Estimate:
     """Return what removing attention loses, relative to the range from the trivial baseline to the best attention."""
-    cell = results.cell
-    trivial = cell.scaled(results.baselines[cell.trivial_baseline])
-    softmax, without = (statistics.fmean(map(cell.scaled, results.values(name))) for name in ANCHORS)
-    lowest = 100 * (trivial - without) / (softmax - without)
-    best = max(gain.estimate.value for gain in gains.values())
-    weight = 1 / (best - lowest)
-    return weighted_sum([(weight, gains[SOFTMAX].estimate), (-weight, gains[NO_ATTENTION].estimate)])
+    weight = 1 / (max(each.value for each in estimates.values()) - trivial)
+    return weighted_sum([(weight, estimates[SOFTMAX]), (-weight, estimates[NO_ATTENTION])])
 
 
-def _failures(results: CellResults, gains: dict[str, CellGain], lost: Estimate, worse: frozenset[str]) -> list[str]:
-    cell, failures = results.cell, []
+def _failures(
+    cell: SuiteCell, anchors: Anchors, bound: float | None, lost: Estimate, not_worse: Collection[str]
+) -> Iterator[str]:
+    """Yield the reasons why a cell does not measure attention; ``bound`` is the memory-bounded baseline."""
     low, _ = lost.interval()
     if low < MIN_GAP:
-        failures.append(
+        yield (
             f"removing attention loses {lost.value:.0%} of the range from trivial to best, with a lower bound of "
             f"{low:.0%} (minimum {MIN_GAP:.0%})"
         )
-    bound, softmax = results.baselines.get(cell.memory_bounded_baseline), gains[SOFTMAX].mean
-    is_error = softmax < gains[NO_ATTENTION].mean
-    if bound is not None and (softmax >= bound if is_error else softmax <= bound):
-        failures.append(f"{SOFTMAX} does not exceed {cell.memory_bounded_baseline}")
-    if cell.long_memory and WINDOWED in gains and WINDOWED not in worse:
-        failures.append(f"{WINDOWED} is not significantly worse than {SOFTMAX}")
-    return failures
+    softmax, without = (statistics.fmean(anchors.test[name]) for name in ANCHORS)
+    if bound is not None and (softmax >= bound if softmax < without else softmax <= bound):
+        yield f"{SOFTMAX} does not exceed {cell.memory_bounded_baseline}"
+    if cell.long_memory and WINDOWED in not_worse:
+        yield f"{WINDOWED} is not significantly worse than {SOFTMAX}"
 
 
 def _flaws(different: float | None, graded: float | None) -> tuple[str, ...] | None:
@@ -162,11 +162,11 @@ def check_suite(checks: Sequence[CellCheck]) -> list[str]:
     lacking = []
     causal = ("causal cell", ("CS", "CC"), WINDOWED, {WINDOWED})
     states = [(f"cell of pattern {p}", (p,), "a constant-size state", {*BOUNDED_STATES}) for p in ("CS", "CC")]
-    for cells, patterns, description, names in (causal, *states):
+    for place, patterns, description, names in (causal, *states):
         chosen = [check for check in checks if check.cell.pattern in patterns]
         compared = any(names & check.compared for check in chosen)
         if compared and not any(names & check.worse_than_softmax for check in chosen):
-            lacking.append(f"no {cells} in which {description} is significantly worse than {SOFTMAX}")
+            lacking.append(f"no {place} in which {description} is significantly worse than {SOFTMAX}")
     return lacking
 
 
@@ -176,7 +176,7 @@ def invalid_cells(reference: tuple[Path, ...] = REFERENCE_DIRS) -> dict[Key, str
 
     A cell that is not judged is not among them.
     """
-    checks = map(check_cell, read_suite(reference))
+    checks = check_cells(read_runs(reference))
     return {check.cell.key: "; ".join(check.failures) for check in checks if check.failures}
 
 

@@ -14,7 +14,7 @@ from cab.cli.main import main
 from cab.files.disk import write_figure
 from cab.reports.tables import write_csv
 from scripts.suite_anchors import write_anchors
-from tests.cab.results.suite_records import CELLS, suite_record
+from tests.helpers.suite_records import CELLS, suite_record
 
 
 def _write_anchors(path: Path) -> None:

@@ -10,9 +10,10 @@ import pytest
 
 from cab.cli.main import main
 from cab.registry.registries import TASKS
-from cab.results.cells import Anchors, CellResults, suite_cells
+from cab.results.cells import suite_cells
 from cab.results.check import CellCheck, check_cell, check_suite
-from tests.cab.results.suite_records import CELLS, made_anchors, suite_record, value_record
+from cab.results.runs import suite_runs
+from tests.helpers.suite_records import CELLS, made_anchors, suite_record, value_record
 
 CELL = dataclasses.replace(CELLS["lstf"], memory_bounded_baseline="bound", long_memory=True)
 GOOD = {
@@ -27,12 +28,18 @@ GOOD = {
 
 def check(changes: dict[str, list[float]] | None = None, **baselines: float) -> CellCheck:
     values = {**GOOD, **(changes or {})}
-    anchors = Anchors("", {name: values.pop(name) for name in ("vanilla", "none")}, {})
-    runs = {
-        name: {seed: value_record(CELL, name, value, seed) for seed, value in enumerate(own)}
+    made = made_anchors()[CELL.key]
+    anchors = dataclasses.replace(made, test={name: values.pop(name) for name in ("vanilla", "none")})
+    known = {name: {"mse": value} for name, value in (baselines or {"ridge": 1.0}).items()}
+    records = [
+        dataclasses.replace(value_record(CELL, name, value, seed), baselines=known)
         for name, own in values.items()
-    }
-    return check_cell(CellResults(CELL, anchors, runs, baselines or {"ridge": 1.0}))
+        for seed, value in enumerate(own)
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cab.results.cells.read_anchors", lambda: {CELL.key: anchors})
+        runs = suite_runs(records)
+    return check_cell(CELL, anchors, runs)
 
 
 def test_a_cell_that_measures_attention_and_grades() -> None:
@@ -63,6 +70,7 @@ def test_a_cell_without_anchors_or_baseline_is_not_judged() -> None:
     found = check({"none": [0.9]})
     assert (found.measures, found.failures) == (None, ())
     assert found.unknown == "no anchors with two seeds of vanilla and none"
+    assert check_cell(CELL, made_anchors()[CELL.key], suite_runs([])).unknown == "no results"
     assert check(mean=1.0).unknown == "no record contains baseline ridge"
 
 

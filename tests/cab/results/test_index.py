@@ -11,7 +11,7 @@ from cab.records.results import PAPER_DIR, load_results
 from cab.results.index import score, score_table
 from cab.results.selection import comparable
 from tests.cab.made_records import make_record
-from tests.cab.results.made_results import index_of, result, table
+from tests.helpers.made_results import index_of, result, table
 
 COLUMNS = ["pattern", "task", "attention", "index", "low", "high", "seeds"]
 

@@ -23,7 +23,7 @@ from cab.results.index import score, score_table
 from cab.results.selection import select
 from cab.runner.cell import Cell
 from tests.cab.made_records import make_record
-from tests.cab.results.made_results import index_of, result, table
+from tests.helpers.made_results import index_of, result, table
 
 
 def two(**changes: object) -> list[dict[str, Any]]:
