@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cab import UserError, load_results
-from cab.cli.main import main
-from cab.config.compose import compose
 from cab.errors import EXAMPLE_COMMAND
-from cab.records.record import Record
-from cab.results.changed_settings import changed_settings
-from cab.results.costs import load_costs
 from cab.results.index import score, score_table
 from cab.results.selection import select
-from cab.runner.cell import Cell
 from tests.cab.made_records import make_record
 from tests.helpers.made_results import index_of, result, table
 
@@ -147,81 +139,3 @@ def test_selection_whatever_the_case() -> None:
     assert set(select(mixed, preset="PAPER")["pattern"]) == {"NS"}
     assert set(select(mixed, patterns=["nc"])["task"]) == {"lstf"}
     assert len(select(mixed, tasks=["lstf", "pcc"])) == 4
-
-
-@pytest.mark.parametrize(
-    ("overrides", "changed"),
-    [
-        (["task=lm", "dataset=pg19", "pattern=CS", "attention=abc"], []),
-        (["task=lm", "dataset=wikitext103", "pattern=CS", "attention=transnormer_t1"], []),
-        (["task=lstf", "dataset=etth1", "pattern=NS", "attention=abc", "task.features=S"], []),
-        (
-            ["task=mlm", "dataset=pg19", "pattern=NS", "attention=abc", "task.tokenizer=null", "backbone.num_layers=2"],
-            ["backbone.num_layers=2", "task.tokenizer=null"],
-        ),
-        (["task=lm", "dataset=pg19", "pattern=CS", "attention=abc", "other_attention=abc"], ["other_attention=abc"]),
-        (["task=lm", "dataset=pg19", "pattern=CS", "attention=abc", "trainer.micro_batch_size=2"], []),
-    ],
-)
-def test_settings_are_compared_with_the_published_ones(overrides: list[str], changed: list[str]) -> None:
-    assert changed_settings(paper_record(*overrides)) == changed
-
-
-def paper_record(*overrides: str) -> Record:
-    config = compose([*overrides, "preset=paper"])
-    return make_record({"ppl": 1.0}, config=config, **Cell.from_config(config).key)
-
-
-def test_runs_with_other_settings_are_named_and_marked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for options in (["attention=abc"], ["attention=local", "task.tokenizer=null"]):
-        paper_record("task=lm", "dataset=pg19", "pattern=CS", *options).write(tmp_path)
-    for normalization, mark in (("official", " ‡"), ("results", "")):
-        assert main(["score", str(tmp_path), "--normalization", normalization]) == 0
-        shown = capsys.readouterr()
-        assert f"local{mark} " in shown.out
-        assert ("CS lm pg19 gpt2: local ‡ not comparable with the paper (task.tokenizer=null)" in shown.err) == bool(
-            mark
-        )
-        assert "abc ‡" not in shown.out + shown.err
-
-
-CSV = "pattern,task,backbone,dataset,metric,higher_is_better,attention,value\nNS,T,b,d,m,1,café,1\n"
-UNREADABLE = {
-    "utf-16": CSV.encode("utf-16"),
-    "latin-1": CSV.encode("latin-1"),
-    "binary": bytes(range(256)) * 9,
-    "long field": CSV.replace("café", "a" * 140_000).encode(),
-}
-
-
-@pytest.mark.parametrize("read", [load_results, load_costs])
-@pytest.mark.parametrize("name", [*UNREADABLE, "pipe"])
-def test_a_table_that_cannot_be_read_is_one_line(name: str, read: Callable[[Path], object], tmp_path: Path) -> None:
-    path = tmp_path / "table.csv"
-    path.write_bytes(UNREADABLE[name]) if name in UNREADABLE else os.mkfifo(path)
-    with pytest.raises(UserError, match=r"table\.csv") as error:
-        read(path)
-    assert "\n" not in str(error.value)
-
-
-def test_the_byte_order_mark_of_a_spreadsheet_is_no_text(tmp_path: Path) -> None:
-    (tmp_path / "table.csv").write_bytes(CSV.encode("utf-8-sig"))
-    assert load_results(tmp_path / "table.csv")["attention"].tolist() == ["café"]
-
-
-def test_line_breaks_of_names_are_not_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [f'NS,T,b,"d\ne",m,1,{name},{value}' for value, name in enumerate(["vanilla", *"abcd"])]
-    (tmp_path / "table.csv").write_text("\n".join([CSV.splitlines()[0], *rows]))
-    assert main(["score", str(tmp_path / "table.csv")]) == 0
-    assert "  T: m of b d\ufffde\n" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [("NS,T,b,d,m,maybe,abc,1", "higher_is_better 1 or 0, got 'maybe'"), ("NS,T,b,d,m,1,abc,lots", "line 2: .*'lots'")],
-)
-def test_broken_published_rows(tmp_path: Path, line: str, message: str) -> None:
-    path = tmp_path / "numbers.csv"
-    path.write_text(f"pattern,task,backbone,dataset,metric,higher_is_better,attention,value\n{line}\n")
-    with pytest.raises(UserError, match=message):
-        load_results(path)
