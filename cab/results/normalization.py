@@ -10,7 +10,6 @@ from cab.errors import UserError, unknown_name
 from cab.records.record import COMPARISON_KEY
 from cab.records.results import PAPER_DIR
 from cab.registry.registries import is_generated
-from cab.results.selection import is_synthetic
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -112,11 +111,6 @@ def _fixed_terms(results: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     """Return the constants as terms, one row per part where the results contain parts of an average."""
     import pandas as pd
 
-    if is_synthetic(results).any():
-        raise UserError(
-            "results on synthetic data cannot be normalized with the paper's constants, which are for real data; "
-            "use --normalization results, or exclude them with --dataset"
-        )
     parts = pd.read_csv(PAPER_DIR / "parts.csv")
     table = table.assign(weight=1 / table.groupby(["pattern", "task"])["metric"].transform("size"))
     measured = set(results[TERM].itertuples(index=False, name=None))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cab.errors import EXAMPLE_COMMAND, UserError
 from cab.records.identity import distinctions, forward_batch_size
 from cab.records.record import CELL, COMPARISON_KEY, Record, Status
-from cab.registry.registries import SYNTHETIC, TASKS, is_generated
+from cab.registry.registries import TASKS, is_generated
 from cab.results.cells import data_hash, read_anchors
 
 if TYPE_CHECKING:
@@ -57,13 +57,21 @@ def rows_in_index(results: pd.DataFrame) -> pd.DataFrame:
 def comparable(results: pd.DataFrame) -> pd.DataFrame:
     """Return ``results`` of the index with one row per cell, metric and seed, ready to be scored together.
 
-    Copies of a record and results on other data are dropped, and infinite values become NaN. Raises UserError for
-    results that are not comparable, and warns about attentions trained with different settings.
+    Results on generated data have no index and are left out, except if there are no others. Copies of a record and
+    results on other data are dropped, and infinite values become NaN. Raises UserError for results that are not
+    comparable, and warns about attentions trained with different settings.
     """
     results = rows_in_index(results)
     if not results["primary"].any():
         raise UserError(f"no results to score; run a cell first: `{EXAMPLE_COMMAND}`")
-    _refuse_other_kinds(results)
+    is_real = ~is_synthetic(results)
+    results = results[is_real] if is_real.any() else results
+    presets = sorted(results["preset"].unique())
+    if len(presets) > 1:
+        raise UserError(
+            f"results of presets {', '.join(presets)} are not comparable and cannot be scored together; "
+            f"select one, for example with --preset {presets[0]}"
+        )
     refuse_versions(results)
     table = of_one_data(results)
     table = table.assign(value=table["value"].astype(float))
@@ -124,22 +132,6 @@ def of_one_data(results: pd.DataFrame) -> pd.DataFrame:
 def is_synthetic(results: pd.DataFrame) -> pd.Series:
     """Return which results are on generated data."""
     return results["dataset"].map(is_generated).astype(bool)
-
-
-def _refuse_other_kinds(results: pd.DataFrame) -> None:
-    presets = sorted(results["preset"].unique())
-    if len(presets) > 1:
-        raise UserError(
-            f"results of presets {', '.join(presets)} are not comparable and cannot be scored together; "
-            f"select one, for example with --preset {presets[0]}"
-        )
-    synthetic = is_synthetic(results)
-    if synthetic.any() and not synthetic.all():
-        real = sorted(results.loc[~synthetic, "dataset"].unique())
-        raise UserError(
-            f"results on synthetic and on real data ({', '.join(real)}) cannot be scored together; "
-            f"select with --dataset {SYNTHETIC} or --dataset {' '.join(real)}"
-        )
 
 
 def refuse_versions(results: pd.DataFrame) -> None:

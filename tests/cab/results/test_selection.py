@@ -31,7 +31,6 @@ PUBLISHED_ROWS = [{**row, "hash": "", "file": "numbers.csv"} for row in two()]
     [
         ([], "results", f"no results to score.*{EXAMPLE_COMMAND}"),
         ([*two(), *two(preset="paper")], "results", r"presets mini, paper .* --preset mini"),
-        ([*two(), *two(dataset="synthetic")], "results", r"synthetic and on real data \(etth1\) .* --dataset etth1"),
         (
             [*two(), *two(task_version=2, dataset="etth2")],
             "results",
@@ -50,7 +49,7 @@ PUBLISHED_ROWS = [{**row, "hash": "", "file": "numbers.csv"} for row in two()]
             "'lstf mse' is higher-is-better in some",
         ),
         (two(), "oficial", "did you mean 'official'"),
-        (two(dataset="synthetic"), "paper", "synthetic data cannot be normalized with the paper's constants"),
+        (two(dataset="synthetic"), "paper", "no constants for these results .*synthetic/M/informer/mse"),
         (two(pattern="NS"), "paper", "NS: tts sum sr mlm"),
         (
             [result(1.0, "abc", "mape", dataset="weather", config_variant="", preset="paper")],
@@ -62,6 +61,13 @@ PUBLISHED_ROWS = [{**row, "hash": "", "file": "numbers.csv"} for row in two()]
 def test_what_is_refused(rows: list[dict[str, Any]], normalization: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         score_table(table(*rows), normalization=normalization)
+
+
+def test_generated_data_have_no_index() -> None:
+    """They are left out of that of real data."""
+    generated = two(dataset="synthetic")
+    assert score_table(table(*two(), *generated)).equals(score_table(table(*two())))
+    assert score_table(table(*generated))["index"].isna().all()
 
 
 def test_versions_are_selected_and_may_differ_between_tasks() -> None:
