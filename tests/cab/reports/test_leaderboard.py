@@ -128,24 +128,35 @@ def test_trivial_answers_are_those_of_a_run_with_a_score(tmp_path: Path, add: Ca
     assert trivial_baselines(results) == {(LSTF, "mse", "repeat"): 2.5}
 
 
-def test_results_on_other_data_are_excluded(
-    tmp_path: Path, add: Callable[..., Path], caplog: pytest.LogCaptureFixture
-) -> None:
-    """One warning names the place and a file of each, on the board and in every command."""
-    for name, data in (("vanilla", "feed"), ("abc", "feed"), ("lara", "feed"), ("local", "beef"), ("s4d", "beef")):
+def test_other_data_under_one_name_are_shown_apart(tmp_path: Path, add: Callable[..., Path]) -> None:
+    for name, data in (("vanilla", "feed"), ("abc", "feed"), ("local", "beef"), ("performer", "beef")):
         add({"mse": number(name)}, attention=name, data={"fingerprint": data})
         add({"mse": number(name)}, attention=name, dataset="etth2", data={"fingerprint": "deed"})
-    [board] = score_boards(load_results(tmp_path / "results"), normalization="results")
-    attentions = board.measured.groupby("place")["attention"].unique().map(sorted).to_dict()
-    assert attentions[LSTF] == ["abc", "lara", "vanilla"]
-    assert len(attentions[LSTF.replace("etth1", "etth2")]) == 5
+    add({"mse": number("lara")}, attention="lara", data={"fingerprint": "feed"})
+    boards = score_boards(load_results(tmp_path / "results"), normalization="results")
+    assert [sorted(board.measured["attention"].unique()) for board in boards] == [
+        ["abc", "lara", "local", "performer", "vanilla"],
+        ["local", "performer"],
+    ]
+    assert "etth1 multivariate informer in " in boards[1].heading
+    places = [set(board.measured["place"]) for board in boards]
+    assert places == [{LSTF, LSTF.replace("etth1", "etth2")}, {LSTF}]
+    main_row = boards[0].measured.set_index(["attention", "place", "metric"])["value"]
+    assert ("local", LSTF, "mse") not in main_row
+    table = leaderboard(tmp_path / "results")
+    assert set(table["data"]) == {"real", "real, other 1"}
+
+
+def test_scores_of_other_data_are_refused(
+    tmp_path: Path, add: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, data in (("vanilla", "feed"), ("abc", "feed"), ("local", "beef")):
+        add({"mse": number(name)}, attention=name, data={"fingerprint": data})
     for command in ("score", "correlation"):
-        caplog.clear()
-        assert main([command, str(tmp_path / "results")]) == 0
-        [warning] = [text for text in caplog.messages if "on different data" in text]
-        assert warning.startswith("mini lstf etth1 multivariate informer NC: ")
-        assert warning.count(".json") == 2
-        assert warning.endswith("the results on the data of the latter are excluded: 2")
+        assert main([command, str(tmp_path / "results")]) == 2
+        error = capsys.readouterr().err
+        assert "different data under one name" in error
+        assert len(error.splitlines()) == 1
 
 
 def test_the_table_of_a_pattern(tmp_path: Path, add: Callable[..., Path]) -> None:

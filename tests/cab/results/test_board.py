@@ -19,7 +19,7 @@ from cab.records.results import PAPER_DIR, load_results
 from cab.registry.registries import ATTENTIONS
 from cab.reports import page
 from cab.reports.board_tables import board_table
-from cab.reports.figures import frontier, frontier_figure
+from cab.reports.figures import frontier_figure
 from cab.reports.sentence import main_sentence
 from cab.reports.suite_board import (
     OTHER,
@@ -244,14 +244,3 @@ def test_published_results_have_no_runs_and_no_board() -> None:
     results = load_results(PAPER_DIR)
     assert own_runs(results).empty
     assert suite_board(results) is None
-
-
-def test_the_frontier() -> None:
-    points = {
-        "fast": (0.1, 50.0),
-        "slow": (1.0, 100.0),
-        "worse": (0.2, 40.0),
-        "equal": (0.1, 30.0),
-        "best": (0.5, 90.0),
-    }
-    assert frontier(points) == ["fast", "best", "slow"]

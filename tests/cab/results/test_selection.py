@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from cab import UserError, load_results
+from cab.cli.main import main
 from cab.errors import EXAMPLE_COMMAND
+from cab.records.results import CORE_DIR
 from cab.results.index import score, score_table
-from cab.results.selection import select
-from tests.cab.made_records import make_record
+from cab.results.selection import comparable, of_one_data, select
+from tests.cab.made_records import make_record, number
 from tests.helpers.made_results import index_of, result, table
 
 
@@ -68,6 +70,38 @@ def test_generated_data_have_no_index() -> None:
     generated = two(dataset="synthetic")
     assert score_table(table(*two(), *generated)).equals(score_table(table(*two())))
     assert score_table(table(*generated))["index"].isna().all()
+
+
+def test_results_on_other_data_are_excluded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """One warning names the place and a file of each; another place may have other data."""
+    for name, data in (("vanilla", "feed"), ("abc", "feed"), ("lara", "feed"), ("local", "beef"), ("s4d", "beef")):
+        make_record({"mse": number(name)}, attention=name, data={"fingerprint": data}).write(tmp_path)
+        make_record({"mse": 1.0}, attention=name, dataset="etth2", data={"fingerprint": "deed"}).write(tmp_path)
+    kept = comparable(load_results(tmp_path)).groupby("dataset")["attention"].unique().map(sorted)
+    assert kept["etth1"] == ["abc", "lara", "vanilla"]
+    assert len(kept["etth2"]) == 5
+    for command in ("score", "correlation"):
+        caplog.clear()
+        assert main([command, str(tmp_path)]) == 0
+        [warning] = [text for text in caplog.messages if "on different data" in text]
+        assert warning.startswith("mini lstf etth1 multivariate informer NC: ")
+        assert warning.count(".json") == 2
+        assert warning.endswith("the results on the data of the latter are excluded: 2")
+
+
+def test_the_data_of_the_anchors_take_precedence(caplog: pytest.LogCaptureFixture) -> None:
+    """In a cell of the suite, results on its data are kept, even if most are on others."""
+    names = {"dataset": "synthetic", "config_variant": "", "pattern": "CS"}
+    data = {"anchors": next(r for r in load_results(CORE_DIR)["record"] if r.cell["task"] == "lstf").data}
+    data |= {"others": {"rows": 3}}
+    rows = [
+        result(
+            1.0, name, file=name, record=make_record({"mse": 1.0}, data=data[kind], attention=name, **names), **names
+        )
+        for name, kind in (("abc", "anchors"), ("local", "others"), ("s4d", "others"))
+    ]
+    assert of_one_data(table(*rows))["attention"].tolist() == ["abc"]
+    assert "excluded: 2" in caplog.text
 
 
 def test_versions_are_selected_and_may_differ_between_tasks() -> None:
