@@ -77,8 +77,7 @@ def _print_comparison(records: dict[str, Record]) -> bool:
     A score is expected within the 95% prediction interval of a new seed, or within 0.02.
     """
     from cab.records.record import REFERENCE_DIRS
-    from cab.results.adapter import collect
-    from cab.results.cells import records_of
+    from cab.results.cells import collect, records_of
     from cab.results.statistics import student_quantile
 
     [reference] = [results for results in collect(records_of(REFERENCE_DIRS)) if results.cell.key == CELL]

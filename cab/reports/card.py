@@ -26,9 +26,10 @@ from cab.registry.options import argument_texts
 from cab.registry.program import code_of, code_of_location
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, is_file
 from cab.registry.tables import decode_state_size
-from cab.results.adapter import CellGain, gain_text, read_suite, suite_gains
-from cab.results.cells import Key
+from cab.results.cells import Key, read_suite
 from cab.results.costs import is_edited
+from cab.results.gain import CellGain, suite_gains
+from cab.results.verdict import gain_text
 
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULTS = ROOT / "attentions" / "defaults.csv"

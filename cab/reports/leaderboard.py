@@ -16,7 +16,7 @@ from cab.records.results import PUBLISHED, verdicts
 from cab.registry.tables import PRESETS
 from cab.results.composites import with_composites
 from cab.results.index import AVERAGE, Scores, score
-from cab.results.selection import is_synthetic, rows_in_index
+from cab.results.selection import data_ranks, is_synthetic, other_data, rows_in_index
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,16 +28,21 @@ NAMES = (*COMPARISON_KEY, "pattern", "attention", "preset", "metric", "unit", "r
 
 @dataclass(frozen=True)
 class Board:
-    """The scored results of one preset, from which tables, page and figures are made.
+    """The scored results of one preset on one version of the data, from which tables, page and figures are made.
 
-    Scores are never averaged or ranked across boards, because presets, and real and synthetic data, are not comparable.
+    Scores are never averaged or ranked across boards, because presets, real and synthetic data, and different data
+    under one name are not comparable.
 
     Attributes:
+        data_rank: 0 for the data of most runs, larger for other data under the same name.
+        difference: from the data of most runs; empty for rank 0.
         results: the scored results, with the column ``place`` (``task/dataset/variant/backbone``).
     """
 
     preset: str
     synthetic: bool
+    data_rank: int
+    difference: str
     scores: Scores
     results: pd.DataFrame
 
@@ -45,17 +50,19 @@ class Board:
     def heading(self) -> str:
         """Heading on the page."""
         name = "Published numbers" if self.preset == PUBLISHED else f"Preset {self.preset}"
-        return name + (", synthetic data" if self.synthetic else "")
+        other = f", other data under the same name ({self.difference})" if self.difference else ""
+        return name + (", synthetic data" if self.synthetic else "") + other
 
     @property
     def data(self) -> str:
-        """``real`` or ``synthetic``."""
-        return "synthetic" if self.synthetic else "real"
+        """``real`` or ``synthetic``, with the rank of other data under the same name."""
+        return ("synthetic" if self.synthetic else "real") + (f", other {self.data_rank}" if self.data_rank else "")
 
     @property
     def key(self) -> str:
         """Identifier in HTML and in names of files."""
-        return self.preset + ("-synthetic" if self.synthetic else "")
+        other = f"-other{self.data_rank}" if self.data_rank else ""
+        return self.preset + ("-synthetic" if self.synthetic else "") + other
 
     @property
     def datasets(self) -> list[str]:
@@ -209,11 +216,15 @@ def score_boards(results: pd.DataFrame, *, normalization: str) -> list[Board]:
     boards = []
     results = printable_results(rows_in_index(results))
     for (preset, synthetic), of_preset in results.groupby(["preset", is_synthetic(results)], sort=False):
-        scores = score(of_preset, normalization=normalization)
-        placed = scores.results.assign(place=places(scores.results))
-        boards.append(Board(str(preset), bool(synthetic), scores, placed))
+        ranks = data_ranks(of_preset)
+        for key, rows in of_preset.groupby(ranks):
+            rank = int(str(key))
+            difference = sanitize_text(other_data(of_preset, ranks, rank)) if rank else ""
+            scores = score(rows, normalization=normalization)
+            placed = scores.results.assign(place=places(scores.results))
+            boards.append(Board(str(preset), bool(synthetic), rank, difference, scores, placed))
     order = {preset: number for number, preset in enumerate(PRESETS)}
-    return sorted(boards, key=lambda b: (b.synthetic, order.get(b.preset, len(order)), b.preset))
+    return sorted(boards, key=lambda b: (b.synthetic, order.get(b.preset, len(order)), b.preset, b.data_rank))
 
 
 def extrapolation_curves(measured: pd.DataFrame) -> dict[tuple[str, str], pd.DataFrame]:

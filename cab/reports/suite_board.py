@@ -21,14 +21,15 @@ from cab.patterns import pattern_rank
 from cab.records.record import REFERENCE_DIRS, Record, Status
 from cab.records.results import installed_code, with_program_names
 from cab.registry.registries import ATTENTIONS
-from cab.results.adapter import CellGain, CellResults, collect, suite_gains
 from cab.results.cells import (
     ANCHORS,
     FOLDER,
     SOFTMAX,
     TUNED,
+    CellResults,
     Key,
     SuiteCell,
+    collect,
     own_runs,
     records_of,
     runs_of,
@@ -46,6 +47,7 @@ from cab.results.costs import (
     is_committed,
     measured_costs,
 )
+from cab.results.gain import CellGain, suite_gains
 from cab.results.state import suite_states
 from cab.results.statistics import Verdict
 
