@@ -323,7 +323,7 @@ def print_verdict(name: str, records: Iterable[Record]) -> None:
 
 def _check(folders: Iterable[Path], *, as_csv: bool) -> int:
     """Return 1 if a cell does not measure attention, a core cell does not grade, or the suite lacks evidence."""
-    from cab.results.check import check_cells, check_suite, checks_frame
+    from cab.results.check import NOT_JUDGED, YES, checks_frame, missing_evidence
     from cab.results.runs import read_runs, warn_unscored
 
     runs = read_runs(list(folders))
@@ -332,13 +332,14 @@ def _check(folders: Iterable[Path], *, as_csv: bool) -> int:
         raise UserError(f"no result in {places} is of a cell of the suite; run `cab run suite=core attention=NAME`")
     if folders != REFERENCE_DIRS:
         warn_unscored(runs)
-    checks = check_cells(runs)
-    measures = [check.measures for check in checks if check.measures is not None]
-    lacking = check_suite(checks)
-    table = checks_frame(checks)
+    checks = checks_frame(runs)
+    measures = [reason == YES for reason in checks["measures"] if not reason.startswith(NOT_JUDGED)]
+    grades = checks.loc[checks["core"] == "yes", "grades"].isin([YES, NOT_JUDGED])
+    lacking = missing_evidence(checks)
+    table = checks.drop(columns=["compared", "worse"])
     if as_csv:
         print_csv(table)
     else:
         print(_plain_text(table))
         print("\n".join(["", f"{sum(measures)} of {len(measures)} judged cells measure attention", *lacking]))
-    return int(not all(measures) or any(check.flaws for check in checks if check.cell.core) or bool(lacking))
+    return int(not all(measures) or not grades.all() or bool(lacking))
