@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MATCHING = (Verdict.SOLVED, Verdict.EQUIVALENT, Verdict.BETTER)
-DECIDED = (Verdict.WORSE, Verdict.EQUIVALENT, Verdict.BETTER)
-"""Verdicts that a test supports."""
 SOLVED = 90.0
 """A seed has solved a cell if it retains at least this share."""
 CEILING = 100 - MARGIN

@@ -161,4 +161,4 @@ def test_cells_without_results_are_not_judged(
     assert main(["score", str(tmp_path), "--check", "--csv"]) == 0
     rows = {row["cell"]: row["measures"] for row in csv.DictReader(capsys.readouterr().out.splitlines())}
     assert rows["lm gpt2 CS"] == "not judged: no results"
-    assert rows["mlm roberta NS"] == "no anchors with two seeds of vanilla and none"
+    assert rows["mlm roberta NS"] == "not judged: no anchors with two seeds of vanilla and none"
