@@ -89,11 +89,11 @@ def valid_results(args: argparse.Namespace) -> tuple[pd.DataFrame, list[str]]:
 
 
 def selected_results(args: argparse.Namespace) -> pd.DataFrame:
-    """Return the results that match the filters."""
-    from cab.results.selection import select
+    """Return the results that match the filters, of one version of the data in each place."""
+    from cab.results.selection import of_one_data, select
 
     names = {"preset": args.preset, "patterns": args.pattern, "tasks": args.task, "datasets": args.dataset}
-    return select(valid_results(args)[0], **names, latest=args.latest_version)
+    return of_one_data(select(valid_results(args)[0], **names, latest=args.latest_version))
 
 
 def print_notes(notes: Iterable[str]) -> None:

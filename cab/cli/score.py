@@ -119,7 +119,8 @@ def _print_part(part: str, results: pd.DataFrame, args: argparse.Namespace) -> N
 
 def _print_metrics(results: pd.DataFrame, *, as_csv: bool) -> None:
     from cab.records.results import legend
-    from cab.results.metrics import PLACE, metrics_frame
+    from cab.results.metrics import metrics_frame
+    from cab.results.selection import PLACE
 
     frame = metrics_frame(results)
     if as_csv:
@@ -322,22 +323,23 @@ def print_verdict(name: str, records: Iterable[Record]) -> None:
 
 def _check(folders: Iterable[Path], *, as_csv: bool) -> int:
     """Return 1 if a cell does not measure attention, a core cell does not grade, or the suite lacks evidence."""
-    from cab.results.cells import read_suite
-    from cab.results.check import check_cell, check_suite, checks_frame
+    from cab.results.check import NOT_JUDGED, YES, checks_frame, missing_evidence
+    from cab.results.runs import read_runs, warn_unscored
 
-    results = read_suite(list(folders))
-    if all(cell.is_empty for cell in results):
+    runs = read_runs(list(folders))
+    if all(runs["reason"]):
         places = " ".join(map(str, folders))
         raise UserError(f"no result in {places} is of a cell of the suite; run `cab run suite=core attention=NAME`")
-    for cell in results if folders != REFERENCE_DIRS else ():
-        cell.warn()
-    checks = [check_cell(cell) for cell in results]
-    measures = [check.measures for check in checks if check.measures is not None]
-    lacking = check_suite(checks)
-    table = checks_frame(checks)
+    if folders != REFERENCE_DIRS:
+        warn_unscored(runs)
+    checks = checks_frame(runs)
+    measures = [reason == YES for reason in checks["measures"] if not reason.startswith(NOT_JUDGED)]
+    grades = checks.loc[checks["core"] == "yes", "grades"].isin([YES, NOT_JUDGED])
+    lacking = missing_evidence(checks)
+    table = checks.drop(columns=["compared", "worse"])
     if as_csv:
         print_csv(table)
     else:
         print(_plain_text(table))
         print("\n".join(["", f"{sum(measures)} of {len(measures)} judged cells measure attention", *lacking]))
-    return int(not all(measures) or any(check.flaws for check in checks if check.cell.core) or bool(lacking))
+    return int(not all(measures) or not grades.all() or bool(lacking))

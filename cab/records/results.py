@@ -16,7 +16,7 @@ from cab.errors import UserError
 from cab.files.disk import listed
 from cab.files.text_table import csv_errors
 from cab.records.identity import changed_modules
-from cab.records.record import CELL, COMMITTED_DIRS, REFERENCE_DIRS, Record, Status, record_path, record_paths
+from cab.records.record import CELL, COMMITTED_DIRS, REFERENCE_DIRS, Record, Status, record_paths
 from cab.records.verified import LEGEND, verdict, verified_codes
 from cab.registry.program import code_of_location
 from cab.registry.registries import ATTENTIONS, is_file
@@ -206,12 +206,6 @@ def installed_code(attention: str) -> str:
         return ""
     location = ATTENTIONS.get(attention).location
     return "" if location.file is None else code_of_location(location.module, location.qualname)
-
-
-def table_of(records: Iterable[Record]) -> pd.DataFrame:
-    """Return the table of :func:`load_results` for ``records``; ``file`` is the file name of each."""
-    records = list(records)
-    return _table([(record_path(Path(), record.hash), record) for record in records], names_of_programs(records))
 
 
 def _table(

@@ -12,18 +12,16 @@ import hashlib
 import json
 import logging
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cab.errors import UserError
-from cab.files.disk import listed
 from cab.files.text_table import read_csv
 from cab.records.identity import other_engine
-from cab.records.record import REFERENCE_DIRS, Record, Status
-from cab.records.results import whole_records, with_program_names
+from cab.records.record import REFERENCE_DIRS, Record, paths_of_hash
+from cab.records.results import CORE_DIR, MINI_DIR, whole_records
 from cab.registry.tables import CONFIGS
 from cab.results.changed_settings import changes, settings_of
 
@@ -44,7 +42,6 @@ ANCHORS = (SOFTMAX, NO_ATTENTION)
 TUNED = "(tuned)"
 """End of the name of an attention whose learning rate is chosen."""
 ANCHORS_FILE = FOLDER / "anchors.csv"
-SETTINGS_FILE = FOLDER / "settings.json"
 
 
 @dataclass(frozen=True)
@@ -94,8 +91,14 @@ class SuiteCell:
 
     def changed_settings(self, record: Record) -> list[str]:
         """Return the settings of a run of this cell that are not the suite's, such as ``trainer.max_steps=100``."""
-        options = dict.fromkeys(option.partition("=")[0] for option in self.options.split())
-        return changes({**options, **settings_of(record.config)}, suite_settings()[str(self)], record)
+        settings, options = self.settings, (option.partition("=")[0] for option in self.options.split())
+        return changes(record, settings, options) if settings else []
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The settings of the cell: those of the committed runs of softmax attention; empty without anchors."""
+        anchors = read_anchors().get(self.key)
+        return settings_of_run(anchors.run) if anchors else {}
 
     def value(self, record: Record) -> float:
         """Return the judged metric of a finished record."""
@@ -117,10 +120,10 @@ def suite_cells() -> tuple[SuiteCell, ...]:
 
 
 @functools.cache
-def suite_settings() -> dict[str, dict[str, Any]]:
-    """Return the settings of each cell by its name, from configs/suite/settings.json: Hydra takes seconds."""
-    settings: dict[str, dict[str, Any]] = json.loads(SETTINGS_FILE.read_text(encoding="utf-8"))
-    return settings
+def settings_of_run(digest: str) -> Mapping[str, Any]:
+    """Return the settings of the bundled run with this hash."""
+    path, *_ = (path for folder in (CORE_DIR, MINI_DIR) for path in paths_of_hash(folder, digest))
+    return settings_of(Record.read(path).config)
 
 
 @functools.cache
@@ -146,12 +149,14 @@ class Anchors:
         test: values of the cell's metric on the test split, by attention, one per seed.
         validation: validation losses at the last validation, by attention, one per seed that has one.
         steps: numbers of steps until validation reached the cell's threshold, by attention, one per seed that did.
+        run: hash of the first bundled run of ``vanilla``, whose settings are those of the cell.
     """
 
     data: str
     test: dict[str, list[float]]
     validation: dict[str, list[float]]
     steps: dict[str, list[int]] = field(default_factory=dict)
+    run: str = ""
 
 
 @functools.cache
@@ -161,7 +166,8 @@ def read_anchors(path: Path | None = None) -> dict[Key, Anchors]:
     cells: dict[Key, Anchors] = {}
     for row in read_csv(path):
         assert row["version"] == str(VERSION), f"{path} is of another version of the suite"
-        anchors = cells.setdefault((row["task"], row["backbone"], row["pattern"]), Anchors(row["data"], {}, {}))
+        key = row["task"], row["backbone"], row["pattern"]
+        anchors = cells.setdefault(key, Anchors(row["data"], {}, {}, run=row["hash"]))
         anchors.test.setdefault(row["attention"], []).append(float(row["test"]))
         if row["validation"]:
             anchors.validation.setdefault(row["attention"], []).append(float(row["validation"]))
@@ -181,79 +187,6 @@ def data_hash(record: Record) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
-@dataclass
-class CellResults:
-    """Results of one cell.
-
-    Attributes:
-        anchors: the frozen anchors; None if the cell has none.
-        runs: finished runs by attention and seed. The anchors' own runs are not among them.
-        excluded: reason why a record is excluded, by attention and seed.
-        diverged: number of seeds without a score because training diverged, by attention.
-    """
-
-    cell: SuiteCell
-    anchors: Anchors | None
-    runs: dict[str, dict[int, Record]] = field(default_factory=dict)
-    baselines: dict[str, float] = field(default_factory=dict)
-    excluded: dict[tuple[str, int], str] = field(default_factory=dict)
-    diverged: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no finished run is of this cell, not even of an anchor."""
-        return not self.runs and not self.baselines
-
-    @property
-    def left_out(self) -> dict[str, str]:
-        """Reason why a seed of an attention has no score, by attention."""
-        return {name: reason for (name, seed), reason in self.excluded.items() if seed not in self.runs.get(name, ())}
-
-    def values(self, attention: str) -> list[float]:
-        """Return the values of the cell's metric, one per seed."""
-        if attention in ANCHORS:
-            return self.anchors.test[attention] if self.anchors else []
-        return [self.cell.value(record) for record in self.runs[attention].values()]
-
-    def add(self, record: Record) -> None:
-        """Add a record of this cell; UserError if there is another result of the same attention and seed."""
-        attention, seed = str(record.cell["attention"]), int(record.cell["seed"])
-        if changed := self.cell.changed_settings(record):
-            self.excluded[attention, seed] = f"seed {seed} has other settings than the suite's: {listed(changed)}"
-        elif record.status is not Status.FINISHED:
-            self.excluded[attention, seed] = f"seed {seed} is {record.status}"
-            self.diverged[attention] += record.status is Status.DIVERGED
-        elif self.anchors and self.anchors.data != data_hash(record):
-            self.excluded[attention, seed] = f"seed {seed} has data or a version of the task other than the anchors'"
-        else:
-            values = {name: metrics.get(self.cell.metric) for name, metrics in record.baselines.items()}
-            self.baselines |= {name: value for name, value in values.items() if value is not None}
-            if attention not in ANCHORS:
-                other = self.runs.setdefault(attention, {}).setdefault(seed, record)
-                if self.cell.value(other) != self.cell.value(record):
-                    raise UserError(
-                        f"two results of {attention} with seed {seed} in {self.cell} ({other.hash} and {record.hash}); "
-                        "remove one, or move it to another folder"
-                    )
-
-    def warn(self) -> None:
-        """Name the attentions with a seed without a score, and the reasons."""
-        reasons = [f"{name} ({reason})" for name, reason in sorted(self.left_out.items()) if name not in ANCHORS]
-        if reasons:
-            log.warning("not scored in %s: %s", self.cell, listed(reasons, shown=5))
-
-
-def collect(records: Iterable[Record]) -> list[CellResults]:
-    """Return the results of each cell of the suite in ``records``."""
-    anchors = read_anchors()
-    cells: dict[Key, CellResults] = {cell.key: CellResults(cell, anchors.get(cell.key)) for cell in suite_cells()}
-    for record in with_program_names(records):
-        results = cells.get(record_key(record))
-        if results and results.cell.includes(record):
-            results.add(record)
-    return list(cells.values())
-
-
 def runs_of(results: pd.DataFrame) -> pd.DataFrame:
     """Return one row per run of a table of :func:`cab.load_results`."""
     return results[results["record"].notna()].drop_duplicates("file")
@@ -263,11 +196,6 @@ def own_runs(results: pd.DataFrame) -> pd.DataFrame:
     """Return one row per run outside the folders of the reference results."""
     runs = runs_of(results)
     return runs.loc[[Path(file).parent.resolve() not in REFERENCE_DIRS for file in runs["file"]]]
-
-
-def read_suite(folders: Sequence[Path]) -> list[CellResults]:
-    """Return the results of each cell in folders of records; damaged or modified records are skipped with a warning."""
-    return collect(records_of(folders))
 
 
 def records_of(folders: Sequence[Path]) -> Iterator[Record]:

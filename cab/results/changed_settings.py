@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cab.errors import UserError
@@ -22,12 +22,15 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**flat(groups), "other_attention": config.get("other_attention", "vanilla")}
 
 
-def changes(settings: Mapping[str, Any], standard: Mapping[str, Any], record: Record) -> list[str]:
-    """Return the settings of a run that differ from standard ones, such as ``task.tokenizer=null``.
+def changes(record: Record, standard: Mapping[str, Any], required: Iterable[str] = ()) -> list[str]:
+    """Return the settings of a run that are not the standard ones, such as ``task.tokenizer=null``.
 
-    Options that the record does not have are newer than it. A learning rate that was tuned may differ.
+    An option that only one of them has differs if the run does not use its default, or does not have it although it is
+    ``required``. A learning rate that was tuned may differ.
     """
+    settings = {**dict.fromkeys(required), **settings_of(record.config)}
     changed = {name for name, value in standard.items() if settings.get(name, value) != value}
+    changed |= record.changed.keys() & settings.keys() - standard.keys()
     changed -= {"trainer.learning_rate"} if record.config.get("tuning") is not None else set()
     return sorted(f"{name}={'null' if settings[name] is None else settings[name]}" for name in changed)
 
@@ -44,7 +47,7 @@ def changed_settings(record: Record) -> list[str]:
             published = _published(*cell, f"attention={attention}", *variants)
         except UserError:  # a class in a file that is gone
             break
-        changed = changes(settings, published, record)
+        changed = changes(record, published)
         if not changed:
             break
     return changed

@@ -7,23 +7,15 @@ import functools
 import itertools
 import math
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cab.records.record import REFERENCE_DIRS
-from cab.results.cells import (
-    ANCHORS,
-    NO_ATTENTION,
-    SOFTMAX,
-    TUNED,
-    CellResults,
-    Key,
-    SuiteCell,
-    read_suite,
-)
-from cab.results.gain import CellGain, cell_gains, judged
+from cab.results import cells
+from cab.results.cells import ANCHORS, NO_ATTENTION, SOFTMAX, TUNED, Anchors, Key, SuiteCell
+from cab.results.gain import judged
+from cab.results.runs import baselines_of, by_cell, points_of, read_runs, retained
 from cab.results.statistics import CONFIDENCE, MARGIN, Estimate, Verdict, difference, weighted_sum
 
 if TYPE_CHECKING:
@@ -41,120 +33,108 @@ MIN_ATTENTIONS = 4
 WINDOWED = "local"
 BOUNDED_STATES = ("linear", "cosformer", "performer", "abc", "s4d")
 """Attentions that decode with a constant-size state."""
+YES, NOT_JUDGED = "yes", "not judged"
+CHECKS = [
+    *("cell", "core", "attentions", "gap_lost", "gap_low", "different_pairs", "graded", "measures", "grades"),
+    *("compared", "worse"),
+]
 
 
-@dataclass(frozen=True)
-class CellCheck:
-    """The validation result of a cell.
+def checks_frame(runs: pd.DataFrame) -> pd.DataFrame:
+    """Validate each cell from runs of the suite (:func:`cab.results.runs.suite_runs`).
 
-    Attributes:
-        attentions: number of attentions with several seeds besides the anchors and tuned ones.
-        gap: share of the range from trivial baseline to best attention that is lost without attention.
-        different: share of pairs that differ significantly, without pairs with ``none``; None if not judged.
-        graded: share of attentions besides the anchors with K from 5 to 95, also of a single seed; None if not judged.
-        compared: of the local window and the constant-size states, those that are compared with softmax attention.
-        failures: reasons why the cell does not measure attention.
-        flaws: reasons why the cell does not grade attentions; None if not judged.
-        unknown: reason why it is not judged whether the cell measures attention.
+    Returns:
+        One row per cell with the columns cell, core, attentions (with several seeds, besides the anchors and tuned
+        ones), gap_lost (share of the range from trivial baseline to best attention that is lost without attention),
+        gap_low (lower bound of its 95% interval), different_pairs (share of pairs that differ significantly, without
+        ``none``), graded (share with K from 5 to 95, also of a single seed), measures and grades (``yes``, the reasons
+        why not, or ``not judged``), compared (the local window and constant-size states with several seeds), worse
+        (those of them that are significantly worse than softmax attention).
     """
+    import pandas as pd
 
-    cell: SuiteCell
-    attentions: int = 0
-    gap: Estimate | None = None
-    different: float | None = None
-    graded: float | None = None
-    compared: frozenset[str] = frozenset()
-    worse_than_softmax: frozenset[str] = frozenset()
-    failures: tuple[str, ...] = ()
-    flaws: tuple[str, ...] | None = None
-    unknown: str = ""
-
-    @property
-    def measures(self) -> bool | None:
-        """Whether the cell measures attention; None if that is not judged."""
-        return None if self.unknown else not self.failures
+    rows = [check_cell(cell, cells.read_anchors().get(cell.key), of_cell) for cell, of_cell in by_cell(runs)]
+    return pd.DataFrame(rows, columns=CHECKS)
 
 
-def check_cell(results: CellResults) -> CellCheck:
-    """Validate one cell."""
-    scored = {name: gain for name, gain in cell_gains(results).items() if not name.endswith(TUNED)}
-    shares = [gain.estimate.value for name, gain in scored.items() if name not in ANCHORS]
-    graded = statistics.fmean(5 <= share <= 95 for share in shares) if len(shares) >= MIN_ATTENTIONS else None
-    gains = {name: gain for name, gain in scored.items() if gain.estimate.is_known}
-    unknown = ""
-    if not set(ANCHORS) <= gains.keys():
-        unknown = f"no anchors with two seeds of {' and '.join(ANCHORS)}"
-    elif results.is_empty:
-        unknown = "no results"
-    elif results.cell.trivial_baseline not in results.baselines:
-        unknown = f"no record contains baseline {results.cell.trivial_baseline}"
-    if unknown:
-        return CellCheck(results.cell, graded=graded, flaws=_flaws(None, graded), unknown=unknown)
-    compared = [name for name in (WINDOWED, *BOUNDED_STATES) if name in gains]
-    family = judged({name: gains[name] for name in compared})
-    worse = frozenset(name for name, gain in family.items() if gain.verdict is Verdict.WORSE)
-    others = gains.keys() - set(ANCHORS)
-    lost = _lost(results, gains)
-    pairs = itertools.combinations([gain for name, gain in gains.items() if name != NO_ATTENTION], 2)
-    different = statistics.fmean(_differ(*pair) for pair in pairs) if len(others) >= MIN_ATTENTIONS else None
-    return CellCheck(
-        results.cell,
-        attentions=len(others),
-        gap=lost,
-        different=different,
-        graded=graded,
-        compared=frozenset(compared),
-        worse_than_softmax=worse,
-        failures=tuple(_failures(results, gains, lost, worse)),
-        flaws=_flaws(different, graded),
-    )
+def check_cell(cell: SuiteCell, anchors: Anchors | None, runs: pd.DataFrame) -> dict[str, Any]:
+    """Validate one cell, and return its row of :func:`checks_frame`."""
+    scored = {name: own for name, own in points_of(runs).items() if not name.endswith(TUNED)}
+    points = {name: own for name, own in scored.items() if len(own) > 1}
+    means = [statistics.fmean(own) for name, own in scored.items() if name not in ANCHORS]
+    graded = statistics.fmean(5 <= k <= 95 for k in means) if len(means) >= MIN_ATTENTIONS else math.nan
+    row = {"cell": str(cell), "core": "yes" if cell.core else "no", "attentions": 0, "graded": graded}
+    row |= {"gap_lost": math.nan, "gap_low": math.nan, "different_pairs": math.nan, "compared": "", "worse": ""}
+    baselines = baselines_of(runs, cell.metric)
+    if anchors is None or min(len(anchors.test[name]) for name in ANCHORS) < 2:
+        row["measures"] = f"{NOT_JUDGED}: no anchors with two seeds of {' and '.join(ANCHORS)}"
+    elif not scored:
+        row["measures"] = f"{NOT_JUDGED}: no results"
+    elif cell.trivial_baseline not in baselines:
+        row["measures"] = f"{NOT_JUDGED}: no record contains baseline {cell.trivial_baseline}"
+    else:
+        estimates = {name: Estimate.of(own) for name, own in points.items()}
+        lost = _lost(estimates, retained(cell, anchors, baselines[cell.trivial_baseline]))
+        compared = [name for name in (WINDOWED, *BOUNDED_STATES) if name in points]
+        verdicts = judged({name: points[name] for name in (*ANCHORS, *compared)})
+        worse = [name for name in compared if verdicts[name].verdict is Verdict.WORSE]
+        low, _ = lost.interval()
+        row |= {"attentions": len(points) - len(ANCHORS), "gap_lost": lost.value, "gap_low": low}
+        row |= {"different_pairs": _different(estimates), "compared": " ".join(compared), "worse": " ".join(worse)}
+        row["measures"] = "; ".join(_failures(cell, anchors, baselines, row)) or YES
+    return row | {"grades": _grades(row)}
 
 
-def _differ(one: CellGain, other: CellGain) -> bool:
-    gap = difference(one.estimate, other.estimate)
-    gap = dataclasses.replace(gap, value=one.retained - other.retained)
+def _different(estimates: Mapping[str, Estimate]) -> float:
+    """Return the share of pairs that differ significantly and by a relevant share of the range; NaN for few."""
+    if len(estimates) < MIN_ATTENTIONS + len(ANCHORS):
+        return math.nan
+    pairs = itertools.combinations([each for name, each in estimates.items() if name != NO_ATTENTION], 2)
+    return statistics.fmean(_differ(*pair) for pair in pairs)
+
+
+def _differ(one: Estimate, other: Estimate) -> bool:
+    clipped = [min(max(each.value, 0.0), 100.0) for each in (one, other)]
+    gap = Estimate(clipped[0] - clipped[1], *dataclasses.astuple(difference(one, other))[1:])
     return gap.p_value < 1 - CONFIDENCE and abs(gap.value) >= MARGIN
 
 
-def _lost(results: CellResults, gains: dict[str, CellGain]) -> Estimate:
+def _lost(estimates: Mapping[str, Estimate], trivial: float) -> Estimate:
     """Return what removing attention loses, relative to the range from the trivial baseline to the best attention."""
-    cell = results.cell
-    trivial = cell.scaled(results.baselines[cell.trivial_baseline])
-    softmax, without = (statistics.fmean(map(cell.scaled, results.values(name))) for name in ANCHORS)
-    lowest = 100 * (trivial - without) / (softmax - without)
-    best = max(gain.estimate.value for gain in gains.values())
-    weight = 1 / (best - lowest)
-    return weighted_sum([(weight, gains[SOFTMAX].estimate), (-weight, gains[NO_ATTENTION].estimate)])
+    weight = 1 / (max(each.value for each in estimates.values()) - trivial)
+    return weighted_sum([(weight, estimates[SOFTMAX]), (-weight, estimates[NO_ATTENTION])])
 
 
-def _failures(results: CellResults, gains: dict[str, CellGain], lost: Estimate, worse: frozenset[str]) -> list[str]:
-    cell, failures = results.cell, []
-    low, _ = lost.interval()
-    if low < MIN_GAP:
-        failures.append(
-            f"removing attention loses {lost.value:.0%} of the range from trivial to best, with a lower bound of "
-            f"{low:.0%} (minimum {MIN_GAP:.0%})"
+def _failures(
+    cell: SuiteCell, anchors: Anchors, baselines: Mapping[str, float], row: Mapping[str, Any]
+) -> Iterator[str]:
+    """Yield the reasons why a cell does not measure attention."""
+    if row["gap_low"] < MIN_GAP:
+        yield (
+            f"removing attention loses {row['gap_lost']:.0%} of the range from trivial to best, with a lower bound of "
+            f"{row['gap_low']:.0%} (minimum {MIN_GAP:.0%})"
         )
-    bound, softmax = results.baselines.get(cell.memory_bounded_baseline), gains[SOFTMAX].mean
-    is_error = softmax < gains[NO_ATTENTION].mean
-    if bound is not None and (softmax >= bound if is_error else softmax <= bound):
-        failures.append(f"{SOFTMAX} does not exceed {cell.memory_bounded_baseline}")
-    if cell.long_memory and WINDOWED in gains and WINDOWED not in worse:
-        failures.append(f"{WINDOWED} is not significantly worse than {SOFTMAX}")
-    return failures
+    bound = baselines.get(cell.memory_bounded_baseline)
+    softmax, without = (statistics.fmean(anchors.test[name]) for name in ANCHORS)
+    if bound is not None and (softmax >= bound if softmax < without else softmax <= bound):
+        yield f"{SOFTMAX} does not exceed {cell.memory_bounded_baseline}"
+    if cell.long_memory and WINDOWED in row["compared"].split() and WINDOWED not in row["worse"].split():
+        yield f"{WINDOWED} is not significantly worse than {SOFTMAX}"
 
 
-def _flaws(different: float | None, graded: float | None) -> tuple[str, ...] | None:
+def _grades(row: Mapping[str, Any]) -> str:
     shares = [
-        (different, MIN_DIFFERENT_PAIRS, "of pairs differ significantly"),
-        (graded, MIN_GRADED, "of attentions have K from 5 to 95"),
+        (row["different_pairs"], MIN_DIFFERENT_PAIRS, "of pairs differ significantly"),
+        (row["graded"], MIN_GRADED, "of attentions have K from 5 to 95"),
     ]
-    judged = [(share, least, text) for share, least, text in shares if share is not None]
-    flaws = tuple(f"{share:.0%} {text} (minimum {least:.0%})" for share, least, text in judged if share < least)
-    return flaws if judged else None
+    if all(math.isnan(share) for share, _, _ in shares):
+        return NOT_JUDGED
+    return (
+        "; ".join(f"{share:.0%} {text} (minimum {least:.0%})" for share, least, text in shares if share < least) or YES
+    )
 
 
-def check_suite(checks: Sequence[CellCheck]) -> list[str]:
+def missing_evidence(checks: pd.DataFrame) -> list[str]:
     """Report missing evidence in the suite: causal cells in which a window and a constant-size state are worse.
 
     It is not missing if none of these attentions has several seeds.
@@ -162,44 +142,20 @@ def check_suite(checks: Sequence[CellCheck]) -> list[str]:
     lacking = []
     causal = ("causal cell", ("CS", "CC"), WINDOWED, {WINDOWED})
     states = [(f"cell of pattern {p}", (p,), "a constant-size state", {*BOUNDED_STATES}) for p in ("CS", "CC")]
-    for cells, patterns, description, names in (causal, *states):
-        chosen = [check for check in checks if check.cell.pattern in patterns]
-        compared = any(names & check.compared for check in chosen)
-        if compared and not any(names & check.worse_than_softmax for check in chosen):
-            lacking.append(f"no {cells} in which {description} is significantly worse than {SOFTMAX}")
+    for place, patterns, description, names in (causal, *states):
+        chosen = checks[checks["cell"].str.endswith(patterns)]
+        compared, worse = (names & {*" ".join(chosen[column]).split()} for column in ("compared", "worse"))
+        if compared and not worse:
+            lacking.append(f"no {place} in which {description} is significantly worse than {SOFTMAX}")
     return lacking
 
 
 @functools.cache
 def invalid_cells(reference: tuple[Path, ...] = REFERENCE_DIRS) -> dict[Key, str]:
-    """Return the cells that do not measure attention according to ``reference``, with reasons; see :func:`check_cell`.
+    """Return the cells that do not measure attention according to ``reference``, with reasons.
 
-    A cell that is not judged is not among them.
+    A cell that is not judged is not among them; see :func:`checks_frame`.
     """
-    checks = map(check_cell, read_suite(reference))
-    return {check.cell.key: "; ".join(check.failures) for check in checks if check.failures}
-
-
-CHECKS = ["cell", "core", "attentions", "gap_lost", "gap_low", "different_pairs", "graded", "measures", "grades"]
-
-
-def checks_frame(checks: Sequence[CellCheck]) -> pd.DataFrame:
-    """Return one row per cell.
-
-    Returns:
-        Columns cell, core, attentions (with several seeds, besides vanilla and none), gap_lost (share of the range from
-        trivial baseline to best attention that is lost without attention), gap_low (lower bound of its 95% interval),
-        different_pairs (share of pairs that differ significantly), graded (share with K from 5 to 95), measures,
-        grades.
-    """
-    import pandas as pd
-
-    rows = []
-    for check in checks:
-        gap, low = (check.gap.value, check.gap.interval()[0]) if check.gap else (math.nan, math.nan)
-        shares = [math.nan if share is None else share for share in (check.different, check.graded)]
-        measures = check.unknown or "; ".join(check.failures) or "yes"
-        grades = "not judged" if check.flaws is None else "; ".join(check.flaws) or "yes"
-        core = "yes" if check.cell.core else "no"
-        rows.append((str(check.cell), core, check.attentions, gap, low, *shares, measures, grades))
-    return pd.DataFrame(rows, columns=CHECKS)
+    measures = checks_frame(read_runs(reference))["measures"]
+    reasons = {cell.key: reason for cell, reason in zip(cells.suite_cells(), measures, strict=True)}
+    return {key: reason for key, reason in reasons.items() if reason != YES and not reason.startswith(NOT_JUDGED)}

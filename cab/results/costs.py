@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import functools
 import math
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cab.errors import UserError
 from cab.files.text_table import csv_errors, read_csv
+from cab.records.identity import hash_of
 from cab.records.results import PAPER_DIR, installed_code
 from cab.records.verified import COMMITTED, read_rows
+from cab.results.cells import TUNED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,9 +22,8 @@ if TYPE_CHECKING:
     from cab.records.record import Record
 
 COLUMNS = ["attention", "pattern", "phase", "length", "seconds", "bytes", "complexity"]
-_OURS = set(COLUMNS[:6])
 _SETTING = ["protocol", "batch_size", "embed_dim", "num_heads", "dtype", "device", "hardware", "threads", "torch"]
-_PUBLISHED = {"attention", "length", "time_ms", "memory_mib"}
+_PUBLISHED = ["attention", "length", "memory_mib", "time_ms"]
 
 
 def load_costs(path: str | Path) -> pd.DataFrame:
@@ -40,24 +40,21 @@ def load_costs(path: str | Path) -> pd.DataFrame:
         raise UserError(f"no cost file at {path}; create it with `cab efficiency --out {path}`")
     with csv_errors(path):
         table = pd.read_csv(path, skipinitialspace=True).rename(columns=lambda name: str(name).strip())
-    if set(table.columns) >= _PUBLISHED:
+    if {*_PUBLISHED} <= {*table}:
         milliseconds, mebibytes = (_numbers(table[name], path) for name in ("time_ms", "memory_mib"))
         table = table.assign(pattern="NS", phase="forward", seconds=milliseconds / 1e3, bytes=mebibytes * 2**20)
-    if lacking := sorted(_OURS - set(table.columns)):
-        raise UserError(
-            f"{path} lacks the columns {', '.join(lacking)}; required: {','.join(COLUMNS[:6])}, "
-            f"or {','.join(sorted(_PUBLISHED))}"
-        )
+    if lacking := sorted({*COLUMNS[:6]} - {*table}):
+        required = f"{','.join(COLUMNS[:6])}, or {','.join(_PUBLISHED)}"
+        raise UserError(f"{path} lacks the columns {', '.join(lacking)}; required: {required}")
     table = table[table["kind"] == "attention"] if "kind" in table else table
     if table.empty:
         raise UserError(f"{path} contains no costs")
     for name in table.columns.intersection(_SETTING):
         if len(settings := sorted(map(str, table[name].dropna().unique()))) > 1:
-            raise UserError(
-                f"{path} mixes costs with different {name} ({', '.join(settings)}); keep rows with one {name}"
-            )
+            values = ", ".join(settings)
+            raise UserError(f"{path} mixes costs with different {name} ({values}); keep rows with one {name}")
     table = table.assign(**{name: _numbers(table[name], path) for name in ("length", "seconds", "bytes")})
-    for name in ("attention", "pattern", "phase", "length"):
+    for name in COLUMNS[:4]:
         if table[name].isna().any():
             raise UserError(f"{path}: column '{name}' has an empty value, or one that means none, such as nan")
     return table.assign(complexity=table.get("complexity", "n"))[COLUMNS].fillna({"complexity": "n"})
@@ -143,44 +140,45 @@ def measured_costs() -> Costs:
 
 def costs_in(rows: Iterable[Mapping[str, str]]) -> Costs:
     """Return the costs among rows of ``cab efficiency`` that have the length and the sizes of the committed ones."""
-    chosen: dict[tuple[str, str], dict[tuple[str, int], Mapping[str, str]]] = {}
+    found: dict[tuple[str, str], dict[tuple[str, int], Mapping[str, str]]] = {}
     for row in rows:
-        phase, length = row.get("phase", ""), _number(row.get("length"))
-        if phase == STATE:
-            chosen.setdefault((row["attention"], row["pattern"]), {})[STATE, LENGTH] = row
-        sizes = {name: str(size) for name, size in SIZES.get(phase, {}).items() if name != "num_heads"}
-        setting = {"status": "ok", "kind": "attention", "protocol": "default", "batch_size": "1", **sizes}
-        if sizes and length in (SHORT, FALLBACK, LENGTH) and setting.items() <= row.items() and not row.get("packed"):
-            chosen.setdefault((row["attention"], row["pattern"]), {})[phase, int(length)] = row
-    costs = {}
-    for (attention, pattern), of_phases in chosen.items():
-        nothing: Mapping[str, str] = {}
-        longest = LENGTH if ("forward", LENGTH) in of_phases else FALLBACK
-        forward = of_phases.get(("forward", longest), nothing)
-        softmax = chosen.get(("vanilla", pattern), {}).get(("forward", longest), nothing)
-        decode, early = (of_phases.get(("decode", length), nothing) for length in (LENGTH, SHORT))
-        decode = decode or of_phases.get(("decode", FALLBACK), nothing)
-        memory, of_softmax = _number(forward.get("bytes")), _number(softmax.get("bytes"))
-        suite_state = of_phases.get((STATE, LENGTH), nothing)
-        suite_bytes = _number(suite_state.get("bytes"))
-        seconds, state = _number(decode.get("seconds")), _number(decode.get("bytes"))
-        costs[attention, pattern] = MeasuredCost(
-            time=_number(forward.get("relative_to_softmax")),
-            memory=memory / of_softmax if memory is not None and of_softmax else None,
-            decode_ms=None if seconds is None else 1e3 * seconds,
-            state_bytes=None if state is None else int(state),
-            has_constant_state=bool(decode) and early.get("bytes") == decode["bytes"],
-            complexity=(forward or decode or early).get("complexity", ""),
-            suite_state=None if suite_bytes is None else State(suite_bytes / 4, suite_state.get("detail") == GROWS),
-            length=longest if forward else LENGTH,
-        )
-    return costs
+        phase, length = row.get("phase", ""), int(_number(row, "length") or 0)
+        setting = {"status": "ok", "kind": "attention", "protocol": "default", "batch_size": "1"}
+        setting["embed_dim"] = str(SIZES.get(phase, {}).get("embed_dim"))
+        is_of_board = length in (SHORT, FALLBACK, LENGTH) and setting.items() <= row.items() and not row.get("packed")
+        if is_of_board or phase == STATE:
+            found.setdefault((row["attention"], row["pattern"]), {})[phase, length] = row
+    return {
+        (name, pattern): _measured(own, found.get(("vanilla", pattern), {})) for (name, pattern), own in found.items()
+    }
 
 
-def _number(text: str | None) -> float | None:
-    """Return the number in a cell of a CSV file; None if there is none."""
+def _measured(
+    rows: Mapping[tuple[str, int], Mapping[str, str]], softmax: Mapping[Any, Mapping[str, str]]
+) -> MeasuredCost:
+    """Return the cost of an attention from its rows and those of softmax attention, by phase and length."""
+    longest = LENGTH if ("forward", LENGTH) in rows else FALLBACK
+    forward, early = rows.get(("forward", longest), {}), rows.get(("decode", SHORT), {})
+    decode = rows.get(("decode", LENGTH)) or rows.get(("decode", FALLBACK), {})
+    memory, of_softmax = (_number(row, "bytes") for row in (forward, softmax.get(("forward", longest), {})))
+    seconds, state, of_suite = _number(decode, "seconds"), _number(decode, "bytes"), rows.get((STATE, TOKENS), {})
+    numbers = _number(of_suite, "bytes")
+    return MeasuredCost(
+        time=_number(forward, "relative_to_softmax"),
+        memory=memory / of_softmax if memory is not None and of_softmax else None,
+        decode_ms=None if seconds is None else 1e3 * seconds,
+        state_bytes=None if state is None else int(state),
+        has_constant_state=bool(decode) and early.get("bytes") == decode["bytes"],
+        complexity=(forward or decode or early).get("complexity", ""),
+        suite_state=None if numbers is None else State(numbers / 4, of_suite.get("detail") == GROWS),
+        length=longest if forward else LENGTH,
+    )
+
+
+def _number(row: Mapping[str, str], column: str) -> float | None:
+    """Return the number in a row of a CSV file; None if there is none."""
     try:
-        value = float(text or "")
+        value = float(row.get(column) or "")
     except ValueError:
         return None
     return value if math.isfinite(value) else None
@@ -209,13 +207,13 @@ def has_committed_cost(record: Record) -> bool:
 
 def cost_name(record: Record) -> str:
     """Return the name of the attention of a record in tables of costs, which no learning rate or other code changes."""
-    return re.sub(r"(\(tuned\))?( \[[0-9a-f]{8}\])?$", "", str(record.cell["attention"]))
+    return str(record.cell["attention"]).partition(" [")[0].removesuffix(TUNED)
 
 
 def cost_path(results_dir: Path, record: Record) -> Path:
     """Return the file with the costs of the attention of a record: of this code, in its pattern."""
-    name = f"{cost_name(record)[:80]}-{record.cell['pattern']}-{record.attention_code}"
-    return results_dir / FOLDER / (re.sub(r"[^A-Za-z0-9_.-]+", "-", name) + ".csv")
+    key = [cost_name(record), record.cell["pattern"], record.attention_code]
+    return results_dir / FOLDER / f"{hash_of({'cost': key})}.csv"
 
 
 def cost_of(record: Record, folders: Iterable[Path]) -> MeasuredCost:

@@ -5,18 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cab.records.identity import distinctions
-from cab.records.record import COMPARISON_KEY
 from cab.records.results import VERDICTS
 from cab.registry.registries import is_generated
 from cab.results.cells import PRESET, suite_cells
-from cab.results.selection import refuse_mixtures, rows_in_index, without_copies
+from cab.results.selection import PLACE, of_one_data, refuse_versions, rows_in_index, without_copies
 
 if TYPE_CHECKING:
     import pandas as pd
 
 KINDS = ("K", "index")
 """Scores of the cells of the suite, and of real data."""
-PLACE = ["preset", *COMPARISON_KEY, "pattern"]
 COLUMNS = [
     *("preset", "task", "dataset", "config_variant", "backbone", "pattern", "attention", "settings", "metric", "unit"),
     *("higher_is_better", "primary", "mean", "sd", "seeds", "missing", "verified"),
@@ -32,9 +30,10 @@ def metrics_frame(results: pd.DataFrame) -> pd.DataFrame:
         seeds (number of seeds with a value), missing (number of those without), verified (the worst of its runs).
 
     Raises:
-        UserError: different results for one cell and seed, different data, or versions of the task.
+        UserError: different results for one cell and seed, or versions of the task.
     """
-    refuse_mixtures(results)
+    refuse_versions(results)
+    results = of_one_data(results)
     settings = _settings(results)
     table = results.assign(settings=[settings.get(file, "") for file in results["file"]])
     table = without_copies(table, ["settings"])

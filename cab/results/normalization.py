@@ -10,7 +10,6 @@ from cab.errors import UserError, unknown_name
 from cab.records.record import COMPARISON_KEY
 from cab.records.results import PAPER_DIR
 from cab.registry.registries import is_generated
-from cab.results.selection import is_synthetic
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -112,27 +111,20 @@ def _fixed_terms(results: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     """Return the constants as terms, one row per part where the results contain parts of an average."""
     import pandas as pd
 
-    if is_synthetic(results).any():
-        raise UserError(
-            "results on synthetic data cannot be normalized with the paper's constants, which are for real data; "
-            "use --normalization results, or exclude them with --dataset"
-        )
     parts = pd.read_csv(PAPER_DIR / "parts.csv")
     table = table.assign(weight=1 / table.groupby(["pattern", "task"])["metric"].transform("size"))
-    measured = {_lower(term): term for term in results[TERM].drop_duplicates().itertuples(index=False, name=None)}
-    spelling = {name.lower(): name for name in results["task"].unique()}
+    measured = set(results[TERM].itertuples(index=False, name=None))
     rows: list[tuple[Any, ...]] = []
     for row in table.to_dict("records"):
         averaged = parts[(parts["task"] == row["task"]) & (parts["dataset"] == row["dataset"])]
-        row["task"] = spelling.get(row["task"].lower(), row["task"])
         names = [_term(row, row["dataset"], "")]
-        if not averaged.empty and _lower(names[0]) not in measured:
+        if not averaged.empty and names[0] not in measured:
             names = [_term(row, *part) for part in averaged[["part", "config_variant"]].to_numpy()]
         for term in names:
-            rows.append((*measured.get(_lower(term), term), row["mean"], row["std"], row["weight"] / len(names)))
-    if measured.keys().isdisjoint(_lower(row[: len(TERM)]) for row in rows):
+            rows.append((*term, row["mean"], row["std"], row["weight"] / len(names)))
+    if measured.isdisjoint(row[: len(TERM)] for row in rows):
         tasks = "; ".join(f"{pattern}: {' '.join(of.unique())}" for pattern, of in table.groupby("pattern")["task"])
-        example = "/".join(filter(None, min(measured.values())))
+        example = "/".join(filter(None, min(measured)))
         raise UserError(
             f"the paper has no constants for these results (for example {example}). It has constants for {tasks} "
             "(names as in results/paper/normalization.csv); use --normalization results"
@@ -143,7 +135,3 @@ def _fixed_terms(results: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
 
 def _term(row: Mapping[Hashable, Any], dataset: str, config_variant: str) -> tuple[str, ...]:
     return (row["pattern"], row["task"], dataset, config_variant, row["backbone"], row["metric"])
-
-
-def _lower(names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(name.lower() for name in names)

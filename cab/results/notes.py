@@ -109,12 +109,12 @@ def _missing_numbers(results: pd.DataFrame, gaps: Mapping[Key, str]) -> Iterator
 
 
 def _corrected_constants(needed: pd.DataFrame) -> list[str]:
-    used = {" ".join(term).lower() for term in needed[PUBLISHED_TERM].itertuples(index=False, name=None)}
+    used = set(needed[PUBLISHED_TERM].itertuples(index=False, name=None))
     return [
         f"official: {row['column']} of {row['pattern']} {row['task']} {row['metric']} is {row['corrected']}, not "
         f"{row['published']}: {row['reason']}"
         for row in corrections().to_dict("records")
-        if " ".join(str(row[name]) for name in PUBLISHED_TERM).lower() in used
+        if tuple(row[name] for name in PUBLISHED_TERM) in used
     ]
 
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cab.errors import EXAMPLE_COMMAND, UserError
 from cab.records.identity import distinctions, forward_batch_size
 from cab.records.record import CELL, COMPARISON_KEY, Record, Status
-from cab.registry.registries import SYNTHETIC, TASKS, is_generated
+from cab.registry.registries import TASKS, is_generated
+from cab.results.cells import data_hash, read_anchors
 
 if TYPE_CHECKING:
     import pandas as pd
 
+PLACE = ["preset", *COMPARISON_KEY, "pattern"]
+"""Columns of the results among which attentions are compared."""
 log = logging.getLogger(__name__)
 
 
@@ -50,22 +51,30 @@ def select(
 def rows_in_index(results: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of ``results`` whose tasks are included in the compositional index; unknown tasks are."""
     excluded = {task.name for task in TASKS if not task.in_index}
-    return results[~results["task"].str.lower().isin(excluded)]
+    return results[~results["task"].isin(excluded)]
 
 
 def comparable(results: pd.DataFrame) -> pd.DataFrame:
     """Return ``results`` of the index with one row per cell, metric and seed, ready to be scored together.
 
-    Names that differ only in case are unified, copies of a record are dropped, and infinite values become NaN. Raises
-    UserError for results that are not comparable, and warns about attentions trained with different settings.
+    Results on generated data have no index and are left out, except if there are no others. Copies of a record and
+    results on other data are dropped, and infinite values become NaN. Raises UserError for results that are not
+    comparable, and warns about attentions trained with different settings.
     """
     results = rows_in_index(results)
     if not results["primary"].any():
         raise UserError(f"no results to score; run a cell first: `{EXAMPLE_COMMAND}`")
-    _refuse_other_kinds(results)
-    refuse_mixtures(results)
-    spelt = {name: _unify_case(results[name]) for name in (*COMPARISON_KEY, "metric")}
-    table = results.assign(**spelt, value=results["value"].astype(float))
+    is_real = ~is_synthetic(results)
+    results = results[is_real] if is_real.any() else results
+    presets = sorted(results["preset"].unique())
+    if len(presets) > 1:
+        raise UserError(
+            f"results of presets {', '.join(presets)} are not comparable and cannot be scored together; "
+            f"select one, for example with --preset {presets[0]}"
+        )
+    refuse_versions(results)
+    table = of_one_data(results)
+    table = table.assign(value=table["value"].astype(float))
     table["value"] = table["value"].where(table["value"].abs() < float("inf"))
     if (table["hash"] != "").any():  # records are sorted by hash, CSV files by their authors
         table = table.sort_values([*COMPARISON_KEY], kind="stable")
@@ -99,41 +108,25 @@ def _settings(record: Record) -> dict[str, Any]:
     return {**settings, "trainer": {**record.config["trainer"], "forward_batch": forward_batch_size(record.config)}}
 
 
-def data_ranks(results: pd.DataFrame) -> pd.Series:
-    """Rank the data sets under one name: 0 for the data of most runs of a place, 1 for the next, and so on.
+def of_one_data(results: pd.DataFrame) -> pd.DataFrame:
+    """Return the results without those on other data than most runs of their place, and warn about each such place.
 
-    Runs without a score and rows of a CSV file do not record their data and have rank 0.
+    In a cell of the suite, the data of its anchors take precedence. Runs without a score and rows of a CSV file do not
+    record their data, and stay.
     """
-    import pandas as pd
-
-    of_record = {id(record): _data(record) for record in results["record"]}
-    data = [of_record[id(record)] for record in results["record"]]
-    places = [tuple(map(str.lower, place)) for place in zip(*(results[name] for name in COMPARISON_KEY), strict=True)]
-    runs: dict[tuple[str, ...], Counter[str]] = {}
-    for place, text, _ in set(zip(places, data, results["file"], strict=True)):
-        runs.setdefault(place, Counter()).update([text] if text else [])
-    rank = {
-        (place, text): number
-        for place, counts in runs.items()
-        for number, text in enumerate(sorted(counts, key=lambda text: (-counts[text], text)))
-    }
-    return pd.Series([rank.get(key, 0) for key in zip(places, data, strict=True)], index=results.index, dtype=int)
-
-
-def other_data(results: pd.DataFrame, ranks: pd.Series, rank: int) -> str:
-    """Return a place with data of ``rank``, and an example file with these data and with those of most runs."""
-    example = results[ranks == rank].iloc[0]
-    places = results[[*COMPARISON_KEY]].apply(lambda names: names.str.lower())
-    same_place = (places == [example[name].lower() for name in COMPARISON_KEY]).all(axis=1)
-    usual = next(row for _, row in results[same_place & (ranks == 0)].iterrows() if _data(row["record"]))
-    place = " ".join(example[name] for name in COMPARISON_KEY if example[name])
-    return f"{place} in {usual['file']} and {example['file']}"
-
-
-def _data(record: Any) -> str:
-    """Return the identity of the data of a run with a score as JSON, or an empty string."""
-    has_score = isinstance(record, Record) and record.status is Status.FINISHED
-    return json.dumps(record.data, sort_keys=True) if has_score else ""
+    runs = results[results["record"].notna()].drop_duplicates("file")
+    places: dict[tuple[str, ...], dict[str, list[str]]] = {}
+    for *place, file, record in runs[[*PLACE, "file", "record"]].itertuples(index=False, name=None):
+        if record.status is Status.FINISHED:
+            places.setdefault(tuple(place), {}).setdefault(data_hash(record), []).append(file)
+    of_anchors, excluded = {anchors.data for anchors in read_anchors().values()}, set[str]()
+    for key, files in places.items():
+        usual = max(files, key=lambda data: (data in of_anchors, len(files[data])))
+        for others in (own for data, own in files.items() if data != usual):
+            text = "%s: %s and %s are on different data; the results on the data of the latter are excluded: %d"
+            log.warning(text, " ".join(filter(None, key)), files[usual][0], others[0], len(others))
+            excluded.update(others)
+    return results[~results["file"].isin(excluded)] if excluded else results
 
 
 def is_synthetic(results: pd.DataFrame) -> pd.Series:
@@ -141,36 +134,9 @@ def is_synthetic(results: pd.DataFrame) -> pd.Series:
     return results["dataset"].map(is_generated).astype(bool)
 
 
-def _unify_case(names: pd.Series) -> pd.Series:
-    spelling: dict[str, str] = {}
-    return names.map({name: spelling.setdefault(name.lower(), name) for name in names.unique()})
-
-
-def _refuse_other_kinds(results: pd.DataFrame) -> None:
-    presets = sorted(results["preset"].unique())
-    if len(presets) > 1:
-        raise UserError(
-            f"results of presets {', '.join(presets)} are not comparable and cannot be scored together; "
-            f"select one, for example with --preset {presets[0]}"
-        )
-    synthetic = is_synthetic(results)
-    if synthetic.any() and not synthetic.all():
-        real = sorted(results.loc[~synthetic, "dataset"].unique())
-        raise UserError(
-            f"results on synthetic and on real data ({', '.join(real)}) cannot be scored together; "
-            f"select with --dataset {SYNTHETIC} or --dataset {' '.join(real)}"
-        )
-
-
-def refuse_mixtures(results: pd.DataFrame) -> None:
-    """Raise UserError if results of one place are on different data, or of different versions of the task."""
-    ranks = data_ranks(results)
-    if ranks.any():
-        raise UserError(
-            f"results on different data under one name cannot be scored together: {other_data(results, ranks, 1)}. "
-            "Pass only the records on one of them, or rerun the others on its data with force=true"
-        )
-    for task, versions in results.groupby(results["task"].str.lower())["task_version"]:
+def refuse_versions(results: pd.DataFrame) -> None:
+    """Raise UserError if results are of different versions of a task."""
+    for task, versions in results.groupby("task")["task_version"]:
         if versions.nunique() > 1:
             files = results.loc[versions.index].groupby("task_version")["file"].first()
             examples = ", ".join(f"{version} ({file})" for version, file in files.items())

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from cab.patterns import pattern_rank
 from cab.records.record import REFERENCE_DIRS, Record
 from cab.records.results import with_program_names
 from cab.records.verified import verdict, verified_codes
-from cab.results.cells import ANCHORS, CellResults, Key, collect, records_of
+from cab.results import cells
+from cab.results.cells import ANCHORS, SuiteCell, records_of
 from cab.results.costs import State, cost_name, cost_of, is_committed
-from cab.results.gain import CellGain, cell_gains
+from cab.results.gain import gains_of
+from cab.results.runs import CELL, OWN, baselines_of, suite_runs, unscored
 from cab.results.state import suite_states
 from cab.results.statistics import ONE_SEED_LEGEND, ONE_SEED_MARK, Estimate, Verdict
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 DIVERGED_MARK, SLOTS_MARK = "!", "#"
 BOUND_LEGEND = (
@@ -23,26 +28,30 @@ BOUND_LEGEND = (
 )
 
 
-def gain_text(gain: CellGain) -> str:
-    """Format K of a cell with its marks: still learning, a single seed, diverged runs, fewer slots than facts."""
-    bound = "≥ " if gain.is_lower_bound else ""
-    marks = {ONE_SEED_MARK: len(gain.points) == 1, DIVERGED_MARK: gain.diverged, SLOTS_MARK: gain.slots}
+def gain_text(gain: Any) -> str:
+    """Format K of a row of gains with its marks: still learning, a single seed, diverged runs, fewer slots than facts.
+
+    Args:
+        gain: a row of :func:`cab.results.gain.gains_frame`, as a named tuple.
+    """
+    bound = "≥ " if "unfinished" in gain.note else ""
+    marks = {ONE_SEED_MARK: gain.seeds == 1, DIVERGED_MARK: gain.diverged, SLOTS_MARK: gain.slots}
     signs = "".join(mark for mark, is_shown in marks.items() if is_shown)
-    return f"{bound}{round(gain.estimate.value, 1) + 0.0:.1f}{signs}"
+    return f"{bound}{round(gain.K, 1) + 0.0:.1f}{signs}"
 
 
-def verdict_text(gain: CellGain) -> str:
-    """Format the verdict with K and its bound; a result at the ceiling with its solved seeds."""
-    match gain.verdict:
-        case Verdict.SOLVED:
-            return f"solved in {gain.solved} of {len(gain.points)} seeds"
-        case Verdict.ONE_SEED:
-            return f"K {gain_text(gain)}, not tested"
-        case Verdict.UNDECIDED:
-            words = "undecided"
-        case word:
-            words = f"{word} {'to' if word is Verdict.EQUIVALENT else 'than'} softmax attention"
-    return f"{words}, K {gain_text(gain)}, at most {gain.bound:.1f}"
+def verdict_text(gain: Any) -> str:
+    """Format the verdict with K and its bound, which is at most 100; a result at the ceiling with its solved seeds."""
+    k = f"K {gain_text(gain)}"
+    bounded = f"{k}, at most {min(gain.bound, max(gain.K, 100)):.1f}"
+    return {
+        Verdict.SOLVED: f"{gain.solved} of {gain.seeds} solved",
+        Verdict.ONE_SEED: f"{k}, not tested",
+        Verdict.UNDECIDED: f"undecided, {bounded}",
+        Verdict.WORSE: f"worse than softmax attention, {bounded}",
+        Verdict.EQUIVALENT: f"equivalent to softmax attention, {k}",
+        Verdict.BETTER: f"better than softmax attention, {k}",
+    }[gain.verdict]
 
 
 def steps_text(steps: Estimate) -> str:
@@ -67,64 +76,63 @@ def judge_attention(
     """
     records, known = list(records), list(records_of(reference))
     named = with_program_names([*known, *records])  # other code under a reference's name has another name
-    others = {each.cell.key: each for each in collect(named[: len(known)])}
     pairs = zip(records, named[len(known) :], strict=True)
-    runs = [run for record, run in pairs if is_named(record, name) or is_named(run, name)]
-    last = {(record.cell["attention"], record.cell["pattern"]): record for record in runs}
-    results = collect(runs)
+    mine = [run for record, run in pairs if is_named(record, name) or is_named(run, name)]
+    runs = suite_runs(named[: len(known)], mine)
+    gains = gains_of(runs)
+    own, runs = gains[gains["source"] == OWN], runs[runs["source"] == OWN]
+    last = {(str(record.cell["attention"]), str(record.cell["pattern"])): record for record in mine}
     return [
-        _verdict(record, [each for each in results if each.cell.pattern == pattern], others)
-        for (name, pattern), record in sorted(last.items(), key=lambda item: pattern_rank(str(item[0][1])))
-        if any(name in (*each.runs, *each.left_out) for each in results if each.cell.pattern == pattern)
+        _verdict(record, *(each[(each["attention"] == name) & (each["pattern"] == pattern)] for each in (own, runs)))
+        for (name, pattern), record in sorted(last.items(), key=lambda item: pattern_rank(item[0][1]))
+        if name not in ANCHORS and ((runs["attention"] == name) & (runs["pattern"] == pattern)).any()
     ]
 
 
-def _verdict(record: Record, results: Sequence[CellResults], others: Mapping[Key, CellResults]) -> list[str]:
-    name = str(record.cell["attention"])
-    core = [result.cell for result in results if result.cell.core]
-    run = [result for result in results if name in result.runs and result.anchors]
-    run.sort(key=lambda result: not result.cell.core)
-    missing = [str(cell) for cell in core if cell not in {result.cell for result in run}]
-    lines = [f"{name}, pattern {record.cell['pattern']}: {len(core) - len(missing)} of {len(core)} core cells"]
+def _verdict(record: Record, gains: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
+    """Return the lines on an attention in a pattern."""
+    pattern = str(record.cell["pattern"])
+    of_key = {cell.key: cell for cell in cells.suite_cells() if cell.pattern == pattern}
+    scored = gains[gains["seeds"] > 0].sort_values("core", ascending=False, kind="stable")
+    core = [cell for cell in of_key.values() if cell.core]
+    found = [of_key[key] for key in scored[CELL].itertuples(index=False, name=None)]
+    missing = [str(cell) for cell in core if cell not in found]
+    lines = [f"{record.cell['attention']}, pattern {pattern}: {len(core) - len(missing)} of {len(core)} core cells"]
     if missing:
-        command = f"cab run suite=core attention={_target(record)} pattern={record.cell['pattern']}"
+        command = f"cab run suite=core attention={_target(record)} pattern={pattern}"
         lines[0] += f"; without {', '.join(missing)} (`{command}`)"
-    gains = [cell_gains(result, others[result.cell.key])[name] for result in run]
-    for gain, result in zip(gains, run, strict=True):
-        head, *details = _summary(gain, result)
+    for gain, cell in zip(scored.itertuples(), found, strict=True):
+        head, *details = _summary(gain, cell, runs[(runs[CELL] == list(cell.key)).all(axis=1)])
         lines += [head, *(f"  {line}" for line in details)]
-    unscored = {result.cell: result.left_out.get(name) for result in results}
-    lines += [f"not scored: {cell}: {reason}" for cell, reason in unscored.items() if reason]
-    without = [result.cell for result in results if name in result.runs and not result.anchors]
-    lines += [f"not scored: {cell}: it has no anchors" for cell in without]
+    lines += [
+        f"not scored: {row.task} {row.backbone} {row.pattern}: {row.reason}" for row in unscored(runs).itertuples()
+    ]
     is_verified = verdict(record, verified_codes()) == "yes"
-    command = f"run `cab verify {_target(record)} --pattern {record.cell['pattern']}`"
+    command = f"run `cab verify {_target(record)} --pattern {pattern}`"
     lines.append("verified: the code passed `cab verify`" if is_verified else f"not verified: {command}")
-    lines += [BOUND_LEGEND] if any(not math.isnan(gain.bound) for gain in gains) else []
-    lines += [ONE_SEED_LEGEND] if any(len(gain.points) == 1 for gain in gains) else []
+    lines += [BOUND_LEGEND] if scored["bound"].notna().any() else []
+    lines += [ONE_SEED_LEGEND] if (scored["seeds"] == 1).any() else []
     return [lines[0], *(f"  {line}" for line in lines[1:])]
 
 
-def _summary(own: CellGain, results: CellResults) -> list[str]:
-    """Return a line with the verdict and one with the metric, and remarks on the training."""
-    cell, name = own.cell, ", ".join(filter(None, (own.cell.ability, str(own.cell))))
-    head = f"{name}: {verdict_text(own)}{'' if cell.core else ' (not a core cell)'}"
-    deviation = statistics.stdev(own.values) if len(own.values) > 1 else 0.0
-    spread = f" ± {deviation:.2g}" if deviation else ""
-    others = [f"{anchor} {statistics.fmean(results.values(anchor)):.4g}" for anchor in ANCHORS]
-    trivial = results.baselines.get(cell.trivial_baseline)
-    others += [f"{cell.trivial_baseline} {trivial:.4g}"] if trivial is not None else []
-    line = f"{cell.metric} {own.mean:.4g}{spread} ({', '.join(others)})"
-    line += f", solved in {own.solved} of {len(own.points)} seeds"
-    line += f", after {steps_text(own.steps)} steps" if own.steps else ""
-    lines = [head, line]
-    if own.unfinished:
-        lines.append(f"unfinished: {own.unfinished} of {len(own.points)} seeds still learned when the budget ended")
-    if own.diverged:
-        lines.append(f"diverged: {own.diverged} seeds got worse after their best validation, or have no score")
-    if own.slots:
-        lines.append(f"few slots: the options of the suite leave {own.slots}")
-    return lines
+def _summary(gain: Any, cell: SuiteCell, runs: pd.DataFrame) -> Iterator[str]:
+    """Yield a line with the verdict and one with the metric, and remarks on the training."""
+    name = ", ".join(filter(None, (cell.ability, str(cell))))
+    yield f"{name}: {verdict_text(gain)}{'' if cell.core else ' (not a core cell)'}"
+    others = {anchor: Estimate.of(cells.read_anchors()[cell.key].test[anchor]).value for anchor in ANCHORS}
+    others |= {name: value for name, value in baselines_of(runs, cell.metric).items() if name == cell.trivial_baseline}
+    known = ", ".join(f"{other} {value:.4g}" for other, value in others.items())
+    spread = f" ± {gain.sd:.2g}" if gain.sd > 0 else ""
+    solved = f"solved in {gain.solved} of {gain.seeds} seeds"
+    steps = runs.loc[runs["reason"] == "", "steps"]
+    after = f", after {steps_text(Estimate.of(steps.to_list()))} steps" if steps.notna().all() else ""
+    yield f"{cell.metric} {gain.mean:.4g}{spread} ({known}), {solved}{after}"
+    if gain.unfinished:
+        yield f"unfinished: {gain.unfinished} of {gain.seeds} seeds still learned when the budget ended"
+    if gain.diverged:
+        yield f"diverged: {gain.diverged} seeds got worse after their best validation, or have no score"
+    if gain.slots:
+        yield f"few slots: the options of the suite leave {gain.slots}"
 
 
 def state_text(state: State) -> str:

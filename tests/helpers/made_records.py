@@ -11,7 +11,7 @@ from cab.metric import Metric
 from cab.records.identity import Program, hash_of, settings
 from cab.records.record import Cost, Record, RunMetadata
 from cab.records.results import installed_code
-from cab.results.cells import suite_cells, suite_settings
+from cab.results.cells import read_anchors, settings_of_run, suite_cells
 
 MADE = ("command", "hardware", "config", "hash", "data", "attention_code", "program", "verified", "started")
 COST = Cost(params=1_000_003, train_seconds=75.5, peak_memory_bytes=3 * 2**29, steps=40)
@@ -66,11 +66,13 @@ def make_config(cell: Mapping[str, Any]) -> dict[str, Any]:
 def suite_options(cell: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The options that make it a cell of the suite, if it is one."""
     groups: dict[str, dict[str, Any]] = {}
+    anchors = read_anchors()
     for each in suite_cells():
         if (*each.key, each.dataset) == tuple(cell[name] for name in ("task", "backbone", "pattern", "dataset")):
-            for option in each.options.split():
+            settings = settings_of_run(anchors[each.key].run) if each.key in anchors else {}
+            for option in each.options.split() if settings else ():
                 group, _, name = option.partition("=")[0].partition(".")
-                groups.setdefault(group, {})[name] = suite_settings()[str(each)][f"{group}.{name}"]
+                groups.setdefault(group, {})[name] = settings[f"{group}.{name}"]
     return groups
 
 

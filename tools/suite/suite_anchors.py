@@ -1,13 +1,14 @@
-"""Write the anchors and the settings of the suite's cells: ``python -m tools.suite.suite_anchors FOLDER...``.
+"""Write the anchors of the suite's cells: ``python -m tools.suite.suite_anchors FOLDER...``.
 
-configs/suite/anchors.csv gets the results of ``vanilla`` and ``none`` in the folders, and configs/suite/settings.json
-the settings of `cab run suite=mini`, with which every run is compared.
+configs/suite/anchors.csv gets the results of ``vanilla`` and ``none`` in the folders that have the settings of
+`cab run suite=mini`. Commit these results to results/core or results/mini: the settings of every other run are compared
+with them.
 """
 
 from __future__ import annotations
 
 import csv
-import json
+import functools
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -22,7 +23,6 @@ from cab.results.cells import (
     ANCHORS,
     ANCHORS_FILE,
     PRESET,
-    SETTINGS_FILE,
     SOFTMAX,
     VERSION,
     Key,
@@ -32,9 +32,9 @@ from cab.results.cells import (
     records_of,
     suite_cells,
 )
-from cab.results.changed_settings import settings_of
+from cab.results.changed_settings import changes, settings_of
 
-COLUMNS = ("version", "task", "backbone", "pattern", "data", "attention", "seed", "test", "validation", "steps")
+COLUMNS = ("version", "task", "backbone", "pattern", "data", "attention", "seed", "test", "validation", "steps", "hash")
 
 
 def write_anchors(records: Iterable[Record], path: Path = ANCHORS_FILE) -> int:
@@ -44,7 +44,7 @@ def write_anchors(records: Iterable[Record], path: Path = ANCHORS_FILE) -> int:
     for record in with_program_names(records):
         key, attention = record_key(record), str(record.cell["attention"])
         is_run = attention in ANCHORS and record.status is Status.FINISHED and key in cells
-        if is_run and cells[key].includes(record) and not cells[key].changed_settings(record):
+        if is_run and cells[key].includes(record) and not changes(record, composed_settings(cells[key])):
             runs[key][ANCHORS.index(attention), int(record.cell["seed"])] = record
     rows = []
     for key, anchors in runs.items():
@@ -57,7 +57,7 @@ def write_anchors(records: Iterable[Record], path: Path = ANCHORS_FILE) -> int:
             losses = [entry["validation"] for entry in record.history if entry.get("validation") is not None]
             validation = repr(losses[-1]) if losses else ""
             numbers = repr(cells[key].value(record)), validation, record.cost.steps_to_solve
-            rows.append((VERSION, *key, data_hash(record), ANCHORS[rank], seed, *numbers))
+            rows.append((VERSION, *key, data_hash(record), ANCHORS[rank], seed, *numbers, record.hash))
     if not rows:
         raise UserError(f"no cell of the suite has results of {' and '.join(ANCHORS)}; run them first")
     with replacing(path) as temporary, temporary.open("w", newline="") as file:
@@ -65,6 +65,7 @@ def write_anchors(records: Iterable[Record], path: Path = ANCHORS_FILE) -> int:
     return len(rows)
 
 
+@functools.cache
 def composed_settings(cell: SuiteCell) -> dict[str, Any]:
     """Return the settings of a cell in `cab run suite=mini`."""
     names = {"task": cell.task, "dataset": cell.dataset, "backbone": cell.backbone, "pattern": cell.pattern}
@@ -72,13 +73,5 @@ def composed_settings(cell: SuiteCell) -> dict[str, Any]:
     return settings_of(compose([*overrides, *cell.options.split()]))
 
 
-def write_settings(path: Path = SETTINGS_FILE) -> None:
-    """Write the settings of each cell."""
-    settings = {str(cell): composed_settings(cell) for cell in suite_cells()}
-    with replacing(path) as temporary:
-        temporary.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
-
-
 if __name__ == "__main__":
     write_anchors(records_of([Path(folder) for folder in sys.argv[1:]]))
-    write_settings()

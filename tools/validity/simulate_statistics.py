@@ -8,14 +8,15 @@ the bundled reference results.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from cab.records.record import REFERENCE_DIRS
-from cab.results.cells import ANCHORS, NO_ATTENTION, SOFTMAX, Anchors, SuiteCell, read_suite
-from cab.results.gain import CEILING, CellGain, cell_gains, gains_of
+from cab.results.cells import ANCHORS, NO_ATTENTION, SOFTMAX
+from cab.results.gain import CEILING, MIN_SEEDS, Judged, judged
+from cab.results.runs import by_cell, points_of, read_runs
 from cab.results.statistics import Verdict
 
 SEEDS = (3, 4, 5, 8)
@@ -48,20 +49,20 @@ SITUATIONS = (
     Situation("near the ceiling", Truth(99.8, 0.05), 0.02),
     Situation("three seeds of each anchor with the same variance", Truth(60, 3), 3.0, 3),
 )
-CELL = SuiteCell("task", "network", "NS", "synthetic", "mse", "linear", True, "recall", "", "", False, "")
-"""A cell whose metric is an error, and whose anchors have errors 1 and 101."""
 
 
 def draw(
     random: np.random.Generator, truths: dict[str, Truth], *, deviation: float = 0.05, seeds: int = 5
-) -> dict[str, CellGain]:
-    """Return K of every attention, from random errors: K of 100 is an error of 1, and 0 one of 101."""
-    test = {
-        SOFTMAX: list(1 + deviation * random.standard_normal(seeds)),
-        NO_ATTENTION: list(101 + deviation * random.standard_normal(seeds)),
-    }
-    values = {name: list(101 - t.mean + t.deviation * random.standard_normal(t.seeds)) for name, t in truths.items()}
-    return gains_of(CELL, Anchors("", test, {}), values)
+) -> dict[str, Judged]:
+    """Return the verdict on every attention, from random values with K of 100 for 100 and of 0 for 0."""
+    means = {SOFTMAX: Truth(100, deviation, seeds), NO_ATTENTION: Truth(0, deviation, seeds), **truths}
+    return verdicts({name: t.mean + t.deviation * random.standard_normal(t.seeds) for name, t in means.items()})
+
+
+def verdicts(values: Mapping[str, np.ndarray]) -> dict[str, Judged]:
+    """Return the verdict on every attention, from values on the scale of the cell."""
+    softmax, without = (values[name].mean() for name in ANCHORS)
+    return judged({name: list(100 * (own - without) / (softmax - without)) for name, own in values.items()})
 
 
 def coverage(situation: Situation, draws: int, random: np.random.Generator) -> float:
@@ -77,11 +78,10 @@ def coverage(situation: Situation, draws: int, random: np.random.Generator) -> f
 def reference_truths() -> dict[str, list[Truth]]:
     """Return mean and standard deviation of the attentions with at least three seeds, by core cell."""
     truths: dict[str, list[Truth]] = {}
-    for results in read_suite(REFERENCE_DIRS):
-        gains = [gain for name, gain in cell_gains(results).items() if name not in ANCHORS]
-        own = [Truth(gain.estimate.value, float(np.std(gain.points, ddof=1))) for gain in gains if len(gain.points) > 2]
-        if results.cell.core and own:
-            truths[results.cell.heading] = own
+    for cell, runs in by_cell(read_runs(REFERENCE_DIRS)):
+        points = [own for name, own in points_of(runs).items() if name not in ANCHORS and len(own) > 2]
+        if cell.core and points:
+            truths[cell.heading] = [Truth(float(np.mean(own)), float(np.std(own, ddof=1))) for own in points]
     return truths
 
 
@@ -104,22 +104,22 @@ def cell_rates(references: Sequence[Truth], seeds: int, draws: int, random: np.r
         for n, truth in enumerate(references)
     }
     below = {name for name, truth in truths.items() if truth.mean < CEILING}
-    false = found = 0
+    false = power = 0
     for _ in range(draws):
-        verdicts = {name: gain.verdict for name, gain in draw(random, truths).items()}
-        called = {name for name, verdict in verdicts.items() if verdict is Verdict.WORSE}
-        false += bool(called - below) or Verdict.BETTER in verdicts.values()
-        found += len(called & below)
-    return Rates(false / draws, found / max(draws * len(below), 1))
+        found = {name: each.verdict for name, each in draw(random, truths).items()}
+        called = {name for name, verdict in found.items() if verdict is Verdict.WORSE}
+        false += bool(called - below) or Verdict.BETTER in found.values()
+        power += len(called & below)
+    return Rates(false / draws, power / max(draws * len(below), 1))
 
 
 def equivalent_share(chance: float, seeds: int, draws: int, random: np.random.Generator) -> float:
     """Return how often an attention that solves a cell with ``chance`` (K 100, else 30) is called ``equivalent``."""
     count = 0
+    anchors = {SOFTMAX: np.array([100.0, 99.95, 100.05]), NO_ATTENTION: np.array([0.0, -0.05, 0.05])}
     for _ in range(draws):
-        values = list(np.where(random.random(seeds) < chance, 1.0, 71.0) + 0.05 * random.standard_normal(seeds))
-        test = {SOFTMAX: [1.0, 1.05, 0.95], NO_ATTENTION: [101.0, 101.05, 100.95]}
-        count += gains_of(CELL, Anchors("", test, {}), {"a": values})["a"].verdict is Verdict.EQUIVALENT
+        own = np.where(random.random(seeds) < chance, 100.0, 30.0) + 0.05 * random.standard_normal(seeds)
+        count += verdicts({**anchors, "a": own})["a"].verdict is Verdict.EQUIVALENT
     return count / draws
 
 
@@ -134,10 +134,9 @@ def main(draws: int) -> None:
         rates = [cell_rates(truths, seeds, draws, random) for seeds in SEEDS]
         texts = [f"{100 * rate.error:.1f}%, {100 * rate.power:.0f}%" for rate in rates]
         print(f"| {heading}, {len(truths)} | {' | '.join(texts)} |", flush=True)
-    print(f"\n| Chance to solve |{''.join(f' {seeds} seeds |' for seeds in SEEDS)}\n|{' --- |' * (1 + len(SEEDS))}")
+    print(f"\n| Chance to solve | {MIN_SEEDS} seeds |\n| --- | --- |")
     for chance in CHANCES:
-        shares = [f"{100 * equivalent_share(chance, seeds, draws, random):.0f}%" for seeds in SEEDS]
-        print(f"| {chance} | {' | '.join(shares)} |", flush=True)
+        print(f"| {chance} | {100 * equivalent_share(chance, MIN_SEEDS, draws, random):.0f}% |", flush=True)
 
 
 if __name__ == "__main__":

@@ -20,10 +20,10 @@ import pandas as pd
 from cab.patterns import pattern_rank
 from cab.records.record import REFERENCE_DIRS, Record, Status
 from cab.records.results import PAPER_DIR, whole_records
-from cab.results.cells import CellResults, read_suite
 from cab.results.check import invalid_cells
-from cab.results.gain import cell_gains
+from cab.results.gain import gains_of
 from cab.results.normalization import NO_ATTENTION, population
+from cab.results.runs import by_cell, read_runs
 from cab.results.statistics import Estimate, difference, holm, weighted_sum
 from tools.validity.rank_test import rank_test, rank_test_power
 
@@ -44,13 +44,12 @@ TEXT = "Attention | Seeds | Loss, all tokens | Repeated | Other | K, all tokens 
 Key = tuple[str, str, str]
 
 
-def gains_by_cell(results: Iterable[CellResults]) -> dict[Key, dict[str, float]]:
+def gains_by_cell(gains: pd.DataFrame) -> dict[Key, dict[str, float]]:
     """Return K per cell and attention; ``none`` and further implementations of softmax attention are excluded."""
-    invalid = invalid_cells()
     found = {}
-    for each in results:
-        gains = cell_gains(each) if each.cell.key not in invalid else {}
-        found[each.cell.key] = {name: gains[name].estimate.value for name in population(gains)}
+    for cell, rows in by_cell(gains[gains["seeds"] > 0]):
+        k = {} if cell.key in invalid_cells() else dict(zip(rows["attention"], rows["K"], strict=True))
+        found[cell.key] = {name: k[name] for name in population(k)}
     return found
 
 
@@ -314,7 +313,7 @@ def table_of(header: str, rows: Sequence[str]) -> str:
 
 def answers() -> str:
     """Return the text and tables of the page's answers, and write table3.csv, probes.csv and answers.csv."""
-    gains = gains_by_cell(read_suite(REFERENCE_DIRS))
+    gains = gains_by_cell(gains_of(read_runs(REFERENCE_DIRS)))
     shared, published = table3(gains), probes(gains)
     for name, table in (("table3.csv", shared), ("probes.csv", published)):
         table.to_csv(RESULTS / name, index=False, float_format="%.4f", lineterminator="\n")

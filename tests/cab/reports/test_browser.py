@@ -15,7 +15,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 
 from cab.cli.main import main
-from tests.cab.results.suite_records import made_suite as made_suite
+from tests.helpers.suite_records import made_suite as made_suite
 
 pytestmark = pytest.mark.browser
 

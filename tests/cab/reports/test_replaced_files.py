@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from cab.cli.main import main
 from cab.files.disk import write_figure
 from cab.reports.tables import write_csv
-from tests.cab.results.suite_records import CELLS, suite_record
+from tests.helpers.suite_records import CELLS, suite_record
 from tools.suite.suite_anchors import write_anchors
 
 

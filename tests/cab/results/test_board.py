@@ -35,7 +35,7 @@ from cab.results.cells import cell_descriptions, metric_meanings, own_runs, suit
 from cab.results.costs import TOKENS, State
 from cab.results.state import suite_state, suite_states
 from cab.results.verdict import judge_attention
-from tests.cab.results.suite_records import CELLS, made_suite as made_suite, seeds, suite_record
+from tests.helpers.suite_records import CELLS, made_suite as made_suite, seeds, suite_record
 from tools.site.readme_figure import reference_board
 
 
@@ -113,7 +113,7 @@ def test_the_state_is_that_of_the_same_networks(folders: list[Path]) -> None:
 
 def test_the_table_of_states_is_what_is_measured() -> None:
     for name in ("linear", "local", "mla"):
-        assert suite_state(ATTENTIONS.get(name)) == suite_states()[name], "run tools/suite/decode_states.py"
+        assert suite_state(ATTENTIONS.get(name)) == suite_states()[name], "run scripts/decode_states.py"
     assert suite_state(ATTENTIONS.get("linformer")) is None
 
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import math
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pytest
 
 from cab.cli.main import main
 from cab.registry.registries import TASKS
-from cab.results.cells import Anchors, CellResults, suite_cells
-from cab.results.check import CellCheck, check_cell, check_suite
-from tests.cab.results.suite_records import CELLS, made_anchors, suite_record, value_record
+from cab.results.cells import suite_cells
+from cab.results.check import CHECKS, check_cell, missing_evidence
+from cab.results.runs import suite_runs
+from tests.helpers.suite_records import CELLS, made_anchors, suite_record, value_record
 
 CELL = dataclasses.replace(CELLS["lstf"], memory_bounded_baseline="bound", long_memory=True)
 GOOD = {
@@ -25,24 +29,33 @@ GOOD = {
 }
 
 
-def check(changes: dict[str, list[float]] | None = None, **baselines: float) -> CellCheck:
+def check(changes: dict[str, list[float]] | None = None, **baselines: float) -> dict[str, Any]:
     values = {**GOOD, **(changes or {})}
-    anchors = Anchors("", {name: values.pop(name) for name in ("vanilla", "none")}, {})
-    runs = {
-        name: {seed: value_record(CELL, name, value, seed) for seed, value in enumerate(own)}
+    made = made_anchors()[CELL.key]
+    anchors = dataclasses.replace(made, test={name: values.pop(name) for name in ("vanilla", "none")})
+    known = {name: {"mse": value} for name, value in (baselines or {"ridge": 1.0}).items()}
+    records = [
+        dataclasses.replace(value_record(CELL, name, value, seed), baselines=known)
         for name, own in values.items()
-    }
-    return check_cell(CellResults(CELL, anchors, runs, baselines or {"ridge": 1.0}))
+        for seed, value in enumerate(own)
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cab.results.cells.read_anchors", lambda: {CELL.key: anchors})
+        runs = suite_runs(records)
+    return check_cell(CELL, anchors, runs)
+
+
+def evidence(**changes: str) -> list[str]:
+    return missing_evidence(pd.DataFrame([check() | changes], columns=CHECKS))
 
 
 def test_a_cell_that_measures_attention_and_grades() -> None:
     found = check()
-    assert (found.failures, found.flaws, found.attentions) == ((), (), 4)
-    assert found.gap is not None
-    assert found.gap.value == pytest.approx(0.8 / 0.89)
-    assert (found.different, found.graded) == (1.0, 1.0)
-    assert found.worse_than_softmax == {"abc", "linear", "local"}
-    assert check_suite([found]) == []
+    assert (found["measures"], found["grades"], found["attentions"]) == ("yes", "yes", 4)
+    assert found["gap_lost"] == pytest.approx(0.8 / 0.89)
+    assert (found["different_pairs"], found["graded"]) == (1.0, 1.0)
+    assert found["worse"] == found["compared"] == "local linear abc"
+    assert evidence() == []
 
 
 @pytest.mark.parametrize(
@@ -56,23 +69,22 @@ def test_a_cell_that_measures_attention_and_grades() -> None:
 def test_why_a_cell_does_not_measure(
     changes: dict[str, list[float]], baselines: dict[str, float], failure: str
 ) -> None:
-    assert any(failure in line for line in check(changes, **baselines).failures)
+    assert failure in check(changes, **baselines)["measures"]
 
 
 def test_a_cell_without_anchors_or_baseline_is_not_judged() -> None:
     found = check({"none": [0.9]})
-    assert (found.measures, found.failures) == (None, ())
-    assert found.unknown == "no anchors with two seeds of vanilla and none"
-    assert check(mean=1.0).unknown == "no record contains baseline ridge"
+    assert found["measures"] == "not judged: no anchors with two seeds of vanilla and none"
+    assert check_cell(CELL, made_anchors()[CELL.key], suite_runs([]))["measures"] == "not judged: no results"
+    assert check(mean=1.0)["measures"] == "not judged: no record contains baseline ridge"
 
 
 def test_evidence_is_missing_only_of_tested_attentions() -> None:
-    good = check()
-    assert check_suite([dataclasses.replace(good, worse_than_softmax=frozenset())]) == [
+    assert evidence(worse="") == [
         "no causal cell in which local is significantly worse than vanilla",
         "no cell of pattern CS in which a constant-size state is significantly worse than vanilla",
     ]
-    assert check_suite([dataclasses.replace(good, worse_than_softmax=frozenset(), compared=frozenset())]) == []
+    assert evidence(worse="", compared="") == []
 
 
 @pytest.mark.parametrize(
@@ -83,15 +95,14 @@ def test_evidence_is_missing_only_of_tested_attentions() -> None:
     ],
 )
 def test_why_a_cell_does_not_grade(changes: dict[str, list[float]], flaw: str) -> None:
-    flaws = check(changes).flaws
-    assert flaws is not None
-    assert any(flaw in line for line in flaws)
+    assert flaw in check(changes)["grades"]
 
 
 def test_the_share_of_pairs_is_not_corrected_for_their_number() -> None:
     """Welch's p is at most 0.03 per pair. After Holm's correction, four of the ten have 0.06."""
     first = {"abc": 0.42, "linear": 0.62, "ssd": 0.24, "local": 0.82}
-    assert check({name: [value, value + 0.06, value + 0.12] for name, value in first.items()}).different == 1.0
+    changes = {name: [value, value + 0.06, value + 0.12] for name, value in first.items()}
+    assert check(changes)["different_pairs"] == 1.0
 
 
 def test_tuned_attentions_are_not_counted_twice() -> None:
@@ -101,12 +112,11 @@ def test_tuned_attentions_are_not_counted_twice() -> None:
 def test_few_attentions_are_not_judged() -> None:
     """Pairs with none do not count. An attention with one seed counts for the share with K from 5 to 95 only."""
     found = check({"abc": [0.4]})
-    assert (found.attentions, found.different, found.graded, found.flaws) == (3, None, 1.0, ())
-    assert found.failures == ()
+    assert (found["attentions"], found["graded"], found["measures"], found["grades"]) == (3, 1.0, "yes", "yes")
+    assert math.isnan(found["different_pairs"])
     single = {name: values[:1] for name, values in GOOD.items()}
-    assert check({**single, "abc": [0.1], "ssd": [0.1], "local": [0.9]}).flaws == (
-        "25% of attentions have K from 5 to 95 (minimum 50%)",
-    )
+    found = check({**single, "abc": [0.1], "ssd": [0.1], "local": [0.9]})
+    assert found["grades"] == "25% of attentions have K from 5 to 95 (minimum 50%)"
 
 
 def test_the_cells_are_those_that_the_tasks_are_tested_in() -> None:
@@ -150,5 +160,5 @@ def test_cells_without_results_are_not_judged(
     suite_record("lstf", "abc", 80).write(tmp_path)
     assert main(["score", str(tmp_path), "--check", "--csv"]) == 0
     rows = {row["cell"]: row["measures"] for row in csv.DictReader(capsys.readouterr().out.splitlines())}
-    assert rows["lm gpt2 CS"] == "no results"
-    assert rows["mlm roberta NS"] == "no anchors with two seeds of vanilla and none"
+    assert rows["lm gpt2 CS"] == "not judged: no results"
+    assert rows["mlm roberta NS"] == "not judged: no anchors with two seeds of vanilla and none"

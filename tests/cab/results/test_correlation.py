@@ -16,7 +16,7 @@ from cab.results.correlation import (
     task_correlation,
 )
 from cab.results.index import benefit_of_attention, score_table
-from tests.cab.results.made_results import result, table
+from tests.helpers.made_results import result, table
 
 NAMES = ["vanilla", "abc", "local", "linear", "performer", "s4d", "longshort", "cosformer"]
 PROBES = MINI_DIR.parent / "probes" / "probes.csv"

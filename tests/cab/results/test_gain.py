@@ -1,127 +1,151 @@
-"""K of a cell: its variance, its marks, and the anchors. tests/cab/results/test_columns.py recomputes it."""
+"""K of a cell: its verdicts, one family of tests per cell, and its marks. test_board_columns.py recomputes it."""
 
 from __future__ import annotations
 
-import dataclasses
+import math
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from cab.errors import UserError
-from cab.records.record import REFERENCE_DIRS, Cost, Status
-from cab.results.cells import ANCHORS_FILE, Anchors, collect, read_anchors, read_suite, records_of
-from cab.results.gain import CellGain, cell_gains, gains_of, is_diverged, is_unfinished, suite_gains
-from cab.results.verdict import gain_text
-from tests.cab.results.suite_records import (
-    CELLS,
-    made_suite as made_suite,
-    seeds,
-    suite_record,
-    value_record,
-    with_config,
-)
-from tools.suite.suite_anchors import write_anchors
+from cab.results.gain import GAINS, MIN_SEEDS, Judged, gains_of, judged
+from cab.results.runs import RUNS, read_runs, suite_runs
+from cab.results.statistics import Verdict
+from tests.helpers.suite_records import made_suite as made_suite, seeds, suite_record
+from tools.validity import simulate_statistics as simulation
 
-CELL = CELLS["lstf"]
-MADE = Anchors("", {"vanilla": [0.0064, 0.0065, 0.0063], "none": [0.70, 0.702, 0.698]}, {})
+ANCHORS = {"vanilla": [100.0, 99.9, 100.1], "none": [0.0, 0.1, -0.1]}
+SOLVED = [100.0, 99.0, 100.0]
 
 
-def gains(**values: list[float]) -> dict[str, CellGain]:
-    return gains_of(CELL, MADE, values)
-
-
-def test_the_steps_of_an_anchor_are_shown_if_every_seed_solves_the_cell(made_suite: Path) -> None:
-    own = suite_gains(read_suite([made_suite]))[CELL.key]
-    assert own["vanilla"].steps is not None
-    assert own["vanilla"].steps.value == 120
-    assert own["none"].steps is None
-
-
-@pytest.mark.usefixtures("made_suite")
-def test_seeds_without_a_score_because_they_diverged_are_counted() -> None:
-    lost = dataclasses.replace(suite_record("lstf", "abc", 50, 3), status=Status.DIVERGED)
-    own = suite_gains(collect([suite_record("lstf", "abc", 50), suite_record("lstf", "abc", 51, 2), lost]))
-    assert (len(own[CELL.key]["abc"].points), own[CELL.key]["abc"].diverged) == (2, 1)
-
-
-def test_clipping_and_solved_seeds() -> None:
-    found = gains(worse=[0.8, 0.81, 0.82], mixed=[0.0064, 0.01, 0.5])
-    assert found["worse"].estimate.value < 0
-    assert found["worse"].retained == 0
-    assert (found["mixed"].solved, len(found["mixed"].points)) == (2, 3)
+def verdicts(**points: list[float]) -> dict[str, Judged]:
+    return judged({**ANCHORS, **points})
 
 
 @pytest.mark.parametrize(
-    ("losses", "unfinished", "diverged"),
+    ("points", "verdict"),
     [
-        ([2.0, 1.5, 1.2, 1.1, 1.05], True, False),  # 2.5 points in the last fifth of the steps
-        ([2.0, 1.5, 1.2, 1.1, 1.07], False, False),
-        ([2.0, 1.5, 1.2, 1.1, 1.31], False, True),  # 10.5 points below the best
-        ([2.0, 1.5, 1.2, 1.1, 1.29], False, False),
+        ([60.0, 61.0, 62.0], Verdict.WORSE),
+        ([97.0, 97.1, 97.2], Verdict.WORSE),
+        ([98.1, 98.2, 98.3], Verdict.SOLVED),
+        ([60.0, 90.0, 94.0], Verdict.UNDECIDED),
+        ([97.0, 100.0, 100.0], Verdict.UNDECIDED),
+        ([110.0, 111.0, 112.0], Verdict.BETTER),
+        ([103.0, 100.0, 112.0], Verdict.SOLVED),
+        (SOLVED, Verdict.SOLVED),
+        ([100.0] * 14, Verdict.SOLVED),
+        ([*SOLVED * 4, 99.5, 99.0], Verdict.EQUIVALENT),
+        ([*SOLVED * 4, 99.5], Verdict.SOLVED),
+        ([*SOLVED * 4, 99.5, 97.5], Verdict.EQUIVALENT),
+        ([99.0], Verdict.ONE_SEED),
     ],
 )
-def test_training_that_is_unfinished_or_diverges(losses: list[float], unfinished: bool, diverged: bool) -> None:
-    """K of the validation loss is 0 at 2.0 and 100 at 0.0; the budget is 500 steps."""
-    anchors = Anchors("", MADE.test, {"vanilla": [0.0], "none": [2.0]})
-    history = [{"step": 100 * n, "loss": 1.0, "validation": loss} for n, loss in enumerate(losses, 1)]
-    record = dataclasses.replace(suite_record("lstf", "abc", 50), history=history)
-    record = with_config(record, trainer={**record.config["trainer"], "max_steps": 500})
-    assert (is_unfinished(record, anchors), is_diverged(record, anchors)) == (unfinished, diverged)
-    solved = dataclasses.replace(record, cost=Cost(steps_to_solve=400))
-    assert not is_unfinished(solved, anchors)
-    assert not is_diverged(solved, anchors)
-    assert not is_unfinished(record, MADE), "no anchors of the loss"
+def test_a_verdict_agrees_with_its_bound(points: list[float], verdict: Verdict) -> None:
+    found = verdicts(mine=points)["mine"]
+    assert found.verdict is verdict
+    assert (found.bound < 98) == (verdict is Verdict.WORSE)
+    assert math.isnan(found.bound) == (verdict is Verdict.ONE_SEED)
 
 
-def test_a_lower_bound_is_below_the_ceiling_and_did_not_diverge() -> None:
-    gain = dataclasses.replace(gains(abc=[0.1, 0.11])["abc"], unfinished=1)
-    assert gain.is_lower_bound
-    assert gain_text(gain).startswith("≥ ")
-    assert not dataclasses.replace(gain, diverged=1).is_lower_bound
-    assert not dataclasses.replace(gains(abc=[0.0064, 0.0065])["abc"], unfinished=1).is_lower_bound
+def test_the_bound_is_adjusted_over_the_attentions_of_the_cell() -> None:
+    points = [80.0, 95.0, 99.0]
+    alone, many = (verdicts(**others)["mine"] for others in ({"mine": points}, {"mine": points, "abc": points}))
+    assert alone.interval == many.interval
+    assert alone.bound < many.bound
+
+
+def test_an_anchor_has_neither_interval_nor_verdict() -> None:
+    found = verdicts(mine=SOLVED)["vanilla"]
+    assert (found.total.value, found.verdict) == (100, None)
+    assert all(map(math.isnan, (*found.interval, found.bound)))
+
+
+def test_tuned_attentions_are_a_family_of_their_own() -> None:
+    known = {"abc": [84.0, 86.0, 88.0], "linear": [10.0, 11.0, 12.0]}
+    many = {f"abc{number}(tuned)": known["abc"] for number in range(5)}
+    before, after = (verdicts(**points) for points in (known, known | many))
+    assert {name: after[name] for name in known} == {name: before[name] for name in known}
+    assert after["abc0(tuned)"].bound > after["abc"].bound
+
+
+def test_own_results_do_not_change_other_verdicts() -> None:
+    """Each own attention joins the family of the reference alone, instead of a reference of its name."""
+
+    def rows(source: str, points: dict[str, list[float]]) -> list[dict[str, Any]]:
+        names = dict(zip(RUNS[:3], ("probe", "mixer", "CS"), strict=True)) | {"source": source, "reason": ""}
+        facts = {"value": 0.5, "steps": math.nan, "unfinished": False, "diverged": False, "slots": ""}
+        return [
+            {**names, **facts, "verified": "yes", "attention": name, "seed": seed, "K": k}
+            for name, own in points.items()
+            for seed, k in enumerate(own)
+        ]
+
+    import pandas as pd
+
+    known = {f"a{n}": [8.0 * n, 8.0 * n + 0.5, 8.0 * n + 1] for n in range(1, 11)}
+    mine = {"mine": [60.0, 90.0, 94.0], "a1": [50.0, 51.0, 52.0]}
+    both = pd.DataFrame(rows("reference", ANCHORS | known) + rows("own", mine), columns=RUNS)
+    found = gains_of(both).set_index(["source", "attention"])
+    own, alone = found.loc["own"], verdicts(**known)
+    assert own["verdict"].to_dict() == {"mine": Verdict.UNDECIDED, "a1": Verdict.WORSE}
+    assert own.loc["a1", "bound"] == verdicts(**known | {"a1": mine["a1"]})["a1"].bound
+    assert own.loc["mine", "bound"] == verdicts(**known, mine=mine["mine"])["mine"].bound
+    assert {name: found.loc[("reference", name), "bound"] for name in known} == {n: alone[n].bound for n in known}
 
 
 @pytest.mark.usefixtures("made_suite")
-def test_few_slots_are_noted() -> None:
-    """Four slots for 64 facts; a memory of another kind has no such limit."""
-    records = [suite_record("probe", name, 10) for name in ("abc", "linear")]
-    few = suite_record("probe", "abc", 10, 2)
-    records.append(with_config(few, attention={**few.config["attention"], "num_landmarks": 4}))
-    [found] = [cell_gains(results) for results in collect(records) if results.runs]
-    assert (found["abc"].slots, found["linear"].slots) == ("4 slots for 64 facts", "")
+def test_columns() -> None:
+    """A seed is solved from 90 on; K may be negative; a result without K has the reason."""
+    mixed = [suite_record("lstf", "mixed", k, seed) for seed, k in ((1, 100), (2, 99), (3, 30))]
+    other = suite_record("lstf", "other", 80, data={"rows": 3})
+    table = gains_of(suite_runs([*mixed, *seeds("lstf", "worse", -15)], [other]))
+    assert list(table.columns) == GAINS
+    found = table.set_index("attention")
+    assert found.loc["mixed", ["seeds", "solved", "source", "ability"]].tolist() == [3, 2, "reference", "periodic copy"]
+    assert found.loc["worse", "K"] == pytest.approx(-15)
+    assert found.loc["other", ["seeds", "source", "verdict"]].tolist() == [0, "own", ""]
+    assert found.loc["other", "note"].startswith("seed 1 has data")
+
+
+def test_the_steps_are_those_of_every_seed(made_suite: Path) -> None:
+    found = gains_of(read_runs([made_suite])).query("task == 'lstf'").set_index("attention")
+    assert found.loc["vanilla", "steps"] == 120
+    assert math.isnan(found.loc["none", "steps"]), "one of five seeds"
 
 
 @pytest.mark.usefixtures("made_suite")
-def test_anchors_are_frozen() -> None:
-    """Results of the anchors change no score, and other data than the anchors' are excluded."""
-    good = seeds("lstf", "abc", 80)
-    strange = [suite_record("lstf", "vanilla", 50, 9), suite_record("lstf", "linear", 80, data={"rows": 3})]
-    [lone], [both] = ([r for r in collect(records) if r.runs] for records in (good, [*good, *strange]))
-    assert both.left_out == {"linear": "seed 1 has data or a version of the task other than the anchors'"}
-    assert suite_gains([lone]) == suite_gains([both])
+@pytest.mark.parametrize(
+    ("k", "changes", "note"),
+    [
+        (90, {"unfinished": True}, "unfinished"),
+        (90, {"unfinished": True, "diverged": True}, "diverged"),
+        (99, {"unfinished": True}, ""),
+    ],
+)
+def test_a_lower_bound_is_below_the_ceiling_and_did_not_diverge(k: float, changes: dict[str, bool], note: str) -> None:
+    runs = suite_runs(seeds("lstf", "abc", k))
+    [found] = gains_of(runs.assign(**changes)).query("attention == 'abc'")["note"]
+    assert found == note
 
 
-def test_two_results_of_one_seed_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "cab.results.cells.read_anchors", dict
-    )  # made results have other data than the committed anchors
-    with pytest.raises(UserError, match="two results of abc with seed 1 in lm gpt2 CS"):
-        collect([suite_record("lm", "abc", 80), suite_record("lm", "abc", 70)])
+@pytest.mark.slow
+def test_error_rate_and_power_at_the_sizes_of_the_cells() -> None:
+    """The rates of 200 draws per cell; the error has a standard deviation of 1.5 points."""
+    random = np.random.default_rng(5)
+    rates = {
+        name: simulation.cell_rates(truths, seeds=3, draws=200, random=random)
+        for name, truths in simulation.reference_truths().items()
+    }
+    assert max(rate.error for rate in rates.values()) <= 0.05 + 2 * 0.0154
+    assert np.mean([rate.error for rate in rates.values()]) <= 0.05
+    assert rates["recall CS"].power > 0.8
+    assert rates["recall NS"].power > 0.85
 
 
-def test_anchors_are_written(tmp_path: Path) -> None:
-    path = tmp_path / "anchors.csv"
-    values = {"vanilla": 0.1, "none": 0.9}
-    records = [value_record(CELL, name, value, seed) for name, value in values.items() for seed in (1, 2)]
-    assert write_anchors([*records, value_record(CELL, "abc", 0.1)], path) == 4
-    assert read_anchors(path)[CELL.key].test == {name: [value, value] for name, value in values.items()}
-    with pytest.raises(UserError, match="different data"):
-        write_anchors([*records, value_record(CELL, "none", 0.9, 3, data={"rows": 3})], path)
-    with pytest.raises(UserError, match="no cell of the suite has results of vanilla and none"):
-        write_anchors([], path)
-
-
-def test_committed_anchors_are_of_committed_results(tmp_path: Path) -> None:
-    written = tmp_path / "anchors.csv"
-    write_anchors(records_of(REFERENCE_DIRS), written)
-    assert set(ANCHORS_FILE.read_text().splitlines()) <= set(written.read_text().splitlines())
+@pytest.mark.parametrize(("seeds", "most"), [(MIN_SEEDS - 1, 0.0), (MIN_SEEDS, 0.07)])
+def test_a_learner_that_solves_by_chance_is_not_equivalent(seeds: int, most: float) -> None:
+    """If all of 14 seeds solve a cell, the one-sided 95% bound of the chance to solve it is above 0.8."""
+    assert 0.05 ** (1 / MIN_SEEDS) > 0.8
+    random = np.random.default_rng(2)
+    assert simulation.equivalent_share(0.8, seeds, 200, random) <= most

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import pandas as pd
 import pytest
 
-from cab.errors import UserError
 from cab.records.results import PAPER_DIR, load_results
 from cab.results.index import score, score_table
 from cab.results.selection import comparable
-from tests.cab.results.made_results import index_of, result, table
 from tests.helpers.made_records import make_record
+from tests.helpers.made_results import index_of, result, table
 
 COLUMNS = ["pattern", "task", "attention", "index", "low", "high", "seeds"]
 
@@ -121,7 +119,7 @@ def test_published_indices_within_0_0015(
     assert same[both["task"] == "all"].sum() == averages
 
 
-PARTS = [(name, part) for name in ("ETTh1", "etth2", "ettm1", "weather", "ECL") for part in ("M", "S")]
+PARTS = [(name, part) for name in ("etth1", "etth2", "ettm1", "weather", "ecl") for part in ("M", "S")]
 
 
 def forecasts(attention: str = "abc", leave_out: tuple[str, str] | None = None) -> list[dict[str, object]]:
@@ -158,13 +156,6 @@ def test_no_part_may_be_missing(missing: tuple[str, str]) -> None:
     assert any("abc" in note and missing[0] in note for note in made.notes)
 
 
-def test_names_that_differ_in_case_are_one_task() -> None:
-    rows = [result(1.0, "abc", task="LSTF"), result(2.0, "local"), result(4.0, "s4d", dataset="ETTh1")]
-    scores = score_table(table(*rows))
-    assert scores["task"].drop_duplicates().tolist() == ["all", "LSTF"]
-    assert scores["index"].notna().all()
-
-
 def test_attentions_trained_differently_are_named(caplog: pytest.LogCaptureFixture) -> None:
     short, long, elsewhere = (
         make_record({}, config={"trainer": {"max_steps": steps, "num_workers": steps}, "other_attention": filler})
@@ -180,10 +171,3 @@ def test_attentions_trained_differently_are_named(caplog: pytest.LogCaptureFixtu
     assert "vanilla: trainer.max_steps=200; local: trainer.max_steps=2000" in caplog.text
     comparable(table(*alike, result(0.3, attention="lara", record=elsewhere)))
     assert "lara: other_attention=probsparse" in caplog.text
-    other_data = dataclasses.replace(short, data={"fingerprint": "beef"})
-    other = result(0.3, attention="performer", record=other_data, file="other.json")
-    with pytest.raises(UserError, match="different data under one name") as raised:
-        comparable(table(*alike, other))
-    assert "lstf etth1 M informer in " in str(raised.value)
-    assert "other.json" in str(raised.value)
-    comparable(table(*alike, {**other, "dataset": "etth2"}))

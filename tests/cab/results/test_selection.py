@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +12,12 @@ import pytest
 
 from cab import UserError, load_results
 from cab.cli.main import main
-from cab.config.compose import compose
 from cab.errors import EXAMPLE_COMMAND
-from cab.records.record import Record
-from cab.results.changed_settings import changed_settings
-from cab.results.costs import load_costs
+from cab.records.results import CORE_DIR
 from cab.results.index import score, score_table
-from cab.results.selection import select
-from cab.runner.cell import Cell
-from tests.cab.results.made_results import index_of, result, table
-from tests.helpers.made_records import make_record
+from cab.results.selection import comparable, of_one_data, select
+from tests.helpers.made_records import make_record, number
+from tests.helpers.made_results import index_of, result, table
 
 
 def two(**changes: object) -> list[dict[str, Any]]:
@@ -39,7 +33,6 @@ PUBLISHED_ROWS = [{**row, "hash": "", "file": "numbers.csv"} for row in two()]
     [
         ([], "results", f"no results to score.*{EXAMPLE_COMMAND}"),
         ([*two(), *two(preset="paper")], "results", r"presets mini, paper .* --preset mini"),
-        ([*two(), *two(dataset="synthetic")], "results", r"synthetic and on real data \(etth1\) .* --dataset etth1"),
         (
             [*two(), *two(task_version=2, dataset="etth2")],
             "results",
@@ -58,7 +51,7 @@ PUBLISHED_ROWS = [{**row, "hash": "", "file": "numbers.csv"} for row in two()]
             "'lstf mse' is higher-is-better in some",
         ),
         (two(), "oficial", "did you mean 'official'"),
-        (two(dataset="synthetic"), "paper", "synthetic data cannot be normalized with the paper's constants"),
+        (two(dataset="synthetic"), "paper", "no constants for these results .*synthetic/M/informer/mse"),
         (two(pattern="NS"), "paper", "NS: tts sum sr mlm"),
         (
             [result(1.0, "abc", "mape", dataset="weather", config_variant="", preset="paper")],
@@ -70,6 +63,45 @@ PUBLISHED_ROWS = [{**row, "hash": "", "file": "numbers.csv"} for row in two()]
 def test_what_is_refused(rows: list[dict[str, Any]], normalization: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         score_table(table(*rows), normalization=normalization)
+
+
+def test_generated_data_have_no_index() -> None:
+    """They are left out of that of real data."""
+    generated = two(dataset="synthetic")
+    assert score_table(table(*two(), *generated)).equals(score_table(table(*two())))
+    assert score_table(table(*generated))["index"].isna().all()
+
+
+def test_results_on_other_data_are_excluded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """One warning names the place and a file of each; another place may have other data."""
+    for name, data in (("vanilla", "feed"), ("abc", "feed"), ("lara", "feed"), ("local", "beef"), ("s4d", "beef")):
+        make_record({"mse": number(name)}, attention=name, data={"fingerprint": data}).write(tmp_path)
+        make_record({"mse": 1.0}, attention=name, dataset="etth2", data={"fingerprint": "deed"}).write(tmp_path)
+    kept = comparable(load_results(tmp_path)).groupby("dataset")["attention"].unique().map(sorted)
+    assert kept["etth1"] == ["abc", "lara", "vanilla"]
+    assert len(kept["etth2"]) == 5
+    for command in ("score", "correlation"):
+        caplog.clear()
+        assert main([command, str(tmp_path)]) == 0
+        [warning] = [text for text in caplog.messages if "on different data" in text]
+        assert warning.startswith("mini lstf etth1 multivariate informer NC: ")
+        assert warning.count(".json") == 2
+        assert warning.endswith("the results on the data of the latter are excluded: 2")
+
+
+def test_the_data_of_the_anchors_take_precedence(caplog: pytest.LogCaptureFixture) -> None:
+    """In a cell of the suite, results on its data are kept, even if most are on others."""
+    names = {"dataset": "synthetic", "config_variant": "", "pattern": "CS"}
+    data = {"anchors": next(r for r in load_results(CORE_DIR)["record"] if r.cell["task"] == "lstf").data}
+    data |= {"others": {"rows": 3}}
+    rows = [
+        result(
+            1.0, name, file=name, record=make_record({"mse": 1.0}, data=data[kind], attention=name, **names), **names
+        )
+        for name, kind in (("abc", "anchors"), ("local", "others"), ("s4d", "others"))
+    ]
+    assert of_one_data(table(*rows))["attention"].tolist() == ["abc"]
+    assert "excluded: 2" in caplog.text
 
 
 def test_versions_are_selected_and_may_differ_between_tasks() -> None:
@@ -147,81 +179,3 @@ def test_selection_whatever_the_case() -> None:
     assert set(select(mixed, preset="PAPER")["pattern"]) == {"NS"}
     assert set(select(mixed, patterns=["nc"])["task"]) == {"lstf"}
     assert len(select(mixed, tasks=["lstf", "pcc"])) == 4
-
-
-@pytest.mark.parametrize(
-    ("overrides", "changed"),
-    [
-        (["task=lm", "dataset=pg19", "pattern=CS", "attention=abc"], []),
-        (["task=lm", "dataset=wikitext103", "pattern=CS", "attention=transnormer_t1"], []),
-        (["task=lstf", "dataset=etth1", "pattern=NS", "attention=abc", "task.features=S"], []),
-        (
-            ["task=mlm", "dataset=pg19", "pattern=NS", "attention=abc", "task.tokenizer=null", "backbone.num_layers=2"],
-            ["backbone.num_layers=2", "task.tokenizer=null"],
-        ),
-        (["task=lm", "dataset=pg19", "pattern=CS", "attention=abc", "other_attention=abc"], ["other_attention=abc"]),
-        (["task=lm", "dataset=pg19", "pattern=CS", "attention=abc", "trainer.micro_batch_size=2"], []),
-    ],
-)
-def test_settings_are_compared_with_the_published_ones(overrides: list[str], changed: list[str]) -> None:
-    assert changed_settings(paper_record(*overrides)) == changed
-
-
-def paper_record(*overrides: str) -> Record:
-    config = compose([*overrides, "preset=paper"])
-    return make_record({"ppl": 1.0}, config=config, **Cell.from_config(config).key)
-
-
-def test_runs_with_other_settings_are_named_and_marked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for options in (["attention=abc"], ["attention=local", "task.tokenizer=null"]):
-        paper_record("task=lm", "dataset=pg19", "pattern=CS", *options).write(tmp_path)
-    for normalization, mark in (("official", " ‡"), ("results", "")):
-        assert main(["score", str(tmp_path), "--normalization", normalization]) == 0
-        shown = capsys.readouterr()
-        assert f"local{mark} " in shown.out
-        assert ("CS lm pg19 gpt2: local ‡ not comparable with the paper (task.tokenizer=null)" in shown.err) == bool(
-            mark
-        )
-        assert "abc ‡" not in shown.out + shown.err
-
-
-CSV = "pattern,task,backbone,dataset,metric,higher_is_better,attention,value\nNS,T,b,d,m,1,café,1\n"
-UNREADABLE = {
-    "utf-16": CSV.encode("utf-16"),
-    "latin-1": CSV.encode("latin-1"),
-    "binary": bytes(range(256)) * 9,
-    "long field": CSV.replace("café", "a" * 140_000).encode(),
-}
-
-
-@pytest.mark.parametrize("read", [load_results, load_costs])
-@pytest.mark.parametrize("name", [*UNREADABLE, "pipe"])
-def test_a_table_that_cannot_be_read_is_one_line(name: str, read: Callable[[Path], object], tmp_path: Path) -> None:
-    path = tmp_path / "table.csv"
-    path.write_bytes(UNREADABLE[name]) if name in UNREADABLE else os.mkfifo(path)
-    with pytest.raises(UserError, match=r"table\.csv") as error:
-        read(path)
-    assert "\n" not in str(error.value)
-
-
-def test_the_byte_order_mark_of_a_spreadsheet_is_no_text(tmp_path: Path) -> None:
-    (tmp_path / "table.csv").write_bytes(CSV.encode("utf-8-sig"))
-    assert load_results(tmp_path / "table.csv")["attention"].tolist() == ["café"]
-
-
-def test_line_breaks_of_names_are_not_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [f'NS,T,b,"d\ne",m,1,{name},{value}' for value, name in enumerate(["vanilla", *"abcd"])]
-    (tmp_path / "table.csv").write_text("\n".join([CSV.splitlines()[0], *rows]))
-    assert main(["score", str(tmp_path / "table.csv")]) == 0
-    assert "  T: m of b d\ufffde\n" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [("NS,T,b,d,m,maybe,abc,1", "higher_is_better 1 or 0, got 'maybe'"), ("NS,T,b,d,m,1,abc,lots", "line 2: .*'lots'")],
-)
-def test_broken_published_rows(tmp_path: Path, line: str, message: str) -> None:
-    path = tmp_path / "numbers.csv"
-    path.write_text(f"pattern,task,backbone,dataset,metric,higher_is_better,attention,value\n{line}\n")
-    with pytest.raises(UserError, match=message):
-        load_results(path)

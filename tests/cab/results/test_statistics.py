@@ -18,7 +18,7 @@ from cab.results.statistics import (
     upper_bounds,
     weighted_sum,
 )
-from tests.cab.results.made_results import index_of, result, table
+from tests.helpers.made_results import index_of, result, table
 
 
 def runs(values: dict[str, list[float]], **changes: object) -> list[dict[str, object]]:

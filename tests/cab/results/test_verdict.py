@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from cab.cli.main import main
 from cab.records.record import Cost, Record, Status
-from cab.reports.figures import frontier
 from cab.results import cells
-from cab.results.cells import collect
 from cab.results.verdict import judge_attention
-from tests.cab.results.suite_records import (
+from tests.helpers.made_records import COST, make_about
+from tests.helpers.suite_records import (
     CELLS,
     made_suite as made_suite,
     seeds,
     suite_record,
     with_config,
 )
-from tests.helpers.made_records import COST, make_about
 
 MINE = "mine.py:Mine"
 
@@ -54,40 +51,6 @@ def test_core_cells_come_first(made_suite: Path, monkeypatch: pytest.MonkeyPatch
     assert heads[1].endswith("(not a core cell)")
 
 
-@pytest.mark.usefixtures("made_suite")
-def test_runs_with_other_settings_are_not_scored(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    """No reference results are needed; a tuned learning rate is not another setting, nor is an option of tomorrow."""
-    changes: dict[str, dict[str, Any]] = {
-        "same": {"trainer": {"new": 1, "batch_size": 32, "learning_rate": 0.003}},
-        "short": {"trainer": {"max_steps": 9}, "backbone": {"embed_dim": 6}},
-        "rate": {"trainer": {"learning_rate": 0.7}},
-        "tuned": {"trainer": {"learning_rate": 0.7}, "tuning": {"seed": 1000, "grid": []}},
-        "others": {"other_attention": "linear"},
-    }
-    records = [suite_record("lstf", name, 80, config=groups) for name, groups in changes.items()]
-    records.append(with_config(suite_record("lstf", "lacking", 80), task={"name": "lstf"}))
-    [results] = [results for results in collect(records) if results.runs]
-    assert list(results.runs) == ["same", "tuned"]
-    start = "seed 1 has other settings than the suite's: "
-    assert results.left_out == {
-        "short": start + "backbone.embed_dim=6, trainer.max_steps=9",
-        "rate": start + "trainer.learning_rate=0.7",
-        "lacking": start + "task.hours=null, task.pred_len=null, task.seq_len=null",
-        "others": start + "other_attention=linear",
-    }
-    for run in records[:2]:
-        run.write(tmp_path / "own")
-    line = f"not scored in lstf informer CS: short ({results.left_out['short']})"
-    main(["score", str(tmp_path / "own"), "--check"])
-    assert line in caplog.messages
-    main(["score", str(tmp_path / "own"), "--score", "K"])
-    shown = capsys.readouterr()
-    assert "short" not in shown.out
-    assert f"short: no K in lstf CS: {results.left_out['short']}" in shown.err
-
-
 def test_one_seed_is_marked_and_not_tested(made_suite: Path) -> None:
     lines = lines_of(made_suite, suite_record("lstf", MINE, 72.1))
     assert lines[1] == "periodic copy, lstf informer CS: K 72.1*, not tested"
@@ -96,7 +59,7 @@ def test_one_seed_is_marked_and_not_tested(made_suite: Path) -> None:
 
 def test_a_result_at_the_ceiling_is_its_solved_seeds(made_suite: Path) -> None:
     lines = lines_of(made_suite, *(suite_record("lstf", MINE, 100, seed) for seed in (1, 2)))
-    assert lines[1] == "periodic copy, lstf informer CS: solved in 2 of 2 seeds"
+    assert lines[1] == "periodic copy, lstf informer CS: 2 of 2 solved"
     assert "±" not in lines[2]
 
 
@@ -140,12 +103,8 @@ def test_score_prints_verdicts(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "Mine" in capsys.readouterr().out
 
 
-def test_the_frontier() -> None:
-    points = {
-        "fast": (0.1, 50.0),
-        "slow": (1.0, 100.0),
-        "worse": (0.2, 40.0),
-        "equal": (0.1, 30.0),
-        "best": (0.5, 90.0),
-    }
-    assert frontier(points) == ["fast", "best", "slow"]
+def test_a_bound_is_at_most_100(made_suite: Path) -> None:
+    lines = lines_of(made_suite, *(suite_record("lstf", MINE, k, seed) for seed, k in enumerate((60, 90, 99), 1)))
+    assert lines[1] == "periodic copy, lstf informer CS: undecided, K 83.0, at most 100.0"
+    better = lines_of(made_suite, *seeds("lstf", MINE, 110))
+    assert better[1] == "periodic copy, lstf informer CS: better than softmax attention, K 110.0"

@@ -15,10 +15,9 @@ from cab.cli.main import main
 from cab.errors import UserError
 from cab.records.identity import Identity, Program, changed_modules, differences
 from cab.records.record import Record
-from cab.records.results import MINI_DIR, load_results, with_reference_results
+from cab.records.results import MINI_DIR, load_results, with_program_names, with_reference_results
 from cab.registry.program import STANDALONE
 from cab.registry.registries import ATTENTIONS
-from cab.results.cells import collect
 from cab.runner import provenance
 from cab.runner.cell import Cell
 from cab.runner.folder import cell_statuses
@@ -239,7 +238,7 @@ def test_reference_results_are_in_no_row_with_others(tmp_path: Path) -> None:
         names = set(results.loc[results["attention"].str.match(r"linear$|linear \["), "attention"])
         assert names == {"linear", f"linear [{code[:8]}]"}
     programs = [write(tmp_path, "1" * 16, 1, day=1), write(tmp_path, "2" * 16, 2, day=2)]
-    assert {name for cell in collect(programs) for name in cell.runs} <= {"abc", "abc [11111111]"}
+    assert {record.cell["attention"] for record in with_program_names(programs)} == {"abc", "abc [11111111]"}
 
 
 def test_seeds_of_different_code_of_the_project_are_averaged_on_request_only(tmp_path: Path, caplog: Any) -> None:

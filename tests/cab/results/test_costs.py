@@ -35,7 +35,7 @@ from cab.results.costs import (
 )
 from cab.results.verdict import cost_texts
 from cab.runner.report import Outcome, Report
-from tests.cab.results.suite_records import CELLS, made_suite as made_suite, seeds, suite_record, with_config
+from tests.helpers.suite_records import CELLS, made_suite as made_suite, seeds, suite_record, with_config
 
 pytestmark = pytest.mark.usefixtures("registers")
 

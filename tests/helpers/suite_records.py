@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from cab.metric import Metric
-from cab.records.record import REFERENCE_DIRS, Record
-from cab.results.cells import Anchors, CellResults, Key, SuiteCell, data_hash, read_suite, suite_cells
+from cab.records.record import Record
+from cab.results.cells import Anchors, Key, SuiteCell, data_hash, read_anchors, suite_cells
 from cab.results.check import invalid_cells
 from tests.helpers.made_records import COST, make_record
 
@@ -48,26 +48,20 @@ def with_config(record: Record, **groups: Any) -> Record:
     return dataclasses.replace(record, config={**record.config, **groups})
 
 
-@functools.cache
-def bundled() -> list[CellResults]:
-    """The reference results, which take seconds to read."""
-    return read_suite(REFERENCE_DIRS)
-
-
 def seeds(task: str, attention: str, share: float, count: int = 3, **changes: Any) -> list[Record]:
     """Runs that differ by a few tenths of a point."""
     return [suite_record(task, attention, share + OFFSETS[seed], seed, **changes) for seed in range(1, count + 1)]
 
 
+@functools.cache
 def made_anchors() -> dict[Key, Anchors]:
     """Five seeds of both anchors in each cell."""
     found = {}
     for task, cell in CELLS.items():
         runs = {"vanilla": seeds(task, "vanilla", 100, 5), "none": seeds(task, "none", 0, 5)}
         test = {name: [cell.value(run) for run in own] for name, own in runs.items()}
-        found[cell.key] = Anchors(
-            data_hash(runs["none"][0]), test, {}, {"vanilla": [100, 110, 120, 130, 140], "none": [9]}
-        )
+        steps = {"vanilla": [100, 110, 120, 130, 140], "none": [9]}
+        found[cell.key] = Anchors(data_hash(runs["none"][0]), test, {}, steps, read_anchors()[cell.key].run)
     return found
 
 

@@ -1,0 +1,50 @@
+"""Settings of runs of preset `paper` that are not the published ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cab.cli.main import main
+from cab.config.compose import compose
+from cab.records.record import Record
+from cab.results.changed_settings import changed_settings
+from cab.runner.cell import Cell
+from tests.helpers.made_records import make_record
+
+
+@pytest.mark.parametrize(
+    ("overrides", "changed"),
+    [
+        (["task=lm", "dataset=pg19", "pattern=CS", "attention=abc"], []),
+        (["task=lm", "dataset=wikitext103", "pattern=CS", "attention=transnormer_t1"], []),
+        (["task=lstf", "dataset=etth1", "pattern=NS", "attention=abc", "task.features=S"], []),
+        (
+            ["task=mlm", "dataset=pg19", "pattern=NS", "attention=abc", "task.tokenizer=null", "backbone.num_layers=2"],
+            ["backbone.num_layers=2", "task.tokenizer=null"],
+        ),
+        (["task=lm", "dataset=pg19", "pattern=CS", "attention=abc", "other_attention=abc"], ["other_attention=abc"]),
+        (["task=lm", "dataset=pg19", "pattern=CS", "attention=abc", "trainer.micro_batch_size=2"], []),
+    ],
+)
+def test_settings_are_compared_with_the_published_ones(overrides: list[str], changed: list[str]) -> None:
+    assert changed_settings(paper_record(*overrides)) == changed
+
+
+def paper_record(*overrides: str) -> Record:
+    config = compose([*overrides, "preset=paper"])
+    return make_record({"ppl": 1.0}, config=config, **Cell.from_config(config).key)
+
+
+def test_runs_with_other_settings_are_named_and_marked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for options in (["attention=abc"], ["attention=local", "task.tokenizer=null"]):
+        paper_record("task=lm", "dataset=pg19", "pattern=CS", *options).write(tmp_path)
+    for normalization, mark in (("official", " ‡"), ("results", "")):
+        assert main(["score", str(tmp_path), "--normalization", normalization]) == 0
+        shown = capsys.readouterr()
+        assert f"local{mark} " in shown.out
+        assert ("CS lm pg19 gpt2: local ‡ not comparable with the paper (task.tokenizer=null)" in shown.err) == bool(
+            mark
+        )
+        assert "abc ‡" not in shown.out + shown.err
