@@ -220,6 +220,6 @@ def _write(folder: Path | None, name: str, table: Sequence[Mapping[str, Any]]) -
     if folder is not None:
         import pandas as pd
 
-        from cab.reports.tables import write_csv
+        from cab.results.table import write_csv
 
         write_csv(pd.DataFrame(table), folder / f"{name}.csv")

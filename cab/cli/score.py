@@ -24,19 +24,19 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cab.cli.arguments import add_results_arguments, print_notes, selected_results
 from cab.errors import UserError, unknown_name
 from cab.files.disk import sanitize_text
-from cab.files.text_table import number, print_csv, text_table
+from cab.files.text_table import print_csv
 from cab.records.record import REFERENCE_DIRS, Record
 from cab.records.results import DEFAULT_DIR
 from cab.results.changed_settings import CHANGED_MARK, changed_settings
-from cab.results.statistics import ONE_SEED_MARK, Verdict
+from cab.results.statistics import Verdict
+from cab.results.table import Cell, Column, Fields, Table, gain, index, legend, mean
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 PARTS = ("metrics", "K", "index")
 ORDER_SIGNS = {Verdict.BETTER: ">", Verdict.WORSE: "<", Verdict.ONE_SEED: ""}
-VERDICT_SIGNS = {Verdict.WORSE: " ▼", Verdict.UNDECIDED: " ?", Verdict.ONE_SEED: ONE_SEED_MARK}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -125,90 +124,57 @@ def _print_metrics(results: pd.DataFrame, *, as_csv: bool) -> None:
     if as_csv:
         print_csv(frame)
         return
-    tables = [_metric_table(place, rows) for place, rows in frame.groupby(PLACE, sort=False)]
-    print("\n\n".join(tables))
+    print("\n\n".join(_metric_table(place, rows).to_text() for place, rows in frame.groupby(PLACE, sort=False)))
     print_notes(legend(results))
 
 
-def _metric_table(place: Any, frame: pd.DataFrame) -> str:
-    """Return one row per attention, best first, with its metrics as mean ± standard deviation over seeds."""
-    from cab.records.verified import mark_unverified
+def _metric_table(place: Any, frame: pd.DataFrame) -> Table:
+    """Return one row per attention, best first; (n) follows a metric with fewer seeds than the row."""
+    import pandas as pd
 
-    labels = (frame["attention"] + " " + frame["settings"]).str.strip()
-    frame = frame.assign(label=[mark_unverified(*pair) for pair in zip(labels, frame["verified"], strict=True)])
-    names = list(frame.sort_values("primary", ascending=False, kind="stable")["metric"].unique())
-    first = frame[frame["metric"] == names[0]].sort_values("mean", ascending=not frame["higher_is_better"].iloc[0])
-    cells = {(row["label"], row["metric"]): row for row in frame.to_dict("records")}
-    lines = []
-    for attention in dict.fromkeys([*first["label"], *frame["label"]]):
-        rows = [cells.get((attention, name)) for name in names]
-        seeds = max(row["seeds"] for row in rows if row)
-        lines.append([attention, *(_metric_cell(row, seeds) for row in rows), seeds])
+    frame = frame.assign(label=(frame["attention"] + " " + frame["settings"]).str.strip())
+    frame = frame.assign(most=frame.groupby("label")["seeds"].transform("max"))
+    frame = frame.sort_values("primary", ascending=False, kind="stable")
+    is_first = frame["metric"] == frame["metric"].iloc[0]
+    first = frame[is_first].sort_values("mean", ascending=not frame["higher_is_better"].iloc[0])
+
+    def cell(row: Fields) -> Cell:
+        return mean(row["mean"], row["sd"], note=f" ({row['seeds']})" * (row["seeds"] != row["most"]))
+
     preset, *others = place
-    title = f"{' '.join(filter(None, others))} ({preset})"
-    return f"{sanitize_text(title)}\n{text_table(['attention', *names, 'seeds'], lines, align='lr')}"
-
-
-def _metric_cell(row: Mapping[Any, Any] | None, seeds: int) -> str:
-    if row is None or not row["seeds"]:
-        return "-"
-    spread = f" ± {row['sd']:.2g}" if row["sd"] == row["sd"] else ""
-    fewer = f" ({row['seeds']})" if row["seeds"] != seeds else ""
-    return f"{row['mean']:.5g}{spread}{fewer}"
-
-
-# --- K ----------------------------------------------------------------------------------------------------------------
+    caption = f"{' '.join(filter(None, others))} ({preset})"
+    return Table.wide(pd.concat([first, frame[~is_first]]), "metric", cell, seeds="max", caption=caption)
 
 
 def _print_gains(results: pd.DataFrame, args: argparse.Namespace) -> None:
     from cab.results.gain import gains_frame, gains_order
-    from cab.results.statistics import ONE_SEED_LEGEND
 
     if args.show == "pairwise":
         table = gains_order(results)
-        print_csv(table) if args.csv else print(_plain_text(table))
+        print_csv(table) if args.csv else print(Table.of(table).to_text())
         return
     frame = gains_frame(results)
     if args.csv:
         print_csv(frame)
         return
     scored = frame[frame["seeds"] > 0].groupby("pattern", sort=False)
-    print("\n\n".join(_gain_table(pattern, rows) for pattern, rows in scored))
-    print_notes([f"{row.attention}: no K in {row.task} {row.pattern}: {row.note}" for row in _unscored(frame)])
-    print_notes([ONE_SEED_LEGEND] if (frame["seeds"] == 1).any() else [])
+    tables = [_gain_table(pattern, rows) for pattern, rows in scored]
+    print("\n\n".join(table.to_text() for table in tables))
+    missing = frame[frame["seeds"] == 0].itertuples()
+    print_notes(f"{row.attention}: no K in {row.task} {row.pattern}: {row.note}" for row in missing)
+    print_notes(legend(tables))
 
 
-def _unscored(frame: pd.DataFrame) -> Iterator[Any]:
-    yield from frame[frame["seeds"] == 0].itertuples()
-
-
-def _gain_table(pattern: Any, frame: pd.DataFrame) -> str:
+def _gain_table(pattern: Any, frame: pd.DataFrame) -> Table:
     """Return one row per attention and source, with K in each cell of a pattern; the largest K first."""
-    from cab.records.verified import mark_unverified
+    import pandas as pd
 
-    cells_of = frame.groupby(["task", "backbone"], sort=False)
-    headings = {key: rows["ability"].iloc[0] or " ".join(map(str, key)) for key, rows in cells_of}
-    is_first = (frame[["task", "backbone"]] == list(next(iter(headings)))).all(axis=1)
-    order = frame.assign(first=frame["K"].where(is_first)).sort_values("first", ascending=False, kind="stable")
-    lines = []
-    for (name, source), rows in order.groupby(["attention", "source"], sort=False):
-        cells = {(row["task"], row["backbone"]): row for row in rows.to_dict("records")}
-        label = mark_unverified(str(name), "no" if "no" in set(rows["verified"]) else "yes")
-        label += " (yours)" if source == "own" else ""
-        texts = [_gain_cell(cells[key]) if key in cells else "-" for key in headings]
-        lines.append([label, *texts, min(row["seeds"] for row in cells.values())])
-    return text_table([f"K, {pattern}", *headings.values(), "seeds"], lines, align="lr")
-
-
-def _gain_cell(row: Mapping[Any, Any]) -> str:
-    if row["verdict"] == Verdict.SOLVED:
-        return f"{row['solved']} of {row['seeds']} solved"
-    lower = "≥ " if "unfinished" in row["note"] else ""
-    bound = "" if math.isnan(row["bound"]) else f" (≤ {row['bound']:.0f})"
-    return f"{lower}{round(row['K']) + 0:.0f}{bound}{VERDICT_SIGNS.get(row['verdict'], '')}"
-
-
-# --- index ------------------------------------------------------------------------------------------------------------
+    names = frame["ability"].where(frame["ability"] != "", frame["task"] + " " + frame["backbone"])
+    labels = frame["attention"] + frame["source"].map({"own": " (yours)"}).fillna("")
+    frame = frame.assign(cell=names, label=labels)
+    is_first = frame["cell"] == frame["cell"].iloc[0]
+    ranked = pd.concat([frame[is_first].sort_values("K", ascending=False, kind="stable"), frame[~is_first]])
+    return Table.wide(ranked, "cell", gain, heading=f"K, {pattern}")
 
 
 def _print_index(results: pd.DataFrame, args: argparse.Namespace) -> None:
@@ -230,7 +196,7 @@ def _print_index(results: pd.DataFrame, args: argparse.Namespace) -> None:
     elif args.show == "scores":
         print("\n\n".join(_index_texts(scores, is_official=args.normalization != "results")))
     else:
-        print(_plain_text(table))
+        print(Table.of(table).to_text())
     print_notes(notes if args.csv else [*notes, *legend(scores.results)])
 
 
@@ -242,17 +208,10 @@ def _members(places: dict[str, list[str]]) -> str:
     return "; ".join(f"{metrics} of {', '.join(names)}" for metrics, names in groups.items())
 
 
-def _plain_text(table: pd.DataFrame) -> str:
-    rows = [[number(x) if isinstance(x, float) else str(x) for x in row] for row in table.to_numpy()]
-    align = "".join("r" if kind.kind == "f" else "l" for kind in table.dtypes)
-    return text_table(list(table.columns), rows, align=align)
-
-
 def _index_texts(scores: Scores, *, is_official: bool) -> Iterator[str]:
     """Yield one table per pattern, best attention first, each followed by the metrics of its tasks."""
     from cab.records.results import verdicts
-    from cab.records.verified import mark_unverified
-    from cab.results.index import order_table
+    from cab.results.index import AVERAGE, order_table
 
     verified, order = verdicts(scores.results), order_table(scores)
     pairs = order[["pattern", "task", "better", "worse"]].itertuples(index=False, name=None)
@@ -260,31 +219,24 @@ def _index_texts(scores: Scores, *, is_official: bool) -> Iterator[str]:
     runs = scores.results[["pattern", "attention", "record"]].dropna().itertuples(index=False, name=None)
     changed = {(pattern, name) for pattern, name, record in runs if is_official and changed_settings(record)}
     is_trained = bool((scores.results["hash"] != "").any())
-    for pattern in scores.table["pattern"].unique():
-        table = scores.table[scores.table["pattern"] == pattern]
-        rows = {(row["task"], row["attention"]): row for row in table.to_dict("records")}
-        average, *tasks = table["task"].unique()
+
+    def cell(row: Fields) -> Cell:
+        return index(row["index"], row["low"], row["high"], is_single=is_trained and row["seeds"] == 1)
+
+    for pattern, rows in scores.table.groupby("pattern", sort=False):
         members = {task: _members(places) for (of, task), places in scores.members.items() if of == pattern}
-        columns = [average, *tasks] if len(members) > 1 else tasks or [average]
-        ranked = list(table.loc[table["task"] == average, "attention"])
-        lines = []
-        for name, following in itertools.zip_longest(ranked, ranked[1:]):
-            cells = [rows[task, name] for task in columns]
-            seeds = min((int(cell["seeds"]) for cell in cells if cell["seeds"]), default=0)
-            mark = f" {CHANGED_MARK}" if (pattern, name) in changed else ""
-            label = mark_unverified(name, verified[pattern, name]) + mark
-            texts = (_cell(cell, is_trained=is_trained) for cell in cells)
-            lines.append([label, signs.get((pattern, average, name, following), ""), *texts, seeds])
-        grid = text_table([pattern, "", *columns, "seeds"], lines, align="llr")
-        yield "\n".join([grid, *(sanitize_text(f"  {task}: {parts}") for task, parts in members.items())])
-
-
-def _cell(row: Mapping[Any, Any], *, is_trained: bool) -> str:
-    """Format an index with its interval; published results do not record their seeds."""
-    text = number(row["index"])
-    if row["seeds"] == 1 and is_trained:
-        return text + ONE_SEED_MARK
-    return text if math.isnan(row["low"]) else f"{text} [{number(row['low'])}, {number(row['high'])}]"
+        names = list(rows.loc[rows["task"] == AVERAGE, "attention"])
+        marks = [f" {CHANGED_MARK}" * ((pattern, name) in changed) for name in rows["attention"]]
+        codes = [verified[str(pattern), name] for name in rows["attention"]]
+        shown = rows.assign(
+            label=rows["attention"] + marks, verified=codes, seeds=rows["seeds"].where(rows["seeds"] > 0)
+        )
+        table = Table.wide(
+            shown if len(members) > 1 else shown[shown["task"] != AVERAGE], "task", cell, heading=pattern
+        )
+        following = [signs.get((pattern, AVERAGE, *pair), "") for pair in itertools.pairwise(names)]
+        table.columns.insert(0, Column("", [Cell(sign) for sign in (*following, "")]))
+        yield "\n".join([table.to_text(), *(sanitize_text(f"  {task}: {parts}") for task, parts in members.items())])
 
 
 # --- the suite --------------------------------------------------------------------------------------------------------
@@ -338,6 +290,6 @@ def _check(folders: Iterable[Path], *, as_csv: bool) -> int:
     if as_csv:
         print_csv(table)
     else:
-        print(_plain_text(table))
+        print(Table.of(table).to_text())
         print("\n".join(["", f"{sum(measures)} of {len(measures)} judged cells measure attention", *lacking]))
     return int(not all(measures) or any(check.flaws for check in checks if check.cell.core) or bool(lacking))

@@ -10,43 +10,34 @@ import functools
 import inspect
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cab.errors import unknown_name
 from cab.files.text_table import read_csv
 from cab.paper.taxonomy import TaxonomyRow, taxonomy
-from cab.patterns import Pattern
 from cab.records.record import REFERENCE_DIRS
+from cab.records.results import load_results
 from cab.records.verified import is_verified
 from cab.registry.entries import Entry
 from cab.registry.options import argument_texts
 from cab.registry.program import code_of, code_of_location
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, is_file
 from cab.registry.tables import decode_state_size
-from cab.results.cells import Key, read_suite
 from cab.results.costs import is_edited
-from cab.results.gain import CellGain, suite_gains
-from cab.results.verdict import gain_text
+from cab.results.gain import gains_frame
+from cab.results.table import Cell, Column, Row, Table, gain
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULTS = ROOT / "attentions" / "defaults.csv"
 COSTS = ROOT / "results" / "efficiency" / "costs.csv"
 COST_LENGTH = 8192
 _table = functools.cache(read_csv)
-
-
-@dataclass(frozen=True)
-class CardTable:
-    """A titled table of a card with its footnotes; without rows, ``text`` replaces it."""
-
-    title: str
-    header: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
-    text: str = "none"
-    footnotes: Sequence[str] = ()
 
 
 class Summary(NamedTuple):
@@ -66,7 +57,7 @@ class Card:
     name: str
     description: str
     facts: list[tuple[str, str]]
-    sections: list[CardTable]
+    sections: list[Table]
 
 
 def summary(name: str) -> Summary:
@@ -79,32 +70,29 @@ def summary(name: str) -> Summary:
     return Summary(name, entry.paper, " ".join(patterns), entry.complexity, verified)
 
 
-def card_link(name: str) -> str:
-    """Return the link to the summary of a registered attention on the leaderboard page, or an empty string."""
-    return f"#card-{name}" if name in ATTENTIONS.names() else ""
-
-
 def card(name: str) -> Card:
     """Build the card of an attention, a backbone or a task, which imports its class; UserError for other names."""
     if is_file(name) or name in ATTENTIONS:
         return _attention_card(name)
     if name in BACKBONES:
         backbone = BACKBONES.get(name)
-        tests = [(task.name, *_joined(task.backbones[name])) for task in TASKS if name in task.backbones]
-        return _card(backbone, [], CardTable("Tasks", ("Task", "Patterns"), tests))
+        tests = [(task.name, " ".join(task.backbones[name])) for task in TASKS if name in task.backbones]
+        return _card(backbone, [], _section("Tasks", ("Task", "Patterns"), tests))
     if name in TASKS:
         task = TASKS.get(name)
         facts = [("Data sets", " ".join(task.datasets)), ("In the index", "yes" if task.in_index else "no")]
-        tests = [(backbone, *_joined(patterns)) for backbone, patterns in task.backbones.items()]
-        return _card(task, facts, CardTable("Backbones", ("Backbone", "Patterns"), tests))
+        tests = [(backbone, " ".join(patterns)) for backbone, patterns in task.backbones.items()]
+        return _card(task, facts, _section("Backbones", ("Backbone", "Patterns"), tests))
     raise unknown_name("name", name, [*ATTENTIONS.names(), *BACKBONES.names(), *TASKS.names()])
 
 
-def _joined(patterns: Iterable[Pattern]) -> tuple[str]:
-    return (" ".join(map(str, patterns)),)
+def _section(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], **options: Any) -> Table:
+    """Return a table of texts; without rows, the option ``empty`` replaces it."""
+    columns = zip(*rows, strict=True) if rows else ((),) * len(header)
+    return Table.of(dict(zip(header, map(list, columns), strict=True)), caption=title, **options)
 
 
-def _card(entry: Entry[Any], facts: Sequence[tuple[str, str]], *sections: CardTable) -> Card:
+def _card(entry: Entry[Any], facts: Sequence[tuple[str, str]], *sections: Table) -> Card:
     """Return the card with the facts and the options that every registered class has."""
     documentation = inspect.getdoc(entry.cls) or ""
     texts = argument_texts(documentation)
@@ -114,7 +102,7 @@ def _card(entry: Entry[Any], facts: Sequence[tuple[str, str]], *sections: CardTa
     ]
     description = re.split(r"\n(?=\w+:\n)", documentation)[0].strip().replace("``", "`")
     about = [("Class", f"{entry.cls.__qualname__} ({entry.origin})"), ("Source", entry.paper)]
-    options = CardTable("Options", ("Option", "Default", "Description"), rows)
+    options = _section("Options", ("Option", "Default", "Description"), rows)
     return Card(entry.name, description, [*about, *facts], [*sections, options])
 
 
@@ -132,9 +120,9 @@ def _attention_card(name: str) -> Card:
         ("Decode state", size),
     ]
     notes = [(row.pattern, row.reason) for row in _taxonomy() if row.attention == name and row.reason]
-    noted = [CardTable("Notes on the published patterns", ("Pattern", "Note"), notes)] if notes else []
+    noted = [_section("Notes on the published patterns", ("Pattern", "Note"), notes)] if notes else []
     made = _card(entry, facts, _defaults(name), *noted)
-    measured = [CardTable("Verification", ("Pattern", "Status"), head.verified), _costs(name), _scores(name)]
+    measured = [_section("Verification", ("Pattern", "Status"), head.verified), _costs(name), _scores(name)]
     return replace(made, name=name, sections=[*made.sections, *measured])
 
 
@@ -144,11 +132,11 @@ def _taxonomy() -> list[TaxonomyRow]:
 
 
 @functools.cache
-def _gains() -> dict[Key, dict[str, CellGain]]:
-    return suite_gains(read_suite(REFERENCE_DIRS))
+def _gains() -> pd.DataFrame:
+    return gains_frame(load_results(REFERENCE_DIRS))
 
 
-def _defaults(name: str) -> CardTable:
+def _defaults(name: str) -> Table:
     """Compare the defaults with the published ones; sources that several rows share are footnotes."""
     sources: dict[str, int] = {}
     rows = []
@@ -162,10 +150,10 @@ def _defaults(name: str) -> CardTable:
         text = "no published defaults are recorded for a class in a file"
     header = ("Part", "Default", "Published", "Source", "Note")
     footnotes = [f"[{number}] {source}" for source, number in sources.items()]
-    return CardTable("Default compared with published", header, rows, text, footnotes)
+    return _section("Default compared with published", header, rows, empty=text, remarks=footnotes)
 
 
-def _costs(name: str) -> CardTable:
+def _costs(name: str) -> Table:
     """Return every run that measured the attention at this length; runs have no date, so none is the newest."""
     setting = {"kind": "attention", "phase": "forward+backward", "status": "ok", "length": str(COST_LENGTH)}
     title = f"Cost at {COST_LENGTH:,} tokens, forward+backward"
@@ -177,15 +165,19 @@ def _costs(name: str) -> CardTable:
             hardware = f"{row['hardware']}, {row['threads']} threads, width {row['embed_dim']}, {row['dtype']}"
             rows.append((row["attention"], row["pattern"], f"{float(relative):.2f}", row["run"], hardware))
     text = f"no measurement of forward and backward passes at {COST_LENGTH:,} tokens"
-    return CardTable(title, header, rows, text, _remarks(name))
+    return _section(title, header, rows, empty=text, remarks=_remarks(name))
 
 
-def _scores(name: str) -> CardTable:
+def _scores(name: str) -> Table:
     """Return K, the share of softmax's gain over no attention that the attention retains, per cell."""
-    header = ("Cell", "Share of vanilla's gain, %", "Solved in seeds")
-    gains = [cells[name] for cells in _gains().values() if name in cells]
-    rows = [(str(gain.cell), gain_text(gain), f"{gain.solved} of {len(gain.points)}") for gain in gains]
-    return CardTable("Scores", header, rows, "no reference results", _remarks(name))
+    gains = _gains()
+    rows = gains[(gains["attention"] == name) & (gains["seeds"] > 0)].to_dict("records")
+    columns = [
+        Column("Share of vanilla's gain, %", list(map(gain, rows))),
+        Column("Solved in seeds", [Cell(f"{row['solved']} of {row['seeds']}") for row in rows]),
+    ]
+    labels = [Row(f"{row['task']} {row['backbone']} {row['pattern']}") for row in rows]
+    return Table(labels, columns, "Cell", "Scores", remarks=_remarks(name), empty="no reference results")
 
 
 def _remarks(name: str) -> list[str]:

@@ -12,8 +12,8 @@ from cab.efficiency.cost import DECODING
 from cab.files.disk import write_figure
 from cab.reports import figures
 from cab.reports.sections import Block, Picture, Section
-from cab.reports.tables import data_table, element_id
 from cab.results.efficiency_length import efficiency_length
+from cab.results.table import Table, element_id
 
 if TYPE_CHECKING:
     from cab.efficiency.cost import Cost
@@ -49,8 +49,7 @@ def efficiency_section(costs: pd.DataFrame) -> Section:
         shown.append(Picture(figure, caption, f"figure2c-{pattern}-{phase}"))
         wide = rows.pivot(index="attention", columns="resource", values=["length", "low", "high", "r2"])
         wide.columns = [", ".join(reversed(names)) for names in wide.columns]
-        table_id = element_id("efficiency", pattern, phase)
-        table = data_table(wide.reset_index(), table_id=table_id, caption=caption)
+        table = Table.of(wide.reset_index(), id=element_id("efficiency", pattern, phase), caption=caption)
         text = "Above its efficiency length, an attention is cheaper than softmax attention (∞: never)."
         blocks.append(Block(f"{pattern}, {phase}", text, shown, [table]))
     return Section("efficiency", "Efficiency", blocks=blocks)

@@ -23,13 +23,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 from matplotlib.transforms import Bbox
 
-from cab.reports.tables import MISSING, plain
+from cab.files.text_table import ABSENT
+from cab.results.table import plain
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
-
-    from cab.reports.suite_board import Point
 
 INK, MUTED = "#1f2328", "#59636e"
 POSITIVE, NEGATIVE = "#0a5ec2", "#b84a05"
@@ -133,7 +132,7 @@ def correlation_figure(pairs: pd.DataFrame, *, order: Sequence[str], title: str)
         row, column = order.index(one), order.index(other)
         values[row, column] = values[column, row] = correlation
     labels = [short(name) for name in order]
-    heat_map(axes, values, rows=labels, columns=labels, missing=MISSING)
+    heat_map(axes, values, rows=labels, columns=labels, missing=ABSENT)
     return figure
 
 
@@ -221,44 +220,43 @@ def efficiency_length_figure(lengths: pd.DataFrame, *, title: str) -> Figure:
     return figure
 
 
-def frontier(points: Mapping[str, tuple[float, ...]]) -> list[str]:
+def frontier(points: pd.DataFrame) -> list[str]:
     """Return the attentions that no other attention beats in both cost and K, cheapest first."""
-    best, names = -math.inf, []
-    for name in sorted(points, key=lambda name: (points[name][0], -points[name][1])):
-        if points[name][1] > best:
-            best = points[name][1]
-            names.append(name)
-    return names
+    ranked = points.sort_values(["cost", "K"], ascending=[True, False], kind="stable")
+    return list(ranked.index[ranked["K"] > ranked["K"].cummax().shift(fill_value=-math.inf)])
 
 
 @style()
-def frontier_figure(
-    points: Mapping[str, Point], *, title: str, label: str, size: tuple[float, float] = (4.3, 5.2)
-) -> Figure:
+def frontier_figure(points: pd.DataFrame, *, title: str, label: str, size: tuple[float, float] = (4.3, 5.2)) -> Figure:
     """Draw K against a cost on a logarithmic axis; a line joins the attentions that no other beats in both.
 
     Every mark has a name, first those of the user's attentions (diamonds) and of the frontier. Attentions with a single
-    seed are hollow. ``size`` is in inches.
+    seed are hollow.
+
+    Args:
+        points: columns cost, K, own and single, by name.
+        size: in inches.
     """
     figure = Figure(figsize=size)
     axes = figure.subplots()
     axes.set(title=title, xlabel=label, ylabel="K, %", xscale="log", ylim=(-5, 108))
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if max(points.values()).cost > 100 else (1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if points["cost"].max() > 100 else (1.0, 2.0, 5.0)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter("{x:,g}")
     best = frontier(points)
-    line = [points[best[0]][:2]]
-    for name in best[1:]:
-        line += [(points[name].cost, line[-1][1]), points[name][:2]]
-    axes.plot(*np.transpose(line), color=POSITIVE, linewidth=1)
-    for name, point in points.items():
-        shape = "D" if point.is_own else "o" if name in best else "s"
-        fill = "none" if point.is_single else "full"
-        axes.plot(point.cost, point.k, shape, color=MUTED if shape == "s" else POSITIVE, fillstyle=fill, ms=5)
+    steps = points.loc[best, ["cost", "K"]].to_numpy()
+    line = np.repeat(steps, 2, axis=0)[:-1]
+    line[1::2, 0] = steps[1:, 0]
+    axes.plot(*line.T, color=POSITIVE, linewidth=1)
+    rows = points[["cost", "K", "own", "single"]].itertuples(name=None)
+    for name, cost, share, is_own, is_single in rows:
+        shape = "D" if is_own else "o" if name in best else "s"
+        fill = "none" if is_single else "full"
+        axes.plot(cost, share, shape, color=MUTED if shape == "s" else POSITIVE, fillstyle=fill, ms=5)
     axes.margins(x=0.18)
     figure.draw_without_rendering()  # lays out the axes, so that positions are known
-    ranked = sorted(points, key=lambda name: (not points[name].is_own, name not in best))
-    _name_points(axes, {name: points[name][:2] for name in ranked}, np.array(line))
+    ranked = sorted(points.index, key=lambda name: (not points["own"][name], name not in best))
+    _name_points(axes, {name: (points["cost"][name], points["K"][name]) for name in ranked}, line)
     return figure
 
 

@@ -1,48 +1,52 @@
-"""The leaderboard: comparable results, each set scored, with one row per attention and pattern."""
+"""The index tables: comparable results, each set scored, with one row per attention and pattern."""
 
 from __future__ import annotations
 
 import functools
 import math
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from cab.files.disk import sanitize_text
+import pandas as pd
+
+from cab.files.disk import listed, sanitize_text
 from cab.patterns import pattern_rank
 from cab.records.record import COMPARISON_KEY, Status
 from cab.records.results import PUBLISHED, verdicts
 from cab.registry.tables import PRESETS
+from cab.results import table
 from cab.results.composites import with_composites
 from cab.results.index import AVERAGE, Scores, score
-from cab.results.selection import data_ranks, is_synthetic, other_data, rows_in_index
-
-if TYPE_CHECKING:
-    import pandas as pd
+from cab.results.selection import is_synthetic, rows_in_index
+from cab.results.table import Cell, Column, Row, Table
 
 ROW = ["pattern", "attention"]
-COSTS = ["params", "train_seconds", "peak_memory_bytes"]
+COSTS = {
+    "params": ("parameters, M", 1e-6, 2),
+    "train_seconds": ("training time, s", 1, 1),
+    "peak_memory_bytes": ("peak memory, MiB", 2**-20, 1),
+}
+"""Header, factor and decimals of each cost."""
 NAMES = (*COMPARISON_KEY, "pattern", "attention", "preset", "metric", "unit", "revision")
+FULL = "paper"
+"""Preset with the training of the published numbers."""
 
 
 @dataclass(frozen=True)
 class Board:
-    """The scored results of one preset on one version of the data, from which tables, page and figures are made.
+    """The scored results of one preset on real or on generated data.
 
-    Scores are never averaged or ranked across boards, because presets, real and synthetic data, and different data
-    under one name are not comparable.
+    Indices are never averaged or ranked across boards. Generated data have metrics only.
 
     Attributes:
-        data_rank: 0 for the data of most runs, larger for other data under the same name.
-        difference: from the data of most runs; empty for rank 0.
         results: the scored results, with the column ``place`` (``task/dataset/variant/backbone``).
     """
 
     preset: str
     synthetic: bool
-    data_rank: int
-    difference: str
     scores: Scores
     results: pd.DataFrame
 
@@ -50,19 +54,12 @@ class Board:
     def heading(self) -> str:
         """Heading on the page."""
         name = "Published numbers" if self.preset == PUBLISHED else f"Preset {self.preset}"
-        other = f", other data under the same name ({self.difference})" if self.difference else ""
-        return name + (", synthetic data" if self.synthetic else "") + other
-
-    @property
-    def data(self) -> str:
-        """``real`` or ``synthetic``, with the rank of other data under the same name."""
-        return ("synthetic" if self.synthetic else "real") + (f", other {self.data_rank}" if self.data_rank else "")
+        return name + (", synthetic data" if self.synthetic else "")
 
     @property
     def key(self) -> str:
         """Identifier in HTML and in names of files."""
-        other = f"-other{self.data_rank}" if self.data_rank else ""
-        return self.preset + ("-synthetic" if self.synthetic else "") + other
+        return self.preset + ("-synthetic" if self.synthetic else "")
 
     @property
     def datasets(self) -> list[str]:
@@ -86,8 +83,6 @@ class Board:
         Columns pattern, attention, task, place, metric, at_length, value, deviation, seeds. The standard deviation is
         NaN for a single seed; the mean is NaN if any seed has no value. Costs of runs without a score are ignored.
         """
-        import pandas as pd
-
         keys = [*ROW, "task", "place"]
         runs = self.results.drop_duplicates([*keys, "seed", "hash", "file"])
         costs = runs[[*keys, "seed", "status", *COSTS]].melt([*keys, "seed", "status"], var_name="metric")
@@ -109,18 +104,16 @@ class Board:
         table[["value", "deviation"]] = table[["value", "deviation"]].where(table["is_whole"])
         return table.drop(columns="is_whole").reset_index()
 
-    @functools.cached_property
-    def reasons(self) -> dict[tuple[str, str], dict[str, str]]:
-        """Reasons for missing indices, ``{(pattern, attention): {task: reason}}``; task ``all`` is the average."""
+    def _reasons(self) -> dict[tuple[str, str], str]:
+        """Return the reasons for missing indices of each (pattern, attention)."""
         reasons: dict[tuple[str, str], dict[str, str]] = {}
         for (pattern, task, attention), reason in sorted(self.scores.gaps.items()):
             reasons.setdefault((pattern, attention), {})[task] = f"{task}: {reason}"
-        table = self.scores.table
-        table = table[(table["task"] == AVERAGE) & table["index"].isna()]
-        for key in table[ROW].itertuples(index=False, name=None):
+        averages = self.scores.table[(self.scores.table["task"] == AVERAGE) & self.scores.table["index"].isna()]
+        for key in averages[ROW].itertuples(index=False, name=None):
             of_tasks = reasons.setdefault(key, {})
             of_tasks[AVERAGE] = f"no index in {', '.join(of_tasks)}" if of_tasks else "no task has an index"
-        return reasons
+        return {key: "; ".join(dict.fromkeys(texts.values())) for key, texts in reasons.items()}
 
     @functools.cached_property
     def table(self) -> pd.DataFrame:
@@ -131,11 +124,9 @@ class Board:
         places), peak_memory_bytes (maximum), revision; for every metric, ``PLACE.METRIC``, ``PLACE.METRIC.sd`` and
         ``PLACE.METRIC.seeds`` (mean, standard deviation and number of seeds); ``PLACE.COST`` (mean over seeds).
         """
-        import pandas as pd
-
         facts = self.measured.groupby(ROW).agg(seeds=("seeds", "min"))
-        missing = ["; ".join(dict.fromkeys(self.reasons.get(key, {}).values())) for key in facts.index]
-        facts.insert(0, "missing", missing)
+        reasons = self._reasons()
+        facts.insert(0, "missing", [reasons.get(key, "") for key in facts.index])
         revisions = self.results.groupby(ROW)["revision"]
         facts["revision"] = revisions.agg(lambda names: " ".join(sorted(set(names) - {""})))
         is_cost = self.measured["metric"].isin(COSTS)
@@ -144,7 +135,7 @@ class Board:
         table = _index_columns(self.scores.table).join(table, how="right").reset_index()
         verified = verdicts(self.results)
         table.insert(0, "preset", self.preset)
-        table.insert(1, "data", self.data)
+        table.insert(1, "data", "synthetic" if self.synthetic else "real")
         table.insert(4, "verified", [verified[key] for key in table[ROW].itertuples(index=False, name=None)])
         return table.sort_values(
             ["pattern", "index", "attention"],
@@ -165,8 +156,6 @@ def _index_columns(scores: pd.DataFrame) -> pd.DataFrame:
 
 def _value_columns(measured: pd.DataFrame) -> pd.DataFrame:
     """Return ``PLACE.METRIC``, and for metrics ``.sd`` and ``.seeds``, with ROW as index; costs after the metrics."""
-    import pandas as pd
-
     measured = measured.assign(column=measured["place"] + "." + measured["metric"])
     order = measured.sort_values(["place", "cost"], kind="stable").drop_duplicates("column")
     tables = {"": "value", ".sd": "deviation", ".seeds": "seeds"}
@@ -194,7 +183,7 @@ def _total_cost(costs: pd.DataFrame) -> pd.DataFrame:
     total = costs.groupby([*ROW, "metric"])["value"].agg(["count", "sum", "max"]).reset_index()
     total["value"] = total["sum"].where(total["metric"] != "peak_memory_bytes", total["max"])
     total.loc[total["count"] < total["pattern"].map(places), "value"] = math.nan
-    return total.pivot(index=ROW, columns="metric", values="value")[COSTS]
+    return total.pivot(index=ROW, columns="metric", values="value")[[*COSTS]]
 
 
 def printable_results(results: pd.DataFrame) -> pd.DataFrame:
@@ -215,16 +204,25 @@ def score_boards(results: pd.DataFrame, *, normalization: str) -> list[Board]:
     """Score the results of the tasks in the index: real data before synthetic, the largest preset first."""
     boards = []
     results = printable_results(rows_in_index(results))
-    for (preset, synthetic), of_preset in results.groupby(["preset", is_synthetic(results)], sort=False):
-        ranks = data_ranks(of_preset)
-        for key, rows in of_preset.groupby(ranks):
-            rank = int(str(key))
-            difference = sanitize_text(other_data(of_preset, ranks, rank)) if rank else ""
-            scores = score(rows, normalization=normalization)
-            placed = scores.results.assign(place=places(scores.results))
-            boards.append(Board(str(preset), bool(synthetic), rank, difference, scores, placed))
+    for (preset, synthetic), rows in results.groupby(["preset", is_synthetic(results)], sort=False):
+        scores = score(rows, normalization=normalization)
+        placed = scores.results.assign(place=places(scores.results))
+        boards.append(Board(str(preset), bool(synthetic), scores, placed))
     order = {preset: number for number, preset in enumerate(PRESETS)}
-    return sorted(boards, key=lambda b: (b.synthetic, order.get(b.preset, len(order)), b.preset, b.data_rank))
+    return sorted(boards, key=lambda board: (board.synthetic, order.get(board.preset, len(order)), board.preset))
+
+
+def compared(boards: Sequence[Board], *, normalization: str) -> list[list[Board]]:
+    """Return the boards on real data that share a table.
+
+    With the paper's constants, own results of preset ``paper`` are comparable with the published ones.
+    """
+    groups: dict[str, list[Board]] = {}
+    for board in boards:
+        is_published = board.preset == PUBLISHED and normalization != "results"
+        if not board.synthetic:
+            groups.setdefault(FULL if is_published else board.preset, []).append(board)
+    return list(groups.values())
 
 
 def extrapolation_curves(measured: pd.DataFrame) -> dict[tuple[str, str], pd.DataFrame]:
@@ -253,3 +251,80 @@ def trivial_baselines(results: pd.DataFrame) -> dict[tuple[str, str, str], float
         for metric, value in metrics.items()
         if value is not None
     }
+
+
+# --- the table of a pattern -------------------------------------------------------------------------------------------
+
+
+def pattern_table(boards: Sequence[Board], pattern: str, results: pd.DataFrame | None = None) -> Table:
+    """Return index, raw metrics and costs of one pattern, best index first; the trivial baselines have metrics only.
+
+    Args:
+        boards: boards that share the table; the names of published rows say so if there are others.
+        results: results whose metrics are shown, without an index (default: all, with the index).
+    """
+    tasks = dict.fromkeys(task for board in boards for task in board.tasks(pattern)) if results is None else {}
+    results = pd.concat([board.results for board in boards]) if results is None else results
+    results = results[results["pattern"] == pattern]
+    metrics = results[results["at_length"].isna()].drop_duplicates(["place", "metric"])
+    metrics = metrics.sort_values([*COMPARISON_KEY], kind="stable")
+    rows = pd.concat([board.table for board in boards], ignore_index=True)
+    rows = rows[(rows["pattern"] == pattern) & rows["attention"].isin(results["attention"])]
+    indices = {**({AVERAGE: ""} if len(tasks) > 1 else {}), **{task: f"{task}." for task in tasks}}
+    if indices:
+        rows = rows.sort_values([f"{each}index" for each in indices.values()], ascending=False, kind="stable")
+    records, trivial = rows.to_dict("records"), trivial_baselines(results)
+    baselines = list(dict.fromkeys(name for *_, name in trivial))
+    columns = [
+        Column("average" if task == AVERAGE else task, [_index(row, of_task) for row in records], "higher",
+               group="compositional index", marks_best=True)
+        for task, of_task in indices.items()
+    ]  # fmt: skip
+    columns += [_metric_column(metric, records) for metric in metrics.itertuples()]
+    for name, (label, factor, decimals) in COSTS.items():
+        shown = table.numbers((row[name] * factor for row in records), decimals)
+        columns.append(Column(label, shown, "lower", hint="of all cells", group="cost"))
+    seeds = table.numbers((row["seeds"] for row in records), 0)
+    columns.append(Column("seeds", seeds, hint="smallest number of any cell", group="cost"))
+    keys = [*[None] * len(indices), *metrics[["place", "metric"]].itertuples(index=False, name=None), *[None] * 4]
+    for column, key in zip(columns, keys, strict=True):
+        column.cells += [table.mean(trivial.get((*key, name)), None) if key else Cell() for name in baselines]
+    names = {row["preset"] for row in records}
+    labels = [Row(f"{name} (trivial baseline)", is_ranked=False) for name in baselines]
+    return Table(
+        [*(_row(row, is_mixed=len(names) > 1) for row in records), *labels],
+        columns,
+        id=table.element_id(boards[0].key, pattern, "table"),
+        caption=f"{' and '.join(board.heading for board in boards)}, pattern {pattern}: mean ± standard deviation over "
+        "seeds",
+        remarks=_unknown(records),
+    )
+
+
+def _row(row: Mapping[Any, Any], *, is_mixed: bool) -> Row:
+    name, is_published = row["attention"], row["preset"] == PUBLISHED
+    label = f"{name} ({PUBLISHED})" if is_mixed and is_published else name
+    return Row(label, table.card_link(name), verified="yes" if is_published else row["verified"])
+
+
+def _unknown(records: Sequence[Mapping[Any, Any]]) -> list[str]:
+    names = [row["attention"] for row in records if row["verified"] == "unknown" and row["preset"] != PUBLISHED]
+    return [f"the results do not record whether these are verified: {listed(names)}"] if names else []
+
+
+def _index(row: Mapping[Any, Any], of_task: str) -> Cell:
+    """Return the cell of an index; published results do not record their seeds."""
+    is_single = row["seeds"] == 1 and row["preset"] != PUBLISHED
+    value, low, high = (row[of_task + bound] for bound in ("index", "low", "high"))
+    return table.index(value, low, high, row["missing"] or "not scored", is_single=is_single)
+
+
+def _metric_column(metric: Any, records: Sequence[Mapping[Any, Any]]) -> Column:
+    """Return the column of a metric in a place; metrics at a single length are shown as curves."""
+    name = f"{metric.place}.{metric.metric}"
+    reasons = ["NaN or inf in at least one run" if row[f"{name}.seeds"] > 0 else "" for row in records]
+    values = [(row[name], row[f"{name}.sd"]) for row in records]
+    shown = [table.mean(*value, reason) for value, reason in zip(values, reasons, strict=True)]
+    better = "higher" if metric.higher_is_better else "lower"
+    label = f"{metric.metric} ({metric.unit})" if metric.unit else str(metric.metric)
+    return Column(label, shown, better, group=str(metric.place).replace("/", " / "), marks_best=True)

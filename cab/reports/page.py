@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -19,17 +19,41 @@ from markupsafe import Markup, escape
 
 from cab.files.disk import replacing, sanitize_text
 from cab.files.text_table import read_csv
+from cab.records.record import Status
 from cab.records.results import PAPER_DIR
-from cab.records.verified import LEGEND
 from cab.registry.registries import ATTENTIONS
 from cab.reports import figures
-from cab.reports.board_tables import CONSTANT, COST_BLOCK, SUBQUADRATIC, board_table, cell_sections
 from cab.reports.card import summary
 from cab.reports.sections import PATTERNS, Section
-from cab.reports.sentence import main_sentence
-from cab.reports.suite_board import SuiteBoard, board_facts, recall_points, state_of, time_of
-from cab.results.cells import own_runs
+from cab.results import table
+from cab.results.board import (
+    CONSTANT,
+    GROUPS,
+    SUBQUADRATIC,
+    TIME,
+    YOURS,
+    Suite,
+    board_table,
+    core_gains,
+    recall_points,
+    state_size,
+)
+from cab.results.cells import (
+    ANCHORS,
+    PRESET,
+    TUNED,
+    SuiteCell,
+    cell_descriptions,
+    metric_meanings,
+    own_runs,
+    runs_of,
+    suite_cells,
+)
+from cab.results.check import invalid_cells
+from cab.results.costs import cost_hardware
 from cab.results.normalization import NORMALIZATIONS
+from cab.results.sentence import main_sentence
+from cab.results.table import Cell, Column, Row, Table
 from cab.results.verdict import judge_attention
 
 ANSWERS = PAPER_DIR.parent / "validity" / "answers.csv"
@@ -45,7 +69,7 @@ def write_page(
     *,
     normalization: str,
     sections: Sequence[Section],
-    suite: SuiteBoard | None,
+    suite: Suite | None,
     files: Sequence[Path],
     skipped: Sequence[str],
 ) -> Path:
@@ -54,12 +78,11 @@ def write_page(
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     html = environment.from_string(_source("page.html")).render(
         title="Attention leaderboard",
-        facts=list(board_facts(suite)) if suite else _counts(results),
-        suite=_suite(suite, results) if suite else None,
+        facts=list(_facts(suite)) if suite else _counts(results),
+        suite=_suite(suite) if suite else None,
         sections=sections,
         cards=[summary(name) for name in sorted(set(results["attention"]).intersection(ATTENTIONS.names()))],
         normalization=f"{normalization}: {NORMALIZATIONS[normalization]}",
-        unverified=LEGEND,
         files=[path.name for path in files],
         skipped=[sanitize_text(line) for line in skipped],
         css=Markup(_source("page.css")),
@@ -83,42 +106,47 @@ def _counts(results: pd.DataFrame) -> list[str]:
     return [f"{runs:,} results", *(f"{count} {name}{'s' * (count != 1)}" for name, count in counts.items())]
 
 
-def _suite(board: SuiteBoard, results: pd.DataFrame) -> dict[str, Any]:
+def _suite(suite: Suite) -> dict[str, Any]:
     """Return the variable ``suite`` of the template."""
-    runs = own_runs(results)
-    records = list(runs["record"])
-    entries = [entry for row in board.rows for entry in row.entries.values() if entry.verdict]
-    own = [row for row in board.rows if row.own]
-    patterns = {cell.pattern for cell in board.abilities if any(cell.key in row.entries for row in own)}
+    records = list(own_runs(suite.results)["record"])
+    own = suite.board[suite.board["own"]] if len(suite.board) else suite.board
+    core = core_gains(suite.gains)
+    tested = core[~core["attention"].isin(ANCHORS)]
+    patterns = [pattern for pattern in PATTERNS if (tested["pattern"] == pattern).any()]
+    chosen = [pattern for pattern in patterns if (tested.loc[tested["own"], "pattern"] == pattern).any()]
     return {
-        "finding": main_sentence(board),
+        "finding": main_sentence(suite.board),
         "own": {
-            sanitize_text(row.attention): ["\n".join(map(sanitize_text, lines)) for lines in verdicts]
-            for row in own
-            for verdicts in [judge_attention(row.attention, records)]
+            sanitize_text(name): ["\n".join(map(sanitize_text, lines)) for lines in judge_attention(name, records)]
+            for name in own["attention"]
         },
-        "chosen": next((pattern for pattern in PATTERNS if pattern in patterns), "CS"),
-        "choices": {pattern: text for pattern, text in PATTERNS.items() if pattern in board.patterns},
+        "chosen": next(iter(chosen), "CS"),
+        "choices": {pattern: PATTERNS[pattern] for pattern in patterns},
         "requirements": REQUIREMENTS,
-        "table": board_table(board),
-        "images": list(_images(board)),
+        "table": board_table(suite.board),
+        "images": list(_images(suite.board)),
         "counts": {
-            "single": sum(len(entry.gain.points) == 1 for entry in entries),
-            "unfinished": sum(entry.gain.is_lower_bound for entry in entries),
-            "diverged": sum(entry.gain.diverged > 0 for entry in entries),
-            "all": len(entries),
+            "single": (tested["seeds"] == 1).sum(),
+            "unfinished": tested["note"].str.contains("unfinished").sum(),
+            "diverged": (tested["diverged"] > 0).sum(),
+            "all": len(tested),
         },
         "answers": list(_answers()),
-        "cells": list(cell_sections(board)),
+        "cells": list(_cells(suite.gains, suite.results)),
     }
 
 
-def _images(board: SuiteBoard) -> Iterator[Markup]:
+def _images(board: pd.DataFrame) -> Iterator[Markup]:
     """Yield the figures of causal recall against the size of the state, and against the time of a layer."""
-    state = "decode state of a layer in the same networks, numbers"
-    time = f"time relative to softmax attention\n(another configuration: {COST_BLOCK})"
-    for cost, label, title in ((state_of, state, "Recall against state"), (time_of, time, "Recall against time")):
-        points = recall_points(board, cost)
+    shown = {
+        "Recall against state": (state_size(board), "decode state of a layer in the same networks, numbers"),
+        "Recall against time": (
+            board.reindex(columns=[TIME])[TIME],
+            f"time relative to softmax attention\n(another configuration: {GROUPS[1]})",
+        ),
+    }
+    for title, (costs, label) in shown.items():
+        points = recall_points(board, costs)
         if len(points) >= MIN_POINTS:
             figure = figures.frontier_figure(points, title=title, label=label)
             yield figures.image(figure, f"{title}: causal self-attention, {label}")
@@ -130,3 +158,66 @@ def _answers() -> Iterator[tuple[str, list[Markup]]]:
         html = re.sub(r"`(.+?)`", r"<code>\1</code>", str(escape(row["answer"])))
         html = re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", html)
         yield row["question"], [Markup(text) for text in html.split("\n\n")]
+
+
+def _facts(suite: Suite) -> Iterator[str]:
+    """Yield number, date and hardware of the runs, and the hardware of the cost measurements."""
+    gains = suite.gains[(suite.gains["seeds"] > 0) & ~suite.gains["attention"].isin(ANCHORS)]
+    names = {str(name).removesuffix(TUNED) for name in gains["attention"]}
+    yield f"{len(names)} attentions besides {' and '.join(ANCHORS)}, {gains['seeds'].sum()} runs"
+    cells = {cell.key for cell in suite_cells()}
+    runs = runs_of(suite.results)
+    runs = runs[(runs["status"] == Status.FINISHED) & (runs["preset"] == PRESET) & ~runs["attention"].isin(ANCHORS)]
+    keys = zip(runs["task"], runs["backbone"], runs["pattern"], strict=True)
+    records = [record for key, record in zip(keys, runs["record"], strict=True) if key in cells]
+    if dates := sorted({record.started[:10] for record in records if record.started}):
+        machines = " and ".join(sorted({_machine(record.hardware) for record in records}))
+        yield f"trained {' to '.join(dict.fromkeys((dates[0], dates[-1])))} on {machines}"
+    yield f"costs measured on {' and '.join(cost_hardware())}"
+
+
+def _machine(hardware: Mapping[str, Any]) -> str:
+    device = hardware.get("device")
+    name = hardware.get("cpu" if device == "cpu" else "gpu") or device or "unknown hardware"
+    threads = hardware.get("threads")
+    return sanitize_text(f"{name}, {threads} thread{'s' * (threads != 1)}" if threads else name)
+
+
+def _cells(gains: pd.DataFrame, results: pd.DataFrame) -> Iterator[tuple[str, str, Table]]:
+    """Yield name, description and results of each cell, those of the board first; baselines have the metric only."""
+    for cell in sorted(suite_cells(), key=lambda cell: not cell.core):
+        of_cell = (gains["task"] == cell.task) & (gains["backbone"] == cell.backbone) & (gains["seeds"] > 0)
+        rows = gains[of_cell & (gains["pattern"] == cell.pattern)].sort_values("K", ascending=False)
+        if rows["attention"].isin(ANCHORS).all():
+            continue
+        trivial = _baselines(cell, results)
+        records = rows.to_dict("records")
+        labels = [row["attention"] + f" ({YOURS})" * (row["source"] == "own") for row in records]
+        codes = [Row(sanitize_text(name), verified=row["verified"]) for name, row in zip(labels, records, strict=True)]
+        columns = {
+            cell.metric: [table.mean(row["mean"], row["sd"]) for row in records],
+            "K": [table.gain(row) for row in records],
+            "95% interval": table.texts(table.interval(row["low"], row["high"], 1) for row in records),
+            **{name: table.numbers(rows[name], 0) for name in ("seeds", "solved", "steps")},
+        }
+        shown = [
+            Column(name, cells + [Cell() if number else table.mean(value, None) for value in trivial.values()])
+            for number, (name, cells) in enumerate(columns.items())
+        ]
+        meaning = f"{cell.metric}: {metric_meanings()[cell.task, cell.metric]}."
+        remark = f"Excluded: {invalid_cells()[cell.key]}." if cell.key in invalid_cells() else ""
+        caption = f"{cell}: mean ± standard deviation over seeds, and the 95% interval of K"
+        made = Table([*codes, *map(Row, trivial)], shown, caption=caption, id=table.element_id("cell", *cell.key))
+        yield str(cell), " ".join(filter(None, (cell_descriptions()[cell.key], meaning, remark))), made
+
+
+def _baselines(cell: SuiteCell, results: pd.DataFrame) -> dict[str, float]:
+    """Return the metric of the trivial baselines of a cell, which depend on its data only."""
+    runs = runs_of(results)
+    runs = runs[(runs["preset"] == PRESET) & (runs["status"] == Status.FINISHED)]
+    found: dict[str, float] = {}
+    for record in runs["record"]:
+        if cell.includes(record) and not cell.changed_settings(record):
+            values = {name: metrics.get(cell.metric) for name, metrics in record.baselines.items()}
+            found |= {sanitize_text(name): value for name, value in values.items() if value is not None}
+    return found

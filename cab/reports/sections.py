@@ -16,20 +16,19 @@ from typing import TYPE_CHECKING, NamedTuple
 import pandas as pd
 
 from cab.files.disk import sanitize_text, write_figure
+from cab.patterns import pattern_rank
 from cab.records.record import Status
 from cab.registry.registries import TASKS
 from cab.reports import figures
-from cab.reports.leaderboard import extrapolation_curves
-from cab.reports.leaderboard_tables import pattern_table
-from cab.reports.tables import Table, data_table, element_id, write_csv
+from cab.reports.leaderboard import Board, compared, extrapolation_curves, pattern_table
 from cab.results.correlation import LRA, benchmark_correlation, pattern_correlation, task_correlation
 from cab.results.index import benefit_of_attention
+from cab.results.metrics import score_kinds
+from cab.results.table import Table, element_id, write_csv
 
 if TYPE_CHECKING:
     from markupsafe import Markup
     from matplotlib.figure import Figure
-
-    from cab.reports.leaderboard import Board
 
 PATTERNS = {
     "CS": "causal self-attention (CS)",
@@ -38,8 +37,6 @@ PATTERNS = {
     "CC": "causal cross-attention (CC)",
 }
 """Name of each pattern."""
-GENERATED = "generated, not for ranking", " Generated data have no index; cells of the suite have K."
-"""Badge and explanation of generated data."""
 
 
 class Picture(NamedTuple):
@@ -67,39 +64,63 @@ class Block:
 
 @dataclass
 class Section:
-    """A section of the page; ``badge`` is a warning next to its heading."""
+    """A section of the page."""
 
     id: str
     heading: str
     summary: str = ""
-    badge: str = ""
     blocks: list[Block] = field(default_factory=list)
 
 
-def board_section(board: Board) -> Section:
-    """Return the section of a board: blocks of each pattern, and comparisons across patterns."""
-    badge, about = GENERATED if board.synthetic else ("", "")
-    blocks = [block for pattern in board.patterns for block in _pattern_blocks(board, pattern)]
-    text = f"Data set{'s' * (len(board.datasets) != 1)}: {', '.join(board.datasets)}.{about}"
-    return Section(element_id("preset", board.key), board.heading, text, badge, [*blocks, *_comparisons(board)])
+def board_sections(boards: Sequence[Board], *, normalization: str) -> Iterator[Section]:
+    """Yield a section per set of compared boards, and one per board with generated data outside the suite's cells."""
+    for group in compared(boards, normalization=normalization):
+        blocks = [block for pattern in _patterns(group) for block in _pattern_blocks(group, pattern)]
+        blocks += [block for board in group for block in _comparisons(board)]
+        heading, names = " and ".join(board.heading for board in group), sorted({d for b in group for d in b.datasets})
+        text = f"Data set{'s' * (len(names) != 1)}: {', '.join(names)}."
+        yield Section(element_id("preset", group[0].key), heading, text, blocks)
+    for board in (board for board in boards if board.synthetic):
+        results = board.results[score_kinds(board.results) == ""]
+        if len(results):
+            blocks = [block for pattern in _patterns([board]) for block in _metric_blocks(board, pattern, results)]
+            text = "Generated data outside the cells of the suite have metrics and no score."
+            yield Section(element_id("preset", board.key), board.heading, text, blocks)
 
 
-def _pattern_blocks(board: Board, pattern: str) -> Iterator[Block]:
-    tab, tasks, name = element_id(board.key, pattern), board.tasks(pattern), PATTERNS.get(pattern, pattern)
-    yield Block(name, tables=[pattern_table(board, pattern)])
-    if len(tasks) > 1:
-        pairs = task_correlation(board.scores.table)
-        title = f"{name}: correlation of the index between tasks"
-        yield _correlation(
-            pairs[pairs["pattern"] == pattern], tasks, title, f"{tab}-tasks", f"figure4-{board.key}-{pattern}"
-        )
-    measured = board.measured[board.measured["pattern"] == pattern]
+def _patterns(boards: Sequence[Board]) -> list[str]:
+    return sorted({pattern for board in boards for pattern in board.patterns}, key=pattern_rank)
+
+
+def _pattern_blocks(boards: Sequence[Board], pattern: str) -> Iterator[Block]:
+    name = PATTERNS.get(pattern, pattern)
+    yield Block(name, tables=[pattern_table(boards, pattern)])
+    for board in boards:
+        tasks = board.tasks(pattern)
+        if len(tasks) > 1:
+            pairs = task_correlation(board.scores.table)
+            title = f"{name}: correlation of the index between tasks"
+            ids = element_id(board.key, pattern, "tasks"), f"figure4-{board.key}-{pattern}"
+            yield _correlation(pairs[pairs["pattern"] == pattern], tasks, title, *ids)
+        yield from _curves(board, pattern, board.results)
+
+
+def _metric_blocks(board: Board, pattern: str, results: pd.DataFrame) -> Iterator[Block]:
+    """Yield the table and the curves of results without an index."""
+    if (results["pattern"] == pattern).any():
+        yield Block(PATTERNS.get(pattern, pattern), tables=[pattern_table([board], pattern, results)])
+        yield from _curves(board, pattern, results)
+
+
+def _curves(board: Board, pattern: str, results: pd.DataFrame) -> Iterator[Block]:
+    """Yield the metrics by length of the places in results."""
+    measured = board.measured[(board.measured["pattern"] == pattern) & board.measured["place"].isin(results["place"])]
     looks = figures.looks(board.measured["attention"])
     for number, ((place, metric), curve) in enumerate(extrapolation_curves(measured).items()):
-        title = f"{name}: {metric} by length, {place.replace('/', ' / ')}"
+        title = f"{PATTERNS.get(pattern, pattern)}: {metric} by length, {place.replace('/', ' / ')}"
         figure = figures.length_figure(curve, title=metric, ylabel=metric, looks=looks, log=False)
         wide = curve.pivot(index="attention", columns="length", values="value").sort_index().reset_index()
-        table = data_table(wide, table_id=f"{tab}-curve-{number}", caption=title)
+        table = Table.of(wide, id=element_id(board.key, pattern, "curve", str(number)), caption=title)
         yield Block(title, "", [Picture(figure, title, f"figure3c-{board.key}-{place}-{metric}")], [table])
 
 
@@ -116,13 +137,13 @@ def _comparisons(board: Board) -> Iterator[Block]:
         title = "Index with and without attention (NS)"
         picture = Picture(figures.benefit_figure(benefit, title="Benefit of attention"), title, f"figure3b-{board.key}")
         shown = benefit[["task", "efficient", "vanilla", "without"]]
-        yield Block(title, "", [picture], [data_table(shown, table_id=element_id(board.key, "benefit"), caption=title)])
+        yield Block(title, "", [picture], [Table.of(shown, id=element_id(board.key, "benefit"), caption=title)])
 
 
 def _correlation(pairs: pd.DataFrame, order: Sequence[str], title: str, table_id: str, file: str) -> Block:
     figure = figures.correlation_figure(pairs, order=order, title="Pearson correlation")
     named = pairs.assign(pair=pairs["a"].astype(str) + " and " + pairs["b"].astype(str))
-    table = data_table(named[["pair", "pearson", "low", "high", "shared"]], table_id=table_id, caption=title)
+    table = Table.of(named[["pair", "pearson", "low", "high", "shared"]], id=table_id, caption=title)
     return Block(title, "", [Picture(figure, title, file)], [table])
 
 
