@@ -97,8 +97,9 @@ def _tables(boards: Sequence[Board], suite: Suite | None, args: argparse.Namespa
     """Yield the board of the suite, and a table per pattern of compared results, in Markdown or LaTeX."""
     from cab.reports.leaderboard import compared, pattern_table
     from cab.results.board import board_table
+    from cab.results.formats import markdown
     from cab.results.sentence import main_sentence
-    from cab.results.table import Table, markdown
+    from cab.results.table import Table
 
     is_latex = args.format == "latex"
     shown = Table.to_latex if is_latex else Table.to_markdown

@@ -19,7 +19,8 @@ from cab.registry.entries import AttentionEntry
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.registry.tables import decode_state_size
 from cab.reports.card import Card, card
-from cab.results.table import Table, markdown
+from cab.results.formats import markdown
+from cab.results.table import Table
 
 log = logging.getLogger("cab")
 Rows = tuple[list[str], list[list[str]]]

@@ -35,8 +35,9 @@ from cab.files.text_table import print_csv
 from cab.records.record import REFERENCE_DIRS, Record
 from cab.records.results import DEFAULT_DIR
 from cab.results.changed_settings import CHANGED_MARK, changed_settings
+from cab.results.formats import Cell, Fields, gain, index, mean
 from cab.results.statistics import Verdict
-from cab.results.table import Cell, Column, Fields, Table, gain, index, legend, mean
+from cab.results.table import Column, Table, legend
 
 if TYPE_CHECKING:
     import pandas as pd

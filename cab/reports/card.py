@@ -27,8 +27,9 @@ from cab.registry.program import code_of, code_of_location
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, is_file
 from cab.registry.tables import decode_state_size
 from cab.results.costs import is_edited
+from cab.results.formats import Cell, gain
 from cab.results.gain import gains_frame
-from cab.results.table import Cell, Column, Row, Table, gain
+from cab.results.table import Column, Row, Table
 
 if TYPE_CHECKING:
     import pandas as pd

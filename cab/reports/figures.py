@@ -24,7 +24,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 from matplotlib.transforms import Bbox
 
 from cab.files.text_table import ABSENT
-from cab.results.table import plain
+from cab.results.formats import plain
 
 if TYPE_CHECKING:
     import pandas as pd

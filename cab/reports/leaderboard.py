@@ -5,23 +5,22 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
-from cab.files.disk import listed, sanitize_text
+from cab.files.disk import sanitize_text
 from cab.patterns import pattern_rank
 from cab.records.record import COMPARISON_KEY, Status
 from cab.records.results import PUBLISHED, verdicts
 from cab.registry.tables import PRESETS
-from cab.results import table
 from cab.results.composites import with_composites
+from cab.results.formats import Cell, Fields, index, mean, numbers
 from cab.results.index import AVERAGE, Scores, score
 from cab.results.selection import is_synthetic, rows_in_index
-from cab.results.table import Cell, Column, Row, Table
+from cab.results.table import BASELINE, Column, Row, Table, element_id
 
 ROW = ["pattern", "attention"]
 COSTS = {
@@ -31,6 +30,7 @@ COSTS = {
 }
 """Header, factor and decimals of each cost."""
 NAMES = (*COMPARISON_KEY, "pattern", "attention", "preset", "metric", "unit", "revision")
+UNDEFINED = "NaN or inf in at least one run"
 FULL = "paper"
 """Preset with the training of the published numbers."""
 
@@ -253,9 +253,6 @@ def trivial_baselines(results: pd.DataFrame) -> dict[tuple[str, str, str], float
     }
 
 
-# --- the table of a pattern -------------------------------------------------------------------------------------------
-
-
 def pattern_table(boards: Sequence[Board], pattern: str, results: pd.DataFrame | None = None) -> Table:
     """Return index, raw metrics and costs of one pattern, best index first; the trivial baselines have metrics only.
 
@@ -263,68 +260,51 @@ def pattern_table(boards: Sequence[Board], pattern: str, results: pd.DataFrame |
         boards: boards that share the table; the names of published rows say so if there are others.
         results: results whose metrics are shown, without an index (default: all, with the index).
     """
-    tasks = dict.fromkeys(task for board in boards for task in board.tasks(pattern)) if results is None else {}
+    tasks = list(dict.fromkeys(task for board in boards for task in board.tasks(pattern))) if results is None else []
+    tasks = [AVERAGE, *tasks] if len(tasks) > 1 else tasks
     results = pd.concat([board.results for board in boards]) if results is None else results
     results = results[results["pattern"] == pattern]
-    metrics = results[results["at_length"].isna()].drop_duplicates(["place", "metric"])
-    metrics = metrics.sort_values([*COMPARISON_KEY], kind="stable")
-    rows = pd.concat([board.table for board in boards], ignore_index=True)
-    rows = rows[(rows["pattern"] == pattern) & rows["attention"].isin(results["attention"])]
-    indices = {**({AVERAGE: ""} if len(tasks) > 1 else {}), **{task: f"{task}." for task in tasks}}
-    if indices:
-        rows = rows.sort_values([f"{each}index" for each in indices.values()], ascending=False, kind="stable")
-    records, trivial = rows.to_dict("records"), trivial_baselines(results)
+    frame = pd.concat([board.table for board in boards], ignore_index=True)
+    frame = frame[(frame["pattern"] == pattern) & frame["attention"].isin(results["attention"])]
+    order = [f"{task}.index".removeprefix(f"{AVERAGE}.") for task in tasks]
+    frame = frame.sort_values(order, ascending=False, kind="stable") if tasks else frame
+    rows, trivial = frame.to_dict("records"), trivial_baselines(results)
     baselines = list(dict.fromkeys(name for *_, name in trivial))
+    blank = [Cell()] * len(baselines)
     columns = [
-        Column("average" if task == AVERAGE else task, [_index(row, of_task) for row in records], "higher",
-               group="compositional index", marks_best=True)
-        for task, of_task in indices.items()
-    ]  # fmt: skip
-    columns += [_metric_column(metric, records) for metric in metrics.itertuples()]
+        Column(task, [*(_index(row, start) for row in rows), *blank], "higher", "compositional index", marks_best=True)
+        for task, start in zip(tasks, (name.removesuffix("index") for name in order), strict=True)
+    ]
+    metrics = results[results["at_length"].isna()].drop_duplicates(["place", "metric"])
+    for metric in metrics.sort_values([*COMPARISON_KEY], kind="stable").itertuples():
+        name = f"{metric.place}.{metric.metric}"
+        cells = [mean(row[name], row[f"{name}.sd"], UNDEFINED * (row[f"{name}.seeds"] > 0)) for row in rows]
+        cells += [mean(trivial.get((str(metric.place), str(metric.metric), each))) for each in baselines]
+        label = str(metric.metric) + (f" ({metric.unit!s})" if metric.unit else "")
+        better, place = "higher" if metric.higher_is_better else "lower", str(metric.place).replace("/", " / ")
+        columns.append(Column(label, cells, better, group=place, marks_best=True))
     for name, (label, factor, decimals) in COSTS.items():
-        shown = table.numbers((row[name] * factor for row in records), decimals)
-        columns.append(Column(label, shown, "lower", hint="of all cells", group="cost"))
-    seeds = table.numbers((row["seeds"] for row in records), 0)
-    columns.append(Column("seeds", seeds, hint="smallest number of any cell", group="cost"))
-    keys = [*[None] * len(indices), *metrics[["place", "metric"]].itertuples(index=False, name=None), *[None] * 4]
-    for column, key in zip(columns, keys, strict=True):
-        column.cells += [table.mean(trivial.get((*key, name)), None) if key else Cell() for name in baselines]
-    names = {row["preset"] for row in records}
-    labels = [Row(f"{name} (trivial baseline)", is_ranked=False) for name in baselines]
+        columns.append(Column(label, [*numbers(frame[name] * factor, decimals), *blank], "lower", "of all cells"))
+    columns.append(Column("seeds", [*numbers(frame["seeds"], 0), *blank], hint="smallest number of any cell"))
+    labels = [_row(row, is_mixed=frame["preset"].nunique() > 1) for row in rows]
+    labels += [Row(f"{name} (trivial baseline)", kind=BASELINE) for name in baselines]
     return Table(
-        [*(_row(row, is_mixed=len(names) > 1) for row in records), *labels],
+        labels,
         columns,
-        id=table.element_id(boards[0].key, pattern, "table"),
-        caption=f"{' and '.join(board.heading for board in boards)}, pattern {pattern}: mean ± standard deviation over "
-        "seeds",
-        remarks=_unknown(records),
+        id=element_id(boards[0].key, pattern, "table"),
+        caption=f"{' and '.join(board.heading for board in boards)}, pattern {pattern}: means over seeds",
     )
 
 
-def _row(row: Mapping[Any, Any], *, is_mixed: bool) -> Row:
-    name, is_published = row["attention"], row["preset"] == PUBLISHED
-    label = f"{name} ({PUBLISHED})" if is_mixed and is_published else name
-    return Row(label, table.card_link(name), verified="yes" if is_published else row["verified"])
+def _row(row: Fields, *, is_mixed: bool) -> Row:
+    """Return the label of a row; published results have no code that could be verified."""
+    is_published = row["preset"] == PUBLISHED
+    label = row["attention"] + f" ({PUBLISHED})" * (is_mixed and is_published)
+    return Row(label, "yes" if is_published else row["verified"])
 
 
-def _unknown(records: Sequence[Mapping[Any, Any]]) -> list[str]:
-    names = [row["attention"] for row in records if row["verified"] == "unknown" and row["preset"] != PUBLISHED]
-    return [f"the results do not record whether these are verified: {listed(names)}"] if names else []
-
-
-def _index(row: Mapping[Any, Any], of_task: str) -> Cell:
+def _index(row: Fields, start: str) -> Cell:
     """Return the cell of an index; published results do not record their seeds."""
+    value, low, high = (row[start + name] for name in ("index", "low", "high"))
     is_single = row["seeds"] == 1 and row["preset"] != PUBLISHED
-    value, low, high = (row[of_task + bound] for bound in ("index", "low", "high"))
-    return table.index(value, low, high, row["missing"] or "not scored", is_single=is_single)
-
-
-def _metric_column(metric: Any, records: Sequence[Mapping[Any, Any]]) -> Column:
-    """Return the column of a metric in a place; metrics at a single length are shown as curves."""
-    name = f"{metric.place}.{metric.metric}"
-    reasons = ["NaN or inf in at least one run" if row[f"{name}.seeds"] > 0 else "" for row in records]
-    values = [(row[name], row[f"{name}.sd"]) for row in records]
-    shown = [table.mean(*value, reason) for value, reason in zip(values, reasons, strict=True)]
-    better = "higher" if metric.higher_is_better else "lower"
-    label = f"{metric.metric} ({metric.unit})" if metric.unit else str(metric.metric)
-    return Column(label, shown, better, group=str(metric.place).replace("/", " / "), marks_best=True)
+    return index(value, low, high, row["missing"] or "not scored", is_single=is_single)

@@ -25,13 +25,11 @@ from cab.registry.registries import ATTENTIONS
 from cab.reports import figures
 from cab.reports.card import summary
 from cab.reports.sections import PATTERNS, Section
-from cab.results import table
 from cab.results.board import (
     CONSTANT,
-    GROUPS,
+    COST_LAYER,
     SUBQUADRATIC,
     TIME,
-    YOURS,
     Suite,
     board_table,
     core_gains,
@@ -51,9 +49,10 @@ from cab.results.cells import (
 )
 from cab.results.check import invalid_cells
 from cab.results.costs import cost_hardware
+from cab.results.formats import Cell, gain, interval, mean, numbers, texts
 from cab.results.normalization import NORMALIZATIONS
 from cab.results.sentence import main_sentence
-from cab.results.table import Cell, Column, Row, Table
+from cab.results.table import BASELINE, OWN, Column, Row, Table, element_id
 from cab.results.verdict import judge_attention
 
 ANSWERS = PAPER_DIR.parent / "validity" / "answers.csv"
@@ -123,7 +122,7 @@ def _suite(suite: Suite) -> dict[str, Any]:
         "chosen": next(iter(chosen), "CS"),
         "choices": {pattern: PATTERNS[pattern] for pattern in patterns},
         "requirements": REQUIREMENTS,
-        "table": board_table(suite.board),
+        "table": board_table(suite.board) if len(suite.board) else None,
         "images": list(_images(suite.board)),
         "counts": {
             "single": (tested["seeds"] == 1).sum(),
@@ -142,7 +141,7 @@ def _images(board: pd.DataFrame) -> Iterator[Markup]:
         "Recall against state": (state_size(board), "decode state of a layer in the same networks, numbers"),
         "Recall against time": (
             board.reindex(columns=[TIME])[TIME],
-            f"time relative to softmax attention\n(another configuration: {GROUPS[1]})",
+            f"time relative to softmax attention\n(another configuration: {COST_LAYER})",
         ),
     }
     for title, (costs, label) in shown.items():
@@ -185,38 +184,39 @@ def _machine(hardware: Mapping[str, Any]) -> str:
 
 def _cells(gains: pd.DataFrame, results: pd.DataFrame) -> Iterator[tuple[str, str, Table]]:
     """Yield name, description and results of each cell, those of the board first; baselines have the metric only."""
+    names = gains["task"] + " " + gains["backbone"] + " " + gains["pattern"]
     for cell in sorted(suite_cells(), key=lambda cell: not cell.core):
-        of_cell = (gains["task"] == cell.task) & (gains["backbone"] == cell.backbone) & (gains["seeds"] > 0)
-        rows = gains[of_cell & (gains["pattern"] == cell.pattern)].sort_values("K", ascending=False)
-        if rows["attention"].isin(ANCHORS).all():
+        frame = gains[(names == str(cell)) & (gains["seeds"] > 0)].sort_values("K", ascending=False)
+        if frame["attention"].isin(ANCHORS).all():
             continue
-        trivial = _baselines(cell, results)
-        records = rows.to_dict("records")
-        labels = [row["attention"] + f" ({YOURS})" * (row["source"] == "own") for row in records]
-        codes = [Row(sanitize_text(name), verified=row["verified"]) for name, row in zip(labels, records, strict=True)]
-        columns = {
-            cell.metric: [table.mean(row["mean"], row["sd"]) for row in records],
-            "K": [table.gain(row) for row in records],
-            "95% interval": table.texts(table.interval(row["low"], row["high"], 1) for row in records),
-            **{name: table.numbers(rows[name], 0) for name in ("seeds", "solved", "steps")},
-        }
-        shown = [
-            Column(name, cells + [Cell() if number else table.mean(value, None) for value in trivial.values()])
-            for number, (name, cells) in enumerate(columns.items())
+        rows, trivial = frame.to_dict("records"), _baselines(cell, results)
+        intervals = texts(interval(row["low"], row["high"], 1) for row in rows)
+        columns = [
+            Column(cell.metric, [mean(row["mean"], row["sd"]) for row in rows] + list(map(mean, trivial.values())))
         ]
+        columns += [
+            Column(name, cells + [Cell()] * len(trivial))
+            for name, cells in (
+                ("K", list(map(gain, rows))),
+                ("95% interval", intervals),
+                *((name, numbers(frame[name], 0)) for name in ("seeds", "solved", "steps")),
+            )
+        ]
+        labels = [
+            Row(sanitize_text(row["attention"]), row["verified"], OWN if row["source"] == "own" else "") for row in rows
+        ]
+        labels += [Row(name, kind=BASELINE) for name in trivial]
         meaning = f"{cell.metric}: {metric_meanings()[cell.task, cell.metric]}."
         remark = f"Excluded: {invalid_cells()[cell.key]}." if cell.key in invalid_cells() else ""
-        caption = f"{cell}: mean ± standard deviation over seeds, and the 95% interval of K"
-        made = Table([*codes, *map(Row, trivial)], shown, caption=caption, id=table.element_id("cell", *cell.key))
-        yield str(cell), " ".join(filter(None, (cell_descriptions()[cell.key], meaning, remark))), made
+        table = Table(labels, columns, caption=f"{cell}: means over seeds", id=element_id("cell", *cell.key))
+        yield str(cell), " ".join(filter(None, (cell_descriptions()[cell.key], meaning, remark))), table
 
 
 def _baselines(cell: SuiteCell, results: pd.DataFrame) -> dict[str, float]:
     """Return the metric of the trivial baselines of a cell, which depend on its data only."""
     runs = runs_of(results)
-    runs = runs[(runs["preset"] == PRESET) & (runs["status"] == Status.FINISHED)]
     found: dict[str, float] = {}
-    for record in runs["record"]:
+    for record in runs.loc[runs["status"] == Status.FINISHED, "record"]:
         if cell.includes(record) and not cell.changed_settings(record):
             values = {name: metrics.get(cell.metric) for name, metrics in record.baselines.items()}
             found |= {sanitize_text(name): value for name, value in values.items() if value is not None}

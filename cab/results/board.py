@@ -19,7 +19,6 @@ from cab.patterns import pattern_rank
 from cab.records.record import REFERENCE_DIRS, Record
 from cab.records.results import installed_code, load_results, names_of_programs
 from cab.registry.registries import ATTENTIONS
-from cab.results import table
 from cab.results.cells import (
     ANCHORS,
     FOLDER,
@@ -42,21 +41,23 @@ from cab.results.costs import (
     is_committed,
     measured_costs,
 )
+from cab.results.formats import Cell, gain, numbers, texts
 from cab.results.gain import MATCHING, gains_frame
 from cab.results.state import suite_states
-from cab.results.table import Cell, Column, Row, Table
+from cab.results.table import OWN, Column, Row, Table
 
 RECALL = "probe"
 """Task of the cells with 64 facts: abilities ``recall`` and ``source to target``."""
 ABILITIES = ("recall", "lookup", "source to target", "periodic copy")
 """Column ``ability`` of configs/suite/cells.csv, in the order of the columns of the board."""
-OTHER, YOURS = "other", "yours"
-"""Family of attentions that configs/suite/families.csv does not list, and group of the user's rows."""
+OTHER = "other"
+"""Family of attentions that configs/suite/families.csv does not list."""
 CONSTANT, SUBQUADRATIC = "constant", "subquadratic"
 """Tags of attentions whose decode state has the same size at any length, and whose time grows slower than n^2."""
 TIME = f"CS.time_{LENGTH}_vs_softmax"
 """Column with the time of a causal layer."""
-GROUPS = "share of softmax's gain retained, %", f"a layer of width 256 at {LENGTH:,} tokens"
+COST_LAYER = f"a layer of width 256 at {LENGTH:,} tokens"
+DECODING = "decode ms", "milliseconds per decoded token, causal, of a layer of width 512"
 RELATIVE = "relative to softmax attention"
 REMARKS = (
     "Share of softmax attention's gain over no attention that is retained, in percent (≤ its one-sided 95% bound over "
@@ -81,7 +82,7 @@ class Suite(NamedTuple):
     board: pd.DataFrame
 
 
-def suite_of(results: pd.DataFrame, costs: Costs, *, with_reference: bool) -> Suite | None:
+def suite_of(results: pd.DataFrame, costs: Costs | None = None, *, with_reference: bool = False) -> Suite | None:
     """Return the results of the suite, after the reference results if they are requested; None without K."""
     results = with_references(results) if with_reference else results
     gains = gains_frame(results)
@@ -212,84 +213,59 @@ def _facts(name: str, runs: Sequence[Record], folders: Sequence[Path], costs: Co
 
 def board_table(board: pd.DataFrame, *, pattern: str = "") -> Table:
     """Return the table of the board, the user's rows first; or the cells of one pattern, without costs."""
-    cells = [cell for cell in core_cells().values() if f"{prefix(cell)}.K" in board]
-    cells = [cell for cell in cells if pattern in ("", cell.pattern)]
-    rows = board[board[[f"{prefix(cell)}.K" for cell in cells]].notna().any(axis=1)]
-    records = rows.sort_values("own", ascending=False, kind="stable").to_dict("records")
-    labels = [
-        Row(
-            sanitize_text(row["attention"]),
-            href="" if row["own"] else table.card_link(row["attention"].removesuffix(TUNED)),
-            group=YOURS if row["own"] else row["family"],
-            tags=_tags(row),
-            verified=row["verified"],
-            is_ranked=row["verified"] == "yes",
-        )
-        for row in records
+    cells = [cell for cell in core_cells().values() if f"{prefix(cell)}.K" in board and pattern in ("", cell.pattern)]
+    shown = board[board[[f"{prefix(cell)}.K" for cell in cells]].notna().any(axis=1)]
+    shown = shown.sort_values("own", ascending=False, kind="stable")
+    records = shown.to_dict("records")
+    rows = [
+        Row(sanitize_text(row["attention"]), row["verified"], OWN if row["own"] else "", _tags(row)) for row in records
     ]
-    columns = [*_abilities(cells, records), *_properties(cells, records), *([] if pattern else _costs(rows, records))]
-    return Table(labels, columns, id="suite-board-table", remarks=[REMARKS])
-
-
-def gain_fields(row: Mapping[Any, Any], column: str) -> dict[str, Any] | None:
-    """Return the fields of a core cell in a row of the board for :func:`cab.results.table.gain`; None without K."""
-    fields = {field: row[f"{column}.{name}"] for name, field in FIELDS.items()}
-    return fields if fields["K"] == fields["K"] and fields["K"] is not None else None
-
-
-def _abilities(cells: Sequence[SuiteCell], records: Sequence[Mapping[Any, Any]]) -> Iterator[Column]:
+    columns = [Column("family", texts(shown["family"]))]
     for cell in cells:
-        shown = [table.gain(gain_fields(row, prefix(cell))) for row in records]
-        hint = cell_descriptions()[cell.key]
-        yield Column(cell.heading, shown, "higher", hint, group=GROUPS[0], pattern=cell.pattern)
-
-
-def _properties(cells: Sequence[SuiteCell], records: Sequence[Mapping[Any, Any]]) -> Iterator[Column]:
-    """Yield steps, state, growth, remarks and seeds."""
+        gains = [gain(gain_fields(row, prefix(cell))) for row in records]
+        columns.append(Column(cell.heading, gains, "higher", cell_descriptions()[cell.key], pattern=cell.pattern))
     for cell in (cell for cell in cells if cell.task == RECALL):
-        shown = table.numbers([row[f"{prefix(cell)}.steps_vs_softmax"] for row in records], 1)
+        steps = numbers(shown[f"{prefix(cell)}.steps_vs_softmax"].astype(float), 1)
         hint = f"steps to solve {cell.heading}, {RELATIVE}, if every seed solved it"
-        is_minor = cell.pattern != "CS"
-        yield Column(f"steps {cell.pattern}", shown, "lower", hint, pattern=cell.pattern, is_minor=is_minor)
+        columns.append(Column(f"steps {cell.pattern}", steps, "lower", hint, pattern=cell.pattern))
     if any(cell.pattern == "CS" for cell in cells):
-        hint = "numbers of the decode state of a layer in recall"
-        yield Column("state", list(map(_state, records)), "lower", hint, pattern="CS")
-    growth = table.texts(row["complexity"].replace("^2", "²") for row in records)
-    yield Column("growth", growth, hint="declared growth of time with the length")
-    notes = table.texts(_note(row, cells) for row in records)
-    yield Column("note", notes, hint="cells with diverged runs or fewer slots than facts", is_minor=True)
-    yield Column("seeds", table.numbers([row["seeds"] for row in records], 0), hint="smallest number", is_minor=True)
+        states = [Cell() if (state := _state(row)) is None else Cell(state.text, state.total) for row in records]
+        columns.append(
+            Column("state", states, "lower", "numbers of the decode state of a layer in recall", pattern="CS")
+        )
+    growth = texts(row["complexity"].replace("^2", "²") for row in records)
+    columns.append(Column("growth", growth, hint="declared growth of time with the length"))
+    remarks = texts(_remarks(row, cells) for row in records)
+    columns.append(Column("note", remarks, hint="cells with diverged runs or fewer slots than facts"))
+    columns.append(Column("seeds", numbers(shown["seeds"], 0), hint="smallest number"))
+    return Table(rows, [*columns, *([] if pattern else _costs(shown))], id="suite-board-table", remarks=[REMARKS])
 
 
-def _costs(board: pd.DataFrame, records: Sequence[Mapping[Any, Any]]) -> Iterator[Column]:
+def gain_fields(row: Mapping[Any, Any], column: str) -> dict[str, Any]:
+    """Return the fields of a core cell in a row of the board for :func:`cab.results.formats.gain`."""
+    return {field: row[f"{column}.{name}"] for name, field in FIELDS.items()}
+
+
+def _costs(board: pd.DataFrame) -> Iterator[Column]:
     """Yield time and memory by pattern, and the time of decoding."""
     reason = f"not measured at {LENGTH:,} tokens; `cab run suite=core` measures costs and state"
-    names = [str(name) for name in board if f"_{LENGTH}_vs_softmax" in str(name)]
-    for name in sorted(names, key=lambda name: name.partition(".")[0]):
-        pattern, resource = name.removesuffix(f"_{LENGTH}_vs_softmax").split(".")
-        shown = table.numbers([row[name] for row in records], 2, reason)
-        options: dict[str, Any] = {"group": GROUPS[1], "pattern": pattern, "is_minor": resource != "time"}
-        yield Column(f"{resource} {pattern}", shown, "lower", f"forward pass {RELATIVE}", **options)
-    shown = table.numbers([row["decode_ms_per_token"] for row in records], 2, reason)
-    hint = "milliseconds per decoded token, causal"
-    yield Column("decode ms", shown, "lower", hint, group=GROUPS[1], is_minor=True)
+    names = sorted(str(name) for name in board if f"_{LENGTH}_vs_softmax" in str(name))
+    for name in [*names, "decode_ms_per_token"]:
+        pattern, _, resource = name.removesuffix(f"_{LENGTH}_vs_softmax").rpartition(".")
+        label, hint = (f"{resource} {pattern}", f"forward pass {RELATIVE}, {COST_LAYER}") if pattern else DECODING
+        yield Column(label, numbers(board[name].astype(float), 2, reason), "lower", hint, pattern=pattern)
 
 
-def _state(row: Mapping[Any, Any]) -> Cell:
-    if pd.isna(row["suite_state_numbers"]):
-        return Cell()
-    state = State(row["suite_state_numbers"], bool(row["suite_state_grows"]))
-    return Cell(state.text, state.total)
+def _state(row: Mapping[Any, Any]) -> State | None:
+    numbers_of_state, grows = row["suite_state_numbers"], row["suite_state_grows"]
+    return None if pd.isna(numbers_of_state) else State(numbers_of_state, bool(grows))
 
 
-def _note(row: Mapping[Any, Any], cells: Sequence[SuiteCell]) -> str:
+def _remarks(row: Mapping[Any, Any], cells: Sequence[SuiteCell]) -> str:
     """Return the remarks that have no sign, with their cells."""
-    remarks: dict[str, list[str]] = {}
-    for cell in cells:
-        for remark in ("diverged", "few slots"):
-            if remark in str(row[f"{prefix(cell)}.note"]):
-                remarks.setdefault(remark, []).append(cell.heading)
-    return "; ".join(f"{remark}: {', '.join(names)}" for remark, names in remarks.items())
+    notes = {cell.heading: str(row[f"{prefix(cell)}.note"]) for cell in cells}
+    found = {word: [name for name, note in notes.items() if word in note] for word in ("diverged", "few slots")}
+    return "; ".join(f"{word}: {', '.join(names)}" for word, names in found.items() if names)
 
 
 def _tags(row: Mapping[Any, Any]) -> list[str]:
@@ -303,7 +279,8 @@ def _tags(row: Mapping[Any, Any]) -> list[str]:
 
 def state_size(board: pd.DataFrame) -> pd.Series:
     """Return the numbers of the decode state of each row in the network of ``recall``."""
-    return pd.Series([_state(row).value for row in board.to_dict("records")], index=board.index, dtype=float)
+    sizes = [(state := _state(row)) and state.total for row in board.to_dict("records")]
+    return pd.Series(sizes, index=board.index, dtype=float)
 
 
 def recall_points(board: pd.DataFrame, costs: pd.Series) -> pd.DataFrame:
@@ -312,9 +289,7 @@ def recall_points(board: pd.DataFrame, costs: pd.Series) -> pd.DataFrame:
     Columns cost, K, single (whether there is a single seed) and own, by name.
     """
     found = board.reindex(columns=["attention", "own", "CS.recall.K", "CS.recall.seeds"])
-    names = [
-        sanitize_text(name) + f" ({YOURS})" * own for name, own in zip(found["attention"], found["own"], strict=True)
-    ]
+    names = [sanitize_text(name) + " (yours)" * own for name, own in zip(found["attention"], found["own"], strict=True)]
     shown = {"cost": costs, "K": found["CS.recall.K"], "own": found["own"], "single": found["CS.recall.seeds"] == 1}
     points = pd.DataFrame(shown).astype({"cost": float, "K": float}).set_axis(names)
     is_tuned = found["attention"].str.endswith(TUNED).to_numpy(dtype=bool)

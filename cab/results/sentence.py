@@ -35,9 +35,8 @@ def main_sentence(board: pd.DataFrame) -> str:
     counted = counted.sort_values("own", ascending=False, kind="stable").drop_duplicates("attention", keep="last")
     recall = {}
     for row in counted[~counted["attention"].isin(ANCHORS)].to_dict("records"):
-        cell = gain_fields(row, "CS.recall") if "CS.recall.K" in row else None
-        if cell and cell["seeds"] > 1 and row["suite_state_grows"] is False:
-            recall[row["attention"]] = cell
+        if row.get("CS.recall.seeds", 0) > 1 and row["suite_state_grows"] is False:
+            recall[row["attention"]] = gain_fields(row, "CS.recall")
     if not recall:
         return "No attention with a constant-size state, verified code and several seeds has results in recall."
     verdicts = {word: sorted(name for name, cell in recall.items() if cell["verdict"] == word) for word in Verdict}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cab.files.disk import sanitize_text
 from cab.reports.sections import Block, TaskSection
-from cab.results import table as tables
+from cab.results.formats import mean, numbers, texts
 from cab.results.table import Column, Row, Table
 
 if TYPE_CHECKING:
@@ -54,9 +54,9 @@ def arena_blocks(table: pd.DataFrame) -> Iterator[Block]:
         heading = f"{dataset}, preset {preset}" + (f", {config_variant}" if config_variant else "")
         caption = f"{heading}: accuracy, mean over seeds"
         columns = [
-            Column("kind", tables.texts(rows["kind"])),
-            Column("accuracy, %", list(map(tables.mean, rows[METRIC], rows["deviation"])), "higher"),
-            Column("seeds", tables.numbers(rows["seeds"], 0, "not trained")),
+            Column("kind", texts(rows["kind"])),
+            Column("accuracy, %", list(map(mean, rows[METRIC], rows["deviation"])), "higher"),
+            Column("seeds", numbers(rows["seeds"], 0, "not trained")),
         ]
         shown = Table([*map(Row, rows["attention"])], columns, caption=caption, id=f"lra-{number}")
         yield Block(heading, text, (), [shown])

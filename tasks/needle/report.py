@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from cab.reports import figures
 from cab.reports.sections import Block, Picture, TaskSection
-from cab.results import table as tables
+from cab.results.formats import numbers
 from cab.results.table import Column, Row, Table
 
 if TYPE_CHECKING:
@@ -73,9 +73,9 @@ def needle_blocks(table: pd.DataFrame) -> Iterator[Block]:
 
 def _grid_table(grid: pd.DataFrame, table_id: str, heading: str) -> Table:
     wide = grid.pivot(index=["attention", "length"], columns="depth", values="accuracy").reset_index()
-    columns = [Column("length", tables.numbers(wide["length"], 0))]
+    columns = [Column("length", numbers(wide["length"], 0))]
     for depth in sorted(grid["depth"].unique()):
-        columns.append(Column(f"{depth}%", tables.numbers(wide[depth], reason="length not supported"), "higher"))
+        columns.append(Column(f"{depth}%", numbers(wide[depth], reason="length not supported"), "higher"))
     return Table([*map(Row, wide["attention"])], columns, caption=f"{heading}: accuracy by depth", id=table_id)
 
 

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from cab.patterns import pattern_rank
 from cab.reports import figures
 from cab.reports.sections import Block, Picture, TaskSection
-from cab.results import table as tables
-from cab.results.table import Cell, Column, Row, Table
+from cab.results.formats import Cell, mean, numbers
+from cab.results.table import Column, Row, Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -120,8 +120,8 @@ def probe_blocks(table: pd.DataFrame) -> Iterator[Block]:
 def _settings_table(rows: pd.DataFrame, table_id: str, caption: str) -> Table:
     columns = [
         *(Column(WORDS[knob], [Cell(f"{value:g}", value) for value in rows[knob]]) for knob in PROBE_PARAMS),
-        Column("accuracy", list(map(tables.mean, rows["accuracy"], rows["deviation"])), "higher"),
-        Column("seeds", tables.numbers(rows["seeds"], 0)),
+        Column("accuracy", list(map(mean, rows["accuracy"], rows["deviation"])), "higher"),
+        Column("seeds", numbers(rows["seeds"], 0)),
     ]
     return Table([*map(Row, rows["attention"])], columns, caption=f"{caption}: accuracy", id=table_id)
 
