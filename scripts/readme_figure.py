@@ -17,8 +17,8 @@ import pandas as pd
 
 from cab import load_results
 from cab.records.record import REFERENCE_DIRS
-from cab.reports.figures import INK, MUTED, POSITIVE, frontier_figure
 from cab.results.board import board_table, core_cells, recall_points, state_size, suite_of
+from cab.results.figures import INK, MUTED, POSITIVE, frontier_figure
 from cab.results.sentence import main_sentence
 
 ROOT = Path(__file__).parents[1]

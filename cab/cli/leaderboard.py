@@ -15,8 +15,8 @@ from cab.records.record import REFERENCE_DIRS
 from cab.records.results import DEFAULT_DIR, with_reference_results
 
 if TYPE_CHECKING:
-    from cab.reports.leaderboard import Board
     from cab.results.board import Suite
+    from cab.results.leaderboard import Board
 
 DEFAULT_OUT = DEFAULT_DIR / "leaderboard"
 
@@ -47,9 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import pandas as pd
 
-    from cab.reports.leaderboard import printable_records, score_boards
     from cab.results.board import suite_csv, suite_of
     from cab.results.costs import load_costs, read_costs
+    from cab.results.leaderboard import printable_records, score_boards
     from cab.results.selection import rows_in_index
     from cab.results.table import write_csv
 
@@ -68,9 +68,9 @@ def run(args: argparse.Namespace) -> int:
         print("\n\n".join(_tables(boards, suite, args)))
         if not args.figures:
             return 0
-    from cab.reports.efficiency import efficiency_section  # imports matplotlib
-    from cab.reports.page import write_page
-    from cab.reports.sections import board_sections, task_sections, write_figures
+    from cab.efficiency.curves import efficiency_section  # imports matplotlib
+    from cab.results.page import write_page
+    from cab.results.sections import board_sections, task_sections, write_figures
 
     of_tasks = task_sections(unscored)
     sections = list(board_sections(boards, normalization=args.normalization))
@@ -95,9 +95,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _tables(boards: Sequence[Board], suite: Suite | None, args: argparse.Namespace) -> Iterator[str]:
     """Yield the board of the suite, and a table per pattern of compared results, in Markdown or LaTeX."""
-    from cab.reports.leaderboard import compared, pattern_table
     from cab.results.board import board_table
     from cab.results.formats import markdown
+    from cab.results.leaderboard import compared, pattern_table
     from cab.results.sentence import main_sentence
     from cab.results.table import Table
 

@@ -18,7 +18,7 @@ from cab.patterns import Pattern
 from cab.registry.entries import AttentionEntry
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.registry.tables import decode_state_size
-from cab.reports.card import Card, card
+from cab.results.card import Card, card
 from cab.results.formats import markdown
 from cab.results.table import Table
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from cab.reports.sections import Block, TaskSection
 from cab.results.formats import numbers, texts
+from cab.results.sections import Block, TaskSection
 from cab.results.table import Column, Row, Table
 
 if TYPE_CHECKING:

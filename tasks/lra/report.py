@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from cab.files.disk import sanitize_text
-from cab.reports.sections import Block, TaskSection
 from cab.results.formats import mean, numbers, texts
+from cab.results.sections import Block, TaskSection
 from cab.results.table import Column, Row, Table
 
 if TYPE_CHECKING:

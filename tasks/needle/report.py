@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
 
-from cab.reports import figures
-from cab.reports.sections import Block, Picture, TaskSection
+from cab.results import figures
 from cab.results.formats import numbers
+from cab.results.sections import Block, Picture, TaskSection
 from cab.results.table import Column, Row, Table
 
 if TYPE_CHECKING:

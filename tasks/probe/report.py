@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from matplotlib.figure import Figure
 
 from cab.patterns import pattern_rank
-from cab.reports import figures
-from cab.reports.sections import Block, Picture, TaskSection
+from cab.results import figures
 from cab.results.formats import Cell, mean, numbers
+from cab.results.sections import Block, Picture, TaskSection
 from cab.results.table import Column, Row, Table
 
 if TYPE_CHECKING:

@@ -12,14 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from cab.cli.main import main
-from cab.records.record import REFERENCE_DIRS
-from cab.records.results import PAPER_DIR, load_results
-from cab.registry.registries import ATTENTIONS
-from cab.reports import page
 from cab.reports.board_tables import board_table
-from cab.reports.figures import frontier_figure
 from cab.reports.sentence import main_sentence
 from cab.reports.suite_board import (
     OTHER,
@@ -31,8 +24,15 @@ from cab.reports.suite_board import (
     state_of,
     suite_board,
 )
+
+from cab.cli.main import main
+from cab.records.record import REFERENCE_DIRS
+from cab.records.results import PAPER_DIR, load_results
+from cab.registry.registries import ATTENTIONS
+from cab.results import page
 from cab.results.cells import cell_descriptions, metric_meanings, own_runs, suite_cells
 from cab.results.costs import TOKENS, State
+from cab.results.figures import frontier_figure
 from cab.results.state import suite_state, suite_states
 from cab.results.verdict import judge_attention
 from scripts.readme_figure import reference_board

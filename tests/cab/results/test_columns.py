@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from cab.reports.suite_board import suite_board
 from scipy import stats
 
 from cab.records.record import REFERENCE_DIRS
 from cab.records.results import load_results
 from cab.registry.registries import ATTENTIONS
-from cab.reports.suite_board import suite_board
 
 ROOT = Path(__file__).parents[3]
 SUITE = ROOT / "configs" / "suite"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from cab.reports.suite_board import OTHER, recall_points, suite_board, time_of
 
 from cab.cli.main import main
 from cab.cli.run import _print_costs
@@ -20,7 +21,6 @@ from cab.records.record import Record
 from cab.records.results import installed_code, load_results
 from cab.registry.program import code_of
 from cab.registry.registries import ATTENTIONS
-from cab.reports.suite_board import OTHER, recall_points, suite_board, time_of
 from cab.results import costs
 from cab.results.costs import (
     GROWS,

@@ -10,9 +10,9 @@ import pytest
 
 from cab.cli.main import main
 from cab.records.record import Cost, Record, Status
-from cab.reports.figures import frontier
 from cab.results import cells
 from cab.results.cells import collect
+from cab.results.figures import frontier
 from cab.results.verdict import judge_attention
 from tests.cab.made_records import COST, make_about
 from tests.cab.results.suite_records import (

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from cab.files.text_table import read_csv
-from cab.paper.rounding import Interval, deviation_of
 from cab.records.results import PAPER_DIR
 from cab.results.normalization import constants, population
+from cab.results.rounding import Interval, deviation_of
 
 SCRIPT_DIGITS = 0.5e-5
 """Half a unit in the last digit of the official script's constants."""

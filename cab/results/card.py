@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cab.errors import unknown_name
 from cab.files.text_table import read_csv
-from cab.paper.taxonomy import TaxonomyRow, taxonomy
 from cab.records.record import REFERENCE_DIRS
 from cab.records.results import load_results
 from cab.records.verified import is_verified
@@ -30,6 +29,7 @@ from cab.results.costs import is_edited
 from cab.results.formats import Cell, gain
 from cab.results.gain import gains_frame
 from cab.results.table import Column, Row, Table
+from cab.results.taxonomy import TaxonomyRow, taxonomy
 
 if TYPE_CHECKING:
     import pandas as pd

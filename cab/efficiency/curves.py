@@ -10,9 +10,9 @@ import pandas as pd
 
 from cab.efficiency.cost import DECODING
 from cab.files.disk import write_figure
-from cab.reports import figures
-from cab.reports.sections import Block, Picture, Section
+from cab.results import figures
 from cab.results.efficiency_length import efficiency_length
+from cab.results.sections import Block, Picture, Section
 from cab.results.table import Table, element_id
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from cab.files.disk import sanitize_text, write_figure
 from cab.patterns import pattern_rank
 from cab.records.record import Status
 from cab.registry.registries import TASKS
-from cab.reports import figures
-from cab.reports.leaderboard import Board, compared, extrapolation_curves, pattern_table
+from cab.results import figures
 from cab.results.correlation import LRA, benchmark_correlation, pattern_correlation, task_correlation
 from cab.results.index import benefit_of_attention
+from cab.results.leaderboard import Board, compared, extrapolation_curves, pattern_table
 from cab.results.metrics import score_kinds
 from cab.results.table import Table, element_id, write_csv
 

@@ -10,7 +10,7 @@ import pytest
 
 from cab.cli.main import main
 from cab.records.results import PAPER_DIR
-from cab.reports.figures import efficiency_length_figure
+from cab.results.figures import efficiency_length_figure
 
 
 @pytest.mark.slow

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from cab.files.text_table import read_csv
-from cab.paper.published import rows
 from cab.patterns import Pattern
 from cab.records.verified import COMMITTED, read_rows
 from cab.registry.registries import ATTENTIONS
 from cab.registry.tables import CONFIGS
+from cab.results.published import rows
 
 UNSOUND, UNDEFINED, LEFT_OUT = "unsound", "undefined", "left out"
 """Verdicts on a pattern that no attention supports, each with a reason."""

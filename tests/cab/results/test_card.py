@@ -13,7 +13,7 @@ from cab.records import verified
 from cab.records.results import installed_code
 from cab.registry.program import code_of
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
-from cab.reports.card import DEFAULTS, Card, card
+from cab.results.card import DEFAULTS, Card, card
 from tests.documents import EXAMPLE
 
 card_of = functools.cache(card)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from cab.paper import published
-from cab.paper.published import SCRIPT_DIGITS, Term
-from cab.paper.rounding import CONTRADICTS, UNKNOWN, Interval, deviation_of, normalized, range_of, unit, verdict
 from cab.records.results import PAPER_DIR, load_results
+from cab.results import published
 from cab.results.efficiency_length import published_length
 from cab.results.index import AVERAGE, score_table
 from cab.results.normalization import NO_ATTENTION, SOFTMAX_VARIANTS, corrections, population
+from cab.results.published import SCRIPT_DIGITS, Term
+from cab.results.rounding import CONTRADICTS, UNKNOWN, Interval, deviation_of, normalized, range_of, unit, verdict
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -205,7 +205,7 @@ def score_boards(results: pd.DataFrame, *, normalization: str) -> list[Board]:
     boards = []
     results = printable_results(rows_in_index(results))
     for (preset, synthetic), rows in results.groupby(["preset", is_synthetic(results)], sort=False):
-        scores = score(rows, normalization=normalization)
+        scores = score(rows, normalization="results" if synthetic else normalization)
         placed = scores.results.assign(place=places(scores.results))
         boards.append(Board(str(preset), bool(synthetic), scores, placed))
     order = {preset: number for number, preset in enumerate(PRESETS)}
@@ -278,7 +278,8 @@ def pattern_table(boards: Sequence[Board], pattern: str, results: pd.DataFrame |
     metrics = results[results["at_length"].isna()].drop_duplicates(["place", "metric"])
     for metric in metrics.sort_values([*COMPARISON_KEY], kind="stable").itertuples():
         name = f"{metric.place}.{metric.metric}"
-        cells = [mean(row[name], row[f"{name}.sd"], UNDEFINED * (row[f"{name}.seeds"] > 0)) for row in rows]
+        values = zip(frame[name], frame[f"{name}.sd"], frame[f"{name}.seeds"].notna(), strict=True)
+        cells = [mean(value, deviation, UNDEFINED * is_measured) for value, deviation, is_measured in values]
         cells += [mean(trivial.get((str(metric.place), str(metric.metric), each))) for each in baselines]
         label = str(metric.metric) + (f" ({metric.unit!s})" if metric.unit else "")
         better, place = "higher" if metric.higher_is_better else "lower", str(metric.place).replace("/", " / ")

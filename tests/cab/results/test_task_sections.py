@@ -14,13 +14,13 @@ import pytest
 from cab.cli.main import main
 from cab.metric import Metric
 from cab.records.results import load_results
-from cab.reports.sections import TaskSection, finished_runs
+from cab.results.sections import TaskSection, finished_runs
 from tasks.glue.report import AVERAGED, SECTION as GLUE
 from tasks.lra.report import SECTION as ARENA
 from tasks.needle.report import SECTION as NEEDLES, grid_figure, grids
 from tasks.needle.task import Needle
 from tasks.probe.report import SECTION as PROBES, capacity_curves, curve_figure
-from tests.cab.reports.test_page import page_of
+from tests.helpers.page import page_of
 
 NEEDLE = Needle(dataset="synthetic", length=32, depths=2)
 START = "pretrained on wikitext103 for 50000 steps"

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from cab.paper.published import rows
 from cab.registry.registries import ATTENTIONS
 from cab.registry.tables import tuned_options
+from cab.results.published import rows
 
 KEYS = ("task", "pattern", "backbone", "attention")
 DIRECTIONS = ("better", "worse", "either")

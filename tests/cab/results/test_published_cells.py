@@ -7,9 +7,9 @@ import csv
 import pytest
 
 from cab.cli.main import main
-from cab.paper.published_cells import DIRECTIONS, KEYS, published_cells
 from cab.records.results import PAPER_DIR
 from cab.registry.tables import tuned_options
+from cab.results.published_cells import DIRECTIONS, KEYS, published_cells
 
 CELLS = list(published_cells())
 

@@ -15,11 +15,12 @@ import pytest
 from cab.cli.main import main
 from cab.errors import EXAMPLE_COMMAND
 from cab.records.record import Cost, Record, Status
-from cab.records.results import load_results
-from cab.reports.leaderboard import Board, score_boards, trivial_baselines
-from cab.reports.leaderboard_tables import pattern_table
+from cab.records.results import PAPER_DIR, load_results
+from cab.results.formats import gain, numbers
+from cab.results.leaderboard import Board, compared, pattern_table, score_boards, trivial_baselines
+from cab.results.table import Column, Row, Table
 from tests.cab.made_records import make_about, make_metric, make_record, number
-from tests.cab.reports.conftest import write_suite
+from tests.helpers.index_results import write_suite
 
 LSTF = "lstf/etth1/multivariate/informer"
 
@@ -93,7 +94,7 @@ def test_a_name_that_ends_in_a_number_is_no_point_of_a_curve(tmp_path: Path, add
     for name in ("vanilla", "abc"):
         add({"rouge_1": number(name), "hits_10": None if name == "abc" else 1.0}, attention=name)
     board = score_boards(load_results(tmp_path / "results"), normalization="results")[0]
-    assert [column.label for column in pattern_table(board, "NC").columns[:3]] == ["lstf", "rouge_1", "hits_10"]
+    assert [column.label for column in pattern_table([board], "NC").columns[:3]] == ["lstf", "rouge_1", "hits_10"]
     missing = board.table.set_index("attention")["missing"]
     assert missing["abc"].startswith("lstf: NaN or inf: informer etth1 multivariate hits_10 in ")
 
@@ -128,25 +129,6 @@ def test_trivial_answers_are_those_of_a_run_with_a_score(tmp_path: Path, add: Ca
     assert trivial_baselines(results) == {(LSTF, "mse", "repeat"): 2.5}
 
 
-def test_other_data_under_one_name_are_shown_apart(tmp_path: Path, add: Callable[..., Path]) -> None:
-    for name, data in (("vanilla", "feed"), ("abc", "feed"), ("local", "beef"), ("performer", "beef")):
-        add({"mse": number(name)}, attention=name, data={"fingerprint": data})
-        add({"mse": number(name)}, attention=name, dataset="etth2", data={"fingerprint": "deed"})
-    add({"mse": number("lara")}, attention="lara", data={"fingerprint": "feed"})
-    boards = score_boards(load_results(tmp_path / "results"), normalization="results")
-    assert [sorted(board.measured["attention"].unique()) for board in boards] == [
-        ["abc", "lara", "local", "performer", "vanilla"],
-        ["local", "performer"],
-    ]
-    assert "etth1 multivariate informer in " in boards[1].heading
-    places = [set(board.measured["place"]) for board in boards]
-    assert places == [{LSTF, LSTF.replace("etth1", "etth2")}, {LSTF}]
-    main_row = boards[0].measured.set_index(["attention", "place", "metric"])["value"]
-    assert ("local", LSTF, "mse") not in main_row
-    table = leaderboard(tmp_path / "results")
-    assert set(table["data"]) == {"real", "real, other 1"}
-
-
 def test_scores_of_other_data_are_refused(
     tmp_path: Path, add: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -167,16 +149,53 @@ def test_the_table_of_a_pattern(tmp_path: Path, add: Callable[..., Path]) -> Non
         add({"mse": mse, "mae": mse}, attention=attention, baselines=baselines, **made)
     add({"f_score": 0.4}, attention="local", task="pcc", backbone="pointr", **made)
     [board] = score_boards(load_results(tmp_path / "results"), normalization="results")
-    table = pattern_table(board, "NS")
-    assert [row.label for row in table.rows] == ["vanilla", "linear", "abc", "s4d", "gla", "local", "repeat"]
-    columns = [column.label for column in table.columns]
-    assert columns == [
-        *("average", "lstf", "pcc", "mse", "mae", "f_score (dB)"),
+    table = pattern_table([board], "NS")
+    labels = [row.label for row in table.rows]
+    assert labels == ["vanilla", "linear", "abc", "s4d", "gla", "local", "repeat (trivial baseline)"]
+    columns = {column.label: dict(zip(labels, column.cells, strict=True)) for column in table.columns}
+    assert list(columns) == [
+        *("all", "lstf", "pcc", "mse", "mae", "f_score (dB)"),
         *("parameters, M", "training time, s", "peak memory, MiB", "seeds"),
     ]
-    cells = {row.label: dict(zip(columns, row.cells, strict=True)) for row in table.rows}
-    assert (cells["vanilla"]["mse"].text, cells["vanilla"]["mse"].style) == ("0.1000*", "best")
-    assert (cells["repeat"]["mse"].text, cells["repeat"]["mse"].style) == ("0.0500", "")
-    assert cells["local"]["lstf"].reason.startswith("lstf: missing: informer etth1 mse, informer etth1 mae")
-    assert cells["vanilla"]["parameters, M"].text == "–", "it lacks pcc"
-    assert table.notes[-1].startswith("–: ")
+    assert (columns["mse"]["vanilla"].text, columns["mse"]["vanilla"].style) == ("0.1", "best")
+    assert (columns["mse"][labels[-1]].text, columns["mse"][labels[-1]].style) == ("0.05", "")
+    assert columns["lstf"]["local"].hint.startswith("lstf: missing: informer etth1 mse, informer etth1 mae")
+    assert columns["parameters, M"]["vanilla"].text == "-", "it lacks pcc"
+    assert table.notes[-1].startswith("-: ")
+
+
+def test_published_rows_join_those_of_their_full_training(tmp_path: Path, add: Callable[..., Path]) -> None:
+    """With the paper's constants, in one table; with those of the results, indices are not comparable."""
+    place = {"task": "pcc", "dataset": "pcn", "config_variant": "", "backbone": "pointr", "preset": "paper"}
+    for name in ("vanilla", "abc"):
+        add({metric: number(name) for metric in ("cd_l1", "cd_l2", "f_score")}, attention=name, **place)
+    results = load_results([tmp_path / "results", PAPER_DIR])
+    for normalization, count in (("official", 1), ("results", 2)):
+        boards = score_boards(results, normalization=normalization)
+        groups = compared(boards, normalization=normalization)
+        assert [board.preset for group in groups for board in group] == ["paper", "published"]
+        assert len(groups) == count
+        if count == 1:
+            labels = [row.label for row in pattern_table(groups[0], "NC").rows]
+            assert {"abc", "abc (published)", "vanilla", "vanilla (published)"} <= set(labels)
+
+
+def test_every_form_of_a_table_has_the_same_texts() -> None:
+    """The best verified value is bold; a row that is not verified is neither bold nor tinted."""
+    results = {"K": [100.0, 30.0, 90.0], "low": math.nan, "bound": [math.nan, 41.0, 120.0], "seeds": 3, "solved": 3}
+    frame = pd.DataFrame({**results, "verdict": ["solved", "worse", "undecided"], "note": ["", "unfinished", ""]})
+    cells = [gain(row) for row in frame.to_dict("records")]
+    assert [cell.text for cell in cells] == ["3 of 3 solved", "≥ 30 (≤ 41) ▼", "90 ?"]
+    errors = numbers([2.0, 1.0, 3.0])
+    rows = [Row("a_b"), Row("c", verified="no"), Row("d")]
+    table = Table(rows, [Column("K", cells, "higher"), Column("mse", errors, "lower", marks_best=True)])
+    assert table.to_text().splitlines()[2].split() == ["†", "c", "≥", "30", "(≤", "41)", "▼", "1.000"]
+    assert "| a\\_b | 3 of 3 solved | **2.000** |" in table.to_markdown()
+    assert r"a\_b & 3 of 3 solved & \textbf{2.000} \\" in table.to_latex()
+    assert r"\dag{} c & $\geq$ 30 ($\leq$ 41) $\bigtriangledown$ & 1.000 \\" in table.to_latex()
+    html = str(table.to_html())
+    assert '<td data-value="30.0" title="unfinished">≥ 30 (≤ 41) ▼</td>' in html
+    assert '<td data-value="100.0" class="match">3 of 3 solved</td>' in html
+    assert table.to_csv() == "attention,K,mse\na_b,100.0,2.0\nc,30.0,1.0\nd,90.0,3.0\n"
+    [note] = table.notes
+    assert [note.count(sign) for sign in "▼?*≥†"] == [1, 1, 0, 1, 1]

@@ -22,9 +22,7 @@ from cab.files.text_table import read_csv
 from cab.records.record import Status
 from cab.records.results import PAPER_DIR
 from cab.registry.registries import ATTENTIONS
-from cab.reports import figures
-from cab.reports.card import summary
-from cab.reports.sections import PATTERNS, Section
+from cab.results import figures
 from cab.results.board import (
     CONSTANT,
     COST_LAYER,
@@ -36,6 +34,7 @@ from cab.results.board import (
     recall_points,
     state_size,
 )
+from cab.results.card import summary
 from cab.results.cells import (
     ANCHORS,
     PRESET,
@@ -51,6 +50,7 @@ from cab.results.check import invalid_cells
 from cab.results.costs import cost_hardware
 from cab.results.formats import Cell, gain, interval, mean, numbers, texts
 from cab.results.normalization import NORMALIZATIONS
+from cab.results.sections import PATTERNS, Section
 from cab.results.sentence import main_sentence
 from cab.results.table import BASELINE, OWN, Column, Row, Table, element_id
 from cab.results.verdict import judge_attention
@@ -96,7 +96,7 @@ def write_page(
 
 
 def _source(name: str) -> str:
-    return resources.files("cab.reports").joinpath(name).read_text(encoding="utf-8")
+    return resources.files("cab.results").joinpath(name).read_text(encoding="utf-8")
 
 
 def _counts(results: pd.DataFrame) -> list[str]:

@@ -7,19 +7,18 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 from html import unescape
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from cab.cli.main import main
 from cab.records.record import REFERENCE_DIRS
 from cab.records.results import load_results
-from cab.reports import figures
-from cab.reports.leaderboard import score_boards
-from cab.reports.sections import board_section
+from cab.results import figures
+from cab.results.leaderboard import score_boards
+from cab.results.sections import board_section
 from tests.cab.made_records import make_record, number
+from tests.helpers.page import Elements, page_of
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -34,32 +33,6 @@ HOSTILE = [
     "mark:x:y:z#&?%2F/..",
     "長い" * 150,
 ]
-
-
-class Elements(HTMLParser):
-    """Every element's tag and attributes, and the text inside of it."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.found: list[tuple[str, dict[str, str]]] = []
-        self.texts: list[tuple[str, str]] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, {name: value or "" for name, value in attrs}))
-
-    def handle_data(self, data: str) -> None:
-        if self.found:
-            self.texts.append((self.found[-1][0], data))
-
-    def of(self, tag: str) -> list[dict[str, str]]:
-        return [attributes for name, attributes in self.found if name == tag]
-
-
-def page_of(results: Path, out: Path, *arguments: str) -> tuple[str, Elements]:
-    assert main(["leaderboard", str(results), "--out", str(out), *arguments]) == 0
-    page = (out / "index.html").read_text(encoding="utf-8")
-    return page, Elements(page)
 
 
 @pytest.fixture(scope="module")
