@@ -13,6 +13,7 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.select import Select
 
 from cab.cli.main import main
 from tests.cab.results.suite_records import made_suite as made_suite
@@ -62,12 +63,12 @@ def press(browser: webdriver.Chrome, *keys: str) -> WebElement:
 
 
 def column(page: webdriver.Chrome, table: str, label: str) -> list[str]:
-    """The texts of a column in the rows that are shown, without second lines."""
+    """The texts of a column in the rows that are shown."""
     headers = page.find_elements(By.CSS_SELECTOR, f"#{table} th[aria-sort]")
     number = next(place for place, header in enumerate(headers) if header.text.startswith(label))
     rows = page.find_elements(By.CSS_SELECTOR, f"#{table} tr[data-name]")
     cells = (row.find_elements(By.CSS_SELECTOR, "th, td")[number] for row in rows if row.is_displayed())
-    return [cell.text.split("\n")[0] for cell in cells]
+    return [cell.text for cell in cells]
 
 
 def header(page: webdriver.Chrome, table: str, label: str) -> WebElement:
@@ -77,20 +78,27 @@ def header(page: webdriver.Chrome, table: str, label: str) -> WebElement:
 
 def test_sorting(page: webdriver.Chrome) -> None:
     table = "mini-NC-table"
-    numbers = [float(text) for text in column(page, table, "mse") if text != "–"]
+    numbers = [float(text.split()[0]) for text in column(page, table, "mse") if text != "-"]
     for keys, descending in ((Keys.ENTER, False), (Keys.SPACE, True)):  # lower is better, so the best comes first
         header(page, table, "mse").find_element(By.TAG_NAME, "button").send_keys(keys)
-        assert [float(text) for text in column(page, table, "mse")] == sorted(numbers, reverse=descending)
+        found = [float(text.split()[0]) for text in column(page, table, "mse")]
+        assert found == sorted(numbers, reverse=descending)
         order = "descending" if descending else "ascending"
         assert header(page, table, "mse").get_attribute("aria-sort") == order
     header(page, table, "attention").find_element(By.TAG_NAME, "button").click()
-    assert column(page, table, "attention") == ["abc", "local", "repeat_last_value trivial baseline", "s4d", "vanilla"]
+    assert column(page, table, "attention") == [
+        "abc",
+        "local",
+        "repeat_last_value (trivial baseline)",
+        "s4d",
+        "vanilla",
+    ]
     assert header(page, table, "mse").get_attribute("aria-sort") == "none"
     for _ in range(2):
-        header(page, "mini-CS-table", "average").find_element(By.TAG_NAME, "button").click()
+        header(page, "mini-CS-table", "all").find_element(By.TAG_NAME, "button").click()
         assert column(page, "mini-CS-table", "attention")[-1] == "s4d", "a missing value is last in both orders"
     missing = page.find_element(By.CSS_SELECTOR, '#mini-CS-table tr[data-name="s4d"] td[title]')
-    assert missing.get_attribute("title") == "no index in lm"
+    assert missing.get_attribute("title") == "lm: missing: gpt2 pg19 ppl; no index in lm"
 
 
 def test_a_name_opens_its_summary(page: webdriver.Chrome) -> None:
@@ -138,25 +146,24 @@ def test_a_choice_hides_columns_and_rows_and_sorts(
     browser: webdriver.Chrome, made_suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The user's rows are first; the state of softmax attention grows; gla and ssd have no result in recall."""
-    monkeypatch.setattr("cab.reports.suite_board.is_committed", lambda _: True)
+    monkeypatch.setattr("cab.results.board.is_committed", lambda _: True)
     make_page(browser, made_suite, out=tmp_path / "out")
     table = "suite-board-table"
 
     def names() -> list[str]:
         return [text.split()[0] for text in column(browser, table, "attention")]
 
-    assert names() == ["abc", "linear", "local", "gla", "ssd", "vanilla", "none"]
-    groups = browser.find_elements(By.CSS_SELECTOR, f"#{table} .group")
-    assert [group.text for group in groups if group.is_displayed()] == ["yours", "softmax and variants", "no attention"]
+    assert names() == ["linear", "gla", "ssd", "abc", "local", "vanilla", "none"]
     headers = browser.find_elements(By.CSS_SELECTOR, f"#{table} th[aria-sort]")
-    assert not any(head.text.endswith("NS") for head in headers)
+    assert not any(head.text.endswith("NS") for head in headers if head.is_displayed())
     browser.execute_script("document.querySelector('form select').focus()")
     press(browser, Keys.TAB, Keys.SPACE)
     assert names() == ["abc", "linear", "local", "none", "gla", "ssd"]
     assert header(browser, table, "recall CS").get_attribute("aria-sort") == "descending"
-    assert not any(group.is_displayed() for group in groups)
     assert browser.find_element(By.CSS_SELECTOR, "form output").text == "6 of 7 attentions"
-    press(browser, Keys.TAB, Keys.TAB, Keys.TAB, Keys.SPACE)
-    assert header(browser, table, "seeds").is_displayed(), "all columns"
-    browser.find_element(By.CSS_SELECTOR, "select[name=sort] option").click()
-    assert [group.text for group in groups if group.is_displayed()] == ["yours", "no attention"], "sorted by family"
+    order = Select(browser.find_element(By.NAME, "sort"))
+    assert "time NS" not in [option.text for option in order.options]
+    order.select_by_visible_text("family")
+    assert column(browser, table, "family") == sorted(column(browser, table, "family"))
+    Select(browser.find_element(By.NAME, "pattern")).select_by_visible_text("any pattern")
+    assert header(browser, table, "time NS").is_displayed()

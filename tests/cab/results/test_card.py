@@ -21,8 +21,8 @@ card_of = functools.cache(card)
 
 
 def rows(found: Card, title: str) -> list[tuple[str, ...]]:
-    [section] = [section for section in found.sections if section.title.startswith(title)]
-    return section.rows
+    [section] = [section for section in found.sections if section.caption.startswith(title)]
+    return [(row.label, *(cell.text for cell in cells)) for row, cells in section.lines]
 
 
 @pytest.mark.parametrize("name", ATTENTIONS.names())
@@ -33,8 +33,7 @@ def test_every_attention_has_a_whole_card(name: str) -> None:
     assert all(value for _, value in found.facts)
     assert ("no decode state" in dict(found.facts)["Decode state"]) != any(p.is_causal for p in entry.patterns)
     for section in found.sections:
-        assert section.rows or section.text, section.title
-        assert all(len(row) == len(section.header) for row in section.rows)
+        assert section.rows or section.empty, section.caption
     assert [option for option, _, _ in rows(found, "Options")] == list(entry.options)
     assert [pattern for pattern, _ in rows(found, "Verification")] == list(map(str, entry.patterns))
 
@@ -66,14 +65,14 @@ def test_numbers_of_other_code_are_called_so(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr("cab.results.costs._committed_codes", lambda code=code: {("gla", code)})
         found = card("gla")
         is_edited = code == "of the original"
-        notes = [section.footnotes for section in found.sections if section.title.startswith(("Cost", "Scores"))]
+        notes = [section.remarks for section in found.sections if section.caption.startswith(("Cost", "Scores"))]
         assert notes == [["of other code than the installed one"] if is_edited else []] * 2
         assert dict(found.facts)["Decode state"].startswith("measured gla") == is_edited
 
 
 def test_scores_and_costs_are_relative_to_vanilla() -> None:
-    assert {share.rstrip("*") for _, share, _ in rows(card("vanilla"), "Scores")} == {"100.0"}
-    assert {share.rstrip("*") for _, share, _ in rows(card("none"), "Scores")} == {"0.0"}
+    assert {share for _, share, _ in rows(card("vanilla"), "Scores")} == {"100"}
+    assert {share for _, share, _ in rows(card("none"), "Scores")} == {"0"}
     assert {ratio for _, _, ratio, *_ in rows(card("vanilla"), "Cost")} == {"1.00"}
 
 
@@ -87,8 +86,8 @@ def test_text_fits_the_terminal_and_markdown_has_every_section(
     assert main(["list", "gated_deltanet", "--markdown"]) == 0
     page = capsys.readouterr().out
     for section in card("gated_deltanet").sections:
-        assert f"\n{section.title}\n" in text
-        assert f"\n## {section.title}\n" in page
+        assert f"\n{section.caption}\n" in text
+        assert f"\n## {section.caption}\n" in page
 
 
 @pytest.mark.parametrize("name", [*BACKBONES.names(), *TASKS.names()])

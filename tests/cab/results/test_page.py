@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 from collections import Counter
@@ -16,8 +17,9 @@ from cab.records.record import REFERENCE_DIRS
 from cab.records.results import load_results
 from cab.results import figures
 from cab.results.leaderboard import score_boards
-from cab.results.sections import board_section
+from cab.results.sections import board_sections
 from tests.cab.made_records import make_record, number
+from tests.cab.results.suite_records import made_suite as made_suite, seeds
 from tests.helpers.page import Elements, page_of
 
 HOSTILE = [
@@ -83,12 +85,11 @@ def test_a_fold_per_block_and_a_caption_per_table(suite_page: tuple[str, Element
     assert {header["aria-sort"] for header in sortable} == {"none"}
     assert page.count("ppl by length, lm / pg19 / gpt2</strong>") == 1
     assert "ppl_256" not in page
-    [baseline] = re.findall(r'<tr data-name="repeat_last_value">(.*?)</tr>', page, re.DOTALL)
-    assert "trivial baseline" in baseline
-    assert re.findall(r"<td[^>]*>([\d.]+)</td>", baseline) == ["2.500", "1.250"]
+    [baseline] = re.findall(r'<tr data-name="repeat_last_value \(trivial baseline\)"[^>]*>(.*?)</tr>', page, re.DOTALL)
+    assert re.findall(r"<td[^>]*>([\d.]+)</td>", baseline) == ["2.5", "1.25"]
     row = re.search(r'<tr data-name="abc">.*?data-value="([^"]+)".*?</tr>', page, re.DOTALL)
     assert row is not None
-    assert re.search(r"<td[^>]*>[\d.]+<small>± [\d.]+</small></td>", row[0])
+    assert re.search(r"<td[^>]*>[\d.]+ ± [\d.]+</td>", row[0])
 
 
 def test_names_lead_to_their_summary(suite_page: tuple[str, Elements]) -> None:
@@ -107,23 +108,26 @@ def test_every_run_is_in_a_csv_file(suite_folder: Path) -> None:
     assert set(written["revision"]) == {"0123456789abcdef0123"}
 
 
-@pytest.mark.parametrize(
-    ("preset", "dataset", "badge"),
-    [
-        ("mini", "synthetic", "generated, not for ranking"),
-        ("smoke", "synthetic", "generated, not for ranking"),
-        ("mini", "etth1", ""),
-    ],
-)
-def test_generated_data_are_called_so(preset: str, dataset: str, badge: str, tmp_path: Path) -> None:
-    for seed in (1, 2):
-        make_record({"mse": 0.5 + seed / 10}, preset=preset, dataset=dataset, seed=seed).write(tmp_path)
-    [board] = score_boards(load_results(tmp_path), normalization="results")
-    section = board_section(board)
-    assert section.badge == badge
-    assert ("have no index" in section.summary) == bool(badge)
-    captions = [table.caption for block in section.blocks for table in block.tables]
-    assert all(("synthetic data" in caption) == (dataset == "synthetic") for caption in captions)
+def test_generated_data_outside_the_suite_have_metrics_and_no_score(tmp_path: Path) -> None:
+    for dataset, seed in itertools.product(("synthetic", "etth1"), (1, 2)):
+        make_record({"mse": 0.5 + seed / 10}, preset="smoke", dataset=dataset, seed=seed).write(tmp_path)
+    boards = score_boards(load_results(tmp_path), normalization="results")
+    real, generated = board_sections(boards, normalization="results")
+    assert (real.heading, generated.heading) == ("Preset smoke", "Preset smoke, synthetic data")
+    assert "no score" in generated.summary
+    [[real_table], [table]] = [[t for block in section.blocks for t in block.tables] for section in (real, generated)]
+    assert [column.label for column in table.columns][:2] == ["mse", "parameters, M"]
+    assert [column.label for column in real_table.columns][:2] == ["lstf", "mse"]
+    assert [cell.text for cell in table.columns[0].cells] == ["0.65 ± 0.071"]
+
+
+@pytest.mark.usefixtures("made_suite")
+def test_cells_of_the_suite_have_no_section_of_an_index(tmp_path: Path) -> None:
+    for record in seeds("lstf", "abc", 50):
+        record.write(tmp_path)
+    boards = score_boards(load_results(tmp_path), normalization="results")
+    assert [board.synthetic for board in boards] == [True], "in leaderboard.csv"
+    assert list(board_sections(boards, normalization="results")) == []
 
 
 def test_figures_of_the_paper_are_named_where_their_data_are(suite_folder: Path, tmp_path: Path) -> None:
@@ -137,7 +141,8 @@ def test_figures_of_the_paper_are_named_where_their_data_are(suite_folder: Path,
     files = {}
     for folder in (suite_folder, tmp_path / "results"):
         [board] = score_boards(load_results(folder), normalization="results")
-        blocks = board_section(board).blocks
+        [section] = board_sections([board], normalization="results")
+        blocks = section.blocks
         files[folder] = {picture.file for block in blocks for picture in block.pictures if picture.file}
     assert files[suite_folder] == {
         "figure3a-mini",

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from cab.results.tables import write_csv
 from matplotlib.figure import Figure
 
 from cab.cli.main import main
 from cab.files.disk import write_figure
+from cab.results.table import write_csv
 from scripts.suite_anchors import write_anchors
 from tests.cab.results.suite_records import CELLS, suite_record
 

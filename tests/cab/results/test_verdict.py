@@ -12,7 +12,6 @@ from cab.cli.main import main
 from cab.records.record import Cost, Record, Status
 from cab.results import cells
 from cab.results.cells import collect
-from cab.results.figures import frontier
 from cab.results.verdict import judge_attention
 from tests.cab.made_records import COST, make_about
 from tests.cab.results.suite_records import (
@@ -138,14 +137,3 @@ def test_score_prints_verdicts(tmp_path: Path, capsys: pytest.CaptureFixture[str
     capsys.readouterr()
     assert main(["score", str(tmp_path)]) == 0
     assert "Mine" in capsys.readouterr().out
-
-
-def test_the_frontier() -> None:
-    points = {
-        "fast": (0.1, 50.0),
-        "slow": (1.0, 100.0),
-        "worse": (0.2, 40.0),
-        "equal": (0.1, 30.0),
-        "best": (0.5, 90.0),
-    }
-    assert frontier(points) == ["fast", "best", "slow"]
