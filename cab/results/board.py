@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from cab.files.disk import sanitize_text
+from cab.files.disk import listed, sanitize_text
 from cab.files.text_table import read_csv
 from cab.patterns import pattern_rank
 from cab.records.record import REFERENCE_DIRS, Record
@@ -235,10 +235,11 @@ def board_table(board: pd.DataFrame, *, pattern: str = "") -> Table:
         )
     growth = texts(row["complexity"].replace("^2", "²") for row in records)
     columns.append(Column("growth", growth, hint="declared growth of time with the length"))
+    columns.append(Column("seeds", numbers(shown["seeds"], 0), hint="smallest number"))
+    columns += [] if pattern else _costs(shown)
     remarks = texts(_remarks(row, cells) for row in records)
     columns.append(Column("note", remarks, hint="cells with diverged runs or fewer slots than facts"))
-    columns.append(Column("seeds", numbers(shown["seeds"], 0), hint="smallest number"))
-    return Table(rows, [*columns, *([] if pattern else _costs(shown))], id="suite-board-table", remarks=[REMARKS])
+    return Table(rows, columns, id="suite-board-table", remarks=[REMARKS])
 
 
 def gain_fields(row: Mapping[Any, Any], column: str) -> dict[str, Any]:
@@ -265,7 +266,7 @@ def _remarks(row: Mapping[Any, Any], cells: Sequence[SuiteCell]) -> str:
     """Return the remarks that have no sign, with their cells."""
     notes = {cell.heading: str(row[f"{prefix(cell)}.note"]) for cell in cells}
     found = {word: [name for name, note in notes.items() if word in note] for word in ("diverged", "few slots")}
-    return "; ".join(f"{word}: {', '.join(names)}" for word, names in found.items() if names)
+    return "; ".join(f"{word}: {listed(names, shown=2)}" for word, names in found.items() if names)
 
 
 def _tags(row: Mapping[Any, Any]) -> list[str]:

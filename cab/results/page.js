@@ -47,6 +47,7 @@ function choose(event) {
   const options = headers.map((header, at) => [header.textContent, at]).filter(([, at]) => shown[at]);
   sort.replaceChildren(...options.map(([text, at]) => new Option(text, at)));
   if (event) sortBy(headers.find((header, at) => shown[at] && header.dataset.better === "higher"), true);
+  else sort.value = 1; // families
   form.querySelector("output").value = `${rows.filter((row) => !row.hidden).length} of ${rows.length} attentions`;
 }
 

@@ -123,7 +123,7 @@ def test_a_phone_scrolls_down_only_and_dark_mode_inverts_figures(
         assert image.rect["x"] + image.rect["width"] <= width
     board = browser.find_element(By.ID, "suite-board-table")
     assert board.rect["width"] <= width, "all cells of a row are visible"
-    label = "return getComputedStyle(document.querySelector('#suite-board-table tbody td'), '::before').content"
+    label = "return getComputedStyle(document.querySelector('#suite-board-table td + td'), '::before').content"
     assert browser.execute_script(label) == '"recall CS"'
     style = "return ['body', 'img'].map((name) => getComputedStyle(document.querySelector(name)))"
     background, inverted = browser.execute_script(f"{style}.map((it) => it.filter + it.backgroundColor)")
