@@ -26,7 +26,7 @@ from cab.registry.program import code_of, code_of_location
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, is_file
 from cab.registry.tables import decode_state_size
 from cab.results.costs import is_edited
-from cab.results.formats import Cell, gain
+from cab.results.formats import Cell, gain, texts
 from cab.results.gain import gains_frame
 from cab.results.table import Column, Row, Table
 from cab.results.taxonomy import TaxonomyRow, taxonomy
@@ -176,6 +176,7 @@ def _scores(name: str) -> Table:
     columns = [
         Column("Share of vanilla's gain, %", list(map(gain, rows))),
         Column("Solved in seeds", [Cell(f"{row['solved']} of {row['seeds']}") for row in rows]),
+        Column("Note", texts(row["note"] for row in rows)),
     ]
     labels = [Row(f"{row['task']} {row['backbone']} {row['pattern']}") for row in rows]
     return Table(labels, columns, "Cell", "Scores", remarks=_remarks(name), empty="no reference results")

@@ -129,7 +129,7 @@ def decimals_for(values: Iterable[float]) -> int:
 def markdown(text: str) -> str:
     """Escape the special characters of Markdown outside of code."""
     pieces = re.split(r"(`[^`|]+`)", text)
-    pieces[::2] = [re.sub(r"([\\`*_{}\[\]<>#|~&!$])", r"\\\1", piece) for piece in pieces[::2]]
+    pieces[::2] = [re.sub(r"([\\`*_{}\[\]<>#|$])", r"\\\1", piece) for piece in pieces[::2]]
     return "".join(pieces)
 
 

@@ -71,8 +71,8 @@ def test_numbers_of_other_code_are_called_so(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_scores_and_costs_are_relative_to_vanilla() -> None:
-    assert {share for _, share, _ in rows(card("vanilla"), "Scores")} == {"100"}
-    assert {share for _, share, _ in rows(card("none"), "Scores")} == {"0"}
+    assert {share for _, share, *_ in rows(card("vanilla"), "Scores")} == {"100"}
+    assert {share for _, share, *_ in rows(card("none"), "Scores")} == {"0"}
     assert {ratio for _, _, ratio, *_ in rows(card("vanilla"), "Cost")} == {"1.00"}
 
 
