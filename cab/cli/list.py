@@ -23,8 +23,7 @@ from cab.results.formats import markdown
 from cab.results.table import Table
 
 log = logging.getLogger("cab")
-Rows = tuple[list[str], list[list[str]]]
-"""Names of columns, and rows."""
+Rows = list[dict[str, str]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,17 +53,18 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.markdown:
         raise UserError("--markdown applies to the card of a NAME, not to a table; omit it, or use --csv")
-    names, rows = tables[args.entry]()
+    rows = tables[args.entry]()
     if not args.csv:
-        names, rows = _counted(names, rows) if args.entry == "cells" else (names[:-1], [row[:-1] for row in rows])
-    table = Table.of(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
+        rows = _counted(rows) if args.entry == "cells" else [{k: row[k] for k in row if k != "origin"} for row in rows]
+    table = Table.of({name: [row[name] for row in rows] for name in rows[0]})
     print(table.to_csv() if args.csv else f"{table.to_text(width)}\n", end="")
     return 0
 
 
 def _attentions() -> Rows:
-    names = ["attention", "patterns", "complexity", "state", "paper", "origin"]
-    return names, [[a.name, _names(a.patterns), a.complexity, _state(a), a.paper, a.origin] for a in ATTENTIONS]
+    names = "attention", "patterns", "complexity", "state", "paper", "origin"
+    rows = ((a.name, _names(a.patterns), a.complexity, _state(a), a.paper, a.origin) for a in ATTENTIONS)
+    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def _state(entry: AttentionEntry) -> str:
@@ -78,31 +78,33 @@ def _state(entry: AttentionEntry) -> str:
 def _backbones() -> Rows:
     """Return a row per backbone, with the patterns in which a task tests it."""
     rows = []
-    for backbone in BACKBONES:
-        tested = {pattern for task in TASKS for pattern in task.backbones.get(backbone.name, ())}
-        rows.append([backbone.name, _names(p for p in Pattern if p in tested), backbone.paper, backbone.origin])
-    return ["backbone", "patterns", "paper", "origin"], rows
+    for entry in BACKBONES:
+        tested = {pattern for task in TASKS for pattern in task.backbones.get(entry.name, ())}
+        patterns = _names(pattern for pattern in Pattern if pattern in tested)
+        rows.append({"backbone": entry.name, "patterns": patterns, "paper": entry.paper, "origin": entry.origin})
+    return rows
 
 
 def _tasks() -> Rows:
-    names = ["task", "backbone", "patterns", "datasets", "paper", "origin"]
-    return names, [
-        [task.name, backbone, _names(patterns), " ".join(task.datasets), task.paper, task.origin]
-        for task in TASKS
-        for backbone, patterns in task.backbones.items()
+    names = "task", "backbone", "patterns", "datasets", "paper", "origin"
+    return [
+        dict(zip(names, (t.name, name, _names(patterns), " ".join(t.datasets), t.paper, t.origin), strict=True))
+        for t in TASKS
+        for name, patterns in t.backbones.items()
     ]
 
 
 def _cells() -> Rows:
     from cab.runner.cell import runnable_cells
 
-    return ["task", "dataset", "backbone", "pattern", "attention"], [*map(list, runnable_cells())]
+    names = "task", "dataset", "backbone", "pattern", "attention"
+    return [dict(zip(names, cell, strict=True)) for cell in runnable_cells()]
 
 
-def _counted(names: list[str], rows: list[list[str]]) -> Rows:
+def _counted(rows: Rows) -> Rows:
     """Return the rows of cells with the number of their attentions instead of one row per attention."""
-    counts = Counter(tuple(row[:-1]) for row in rows)
-    return [*names[:-1], "attentions"], [[*cell, str(count)] for cell, count in counts.items()]
+    counts = Counter(tuple(row.items())[:-1] for row in rows)
+    return [{**dict(cell), "attentions": str(count)} for cell, count in counts.items()]
 
 
 def _names(patterns: Iterable[Pattern]) -> str:

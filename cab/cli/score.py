@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from cab.results.index import Scores
 
 PARTS = ("metrics", "K", "index")
-ORDER_SIGNS = {Verdict.BETTER: ">", Verdict.WORSE: "<", Verdict.ONE_SEED: ""}
+ORDER_SIGNS = {Verdict.BETTER: ">", Verdict.WORSE: "<", Verdict.ONE_SEED: "", "": ""}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -97,36 +97,24 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"the results have {' and '.join(parts)}; choose one, for example with --score {parts[0]}")
     if parts[0] not in (*scores, "metrics") or (args.show != "scores" and parts[0] == "metrics"):
         raise UserError(f"no score to show: {'; '.join(reasons) or f'the results have {scores[0]}; use --score'}")
-    for place, part in enumerate(parts):
-        if place:
-            print()
-        _print_part(part, results[kinds == part] if part != "metrics" else results, args)
+    printers = {"metrics": _print_metrics, "K": _print_gains, "index": _print_index}
+    for part in parts:
+        print("\n" * (part != parts[0]), end="")
+        printers[part](results if part == "metrics" else results[kinds == part], args)
     print_notes([] if args.score else reasons)
     return 0
 
 
-def _print_part(part: str, results: pd.DataFrame, args: argparse.Namespace) -> None:
-    if part == "metrics":
-        _print_metrics(results, as_csv=args.csv)
-    elif part == "K":
-        _print_gains(results, args)
-    else:
-        _print_index(results, args)
-
-
-# --- metrics ----------------------------------------------------------------------------------------------------------
-
-
-def _print_metrics(results: pd.DataFrame, *, as_csv: bool) -> None:
+def _print_metrics(results: pd.DataFrame, args: argparse.Namespace) -> None:
     from cab.records.results import legend
     from cab.results.metrics import PLACE, metrics_frame
 
     frame = metrics_frame(results)
-    if as_csv:
+    if args.csv:
         print_csv(frame)
-        return
-    print("\n\n".join(_metric_table(place, rows).to_text() for place, rows in frame.groupby(PLACE, sort=False)))
-    print_notes(legend(results))
+    else:
+        print("\n\n".join(_metric_table(place, rows).to_text() for place, rows in frame.groupby(PLACE, sort=False)))
+        print_notes(legend(results))
 
 
 def _metric_table(place: Any, frame: pd.DataFrame) -> Table:
@@ -150,20 +138,18 @@ def _metric_table(place: Any, frame: pd.DataFrame) -> Table:
 def _print_gains(results: pd.DataFrame, args: argparse.Namespace) -> None:
     from cab.results.gain import gains_frame, gains_order
 
-    if args.show == "pairwise":
-        table = gains_order(results)
-        print_csv(table) if args.csv else print(Table.of(table).to_text())
-        return
-    frame = gains_frame(results)
+    frame = gains_order(results) if args.show == "pairwise" else gains_frame(results)
     if args.csv:
         print_csv(frame)
-        return
-    scored = frame[frame["seeds"] > 0].groupby("pattern", sort=False)
-    tables = [_gain_table(pattern, rows) for pattern, rows in scored]
-    print("\n\n".join(table.to_text() for table in tables))
-    missing = frame[frame["seeds"] == 0].itertuples()
-    print_notes(f"{row.attention}: no K in {row.task} {row.pattern}: {row.note}" for row in missing)
-    print_notes(legend(tables))
+    elif args.show == "pairwise":
+        print(Table.of(frame).to_text())
+    else:
+        scored = frame[frame["seeds"] > 0].groupby("pattern", sort=False)
+        tables = [_gain_table(pattern, rows) for pattern, rows in scored]
+        print("\n\n".join(table.to_text() for table in tables))
+        missing = frame[frame["seeds"] == 0].itertuples()
+        print_notes(f"{row.attention}: no K in {row.task} {row.pattern}: {row.note}" for row in missing)
+        print_notes(legend(tables))
 
 
 def _gain_table(pattern: Any, frame: pd.DataFrame) -> Table:
@@ -183,22 +169,21 @@ def _print_index(results: pd.DataFrame, args: argparse.Namespace) -> None:
     from cab.results.index import COLUMNS, benefit_of_attention, order_table, score
 
     scores = score(results, normalization=args.normalization)
-    if args.show == "scores":
-        verified = verdicts(scores.results)
-        pairs = zip(scores.table["pattern"], scores.table["attention"], strict=True)
-        table = scores.table[COLUMNS].assign(verified=[verified[pair] for pair in pairs])
-    else:
+    verified = verdicts(scores.results)
+    pairs = zip(scores.table["pattern"], scores.table["attention"], strict=True)
+    table = scores.table[COLUMNS].assign(verified=[verified[pair] for pair in pairs])
+    if args.show != "scores":
         table = order_table(scores) if args.show == "pairwise" else benefit_of_attention(scores.table)
-    notes = list(scores.notes)
+    notes = legend(scores.results)
     if args.csv:
         print_csv(table)
-        for (pattern, task), places in scores.members.items():
-            notes += [f"{pattern} {task} averages {_members(places)}"] if len(places) > 1 else []
+        several = {key: places for key, places in scores.members.items() if len(places) > 1}
+        notes = [f"{pattern} {task} averages {_members(places)}" for (pattern, task), places in several.items()]
     elif args.show == "scores":
-        print("\n\n".join(_index_texts(scores, is_official=args.normalization != "results")))
+        print("\n\n".join(_index_texts(scores, table, is_official=args.normalization != "results")))
     else:
         print(Table.of(table).to_text())
-    print_notes(notes if args.csv else [*notes, *legend(scores.results)])
+    print_notes([*scores.notes, *notes])
 
 
 def _members(places: dict[str, list[str]]) -> str:
@@ -209,14 +194,13 @@ def _members(places: dict[str, list[str]]) -> str:
     return "; ".join(f"{metrics} of {', '.join(names)}" for metrics, names in groups.items())
 
 
-def _index_texts(scores: Scores, *, is_official: bool) -> Iterator[str]:
+def _index_texts(scores: Scores, table: pd.DataFrame, *, is_official: bool) -> Iterator[str]:
     """Yield one table per pattern, best attention first, each followed by the metrics of its tasks."""
-    from cab.records.results import verdicts
     from cab.results.index import AVERAGE, order_table
 
-    verified, order = verdicts(scores.results), order_table(scores)
-    pairs = order[["pattern", "task", "better", "worse"]].itertuples(index=False, name=None)
-    signs = {pair: ORDER_SIGNS.get(Verdict(word), "~") for pair, word in zip(pairs, order["verdict"], strict=True)}
+    order = order_table(scores)
+    pairs = order[order["task"] == AVERAGE][["pattern", "better", "worse", "verdict"]].itertuples(index=False)
+    verdicts = {tuple(pair): verdict for *pair, verdict in pairs}
     runs = scores.results[["pattern", "attention", "record"]].dropna().itertuples(index=False, name=None)
     changed = {(pattern, name) for pattern, name, record in runs if is_official and changed_settings(record)}
     is_trained = bool((scores.results["hash"] != "").any())
@@ -224,23 +208,17 @@ def _index_texts(scores: Scores, *, is_official: bool) -> Iterator[str]:
     def cell(row: Fields) -> Cell:
         return index(row["index"], row["low"], row["high"], is_single=is_trained and row["seeds"] == 1)
 
-    for pattern, rows in scores.table.groupby("pattern", sort=False):
+    for pattern, rows in table.groupby("pattern", sort=False):
         members = {task: _members(places) for (of, task), places in scores.members.items() if of == pattern}
-        names = list(rows.loc[rows["task"] == AVERAGE, "attention"])
         marks = [f" {CHANGED_MARK}" * ((pattern, name) in changed) for name in rows["attention"]]
-        codes = [verified[str(pattern), name] for name in rows["attention"]]
-        shown = rows.assign(
-            label=rows["attention"] + marks, verified=codes, seeds=rows["seeds"].where(rows["seeds"] > 0)
-        )
-        table = Table.wide(
-            shown if len(members) > 1 else shown[shown["task"] != AVERAGE], "task", cell, heading=pattern
-        )
-        following = [signs.get((pattern, AVERAGE, *pair), "") for pair in itertools.pairwise(names)]
-        table.columns.insert(0, Column("", [Cell(sign) for sign in (*following, "")]))
-        yield "\n".join([table.to_text(), *(sanitize_text(f"  {task}: {parts}") for task, parts in members.items())])
-
-
-# --- the suite --------------------------------------------------------------------------------------------------------
+        shown = rows.assign(label=rows["attention"] + marks, seeds=rows["seeds"].where(rows["seeds"] > 0))
+        shown = shown if len(members) > 1 else shown[shown["task"] != AVERAGE]
+        names = rows.loc[rows["task"] == AVERAGE, "attention"]
+        words = [verdicts.get((pattern, *pair), "") for pair in itertools.pairwise(names)]
+        signs = [ORDER_SIGNS.get(word, "~") for word in [*words, ""]]
+        made = Table.wide(shown, "task", cell, heading=pattern)
+        made.columns.insert(0, Column("", list(map(Cell, signs))))
+        yield "\n".join([made.to_text(), *(sanitize_text(f"  {task}: {parts}") for task, parts in members.items())])
 
 
 def _records_named(name: str, folders: list[Path] | None) -> list[Record]:
