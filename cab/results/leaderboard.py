@@ -62,11 +62,6 @@ class Board:
         return self.preset + ("-synthetic" if self.synthetic else "")
 
     @property
-    def datasets(self) -> list[str]:
-        """Names of the data sets."""
-        return sorted(self.results["dataset"].unique())
-
-    @property
     def patterns(self) -> list[str]:
         """Patterns with results, in the order of the paper."""
         return sorted(self.results["pattern"].unique(), key=pattern_rank)

@@ -75,41 +75,36 @@ class Section:
 def board_sections(boards: Sequence[Board], *, normalization: str) -> Iterator[Section]:
     """Yield a section per set of compared boards, and one per board with generated data outside the suite's cells."""
     for group in compared(boards, normalization=normalization):
-        blocks = [block for pattern in _patterns(group) for block in _pattern_blocks(group, pattern)]
-        blocks += [block for board in group for block in _comparisons(board)]
-        heading, names = " and ".join(board.heading for board in group), sorted({d for b in group for d in b.datasets})
-        text = f"Data set{'s' * (len(names) != 1)}: {', '.join(names)}."
-        yield Section(element_id("preset", group[0].key), heading, text, blocks)
+        section = _section(group)
+        section.blocks += [block for board in group for block in _comparisons(board)]
+        yield section
     for board in (board for board in boards if board.synthetic):
         results = board.results[score_kinds(board.results) == ""]
         if len(results):
-            blocks = [block for pattern in _patterns([board]) for block in _metric_blocks(board, pattern, results)]
-            text = "Generated data outside the cells of the suite have metrics and no score."
-            yield Section(element_id("preset", board.key), board.heading, text, blocks)
+            yield _section([board], results)
 
 
-def _patterns(boards: Sequence[Board]) -> list[str]:
-    return sorted({pattern for board in boards for pattern in board.patterns}, key=pattern_rank)
+def _section(boards: Sequence[Board], results: pd.DataFrame | None = None) -> Section:
+    """Return the section of boards that share tables; ``results`` are those of generated data, without a score."""
+    frame = pd.concat([board.results for board in boards]) if results is None else results
+    text = f"Data sets: {', '.join(sorted(frame['dataset'].unique()))}."
+    text += "" if results is None else " Generated data outside the cells of the suite have metrics and no score."
+    patterns = sorted(frame["pattern"].unique(), key=pattern_rank)
+    blocks = [block for pattern in patterns for block in _pattern_blocks(boards, pattern, results)]
+    return Section(element_id("preset", boards[0].key), " and ".join(b.heading for b in boards), text, blocks)
 
 
-def _pattern_blocks(boards: Sequence[Board], pattern: str) -> Iterator[Block]:
+def _pattern_blocks(boards: Sequence[Board], pattern: str, results: pd.DataFrame | None) -> Iterator[Block]:
     name = PATTERNS.get(pattern, pattern)
-    yield Block(name, tables=[pattern_table(boards, pattern)])
+    yield Block(name, tables=[pattern_table(boards, pattern, results)])
     for board in boards:
         tasks = board.tasks(pattern)
-        if len(tasks) > 1:
+        if len(tasks) > 1 and results is None:
             pairs = task_correlation(board.scores.table)
             title = f"{name}: correlation of the index between tasks"
             ids = element_id(board.key, pattern, "tasks"), f"figure4-{board.key}-{pattern}"
             yield _correlation(pairs[pairs["pattern"] == pattern], tasks, title, *ids)
-        yield from _curves(board, pattern, board.results)
-
-
-def _metric_blocks(board: Board, pattern: str, results: pd.DataFrame) -> Iterator[Block]:
-    """Yield the table and the curves of results without an index."""
-    if (results["pattern"] == pattern).any():
-        yield Block(PATTERNS.get(pattern, pattern), tables=[pattern_table([board], pattern, results)])
-        yield from _curves(board, pattern, results)
+        yield from _curves(board, pattern, board.results if results is None else results)
 
 
 def _curves(board: Board, pattern: str, results: pd.DataFrame) -> Iterator[Block]:
