@@ -13,11 +13,14 @@ examples:
 from __future__ import annotations
 
 import argparse
+import functools
 from typing import TYPE_CHECKING
 
 from cab.cli.arguments import add_results_arguments, print_notes, selected_results
 from cab.errors import UserError
-from cab.files.text_table import number, print_csv, text_table
+from cab.files.text_table import print_csv
+from cab.results.formats import interval, numbers, texts
+from cab.results.table import Column, Row, Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,9 +63,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _text(table: pd.DataFrame) -> str:
-    rows = []
-    for row in table.to_dict("records"):
-        interval = "-" if row["low"] != row["low"] else f"[{number(row['low'], 2)}, {number(row['high'], 2)}]"
-        numbers = [number(row["pearson"], 2), interval, number(row["p_value"]), str(row["shared"])]
-        rows.append([row["pattern"] or "all", f"{row['a']} - {row['b']}", *numbers, row["note"]])
-    return text_table(["pattern", "pair", "pearson", "95% interval", "p", "shared", "note"], rows, align="llrrrrl")
+    intervals = map(functools.partial(interval, decimals=2), table["low"], table["high"])
+    columns = [
+        Column("pair", texts(table["a"] + " - " + table["b"])),
+        Column("pearson", numbers(table["pearson"], 2)),
+        Column("95% interval", texts(intervals)),
+        Column("p", numbers(table["p_value"])),
+        Column("shared", numbers(table["shared"], 0)),
+        Column("note", texts(table["note"])),
+    ]
+    return Table([Row(pattern or "all") for pattern in table["pattern"]], columns, "pattern").to_text()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -77,22 +76,27 @@ def _print_comparison(records: dict[str, Record]) -> bool:
     A score is expected within the 95% prediction interval of a new seed, or within 0.02.
     """
     from cab.records.record import REFERENCE_DIRS
-    from cab.results.cells import collect, records_of
+    from cab.records.results import load_results
+    from cab.results.cells import suite_cells
+    from cab.results.gain import gains_frame
     from cab.results.statistics import student_quantile
 
-    [reference] = [results for results in collect(records_of(REFERENCE_DIRS)) if results.cell.key == CELL]
-    own = {name: reference.cell.value(record) for name, record in records.items()}
-    rows, means, expected = [], {}, []
+    [cell] = [cell for cell in suite_cells() if cell.key == CELL]
+    gains = gains_frame(load_results(REFERENCE_DIRS))
+    is_of_cell = (gains[["task", "backbone", "pattern"]] == [*CELL]).all(axis=1)
+    reference = gains[is_of_cell].set_index("attention")[["mean", "sd", "seeds"]].to_dict("index")
+    means = {name: row["mean"] for name, row in reference.items()}
+    own = {name: cell.value(record) for name, record in records.items()}
+    rows, expected = [], []
     for name, label in LABELS.items():
-        values = reference.values(name)
-        means[name], deviation = statistics.fmean(values), statistics.stdev(values)
+        deviation, seeds = reference[name]["sd"], int(reference[name]["seeds"])
         cells = ["-", ""]
         if name in own:
-            spread = student_quantile(len(values) - 1) * deviation * (1 + 1 / len(values)) ** 0.5
+            spread = student_quantile(seeds - 1) * deviation * (1 + 1 / seeds) ** 0.5
             expected.append(abs(own[name] - means[name]) <= max(spread, 0.02))
             cells = [f"{own[name]:.3f}", "as expected" if expected[-1] else "not as expected"]
-        rows.append([label, cells[0], f"{means[name]:.3f} ± {deviation:.3f}", str(len(values)), cells[1]])
-    print("\n" + text_table([reference.cell.metric, "yours", "reference", "seeds", ""], rows, align="lrrrl"))
+        rows.append([label, cells[0], f"{means[name]:.3f} ± {deviation:.3f}", str(seeds), cells[1]])
+    print("\n" + text_table([cell.metric, "yours", "reference", "seeds", ""], rows, align="lrrrl"))
     share = (own["linear"] - means["none"]) / (means["vanilla"] - means["none"])
     print(
         f"\nIn the cross-attention of a decoder (pattern {CELL[2]}), linear attention retains {share:.0%}\n"

@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
                 list(write_costs(measured, file))
         print_note(f"wrote {args.out}")
     if args.plot:
-        from cab.reports.efficiency import plot
+        from cab.efficiency.curves import plot
 
         for path in plot(measured, args.plot):
             print_note(f"wrote {path}")

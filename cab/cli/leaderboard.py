@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cab.cli.arguments import add_sources, valid_results
 from cab.cli.terminal import print_note
 from cab.files.disk import check_writable
+from cab.patterns import pattern_rank
 from cab.records.record import REFERENCE_DIRS
 from cab.records.results import DEFAULT_DIR, with_reference_results
+
+if TYPE_CHECKING:
+    from cab.results.board import Suite
+    from cab.results.leaderboard import Board
 
 DEFAULT_OUT = DEFAULT_DIR / "leaderboard"
 
@@ -19,9 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help=f"output folder (default: {DEFAULT_OUT})")
     parser.add_argument(
         "--format",
-        choices=("page", "markdown"),
+        choices=("page", "markdown", "latex"),
         default="page",
-        help="page (default): index.html and CSV files in the --out folder; markdown: tables on stdout",
+        help="page (default): index.html and CSV files in the --out folder; markdown, latex: tables on stdout",
     )
     parser.add_argument(
         "--costs",
@@ -40,45 +47,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import pandas as pd
 
-    from cab.reports.leaderboard import printable_records, score_boards
-    from cab.reports.suite_board import suite_board
-    from cab.reports.tables import write_csv
-    from cab.results.cells import PRESET
+    from cab.results.board import suite_csv, suite_of
     from cab.results.costs import load_costs, read_costs
+    from cab.results.leaderboard import printable_records, score_boards
     from cab.results.selection import rows_in_index
+    from cab.results.table import write_csv
 
     is_page = args.format == "page"
     if args.figures or is_page:
         check_writable(args.out, "--out")
     if args.with_reference and args.results == [DEFAULT_DIR] and not DEFAULT_DIR.exists():
         args.results = [folder for folder in REFERENCE_DIRS if folder.is_dir()][:1]
-    results, skipped = valid_results(args)
-    if args.with_reference:
-        results = with_reference_results(results)
+    own, skipped = valid_results(args)
+    results = with_reference_results(own) if args.with_reference else own
     unscored = results.drop(rows_in_index(results).index)
     boards = [] if len(unscored) == len(results) else score_boards(results, normalization=args.normalization)
     costs = load_costs(args.costs) if args.costs else None
-    own_costs = read_costs(args.costs) if args.costs else {}
-    suite = suite_board(results, own_costs, with_reference=args.with_reference)
+    suite = suite_of(own, read_costs(args.costs) if args.costs else {}, with_reference=args.with_reference)
     if not is_page:
-        from cab.reports.markdown import markdown
-
-        print(markdown(boards, suite))
+        print("\n\n".join(_tables(boards, suite, args)))
         if not args.figures:
             return 0
-    from cab.reports.efficiency import efficiency_section  # imports matplotlib
-    from cab.reports.page import write_page
-    from cab.reports.sections import board_section, task_sections, write_figures
+    from cab.efficiency.curves import efficiency_section  # imports matplotlib
+    from cab.results.page import write_page
+    from cab.results.sections import board_sections, task_sections, write_figures
 
     of_tasks = task_sections(unscored)
-    of_suite = [board for board in boards if suite and board.synthetic and board.preset == PRESET]  # in leaderboard.csv
-    sections = [board_section(board) for board in boards if not any(board is each for each in of_suite)]
+    sections = list(board_sections(boards, normalization=args.normalization))
     sections += [section.section(rows) for section, rows in of_tasks]
     sections += [] if costs is None else [efficiency_section(costs)]
     written: list[Path] = []
     if is_page:
-        if suite:
-            written.append(write_csv(suite.csv, args.out / "suite.csv"))
+        if suite and len(suite.board):
+            written.append(write_csv(suite_csv(suite.board), args.out / "suite.csv"))
         if boards:
             tables = pd.concat([board.table for board in boards], ignore_index=True)
             written.append(write_csv(tables, args.out / "leaderboard.csv"))
@@ -87,6 +88,25 @@ def run(args: argparse.Namespace) -> int:
         options = {"normalization": args.normalization, "sections": sections, "suite": suite, "skipped": skipped}
         written.append(write_page(results, args.out, files=written, **options))
     if args.figures:
-        written += write_figures([*map(board_section, of_suite), *sections], args.out)
+        written += write_figures(sections, args.out)
     print_note(f"wrote {', '.join(path.name for path in written)} into {args.out}")
     return 0
+
+
+def _tables(boards: Sequence[Board], suite: Suite | None, args: argparse.Namespace) -> Iterator[str]:
+    """Yield the board of the suite, and a table per pattern of compared results, in Markdown or LaTeX."""
+    from cab.results.board import board_table
+    from cab.results.formats import markdown
+    from cab.results.leaderboard import compared, pattern_table
+    from cab.results.sentence import main_sentence
+    from cab.results.table import Table
+
+    is_latex = args.format == "latex"
+    shown = Table.to_latex if is_latex else Table.to_markdown
+    if suite and len(suite.board):
+        sentence = main_sentence(suite.board)
+        yield f"% {sentence}" if is_latex else markdown(sentence)
+        yield shown(board_table(suite.board))
+    for group in compared(boards, normalization=args.normalization):
+        patterns = {pattern for board in group for pattern in board.patterns}
+        yield from (shown(pattern_table(group, pattern)) for pattern in sorted(patterns, key=pattern_rank))

@@ -8,19 +8,22 @@ import re
 import shutil
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from dataclasses import replace
 
 from cab.errors import UserError
 from cab.files.disk import sanitize_text
-from cab.files.text_table import print_rows, text_table
+from cab.files.text_table import ABSENT, text_table
 from cab.patterns import Pattern
 from cab.registry.entries import AttentionEntry
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.registry.tables import decode_state_size
-from cab.reports.card import Card, card
+from cab.results.card import Card, card
+from cab.results.formats import markdown
+from cab.results.table import Table
 
 log = logging.getLogger("cab")
-Rows = list[list[str]]
+Rows = list[dict[str, str]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,14 +55,16 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("--markdown applies to the card of a NAME, not to a table; omit it, or use --csv")
     rows = tables[args.entry]()
     if not args.csv:
-        rows = _counted(rows) if args.entry == "cells" else [row[:-1] for row in rows]  # without the origin
-    print_rows(rows, as_csv=args.csv, width=width)
+        rows = _counted(rows) if args.entry == "cells" else [{k: row[k] for k in row if k != "origin"} for row in rows]
+    table = Table.of({name: [row[name] for row in rows] for name in rows[0]})
+    print(table.to_csv() if args.csv else f"{table.to_text(width)}\n", end="")
     return 0
 
 
 def _attentions() -> Rows:
-    header = ["attention", "patterns", "complexity", "state", "paper", "origin"]
-    return [header, *([a.name, _names(a.patterns), a.complexity, _state(a), a.paper, a.origin] for a in ATTENTIONS)]
+    names = "attention", "patterns", "complexity", "state", "paper", "origin"
+    rows = ((a.name, _names(a.patterns), a.complexity, _state(a), a.paper, a.origin) for a in ATTENTIONS)
+    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def _state(entry: AttentionEntry) -> str:
@@ -67,36 +72,39 @@ def _state(entry: AttentionEntry) -> str:
         return decode_state_size(entry)
     except UserError as error:  # of one attention, which does not concern the others
         log.warning("%s", error)
-        return "-"
+        return ABSENT
 
 
 def _backbones() -> Rows:
     """Return a row per backbone, with the patterns in which a task tests it."""
-    rows = [["backbone", "patterns", "paper", "origin"]]
-    for backbone in BACKBONES:
-        tested = {pattern for task in TASKS for pattern in task.backbones.get(backbone.name, ())}
-        rows.append([backbone.name, _names(p for p in Pattern if p in tested), backbone.paper, backbone.origin])
+    rows = []
+    for entry in BACKBONES:
+        tested = {pattern for task in TASKS for pattern in task.backbones.get(entry.name, ())}
+        patterns = _names(pattern for pattern in Pattern if pattern in tested)
+        rows.append({"backbone": entry.name, "patterns": patterns, "paper": entry.paper, "origin": entry.origin})
     return rows
 
 
 def _tasks() -> Rows:
-    rows = [["task", "backbone", "patterns", "datasets", "paper", "origin"]]
-    for task in TASKS:
-        for backbone, patterns in task.backbones.items():
-            rows.append([task.name, backbone, _names(patterns), " ".join(task.datasets), task.paper, task.origin])
-    return rows
+    names = "task", "backbone", "patterns", "datasets", "paper", "origin"
+    return [
+        dict(zip(names, (t.name, name, _names(patterns), " ".join(t.datasets), t.paper, t.origin), strict=True))
+        for t in TASKS
+        for name, patterns in t.backbones.items()
+    ]
 
 
 def _cells() -> Rows:
     from cab.runner.cell import runnable_cells
 
-    return [["task", "dataset", "backbone", "pattern", "attention"], *map(list, runnable_cells())]
+    names = "task", "dataset", "backbone", "pattern", "attention"
+    return [dict(zip(names, cell, strict=True)) for cell in runnable_cells()]
 
 
 def _counted(rows: Rows) -> Rows:
     """Return the rows of cells with the number of their attentions instead of one row per attention."""
-    header, *cells = (tuple(row[:-1]) for row in rows)
-    return [[*header, "attentions"], *([*cell, str(count)] for cell, count in Counter(cells).items())]
+    counts = Counter(tuple(row.items())[:-1] for row in rows)
+    return [{**dict(cell), "attentions": str(count)} for cell, count in counts.items()]
 
 
 def _names(patterns: Iterable[Pattern]) -> str:
@@ -112,10 +120,10 @@ def _text(shown: Card, width: int) -> str:
         items = re.split(r"\n(?=\* )", paragraph)  # each item of a list starts a line
         parts.append("\n".join(_filled(item, width, indent="  " * item.startswith("* ")) for item in items))
     parts.append(text_table((), shown.facts, width=width))
-    for section in shown.sections:
-        body = text_table(section.header, section.rows, width=width - 2) if section.rows else section.text
-        notes = [_filled(note, width - 2, indent="    ") for note in section.footnotes]
-        parts.append(section.title + "\n" + textwrap.indent("\n".join([body, *notes]), "  "))
+    for table in shown.sections:
+        body = replace(table, caption="").to_text(width - 2)
+        notes = [_filled(note, width - 2, indent="    ") for note in table.notes]
+        parts.append(table.caption + "\n" + textwrap.indent("\n".join([body, *notes]), "  "))
     return "\n\n".join(parts)
 
 
@@ -124,20 +132,8 @@ def _filled(text: str, width: int, *, indent: str) -> str:
 
 
 def _markdown(shown: Card) -> str:
-    parts = [f"# {shown.name}", _escaped(shown.description), _markdown_table(("Property", "Value"), shown.facts)]
-    for section in shown.sections:
-        body = _markdown_table(section.header, section.rows) if section.rows else section.text
-        notes = "\n".join(f"* {_escaped(note)}" for note in section.footnotes)
-        parts += filter(None, (f"## {section.title}", body, notes))
+    description = re.sub(r"^\\\* ", "* ", markdown(shown.description), flags=re.MULTILINE)  # items of a list
+    labels, values = zip(*shown.facts, strict=True)
+    parts = [f"# {shown.name}", description, Table.of({"Property": labels, "Value": values}).to_markdown()]
+    parts += [f"## {table.caption}\n\n{replace(table, caption='').to_markdown()}" for table in shown.sections]
     return "\n\n".join(parts)
-
-
-def _markdown_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    lines = [header, ("---",) * len(header), *(map(_escaped, row) for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _escaped(text: str) -> str:
-    r"""Escape what Markdown would format in mathematics, outside code and bullets: ``S_t * q`` to ``S\_t \* q``."""
-    pieces = [piece if i % 2 else re.sub(r"([\\*_<\[\]|])", r"\\\1", piece) for i, piece in enumerate(text.split("`"))]
-    return re.sub(r"^\\\* ", "* ", "`".join(pieces), flags=re.MULTILINE)

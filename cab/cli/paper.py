@@ -11,7 +11,7 @@ from cab.cli.terminal import print_note
 from cab.errors import UserError
 from cab.files.disk import check_writable
 from cab.files.text_table import number, print_csv, print_rows, text_table
-from cab.paper.published import rows
+from cab.results.published import rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -96,11 +96,11 @@ def _add_analysis_arguments(parser: argparse.ArgumentParser, *, has_steps: bool)
 
 def run(args: argparse.Namespace) -> int:
     if args.verb == "taxonomy":
-        from cab.paper.taxonomy import TaxonomyRow, taxonomy
+        from cab.results.taxonomy import TaxonomyRow, taxonomy
 
         print_rows([TaxonomyRow._fields, *taxonomy()], as_csv=args.csv)
     elif args.verb == "table3":
-        from cab.paper.published_cells import PublishedCell, published_cells
+        from cab.results.published_cells import PublishedCell, published_cells
 
         print_rows([PublishedCell._fields, *published_cells()], as_csv=args.csv)
     elif args.verb == "params":
@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _audit(normalization: str, *, as_csv: bool) -> None:
-    from cab.paper.audit import COLUMNS, audit
+    from cab.results.audit import COLUMNS, audit
     from cab.results.normalization import NORMALIZATIONS
 
     table = audit(normalization=normalization)
@@ -127,7 +127,7 @@ def _audit(normalization: str, *, as_csv: bool) -> None:
 
 
 def _summary(audits: dict[str, pd.DataFrame]) -> str:
-    from cab.paper.rounding import VERDICTS
+    from cab.results.rounding import VERDICTS
 
     rows = []
     for printed, title in TABLES.items():
@@ -139,7 +139,7 @@ def _summary(audits: dict[str, pd.DataFrame]) -> str:
 
 
 def _contradictions(table: pd.DataFrame) -> str:
-    from cab.paper.rounding import CONTRADICTS
+    from cab.results.rounding import CONTRADICTS
 
     rows = []
     for row in table[table["verdict"] == CONTRADICTS].to_dict("records"):
@@ -156,7 +156,7 @@ def _published_counts() -> list[dict[str, str]]:
 
 
 def _params(backbone: str | None, *, as_csv: bool) -> None:
-    from cab.paper.parameters import count_parameters
+    from cab.results.parameters import count_parameters
 
     lines = [line for line in _published_counts() if backbone in (None, line["backbone"])]
     published = {(x["pattern"], x["backbone"], x["attention"]): float(x["params_millions"]) for x in lines}
@@ -220,6 +220,6 @@ def _write(folder: Path | None, name: str, table: Sequence[Mapping[str, Any]]) -
     if folder is not None:
         import pandas as pd
 
-        from cab.reports.tables import write_csv
+        from cab.results.table import write_csv
 
         write_csv(pd.DataFrame(table), folder / f"{name}.csv")

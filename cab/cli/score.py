@@ -24,19 +24,20 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cab.cli.arguments import add_results_arguments, print_notes, selected_results
 from cab.errors import UserError, unknown_name
 from cab.files.disk import sanitize_text
-from cab.files.text_table import number, print_csv, text_table
+from cab.files.text_table import print_csv
 from cab.records.record import REFERENCE_DIRS, Record
 from cab.records.results import DEFAULT_DIR
 from cab.results.changed_settings import CHANGED_MARK, changed_settings
-from cab.results.statistics import ONE_SEED_MARK, Verdict
+from cab.results.formats import Cell, Fields, gain, index, mean
+from cab.results.statistics import Verdict
+from cab.results.table import Column, Table, legend
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,8 +45,7 @@ if TYPE_CHECKING:
     from cab.results.index import Scores
 
 PARTS = ("metrics", "K", "index")
-ORDER_SIGNS = {Verdict.BETTER: ">", Verdict.WORSE: "<", Verdict.ONE_SEED: ""}
-VERDICT_SIGNS = {Verdict.WORSE: " ▼", Verdict.UNDECIDED: " ?", Verdict.ONE_SEED: ONE_SEED_MARK}
+ORDER_SIGNS = {Verdict.BETTER: ">", Verdict.WORSE: "<", Verdict.ONE_SEED: "", "": ""}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -97,119 +97,72 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"the results have {' and '.join(parts)}; choose one, for example with --score {parts[0]}")
     if parts[0] not in (*scores, "metrics") or (args.show != "scores" and parts[0] == "metrics"):
         raise UserError(f"no score to show: {'; '.join(reasons) or f'the results have {scores[0]}; use --score'}")
-    for place, part in enumerate(parts):
-        if place:
-            print()
-        _print_part(part, results[kinds == part] if part != "metrics" else results, args)
+    printers = {"metrics": _print_metrics, "K": _print_gains, "index": _print_index}
+    for part in parts:
+        print("\n" * (part != parts[0]), end="")
+        printers[part](results if part == "metrics" else results[kinds == part], args)
     print_notes([] if args.score else reasons)
     return 0
 
 
-def _print_part(part: str, results: pd.DataFrame, args: argparse.Namespace) -> None:
-    if part == "metrics":
-        _print_metrics(results, as_csv=args.csv)
-    elif part == "K":
-        _print_gains(results, args)
-    else:
-        _print_index(results, args)
-
-
-# --- metrics ----------------------------------------------------------------------------------------------------------
-
-
-def _print_metrics(results: pd.DataFrame, *, as_csv: bool) -> None:
+def _print_metrics(results: pd.DataFrame, args: argparse.Namespace) -> None:
     from cab.records.results import legend
     from cab.results.metrics import metrics_frame
     from cab.results.selection import PLACE
 
     frame = metrics_frame(results)
-    if as_csv:
+    if args.csv:
         print_csv(frame)
-        return
-    tables = [_metric_table(place, rows) for place, rows in frame.groupby(PLACE, sort=False)]
-    print("\n\n".join(tables))
-    print_notes(legend(results))
+    else:
+        print("\n\n".join(_metric_table(place, rows).to_text() for place, rows in frame.groupby(PLACE, sort=False)))
+        print_notes(legend(results))
 
 
-def _metric_table(place: Any, frame: pd.DataFrame) -> str:
-    """Return one row per attention, best first, with its metrics as mean ± standard deviation over seeds."""
-    from cab.records.verified import mark_unverified
+def _metric_table(place: Any, frame: pd.DataFrame) -> Table:
+    """Return one row per attention, best first; (n) follows a metric with fewer seeds than the row."""
+    import pandas as pd
 
-    labels = (frame["attention"] + " " + frame["settings"]).str.strip()
-    frame = frame.assign(label=[mark_unverified(*pair) for pair in zip(labels, frame["verified"], strict=True)])
-    names = list(frame.sort_values("primary", ascending=False, kind="stable")["metric"].unique())
-    first = frame[frame["metric"] == names[0]].sort_values("mean", ascending=not frame["higher_is_better"].iloc[0])
-    cells = {(row["label"], row["metric"]): row for row in frame.to_dict("records")}
-    lines = []
-    for attention in dict.fromkeys([*first["label"], *frame["label"]]):
-        rows = [cells.get((attention, name)) for name in names]
-        seeds = max(row["seeds"] for row in rows if row)
-        lines.append([attention, *(_metric_cell(row, seeds) for row in rows), seeds])
+    frame = frame.assign(label=(frame["attention"] + " " + frame["settings"]).str.strip())
+    frame = frame.assign(most=frame.groupby("label")["seeds"].transform("max"))
+    frame = frame.sort_values("primary", ascending=False, kind="stable")
+    is_first = frame["metric"] == frame["metric"].iloc[0]
+    first = frame[is_first].sort_values("mean", ascending=not frame["higher_is_better"].iloc[0])
+
+    def cell(row: Fields) -> Cell:
+        return mean(row["mean"], row["sd"], note=f" ({row['seeds']})" * (row["seeds"] != row["most"]))
+
     preset, *others = place
-    title = f"{' '.join(filter(None, others))} ({preset})"
-    return f"{sanitize_text(title)}\n{text_table(['attention', *names, 'seeds'], lines, align='lr')}"
-
-
-def _metric_cell(row: Mapping[Any, Any] | None, seeds: int) -> str:
-    if row is None or not row["seeds"]:
-        return "-"
-    spread = f" ± {row['sd']:.2g}" if row["sd"] == row["sd"] else ""
-    fewer = f" ({row['seeds']})" if row["seeds"] != seeds else ""
-    return f"{row['mean']:.5g}{spread}{fewer}"
-
-
-# --- K ----------------------------------------------------------------------------------------------------------------
+    caption = f"{' '.join(filter(None, others))} ({preset})"
+    return Table.wide(pd.concat([first, frame[~is_first]]), "metric", cell, seeds="max", caption=caption)
 
 
 def _print_gains(results: pd.DataFrame, args: argparse.Namespace) -> None:
     from cab.results.gain import gains_frame, gains_order
-    from cab.results.statistics import ONE_SEED_LEGEND
 
-    if args.show == "pairwise":
-        table = gains_order(results)
-        print_csv(table) if args.csv else print(_plain_text(table))
-        return
-    frame = gains_frame(results)
+    frame = gains_order(results) if args.show == "pairwise" else gains_frame(results)
     if args.csv:
         print_csv(frame)
-        return
-    scored = frame[frame["seeds"] > 0].groupby("pattern", sort=False)
-    print("\n\n".join(_gain_table(pattern, rows) for pattern, rows in scored))
-    print_notes([f"{row.attention}: no K in {row.task} {row.pattern}: {row.note}" for row in _unscored(frame)])
-    print_notes([ONE_SEED_LEGEND] if (frame["seeds"] == 1).any() else [])
+    elif args.show == "pairwise":
+        print(Table.of(frame).to_text())
+    else:
+        scored = frame[frame["seeds"] > 0].groupby("pattern", sort=False)
+        tables = [_gain_table(pattern, rows) for pattern, rows in scored]
+        print("\n\n".join(table.to_text() for table in tables))
+        missing = frame[frame["seeds"] == 0].itertuples()
+        print_notes(f"{row.attention}: no K in {row.task} {row.pattern}: {row.note}" for row in missing)
+        print_notes(legend(tables))
 
 
-def _unscored(frame: pd.DataFrame) -> Iterator[Any]:
-    yield from frame[frame["seeds"] == 0].itertuples()
-
-
-def _gain_table(pattern: Any, frame: pd.DataFrame) -> str:
+def _gain_table(pattern: Any, frame: pd.DataFrame) -> Table:
     """Return one row per attention and source, with K in each cell of a pattern; the largest K first."""
-    from cab.records.verified import mark_unverified
+    import pandas as pd
 
-    cells_of = frame.groupby(["task", "backbone"], sort=False)
-    headings = {key: rows["ability"].iloc[0] or " ".join(map(str, key)) for key, rows in cells_of}
-    is_first = (frame[["task", "backbone"]] == list(next(iter(headings)))).all(axis=1)
-    order = frame.assign(first=frame["K"].where(is_first)).sort_values("first", ascending=False, kind="stable")
-    lines = []
-    for (name, source), rows in order.groupby(["attention", "source"], sort=False):
-        cells = {(row["task"], row["backbone"]): row for row in rows.to_dict("records")}
-        label = mark_unverified(str(name), "no" if "no" in set(rows["verified"]) else "yes")
-        label += " (yours)" if source == "own" else ""
-        texts = [_gain_cell(cells[key]) if key in cells else "-" for key in headings]
-        lines.append([label, *texts, min(row["seeds"] for row in cells.values())])
-    return text_table([f"K, {pattern}", *headings.values(), "seeds"], lines, align="lr")
-
-
-def _gain_cell(row: Mapping[Any, Any]) -> str:
-    if row["verdict"] == Verdict.SOLVED:
-        return f"{row['solved']} of {row['seeds']} solved"
-    lower = "≥ " if "unfinished" in row["note"] else ""
-    bound = "" if math.isnan(row["bound"]) else f" (≤ {row['bound']:.0f})"
-    return f"{lower}{round(row['K']) + 0:.0f}{bound}{VERDICT_SIGNS.get(row['verdict'], '')}"
-
-
-# --- index ------------------------------------------------------------------------------------------------------------
+    names = frame["ability"].where(frame["ability"] != "", frame["task"] + " " + frame["backbone"])
+    labels = frame["attention"] + frame["source"].map({"own": " (yours)"}).fillna("")
+    frame = frame.assign(cell=names, label=labels)
+    is_first = frame["cell"] == frame["cell"].iloc[0]
+    ranked = pd.concat([frame[is_first].sort_values("K", ascending=False, kind="stable"), frame[~is_first]])
+    return Table.wide(ranked, "cell", gain, heading=f"K, {pattern}")
 
 
 def _print_index(results: pd.DataFrame, args: argparse.Namespace) -> None:
@@ -217,22 +170,21 @@ def _print_index(results: pd.DataFrame, args: argparse.Namespace) -> None:
     from cab.results.index import COLUMNS, benefit_of_attention, order_table, score
 
     scores = score(results, normalization=args.normalization)
-    if args.show == "scores":
-        verified = verdicts(scores.results)
-        pairs = zip(scores.table["pattern"], scores.table["attention"], strict=True)
-        table = scores.table[COLUMNS].assign(verified=[verified[pair] for pair in pairs])
-    else:
+    verified = verdicts(scores.results)
+    pairs = zip(scores.table["pattern"], scores.table["attention"], strict=True)
+    table = scores.table[COLUMNS].assign(verified=[verified[pair] for pair in pairs])
+    if args.show != "scores":
         table = order_table(scores) if args.show == "pairwise" else benefit_of_attention(scores.table)
-    notes = list(scores.notes)
+    notes = legend(scores.results)
     if args.csv:
         print_csv(table)
-        for (pattern, task), places in scores.members.items():
-            notes += [f"{pattern} {task} averages {_members(places)}"] if len(places) > 1 else []
+        several = {key: places for key, places in scores.members.items() if len(places) > 1}
+        notes = [f"{pattern} {task} averages {_members(places)}" for (pattern, task), places in several.items()]
     elif args.show == "scores":
-        print("\n\n".join(_index_texts(scores, is_official=args.normalization != "results")))
+        print("\n\n".join(_index_texts(scores, table, is_official=args.normalization != "results")))
     else:
-        print(_plain_text(table))
-    print_notes(notes if args.csv else [*notes, *legend(scores.results)])
+        print(Table.of(table).to_text())
+    print_notes([*scores.notes, *notes])
 
 
 def _members(places: dict[str, list[str]]) -> str:
@@ -243,52 +195,31 @@ def _members(places: dict[str, list[str]]) -> str:
     return "; ".join(f"{metrics} of {', '.join(names)}" for metrics, names in groups.items())
 
 
-def _plain_text(table: pd.DataFrame) -> str:
-    rows = [[number(x) if isinstance(x, float) else str(x) for x in row] for row in table.to_numpy()]
-    align = "".join("r" if kind.kind == "f" else "l" for kind in table.dtypes)
-    return text_table(list(table.columns), rows, align=align)
-
-
-def _index_texts(scores: Scores, *, is_official: bool) -> Iterator[str]:
+def _index_texts(scores: Scores, table: pd.DataFrame, *, is_official: bool) -> Iterator[str]:
     """Yield one table per pattern, best attention first, each followed by the metrics of its tasks."""
-    from cab.records.results import verdicts
-    from cab.records.verified import mark_unverified
-    from cab.results.index import order_table
+    from cab.results.index import AVERAGE, order_table
 
-    verified, order = verdicts(scores.results), order_table(scores)
-    pairs = order[["pattern", "task", "better", "worse"]].itertuples(index=False, name=None)
-    signs = {pair: ORDER_SIGNS.get(Verdict(word), "~") for pair, word in zip(pairs, order["verdict"], strict=True)}
+    order = order_table(scores)
+    pairs = order[order["task"] == AVERAGE][["pattern", "better", "worse", "verdict"]].itertuples(index=False)
+    verdicts = {tuple(pair): verdict for *pair, verdict in pairs}
     runs = scores.results[["pattern", "attention", "record"]].dropna().itertuples(index=False, name=None)
     changed = {(pattern, name) for pattern, name, record in runs if is_official and changed_settings(record)}
     is_trained = bool((scores.results["hash"] != "").any())
-    for pattern in scores.table["pattern"].unique():
-        table = scores.table[scores.table["pattern"] == pattern]
-        rows = {(row["task"], row["attention"]): row for row in table.to_dict("records")}
-        average, *tasks = table["task"].unique()
+
+    def cell(row: Fields) -> Cell:
+        return index(row["index"], row["low"], row["high"], is_single=is_trained and row["seeds"] == 1)
+
+    for pattern, rows in table.groupby("pattern", sort=False):
         members = {task: _members(places) for (of, task), places in scores.members.items() if of == pattern}
-        columns = [average, *tasks] if len(members) > 1 else tasks or [average]
-        ranked = list(table.loc[table["task"] == average, "attention"])
-        lines = []
-        for name, following in itertools.zip_longest(ranked, ranked[1:]):
-            cells = [rows[task, name] for task in columns]
-            seeds = min((int(cell["seeds"]) for cell in cells if cell["seeds"]), default=0)
-            mark = f" {CHANGED_MARK}" if (pattern, name) in changed else ""
-            label = mark_unverified(name, verified[pattern, name]) + mark
-            texts = (_cell(cell, is_trained=is_trained) for cell in cells)
-            lines.append([label, signs.get((pattern, average, name, following), ""), *texts, seeds])
-        grid = text_table([pattern, "", *columns, "seeds"], lines, align="llr")
-        yield "\n".join([grid, *(sanitize_text(f"  {task}: {parts}") for task, parts in members.items())])
-
-
-def _cell(row: Mapping[Any, Any], *, is_trained: bool) -> str:
-    """Format an index with its interval; published results do not record their seeds."""
-    text = number(row["index"])
-    if row["seeds"] == 1 and is_trained:
-        return text + ONE_SEED_MARK
-    return text if math.isnan(row["low"]) else f"{text} [{number(row['low'])}, {number(row['high'])}]"
-
-
-# --- the suite --------------------------------------------------------------------------------------------------------
+        marks = [f" {CHANGED_MARK}" * ((pattern, name) in changed) for name in rows["attention"]]
+        shown = rows.assign(label=rows["attention"] + marks, seeds=rows["seeds"].where(rows["seeds"] > 0))
+        shown = shown if len(members) > 1 else shown[shown["task"] != AVERAGE]
+        names = rows.loc[rows["task"] == AVERAGE, "attention"]
+        words = [verdicts.get((pattern, *pair), "") for pair in itertools.pairwise(names)]
+        signs = [ORDER_SIGNS.get(word, "~") for word in [*words, ""]]
+        made = Table.wide(shown, "task", cell, heading=pattern)
+        made.columns.insert(0, Column("", list(map(Cell, signs))))
+        yield "\n".join([made.to_text(), *(sanitize_text(f"  {task}: {parts}") for task, parts in members.items())])
 
 
 def _records_named(name: str, folders: list[Path] | None) -> list[Record]:
@@ -340,6 +271,6 @@ def _check(folders: Iterable[Path], *, as_csv: bool) -> int:
     if as_csv:
         print_csv(table)
     else:
-        print(_plain_text(table))
+        print(Table.of(table).to_text())
         print("\n".join(["", f"{sum(measures)} of {len(measures)} judged cells measure attention", *lacking]))
     return int(not all(measures) or not grades.all() or bool(lacking))

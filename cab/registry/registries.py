@@ -326,7 +326,7 @@ def register_task(
         backbones: backbones with the patterns tested in each, such as ``{"gpt2": "CS"}``.
         dataset_patterns: data sets that are defined for some of these patterns only, such as ``{"mqar": "CS"}``.
         in_index: whether its scores contribute to the compositional index, and sweeps that do not name a task run it.
-        report: its section of the leaderboard, a :class:`cab.reports.sections.TaskSection` as ``module:NAME``.
+        report: its section of the leaderboard, a :class:`cab.results.sections.TaskSection` as ``module:NAME``.
         options_from_task: task whose tuned attention options (Table 5, the suite) it uses; default: its own.
     """
     entry = functools.partial(

@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from cab.reports.sections import Block, TaskSection
-from cab.reports.tables import frame_table, number_column, text_column
+from cab.results.formats import numbers, texts
+from cab.results.sections import Block, TaskSection
+from cab.results.table import Column, Row, Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,12 +75,13 @@ def glue_blocks(table: pd.DataFrame) -> Iterator[Block]:
     text = "The average covers MNLI (matched and mismatched), QNLI, QQP, SST-2, MRPC and CoLA, as in Qin et al. 2022."
     table = table.assign(chosen=table["chosen_by"].map({"dev": "development set", "held_out": "held-out examples"}))
     for number, (preset, rows) in enumerate(table.groupby("preset", sort=False)):
-        columns = [text_column("initialization", "start"), text_column("selected on", "chosen")]
+        columns = [Column("initialization", texts(rows["start"]))]
+        columns.append(Column("selected on", texts(rows["chosen"])))
         for name in (*(column for column in COLUMNS if rows[column].notna().any()), "average"):
             reason = "a column has no result" if name == "average" else "no result"
-            columns.append(number_column(name, name, 2, reason=reason, better="higher"))
+            columns.append(Column(name, numbers(rows[name], 2, reason), "higher"))
         caption = f"GLUE, preset {preset}: score in %, mean over seeds"
-        shown = frame_table(rows, columns, table_id=f"glue-{number}", caption=caption)
+        shown = Table([*map(Row, rows["attention"])], columns, caption=caption, id=f"glue-{number}")
         yield Block(f"Preset {preset}", text, (), [shown])
 
 

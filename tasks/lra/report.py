@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from cab.files.disk import sanitize_text
-from cab.reports.sections import Block, TaskSection
-from cab.reports.tables import deviation_text, element_id, frame_table, number_column, text_column
+from cab.results.formats import mean, numbers, texts
+from cab.results.sections import Block, TaskSection
+from cab.results.table import Column, Row, Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,19 +48,17 @@ def arena_table(runs: pd.DataFrame) -> pd.DataFrame:
 def arena_blocks(table: pd.DataFrame) -> Iterator[Block]:
     """Yield one block per preset and data set with attentions and trivial baselines."""
     text = "An attention that ranks below a trivial baseline did not learn the task."
-    columns = [
-        text_column("kind", "kind"),
-        number_column(
-            "accuracy, %", METRIC, 1, better="higher", detail=lambda row: deviation_text(row["deviation"], 1)
-        ),
-        number_column("seeds", "seeds", 0, reason="not trained"),
-    ]
     table = table.assign(seeds=table["seeds"].astype(float))
     table["attention"] = table["name"].where(table["kind"] == TRAINED, table["name"].str.replace("_", " "))
     for number, ((preset, dataset, config_variant), rows) in enumerate(table.groupby(_PLACE, sort=False)):
         heading = f"{dataset}, preset {preset}" + (f", {config_variant}" if config_variant else "")
         caption = f"{heading}: accuracy, mean over seeds"
-        shown = frame_table(rows, columns, table_id=element_id("lra", str(number)), caption=caption)
+        columns = [
+            Column("kind", texts(rows["kind"])),
+            Column("accuracy, %", list(map(mean, rows[METRIC], rows["deviation"])), "higher"),
+            Column("seeds", numbers(rows["seeds"], 0, "not trained")),
+        ]
+        shown = Table([*map(Row, rows["attention"])], columns, caption=caption, id=f"lra-{number}")
         yield Block(heading, text, (), [shown])
 
 

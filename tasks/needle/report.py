@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
 
-from cab.reports import figures
-from cab.reports.sections import Block, Picture, TaskSection
-from cab.reports.tables import Table, frame_table, number_column
+from cab.results import figures
+from cab.results.formats import numbers
+from cab.results.sections import Block, Picture, TaskSection
+from cab.results.table import Column, Row, Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,10 +73,10 @@ def needle_blocks(table: pd.DataFrame) -> Iterator[Block]:
 
 def _grid_table(grid: pd.DataFrame, table_id: str, heading: str) -> Table:
     wide = grid.pivot(index=["attention", "length"], columns="depth", values="accuracy").reset_index()
-    columns = [number_column("length", "length", 0)]
+    columns = [Column("length", numbers(wide["length"], 0))]
     for depth in sorted(grid["depth"].unique()):
-        columns.append(number_column(f"{depth}%", depth, reason="length not supported", better="higher"))
-    return frame_table(wide, columns, table_id=table_id, caption=f"{heading}: accuracy by depth")
+        columns.append(Column(f"{depth}%", numbers(wide[depth], reason="length not supported"), "higher"))
+    return Table([*map(Row, wide["attention"])], columns, caption=f"{heading}: accuracy by depth", id=table_id)
 
 
 SECTION = TaskSection(

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from matplotlib.figure import Figure
 
 from cab.patterns import pattern_rank
-from cab.reports import figures
-from cab.reports.sections import Block, Picture, TaskSection
-from cab.reports.tables import Column, Table, TableCell, deviation_text, frame_table, number_column
+from cab.results import figures
+from cab.results.formats import Cell, mean, numbers
+from cab.results.sections import Block, Picture, TaskSection
+from cab.results.table import Column, Row, Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -117,15 +118,12 @@ def probe_blocks(table: pd.DataFrame) -> Iterator[Block]:
 
 
 def _settings_table(rows: pd.DataFrame, table_id: str, caption: str) -> Table:
-    def setting(knob: str) -> Column:
-        return Column(WORDS[knob], lambda row: TableCell(f"{row[knob]:g}", row[knob]))
-
     columns = [
-        *map(setting, PROBE_PARAMS),
-        number_column("accuracy", "accuracy", better="higher", detail=lambda row: deviation_text(row["deviation"], 3)),
-        number_column("seeds", "seeds", 0),
+        *(Column(WORDS[knob], [Cell(f"{value:g}", value) for value in rows[knob]]) for knob in PROBE_PARAMS),
+        Column("accuracy", list(map(mean, rows["accuracy"], rows["deviation"])), "higher"),
+        Column("seeds", numbers(rows["seeds"], 0)),
     ]
-    return frame_table(rows, columns, table_id=table_id, caption=f"{caption}: accuracy")
+    return Table([*map(Row, rows["attention"])], columns, caption=f"{caption}: accuracy", id=table_id)
 
 
 SECTION = TaskSection(

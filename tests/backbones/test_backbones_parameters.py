@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from cab import Pattern
-from cab.paper.parameters import count_parameters
-from cab.paper.published import rows
 from cab.registry.registries import ATTENTIONS
 from cab.registry.tables import read_table
+from cab.results.parameters import count_parameters
+from cab.results.published import rows
 
 CELLS = {
     (row["pattern"], row["backbone"], row["attention"]): int(row["params"]) for row in rows("parameters_reproduced.csv")

@@ -13,11 +13,9 @@ CONTRACT = "contract"
 """The modules at the root of `cab`."""
 LAYERS = (
     "cli",
-    "reports",
     "efficiency",
     "analysis",
     "runner",
-    "paper",
     "results",
     "verification",
     "data",

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from hatchling.builders.wheel import WheelBuilder
 
-from cab.reports.card import COSTS, DEFAULTS
+from cab.results.card import COSTS, DEFAULTS
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

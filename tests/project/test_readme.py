@@ -13,10 +13,10 @@ import torch
 
 from cab.cli.main import COMMANDS as CAB_COMMANDS, EXAMPLES
 from cab.errors import EXAMPLE_COMMAND
-from cab.paper.published_cells import published_cells
 from cab.registry.registries import TASKS
-from cab.reports.figures import INK
-from cab.reports.suite_board import recall_points, state_of
+from cab.results.board import recall_points, state_size
+from cab.results.figures import INK
+from cab.results.published_cells import published_cells
 from tests.helpers.command import cab
 from tests.helpers.documents import EXAMPLE, ROOT, commands_of, make_targets, run, run_shown, runnable
 from tests.helpers.untimed import UNTIMED_OPTION
@@ -143,8 +143,9 @@ def test_its_results_are_those_of_the_committed_records(tmp_path: Path, monkeypa
     figures = [path.read_text() for path in (committed["FIGURE"], tmp_path / committed["FIGURE"].name)]
     names = [re.findall(r">([^<>]+)</text>", figure) for figure in figures]
     assert names[0] == names[1]
-    points = recall_points(readme_figure.reference_board(), state_of)
-    assert set(points) <= set(names[0]), "a name at every mark"
+    board = readme_figure.reference_board()
+    points = recall_points(board, state_size(board))
+    assert set(points.index) <= set(names[0]), "a name at every mark"
     assert INK not in figures[0], "not readable on a dark background"
 
 

@@ -7,7 +7,6 @@ tests/project/test_readme.py fails if they differ from the records in results.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import re
 import sys
@@ -18,11 +17,9 @@ import pandas as pd
 
 from cab import load_results
 from cab.records.record import REFERENCE_DIRS
-from cab.reports.board_tables import COST_BLOCK, board_table
-from cab.reports.figures import INK, MUTED, POSITIVE, frontier_figure
-from cab.reports.markdown import table_text
-from cab.reports.sentence import main_sentence
-from cab.reports.suite_board import SuiteBoard, recall_points, state_of, suite_board
+from cab.results.board import board_table, core_cells, recall_points, state_size, suite_of
+from cab.results.figures import INK, MUTED, POSITIVE, frontier_figure
+from cab.results.sentence import main_sentence
 
 ROOT = Path(__file__).parents[2]
 README, GALLERY = ROOT / "README.md", ROOT / "docs" / "results" / "gallery.md"
@@ -36,29 +33,24 @@ BLOCK = re.compile(r"(?<=<!-- results -->\n).*?(?=\n<!-- /results -->)", re.DOTA
 
 
 @functools.cache
-def reference_board() -> SuiteBoard:
+def reference_board() -> pd.DataFrame:
     """Return the board of the bundled reference results."""
-    board = suite_board(load_results(REFERENCE_DIRS))
-    assert board is not None
-    return board
+    suite = suite_of(load_results(REFERENCE_DIRS))
+    assert suite is not None
+    return suite.board
 
 
-def readme_text(board: SuiteBoard) -> str:
+def readme_text(board: pd.DataFrame) -> str:
     """Return the main sentence and the figure."""
     return f"{main_sentence(board)}\n\n![Recall against the size of the decode state](docs/assets/{FIGURE.name})"
 
 
-def gallery_text(board: SuiteBoard) -> str:
+def gallery_text(board: pd.DataFrame) -> str:
     """Return the main sentence, and the board per pattern, without costs."""
     parts = [main_sentence(board)]
-    for pattern in board.patterns:
-        table = board_table(board, [each for each in board.abilities if each.pattern == pattern])
-        chosen = [number for number, column in enumerate(table.columns) if column.group != COST_BLOCK]
-        table.columns = [dataclasses.replace(table.columns[number], group="") for number in chosen]
-        table.legend = []  # the page explains the marks once
-        for row in table.rows:
-            row.cells = [row.cells[number] for number in chosen]
-        parts += [f"### {pattern}", table_text(table)]
+    for pattern in dict.fromkeys(cell.pattern for cell in core_cells().values()):
+        grid, *_ = board_table(board, pattern=pattern).to_markdown().split("\n\n")  # the page explains the signs once
+        parts += [f"### {pattern}", grid]
     return "\n\n".join(parts)
 
 
@@ -78,10 +70,10 @@ def reproduced_text() -> str:
     return "\n".join(lines)
 
 
-def draw(board: SuiteBoard, path: Path) -> None:
+def draw(board: pd.DataFrame, path: Path) -> None:
     """Write the scatter plot of recall against the size of the decode state."""
     label = "numbers of the decode state of a layer in the same networks"
-    points = recall_points(board, state_of)
+    points = recall_points(board, state_size(board))
     figure = frontier_figure(points, title="Recall of 64 facts, causal", label=label, size=(7, 4.2))
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "cab", "font.family": "sans-serif"}):
         figure.savefig(path, metadata={"Date": None}, transparent=True)

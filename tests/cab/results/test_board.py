@@ -11,28 +11,20 @@ from html import unescape
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from cab.cli.main import main
 from cab.records.record import REFERENCE_DIRS
 from cab.records.results import PAPER_DIR, load_results
 from cab.registry.registries import ATTENTIONS
-from cab.reports import page
-from cab.reports.board_tables import board_table
-from cab.reports.figures import frontier_figure
-from cab.reports.sentence import main_sentence
-from cab.reports.suite_board import (
-    OTHER,
-    BoardRow,
-    Point,
-    SuiteBoard,
-    families,
-    recall_points,
-    state_of,
-    suite_board,
-)
+from cab.results import page
+from cab.results.board import OTHER, Suite, board_table, families, recall_points, state_size, suite_of, with_references
 from cab.results.cells import cell_descriptions, metric_meanings, own_runs, suite_cells
-from cab.results.costs import TOKENS, State
+from cab.results.costs import TOKENS
+from cab.results.figures import frontier, frontier_figure
+from cab.results.formats import Cell
+from cab.results.sentence import main_sentence
 from cab.results.state import suite_state, suite_states
 from cab.results.verdict import judge_attention
 from tests.helpers.suite_records import CELLS, made_suite as made_suite, seeds, suite_record
@@ -50,23 +42,22 @@ def folders(made_suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return [made_suite, tmp_path / "own"]
 
 
-def board_of(folders: list[Path]) -> SuiteBoard:
-    board = suite_board(load_results(folders))
-    assert board is not None
-    return board
+def made(folders: list[Path]) -> Suite:
+    suite = suite_of(load_results(folders))
+    assert suite is not None
+    return suite
 
 
-def row_of(board: SuiteBoard, name: str) -> BoardRow:
-    [row] = [row for row in board.rows if row.attention == name]
-    return row
+def cells_of(board: pd.DataFrame, heading: str) -> dict[str, Cell]:
+    """The cells of a column of the board's table by attention."""
+    table = board_table(board)
+    [column] = [column for column in table.columns if column.label == heading]
+    return {row.label: cell for row, cell in zip(table.rows, column.cells, strict=True)}
 
 
 def test_rows_are_in_families(folders: list[Path]) -> None:
-    board = board_of(folders)
-    names: dict[str, list[str]] = {}
-    for row in board.rows:
-        names.setdefault(row.family, []).append(row.attention)
-    assert names == {
+    board = made(folders).board
+    assert board.groupby("family", sort=False)["attention"].agg(list).to_dict() == {
         "softmax and variants": ["vanilla"],
         "constant state": ["linear", "gla", "ssd"],
         "slots and landmarks": ["abc"],
@@ -74,41 +65,45 @@ def test_rows_are_in_families(folders: list[Path]) -> None:
         "no attention": ["none"],
         OTHER: ["mine", "single"],
     }
-    assert {row.attention for row in board.rows if row.own} == {"mine", "single"}
-    assert [cell.heading for cell in board.abilities] == ["recall CS", "lookup CS", "periodic copy CS"]
+    assert set(board.loc[board["own"], "attention"]) == {"mine", "single"}
+    table = board_table(board)
+    assert [row.label for row in table.rows[:3]] == ["mine", "single", "vanilla"], "yours are first"
+    assert [column.label for column in table.columns[1:4]] == ["recall CS", "lookup CS", "periodic copy CS"]
+    assert table.rows[0].tags == ["CS"], "no state is known"
 
 
-def test_marks(folders: list[Path]) -> None:
+def test_signs(folders: list[Path]) -> None:
     """A significant loss, the ceiling, a single seed; bold is what matches softmax attention."""
-    table = board_table(board_of(folders))
-    assert [row.label for row in table.bodies["yours"]] == ["mine", "single"], "they are first"
-    assert list(table.bodies) == ["yours", "softmax and variants", "constant state", *list(table.bodies)[3:]]
-    column = [each.label for each in table.columns].index("periodic copy CS")
-    cells = {row.label: row.cells[column] for row in table.rows}
+    cells = cells_of(made(folders).board, "periodic copy CS")
     assert {name for name, cell in cells.items() if "best" in cell.style} == {"vanilla", "abc", "ssd"}
-    texts = {name: cells[name].marked for name in ("abc", "mine", "single", "gla")}
-    assert texts == {"abc": "100", "mine": "80 ▼", "single": "70*", "gla": "30 ▼"}
+    texts = {name: cells[name].text for name in ("abc", "mine", "single", "gla")}
+    assert texts == {"abc": "3 of 3 solved", "mine": "80 (≤ 81) ▼", "single": "70*", "gla": "30 (≤ 31) ▼"}
     assert {name: cells[name].style.split()[0] for name in texts} == {
         "abc": "match",
-        "mine": "below",
+        "mine": "worse",
         "single": "single",
-        "gla": "below",
+        "gla": "worse",
     }
-    details = {name: cells[name].detail for name in ("single", "mine", "abc")}
-    assert details == {"single": "", "mine": "≤ 81", "abc": "3 of 3"}
+
+
+def test_a_row_that_is_not_verified_has_no_tint(folders: list[Path]) -> None:
+    for task in CELLS:
+        for record in seeds(task, "unverified", 100, verified=False):
+            record.write(folders[1])
+    board = made(folders).board
+    assert {cells_of(board, f"{cell.ability} CS")["unverified"].style for cell in CELLS.values()} == {""}
+    assert "† unverified" in board_table(board).to_text()
 
 
 def test_the_state_is_that_of_the_same_networks(folders: list[Path]) -> None:
-    board = board_of(folders)
-    assert {name: row_of(board, name).state for name in ("vanilla", "linear", "mine")} == {
-        "vanilla": State(64, grows=True),
-        "linear": State(1056, grows=False),
-        "mine": None,
-    }
-    points = recall_points(board, state_of)
-    assert points["vanilla"].cost == 64 * TOKENS
-    assert points["linear"] == (1056, pytest.approx(95), False, False)
-    assert not any(point.is_own for point in points.values()), "without a state"
+    board = made(folders).board
+    sizes = dict(zip(board["attention"], state_size(board), strict=True))
+    assert (sizes["vanilla"], sizes["linear"]) == (64 * TOKENS, 1056)
+    assert np.isnan(sizes["mine"])
+    assert cells_of(board, "state")["vanilla"].value == 64 * TOKENS
+    points = recall_points(board, state_size(board))
+    assert points.loc["linear"].tolist() == [1056, pytest.approx(95), False, False]
+    assert not points["own"].any(), "without a state"
 
 
 def test_the_table_of_states_is_what_is_measured() -> None:
@@ -125,19 +120,27 @@ def test_every_attention_has_a_family() -> None:
 def test_yours_are_your_records(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """One own run of abc neither makes the reference results the user's, nor is it averaged or judged with them."""
     suite_record("lstf", "abc", 97, 9).write(folders[1])
-    board = board_of(folders)
+    suite = made(folders)
     monkeypatch.setattr(page, "judge_attention", partial(judge_attention, reference=(folders[0],)))
-    [verdict] = page._suite(board, load_results(folders))["own"]["abc"]
+    [verdict] = page._suite(suite)["own"]["abc"]
     assert verdict.startswith("abc, pattern CS: 1 of 3 core cells")
     assert "periodic copy, lstf informer CS: K 97.0*, not tested\n" in verdict
-    rows = {row.own: row for row in board.rows if row.attention == "abc"}
-    [own] = rows[True].entries.values()
-    assert own.gain.points == pytest.approx((97,))
-    assert {len(entry.gain.points) for entry in rows[False].entries.values()} == {3}
+    rows = suite.board[suite.board["attention"] == "abc"].set_index("own")
+    assert rows["CS.periodic_copy.K"].to_dict() == {False: pytest.approx(99.9), True: pytest.approx(97)}
+    assert rows["CS.periodic_copy.seeds"].to_dict() == {False: 3, True: 1}
+
+
+def test_your_runs_follow_all_reference_results(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each row once, also if the results contain the reference results."""
+    monkeypatch.setattr("cab.results.board.REFERENCE_DIRS", (folders[0],))
+    for given in (folders[1:], folders):
+        table = with_references(load_results(given))
+        assert list(own_runs(table)["attention"].unique()) == ["mine", "single"]
+        assert not table.duplicated(["file", "metric"]).any()
 
 
 def test_the_main_sentence(folders: list[Path]) -> None:
-    sentence = main_sentence(board_of(folders))
+    sentence = main_sentence(made(folders).board)
     assert sentence.startswith(
         "Of 3 attentions with a constant-size decode state, 2 are worse than softmax attention in causal recall, 1 "
         "(abc) matches it. Of 64 facts, abc retains 99%, linear retains 95%, local retains 3% (at least 3 seeds each)."
@@ -146,20 +149,20 @@ def test_the_main_sentence(folders: list[Path]) -> None:
 
 def test_own_rows_that_change_no_sentence(folders: list[Path]) -> None:
     """An unverified result, a single seed, a tuned learning rate, and a reference that is trained again."""
-    before = main_sentence(board_of(folders))
+    before = main_sentence(made(folders).board)
     records = [*seeds("probe", "rfa(tuned)", 99.9), suite_record("probe", "rfa", 99.9), *seeds("probe", "local", 99)]
     records += [dataclasses.replace(run, verified=False) for run in seeds("probe", "gla", 99.9)]
     for record in records:
         record.write(folders[1])
-    board = board_of(folders)
-    assert row_of(board, "rfa").own
+    board = made(folders).board
+    assert board.set_index("attention")["own"]["rfa"]
     assert main_sentence(board) == before
 
 
 @pytest.mark.usefixtures("made_suite")
 def test_the_sentence_without_results(tmp_path: Path) -> None:
     suite_record("probe", "abc", 50).write(tmp_path / "some")
-    assert main_sentence(board_of([tmp_path / "some"])) == (
+    assert main_sentence(made([tmp_path / "some"]).board) == (
         "No attention with a constant-size state, verified code and several seeds has results in recall."
     )
 
@@ -178,7 +181,7 @@ def test_page_and_csv_have_the_same_numbers(folders: list[Path], tmp_path: Path)
         )
     table = {row["attention"]: row for row in csv.DictReader((out / "suite.csv").open())}
     assert rows.keys() == table.keys()
-    columns = [each.label for each in board_table(board_of(folders)).columns]
+    columns = [each.label for each in board_table(made(folders).board).columns]
     fields = {
         "recall CS": "CS.recall.K",
         "periodic copy CS": "CS.periodic_copy.K",
@@ -191,8 +194,8 @@ def test_page_and_csv_have_the_same_numbers(folders: list[Path], tmp_path: Path)
             value, expected = shown_values[label][0], table[name][field]
             assert float(value or "nan") == pytest.approx(float(expected or "nan"), abs=1e-6, nan_ok=True)
         assert ("best" in shown_values["recall CS"][1]) == (table[name]["CS.recall.best"] == "yes")
-        assert ("below" in shown_values["recall CS"][1]) == (table[name]["CS.recall.vs_softmax"] == "worse")
-    blocks = re.findall(r"<details>\n<summary><strong>(.*?)</strong> (.*?)</summary>\n\s*<div", html)
+        assert ("worse" in shown_values["recall CS"][1]) == (table[name]["CS.recall.vs_softmax"] == "worse")
+    blocks = re.findall(r"<details>\n<summary><strong>(.*?)</strong> (.*?)</summary>\n\s*<(?:div|p)", html)
     assert [name for name, _ in blocks] == [str(cell) for cell in suite_cells() if cell in CELLS.values()]
     texts = [text for _, text in blocks]
     assert all(any(unescape(text).startswith(each) for each in cell_descriptions().values()) for text in texts)
@@ -212,11 +215,11 @@ def test_page_and_csv_have_the_same_numbers(folders: list[Path], tmp_path: Path)
 def test_every_mark_of_a_figure_has_a_name() -> None:
     """Names neither overlap nor leave the axes; single seeds are hollow, the user's attentions diamonds."""
     board = reference_board()
-    points = recall_points(board, state_of)
-    points |= {"single": Point(2e3, 70.0, True, False), "mine (yours)": Point(2e3, 71.0, False, True)}
+    points = recall_points(board, state_size(board))
+    points.loc["single"], points.loc["mine (yours)"] = [2e3, 70.0, False, True], [2e3, 71.0, True, False]
     figure = frontier_figure(points, title="", label="")
     [axes] = figure.axes
-    assert sorted(text.get_text() for text in axes.texts) == sorted(points)
+    assert sorted(text.get_text() for text in axes.texts) == sorted(points.index)
     figure.draw_without_rendering()
     boxes = [text.get_window_extent() for text in axes.texts]
     assert not any(box.count_overlaps(boxes) > 1 for box in boxes)
@@ -243,4 +246,9 @@ def test_every_cell_and_metric_is_described() -> None:
 def test_published_results_have_no_runs_and_no_board() -> None:
     results = load_results(PAPER_DIR)
     assert own_runs(results).empty
-    assert suite_board(results) is None
+    assert suite_of(results) is None
+
+
+def test_the_frontier() -> None:
+    points = {"fast": (0.1, 50), "slow": (1.0, 100), "worse": (0.2, 40), "equal": (0.1, 30), "best": (0.5, 90)}
+    assert frontier(pd.DataFrame(points, index=["cost", "K"]).T) == ["fast", "best", "slow"]

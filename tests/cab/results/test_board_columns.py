@@ -17,7 +17,7 @@ from scipy import stats
 from cab.records.record import REFERENCE_DIRS
 from cab.records.results import load_results
 from cab.registry.registries import ATTENTIONS
-from cab.reports.suite_board import suite_board
+from cab.results.board import suite_csv, suite_of
 
 ROOT = Path(__file__).parents[3]
 SUITE = ROOT / "configs" / "suite"
@@ -213,9 +213,9 @@ def recomputed() -> pd.DataFrame:
 
 
 def test_every_column_of_the_csv_file_equals_a_recomputation() -> None:
-    board = suite_board(load_results(REFERENCE_DIRS))
-    assert board is not None
-    written, expected = board.csv.set_index("attention"), recomputed()
+    suite = suite_of(load_results(REFERENCE_DIRS))
+    assert suite is not None
+    written, expected = suite_csv(suite.board).set_index("attention"), recomputed()
     assert set(written.index) == set(expected.index)
     assert set(written.columns) == set(expected.columns)
     expected = expected.loc[written.index]

@@ -1,1 +1,0 @@
-"""The tables of the CAB paper, recomputed from each other and compared with this implementation."""

@@ -1,1 +1,0 @@
-"""Leaderboard reports: tables, the HTML page and figures made from results."""

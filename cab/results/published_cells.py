@@ -1,0 +1,61 @@
+"""The cells of Table 3: configuration under preset `paper`, known differences, and their expected effect on the score.
+
+The differences are listed in results/paper/differences.csv, where an empty key applies to all values, and explained in
+`docs/paper/discrepancies.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from cab.registry.registries import ATTENTIONS
+from cab.registry.tables import tuned_options
+from cab.results.published import rows
+
+KEYS = ("task", "pattern", "backbone", "attention")
+DIRECTIONS = ("better", "worse", "either")
+
+
+class PublishedCell(NamedTuple):
+    """A cell of Table 3: its options that differ from the constructor's defaults, and known differences of the setup.
+
+    ``direction`` is the expected effect of the differences on the score.
+    """
+
+    pattern: str
+    task: str
+    backbone: str
+    dataset: str
+    attention: str
+    printed: str
+    options: str
+    differs: str
+    direction: str
+
+
+def published_cells() -> Iterator[PublishedCell]:
+    """Yield the cells in the order of Table 3."""
+    has_value: dict[tuple[str, ...], bool] = {}
+    for row in rows("results.csv"):
+        key = row["pattern"], row["task"], row["backbone"], row["dataset"], row["attention"]
+        has_value[key] = has_value.get(key, False) or bool(row["value"])
+    differences = rows("differences.csv")
+    for (pattern, task, backbone, dataset, attention), is_printed in has_value.items():
+        cell = {"task": task, "pattern": pattern, "backbone": backbone, "attention": attention}
+        differs = [row for row in differences if all(row[key] in ("", value) for key, value in cell.items())]
+        directions = [name for name in DIRECTIONS[:2] if name in {row["direction"] for row in differs}]
+        yield PublishedCell(
+            *(pattern, task, backbone, dataset, attention, "yes" if is_printed else "no"),
+            options=_options(task, backbone, pattern, attention),
+            differs="; ".join(row["what"] for row in differs),
+            direction=" or ".join(directions) or "either",
+        )
+
+
+def _options(task: str, backbone: str, pattern: str, attention: str) -> str:
+    entry = ATTENTIONS.get(attention)
+    if pattern not in entry.patterns:
+        return "not supported"
+    tuned = tuned_options(task, backbone, pattern, attention)
+    return " ".join(f"{name}={value}" for name, value in tuned.items() if value != entry.options[name])

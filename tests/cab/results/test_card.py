@@ -1,0 +1,112 @@
+"""Cards of attentions: complete for every registered attention, equal to the tables, reachable from the page."""
+
+from __future__ import annotations
+
+import csv
+import functools
+from pathlib import Path
+
+import pytest
+
+from cab.cli.main import main
+from cab.records import verified
+from cab.records.results import installed_code
+from cab.registry.program import code_of
+from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
+from cab.results.card import DEFAULTS, Card, card
+from tests.helpers.documents import EXAMPLE
+
+card_of = functools.cache(card)
+"""Cards of the code as it is, each built once."""
+
+
+def rows(found: Card, title: str) -> list[tuple[str, ...]]:
+    [section] = [section for section in found.sections if section.caption.startswith(title)]
+    return [(row.label, *(cell.text for cell in cells)) for row, cells in section.lines]
+
+
+@pytest.mark.parametrize("name", ATTENTIONS.names())
+def test_every_attention_has_a_whole_card(name: str) -> None:
+    found, entry = card_of(name), ATTENTIONS.get(name)
+    assert len(found.description) > 20
+    assert "Args:" not in found.description
+    assert all(value for _, value in found.facts)
+    assert ("no decode state" in dict(found.facts)["Decode state"]) != any(p.is_causal for p in entry.patterns)
+    for section in found.sections:
+        assert section.rows or section.empty, section.caption
+    assert [option for option, _, _ in rows(found, "Options")] == list(entry.options)
+    assert [pattern for pattern, _ in rows(found, "Verification")] == list(map(str, entry.patterns))
+
+
+def test_rows_of_the_default_table_are_whole_and_on_their_cards() -> None:
+    with DEFAULTS.open(encoding="utf-8") as file:
+        table = list(csv.DictReader(file))
+    for row in table:
+        assert None not in row, row  # a comma outside of quotes
+        shown = {part: published for part, _, published, *_ in rows(card_of(row["attention"]), "Default")}
+        is_same = row["default"] == row["published"]
+        assert shown[row["part"]] == ("as published" if is_same else row["published"])
+
+
+def test_verification_depends_on_the_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    code = code_of(ATTENTIONS.get("gla").cls)
+    monkeypatch.setattr(verified, "COMMITTED", tmp_path / "verified.csv")
+    monkeypatch.setattr(verified, "remembered", lambda: tmp_path / "none.csv")
+    for other, status in (("", "verified"), ("x", "not with this code")):
+        row = verified.Row.of_today("gla", "CS", code + other, quick=False, reach={})
+        verified.write_rows(tmp_path / "verified.csv", [row])
+        assert rows(card("gla"), "Verification") == [("CS", status)]
+
+
+def test_numbers_of_other_code_are_called_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The decode state of edited code is measured."""
+    monkeypatch.setattr("cab.registry.build.measure_decode_state", lambda entry: f"measured {entry.name}")
+    for code in (installed_code("gla"), "of the original"):
+        monkeypatch.setattr("cab.results.costs._committed_codes", lambda code=code: {("gla", code)})
+        found = card("gla")
+        is_edited = code == "of the original"
+        notes = [section.remarks for section in found.sections if section.caption.startswith(("Cost", "Scores"))]
+        assert notes == [["of other code than the installed one"] if is_edited else []] * 2
+        assert dict(found.facts)["Decode state"].startswith("measured gla") == is_edited
+
+
+def test_scores_and_costs_are_relative_to_vanilla() -> None:
+    assert {share for _, share, *_ in rows(card("vanilla"), "Scores")} == {"100"}
+    assert {share for _, share, *_ in rows(card("none"), "Scores")} == {"0"}
+    assert {ratio for _, _, ratio, *_ in rows(card("vanilla"), "Cost")} == {"1.00"}
+
+
+def test_text_fits_the_terminal_and_markdown_has_every_section(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    assert main(["list", "gated_deltanet"]) == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 100
+    assert main(["list", "gated_deltanet", "--markdown"]) == 0
+    page = capsys.readouterr().out
+    for section in card("gated_deltanet").sections:
+        assert f"\n{section.caption}\n" in text
+        assert f"\n## {section.caption}\n" in page
+
+
+@pytest.mark.parametrize("name", [*BACKBONES.names(), *TASKS.names()])
+def test_backbones_and_tasks_have_cards(name: str) -> None:
+    found = card_of(name)
+    entry = BACKBONES.get(name) if name in BACKBONES else TASKS.get(name)
+    assert found.description
+    assert all(value for _, value in found.facts)
+    assert [option for option, _, _ in rows(found, "Options")] == list(entry.options)
+
+
+def test_an_unknown_name_has_no_card(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "lstff"]) == 2
+    assert "did you mean 'lstf'" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("registers")
+def test_a_class_in_a_file_shows_its_registered_name(tmp_path: Path) -> None:
+    (tmp_path / "gated_mean.py").write_text(EXAMPLE)
+    facts = dict(card(f"{tmp_path}/gated_mean.py:GatedMean").facts)
+    assert facts["Registered name"] == "gated_mean"
+    assert "Registered name" not in dict(card("abc").facts)

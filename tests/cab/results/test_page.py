@@ -1,0 +1,207 @@
+"""The page: structure, links, escaping."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from html import unescape
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from cab.records.record import REFERENCE_DIRS
+from cab.records.results import load_results
+from cab.results import figures
+from cab.results.leaderboard import score_boards
+from cab.results.sections import board_sections
+from tests.helpers.made_records import make_record, number
+from tests.helpers.page import Elements, page_of
+from tests.helpers.suite_records import made_suite as made_suite, seeds
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "</script><img src=x onerror=alert(2)>",
+    '"><svg onload=alert(3)>',
+    "' autofocus onfocus='alert(4)",
+    "$\\frac{1}{",
+    "{{ 7 * 7 }}{% raw %}",
+    "javascript:alert(5)",
+    "a\x00b\x1b[31m\u202e\ufffe",
+    "]]><!--",
+    "mark:x:y:z#&?%2F/..",
+    "長い" * 150,
+]
+
+
+@pytest.fixture(scope="module")
+def suite_page(suite_out: Path) -> tuple[str, Elements]:
+    page = (suite_out / "index.html").read_text(encoding="utf-8")
+    return page, Elements(page)
+
+
+@pytest.mark.usefixtures("suite_page")
+def test_the_table_is_a_csv_file(suite_folder: Path) -> None:
+    [board] = score_boards(load_results(suite_folder), normalization="results")
+    written = pd.read_csv(suite_folder.parent / "out" / "leaderboard.csv")
+    pd.testing.assert_frame_equal(written.fillna({"missing": ""}), board.table, check_dtype=False)
+
+
+def test_it_is_one_file_whose_names_and_references_hold_together(
+    suite_page: tuple[str, Elements], suite_folder: Path
+) -> None:
+    page, elements = suite_page
+    out = suite_folder.parent / "out"
+    ids = Counter(attributes["id"] for _, attributes in elements.found if "id" in attributes)
+    assert max(ids.values()) == 1
+    for tag, attributes in elements.found:
+        for name in ("aria-controls", "aria-labelledby", "for"):
+            assert attributes.get(name, "main") in {*ids, "main"}, (tag, attributes)
+        target = attributes.get("href", "")
+        if target.startswith("#"):
+            assert target[1:] in ids, (tag, attributes)
+        elif tag == "a":
+            assert (out / target).is_file(), target
+        assert not {"srcset", "action", "data", "poster", "background"} & attributes.keys()
+        assert attributes.get("src", "data:").startswith("data:")
+    assert [link["href"] for link in elements.of("link")] == ["data:,"]
+    assert not re.findall(r"https?://|@import", page)
+    policy = next(meta["content"] for meta in elements.of("meta") if "http-equiv" in meta)
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe-eval" not in policy
+
+
+def test_a_fold_per_block_and_a_caption_per_table(suite_page: tuple[str, Elements]) -> None:
+    page, elements = suite_page
+    headings = re.findall(r"<summary><strong>(.*?)</strong></summary>", page)
+    assert headings[0] == "causal self-attention (CS)"
+    assert "cross-attention (NC)" in headings
+    assert len(elements.of("table")) == len(elements.of("caption"))
+    assert all(image["alt"] for image in elements.of("img"))
+    sortable = [header for header in elements.of("th") if "aria-sort" in header]
+    assert {header["aria-sort"] for header in sortable} == {"none"}
+    assert page.count("ppl by length, lm / pg19 / gpt2</strong>") == 1
+    assert "ppl_256" not in page
+    [baseline] = re.findall(r'<tr data-name="repeat_last_value \(trivial baseline\)"[^>]*>(.*?)</tr>', page, re.DOTALL)
+    assert re.findall(r"<td[^>]*>([\d.]+)</td>", baseline) == ["2.5", "1.25"]
+    row = re.search(r'<tr data-name="abc">.*?data-value="([^"]+)".*?</tr>', page, re.DOTALL)
+    assert row is not None
+    assert re.search(r"<td[^>]*>[\d.]+ ± [\d.]+</td>", row[0])
+
+
+def test_names_lead_to_their_summary(suite_page: tuple[str, Elements]) -> None:
+    linked = set(re.findall(r'<th scope="row"><a href="#(card-\w+)">', suite_page[0]))
+    assert linked == set(re.findall(r'<dt id="(card-\w+)">', suite_page[0])) >= {"card-vanilla", "card-abc"}
+    assert "<dd>Vaswani et al. 2017." in suite_page[0]
+
+
+@pytest.mark.usefixtures("suite_page")
+def test_every_run_is_in_a_csv_file(suite_folder: Path) -> None:
+    written = pd.read_csv(suite_folder.parent / "out" / "records.csv")
+    results = load_results(suite_folder)
+    assert len(written) == len(results)
+    assert sorted(written["value"]) == pytest.approx(sorted(results["value"]), rel=1e-12)
+    assert {Path(file).stem for file in written["file"]} == {path.stem for path in suite_folder.glob("*.json")}
+    assert set(written["revision"]) == {"0123456789abcdef0123"}
+
+
+def test_generated_data_outside_the_suite_have_metrics_and_no_score(tmp_path: Path) -> None:
+    for dataset, seed in itertools.product(("synthetic", "etth1"), (1, 2)):
+        make_record({"mse": 0.5 + seed / 10}, preset="smoke", dataset=dataset, seed=seed).write(tmp_path)
+    boards = score_boards(load_results(tmp_path), normalization="results")
+    real, generated = board_sections(boards, normalization="results")
+    assert (real.heading, generated.heading) == ("Preset smoke", "Preset smoke, synthetic data")
+    assert "no score" in generated.summary
+    [[real_table], [table]] = [[t for block in section.blocks for t in block.tables] for section in (real, generated)]
+    assert [column.label for column in table.columns][:2] == ["mse", "parameters, M"]
+    assert [column.label for column in real_table.columns][:2] == ["lstf", "mse"]
+    assert [cell.text for cell in table.columns[0].cells] == ["0.65 ± 0.071"]
+
+
+@pytest.mark.usefixtures("made_suite")
+def test_cells_of_the_suite_have_no_section_of_an_index(tmp_path: Path) -> None:
+    for record in seeds("lstf", "abc", 50):
+        record.write(tmp_path)
+    boards = score_boards(load_results(tmp_path), normalization="results")
+    assert [board.synthetic for board in boards] == [True], "in leaderboard.csv"
+    assert list(board_sections(boards, normalization="results")) == []
+
+
+def test_figures_of_the_paper_are_named_where_their_data_are(suite_folder: Path, tmp_path: Path) -> None:
+    """The benefit of attention is that of NS, in tasks with results without attention."""
+    shutil.copytree(suite_folder, tmp_path / "results")
+    for name, value in (("vanilla", 1.0), ("abc", 2.0), ("none", 3.0)):
+        make_record({"mse": value}, attention=name, pattern="NS").write(tmp_path / "results")
+        if name != "none":
+            lm = {"task": "lm", "dataset": "pg19", "backbone": "gpt2", "config_variant": ""}
+            make_record({"ppl": value}, attention=name, pattern="NS", **lm).write(tmp_path / "results")
+    files = {}
+    for folder in (suite_folder, tmp_path / "results"):
+        [board] = score_boards(load_results(folder), normalization="results")
+        [section] = board_sections([board], normalization="results")
+        blocks = section.blocks
+        files[folder] = {picture.file for block in blocks for picture in block.pictures if picture.file}
+    assert files[suite_folder] == {
+        "figure3a-mini",
+        "figure3c-mini-lm/pg19/gpt2-ppl",
+        "figure4-mini-CS",
+        "figure4-mini-NC",
+    }
+    assert files[tmp_path / "results"] == files[suite_folder] | {"figure3b-mini", "figure4-mini-NS"}
+    [benefit] = [block.tables[0] for block in blocks if block.heading == "Index with and without attention (NS)"]
+    assert [row.label for row in benefit.rows] == ["lstf"]
+
+
+@pytest.mark.filterwarnings("error")
+def test_hostile_names_are_inert(tmp_path: Path, add: Callable[..., Path]) -> None:
+    for name in ["vanilla", *HOSTILE]:
+        add({"mse": number(name), f"{name}_512": 1.5}, beside=[f"{name}_512"], attention=name, seed=0, verified=True)
+    whole = dict.fromkeys(("task", "dataset", "config_variant", "backbone", "preset", "pattern"), HOSTILE[0])
+    for name in ("vanilla", HOSTILE[1]):
+        add(
+            {HOSTILE[0]: number(name)},
+            **whole | {"attention": name},
+            verified=True,
+            baselines={HOSTILE[1]: {HOSTILE[0]: 1.0}},
+            command=HOSTILE[1],
+            hardware={HOSTILE[0]: HOSTILE[1]},
+        )
+    half = add({"mse": 1.5}, attention="half a character: \ud800")
+    nested = add({"mse": 1.5}, attention={"name": ["abc"]})
+    page, elements = page_of(tmp_path / "results", tmp_path / "out")
+    assert half.name in page.partition("Skipped files")[2]
+    assert nested.name in page.partition("Skipped files")[2]
+    assert elements.of("script") == [{}]
+    assert not {"svg", "iframe", "object", "embed", "base"} & {tag for tag, _ in elements.found}
+    for _, attributes in elements.found:
+        assert not any(name.startswith("on") for name in attributes)
+        assert not attributes.get("href", "").startswith("javascript:")
+    assert "49" not in [text for tag, text in elements.texts if tag == "th"]
+    shown = {text for tag, text in elements.texts if tag == "th"}
+    assert {name for name in HOSTILE if name.isprintable()} <= shown
+    assert not re.search("[\x00\x1b\u202e\ufffe]", page)
+
+
+def test_the_same_results_give_the_same_bytes() -> None:
+    pairs = pd.DataFrame({"a": ["lm"], "b": ["sum"], "pearson": [0.25]})
+    images = [
+        figures.image(figures.correlation_figure(pairs, order=["lm", "sum"], title="index"), "index") for _ in range(2)
+    ]
+    assert images[0] == images[1]
+
+
+@pytest.mark.slow
+def test_the_page_of_the_reference_results_is_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page, elements = page_of(REFERENCE_DIRS[0], tmp_path / "out", "--with-reference")
+    assert len(page.encode()) < 400_000
+    assert len(elements.of("figure")) == 2
+    answers = re.findall(r"<dd>(.*?)</dd>", page.partition('<dl class="answers">')[2].partition("</dl>")[0])
+    document = (REFERENCE_DIRS[0].parents[1] / "docs" / "results" / "validity.md").read_text()
+    for answer in answers:
+        plain = re.sub(r"</?strong>", "**", re.sub(r"</?code>", "`", unescape(answer)))
+        assert plain in document
+    assert len(answers) >= 4

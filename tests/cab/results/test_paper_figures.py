@@ -1,0 +1,47 @@
+"""`--figures`: a PNG and a PDF of each figure whose data are there, in the paper's order."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from cab.cli.main import main
+from cab.records.results import PAPER_DIR
+from cab.results.figures import efficiency_length_figure
+
+
+@pytest.mark.slow
+def test_the_published_figures_are_drawn(tmp_path: Path) -> None:
+    costs = tmp_path / "costs.csv"
+    rows = ["attention,pattern,phase,length,seconds,bytes"]
+    for length in (256, 512, 1024, 2048, 4096):
+        rows.append(f"vanilla,NS,forward,{length},{1e-9 * length**2 + 1e-4},{4 * length**2}")
+        rows.append(f"abc,NS,forward,{length},{1e-6 * length + 5e-4},{900 * length}")
+    costs.write_text("\n".join(rows) + "\n")
+    command = ["leaderboard", str(PAPER_DIR), "--normalization", "official", "--figures"]
+    assert main([*command, "--costs", str(costs), "--out", str(tmp_path)]) == 0
+    found = {path.name for path in (tmp_path / "figures").iterdir()}
+    names = ["figure2a-NS-forward-time", "figure2b-NS-forward-memory", "figure2c-NS-forward"]
+    names += ["figure3a-published", *(f"figure4-published-{p}" for p in ("NS", "CS", "NC", "CC"))]
+    assert found == {f"{name}.{suffix}" for name in names for suffix in ("png", "pdf")}
+    for path in (tmp_path / "figures").iterdir():
+        assert path.read_bytes().startswith(b"%PDF" if path.suffix == ".pdf" else b"\x89PNG")
+        assert path.stat().st_size > 5_000
+
+
+def test_always_and_never_differ_and_long_names_are_whole() -> None:
+    long = "attention(window_size=128, num_landmarks=64)"
+    rows = [("a", "time", 0.0), ("a", "memory", 500.0), (long, "time", math.inf), (long, "memory", math.nan)]
+    lengths = pd.DataFrame(rows, columns=["attention", "resource", "length"])
+    figure = efficiency_length_figure(lengths, title="NS forward")
+    (axes,) = figure.axes
+    assert {label.get_text() for label in axes.get_yticklabels()} == {"a", long}
+    bars = {(bar.get_width(), bool(bar.get_hatch())) for bar in axes.patches}
+    assert (0, False) in bars
+    assert (axes.get_xlim()[1], True) in bars
+    assert sorted(text.get_text() for text in axes.texts if text.get_text()) == ["always", "never"]
+    figure.draw_without_rendering()
+    assert min(label.get_window_extent().x0 for label in axes.get_yticklabels()) >= 0
