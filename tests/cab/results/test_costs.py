@@ -27,7 +27,6 @@ from cab.results.costs import (
     STATE,
     MeasuredCost,
     State,
-    cost_name,
     cost_of,
     cost_path,
     costs_in,
@@ -258,9 +257,3 @@ def test_a_slow_class_is_measured_at_a_shorter_length(mean_record: Record, monke
     assert cost.time
     assert cost.length == 32
     assert " at 32 tokens" in cost_texts(mean_record, FOLDERS)[-1]
-
-
-@pytest.mark.parametrize("name", ["abc", "abc(tuned)", "abc [0123abcd]", "abc(tuned) [0123abcd]", "abc [mixed code]"])
-def test_the_name_in_tables_of_costs(name: str) -> None:
-    assert cost_name(suite_record("probe", name, 80)) == "abc"
-    assert cost_name(suite_record("probe", "x(y=[[1], [2]])", 80)) == "x(y=[[1], [2]])"
