@@ -207,7 +207,8 @@ def has_committed_cost(record: Record) -> bool:
 
 def cost_name(record: Record) -> str:
     """Return the name of the attention of a record in tables of costs, which no learning rate or other code changes."""
-    return str(record.cell["attention"]).partition(" [")[0].removesuffix(TUNED)
+    name = str(record.cell["attention"])
+    return (name.rpartition(" [")[0] if name.endswith("]") else name).removesuffix(TUNED)
 
 
 def cost_path(results_dir: Path, record: Record) -> Path:

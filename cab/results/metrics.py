@@ -8,13 +8,11 @@ from cab.records.identity import distinctions
 from cab.records.results import VERDICTS
 from cab.registry.registries import is_generated
 from cab.results.cells import PRESET, suite_cells
-from cab.results.selection import PLACE, of_one_data, refuse_versions, rows_in_index, without_copies
+from cab.results.selection import PLACE, is_synthetic, of_one_data, refuse_versions, rows_in_index, without_copies
 
 if TYPE_CHECKING:
     import pandas as pd
 
-KINDS = ("K", "index")
-"""Scores of the cells of the suite, and of real data."""
 COLUMNS = [
     *("preset", "task", "dataset", "config_variant", "backbone", "pattern", "attention", "settings", "metric", "unit"),
     *("higher_is_better", "primary", "mean", "sd", "seeds", "missing", "verified"),
@@ -75,7 +73,7 @@ def score_kinds(results: pd.DataFrame) -> pd.Series:
     cells = {(PRESET, cell.dataset, *cell.key) for cell in suite_cells()}
     columns = (results[name] for name in ("preset", "dataset", "task", "backbone", "pattern"))
     is_of_suite = pd.Series([place in cells for place in zip(*columns, strict=True)], index=results.index, dtype=bool)
-    is_real = ~results["dataset"].map(is_generated).astype(bool) & results.index.isin(rows_in_index(results).index)
+    is_real = ~is_synthetic(results) & results.index.isin(rows_in_index(results).index)
     return pd.Series("", index=results.index).mask(is_real, "index").mask(is_of_suite, "K")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from cab.errors import EXAMPLE_COMMAND, UserError
 from cab.records.identity import distinctions, forward_batch_size
 from cab.records.record import CELL, COMPARISON_KEY, Record, Status
 from cab.registry.registries import TASKS, is_generated
-from cab.results.cells import data_hash, read_anchors
+from cab.results.cells import data_hash, read_anchors, runs_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -114,18 +115,19 @@ def of_one_data(results: pd.DataFrame) -> pd.DataFrame:
     In a cell of the suite, the data of its anchors take precedence. Runs without a score and rows of a CSV file do not
     record their data, and stay.
     """
-    runs = results[results["record"].notna()].drop_duplicates("file")
-    places: dict[tuple[str, ...], dict[str, list[str]]] = {}
-    for *place, file, record in runs[[*PLACE, "file", "record"]].itertuples(index=False, name=None):
+    places: dict[tuple[str, ...], dict[str, list[tuple[str, bool]]]] = {}
+    of_anchors = {anchors.data for anchors in read_anchors().values()}
+    for *place, file, record in runs_of(results)[[*PLACE, "file", "record"]].itertuples(index=False, name=None):
         if record.status is Status.FINISHED:
-            places.setdefault(tuple(place), {}).setdefault(data_hash(record), []).append(file)
-    of_anchors, excluded = {anchors.data for anchors in read_anchors().values()}, set[str]()
-    for key, files in places.items():
-        usual = max(files, key=lambda data: (data in of_anchors, len(files[data])))
-        for others in (own for data, own in files.items() if data != usual):
+            runs = places.setdefault(tuple(place), {}).setdefault(json.dumps(record.data, sort_keys=True), [])
+            runs.append((file, data_hash(record) in of_anchors))
+    excluded: set[str] = set()
+    for key, of_data in places.items():
+        usual, *others = sorted(of_data.values(), key=lambda runs: (runs[0][1], len(runs)), reverse=True)
+        for runs in others:
             text = "%s: %s and %s are on different data; the results on the data of the latter are excluded: %d"
-            log.warning(text, " ".join(filter(None, key)), files[usual][0], others[0], len(others))
-            excluded.update(others)
+            log.warning(text, " ".join(filter(None, key)), usual[0][0], runs[0][0], len(runs))
+            excluded.update(file for file, _ in runs)
     return results[~results["file"].isin(excluded)] if excluded else results
 
 

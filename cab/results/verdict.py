@@ -13,7 +13,7 @@ from cab.records.results import with_program_names
 from cab.records.verified import verdict, verified_codes
 from cab.results import cells
 from cab.results.cells import ANCHORS, SuiteCell, records_of
-from cab.results.costs import State, cost_name, cost_of, is_committed
+from cab.results.costs import cost_name, cost_of, is_committed
 from cab.results.gain import gains_of
 from cab.results.runs import CELL, OWN, baselines_of, suite_runs, unscored
 from cab.results.state import suite_states
@@ -28,21 +28,15 @@ BOUND_LEGEND = (
 )
 
 
-def gain_text(gain: Any) -> str:
-    """Format K of a row of gains with its marks: still learning, a single seed, diverged runs, fewer slots than facts.
+def verdict_text(gain: Any) -> str:
+    """Format the verdict with K, its marks, and its bound, which is at most 100; at the ceiling, the solved seeds.
 
     Args:
         gain: a row of :func:`cab.results.gain.gains_frame`, as a named tuple.
     """
-    bound = "≥ " if "unfinished" in gain.note else ""
     marks = {ONE_SEED_MARK: gain.seeds == 1, DIVERGED_MARK: gain.diverged, SLOTS_MARK: gain.slots}
     signs = "".join(mark for mark, is_shown in marks.items() if is_shown)
-    return f"{bound}{round(gain.K, 1) + 0.0:.1f}{signs}"
-
-
-def verdict_text(gain: Any) -> str:
-    """Format the verdict with K and its bound, which is at most 100; a result at the ceiling with its solved seeds."""
-    k = f"K {gain_text(gain)}"
+    k = f"K {'≥ ' if 'unfinished' in gain.note else ''}{round(gain.K, 1) + 0.0:.1f}{signs}"
     bounded = f"{k}, at most {min(gain.bound, max(gain.K, 100)):.1f}"
     return {
         Verdict.SOLVED: f"{gain.solved} of {gain.seeds} solved",
@@ -52,12 +46,6 @@ def verdict_text(gain: Any) -> str:
         Verdict.EQUIVALENT: f"equivalent to softmax attention, {k}",
         Verdict.BETTER: f"better than softmax attention, {k}",
     }[gain.verdict]
-
-
-def steps_text(steps: Estimate) -> str:
-    """Format a number of steps with its interval."""
-    low, high = steps.interval()
-    return f"{steps.value:,.0f}" + ("" if math.isnan(low) else f" [{max(low, 0):,.0f}, {high:,.0f}]")
 
 
 def is_named(record: Record, name: str) -> bool:
@@ -124,8 +112,9 @@ def _summary(gain: Any, cell: SuiteCell, runs: pd.DataFrame) -> Iterator[str]:
     known = ", ".join(f"{other} {value:.4g}" for other, value in others.items())
     spread = f" ± {gain.sd:.2g}" if gain.sd > 0 else ""
     solved = f"solved in {gain.solved} of {gain.seeds} seeds"
-    steps = runs.loc[runs["reason"] == "", "steps"]
-    after = f", after {steps_text(Estimate.of(steps.to_list()))} steps" if steps.notna().all() else ""
+    low, high = Estimate.of(runs.loc[runs["reason"] == "", "steps"].to_list()).interval()
+    interval = "" if math.isnan(low) else f" [{max(low, 0):,.0f}, {high:,.0f}]"
+    after = "" if math.isnan(gain.steps) else f", after {gain.steps:,.0f}{interval} steps"
     yield f"{cell.metric} {gain.mean:.4g}{spread} ({known}), {solved}{after}"
     if gain.unfinished:
         yield f"unfinished: {gain.unfinished} of {gain.seeds} seeds still learned when the budget ended"
@@ -135,18 +124,14 @@ def _summary(gain: Any, cell: SuiteCell, runs: pd.DataFrame) -> Iterator[str]:
         yield f"few slots: the options of the suite leave {gain.slots}"
 
 
-def state_text(state: State) -> str:
-    """Return a sentence about the decode state in the network of ``recall``."""
-    size = f"{state.numbers:,.0f} numbers" + (" per token" if state.grows else ", constant")
-    return f"decode state: {size}, in the network of recall"
-
-
 def cost_texts(record: Record, folders: Collection[Path]) -> list[str]:
     """Return sentences about the state and the cost of the attention of a record, from committed or stored costs."""
     cost = cost_of(record, folders)
     state = (is_committed(record) and suite_states().get(cost_name(record))) or cost.suite_state
-    lines = [state_text(state)] if state and record.cell["pattern"] == "CS" else []
-    parts = []
+    lines, parts = [], []
+    if state and record.cell["pattern"] == "CS":
+        size = f"{state.numbers:,.0f} numbers" + (" per token" if state.grows else ", constant")
+        lines.append(f"decode state: {size}, in the network of recall")
     if cost.time is None:
         target = f"{_target(record)} --pattern {record.cell['pattern']}"
         parts.append(f"not measured against softmax (`cab efficiency {target}`)")

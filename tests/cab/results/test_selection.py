@@ -13,6 +13,7 @@ import pytest
 from cab import UserError, load_results
 from cab.cli.main import main
 from cab.errors import EXAMPLE_COMMAND
+from cab.records.identity import hash_of
 from cab.records.results import CORE_DIR
 from cab.results.index import score, score_table
 from cab.results.selection import comparable, of_one_data, select
@@ -69,7 +70,6 @@ def test_generated_data_have_no_index() -> None:
     """They are left out of that of real data."""
     generated = two(dataset="synthetic")
     assert score_table(table(*two(), *generated)).equals(score_table(table(*two())))
-    assert score_table(table(*generated))["index"].isna().all()
 
 
 def test_results_on_other_data_are_excluded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -102,6 +102,15 @@ def test_the_data_of_the_anchors_take_precedence(caplog: pytest.LogCaptureFixtur
     ]
     assert of_one_data(table(*rows))["attention"].tolist() == ["abc"]
     assert "excluded: 2" in caplog.text
+
+
+def test_records_of_two_versions_are_refused(tmp_path: Path) -> None:
+    for version, name in enumerate(("abc", "local", "s4d"), 1):
+        record = make_record({"mse": 1.0}, attention=name)
+        changed = {**record.changed, "task version": version}
+        dataclasses.replace(record, task_version=version, changed=changed, hash=hash_of(changed)).write(tmp_path)
+    with pytest.raises(UserError, match="task 'lstf' are from different versions"):
+        score_table(load_results(tmp_path))
 
 
 def test_versions_are_selected_and_may_differ_between_tasks() -> None:
