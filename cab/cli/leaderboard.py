@@ -107,6 +107,7 @@ def _tables(boards: Sequence[Board], suite: Suite | None, args: argparse.Namespa
         sentence = main_sentence(suite.board)
         yield f"% {sentence}" if is_latex else markdown(sentence)
         yield shown(board_table(suite.board))
-    for group in compared(boards, normalization=args.normalization):
-        patterns = {pattern for board in group for pattern in board.patterns}
-        yield from (shown(pattern_table(group, pattern)) for pattern in sorted(patterns, key=pattern_rank))
+    for group, results in compared(boards, normalization=args.normalization):
+        frames = [board.results for board in group] if results is None else [results]
+        patterns = sorted({pattern for frame in frames for pattern in frame["pattern"]}, key=pattern_rank)
+        yield from (shown(pattern_table(group, pattern, results)) for pattern in patterns)

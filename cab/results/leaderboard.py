@@ -19,6 +19,7 @@ from cab.registry.tables import PRESETS
 from cab.results.composites import with_composites
 from cab.results.formats import Cell, Fields, index, mean, numbers
 from cab.results.index import AVERAGE, Scores, score
+from cab.results.metrics import score_kinds
 from cab.results.selection import is_synthetic, rows_in_index
 from cab.results.table import BASELINE, Column, Row, Table, element_id
 
@@ -207,17 +208,18 @@ def score_boards(results: pd.DataFrame, *, normalization: str) -> list[Board]:
     return sorted(boards, key=lambda board: (board.synthetic, order.get(board.preset, len(order)), board.preset))
 
 
-def compared(boards: Sequence[Board], *, normalization: str) -> list[list[Board]]:
-    """Return the boards on real data that share a table.
+def compared(boards: Sequence[Board], *, normalization: str) -> list[tuple[list[Board], pd.DataFrame | None]]:
+    """Return the boards that share tables, and of generated data the results outside the cells of the suite.
 
     With the paper's constants, own results of preset ``paper`` are comparable with the published ones.
     """
     groups: dict[str, list[Board]] = {}
-    for board in boards:
+    for board in (board for board in boards if not board.synthetic):
         is_published = board.preset == PUBLISHED and normalization != "results"
-        if not board.synthetic:
-            groups.setdefault(FULL if is_published else board.preset, []).append(board)
-    return list(groups.values())
+        groups.setdefault(FULL if is_published else board.preset, []).append(board)
+    generated = [(board, board.results[score_kinds(board.results) == ""]) for board in boards if board.synthetic]
+    others = [([board], results) for board, results in generated if len(results)]
+    return [*((group, None) for group in groups.values()), *others]
 
 
 def extrapolation_curves(measured: pd.DataFrame) -> dict[tuple[str, str], pd.DataFrame]:

@@ -23,7 +23,6 @@ from cab.results import figures
 from cab.results.correlation import LRA, benchmark_correlation, pattern_correlation, task_correlation
 from cab.results.index import benefit_of_attention
 from cab.results.leaderboard import Board, compared, extrapolation_curves, pattern_table
-from cab.results.metrics import score_kinds
 from cab.results.table import Table, element_id, write_csv
 
 if TYPE_CHECKING:
@@ -73,18 +72,14 @@ class Section:
 
 
 def board_sections(boards: Sequence[Board], *, normalization: str) -> Iterator[Section]:
-    """Yield a section per set of compared boards, and one per board with generated data outside the suite's cells."""
-    for group in compared(boards, normalization=normalization):
-        section = _section(group)
-        section.blocks += [block for board in group for block in _comparisons(board)]
+    """Yield a section per set of :func:`cab.results.leaderboard.compared` boards."""
+    for group, results in compared(boards, normalization=normalization):
+        section = _section(group, results)
+        section.blocks += [block for board in group if results is None for block in _comparisons(board)]
         yield section
-    for board in (board for board in boards if board.synthetic):
-        results = board.results[score_kinds(board.results) == ""]
-        if len(results):
-            yield _section([board], results)
 
 
-def _section(boards: Sequence[Board], results: pd.DataFrame | None = None) -> Section:
+def _section(boards: Sequence[Board], results: pd.DataFrame | None) -> Section:
     """Return the section of boards that share tables; ``results`` are those of generated data, without a score."""
     frame = pd.concat([board.results for board in boards]) if results is None else results
     text = f"Data sets: {', '.join(sorted(frame['dataset'].unique()))}."

@@ -173,10 +173,10 @@ def test_published_rows_join_those_of_their_full_training(tmp_path: Path, add: C
     for normalization, count in (("official", 1), ("results", 2)):
         boards = score_boards(results, normalization=normalization)
         groups = compared(boards, normalization=normalization)
-        assert [board.preset for group in groups for board in group] == ["paper", "published"]
+        assert [board.preset for group, _ in groups for board in group] == ["paper", "published"]
         assert len(groups) == count
         if count == 1:
-            labels = [row.label for row in pattern_table(groups[0], "NC").rows]
+            labels = [row.label for row in pattern_table(groups[0][0], "NC").rows]
             assert {"abc", "abc (published)", "vanilla", "vanilla (published)"} <= set(labels)
 
 
