@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from cab.errors import UserError, unknown_name
-from cab.paper.published_cells import TableCell, table3
 from cab.patterns import LONG_NAMES
 from cab.registry.registries import ATTENTIONS, SYNTHETIC
 from cab.registry.tables import PRESETS, read_table
+from cab.results.published_cells import TableCell, table3
 
 GROUPS = ("pattern", "task", "backbone", "dataset", "attention")
 """Groups that select cells of the table."""
