@@ -123,9 +123,24 @@ def _indices(own: pd.DataFrame, *, is_rehearsal: bool) -> pd.DataFrame:
         scores = score(own, normalization="results" if is_rehearsal else "official")
         found = scores.table[[*key, "index", "seeds"]].rename(columns={"index": "own"})
         found["sd"] = [scores.estimates[one].variance ** 0.5 for one in found[key].itertuples(index=False, name=None)]
+        whole = _whole(own)
+        found.loc[[one not in whole for one in found[key].itertuples(index=False, name=None)], ["own", "sd"]] = math.nan
     frame = found.merge(table, on=key, how="outer").dropna(subset=["own", "published"], how="all")
     frame["difference"] = frame["own"].astype(float) - frame["published"]
     return frame.assign(backbone="", dataset="", metric=INDEX, higher_is_better=True)
+
+
+def _whole(own: pd.DataFrame) -> set[tuple[Any, ...]]:
+    """Return pattern, task (``all``: each task) and attention of results with every value that an index averages."""
+    counts = _published().drop_duplicates(PUBLISHED_TERM).groupby(["pattern", "task"]).size()
+    values = own.dropna(subset=["value"]).drop_duplicates(VALUE).groupby(["pattern", "task", "attention"]).size()
+    whole = {key for key, count in values.items() if count >= counts[key[:2]]}
+    pairs = {(pattern, attention) for pattern, _, attention in whole}
+    return whole | {
+        (pattern, AVERAGE, attention)
+        for pattern, attention in pairs
+        if all((pattern, task, attention) in whole for of, task in counts.index if of == pattern)
+    }
 
 
 def _settings(results: pd.DataFrame) -> dict[TableCell, str]:
