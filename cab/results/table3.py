@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -90,17 +91,17 @@ def on_published_sets(results: pd.DataFrame) -> pd.DataFrame:
 
 
 def _parts() -> pd.DataFrame:
-    """Return the parts of each published data set, and generated data as such: with the number that a value needs."""
-    parts = dict.fromkeys(
-        (cell.task, cell.dataset, name, variant)
-        for cell in table3()
-        for dataset, variant in cell.parts
-        for name in (dataset, SYNTHETIC)
-    )
-    frame = pd.DataFrame(list(parts), columns=["task", "published", "dataset", "config_variant"])
-    frame["is_generated"] = frame["dataset"] == SYNTHETIC
-    frame["needed"] = frame.groupby(["task", "published", "is_generated"])["dataset"].transform("size")
-    return frame
+    """Return the parts of each published data set, and generated or published values as such, with their number."""
+    rows: dict[tuple[str, str, str, str, str], None] = {}
+    for cell in table3():
+        for dataset, variant in cell.parts:
+            rows |= dict.fromkeys(
+                (cell.task, cell.dataset, *part)
+                for part in ((dataset, variant, "part"), (SYNTHETIC, variant, SYNTHETIC), (cell.dataset, "", "whole"))
+            )
+    frame = pd.DataFrame(list(rows), columns=["task", "published", "dataset", "config_variant", "kind"])
+    frame["needed"] = frame.groupby(["task", "published", "kind"])["dataset"].transform("size")
+    return frame.drop_duplicates(["task", "published", "dataset", "config_variant"])
 
 
 def _own_values(own: pd.DataFrame) -> pd.DataFrame:
@@ -130,17 +131,20 @@ def _indices(own: pd.DataFrame, *, is_rehearsal: bool) -> pd.DataFrame:
     return frame.assign(backbone="", dataset="", metric=INDEX, higher_is_better=True)
 
 
-def _whole(own: pd.DataFrame) -> set[tuple[Any, ...]]:
+def _whole(own: pd.DataFrame) -> set[tuple[str, str, str]]:
     """Return pattern, task (``all``: each task) and attention of results with every value that an index averages."""
-    counts = _published().drop_duplicates(PUBLISHED_TERM).groupby(["pattern", "task"]).size()
-    values = own.dropna(subset=["value"]).drop_duplicates(VALUE).groupby(["pattern", "task", "attention"]).size()
-    whole = {key for key, count in values.items() if count >= counts[key[:2]]}
-    pairs = {(pattern, attention) for pattern, _, attention in whole}
-    return whole | {
+    needed, found = Counter[tuple[str, str]](), Counter[tuple[str, str, str]]()
+    for pattern, task, *_ in set(_published()[PUBLISHED_TERM].itertuples(index=False, name=None)):
+        needed[pattern, task] += 1
+    for pattern, task, *_, attention in set(own.dropna(subset=["value"])[VALUE].itertuples(index=False, name=None)):
+        found[pattern, task, attention] += 1
+    whole = {key for key, count in found.items() if count >= needed[key[:2]]}
+    averages = {
         (pattern, AVERAGE, attention)
-        for pattern, attention in pairs
-        if all((pattern, task, attention) in whole for of, task in counts.index if of == pattern)
+        for pattern, _, attention in whole
+        if all((pattern, task, attention) in whole for of, task in needed if of == pattern)
     }
+    return whole | averages
 
 
 def _settings(results: pd.DataFrame) -> dict[TableCell, str]:
@@ -173,9 +177,8 @@ def _missing(cell: TableCell, found: Mapping[tuple[Any, ...], str]) -> str:
     """Return the parts of a cell without a score, such as ``etth2 S, ettm1 M (diverged)``."""
     texts = []
     for dataset, variant in cell.parts:
-        keys = [
-            (cell.pattern, cell.task, cell.backbone, name, variant, cell.attention) for name in (dataset, SYNTHETIC)
-        ]
+        names = (dataset, variant), (SYNTHETIC, variant), (cell.dataset, "")
+        keys = [(*cell[:3], *name, cell.attention) for name in names]
         status = next((found[key] for key in keys if key in found), "")
         if status != Status.FINISHED:
             texts.append(f"{dataset} {variant}".rstrip() + (f" ({status})" if status else ""))
@@ -239,7 +242,7 @@ def _cell(row: Fields, kind: str) -> Cell:
         return Cell()
     decimals = 3 if row["metric"] == INDEX or abs(value) < 10 else 2
     if kind == DIFFERENCE:
-        return Cell(f"{value:+.2f}", value)
+        return Cell(f"{round(value, 2) + 0.0:+.2f}", value)
     if kind == PUBLISHED:
         return Cell(plain(value, decimals), value)
     spread = "" if math.isnan(row["sd"]) else f" ± {plain(row['sd'], decimals)}"
