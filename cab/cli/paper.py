@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cab.cli.arguments import print_notes
 from cab.cli.terminal import print_note
 from cab.errors import UserError
 from cab.files.disk import check_writable
 from cab.files.text_table import number, print_csv, print_rows, text_table
+from cab.patterns import LONG_NAMES
 from cab.results.published import rows
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ TABLES = {
 }
 COUNT = ("pattern", "backbone", "attention", "params")
 OF_INDICES = ("6", "3", "12")
+FORMATS = ("text", "csv", "markdown", "latex")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,10 +65,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for verb, text in (
         ("taxonomy", "the complexity claims of Table 13, and the verdict of `cab verify` on each"),
-        ("table3", "the cells of Table 3, their configuration under preset=paper, and known differences"),
+        ("differences", "the cells of Table 3, their configuration under preset=paper, and known differences"),
     ):
         table = verbs.add_parser(verb, help=text, description=text)
         table.add_argument("--csv", action="store_true", help="print comma-separated values instead of a table")
+    text = "Table 3, with the given results beside the published ones"
+    table3 = verbs.add_parser(
+        "table3", help=text, description=f"{text}. Their cells are those of `cab run suite=paper`."
+    )
+    table3.add_argument("results", nargs="*", type=Path, metavar="RESULTS", help="folders of results")
+    table3.add_argument("--format", choices=FORMATS, default="text", help="output format (default: text)")
+    table3.add_argument("--pattern", nargs="+", metavar="P", help="print these parts only (NS, CS, NC, CC)")
+    table3.add_argument("--preset", help="use only results of this preset")
     text = "the parameter counts of preset paper, and the published ones"
     counts = verbs.add_parser("params", help=text, description=text)
     names = sorted({line["backbone"] for line in _published_counts()})
@@ -100,6 +111,8 @@ def run(args: argparse.Namespace) -> int:
 
         print_rows([TaxonomyRow._fields, *taxonomy()], as_csv=args.csv)
     elif args.verb == "table3":
+        _table3(args)
+    elif args.verb == "differences":
         from cab.results.published_cells import PublishedCell, published_cells
 
         print_rows([PublishedCell._fields, *published_cells()], as_csv=args.csv)
@@ -110,6 +123,30 @@ def run(args: argparse.Namespace) -> int:
     else:
         _audit(args.normalization, as_csv=args.csv)
     return 0
+
+
+def _table3(args: argparse.Namespace) -> None:
+    import pandas as pd
+
+    from cab.records.results import COLUMNS, load_results
+    from cab.results.selection import select
+    from cab.results.table3 import side_by_side, tables
+
+    results = load_results(args.results) if args.results else pd.DataFrame(columns=list(COLUMNS))
+    if args.results:
+        results = select(results, preset=args.preset, patterns=args.pattern)
+    frame = side_by_side(results)
+    if args.pattern:
+        frame = frame[frame["pattern"].isin([LONG_NAMES.get(name, name) for name in args.pattern])]
+    if args.format == "csv":
+        print_csv(frame)
+        return
+    shown = list(tables(frame))
+    if args.format == "text":
+        print("\n\n".join(table.to_text() for table in shown))
+        print_notes(note for table in shown for note in table.notes)
+    else:
+        print("\n\n".join(table.to_latex() if args.format == "latex" else table.to_markdown() for table in shown))
 
 
 def _audit(normalization: str, *, as_csv: bool) -> None:

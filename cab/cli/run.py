@@ -77,12 +77,16 @@ def run(arguments: list[str]) -> int:
         if flags.dry_run:
             raise UserError("--dry-run cannot plan tune=true, whose final runs depend on its grid; remove tune=true")
         sweeps = tuned_sweeps(sweeps)
-    report = (_print_plan if flags.dry_run else run_sweeps)(sweeps, is_sweep=is_sweep)
+    is_table = "suite=paper" in overrides
+    if flags.dry_run:
+        report = _print_plan(sweeps, is_sweep=is_sweep, is_summary=is_table and not flags.verbose)
+    else:
+        report = run_sweeps(sweeps, is_sweep=is_sweep)
     report.log_end()
     if not flags.dry_run:
         records = [outcome.record for outcome in report.outcomes if outcome.record is not None]
         _print_records(records, report, is_sweep=is_sweep)
-        if suite is not None:
+        if suite is not None and not is_table:
             from cab.cli.score import print_verdict
 
             for name in dict.fromkeys(str(record.cell["attention"]) for record in records):
@@ -158,19 +162,26 @@ def _print_costs(records: Iterable[Record], *, measures: bool) -> None:
         print(f"  {sanitize_text(cost_texts(record, folders)[-1])}", flush=True)
 
 
-def _print_plan(sweeps: Sequence[Sequence[str]], *, is_sweep: bool) -> Report:
+def _print_plan(sweeps: Sequence[Sequence[str]], *, is_sweep: bool, is_summary: bool) -> Report:
+    """Print every run with its time, or one row per task and data set; then the totals and what Slurm would get."""
     from cab.config.run_config import SlurmConfig, parse_cluster
-    from cab.runner.launch import PLAN_COLUMNS, jobs_of, plan
+    from cab.runner.launch import jobs_of
+    from cab.runner.plan import PLAN_COLUMNS, SUMMARY_COLUMNS, plan_notes, plan_rows, planned_runs, summary_rows
     from cab.runner.report import Report
     from cab.runner.slurm import job_script
 
     report = Report(raises=not is_sweep)
     jobs = list(jobs_of(sweeps, report, is_sweep=is_sweep))
-    rows = plan(jobs, report)
-    print(text_table(PLAN_COLUMNS, rows, align="rll"))
-    cluster = parse_cluster(jobs[0].config["cluster"]) if len(rows) > 1 else None
-    if isinstance(cluster, SlurmConfig):
-        print("\n" + job_script(cluster, Path(jobs[0].config["results_dir"]), len(rows) - 1))
+    runs = planned_runs(jobs, report)
+    cluster = parse_cluster(jobs[0].config["cluster"]) if runs else None
+    slurm = cluster if isinstance(cluster, SlurmConfig) else SlurmConfig()
+    if is_summary:
+        print(text_table(SUMMARY_COLUMNS, summary_rows(runs), align="llllrrrr"))
+        print("\n".join(plan_notes(runs, slurm)))
+    else:
+        print(text_table(PLAN_COLUMNS, plan_rows(runs), align="rll"))
+    if slurm is cluster:
+        print("\n" + job_script(slurm, Path(jobs[0].config["results_dir"]), len(runs)))
     return report
 
 

@@ -1,4 +1,4 @@
-"""Compose the cells of a command, and run, plan or explain them.
+"""Compose the cells of a command, and run or explain them.
 
 Hydra composes each cell. Its sweeper and launchers are not used: the sweeper builds a Cartesian product, and the
 launchers trust the status of a job and stop at the first failure.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import json
 import shlex
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +27,7 @@ from cab.registry.tables import config_folders, tuning_rows
 from cab.runner.cell import GROUPS, Cell, runnable_cells, why_not_runnable
 from cab.runner.engine import check_without_data
 from cab.runner.folder import cell_statuses
-from cab.runner.report import ExistingRecords, Job, Report, duration
+from cab.runner.report import Job, Report
 from cab.runner.run import run_cell
 
 if TYPE_CHECKING:
@@ -39,7 +38,6 @@ OVERRIDING = tuple(f"configs/{group}/" for group in ("preset", "size", "recipe",
 """Files that override defaults; all other files define them."""
 NAMED_GROUPS = ("task", "dataset", "backbone", "attention", "trainer", "logger", "cluster")
 """Groups of options that are chosen by name."""
-PLAN_COLUMNS = ("expected_time", "record", "command")
 
 
 def run_sweeps(sweeps: Sequence[Sequence[str]], *, is_sweep: bool = True) -> Report:
@@ -166,36 +164,6 @@ def _alternatives(override: Override) -> list[str]:
     if not override.is_sweep_override():
         return [f"{key}={override.get_value_element_as_str()}"]
     return [f"{key}={value}" for value in override.sweep_string_iterator()]
-
-
-def plan(jobs: Iterable[Job], report: Report) -> list[list[str]]:
-    """Return one row per cell with expected time, status of its record (empty: to be run) and command; then a sum.
-
-    As in a real run, ``force`` and ``retry`` are applied, and invalid records are ignored. The times of preset
-    ``paper`` are from Table 15, the others are measured (configs/costs.csv); ``-`` means unknown. The sum excludes
-    cells that are not run.
-    """
-    rows: list[list[str]] = []
-    totals: defaultdict[str, float] = defaultdict(float)
-    unknown = 0
-    existing = ExistingRecords(reads_data=False)
-    for job in jobs:
-        try:
-            cell = Cell.from_config(job.config)
-            check_without_data(cell)
-            record = existing.find(cell)
-        except ValueError as error:
-            report.add_error(error, job.command)
-            continue
-        hours, hardware = cell.expected_hours() or (0, "")
-        if record is None:
-            totals[hardware] += hours
-            unknown += not hardware
-        shown = f"{duration(3600 * hours)} ({hardware})" if hardware else "-"
-        rows.append([shown, "" if record is None else str(record.status), job.command])
-    total = " + ".join(f"{duration(3600 * hours)} ({name})" for name, hours in totals.items() if name) or "-"
-    missing = f", without the {unknown} of unknown time" if unknown else ""
-    return [*rows, [total, "", f"total of {sum(not row[1] for row in rows)} runs to be done{missing}"]]
 
 
 def prepare(data_set: DataSet, data_root: Path, overrides: Sequence[str] = ()) -> Iterator[str]:

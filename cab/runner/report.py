@@ -243,7 +243,8 @@ class Report:
 
 def duration(seconds: float) -> str:
     """Return a duration in minutes, or in hours if it is long."""
-    return f"{seconds / 60:.2g} min" if seconds < 5400 else f"{seconds / 3600:.4g} h"
+    hours = seconds / 3600
+    return f"{seconds / 60:.2g} min" if hours < 1.5 else f"{hours:.4g} h" if hours < 1000 else f"{hours:,.0f} h"
 
 
 def cells_to_run(jobs: Iterable[Job], report: Report) -> Iterator[tuple[Cell, Job]]:

@@ -1,4 +1,4 @@
-"""Sweeps of the suite, `cab run suite=core`, and learning rates that are chosen with `tune=true`.
+"""Sweeps of the suites, `cab run suite=core`, and learning rates that are chosen with `tune=true`.
 
 With `tune=true`, each cell is trained with a third of its learning rate, the rate itself and three times the rate, on a
 seed of its own. The rate that solves the cell in the fewest steps is chosen, or the one with the lowest validation loss
@@ -18,11 +18,12 @@ from cab.patterns import LONG_NAMES
 from cab.records.record import Record, Status
 from cab.registry.tables import run_defaults
 from cab.results.cells import PRESET, SuiteCell, suite_cells
+from cab.runner.paper_suite import GROUPS, paper_sweeps
 
 log = logging.getLogger("cab")
 
-SUITES = ("core", "mini")
-"""The cells that a score requires, and all cells."""
+SUITES = ("core", "mini", "paper")
+"""The cells that a score requires, all cells of the small suite, and those of Table 3."""
 PARTS = ("task", "backbone", "pattern")
 """Groups that select cells of a suite."""
 FACTORS = (1 / 3, 1.0, 3.0)
@@ -41,6 +42,8 @@ def suite_sweeps(overrides: Sequence[str]) -> list[list[str]] | None:
     suite = values["suite"]
     if suite not in SUITES:
         raise unknown_name("suite", suite, SUITES)
+    if suite == "paper":
+        return paper_sweeps(values, _without(overrides, "suite", "preset", *GROUPS))
     for key in sorted(values.keys() & {"dataset", "preset"}):
         raise UserError(f"suite={suite} sets the {key}; remove {key}=")
     if "attention" not in values:

@@ -85,7 +85,7 @@ def test_a_dry_run_prints_hours_and_commands_and_runs_nothing(
     assert main(["run", "-m", "--dry-run", *cells, f"results_dir={tmp_path}"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["expected_time", "record", "command"]
-    assert [line.split(")")[0].strip() for line in lines[1:]] == ["384 h (GPU", "880 h (GPU", "1264 h (GPU"]
+    assert [line.split(")")[0].strip() for line in lines[1:]] == ["384 h (GPU", "880 h (GPU", "1,264 h (GPU"]
     assert "cab run task=lm dataset=pg19 backbone=gpt2 pattern=CS attention=vanilla preset=paper" in lines[1]
     assert not any(tmp_path.iterdir())
 

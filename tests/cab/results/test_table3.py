@@ -1,0 +1,187 @@
+"""Table 3 with own results: every number is recomputed here from the results alone."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import math
+import random
+import statistics
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cab.cli.main import main
+from cab.records.results import load_results
+from cab.results.table3 import side_by_side, tables
+
+PAPER = Path(__file__).parents[3] / "results" / "paper"
+PARTS = {
+    "ett": [("etth1", "M"), ("etth1", "S"), ("etth2", "M"), ("etth2", "S"), ("ettm1", "M"), ("ettm1", "S")],
+    "weather": [("weather", "M"), ("weather", "S")],
+    "ecl": [("ecl", "M"), ("ecl", "S")],
+}
+FIELDS = ("pattern", "task", "backbone", "dataset", "config_variant", "metric", "higher_is_better", "attention")
+FIELDS += ("preset", "seed", "value")
+Key = tuple[str, ...]
+
+
+def rows_of(name: str) -> list[dict[str, str]]:
+    with (PAPER / name).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def own_rows(seeds: int, *, generated: bool = False) -> list[dict[str, Any]]:
+    """A value near the published one of every part and seed; LARA has none in Sum, and an own attention is added."""
+    random.seed(7)
+    rows = []
+    published = rows_of("results.csv")
+    mine = [{**row, "attention": "mine"} for row in published if row["attention"] == "vanilla"]
+    for row in (*published, *mine):
+        if row["attention"] == "lara" and row["task"] == "sum":
+            continue
+        parts = PARTS.get(row["dataset"], [(row["dataset"], "")])
+        parts = list(dict.fromkeys(("synthetic", variant) for _, variant in parts)) if generated else parts
+        if generated and row["dataset"] in ("weather", "ecl"):
+            continue  # one run on generated data stands for all sets
+        for (dataset, variant), seed in itertools.product(parts, range(1, seeds + 1)):
+            value = float(row["value"] or 20) * random.uniform(0.9, 1.1)
+            preset = {"preset": "smoke" if generated else "paper", "seed": seed, "value": value}
+            rows.append({**row, **preset, "dataset": dataset, "config_variant": variant})
+    return rows
+
+
+def load(folder: Path, rows: list[dict[str, Any]]) -> Any:
+    with (folder / "own.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS)
+        writer.writeheader()
+        writer.writerows(rows)
+    return load_results(folder / "own.csv")
+
+
+def expected(rows: list[dict[str, Any]], *, generated: bool = False) -> dict[Key, list[float]]:
+    """The values of each seed, by pattern, task, backbone, published data set, metric and attention."""
+    found: dict[Key, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        names = [name for name, parts in PARTS.items() if (row["dataset"], row["config_variant"]) in parts]
+        if generated:
+            names = list(PARTS) if row["task"] == "lstf" else [cell_dataset(row)]
+        for name in names or [row["dataset"]]:
+            key = (row["pattern"], row["task"], row["backbone"], name, row["metric"], row["attention"])
+            found[key][row["seed"]].append(row["value"])
+    return {key: [statistics.fmean(seeds[seed]) for seed in sorted(seeds)] for key, seeds in found.items()}
+
+
+def cell_dataset(row: dict[str, Any]) -> str:
+    return {"tts": "ljspeech", "sum": "multi_news", "sr": "ffhq", "pcc": "pcn"}.get(row["task"], "pg19")
+
+
+@pytest.mark.parametrize("generated", [False, True])
+def test_every_number_follows_from_the_results(tmp_path: Path, *, generated: bool) -> None:
+    rows = own_rows(3, generated=generated)
+    frame = side_by_side(load(tmp_path, rows))
+    values = expected(rows, generated=generated)
+    published = {
+        (row["pattern"], row["task"], row["backbone"], row["dataset"], row["metric"], row["attention"]): row["value"]
+        for row in rows_of("results.csv")
+    }
+    scales = {
+        (row["pattern"], row["task"], row["backbone"], row["dataset"], row["metric"]): row
+        for row in rows_of("normalization.csv")
+    }
+    metrics = frame[frame["metric"] != "index"]
+    assert set(frame["data"]) == {"rehearsal" if generated else "real"}
+    assert len(metrics) == len(published.keys() | values.keys())
+    for row in metrics.to_dict("records"):
+        key = tuple(row[name] for name in ("pattern", "task", "backbone", "dataset", "metric", "attention"))
+        own = values.get(key, [])
+        assert row["seeds"] == len(own)
+        printed = float(published.get(key) or math.nan)
+        assert row["published"] == pytest.approx(printed, nan_ok=True)
+        if not own:
+            assert row["missing"]
+            continue
+        assert row["own"] == pytest.approx(statistics.fmean(own), rel=1e-12)
+        assert row["sd"] == pytest.approx(statistics.stdev(own), rel=1e-9)
+        sign = 1 if row["metric"] in ("psnr", "ssim", "f_score", "rouge1", "rouge2", "rougeL") else -1
+        difference = sign * (statistics.fmean(own) - printed) / float(scales[key[:5]]["std_table"])
+        assert row["difference"] == pytest.approx(difference, rel=1e-9, nan_ok=True)
+
+
+@pytest.mark.parametrize("generated", [False, True])
+def test_the_index_is_recomputed(tmp_path: Path, *, generated: bool) -> None:
+    """By the corrected constants of the official script; in a rehearsal by the own results, flash as vanilla once."""
+    rows = own_rows(2, generated=generated)
+    values = {key: statistics.fmean(seeds) for key, seeds in expected(rows, generated=generated).items()}
+    scales: dict[Key, tuple[float, float]] = {}
+    if generated:
+        for term in {key[:5] for key in values}:
+            members = [value for key, value in values.items() if key[:5] == term and key[5] not in ("none", "flash")]
+            scales[term] = statistics.fmean(members), statistics.stdev(members)
+    else:
+        for row in rows_of("normalization.csv"):
+            term = tuple(row[name] for name in ("pattern", "task", "backbone", "dataset", "metric"))
+            scales[term] = float(row["mean"]), float(row["std"])
+        for row in rows_of("corrections.csv"):
+            if row["table"] == "normalization.csv":
+                term = tuple(row[name] for name in ("pattern", "task", "backbone", "dataset", "metric"))
+                mean, std = scales[term]
+                correct = float(row["corrected"])
+                scales[term] = (correct, std) if row["column"] == "mean" else (mean, correct)
+    lower = ("mcd", "msd", "ppl", "cd_l1", "cd_l2", "mse", "mae")
+    frame = side_by_side(load(tmp_path, rows))
+    indices = frame[frame["metric"] == "index"].set_index(["pattern", "task", "attention"])["own"].to_dict()
+    for pattern, attention in {(key[0], key[5]) for key in values}:
+        of_tasks = []
+        for task in {term[1] for term in scales if term[0] == pattern}:
+            terms = [term for term in scales if term[:2] == (pattern, task)]
+            if not all((*term, attention) in values for term in terms):
+                assert math.isnan(indices.get((pattern, task, attention), math.nan))
+                of_tasks.append(math.nan)
+                continue
+            shares = [
+                (-1 if term[4] in lower else 1) * (values[*term, attention] - scales[term][0]) / scales[term][1]
+                for term in terms
+            ]
+            of_tasks.append(statistics.fmean(shares))
+            assert indices[pattern, task, attention] == pytest.approx(of_tasks[-1], rel=1e-9)
+        average = indices.get((pattern, "all", attention), math.nan)
+        assert average == pytest.approx(statistics.fmean(of_tasks), rel=1e-9, nan_ok=True)
+
+
+def test_a_value_needs_all_its_parts_and_names_the_missing_ones(tmp_path: Path) -> None:
+    rows = [row for row in own_rows(2) if (row["dataset"], row["config_variant"], row["seed"]) != ("etth2", "S", 2)]
+    rows = [row for row in rows if not (row["dataset"] == "ecl" and row["config_variant"] == "S")]
+    frame = side_by_side(load(tmp_path, rows))
+    chosen = frame[(frame["attention"] == "abc") & (frame["metric"] == "mse")].set_index("dataset")
+    assert list(chosen.loc[["ett", "ecl", "weather"], "seeds"]) == [1, 0, 2]
+    assert list(chosen.loc[["ett", "ecl", "weather"], "missing"]) == ["", "ecl S", ""]
+
+
+def test_the_published_values_are_equal_to_themselves(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["paper", "table3", str(PAPER), "--format", "csv"]) == 0
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    differences = [float(row["difference"]) for row in rows if row["difference"] and row["metric"] != "index"]
+    assert len(differences) > 190
+    assert max(map(abs, differences)) == 0
+
+
+@pytest.mark.parametrize(("style", "start"), [("text", "Table 3a (NS)"), ("markdown", "**Table 3a"), ("latex", "% ")])
+def test_without_results_the_published_table_is_printed(
+    style: str, start: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["paper", "table3", "--format", style]) == 0
+    output = capsys.readouterr().out
+    assert output.startswith(start)
+    assert output.count("Table 3") == 4
+    assert "0.978" in output
+
+
+def test_own_rows_stand_above_the_published_ones(tmp_path: Path) -> None:
+    shown = next(tables(side_by_side(load(tmp_path, own_rows(2)))))
+    labels = [row.label for row in shown.rows]
+    assert labels[:4] == ["vanilla", "  published", "  difference", "local"]
+    assert labels[-1] == "mine"
+    assert shown.columns[0].cells[0].text.endswith(" (2)")

@@ -1,0 +1,116 @@
+"""`suite=paper` has exactly the cells of Table 3, each with its data sets, variants and repetitions."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from cab.cli.main import main
+from cab.errors import UserError
+from cab.runner.suite import suite_sweeps
+
+TABLE3 = Path(__file__).parents[3] / "results" / "paper" / "results.csv"
+Run = tuple[str, ...]
+
+
+def runs(*overrides: str) -> list[Run]:
+    """Pattern, task, backbone, data set, attention, features and seed of each run of the sweeps."""
+    found = []
+    for sweep in suite_sweeps(["suite=paper", *overrides]) or []:
+        values = dict(override.split("=", 1) for override in sweep)
+        names = ("pattern", "task", "backbone", "dataset", "attention", "task.features", "seed")
+        found += itertools.product(*(values.get(name, "").split(",") for name in names))
+    return found
+
+
+def expected() -> list[Run]:
+    """The runs of the table, written out: LSTF in five sets, two variants, five or three times; all others once."""
+    with TABLE3.open(newline="") as file:
+        cells = dict.fromkeys(
+            (row["pattern"], row["task"], row["backbone"], row["dataset"], row["attention"])
+            for row in csv.DictReader(file)
+        )
+    found = []
+    for pattern, task, backbone, dataset, attention in cells:
+        sets = {"ett": ["etth1", "etth2", "ettm1"]}.get(dataset, [dataset])
+        repetitions = {"ett": 5, "ecl": 3, "weather": 3}.get(dataset, 1)
+        variants = ["M", "S"] if task == "lstf" else [""]
+        for name, variant, seed in itertools.product(sets, variants, range(1, repetitions + 1)):
+            found.append((pattern, task, backbone, name, attention, variant, str(seed)))
+    return found
+
+
+def test_the_runs_are_those_of_table_3() -> None:
+    assert Counter(runs()) == Counter(expected())
+    assert len(runs()) == 251
+
+
+def test_a_rehearsal_has_every_cell_once_per_variant_with_two_seeds() -> None:
+    rehearsed = Counter(runs("preset=smoke", "dataset=synthetic"))
+    cells = {(*run[:3], "synthetic", *run[4:6], seed) for run in expected() for seed in "12"}
+    assert rehearsed == Counter(cells)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "chosen"),
+    [
+        (["pattern=CS,CC"], lambda run: run[0] in ("CS", "CC")),
+        (["pattern=causal_cross"], lambda run: run[0] == "CC"),
+        (["task=lstf", "attention=abc"], lambda run: run[1] == "lstf" and run[4] == "abc"),
+        (["dataset=etth1,pcn"], lambda run: run[3] in ("etth1", "pcn")),
+        (["backbone=fastspeech2"], lambda run: run[2] == "fastspeech2"),
+    ],
+)
+def test_names_select_a_part(overrides: list[str], chosen: object) -> None:
+    assert callable(chosen)
+    assert Counter(runs(*overrides)) == Counter(filter(chosen, expected()))
+
+
+def test_given_seeds_replace_the_repetitions() -> None:
+    assert {run[-1] for run in runs("seed=7,8")} == {"7", "8"}
+
+
+def test_an_attention_that_the_table_lacks_runs_in_the_cells_of_its_patterns(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("from cab import Attention\nclass Mine(Attention):\n    pass\n")
+    places = {run[:4] + run[5:] for run in expected()}
+    for name, patterns in (("gla", {"CS"}), (f"{file}:Mine", {"NS", "CS", "NC", "CC"})):
+        found = {run[:4] + run[5:] for run in runs(f"attention={name}")}
+        assert found == {place for place in places if place[0] in patterns}
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("task=glue", "task of suite=paper"),
+        ("pattern=XX", "pattern of suite=paper"),
+        ("dataset=imdb", "dataset of suite=paper"),
+        ("preset=huge", "preset"),
+        ("attention=of_nobody", "attention"),
+        ("backbone=sr3 pattern=CC", "Table 3 has no cell"),
+    ],
+)
+def test_names_that_the_table_lacks_are_named(override: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        runs(*override.split())
+
+
+def test_the_plan_counts_hours_days_and_reused_networks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    part = ["suite=paper", "task=pcc,sum", "attention=vanilla", f"results_dir={tmp_path}"]
+    assert main(["run", *part, "--dry-run"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines[1:6]] == [
+        ["NS", "sum", "transformer", "multi_news", "1", "1", "96", "96"],
+        ["CS", "sum", "transformer", "multi_news", "1", "0", "96", "0"],
+        ["NC", "pcc", "pointr", "pcn", "1", "1", "576", "576"],
+        ["CC", "sum", "transformer", "multi_news", "1", "0", "96", "0"],
+        ["total", "4", "2", "672"],
+    ]
+    assert lines[6] == "672 GPU hours: 28 days on 1 GPU, 4 days on 8 GPUs"
+    assert lines[7].startswith("2 runs train the same network as another one: 192 of 864 hours")
+    assert lines[8].startswith("warning: pcc takes 576 hours on one GPU; cluster=slurm stops it after 504")
+    assert len(lines) == 9
