@@ -29,8 +29,8 @@ SOLVED = 90.0
 """A seed has solved a cell if it retains at least this share."""
 CEILING = 100 - MARGIN
 """K below this bound is a relevant loss."""
-MIN_SEEDS = 14
-"""Minimum number of seeds of an equivalent result: if all solve the cell, its chance to solve it is above 0.8 (95%)."""
+MIN_SEEDS = 5
+"""Minimum number of seeds of an equivalent result: three that solve a cell are likely by chance."""
 
 
 class Judged(NamedTuple):

@@ -15,12 +15,14 @@ import numpy as np
 
 from cab.records.record import REFERENCE_DIRS
 from cab.results.cells import ANCHORS, NO_ATTENTION, SOFTMAX
-from cab.results.gain import CEILING, MIN_SEEDS, Judged, judged
+from cab.results.gain import CEILING, Judged, judged
 from cab.results.runs import by_cell, points_of, read_runs
 from cab.results.statistics import Verdict
 
 SEEDS = (3, 4, 5, 8)
 FALSE = (Verdict.BETTER, Verdict.WORSE)
+DRAWN = (3, 4, 5, 14)
+"""Seeds of a learner that solves a cell by chance."""
 CHANCES = (0.95, 0.8, 0.5)
 EQUAL_DEVIATION = 5.0
 """Standard deviation of the attentions that are as good as softmax attention."""
@@ -134,9 +136,10 @@ def main(draws: int) -> None:
         rates = [cell_rates(truths, seeds, draws, random) for seeds in SEEDS]
         texts = [f"{100 * rate.error:.1f}%, {100 * rate.power:.0f}%" for rate in rates]
         print(f"| {heading}, {len(truths)} | {' | '.join(texts)} |", flush=True)
-    print(f"\n| Chance to solve | {MIN_SEEDS} seeds |\n| --- | --- |")
+    print(f"\n| Chance to solve |{''.join(f' {seeds} seeds |' for seeds in DRAWN)}\n|{' --- |' * (1 + len(DRAWN))}")
     for chance in CHANCES:
-        print(f"| {chance} | {100 * equivalent_share(chance, MIN_SEEDS, draws, random):.0f}% |", flush=True)
+        shares = [f"{100 * equivalent_share(chance, seeds, draws, random):.0f}%" for seeds in DRAWN]
+        print(f"| {chance} | {' | '.join(shares)} |", flush=True)
 
 
 if __name__ == "__main__":

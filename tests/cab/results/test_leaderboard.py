@@ -129,18 +129,6 @@ def test_trivial_answers_are_those_of_a_run_with_a_score(tmp_path: Path, add: Ca
     assert trivial_baselines(results) == {(LSTF, "mse", "repeat"): 2.5}
 
 
-def test_scores_of_other_data_are_refused(
-    tmp_path: Path, add: Callable[..., Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name, data in (("vanilla", "feed"), ("abc", "feed"), ("local", "beef")):
-        add({"mse": number(name)}, attention=name, data={"fingerprint": data})
-    for command in ("score", "correlation"):
-        assert main([command, str(tmp_path / "results")]) == 2
-        error = capsys.readouterr().err
-        assert "different data under one name" in error
-        assert len(error.splitlines()) == 1
-
-
 def test_the_table_of_a_pattern(tmp_path: Path, add: Callable[..., Path]) -> None:
     """Best index first; the best value is marked, but not that of a baseline; pcc has one attention, so no index."""
     made: dict[str, Any] = {"preset": "mini", "dataset": "etth1", "config_variant": "", "pattern": "NS"}
