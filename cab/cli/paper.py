@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ):
         table = verbs.add_parser(verb, help=text, description=text)
         table.add_argument("--csv", action="store_true", help="print comma-separated values instead of a table")
-    text = "Table 3, with the given results beside the published ones"
+    text = "Table 3, with your results alongside the published ones"
     table3 = verbs.add_parser(
         "table3", help=text, description=f"{text}. Their cells are those of `cab run suite=paper`."
     )

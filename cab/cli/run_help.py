@@ -19,12 +19,16 @@ from cab.registry.tables import CONFIGS
 
 TEXT = """\
 usage: cab run task=TASK dataset=DATASET attention=ATTENTION pattern=PATTERN [KEY=VALUE ...]
+       cab run suite=paper [pattern=PATTERN] [task=TASK] [attention=ATTENTION] [--dry-run] [KEY=VALUE ...]
        cab run suite=core attention=ATTENTION [pattern=PATTERN] [task=TASK] [seed=1,2,3] [KEY=VALUE ...]
        cab run -m [task=T,U] [attention=A,B] [pattern=NS,NC] [cluster=local|slurm] [--dry-run] [KEY=VALUE ...]
 
 Train and evaluate one configuration and write its result. With -m, run every valid combination of the
 comma-separated values; a group that is not named means ALL of its values (of the data sets, all real ones), so try
 --dry-run first. Finished runs are not repeated, interrupted runs resume.
+
+suite=paper runs the cells of Table 3 with preset=paper: 251 runs, of which pattern=, task= and attention= select some.
+With preset=smoke dataset=synthetic, it is a rehearsal in minutes. `cab paper table3` then prints the table.
 
 suite=core runs the core cells of the synthetic suite with seeds 1 to 3, and suite=mini all its cells. Both compare the
 attention with the bundled reference results. With tune=true, the learning rate of each cell is chosen on another seed.

@@ -7,13 +7,12 @@ from tests.helpers.committed import committed
 
 OF_ALL = ("project", "golden", "public_numbers", "upstream")
 """Folders of tests that concern the whole project: its documents, and stored or published numbers."""
-UNDER_REVISION = ("cab/results", "cab/reports", "cab/paper")
 
 
 def test_tests_mirror_the_packages() -> None:
     for test in committed("tests/**/test_*.py"):
         folder = test.parent.relative_to(ROOT / "tests")
-        if not str(folder).startswith((*OF_ALL, *UNDER_REVISION)):
+        if not str(folder).startswith(OF_ALL):
             package = ROOT / folder
             names = [package.name, *(path.stem for path in package.iterdir())]
             assert any(f"{test.stem}_".startswith(f"test_{name}_") for name in names), test
@@ -23,4 +22,4 @@ def test_helpers_are_in_their_folder() -> None:
     for path in committed("tests/**/*.py"):
         folder = str(path.relative_to(ROOT / "tests"))
         is_test = path.name in ("__init__.py", "conftest.py") or path.name.startswith("test_")
-        assert is_test or folder.startswith(("helpers", "plugin", *UNDER_REVISION)), path
+        assert is_test or folder.startswith(("helpers", "plugin")), path

@@ -1,4 +1,4 @@
-"""`cab paper table3`: one row a cell of Table 3, and every known difference belongs to one."""
+"""`cab paper differences`: one row per cell of Table 3, and every known difference belongs to one."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ def test_options_are_those_of_preset_paper(capsys: pytest.CaptureFixture[str]) -
     ]
     assert cell.options == "mean_over=length sampled=per_query"
     assert tuned_options("mlm", "roberta", "NS", "probsparse")["mean_over"] == "length"
-    assert main(["paper", "table3", "--csv"]) == 0
+    assert main(["paper", "differences", "--csv"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == len(CELLS) + 1
