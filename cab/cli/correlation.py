@@ -38,6 +38,7 @@ def run(args: argparse.Namespace) -> int:
     from cab.results.gain import gains_frame
     from cab.results.index import score
     from cab.results.metrics import no_score, score_kinds
+    from cab.results.selection import stamped
 
     results = selected_results(args)
     kinds = score_kinds(results)
@@ -50,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
         indices = [
             correlate(scores.table) for correlate in (pattern_correlation, benchmark_correlation, task_correlation)
         ]
-        tables += [table for table in indices if len(table)] or indices[:1]
+        tables += [stamped(table, scores.results) for table in indices if len(table)] or indices[:1]
     if not tables:
         raise UserError(f"no scores to correlate: {'; '.join(notes)}")
     table = pd.concat(tables, ignore_index=True)

@@ -168,6 +168,7 @@ def _gain_table(pattern: Any, frame: pd.DataFrame) -> Table:
 def _print_index(results: pd.DataFrame, args: argparse.Namespace) -> None:
     from cab.records.results import legend, verdicts
     from cab.results.index import COLUMNS, benefit_of_attention, order_table, score
+    from cab.results.selection import stamped
 
     scores = score(results, normalization=args.normalization)
     verified = verdicts(scores.results)
@@ -176,6 +177,7 @@ def _print_index(results: pd.DataFrame, args: argparse.Namespace) -> None:
     if args.show != "scores":
         table = order_table(scores) if args.show == "pairwise" else benefit_of_attention(scores.table)
     notes = legend(scores.results)
+    table = stamped(table, scores.results) if args.csv else table
     if args.csv:
         print_csv(table)
         several = {key: places for key, places in scores.members.items() if len(places) > 1}

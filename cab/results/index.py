@@ -19,7 +19,7 @@ from cab.patterns import pattern_rank
 from cab.records.record import COMPARISON_KEY
 from cab.results.normalization import NO_ATTENTION, SOFTMAX_VARIANTS, TERM, terms
 from cab.results.notes import Key, find_gaps, notes_on_scores
-from cab.results.selection import comparable
+from cab.results.selection import REHEARSAL, comparable, kinds_of_data
 from cab.results.statistics import ORDER, Estimate, compare_pairs, weighted_sum
 
 COLUMNS = ["pattern", "task", "attention", "index", "low", "high", "seeds"]
@@ -71,6 +71,8 @@ class Scores:
 def score(results: pd.DataFrame, *, normalization: str = "results") -> Scores:
     """Compute the compositional indices with everything they are derived from."""
     everything = comparable(results)
+    if (kinds_of_data(everything) == REHEARSAL).all():  # the paper has no constants for generated data
+        normalization = "results"
     results = everything[everything["primary"].astype(bool)]
     needed = terms(results, normalization)
     estimates, rows = {}, []

@@ -20,7 +20,7 @@ from cab.results.composites import with_composites
 from cab.results.formats import Cell, Fields, index, mean, numbers
 from cab.results.index import AVERAGE, Scores, score
 from cab.results.metrics import score_kinds
-from cab.results.selection import is_synthetic, rows_in_index
+from cab.results.selection import GENERATED, REAL, REHEARSAL, kinds_of_data, rows_in_index
 from cab.results.table import BASELINE, Column, Row, Table, element_id
 
 ROW = ["pattern", "attention"]
@@ -32,6 +32,8 @@ COSTS = {
 """Header, factor and decimals of each cost."""
 NAMES = (*COMPARISON_KEY, "pattern", "attention", "preset", "metric", "unit", "revision")
 UNDEFINED = "NaN or inf in at least one run"
+KINDS = (REAL, REHEARSAL, GENERATED)
+"""Kinds of data in the order of the boards."""
 FULL = "paper"
 """Preset with the training of the published numbers."""
 
@@ -40,14 +42,15 @@ FULL = "paper"
 class Board:
     """The scored results of one preset on real or on generated data.
 
-    Indices are never averaged or ranked across boards. Generated data have metrics only.
+    Indices are never averaged or ranked across boards. Generated data have metrics only, except in a rehearsal.
 
     Attributes:
+        data: kind of data, see :func:`cab.results.selection.kinds_of_data`.
         results: the scored results, with the column ``place`` (``task/dataset/variant/backbone``).
     """
 
     preset: str
-    synthetic: bool
+    data: str
     scores: Scores
     results: pd.DataFrame
 
@@ -55,12 +58,12 @@ class Board:
     def heading(self) -> str:
         """Heading on the page."""
         name = "Published numbers" if self.preset == PUBLISHED else f"Preset {self.preset}"
-        return name + (", synthetic data" if self.synthetic else "")
+        return name + {REAL: "", REHEARSAL: ", rehearsal on generated data"}.get(self.data, ", synthetic data")
 
     @property
     def key(self) -> str:
         """Identifier in HTML and in names of files."""
-        return self.preset + ("-synthetic" if self.synthetic else "")
+        return self.preset + ("" if self.data == REAL else f"-{self.data}")
 
     @property
     def patterns(self) -> list[str]:
@@ -131,7 +134,7 @@ class Board:
         table = _index_columns(self.scores.table).join(table, how="right").reset_index()
         verified = verdicts(self.results)
         table.insert(0, "preset", self.preset)
-        table.insert(1, "data", "synthetic" if self.synthetic else "real")
+        table.insert(1, "data", self.data)
         table.insert(4, "verified", [verified[key] for key in table[ROW].itertuples(index=False, name=None)])
         return table.sort_values(
             ["pattern", "index", "attention"],
@@ -200,12 +203,14 @@ def score_boards(results: pd.DataFrame, *, normalization: str) -> list[Board]:
     """Score the results of the tasks in the index: real data before synthetic, the largest preset first."""
     boards = []
     results = printable_results(rows_in_index(results))
-    for (preset, synthetic), rows in results.groupby(["preset", is_synthetic(results)], sort=False):
-        scores = score(rows, normalization="results" if synthetic else normalization)
+    for (preset, data), rows in results.groupby(["preset", kinds_of_data(results)], sort=False):
+        scores = score(rows, normalization=normalization if data == REAL else "results")
         placed = scores.results.assign(place=places(scores.results))
-        boards.append(Board(str(preset), bool(synthetic), scores, placed))
+        boards.append(Board(str(preset), str(data), scores, placed))
     order = {preset: number for number, preset in enumerate(PRESETS)}
-    return sorted(boards, key=lambda board: (board.synthetic, order.get(board.preset, len(order)), board.preset))
+    return sorted(
+        boards, key=lambda board: (KINDS.index(board.data), order.get(board.preset, len(order)), board.preset)
+    )
 
 
 def compared(boards: Sequence[Board], *, normalization: str) -> list[tuple[list[Board], pd.DataFrame | None]]:
@@ -214,10 +219,10 @@ def compared(boards: Sequence[Board], *, normalization: str) -> list[tuple[list[
     With the paper's constants, own results of preset ``paper`` are comparable with the published ones.
     """
     groups: dict[str, list[Board]] = {}
-    for board in (board for board in boards if not board.synthetic):
+    for board in (board for board in boards if board.data != GENERATED):
         is_published = board.preset == PUBLISHED and normalization != "results"
-        groups.setdefault(FULL if is_published else board.preset, []).append(board)
-    generated = [(board, board.results[score_kinds(board.results) == ""]) for board in boards if board.synthetic]
+        groups.setdefault(FULL if is_published else board.key, []).append(board)
+    generated = [(b, b.results[score_kinds(b.results) == ""]) for b in boards if b.data == GENERATED]
     others = [([board], results) for board, results in generated if len(results)]
     return [*((group, None) for group in groups.values()), *others]
 

@@ -8,7 +8,15 @@ from cab.records.identity import distinctions
 from cab.records.results import VERDICTS
 from cab.registry.registries import is_generated
 from cab.results.cells import PRESET, suite_cells
-from cab.results.selection import PLACE, is_synthetic, of_one_data, refuse_versions, rows_in_index, without_copies
+from cab.results.selection import (
+    GENERATED,
+    PLACE,
+    kinds_of_data,
+    of_one_data,
+    refuse_versions,
+    rows_in_index,
+    without_copies,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,7 +81,7 @@ def score_kinds(results: pd.DataFrame) -> pd.Series:
     cells = {(PRESET, cell.dataset, *cell.key) for cell in suite_cells()}
     columns = (results[name] for name in ("preset", "dataset", "task", "backbone", "pattern"))
     is_of_suite = pd.Series([place in cells for place in zip(*columns, strict=True)], index=results.index, dtype=bool)
-    is_real = ~is_synthetic(results) & results.index.isin(rows_in_index(results).index)
+    is_real = (kinds_of_data(results) != GENERATED) & results.index.isin(rows_in_index(results).index)
     return pd.Series("", index=results.index).mask(is_real, "index").mask(is_of_suite, "K")
 
 

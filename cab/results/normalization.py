@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cab.errors import UserError, unknown_name
 from cab.records.record import COMPARISON_KEY
 from cab.records.results import PAPER_DIR
-from cab.registry.registries import is_generated
+from cab.results.selection import GENERATED, kinds_of_data
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,7 +62,7 @@ def _terms_of_results(results: pd.DataFrame) -> pd.DataFrame:
 
     A pattern and task requires every (data set, variant, backbone, metric) that any attention except ``none`` has
     there. The standard deviation is NaN if fewer than two attentions have a value, if all values are equal, and for
-    generated data, whose score is K.
+    generated data, whose score is K, except in a rehearsal.
     """
     results = results[results["attention"] != NO_ATTENTION]
     if results.empty:
@@ -77,7 +77,8 @@ def _terms_of_results(results: pd.DataFrame) -> pd.DataFrame:
     means = seeds.loc[seeds["count"] == seeds["size"], "mean"]
     scale = means.groupby(level=TERM).agg(["mean", "std", "count"]).reset_index()
     scale.loc[scale["std"] <= 1e-12 * scale["mean"].abs(), "std"] = math.nan
-    scale.loc[(scale["count"] < MIN_ATTENTIONS) | scale["dataset"].map(is_generated), "std"] = math.nan
+    without = set(results.loc[kinds_of_data(results) == GENERATED, "dataset"])
+    scale.loc[(scale["count"] < MIN_ATTENTIONS) | scale["dataset"].isin(without), "std"] = math.nan
     return table.merge(scale.drop(columns="count"), on=TERM, how="left")
 
 

@@ -16,6 +16,7 @@ from cab.results.normalization import (
     TERM,
     corrections,
 )
+from cab.results.selection import REHEARSAL, REHEARSAL_NOTE, kinds_of_data
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,6 +59,7 @@ def notes_on_scores(
 ) -> list[str]:
     """Return one sentence per reason for a missing, excluded or doubtful value of the indices with terms ``needed``."""
     return [
+        *([REHEARSAL_NOTE] if (kinds_of_data(results) == REHEARSAL).any() else []),
         *_not_scored(results, needed, normalization),
         *_without_deviation(needed),
         *dict.fromkeys(_missing_numbers(results, gaps)),

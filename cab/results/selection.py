@@ -58,15 +58,15 @@ def rows_in_index(results: pd.DataFrame) -> pd.DataFrame:
 def comparable(results: pd.DataFrame) -> pd.DataFrame:
     """Return ``results`` of the index with one row per cell, metric and seed, ready to be scored together.
 
-    Results on generated data have no index and are left out, except if there are no others. Copies of a record and
-    results on other data are dropped, and infinite values become NaN. Raises UserError for results that are not
-    comparable, and warns about attentions trained with different settings.
+    Results on generated data have no index, except in a rehearsal, and are left out if there are others. Copies of a
+    record and results on other data are dropped, and infinite values become NaN. Raises UserError for results that are
+    not comparable, and warns about attentions trained with different settings.
     """
     results = rows_in_index(results)
     if not results["primary"].any():
         raise UserError(f"no results to score; run a cell first: `{EXAMPLE_COMMAND}`")
-    is_real = ~is_synthetic(results)
-    results = results[is_real] if is_real.any() else results
+    has_index = kinds_of_data(results) != GENERATED
+    results = results[has_index] if has_index.any() else results
     presets = sorted(results["preset"].unique())
     if len(presets) > 1:
         raise UserError(
@@ -131,9 +131,23 @@ def of_one_data(results: pd.DataFrame) -> pd.DataFrame:
     return results[~results["file"].isin(excluded)] if excluded else results
 
 
-def is_synthetic(results: pd.DataFrame) -> pd.Series:
-    """Return which results are on generated data."""
-    return results["dataset"].map(is_generated).astype(bool)
+REAL, GENERATED, REHEARSAL = "real", "synthetic", "rehearsal"
+"""Kinds of data. The index of a rehearsal shows that the way to it works, and says nothing about attentions."""
+REHEARSAL_NOTE = "rehearsal: preset smoke on generated data; these numbers say nothing about attentions"
+
+
+def kinds_of_data(results: pd.DataFrame) -> pd.Series:
+    """Return for each result whether its data are real, generated, or generated for a rehearsal: in preset `smoke`."""
+    kinds = results["dataset"].map(
+        {name: GENERATED if is_generated(name) else REAL for name in set(results["dataset"])}
+    )
+    return kinds.mask((kinds == GENERATED) & (results["preset"] == "smoke"), REHEARSAL).astype(str)
+
+
+def stamped(table: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:
+    """Return a table with a column ``data`` in front if it is made from the results of a rehearsal."""
+    is_rehearsal = (kinds_of_data(results) == REHEARSAL).any()
+    return table.assign(data=REHEARSAL)[["data", *table.columns]] if is_rehearsal else table
 
 
 def refuse_versions(results: pd.DataFrame) -> None:

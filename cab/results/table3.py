@@ -18,10 +18,9 @@ from cab.results.formats import Cell, Fields, plain
 from cab.results.index import AVERAGE, score
 from cab.results.normalization import PUBLISHED_TERM
 from cab.results.published_cells import TableCell, table3
+from cab.results.selection import REAL, REHEARSAL
 from cab.results.table import Column, Row, Table
 
-REAL, REHEARSAL = "real", "rehearsal"
-"""Kind of data. A rehearsal on generated data shows that the way to the table works, and nothing about attentions."""
 VALUE = [*PUBLISHED_TERM, "attention"]
 """Key of a value: pattern, task, backbone, data set, metric and attention."""
 OWN, PUBLISHED, DIFFERENCE = "own", "published", "difference"
@@ -51,7 +50,7 @@ def side_by_side(results: pd.DataFrame) -> pd.DataFrame:
         the official constants; in a rehearsal, the means and deviations of its own results.
     """
     own = on_published_sets(results)
-    data = REHEARSAL if (results["dataset"] == SYNTHETIC).any() else REAL
+    is_rehearsal = bool((results["dataset"] == SYNTHETIC).any())
     published = _published()
     frame = _own_values(own).merge(published.drop(columns="higher_is_better"), on=VALUE, how="outer")
     directions = published.drop_duplicates("metric").set_index("metric")["higher_is_better"]
@@ -60,12 +59,12 @@ def side_by_side(results: pd.DataFrame) -> pd.DataFrame:
     frame = frame.merge(scales[[*PUBLISHED_TERM, "scale"]], on=PUBLISHED_TERM, how="left")
     sign = frame["higher_is_better"].map({True: 1.0, False: -1.0})
     frame["difference"] = sign * (frame["own"] - frame["published"]) / frame["scale"]
-    frame = pd.concat([frame, _indices(own, is_rehearsal=data == REHEARSAL)], ignore_index=True)
+    frame = pd.concat([frame, _indices(results, own, is_rehearsal=is_rehearsal)], ignore_index=True)
     settings, found = _settings(results), _found(results)
     cells = [TableCell(*key) for key in frame[[*TableCell._fields]].itertuples(index=False, name=None)]
     frame["settings"] = [settings.get(cell, "") for cell in cells]
     frame["missing"] = [_missing(cell, found) if cell.task != AVERAGE and cell.dataset else "" for cell in cells]
-    frame = frame.assign(data=data, seeds=frame["seeds"].fillna(0).astype(int))
+    frame = frame.assign(data=REHEARSAL if is_rehearsal else REAL, seeds=frame["seeds"].fillna(0).astype(int))
     return _sorted(frame)[COLUMNS]
 
 
@@ -115,13 +114,14 @@ def _published() -> pd.DataFrame:
     return table.astype({"higher_is_better": bool})[[*VALUE, "higher_is_better", "published"]]
 
 
-def _indices(own: pd.DataFrame, *, is_rehearsal: bool) -> pd.DataFrame:
+def _indices(results: pd.DataFrame, own: pd.DataFrame, *, is_rehearsal: bool) -> pd.DataFrame:
     """Return the own and the published index of each pattern, task and attention, as rows of metric :data:`INDEX`."""
     key = ["pattern", "task", "attention"]
     table = pd.read_csv(PAPER_DIR / "compositional_index.csv").rename(columns={"index": "published"})
     found = pd.DataFrame(columns=[*key, "own", "sd", "seeds"])
     if len(own):
-        scores = score(own, normalization="results" if is_rehearsal else "official")
+        rehearsed = results[results["task"].isin(own["task"].unique())]
+        scores = score(rehearsed, normalization="results") if is_rehearsal else score(own, normalization="official")
         found = scores.table[[*key, "index", "seeds"]].rename(columns={"index": "own"})
         found["sd"] = [scores.estimates[one].variance ** 0.5 for one in found[key].itertuples(index=False, name=None)]
         whole = _whole(own)

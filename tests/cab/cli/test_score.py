@@ -65,7 +65,7 @@ def test_every_result_has_its_metrics_and_a_score_or_the_reason(
         for name, seed in itertools.product(("vanilla", "abc"), (1, 2)):
             cell = {"task": task, "backbone": backbone, "attention": name, "seed": seed, "dataset": "synthetic"}
             value = None if (task, name, seed) == ("pcc", "abc", 2) else 0.5
-            make_record({"mse": 1.0 + seed, "mae": value}, **cell, preset="smoke").write(tmp_path)
+            make_record({"mse": 1.0 + seed, "mae": value}, **cell, preset="paper").write(tmp_path)
     assert main(["score", str(tmp_path)]) == 0
     out, err = capsys.readouterr()
     assert ["vanilla", "2.5", "±", "0.71", "0.5", "±", "0", "2"] in [line.split() for line in out.splitlines()]
@@ -73,7 +73,7 @@ def test_every_result_has_its_metrics_and_a_score_or_the_reason(
         ["abc", "2.5", "±", "0.71", "0.5", "(1)", "2"]
     ]
     for place in ("lstf synthetic multivariate informer NC", "pcc synthetic multivariate pointr NC"):
-        assert f"note: smoke {place}: no score: generated data outside the cells of the suite" in err
+        assert f"note: paper {place}: no score: generated data outside the cells of the suite" in err
     assert main(["score", str(tmp_path), "--show", "pairwise"]) == 2
     assert "no score to show: smoke lstf" in capsys.readouterr().err
     metrics = csv_of(capsys, "score", str(tmp_path))

@@ -55,12 +55,12 @@ def test_presets_and_synthetic_data_are_kept_apart(tmp_path: Path) -> None:
             record.write(tmp_path / "results")
     together = leaderboard(tmp_path / "results")
     suites = list(dict.fromkeys(zip(together["preset"], together["data"], strict=True)))
-    assert suites == [("mini", "real"), ("smoke", "real"), ("mini", "synthetic"), ("smoke", "synthetic")]
+    assert suites == [("mini", "real"), ("smoke", "real"), ("smoke", "rehearsal"), ("mini", "synthetic")]
     for (preset, data), rows in together.groupby(["preset", "data"]):
-        folder = tmp_path / f"{preset}-{'etth1' if data == 'real' else data}"
+        folder = tmp_path / f"{preset}-{'etth1' if data == 'real' else 'synthetic'}"
         expected = leaderboard(folder).set_index("attention")["index"]
         assert rows.set_index("attention")["index"].to_dict() == pytest.approx(expected.to_dict(), nan_ok=True)
-        assert rows["index"].notna().all() == (data == "real")
+        assert rows["index"].notna().all() == (data != "synthetic")
 
 
 def test_not_a_number_is_named_where_an_index_needs_it(tmp_path: Path, add: Callable[..., Path]) -> None:

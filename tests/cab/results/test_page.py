@@ -110,10 +110,10 @@ def test_every_run_is_in_a_csv_file(suite_folder: Path) -> None:
 
 def test_generated_data_outside_the_suite_have_metrics_and_no_score(tmp_path: Path) -> None:
     for dataset, seed in itertools.product(("synthetic", "etth1"), (1, 2)):
-        make_record({"mse": 0.5 + seed / 10}, preset="smoke", dataset=dataset, seed=seed).write(tmp_path)
+        make_record({"mse": 0.5 + seed / 10}, preset="paper", dataset=dataset, seed=seed).write(tmp_path)
     boards = score_boards(load_results(tmp_path), normalization="results")
     real, generated = board_sections(boards, normalization="results")
-    assert (real.heading, generated.heading) == ("Preset smoke", "Preset smoke, synthetic data")
+    assert (real.heading, generated.heading) == ("Preset paper", "Preset paper, synthetic data")
     assert "no score" in generated.summary
     [[real_table], [table]] = [[t for block in section.blocks for t in block.tables] for section in (real, generated)]
     assert [column.label for column in table.columns][:2] == ["mse", "parameters, M"]
@@ -126,7 +126,7 @@ def test_cells_of_the_suite_have_no_section_of_an_index(tmp_path: Path) -> None:
     for record in seeds("lstf", "abc", 50):
         record.write(tmp_path)
     boards = score_boards(load_results(tmp_path), normalization="results")
-    assert [board.synthetic for board in boards] == [True], "in leaderboard.csv"
+    assert [board.data for board in boards] == ["synthetic"], "in leaderboard.csv"
     assert list(board_sections(boards, normalization="results")) == []
 
 

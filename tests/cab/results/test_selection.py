@@ -72,6 +72,22 @@ def test_generated_data_have_no_index() -> None:
     assert score_table(table(*two(), *generated)).equals(score_table(table(*two())))
 
 
+def test_a_rehearsal_has_an_index_with_a_stamp(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is that of its own results, also if the constants of the paper are asked for."""
+    for name, mse in (("vanilla", 1.0), ("abc", 2.0), ("local", 4.0), ("lara", 3.0)):
+        names = {"dataset": "synthetic", "config_variant": "M", "preset": "smoke"}
+        make_record({"mse": mse, "mae": 1.0 - mse}, attention=name, **names).write(tmp_path)
+    for command in (["score", "--score", "index"], ["score", "--normalization", "official", "--show", "pairwise"]):
+        assert main([command[0], str(tmp_path), *command[1:], "--csv"]) == 0
+        output = capsys.readouterr()
+        header, *rows = output.out.splitlines()
+        assert header.startswith("data,pattern,task,")
+        assert all(row.startswith("rehearsal,NC,") for row in rows)
+        assert "say nothing about attentions" in output.err
+    assert main(["correlation", str(tmp_path), "--csv"]) == 0
+    assert capsys.readouterr().out.startswith("data,kind,")
+
+
 def test_results_on_other_data_are_excluded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """One warning names the place and a file of each; another place may have other data."""
     for name, data in (("vanilla", "feed"), ("abc", "feed"), ("lara", "feed"), ("local", "beef"), ("s4d", "beef")):
