@@ -75,7 +75,7 @@ def test_every_result_has_its_metrics_and_a_score_or_the_reason(
     for place in ("lstf synthetic multivariate informer NC", "pcc synthetic multivariate pointr NC"):
         assert f"note: paper {place}: no score: generated data outside the cells of the suite" in err
     assert main(["score", str(tmp_path), "--show", "pairwise"]) == 2
-    assert "no score to show: smoke lstf" in capsys.readouterr().err
+    assert "no score to show: paper lstf" in capsys.readouterr().err
     metrics = csv_of(capsys, "score", str(tmp_path))
     assert sorted(metrics["seeds"]) == [1, *[2] * 7]
 
