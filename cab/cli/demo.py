@@ -79,7 +79,7 @@ def _print_table(folder: Path) -> None:
 
     frame = side_by_side(select(load_results(folder), preset="smoke"))
     own = frame.loc[frame["own"].notna(), "attention"].unique()
-    [table] = tables(frame[(frame["pattern"] == SHOWN) & frame["attention"].isin(own)])
+    [table] = tables(frame[(frame["pattern"] == SHOWN) & frame["attention"].isin(own)], narrow=True)
     print(f"\n{table.to_text()}")
 
 

@@ -141,7 +141,7 @@ def _table3(args: argparse.Namespace) -> None:
     if args.format == "csv":
         print_csv(frame)
         return
-    shown = list(tables(frame))
+    shown = list(tables(frame, narrow=args.format == "text"))
     if args.format == "text":
         print("\n\n".join(table.to_text() for table in shown))
         print_notes(note for table in shown for note in table.notes)

@@ -123,6 +123,8 @@ def _coded(name: str, record: Record) -> str:
     return f"{name} [{record.attention_code[:8] or 'unknown'}]"
 
 
+BUNDLED = "bundled"
+"""Code of the reference results, which have rows of their own."""
 MIXED = "mixed code"
 """Mark of an attention whose seeds were run with different code of the project, which the user accepted."""
 PLACE = [name for name in CELL if name not in ("attention", "seed")]
@@ -146,7 +148,7 @@ def names_of_programs(records: Sequence[Record], *, accept_code: bool = False) -
         for name, record in zip(names, records, strict=True)
     ]
     for name, programs in codes.items():
-        if len(programs) > 1:
+        if len(programs.keys() - {BUNDLED}) > 1:
             shown = ", ".join(sorted(code[:8] for code in programs))
             log.warning("%s has results of %d programs: %s; they are separate rows", name, len(programs), shown)
     return _with_names_of_projects(records, names, accept_code=accept_code)
@@ -154,14 +156,14 @@ def names_of_programs(records: Sequence[Record], *, accept_code: bool = False) -
 
 def _code(record: Record) -> str:
     """Return what distinguishes the code of an attention: unknown code is that of its run alone."""
-    return "bundled" if record.is_bundled else record.attention_code or f"unknown {record.hash}"
+    return BUNDLED if record.is_bundled else record.attention_code or f"unknown {record.hash}"
 
 
 def _named_code(name: str, programs: Mapping[str, list[Record]]) -> str:
     """Return the code that keeps the name of an attention."""
     installed = installed_code(name.partition("(")[0]) if len(programs) > 1 else ""
     newest = {code: max(record.started for record in records) for code, records in programs.items()}
-    return max(programs, key=lambda code: (code == "bundled", code == installed, newest[code], code))
+    return max(programs, key=lambda code: (code == BUNDLED, code == installed, newest[code], code))
 
 
 def _with_names_of_projects(records: Sequence[Record], names: list[str], *, accept_code: bool) -> list[str]:

@@ -23,7 +23,7 @@ from cab.results.table import Column, Row, Table
 
 VALUE = [*PUBLISHED_TERM, "attention"]
 """Key of a value: pattern, task, backbone, data set, metric and attention."""
-OWN, PUBLISHED, DIFFERENCE = "own", "published", "difference"
+OWN, DEVIATION, PUBLISHED, DIFFERENCE = "own", "sd", "published", "difference"
 """Kinds of rows of an attention."""
 INDEX = "index"
 """Metric of the rows with a compositional index; task ``all`` is the average over tasks."""
@@ -202,13 +202,15 @@ def _sorted(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.iloc[order].reset_index(drop=True)
 
 
-def tables(frame: pd.DataFrame) -> Iterator[Table]:
+def tables(frame: pd.DataFrame, *, narrow: bool = False) -> Iterator[Table]:
     """Yield the parts of the table, 3a to 3d, made from :func:`side_by_side`.
 
-    An attention has up to three rows: own values as mean ± standard deviation (number of seeds), published values, and
-    their difference. Without own values there are only the published ones.
+    An attention has up to three rows: own values as mean ± standard deviation over seeds, published values, and their
+    difference. If the table is to be ``narrow``, the standard deviation has a row of its own. Without own values there
+    are only published ones.
     """
-    kinds = (OWN, PUBLISHED, DIFFERENCE) if frame["own"].notna().any() else (PUBLISHED,)
+    own = (OWN, DEVIATION) if narrow else (OWN,)
+    kinds = (*own, PUBLISHED, DIFFERENCE) if frame["own"].notna().any() else (PUBLISHED,)
     shown = frame[(frame["metric"] != INDEX) | (frame["task"] == AVERAGE)]
     for pattern, rows in shown.groupby("pattern", sort=False):
         values = {tuple(row[name] for name in VALUE[1:]): row for row in rows.to_dict("records")}
@@ -220,8 +222,10 @@ def tables(frame: pd.DataFrame) -> Iterator[Table]:
         ]
         columns = []
         for term in dict.fromkeys(key[:-1] for key in values):
-            cells = [_cell(values.get((*term, attention), {}), kind) for attention, kind in lines]
+            cells = [_cell(values.get((*term, attention), {}), kind, narrow=narrow) for attention, kind in lines]
             columns.append(Column(term[-1], cells, group=_group(*term[:-1])))
+        if OWN in kinds:
+            columns.append(Column("seeds", [_seeds(rows, *line) for line in lines]))
         labels = [attention if kind == kinds[0] else f"  {kind}" for attention, kind in lines]
         stamp = f", {REHEARSAL} on generated data" if (rows["data"] == REHEARSAL).any() else ""
         caption = f"Table 3{PARTS[str(pattern)]} ({pattern}){stamp}"
@@ -235,7 +239,7 @@ def _group(task: str, dataset: str, backbone: str) -> str:
     return {"lstf": dataset, "tts": backbone}.get(task, task)
 
 
-def _cell(row: Fields, kind: str) -> Cell:
+def _cell(row: Fields, kind: str, *, narrow: bool) -> Cell:
     """Return a value with the decimals of the table."""
     value = row.get(kind, math.nan)
     if math.isnan(value):
@@ -243,11 +247,19 @@ def _cell(row: Fields, kind: str) -> Cell:
     decimals = 3 if row["metric"] == INDEX or abs(value) < 10 else 2
     if kind == DIFFERENCE:
         return Cell(f"{round(value, 2) + 0.0:+.2f}", value)
-    if kind == PUBLISHED:
+    if kind in (PUBLISHED, DEVIATION):
         return Cell(plain(value, decimals), value)
-    spread = "" if math.isnan(row["sd"]) else f" ± {plain(row['sd'], decimals)}"
-    seeds = f" ({row['seeds']})" if row["seeds"] > 1 else ""
-    return Cell(f"{plain(value, decimals)}{spread}{seeds}", value)
+    spread = "" if narrow or math.isnan(row["sd"]) else f" ± {plain(row['sd'], decimals)}"
+    return Cell(f"{plain(value, decimals)}{spread}", value)
+
+
+def _seeds(rows: pd.DataFrame, attention: str, kind: str) -> Cell:
+    """Return the number of seeds of an attention, as a range if its values have different ones."""
+    counts = rows.loc[(rows["attention"] == attention) & rows["own"].notna(), "seeds"]
+    if kind != OWN or counts.empty:
+        return Cell("")
+    least, most = counts.min(), counts.max()
+    return Cell(f"{least}" if least == most else f"{least}-{most}")
 
 
 def _notes(rows: pd.DataFrame) -> Iterator[str]:

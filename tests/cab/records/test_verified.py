@@ -101,8 +101,7 @@ def test_a_leak_that_is_trained_is_marked_wherever_its_score_is_shown(capsys: py
     assert {row["attention"]: row["verified"] for row in rows} == {"Leaking": "no", "linear": "yes"}
     page = Path("board/index.html").read_text()
     assert page.count(">† Leaking<") == 1
-    assert page.count(">† ") == 2, "the row and the legend"
-    assert page.count(f'<p class="legend">{LEGEND}</p>') == 1
+    assert page.count(LEGEND) == 1, "in the legend"
     capsys.readouterr()
     assert main(["leaderboard", "results", "--format", "markdown"]) == 0
     assert capsys.readouterr().out.count("| † Leaking |") == 1

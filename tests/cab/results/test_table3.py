@@ -192,4 +192,5 @@ def test_own_rows_stand_above_the_published_ones(tmp_path: Path) -> None:
     labels = [row.label for row in shown.rows]
     assert labels[:4] == ["vanilla", "  published", "  difference", "local"]
     assert labels[-1] == "mine"
-    assert shown.columns[0].cells[0].text.endswith(" (2)")
+    assert [cell.text for cell in shown.columns[-1].cells[:4]] == ["2", "", "", "2"]
+    assert " ± " in shown.columns[0].cells[0].text
