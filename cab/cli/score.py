@@ -106,16 +106,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_metrics(results: pd.DataFrame, args: argparse.Namespace) -> None:
-    from cab.records.results import legend
+    from cab.records.results import PLACE, verification_notes
     from cab.results.metrics import metrics_frame
-    from cab.results.selection import PLACE
 
     frame = metrics_frame(results)
     if args.csv:
         print_csv(frame)
     else:
         print("\n\n".join(_metric_table(place, rows).to_text() for place, rows in frame.groupby(PLACE, sort=False)))
-        print_notes(legend(results))
+        print_notes(verification_notes(results))
 
 
 def _metric_table(place: Any, frame: pd.DataFrame) -> Table:
@@ -166,7 +165,7 @@ def _gain_table(pattern: Any, frame: pd.DataFrame) -> Table:
 
 
 def _print_index(results: pd.DataFrame, args: argparse.Namespace) -> None:
-    from cab.records.results import legend, verdicts
+    from cab.records.results import verdicts, verification_notes
     from cab.results.index import COLUMNS, benefit_of_attention, order_table, score
 
     scores = score(results, normalization=args.normalization)
@@ -175,7 +174,7 @@ def _print_index(results: pd.DataFrame, args: argparse.Namespace) -> None:
     table = scores.table[COLUMNS].assign(verified=[verified[pair] for pair in pairs])
     if args.show != "scores":
         table = order_table(scores) if args.show == "pairwise" else benefit_of_attention(scores.table)
-    notes = legend(scores.results)
+    notes = verification_notes(scores.results)
     if args.csv:
         print_csv(table)
         several = {key: places for key, places in scores.members.items() if len(places) > 1}

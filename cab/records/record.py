@@ -159,7 +159,7 @@ class Record(RunMetadata):
     def read(cls, path: Path) -> Record:
         """Read the record at ``path``; UserError unless it is a complete, unmodified record of this schema.
 
-        The record of a set is named as if it was a file of its own, ``FOLDER/HASH.json``.
+        The record of a set is named as if it were a file of its own, ``FOLDER/HASH.json``.
         """
         with _reading_errors(path):
             if path.exists() and not path.is_file():  # reading a pipe would block

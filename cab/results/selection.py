@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 from cab.errors import EXAMPLE_COMMAND, UserError
 from cab.records.identity import distinctions, forward_batch_size
 from cab.records.record import CELL, COMPARISON_KEY, Record, Status
+from cab.records.results import PLACE
 from cab.registry.registries import TASKS, is_generated
 from cab.results.cells import data_hash, read_anchors, runs_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-PLACE = ["preset", *COMPARISON_KEY, "pattern"]
-"""Columns of the results among which attentions are compared."""
 log = logging.getLogger(__name__)
 
 
