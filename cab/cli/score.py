@@ -90,7 +90,9 @@ def run(args: argparse.Namespace) -> int:
     scores = [kind for kind in PARTS if (kinds == kind).any()]
     is_single = args.csv or args.show != "scores"
     parts = [args.score] if args.score else [*([] if is_single else ["metrics"]), *scores]
-    if args.show == "ablation" and "index" in parts:
+    if args.show == "ablation":
+        if args.score not in (None, "index") or "index" not in scores:
+            raise UserError(f"--show ablation requires an index; {'; '.join(reasons) or 'remove --show or --score'}")
         parts = ["index"]
     parts = parts or ["metrics"]
     if is_single and len(parts) > 1:

@@ -271,6 +271,8 @@ def _lines_of(path: Path, _: int) -> dict[str, str]:
     """Return the lines of a set by the hash in each; one without a hash is found by its number."""
     lines = {}
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        if not line:
+            continue
         found = re.search(r'"hash": ?"([0-9a-f]{16})"', line)
         name = found[1] if found else f"line {number}"
         code = re.search(r'"attention_code": ?"([0-9a-f]{8})', line)

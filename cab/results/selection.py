@@ -64,8 +64,7 @@ def comparable(results: pd.DataFrame) -> pd.DataFrame:
     results = rows_in_index(results)
     if not results["primary"].any():
         raise UserError(f"no results to score; run a cell first: `{EXAMPLE_COMMAND}`")
-    is_real = ~is_synthetic(results)
-    results = results[is_real] if is_real.any() else results
+    results = of_one_kind(results)
     presets = sorted(results["preset"].unique())
     if len(presets) > 1:
         raise UserError(
@@ -135,9 +134,15 @@ def is_synthetic(results: pd.DataFrame) -> pd.Series:
     return results["dataset"].map(is_generated).astype(bool)
 
 
+def of_one_kind(results: pd.DataFrame) -> pd.DataFrame:
+    """Return the results on real data, or those on generated data if there are no others."""
+    is_generated_data = is_synthetic(results)
+    return results if is_generated_data.all() else results[~is_generated_data]
+
+
 def refuse_versions(results: pd.DataFrame) -> None:
-    """Raise UserError if results are of different versions of a task."""
-    for task, versions in results.groupby("task")["task_version"]:
+    """Raise UserError if results of a preset are of different versions of a task; published results have none."""
+    for (_, task), versions in results.groupby(["preset", "task"])["task_version"]:
         if versions.nunique() > 1:
             files = results.loc[versions.index].groupby("task_version")["file"].first()
             examples = ", ".join(f"{version} ({file})" for version, file in files.items())

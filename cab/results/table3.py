@@ -19,6 +19,7 @@ from cab.results.formats import Cell, Fields, plain
 from cab.results.index import AVERAGE, score
 from cab.results.normalization import PUBLISHED_TERM
 from cab.results.published_cells import TableCell, table3
+from cab.results.selection import of_one_data, of_one_kind, refuse_versions, without_copies
 from cab.results.table import Column, Row, Table
 
 REAL, REHEARSAL = "real", "rehearsal"
@@ -40,8 +41,8 @@ def side_by_side(results: pd.DataFrame) -> pd.DataFrame:
     """Return every value of Table 3, and of other own attentions in its cells: the own and the published one.
 
     Args:
-        results: table of :func:`cab.load_results`, of a single preset; it may be empty. Results on generated data
-            replace each data set of their task, and make a rehearsal.
+        results: table of :func:`cab.load_results`, of a single preset; it may be empty. Without results on real
+            data, those on generated data replace each data set of their task, and make a rehearsal.
 
     Returns:
         Columns :data:`COLUMNS` in the order of the table; other own attentions follow. ``own``, ``sd`` and ``seeds``
@@ -50,7 +51,12 @@ def side_by_side(results: pd.DataFrame) -> pd.DataFrame:
         7-10), with the sign changed if lower is better: positive is better. That of an index is own - published.
         ``missing`` names parts without a score, ``settings`` what differs from the published setting. The index follows
         the official constants; in a rehearsal, the means and deviations of its own results.
+
+    Raises:
+        UserError: different results for one cell and seed, or versions of a task.
     """
+    refuse_versions(results)
+    results = without_copies(of_one_data(of_one_kind(results)))
     own = on_published_sets(results)
     data = REHEARSAL if (results["dataset"] == SYNTHETIC).any() else REAL
     published = _published()
