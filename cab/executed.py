@@ -86,7 +86,8 @@ class _Finder(MetaPathFinder):
 def install(importer: str) -> None:
     """Install the finder before all others, once per process, from the file ``importer``.
 
-    That file was executed already. It is kept as well, because it imports names on first use, for whoever asks first.
+    That file was executed already. Its source is kept as well, because it imports names on first use, and so
+    belongs to the program of the module that uses them first.
     """
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())

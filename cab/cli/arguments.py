@@ -53,17 +53,22 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
         help=f"folders of records, single records, or CSV files with the columns of results/paper/results.csv "
         f"(default: {DEFAULT_DIR})",
     )
-    parser.add_argument(
-        "--accept-code",
-        action="store_true",
-        help=f"average seeds that were run with different code of the project; the row is marked [{MIXED}]",
-    )
+    add_accept_code(parser)
     parser.add_argument(
         "--normalization",
         default="results",
         metavar="N",
         help="mean and standard deviation for the index: of the given results (results, default), as printed in the "
         "paper (paper), or with the digits of the official script (official)",
+    )
+
+
+def add_accept_code(parser: argparse.ArgumentParser) -> None:
+    """Add ``--accept-code``."""
+    parser.add_argument(
+        "--accept-code",
+        action="store_true",
+        help=f"average seeds that were run with different code of the project; the row is marked [{MIXED}]",
     )
 
 

@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cab.cli.arguments import print_notes
+from cab.cli.arguments import add_accept_code, add_pattern, print_notes, results_path, valid_results
 from cab.cli.terminal import print_note
 from cab.errors import UserError
 from cab.files.disk import check_writable
 from cab.files.text_table import number, print_csv, print_rows, text_table
-from cab.patterns import LONG_NAMES
 from cab.results.published import rows
 
 if TYPE_CHECKING:
@@ -73,9 +72,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     table3 = verbs.add_parser(
         "table3", help=text, description=f"{text}. Their cells are those of `cab run suite=paper`."
     )
-    table3.add_argument("results", nargs="*", type=Path, metavar="RESULTS", help="folders of results")
+    table3.add_argument("results", nargs="*", type=results_path, metavar="RESULTS", help="folders of results")
+    add_accept_code(table3)
     table3.add_argument("--format", choices=FORMATS, default="text", help="output format (default: text)")
-    table3.add_argument("--pattern", nargs="+", metavar="P", help="print these parts only (NS, CS, NC, CC)")
+    add_pattern(table3, "print these parts only (NS, CS, NC, CC)", nargs="+")
     table3.add_argument("--preset", help="use only results of this preset")
     text = "the parameter counts of preset paper, and the published ones"
     counts = verbs.add_parser("params", help=text, description=text)
@@ -128,16 +128,16 @@ def run(args: argparse.Namespace) -> int:
 def _table3(args: argparse.Namespace) -> None:
     import pandas as pd
 
-    from cab.records.results import COLUMNS, load_results
+    from cab.records.results import COLUMNS
     from cab.results.selection import select
     from cab.results.table3 import side_by_side, tables
 
-    results = load_results(args.results) if args.results else pd.DataFrame(columns=list(COLUMNS))
+    results = valid_results(args)[0] if args.results else pd.DataFrame(columns=list(COLUMNS))
     if args.results:
         results = select(results, preset=args.preset, patterns=args.pattern)
     frame = side_by_side(results)
     if args.pattern:
-        frame = frame[frame["pattern"].isin([LONG_NAMES.get(name, name) for name in args.pattern])]
+        frame = frame[frame["pattern"].isin(args.pattern)]
     if args.format == "csv":
         print_csv(frame)
         return

@@ -90,7 +90,9 @@ def run(args: argparse.Namespace) -> int:
     scores = [kind for kind in PARTS if (kinds == kind).any()]
     is_single = args.csv or args.show != "scores"
     parts = [args.score] if args.score else [*([] if is_single else ["metrics"]), *scores]
-    if args.show == "ablation" and "index" in parts:
+    if args.show == "ablation":
+        if args.score not in (None, "index") or "index" not in scores:
+            raise UserError(f"--show ablation requires an index; {'; '.join(reasons) or 'remove --show or --score'}")
         parts = ["index"]
     parts = parts or ["metrics"]
     if is_single and len(parts) > 1:
@@ -106,16 +108,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_metrics(results: pd.DataFrame, args: argparse.Namespace) -> None:
-    from cab.records.results import legend
+    from cab.records.results import PLACE, verification_notes
     from cab.results.metrics import metrics_frame
-    from cab.results.selection import PLACE
 
     frame = metrics_frame(results)
     if args.csv:
         print_csv(frame)
     else:
         print("\n\n".join(_metric_table(place, rows).to_text() for place, rows in frame.groupby(PLACE, sort=False)))
-        print_notes(legend(results))
+        print_notes(verification_notes(results))
 
 
 def _metric_table(place: Any, frame: pd.DataFrame) -> Table:
@@ -166,7 +167,7 @@ def _gain_table(pattern: Any, frame: pd.DataFrame) -> Table:
 
 
 def _print_index(results: pd.DataFrame, args: argparse.Namespace) -> None:
-    from cab.records.results import legend, verdicts
+    from cab.records.results import verdicts, verification_notes
     from cab.results.index import COLUMNS, benefit_of_attention, order_table, score
     from cab.results.selection import stamped
 
@@ -176,8 +177,8 @@ def _print_index(results: pd.DataFrame, args: argparse.Namespace) -> None:
     table = scores.table[COLUMNS].assign(verified=[verified[pair] for pair in pairs])
     if args.show != "scores":
         table = order_table(scores) if args.show == "pairwise" else benefit_of_attention(scores.table)
-    notes = legend(scores.results)
     table = stamped(table, scores.results) if args.csv else table
+    notes = verification_notes(scores.results)
     if args.csv:
         print_csv(table)
         several = {key: places for key, places in scores.members.items() if len(places) > 1}

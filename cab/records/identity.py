@@ -1,9 +1,8 @@
-"""What identifies a run, in four words: configuration, program, data and versions of the libraries.
+"""The identity of a run: its configuration, its program, its data and the versions of the libraries.
 
-A run is named by the hash of its configuration: of what differs from the defaults, so options can be added. Results
-meet when a record is cached, a run resumes, seeds are averaged or a record is reproduced; :func:`differences` names
-what differs there. It cannot see data files or environment variables that a module reads: a class declares them in
-``reads``.
+A run is named by the hash of its configuration: of what differs from the defaults, so options can be added. Runs are
+compared when a record is cached, a run resumes, seeds are averaged or a record is reproduced; :func:`differences` names
+what differs. It cannot see data files or environment variables that a module reads: a class declares them in ``reads``.
 """
 
 from __future__ import annotations
@@ -190,7 +189,7 @@ def why_not_resumed(earlier: Identity | None, now: Identity) -> str:
 
 
 def described(kind: str, text: str) -> str:
-    """Return a difference in words."""
+    """Return the sentence part for a difference."""
     words = {"attention": "other code of the attention", "project": "other code of the project", "data": "other data"}
     return f"{words[kind]} ({text})" if kind in words else text
 

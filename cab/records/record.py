@@ -159,7 +159,7 @@ class Record(RunMetadata):
     def read(cls, path: Path) -> Record:
         """Read the record at ``path``; UserError unless it is a complete, unmodified record of this schema.
 
-        The record of a set is named as if it was a file of its own, ``FOLDER/HASH.json``.
+        The record of a set is named as if it were a file of its own, ``FOLDER/HASH.json``.
         """
         with _reading_errors(path):
             if path.exists() and not path.is_file():  # reading a pipe would block
@@ -271,6 +271,8 @@ def _lines_of(path: Path, _: int) -> dict[str, str]:
     """Return the lines of a set by the hash in each; one without a hash is found by its number."""
     lines = {}
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        if not line:
+            continue
         found = re.search(r'"hash": ?"([0-9a-f]{16})"', line)
         name = found[1] if found else f"line {number}"
         code = re.search(r'"attention_code": ?"([0-9a-f]{8})', line)

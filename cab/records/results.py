@@ -16,7 +16,7 @@ from cab.errors import UserError
 from cab.files.disk import listed
 from cab.files.text_table import csv_errors
 from cab.records.identity import changed_modules
-from cab.records.record import CELL, COMMITTED_DIRS, REFERENCE_DIRS, Record, Status, record_paths
+from cab.records.record import CELL, COMMITTED_DIRS, COMPARISON_KEY, REFERENCE_DIRS, Record, Status, record_paths
 from cab.records.verified import LEGEND, verdict, verified_codes
 from cab.registry.program import code_of_location
 from cab.registry.registries import ATTENTIONS, is_file
@@ -127,8 +127,8 @@ BUNDLED = "bundled"
 """Code of the reference results, which have rows of their own."""
 MIXED = "mixed code"
 """Mark of an attention whose seeds were run with different code of the project, which the user accepted."""
-PLACE = [name for name in CELL if name not in ("attention", "seed")]
-"""Keys of a cell without the attention and the seed."""
+PLACE = ["preset", *COMPARISON_KEY, "pattern"]
+"""Keys of a cell without the attention and the seed; attentions are compared within a place."""
 
 
 def names_of_programs(records: Sequence[Record], *, accept_code: bool = False) -> list[str]:
@@ -303,7 +303,7 @@ def verdicts(results: pd.DataFrame) -> dict[tuple[str, str], str]:
     return worst
 
 
-def legend(results: pd.DataFrame) -> list[str]:
+def verification_notes(results: pd.DataFrame) -> list[str]:
     """Return notes on unverified names in a table of ``results``; published results are excluded."""
     worst = verdicts(results[results["preset"] != PUBLISHED])
     unknown = sorted({attention for (_, attention), verdict in worst.items() if verdict == "unknown"})

@@ -84,14 +84,17 @@ class Suite(NamedTuple):
 
 def suite_of(results: pd.DataFrame, costs: Costs | None = None, *, with_reference: bool = False) -> Suite | None:
     """Return the results of the suite, after the reference results if they are requested; None without K."""
-    results = with_references(results) if with_reference else results
+    results = with_suite_references(results) if with_reference else results
     gains = gains_frame(results)
     is_scored = (gains["seeds"] > 0) & ~gains["attention"].isin(ANCHORS)
     return Suite(results, gains, suite_board(gains, results, costs)) if is_scored.any() else None
 
 
-def with_references(results: pd.DataFrame) -> pd.DataFrame:
-    """Return the user's runs after all bundled reference results; one name in a cell is one program."""
+def with_suite_references(results: pd.DataFrame) -> pd.DataFrame:
+    """Return the user's runs after all bundled results of the suite; one name in a cell is one program.
+
+    Unlike :func:`cab.records.results.with_reference_results`, which adds one folder per place, it adds all of them.
+    """
     own = results[results["file"].isin(own_runs(results)["file"])]
     together = pd.concat([load_results(REFERENCE_DIRS), own], ignore_index=True)
     runs = runs_of(together)

@@ -106,7 +106,7 @@ class State:
     @property
     def text(self) -> str:
         """The size for tables."""
-        return f"{self.numbers:,.0f}" + (" a token" if self.grows else "")
+        return f"{self.numbers:,.0f}" + (" per token" if self.grows else "")
 
 
 @dataclass(frozen=True)

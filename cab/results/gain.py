@@ -95,7 +95,6 @@ GAINS = [
     *("task", "dataset", "backbone", "pattern", "ability", "core", "attention", "source", "seeds", "mean", "sd", "K"),
     *("low", "high", "bound", "solved", "verdict", "verified", "steps", "note", "unfinished", "diverged", "slots"),
 ]
-PLACE = GAINS[: GAINS.index("attention")]
 RESULT = [*CELL, "source", "attention"]
 """Key of a row of the gains."""
 
@@ -150,7 +149,8 @@ def gains_of(runs: pd.DataFrame) -> pd.DataFrame:
     lacking[["seeds", "solved", "unfinished", "diverged"]] = 0
     lacking[["verdict", "verified", "slots"]] = ""
     table = pd.concat([gains, lacking]).reset_index()
-    places = pd.DataFrame([{name: getattr(cell, name) for name in PLACE} for cell in cells.suite_cells()])
+    names = GAINS[: GAINS.index("attention")]
+    places = pd.DataFrame([{name: getattr(cell, name) for name in names} for cell in cells.suite_cells()])
     table = table.merge(places.reset_index(names="place"), on=CELL)
     order = table["source"].map([REFERENCE, OWN].index)
     return table.assign(order=order).sort_values(["place", "order"], kind="stable", ignore_index=True)[GAINS]

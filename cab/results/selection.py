@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 from cab.errors import EXAMPLE_COMMAND, UserError
 from cab.records.identity import distinctions, forward_batch_size
 from cab.records.record import CELL, COMPARISON_KEY, Record, Status
+from cab.records.results import PLACE
 from cab.registry.registries import TASKS, is_generated
 from cab.results.cells import data_hash, read_anchors, runs_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-PLACE = ["preset", *COMPARISON_KEY, "pattern"]
-"""Columns of the results among which attentions are compared."""
 log = logging.getLogger(__name__)
 
 
@@ -65,8 +64,7 @@ def comparable(results: pd.DataFrame) -> pd.DataFrame:
     results = rows_in_index(results)
     if not results["primary"].any():
         raise UserError(f"no results to score; run a cell first: `{EXAMPLE_COMMAND}`")
-    has_index = kinds_of_data(results) != GENERATED
-    results = results[has_index] if has_index.any() else results
+    results = of_one_kind(results)
     presets = sorted(results["preset"].unique())
     if len(presets) > 1:
         raise UserError(
@@ -150,9 +148,16 @@ def stamped(table: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:
     return table.assign(data=REHEARSAL)[["data", *table.columns]] if is_rehearsal else table
 
 
+def of_one_kind(results: pd.DataFrame) -> pd.DataFrame:
+    """Return the results on real data, or those of a rehearsal if there are none, or else all on generated data."""
+    kinds = kinds_of_data(results)
+    kind = next((kind for kind in (REAL, REHEARSAL) if (kinds == kind).any()), GENERATED)
+    return results[kinds == kind]
+
+
 def refuse_versions(results: pd.DataFrame) -> None:
-    """Raise UserError if results are of different versions of a task."""
-    for task, versions in results.groupby("task")["task_version"]:
+    """Raise UserError if results of a preset are of different versions of a task; published results have none."""
+    for (_, task), versions in results.groupby(["preset", "task"])["task_version"]:
         if versions.nunique() > 1:
             files = results.loc[versions.index].groupby("task_version")["file"].first()
             examples = ", ".join(f"{version} ({file})" for version, file in files.items())

@@ -1,4 +1,4 @@
-"""Table 3 with own results beside the published ones: raw metrics, their difference, and the compositional index."""
+"""Table 3 with own results alongside the published ones: raw metrics, their difference, and the compositional index."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ import pandas as pd
 
 from cab.files.disk import listed
 from cab.records.record import Status
-from cab.records.results import COLUMNS as RESULTS, PAPER_DIR
+from cab.records.results import PAPER_DIR
 from cab.registry.registries import SYNTHETIC
 from cab.results.changed_settings import changed_settings
+from cab.results.composites import means_over_parts
 from cab.results.formats import Cell, Fields, plain
 from cab.results.index import AVERAGE, score
 from cab.results.normalization import PUBLISHED_TERM
 from cab.results.published_cells import TableCell, table3
-from cab.results.selection import REAL, REHEARSAL
+from cab.results.selection import REAL, REHEARSAL, of_one_data, of_one_kind, refuse_versions, without_copies
 from cab.results.table import Column, Row, Table
 
 VALUE = [*PUBLISHED_TERM, "attention"]
@@ -38,8 +39,8 @@ def side_by_side(results: pd.DataFrame) -> pd.DataFrame:
     """Return every value of Table 3, and of other own attentions in its cells: the own and the published one.
 
     Args:
-        results: table of :func:`cab.load_results`, of a single preset; it may be empty. Results on generated data stand
-            for each data set of their task, and make a rehearsal.
+        results: table of :func:`cab.load_results`, of a single preset; it may be empty. Without results on real
+            data, those on generated data replace each data set of their task, and make a rehearsal.
 
     Returns:
         Columns :data:`COLUMNS` in the order of the table; other own attentions follow. ``own``, ``sd`` and ``seeds``
@@ -48,7 +49,12 @@ def side_by_side(results: pd.DataFrame) -> pd.DataFrame:
         7-10), with the sign changed if lower is better: positive is better. That of an index is own - published.
         ``missing`` names parts without a score, ``settings`` what differs from the published setting. The index follows
         the official constants; in a rehearsal, the means and deviations of its own results.
+
+    Raises:
+        UserError: different results for one cell and seed, or versions of a task.
     """
+    refuse_versions(results)
+    results = without_copies(of_one_data(of_one_kind(results)))
     own = on_published_sets(results)
     is_rehearsal = bool((results["dataset"] == SYNTHETIC).any())
     published = _published()
@@ -71,22 +77,10 @@ def side_by_side(results: pd.DataFrame) -> pd.DataFrame:
 def on_published_sets(results: pd.DataFrame) -> pd.DataFrame:
     """Return primary results as those of the published data sets: the mean over their parts, for each seed with all.
 
-    Generated data stand for each part.
+    Generated data replace each part.
     """
     table = results[results["primary"].astype(bool)].astype({"value": float})
-    merged = table.merge(_parts(), on=["task", "dataset", "config_variant"], suffixes=("", "_part"))
-    keys = ["pattern", "task", "backbone", "published", "metric", "attention", "preset", "seed"]
-    same = ("task_version", "unit", "higher_is_better", "primary", "status", "revision", "verified")
-    means = merged.groupby(keys, sort=False).agg(
-        value=("value", lambda values: values.mean(skipna=False)),
-        count=("value", "size"),
-        needed=("needed", "first"),
-        **{name: (name, "first") for name in same},
-    )
-    means = means.reset_index().query("count == needed").rename(columns={"published": "dataset"})
-    means = means.assign(config_variant="", hash="", file="").reindex(columns=list(RESULTS)).astype({"record": object})
-    means["record"] = None
-    return means
+    return means_over_parts(table, _parts())
 
 
 def _parts() -> pd.DataFrame:
@@ -98,9 +92,9 @@ def _parts() -> pd.DataFrame:
                 (cell.task, cell.dataset, *part)
                 for part in ((dataset, variant, "part"), (SYNTHETIC, variant, SYNTHETIC), (cell.dataset, "", "whole"))
             )
-    frame = pd.DataFrame(list(rows), columns=["task", "published", "dataset", "config_variant", "kind"])
-    frame["needed"] = frame.groupby(["task", "published", "kind"])["dataset"].transform("size")
-    return frame.drop_duplicates(["task", "published", "dataset", "config_variant"])
+    frame = pd.DataFrame(list(rows), columns=["task", "composite", "dataset", "config_variant", "kind"])
+    frame["num_parts"] = frame.groupby(["task", "composite", "kind"])["dataset"].transform("size")
+    return frame.drop_duplicates(["task", "composite", "dataset", "config_variant"])
 
 
 def _own_values(own: pd.DataFrame) -> pd.DataFrame:
@@ -156,7 +150,7 @@ def _settings(results: pd.DataFrame) -> dict[TableCell, str]:
     )
     texts: dict[TableCell, dict[str, None]] = {}
     for run in runs.to_dict("records"):
-        cell = TableCell(run["pattern"], run["task"], run["backbone"], run["published"], run["attention"])
+        cell = TableCell(run["pattern"], run["task"], run["backbone"], run["composite"], run["attention"])
         changed = changed_settings(run["record"]) if run["preset"] == "paper" else [f"preset={run['preset']}"]
         texts.setdefault(cell, {}).update(dict.fromkeys(changed))
     return {cell: " ".join(names) for cell, names in texts.items()}

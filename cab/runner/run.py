@@ -56,7 +56,7 @@ def run_cell(config: Mapping[str, Any], *, command: str = "", existing: Existing
         record = existing.find(cell)  # of a process that held the lock until now
         if record is not None:
             return Outcome(cell.title, "cached", record)
-        record = find_reusable_result(run, existing)
+        record = reuse_result(run, existing)
         if record is not None:
             return Outcome(cell.title, "reused", record)
         return Outcome(cell.title, "completed", _run_and_write(run))
@@ -188,8 +188,8 @@ def _digest(network: torch.nn.Module) -> str:
     return digest.hexdigest()[:16]
 
 
-def find_reusable_result(run: Run, existing: ExistingRecords) -> Record | None:
-    """Write and return a record for this cell from a run of the same network on the same data; None if there is none.
+def reuse_result(run: Run, existing: ExistingRecords) -> Record | None:
+    """Write and return a record for this cell from a run of the same network on the same data; None without one.
 
     Vanilla attention in pattern NS, with vanilla in all other layers, is the same network as in pattern CS. With
     ``force``, or with several processes, results are not reused.

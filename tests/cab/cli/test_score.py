@@ -57,6 +57,17 @@ def test_score_as_a_table(records: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "note: CS lm: no index for vanilla (NaN or inf: gpt2 pg19 ppl" in err
 
 
+def test_ablation_requires_an_index(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["results/core"], [str(records), "--score", "metrics"]):
+        assert main(["score", *arguments, "--show", "ablation"]) == 2
+        assert "--show ablation requires an index" in capsys.readouterr().err
+
+
+def test_published_results_have_no_version_of_their_own(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    metrics = csv_of(capsys, "score", str(records), RAW, "--score", "metrics")
+    assert set(metrics["preset"]) == {"mini", "published"}
+
+
 def test_every_result_has_its_metrics_and_a_score_or_the_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

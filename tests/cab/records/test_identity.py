@@ -16,6 +16,7 @@ from cab.records.identity import (
     changed,
     changed_modules,
     differences,
+    forward_batch_size,
     hash_of,
     settings,
 )
@@ -104,3 +105,9 @@ def test_modules_that_only_one_run_needed_do_not_differ_and_files_of_users_do() 
 @pytest.mark.parametrize("damaged", [{}, {"program": 3}, {"program": {}, "later": 1}, {"program": {"more": {}}}])
 def test_a_damaged_identity_is_none(damaged: dict[str, Any]) -> None:
     assert Identity.from_plain(damaged) is None
+
+
+def test_a_forward_pass_has_the_micro_batch_or_else_the_batch() -> None:
+    assert forward_batch_size({"trainer": {"batch_size": 8, "micro_batch_size": 2}}) == 2
+    assert forward_batch_size({"trainer": {"batch_size": 8, "micro_batch_size": None}}) == 8
+    assert forward_batch_size({"trainer": {}}) is None

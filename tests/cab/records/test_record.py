@@ -15,7 +15,7 @@ import pytest
 
 from cab import UserError
 from cab.metric import Metric
-from cab.records.record import Cost, Record, Status, with_checksum
+from cab.records.record import SET, Cost, Record, Status, record_paths, with_checksum, write_set
 from cab.records.results import read_results
 from tests.helpers.made_records import make_about, make_record
 
@@ -188,3 +188,14 @@ def test_one_broken_file_stops_no_report(tmp_path: Path, caplog: pytest.LogCaptu
     for name in (changed.name, "deep.json", "deeper.json", "folder.json", "pipe.json"):
         assert sum(name in line for line in skipped) == 1
         assert name in caplog.text
+
+
+def test_a_set_is_read_as_the_files_of_its_records(tmp_path: Path) -> None:
+    records = [make_record({"mse": 1.0}, seed=seed) for seed in (2, 1)]
+    (tmp_path / "results").mkdir()
+    write_set(records, tmp_path / "results")
+    text = (tmp_path / "results" / SET).read_text()
+    (tmp_path / "results" / SET).write_text(text.replace("\n", "\n\n"))  # an editor left empty lines
+    paths = record_paths(tmp_path / "results")
+    assert paths == [tmp_path / "results" / f"{digest}.json" for digest in sorted(record.hash for record in records)]
+    assert {Record.read(path).hash: Record.read(path) for path in paths} == {each.hash: each for each in records}

@@ -8,7 +8,7 @@ import pytest
 
 from cab.cli.main import main
 from cab.records.record import REFERENCE_DIRS
-from cab.records.results import MINI_DIR, load_results, with_reference_results
+from cab.records.results import MINI_DIR, PAPER_DIR, load_results, with_reference_results
 from cab.results.cells import records_of, suite_cells
 from tests.helpers.made_records import make_record
 
@@ -26,6 +26,15 @@ def test_they_are_added_to_a_result(tmp_path: Path) -> None:
     assert set(same["file"]) == {str(tmp_path / f"{mine.hash}.json")}
     assert set(same["attention"]) == {f"vanilla [{mine.attention_code[:8]}]"}
     assert set(field["attention"]) <= set(beside["attention"])
+
+
+def test_they_are_not_added_twice_and_published_results_stay() -> None:
+    given = load_results([MINI_DIR, PAPER_DIR])
+    together = with_reference_results(given)
+    records = together[together["record"].notna()]
+    assert not records.duplicated(["hash", "metric"]).any()
+    assert set(given["attention"]) <= set(together["attention"])
+    assert (together["hash"] == "").sum() == (given["hash"] == "").sum() > 0
 
 
 def test_the_leaderboard_shows_them_alone_where_nothing_was_run(

@@ -11,7 +11,7 @@ import pytest
 
 from cab.cli.main import main
 from cab.records.record import Record, Status
-from cab.records.results import legend, load_results, verdicts
+from cab.records.results import load_results, verdicts, verification_notes
 from cab.records.verified import LEGEND, Row, remembered, write_rows
 from cab.registry.files import load_object
 from cab.registry.program import code_of
@@ -167,6 +167,6 @@ def test_a_row_is_as_verified_as_the_least_of_its_runs(tmp_path: Path) -> None:
     results = load_results(tmp_path)
     found = {attention: verdict for (_, attention), verdict in verdicts(results).items()}
     assert found == {"a": "yes", "b": "no", "c": "unknown", "d": "no"}
-    assert legend(results) == [LEGEND, "the results do not record whether these are verified: c"]
-    assert legend(results[results["attention"] == "a"]) == []
-    assert legend(results.assign(preset="published")) == []
+    assert verification_notes(results) == [LEGEND, "the results do not record whether these are verified: c"]
+    assert verification_notes(results[results["attention"] == "a"]) == []
+    assert verification_notes(results.assign(preset="published")) == []

@@ -19,7 +19,16 @@ from cab.records.record import REFERENCE_DIRS
 from cab.records.results import PAPER_DIR, load_results
 from cab.registry.registries import ATTENTIONS
 from cab.results import page
-from cab.results.board import OTHER, Suite, board_table, families, recall_points, state_size, suite_of, with_references
+from cab.results.board import (
+    OTHER,
+    Suite,
+    board_table,
+    families,
+    recall_points,
+    state_size,
+    suite_of,
+    with_suite_references,
+)
 from cab.results.cells import cell_descriptions, metric_meanings, own_runs, suite_cells
 from cab.results.costs import TOKENS
 from cab.results.figures import frontier, frontier_figure
@@ -108,7 +117,7 @@ def test_the_state_is_that_of_the_same_networks(folders: list[Path]) -> None:
 
 def test_the_table_of_states_is_what_is_measured() -> None:
     for name in ("linear", "local", "mla"):
-        assert suite_state(ATTENTIONS.get(name)) == suite_states()[name], "run scripts/decode_states.py"
+        assert suite_state(ATTENTIONS.get(name)) == suite_states()[name], "run tools/suite/decode_states.py"
     assert suite_state(ATTENTIONS.get("linformer")) is None
 
 
@@ -134,7 +143,7 @@ def test_your_runs_follow_all_reference_results(folders: list[Path], monkeypatch
     """Each row once, also if the results contain the reference results."""
     monkeypatch.setattr("cab.results.board.REFERENCE_DIRS", (folders[0],))
     for given in (folders[1:], folders):
-        table = with_references(load_results(given))
+        table = with_suite_references(load_results(given))
         assert list(own_runs(table)["attention"].unique()) == ["mine", "single"]
         assert not table.duplicated(["file", "metric"]).any()
 

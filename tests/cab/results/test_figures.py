@@ -10,7 +10,7 @@ import pytest
 
 from cab.cli.main import main
 from cab.records.results import PAPER_DIR
-from cab.results.figures import efficiency_length_figure
+from cab.results.figures import benefit_figure, efficiency_length_figure
 
 
 @pytest.mark.slow
@@ -45,3 +45,13 @@ def test_always_and_never_differ_and_long_names_are_whole() -> None:
     assert sorted(text.get_text() for text in axes.texts if text.get_text()) == ["always", "never"]
     figure.draw_without_rendering()
     assert min(label.get_window_extent().x0 for label in axes.get_yticklabels()) >= 0
+
+
+def test_bars_are_in_the_order_of_the_legend() -> None:
+    benefit = pd.DataFrame({"task": ["lm"], "efficient": [1.0], "vanilla": [0.5], "without": [-2.0]})
+    figure = benefit_figure(benefit, title="NS")
+    (axes,) = figure.axes
+    bars = sorted(axes.patches, key=lambda bar: axes.transData.transform((0, bar.get_y()))[1], reverse=True)
+    assert [bar.get_width() for bar in bars] == [1.0, 0.5, -2.0]
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels == ["best efficient attention", "softmax attention", "no attention"]

@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 from cab.cli.main import main
+from cab.records.identity import Program
 from cab.records.results import load_results
 from cab.results.table3 import side_by_side, tables
+from tests.helpers.made_records import make_record
 
 PAPER = Path(__file__).parents[3] / "results" / "paper"
 PARTS = {
@@ -166,6 +168,41 @@ def test_a_value_needs_all_its_parts_and_names_the_missing_ones(tmp_path: Path) 
     chosen = frame[(frame["attention"] == "abc") & (frame["metric"] == "mse")].set_index("dataset")
     assert list(chosen.loc[["ett", "ecl", "weather"], "seeds"]) == [1, 0, 2]
     assert list(chosen.loc[["ett", "ecl", "weather"], "missing"]) == ["", "ecl S", ""]
+
+
+def test_copies_other_data_and_generated_data_change_no_value(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder that is named twice, a run on other data, and runs on generated data alongside those on real data."""
+    once = tmp_path / "once"
+    for (dataset, variant), seed in itertools.product(PARTS["ett"], (1, 2)):
+        cell = {"dataset": dataset, "config_variant": variant, "preset": "paper"}
+        make_record({"mse": 0.3 + seed / 100}, **cell, seed=seed).write(once)
+    value = r"NC,lstf,ett,informer,mse,vanilla,False,real,0.315000,0.007071,2,"
+    assert main(["paper", "table3", str(once), "--format", "csv"]) == 0
+    assert value in capsys.readouterr().out
+    other = tmp_path / "other"
+    make_record({"mse": 9.0}, **cell, seed=3, data={"fingerprint": "other"}).write(other)
+    for variant in ("M", "S"):
+        cell = {"dataset": "synthetic", "config_variant": variant, "preset": "paper"}
+        make_record({"mse": 9.0}, **cell, seed=1).write(other)
+    assert main(["paper", "table3", str(once), str(once), str(other), "--format", "csv"]) == 0
+    assert value in capsys.readouterr().out
+
+
+def test_invalid_arguments_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, words in (([str(tmp_path)], "no valid result in"), (["--pattern", "XX"], "unknown pattern 'XX'")):
+        assert main(["paper", "table3", *arguments]) == 2
+        assert words in capsys.readouterr().err
+
+
+def test_seeds_of_other_code_are_averaged_if_accepted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for (dataset, variant), seed in itertools.product(PARTS["ett"], (1, 2)):
+        cell = {"dataset": dataset, "config_variant": variant, "preset": "paper"}
+        program = Program({"made": "code"}, {"backbones.informer": f"code {seed}"})
+        make_record({"mse": 0.3 + seed / 100}, **cell, seed=seed, program=program).write(tmp_path)
+    assert main(["paper", "table3", str(tmp_path), "--format", "csv", "--accept-code"]) == 0
+    assert "vanilla [mixed code],False,real,0.315000,0.007071,2," in capsys.readouterr().out
 
 
 def test_the_published_values_are_equal_to_themselves(capsys: pytest.CaptureFixture[str]) -> None:
