@@ -20,37 +20,36 @@ from cab.errors import EXAMPLE_COMMAND, ExitError, Preempted, UserError, first_l
 from cab.files.disk import is_full_disk
 
 GROUPS = {
-    "evaluate": {
-        "verify": "check an attention: causality, decoding, padding, numerics, growth of time and memory",
-        "efficiency": "measure time and memory against sequence length",
-        "run": "train and evaluate one configuration, the suite, or a sweep with -m",
-        "demo": "train two attentions in one to two minutes, and compare them with the reference results",
-    },
-    "look": {
-        "leaderboard": "write a page of tables and figures from results",
-        "score": "print metrics and scores of results, and verdicts on attentions in the synthetic suite",
-        "list": "list attentions, backbones, tasks and cells, or print the card of one",
-        "crossover": "compute the length from which an attention is cheaper than softmax attention",
-    },
-    "manage": {
+    "run": {
+        "run": "train and evaluate one configuration, a sweep with -m, Table 3 or the synthetic suite",
         "status": "show the status of every run in a results folder",
         "reproduce": "rerun the configuration of a result and compare the scores",
         "data": "list, download and verify the published data sets",
-        "completion": "print a completion script for bash or zsh",
+        "demo": "train two attentions in one to two minutes, and compare them with the reference results",
     },
-    "paper": {
-        "paper": "recompute the published tables, parameter counts and analyses",
+    "score": {
+        "leaderboard": "write a page of tables and figures from results, and CSV files",
+        "score": "print metrics and the compositional index of results, and verdicts on attentions in the suite",
+        "crossover": "compute the efficiency length, from which an attention is cheaper than softmax attention",
         "correlation": "correlate patterns, tasks and benchmarks",
+        "paper": "print Table 3 with your results, and recompute the published tables and parameter counts",
+    },
+    "check": {
+        "verify": "check an attention: causality, decoding, padding, numerics, growth of time and memory",
+        "efficiency": "measure time and memory against sequence length",
+        "list": "list attentions, backbones, tasks and cells, or print the card of one",
+        "completion": "print a completion script for bash or zsh",
     },
 }
 COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
 
 EXAMPLES = {
+    "One cell": EXAMPLE_COMMAND,
+    "Leaderboard": "cab leaderboard results/local",
+    "Table 3": "cab run suite=paper --dry-run",
     "Is it correct?": "cab verify hf:mamba2 --quick",
     "What does it cost?": "cab efficiency abc --pattern NS,CS",
     "How good is it?": "cab run suite=core attention=abc cluster=local",
-    "All results": "cab leaderboard --with-reference",
-    "A first run": EXAMPLE_COMMAND,
 }
 """Command for each frequent goal; all are in the README."""
 
@@ -152,7 +151,11 @@ def _dispatch(argv: list[str]) -> int:
 
 def _help() -> str:
     usage = "usage: cab COMMAND [...]   (cab COMMAND --help for details; --debug shows tracebacks)"
-    lines = [usage, "", "Benchmark attention mechanisms: correctness, cost and quality."]
+    lines = [
+        usage,
+        "",
+        "Train and score attention mechanisms in the seven tasks of the CAB paper; check and time them.",
+    ]
     for title, entries in {**GROUPS, "examples": EXAMPLES}.items():
         width = max(map(len, entries))
         lines += ["", f"{title}:", *(f"  {name:<{width}}  {text}" for name, text in entries.items())]

@@ -13,6 +13,7 @@ from cab.errors import UserError
 from cab.files.disk import check_writable
 from cab.files.text_table import number, print_csv, print_rows, text_table
 from cab.results.published import rows
+from cab.results.rounding import Interval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -204,11 +205,18 @@ def _params(backbone: str | None, *, as_csv: bool) -> None:
     shown = []
     for cell, count in counts.items():
         printed = f"{published[cell]:.2f}"
-        agrees = f"{count / 1e6:.2f}" == printed
-        shown.append([*cell, f"{count:,}", f"{printed} M", "" if agrees else "differs"])
+        shown.append([*cell, f"{count:,}", f"{printed} M", _remark(count / 1e6, printed)])
     print_rows([[*COUNT, "published", ""], *shown], as_csv=False, align="lllrrl")
     if len(counts) < len(published):
         print_note(f"{len(published) - len(counts)} published counts omitted: backbone or attention not registered")
+
+
+def _remark(millions: float, printed: str) -> str:
+    """Compare a count with the printed one, which may be rounded or truncated."""
+    if f"{millions:.2f}" == printed:
+        return ""
+    low, high = Interval.printed(printed)
+    return "agrees, truncated in print" if low <= millions < high else "differs"
 
 
 def _analyze(args: argparse.Namespace) -> None:

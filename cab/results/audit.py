@@ -12,7 +12,7 @@ from cab.records.results import PAPER_DIR, load_results
 from cab.results import published
 from cab.results.efficiency_length import published_length
 from cab.results.index import AVERAGE, score_table
-from cab.results.normalization import NO_ATTENTION, SOFTMAX_VARIANTS, corrections, population
+from cab.results.normalization import NO_ATTENTION, SOFTMAX_VARIANTS, corrections
 from cab.results.published import SCRIPT_DIGITS, Term
 from cab.results.rounding import CONTRADICTS, UNKNOWN, Interval, deviation_of, normalized, range_of, unit, verdict
 
@@ -44,6 +44,8 @@ COLUMNS = list(AuditRow._fields[:-1])
 Key = tuple[str, str, str]
 """Pattern, task, attention."""
 Index = dict[Key, tuple[float, Interval]]
+Required = dict[tuple[Term, str], str]
+"""Value of Table 3 that a contradicting index requires, by metric and attention."""
 
 
 def audit(*, normalization: str = "official") -> pd.DataFrame:
@@ -59,7 +61,13 @@ def audit(*, normalization: str = "official") -> pd.DataFrame:
     import pandas as pd
 
     indices = _indices(normalization)
-    rows = [*_index_rows(indices, normalization), *_constant_rows(), *_length_rows(), *_benefit_rows(indices)]
+    required = _required_values(indices, normalization)
+    rows = [
+        *_index_rows(indices, required),
+        *_constant_rows(required),
+        *_length_rows(),
+        *_benefit_rows(indices),
+    ]
     return pd.DataFrame(rows, columns=AuditRow._fields)
 
 
@@ -92,8 +100,24 @@ def _indices(normalization: str) -> Index:
     return indices
 
 
-def _index_rows(indices: Index, normalization: str) -> Iterator[AuditRow]:
+def _required_values(indices: Index, normalization: str) -> Required:
+    """Return the values that the contradicting indices of Table 6 require, for tasks with a single metric."""
+    raw, better, scales = published.raw_metrics(), published.directions(), published.scales(normalization)
+    required: Required = {}
+    for line in published.rows("compositional_index.csv"):
+        key = (line["pattern"], line["task"], line["attention"])
+        terms = [term for term in raw if (term.pattern, term.task) == key[:2]]
+        if len(terms) == 1 and _row("6", key, line["index"], *indices[key]).verdict == CONTRADICTS:
+            [term] = terms
+            mean, std = (sum(bounds) / 2 for bounds in scales[term])
+            needed = mean + (1 if better[term] else -1) * float(line["index"]) * std
+            required[term, line["attention"]] = f"{needed:.2f}"
+    return required
+
+
+def _index_rows(indices: Index, required: Required) -> Iterator[AuditRow]:
     """Yield the rows of Table 6 and the averages of Table 3."""
+    raw = published.raw_metrics()
     printed = published.rows("compositional_index.csv")
     for line in printed:
         key = (line["pattern"], line["task"], line["attention"])
@@ -103,45 +127,44 @@ def _index_rows(indices: Index, normalization: str) -> Iterator[AuditRow]:
             mean = np.mean([float(x["index"]) for x in same if x["task"] != AVERAGE])
             row = row._replace(note=f"the mean of the indices printed in Table 6 is {mean:.3f}")
         elif row.verdict == CONTRADICTS:
-            row = row._replace(note=_needed_note(row, normalization))
+            for (term, attention), needed in required.items():
+                if (term.pattern, term.task, attention) == key:
+                    text = f"the printed index requires {term.metric} {needed}; Table 3 has {raw[term][attention]}"
+                    row = row._replace(note=text)
         yield row
 
 
-def _needed_note(row: AuditRow, normalization: str) -> str:
-    """Return, for a task with a single metric, the raw value that the printed index requires."""
-    raw = published.raw_metrics()
-    terms = [term for term in raw if (term.pattern, term.task) == (row.pattern, row.task)]
-    if len(terms) != 1:
-        return ""
-    mean, std = (sum(bounds) / 2 for bounds in published.scales(normalization)[terms[0]])
-    sign = 1 if published.directions()[terms[0]] else -1
-    needed = mean + sign * float(row.printed) * std
-    return f"the printed index requires {terms[0].metric} {needed:.2f}; Table 3 has {raw[terms[0]][row.attention]}"
-
-
-def _constant_rows() -> Iterator[AuditRow]:
+def _constant_rows(required: Required) -> Iterator[AuditRow]:
     """Yield the rows of Tables 7-10, and the known errors of the official script."""
     raw = published.raw_metrics()
     for term, texts in published.printed_scales().items():
+        values = published.members(term, raw)
+        needed = {attention: text for (of, attention), text in required.items() if of == term}
         for name, printed in texts.items():
-            row = _constant_row(term, name, printed, raw[term])
+            row = _constant_row(term, name, printed, values)
             if row.verdict == CONTRADICTS:
-                without = [(one, _constant_row(term, name, printed, raw[term], one)) for one in population(raw[term])]
-                fitting = " or ".join(one for one, other in without if other.verdict != CONTRADICTS)
-                row = row._replace(note=f"agrees when {fitting} is excluded" if fitting else "")
+                fitting = _fitting(term, name, printed, values | needed)
+                also = "".join(f" and {one} has {text}, which Table 6 requires" for one, text in needed.items())
+                row = row._replace(note=f"agrees when {fitting} is excluded{also}" if fitting else "")
             yield row
     for line in corrections().to_dict("records"):
         term, name, printed = Term.of(line), str(line["column"]), str(line["published"])
-        row = _constant_row(term, name, printed, raw[term])
+        row = _constant_row(term, name, printed, published.members(term, raw))
         exact = Interval.around(row.recomputed, SCRIPT_DIGITS)  # the script computes from the printed numbers
         key = (row.pattern, row.task, "")
         yield _row("script", key, printed, row.recomputed, exact, SCRIPT_DIGITS)._replace(note=str(line["reason"]))
 
 
-def _constant_row(term: Term, name: str, printed: str, values: dict[str, str], without: str = "") -> AuditRow:
-    """Compare a mean or standard deviation over the attentions of Appendix E, except for ``without``."""
-    members = published.members(values, without=without)
-    numbers, intervals = [float(text) for text in members], [Interval.printed(text) for text in members]
+def _fitting(term: Term, name: str, printed: str, values: dict[str, str]) -> str:
+    """Return the attentions without one of which the printed constant agrees."""
+    others = {one: {other: text for other, text in values.items() if other != one} for one in values}
+    rows = {one: _constant_row(term, name, printed, of_others) for one, of_others in others.items()}
+    return " or ".join(one for one, row in rows.items() if row.verdict != CONTRADICTS)
+
+
+def _constant_row(term: Term, name: str, printed: str, values: dict[str, str]) -> AuditRow:
+    """Compare a printed mean or standard deviation with that of ``values``."""
+    numbers, intervals = [float(text) for text in values.values()], list(map(Interval.printed, values.values()))
     if name == "mean":
         recomputed, possible = float(np.mean(numbers)), Interval.mean(intervals)
     else:

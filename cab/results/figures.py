@@ -39,6 +39,8 @@ SERIES = (
 MARKERS = "os^Dv<>PXph*d"
 HEAT = LinearSegmentedColormap.from_list("heat", ["#e0a880", "#ffffff", "#80abdc"])
 """Colors from -1 to 1; black text is readable on all of them."""
+MARK = 5
+"""Size of a point in a figure of recall, in points of text."""
 REFERENCE = "vanilla"
 """Softmax attention, the baseline."""
 WIDTH = 3.75
@@ -252,25 +254,33 @@ def frontier_figure(points: pd.DataFrame, *, title: str, label: str, size: tuple
     for name, cost, share, is_own, is_single in rows:
         shape = "D" if is_own else "o" if name in best else "s"
         fill = "none" if is_single else "full"
-        axes.plot(cost, share, shape, color=MUTED if shape == "s" else POSITIVE, fillstyle=fill, ms=5)
+        axes.plot(cost, share, shape, color=MUTED if shape == "s" else POSITIVE, fillstyle=fill, ms=MARK)
     axes.margins(x=0.18)
     figure.draw_without_rendering()  # lays out the axes, so that positions are known
     ranked = sorted(points.index, key=lambda name: (not points["own"][name], name not in best))
-    _name_points(axes, {name: (points["cost"][name], points["K"][name]) for name in ranked}, line)
+    labels = {name: short(name) + "*" * bool(points["single"][name]) for name in ranked}
+    _name_points(axes, {name: (points["cost"][name], points["K"][name]) for name in ranked}, labels, line)
     return figure
 
 
-def _name_points(axes: Axes, points: Mapping[str, tuple[float, float]], line: np.ndarray) -> None:
-    """Write a name at every point: as near as names, points and the corners of ``line`` allow, joined if it is far."""
+def _name_points(
+    axes: Axes, points: Mapping[str, tuple[float, float]], labels: Mapping[str, str], line: np.ndarray
+) -> None:
+    """Write its label at every point: as near as labels, points and the corners of ``line`` allow, joined if it is far.
+
+    The labels of overlapping points are one text, one below the other.
+    """
     inside, scale = axes.get_window_extent(), 72 / axes.figure.dpi
     centers = {name: axes.transData.transform(point) for name, point in points.items()}
     taken = [Bbox.from_extents(x - 5, y - 5, x + 5, y + 5) for x, y in centers.values()]
     for corners in itertools.pairwise(axes.transData.transform(line)):
         low, high = np.min(corners, axis=0), np.max(corners, axis=0)
         taken.append(Bbox([low - 1, high + 1]))
-    for name, (x, y) in centers.items():
-        text = axes.annotate(short(name), points[name], (0, 0), textcoords="offset points", ha="center", va="center")
-        text.set(fontsize=7, color=INK)
+    for name, names in _overlapping(centers, reach=MARK / scale).items():
+        x, y = centers[name]
+        label = "\n".join(labels[each] for each in names)
+        text = axes.annotate(label, points[name], (0, 0), textcoords="offset points", ha="center", va="center")
+        text.set(fontsize=7, color=INK, multialignment="left", linespacing=1)
         width, height = text.get_window_extent().size
         for distance, angle in itertools.product(range(8, 200, 5), (0, 6, 3, 9, 1, 5, 7, 11, 2, 4, 8, 10)):
             dx = (distance + width / 2) * math.cos(math.pi * angle / 6)
@@ -283,3 +293,12 @@ def _name_points(axes: Axes, points: Mapping[str, tuple[float, float]], line: np
         if distance > 13:
             near = np.clip((x, y), box.min, box.max)
             axes.plot(*axes.transData.inverted().transform([(x, y), near]).T, color=MUTED, linewidth=0.4, zorder=1)
+
+
+def _overlapping(centers: Mapping[str, np.ndarray], *, reach: float) -> dict[str, list[str]]:
+    """Return the names of points by the first one, from which they are at most ``reach`` pixels away."""
+    groups: dict[str, list[str]] = {}
+    for name, center in centers.items():
+        near = (first for first in groups if np.abs(centers[first] - center).max() <= reach)
+        groups.setdefault(next(near, name), []).append(name)
+    return groups

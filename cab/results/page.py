@@ -51,7 +51,7 @@ from cab.results.costs import cost_hardware
 from cab.results.formats import Cell, gain, interval, mean, numbers, texts
 from cab.results.normalization import NORMALIZATIONS
 from cab.results.sections import PATTERNS, Section
-from cab.results.sentence import main_sentence
+from cab.results.sentence import findings
 from cab.results.table import BASELINE, OWN, Column, Row, Table, element_id
 from cab.results.verdict import judge_attention
 
@@ -114,7 +114,7 @@ def _suite(suite: Suite) -> dict[str, Any]:
     patterns = [pattern for pattern in PATTERNS if (tested["pattern"] == pattern).any()]
     chosen = [pattern for pattern in patterns if (tested.loc[tested["own"], "pattern"] == pattern).any()]
     return {
-        "finding": main_sentence(suite.board),
+        "findings": findings(suite.board),
         "own": {
             sanitize_text(name): ["\n".join(map(sanitize_text, lines)) for lines in judge_attention(name, records)]
             for name in own["attention"]

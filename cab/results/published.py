@@ -56,16 +56,19 @@ def printed_scales() -> dict[Term, dict[str, str]]:
     return {Term.of(row): {"mean": row["mean_table"], "std": row["std_table"]} for row in rows("normalization.csv")}
 
 
-def members(values: dict[str, str], *, without: str = "") -> list[str]:
-    """Return the printed values over which mean and standard deviation are computed (Appendix E)."""
-    return [values[name] for name in population(values) if name != without]
+def members(term: Term, raw: dict[Term, dict[str, str]]) -> dict[str, str]:
+    """Return the printed values over which mean and standard deviation are computed (Appendix E), by attention."""
+    of_pattern = {name for other, values in raw.items() if other.pattern == term.pattern for name in values}
+    return {name: raw[term][name] for name in population(of_pattern) if name in raw[term]}
 
 
 def scales(normalization: str) -> dict[Term, Scale]:
     """Return mean and standard deviation of each metric, as wide as their printed digits allow."""
     if normalization == "results":
-        raw = {term: [Interval.printed(text) for text in members(of)] for term, of in raw_metrics().items()}
-        return {term: (Interval.mean(values), deviation_of(values)) for term, values in raw.items()}
+        raw = raw_metrics()
+        texts = {term: members(term, raw).values() for term in raw}
+        ranges = {term: [Interval.printed(text) for text in of_term] for term, of_term in texts.items()}
+        return {term: (Interval.mean(values), deviation_of(values)) for term, values in ranges.items()}
     if normalization == "paper":
         printed = printed_scales().items()
         return {term: (Interval.printed(of["mean"]), Interval.printed(of["std"])) for term, of in printed}

@@ -1,4 +1,4 @@
-"""The main sentence about the suite, on the README, the page and the gallery."""
+"""The findings about the suite, on the README, the page and the gallery."""
 
 from __future__ import annotations
 
@@ -26,7 +26,12 @@ EXAMPLES = ("linear", "local")
 
 
 def main_sentence(board: pd.DataFrame) -> str:
-    """Return the main finding: what attentions with a constant-size state recall, compared with softmax attention.
+    """Return all of :func:`findings`."""
+    return " ".join(findings(board))
+
+
+def findings(board: pd.DataFrame) -> list[str]:
+    """Return what attentions with a constant-size state recall, compared with softmax attention, and then details.
 
     Attentions without verified code, with a single seed or with a tuned learning rate are not counted, nor are own
     results of a reference attention.
@@ -38,7 +43,7 @@ def main_sentence(board: pd.DataFrame) -> str:
         if row.get("CS.recall.seeds", 0) > 1 and row["suite_state_grows"] is False:
             recall[row["attention"]] = gain_fields(row, "CS.recall")
     if not recall:
-        return "No attention with a constant-size state, verified code and several seeds has results in recall."
+        return ["No attention with a constant-size state, verified code and several seeds has results in recall."]
     verdicts = {word: sorted(name for name, cell in recall.items() if cell["verdict"] == word) for word in Verdict}
     matching = [name for verdict in MATCHING for name in verdicts[verdict]]
     parts = [f"{len(verdicts[Verdict.WORSE])} are worse than softmax attention in causal recall"]
@@ -49,11 +54,12 @@ def main_sentence(board: pd.DataFrame) -> str:
     named = dict.fromkeys([*ranked[:2], *(name for name in EXAMPLES if name in recall)])
     seeds = min(int(recall[name]["seeds"]) for name in named)
     shares = ", ".join(f"{name} retains {_share(recall[name])}" for name in named)
-    return sanitize_text(
-        f"Of {len(recall)} attentions with a constant-size decode state, {', '.join(parts)}. Of 64 facts, {shares} (at "
-        f"least {seeds} seeds each). {_decided(counted)} The networks have a width of 32 or 64 and train on generated "
-        "data for minutes; on real text, small networks rank attentions differently."
+    details = (
+        f"Of 64 facts, {shares} (at least {seeds} seeds each). {_decided(counted)} The networks have a width of 32 or "
+        "64 and train on generated data for minutes; on real text, small networks rank attentions differently."
     )
+    main = f"Of {len(recall)} attentions with a constant-size decode state, {', '.join(parts)}."
+    return [sanitize_text(text) for text in (main, details)]
 
 
 def _decided(board: pd.DataFrame) -> str:

@@ -159,11 +159,20 @@ class Table:
         return [(row, [column.cells[number] for column in self.columns]) for number, row in enumerate(self.rows)]
 
     @property
+    def signs(self) -> list[str]:
+        """The meaning of the signs."""
+        return legend([self])
+
+    @property
+    def reasons(self) -> list[str]:
+        """The reasons for missing values."""
+        missing = [cell.hint for _, cells in self.lines for cell in cells if cell.text == ABSENT and cell.hint]
+        return [f"{ABSENT}: {'; '.join(dict.fromkeys(missing))}"] if missing else []
+
+    @property
     def notes(self) -> list[str]:
         """The remarks, the meaning of the signs, and the reasons for missing values."""
-        missing = [cell.hint for _, cells in self.lines for cell in cells if cell.text == ABSENT and cell.hint]
-        reasons = [f"{ABSENT}: {'; '.join(dict.fromkeys(missing))}"] if missing else []
-        return [*self.remarks, *legend([self]), *reasons]
+        return [*self.remarks, *self.signs, *self.reasons]
 
     @property
     def _align(self) -> str:

@@ -12,11 +12,7 @@ from pathlib import Path
 from tests.helpers.command import ROOT, cab
 from tests.helpers.untimed import UNTIMED_OPTION
 
-PROGRAMS = {
-    "cab": [],
-    "torchrun": [sys.executable, "-m", "torch.distributed.run"],
-    "scripts/benchmark.sh": [str(ROOT / "scripts/benchmark.sh")],
-}
+PROGRAMS = {"cab": [], "torchrun": [sys.executable, "-m", "torch.distributed.run"]}
 """Programs of the pages and how they start here; `cab` is a copy of a process (:mod:`tests.helpers.command`)."""
 
 FAILING = (["score", "--check"], ["verify", "hf:mamba2"], ["verify", "my_layer.py:make_layer"])

@@ -207,8 +207,9 @@ def answer_series(table: pd.DataFrame) -> tuple[str, list[str]]:
     [judged] = sides if len(sides) == 1 else [MIXED]
     new = {pattern: each[1:] for pattern, each in without.items()}
     return (
-        f"3a, change in MSE without attention, adjusted p: {_effects(without)}. "
-        f"On the new data sets alone: {_effects(new)}.\n\n3b: **{judged.lower()}**.",
+        f"Is the error larger without attention (change in MSE, adjusted p)? {_effects(without)}. "
+        f"On the new data sets alone: {_effects(new)}.\n\n"
+        f"Is softmax attention better than a linear forecast? **{judged}**.",
         rows,
     )
 
@@ -256,10 +257,10 @@ def answer_text(table: pd.DataFrame, gains: Mapping[Key, Mapping[str, float]]) -
         ranks.append(f"{label} {_number(rho)} (p = {_number(p_value)}, {len(shared)} attentions)")
     agree = answers[0] if len(set(answers)) == 1 else UNDECIDED
     return (
-        f"4a: **{_judged(more, more.p_value).lower()}**; vanilla's gain is {gain['ppl_repeated'].value:.3f} nats per "
+        f"Does attention help more on repeated tokens? **{_judged(more, more.p_value)}**: vanilla's gain is {gain['ppl_repeated'].value:.3f} nats per "
         f"repeated token and {gain['ppl_other'].value:.3f} per other token (p = {more.p_value:.2g}).\n\n"
-        f"4b: **{agree.lower()}**; {', '.join(ranks)}.\n\n"
-        f"4c: **{_judged(window, window.p_value).lower()}**; the loss of `local` minus that of `vanilla` is "
+        f"Do attentions rank on repeated tokens as in the suite? **{agree}**: {', '.join(ranks)}.\n\n"
+        f"Is a local window worse than softmax attention? **{_judged(window, window.p_value)}**: the loss of `local` minus that of `vanilla` is "
         f"{window.value:+.3f} nats on all tokens (p = {window.p_value:.2g}), "
         f"{_gap(losses, 'local', 'vanilla', 'ppl_repeated').value:+.3f} on repeated and "
         f"{_gap(losses, 'local', 'vanilla', 'ppl_other').value:+.3f} on other tokens.",
@@ -318,9 +319,13 @@ def answers() -> str:
     for name, table in (("table3.csv", shared), ("probes.csv", published)):
         table.to_csv(RESULTS / name, index=False, float_format="%.4f", lineterminator="\n")
     parts = [
-        ("1. Published scores of the same tasks", "Cell | Shared attentions | Spearman", answer_table3(shared)),
         (
-            "2. Published probes",
+            "1. Do attentions rank as in the paper's Table 3?",
+            "Cell | Shared attentions | Spearman",
+            answer_table3(shared),
+        ),
+        (
+            "2. Do attentions rank as in MAD and in MQAR?",
             "Published | Mixers | Shared (published; K) | Spearman | Shared (published; probe) | Spearman",
             answer_probes(published),
         ),

@@ -46,6 +46,14 @@ def test_every_printed_number_has_a_verdict(official: pd.DataFrame) -> None:
     assert official.loc[official["verdict"] == UNKNOWN, ["recomputed", "low", "high"]].isna().all().all()
 
 
+def test_every_contradicting_constant_of_table_8_has_its_cause(official: pd.DataFrame) -> None:
+    rows = official[(official["table"] == "8") & (official["verdict"] == CONTRADICTS)].set_index("task")
+    assert rows["note"].str.startswith("agrees when ").all()
+    of_lm = rows.loc[[f"lm gpt2 pg19 ppl {name}" for name in ("mean", "std")]]
+    assert of_lm["recomputed"].round(3).tolist() == [20.04, 6.359], "without FlashAttention, as in Appendix E"
+    assert set(of_lm["note"]) == {"agrees when s4d is excluded and abc has 31.53, which Table 6 requires"}
+
+
 @pytest.mark.parametrize(("text", "low", "high"), [("1.25", 1.245, 1.26), ("-1.25", -1.26, -1.245), ("0", -0.5, 1.0)])
 def test_what_a_printed_number_can_have_been(text: str, low: float, high: float) -> None:
     assert Interval.printed(text) == pytest.approx((low, high))

@@ -33,7 +33,7 @@ from cab.results.cells import cell_descriptions, metric_meanings, own_runs, suit
 from cab.results.costs import TOKENS
 from cab.results.figures import frontier, frontier_figure
 from cab.results.formats import Cell
-from cab.results.sentence import main_sentence
+from cab.results.sentence import findings, main_sentence
 from cab.results.state import suite_state, suite_states
 from cab.results.verdict import judge_attention
 from tests.helpers.suite_records import CELLS, made_suite as made_suite, seeds, suite_record
@@ -149,7 +149,9 @@ def test_your_runs_follow_all_reference_results(folders: list[Path], monkeypatch
 
 
 def test_the_main_sentence(folders: list[Path]) -> None:
-    sentence = main_sentence(made(folders).board)
+    board = made(folders).board
+    sentence = main_sentence(board)
+    assert findings(board)[0].endswith(" (abc) matches it."), "two lines on the page"
     assert sentence.startswith(
         "Of 3 attentions with a constant-size decode state, 2 are worse than softmax attention in causal recall, 1 "
         "(abc) matches it. Of 64 facts, abc retains 99%, linear retains 95%, local retains 3% (at least 3 seeds each)."
@@ -209,9 +211,7 @@ def test_page_and_csv_have_the_same_numbers(folders: list[Path], tmp_path: Path)
     texts = [text for _, text in blocks]
     assert all(any(unescape(text).startswith(each) for each in cell_descriptions().values()) for text in texts)
     assert (
-        html.index("Your results")
-        < html.index("mine, pattern CS: 3 of 3 core cells")
-        < html.index("What each attention")
+        html.index("Your results") < html.index("mine, pattern CS: 3 of 3 core cells") < html.index("gain retained, %")
     )
     assert "recall, probe mixer CS: worse than softmax attention, K 80.0, at most 8" in html
     assert "recall, probe mixer CS: K 70.0*, not tested\n" in html
@@ -222,13 +222,15 @@ def test_page_and_csv_have_the_same_numbers(folders: list[Path], tmp_path: Path)
 
 
 def test_every_mark_of_a_figure_has_a_name() -> None:
-    """Names neither overlap nor leave the axes; single seeds are hollow, the user's attentions diamonds."""
+    """Names neither overlap nor leave the axes; marks of single seeds are hollow, with a star at the name."""
     board = reference_board()
     points = recall_points(board, state_size(board))
     points.loc["single"], points.loc["mine (yours)"] = [2e3, 70.0, False, True], [2e3, 71.0, True, False]
     figure = frontier_figure(points, title="", label="")
     [axes] = figure.axes
-    assert sorted(text.get_text() for text in axes.texts) == sorted(points.index)
+    names = [name for text in axes.texts for name in text.get_text().split("\n")]
+    assert sorted(names) == sorted(points.index + points["single"].map({True: "*", False: ""}))
+    assert ["mine (yours)", "single*"] in [text.get_text().split("\n") for text in axes.texts], "of overlapping marks"
     figure.draw_without_rendering()
     boxes = [text.get_window_extent() for text in axes.texts]
     assert not any(box.count_overlaps(boxes) > 1 for box in boxes)

@@ -114,6 +114,8 @@ def test_a_phone_scrolls_down_only_and_dark_mode_inverts_figures(
     browser: webdriver.Chrome, made_suite: Path, suite_folder: Path, tmp_path: Path
 ) -> None:
     make_page(browser, made_suite, suite_folder, out=tmp_path / "out")
+    sizes = "const box = document.querySelector('#board .scroll'); return box.scrollWidth - box.clientWidth"
+    assert browser.execute_script(sizes) == 0, "the board fits a wide window"
     width = 390
     show(browser, width=width, scheme="dark")
     browser.execute_script("for (const fold of document.querySelectorAll('details')) fold.open = true")
@@ -125,6 +127,8 @@ def test_a_phone_scrolls_down_only_and_dark_mode_inverts_figures(
     assert board.rect["width"] <= width, "all cells of a row are visible"
     label = "return getComputedStyle(document.querySelector('#suite-board-table td + td'), '::before').content"
     assert browser.execute_script(label) == '"recall CS"'
+    columns = "return getComputedStyle(document.querySelector('#suite-board-table tbody tr')).gridTemplateColumns"
+    assert len(browser.execute_script(columns).split()) == 3
     style = "return ['body', 'img'].map((name) => getComputedStyle(document.querySelector(name)))"
     background, inverted = browser.execute_script(f"{style}.map((it) => it.filter + it.backgroundColor)")
     assert background == "nonergb(13, 17, 23)"

@@ -52,10 +52,10 @@ def test_answers_on_series() -> None:
     assert "NS **no** (-17%" in answer
     assert "CS **undecided** (+0%" in answer
     assert "NC **yes** (+50%" in answer
-    assert "3b: **no**" in answer
+    assert "linear forecast? **No**." in answer
     assert rows[0].startswith("| `a` | 0.612 ± 0.006 | 0.510")
-    assert "3b: **yes**" in validity.answer_series(series({**errors, ("vanilla", "NC"): 0.3}))[0]
-    assert "3b: **mixed**" in validity.answer_series(series({**errors, ("vanilla", "NC"): 0.49}))[0]
+    assert "linear forecast? **Yes**." in validity.answer_series(series({**errors, ("vanilla", "NC"): 0.3}))[0]
+    assert "linear forecast? **Mixed**." in validity.answer_series(series({**errors, ("vanilla", "NC"): 0.49}))[0]
 
 
 def test_answers_on_text() -> None:
@@ -70,9 +70,11 @@ def test_answers_on_text() -> None:
     names = ["vanilla", "local", *"abc"]
     gains = {validity.LM: dict.fromkeys(names, 1.0), validity.RECALL: {}}
     answer, lines = validity.answer_text(table, gains)
-    assert "4a: **yes**; vanilla's gain is 1.500 nats per repeated token and 0.100 per other token" in answer
-    assert "4b: **undecided**" in answer
-    assert "4c: **yes**; the loss of `local` minus that of `vanilla` is +0.300" in answer
+    assert (
+        "repeated tokens? **Yes**: vanilla's gain is 1.500 nats per repeated token and 0.100 per other token" in answer
+    )
+    assert "as in the suite? **Undecided**" in answer
+    assert "softmax attention? **Yes**: the loss of `local` minus that of `vanilla` is +0.300" in answer
     assert "+1.400 on repeated and -0.400 on other tokens" in answer
     assert lines[0].startswith("| `vanilla` | 3 | 4.502 ± 0.001 |")
 
