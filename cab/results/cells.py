@@ -12,6 +12,7 @@ import hashlib
 import json
 import logging
 import math
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -109,6 +110,11 @@ class SuiteCell:
     def scaled(self, value: float) -> float:
         """Return a value of the metric on the cell's scale."""
         return math.log(value) if self.scale == "log" else value
+
+    def retained(self, anchors: Anchors, value: float) -> float:
+        """Return K of a value of the metric."""
+        softmax, without = (statistics.fmean(map(self.scaled, anchors.test[name])) for name in ANCHORS)
+        return 100 * (self.scaled(value) - without) / (softmax - without)
 
 
 @functools.cache
