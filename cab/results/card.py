@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cab.errors import unknown_name
 from cab.files.text_table import read_csv
-from cab.records.record import REFERENCE_DIRS
+from cab.records.files import REFERENCE_DIRS
 from cab.records.results import load_results
 from cab.records.verified import is_verified
 from cab.registry.entries import Entry

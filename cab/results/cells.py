@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from cab.errors import UserError
 from cab.files.text_table import read_csv
+from cab.records.files import REFERENCE_DIRS, paths_of_hash
 from cab.records.identity import other_engine
-from cab.records.record import REFERENCE_DIRS, Record, paths_of_hash
+from cab.records.record import Record
 from cab.records.results import CORE_DIR, MINI_DIR, whole_records
 from cab.registry.tables import CONFIGS
 from cab.results.changed_settings import changes, settings_of

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cab.records.record import REFERENCE_DIRS
+from cab.records.files import REFERENCE_DIRS
 from cab.results import cells
 from cab.results.cells import ANCHORS, NO_ATTENTION, SOFTMAX, TUNED, Anchors, Key, SuiteCell
 from cab.results.gain import judged
