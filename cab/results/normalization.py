@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cab.errors import UserError, unknown_name
 from cab.records.record import COMPARISON_KEY
 from cab.records.results import PAPER_DIR
-from cab.registry.registries import is_generated
+from cab.registry.names import is_generated
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,7 +12,7 @@ import pandas as pd
 from cab.files.disk import listed
 from cab.records.record import Status
 from cab.records.results import PAPER_DIR
-from cab.registry.registries import SYNTHETIC
+from cab.registry.names import SYNTHETIC
 from cab.results.changed_settings import changed_settings
 from cab.results.composites import means_over_parts
 from cab.results.formats import Cell, Fields, plain
