@@ -19,7 +19,7 @@ from cab.results.formats import Cell, Fields, plain
 from cab.results.index import AVERAGE, score
 from cab.results.normalization import PUBLISHED_TERM
 from cab.results.published_cells import TableCell, table3
-from cab.results.selection import of_one_data, of_one_kind, refuse_versions, without_copies
+from cab.results.selection import of_one_data, of_one_kind, refuse_versions, rows_in_index, without_copies
 from cab.results.table import Column, Row, Table
 
 REAL, REHEARSAL = "real", "rehearsal"
@@ -56,7 +56,7 @@ def side_by_side(results: pd.DataFrame) -> pd.DataFrame:
         UserError: different results for one cell and seed, or versions of a task.
     """
     refuse_versions(results)
-    results = without_copies(of_one_data(of_one_kind(results)))
+    results = without_copies(of_one_data(of_one_kind(rows_in_index(results))))
     own = on_published_sets(results)
     data = REHEARSAL if (results["dataset"] == SYNTHETIC).any() else REAL
     published = _published()
