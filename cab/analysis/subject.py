@@ -13,7 +13,8 @@ from cab.attention import Attention
 from cab.backbone import Backbone
 from cab.config.compose import compose
 from cab.errors import UserError
-from cab.records.record import Record, weights_path
+from cab.records.files import weights_path
+from cab.records.record import Record
 from cab.runner.batches import DeviceBatches
 from cab.runner.cell import Cell
 from cab.runner.engine import make_backbone, make_initial_backbone

@@ -88,7 +88,7 @@ def _print_check(record: Record) -> bool:
 
     A score is expected within the 95% prediction interval of a new seed, or within 0.02.
     """
-    from cab.records.record import REFERENCE_DIRS
+    from cab.records.files import REFERENCE_DIRS
     from cab.records.results import load_results
     from cab.results.cells import suite_cells
     from cab.results.gain import gains_frame

@@ -11,7 +11,7 @@ from cab.cli.arguments import add_sources, valid_results
 from cab.cli.terminal import print_note
 from cab.files.disk import check_writable
 from cab.patterns import pattern_rank
-from cab.records.record import REFERENCE_DIRS
+from cab.records.files import REFERENCE_DIRS
 from cab.records.results import DEFAULT_DIR, with_reference_results
 
 if TYPE_CHECKING:

@@ -32,7 +32,8 @@ from cab.cli.arguments import add_results_arguments, print_notes, selected_resul
 from cab.errors import UserError, unknown_name
 from cab.files.disk import sanitize_text
 from cab.files.text_table import print_csv
-from cab.records.record import REFERENCE_DIRS, Record
+from cab.records.files import REFERENCE_DIRS
+from cab.records.record import Record
 from cab.records.results import DEFAULT_DIR
 from cab.results.changed_settings import CHANGED_MARK, changed_settings
 from cab.results.formats import Cell, Fields, gain, index, mean

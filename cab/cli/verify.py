@@ -252,7 +252,8 @@ def _subjects(args: argparse.Namespace, patterns: Sequence[Pattern]) -> Iterator
 
 def _target(target: str) -> tuple[str | type, Sequence[Pattern], str]:
     """Return what a name means: an attention, its patterns, and the name of a registered class in a file."""
-    from cab.registry.registries import ATTENTIONS, is_file
+    from cab.registry.names import is_file
+    from cab.registry.registries import ATTENTIONS
     from cab.verification.foreign import ForeignModule, subject_class
 
     if not is_file(target) and ":" not in target:

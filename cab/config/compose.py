@@ -35,8 +35,9 @@ from omegaconf.errors import OmegaConfBaseException
 from cab.config.run_config import KEYS, REGISTRIES, DataConfig
 from cab.errors import UnsupportedError, UserError, unknown_name
 from cab.patterns import LONG_NAMES, Pattern
+from cab.registry.names import is_file, name_of_file
 from cab.registry.options import annotations_of, check_names
-from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, is_file, name_of_file
+from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.registry.tables import CONFIGS, PRESETS, config_folders, read_table, tuned_options
 
 USUAL_CHOICES = {"trainer": "default", "logger": "csv", "cluster": "none"}

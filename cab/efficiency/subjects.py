@@ -17,7 +17,8 @@ from cab.efficiency.workload import Workload
 from cab.errors import UserError
 from cab.patterns import Pattern
 from cab.registry.build import make_attention
-from cab.registry.registries import ATTENTIONS, is_file
+from cab.registry.names import is_file
+from cab.registry.registries import ATTENTIONS
 from cab.verification.foreign import ForeignModule, parse_options, subject_class
 from cab.verification.suite import subject_of
 

@@ -14,7 +14,6 @@ import hashlib
 import json
 import math
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -27,19 +26,14 @@ from annotated_types import Ge, Le
 from cab.errors import UserError, first_line
 from cab.files.disk import replacing
 from cab.metric import STRICT, Metric
+from cab.records.files import SET, record_path, set_lines
 from cab.records.identity import Identity, Program, hash_of
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 SCHEMA = 6
-SET = "records.jsonl"
-"""File with all records of a folder, one per line."""
 LARGEST_SEED = 2**31 - 1
-REFERENCE_DIRS = tuple(Path(__file__).resolve().parents[2] / "results" / name for name in ("core", "mini"))
-"""Bundled reference results of the suite: its core cells, and all cells."""
-COMMITTED_DIRS = (*REFERENCE_DIRS, *(REFERENCE_DIRS[0].with_name(name) for name in ("cosformer_kernels", "reproduced")))
-"""All folders of records in this repository."""
 CELL = ("task", "dataset", "config_variant", "backbone", "pattern", "attention", "preset", "seed")
 """Keys of a cell; ``config_variant`` distinguishes variants of a data set, such as univariate and multivariate."""
 COMPARISON_KEY = CELL[:4]
@@ -164,7 +158,7 @@ class Record(RunMetadata):
         with _reading_errors(path):
             if path.exists() and not path.is_file():  # reading a pipe would block
                 raise UserError(f"{path} is not a file; name a <hash>.json of a results folder")
-            line = None if path.exists() else _set_lines(path.parent).get(path.stem)
+            line = None if path.exists() else set_lines(path.parent).get(path.stem)
             return cls.from_text(line or path.read_text(encoding="utf-8"), path)
 
     @classmethod
@@ -224,31 +218,6 @@ def _reading_errors(path: Path) -> Iterator[None]:
         raise UserError(f"{path} is not a valid result record ({reason}); run the cell again") from None
 
 
-def record_paths(folder: Path) -> list[Path]:
-    """Return the paths of the records in a folder, sorted."""
-    names = {path.stem for path in folder.glob("*.json")} | _set_lines(folder).keys()
-    return [record_path(folder, name) for name in sorted(names)]
-
-
-def paths_of_hash(folder: Path, digest: str) -> list[Path]:
-    """Return the paths of the records with a hash; none in a folder that cannot exist.
-
-    A second one with the same configuration, but other code of the attention, is ``<hash>-<code>.json``.
-    """
-    try:
-        first = [digest] if record_path(folder, digest).exists() else []
-        others = _coded_names(folder, folder.stat().st_mtime_ns)
-        names = dict.fromkeys([*first, *others, *_set_lines(folder)])
-    except (OSError, ValueError):
-        return []
-    return [record_path(folder, name) for name in names if name.partition("-")[0] == digest]
-
-
-@functools.lru_cache(maxsize=8)
-def _coded_names(folder: Path, _: int) -> list[str]:
-    return sorted(path.stem for path in folder.glob("*-*.json"))
-
-
 def write_set(records: Iterable[Record], folder: Path) -> Path:
     """Write records as the set of a folder, sorted by hash, and return its path."""
     path = folder / SET
@@ -256,28 +225,6 @@ def write_set(records: Iterable[Record], folder: Path) -> Path:
         for record in sorted(records, key=lambda record: record.hash):
             file.write(json.dumps(record.to_plain(), separators=(",", ":")) + "\n")
     return path
-
-
-def _set_lines(folder: Path) -> Mapping[str, str]:
-    path = folder / SET
-    try:
-        return _lines_of(path, path.stat().st_mtime_ns)
-    except OSError:
-        return {}
-
-
-@functools.lru_cache(maxsize=8)
-def _lines_of(path: Path, _: int) -> dict[str, str]:
-    """Return the lines of a set by the hash in each; one without a hash is found by its number."""
-    lines = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        if not line:
-            continue
-        found = re.search(r'"hash": ?"([0-9a-f]{16})"', line)
-        name = found[1] if found else f"line {number}"
-        code = re.search(r'"attention_code": ?"([0-9a-f]{8})', line)
-        lines[f"{name}-{code[1] if code else number}" if name in lines else name] = line
-    return lines
 
 
 @functools.cache
@@ -368,13 +315,3 @@ def _finite(values: Mapping[str, float | None]) -> dict[str, float | None]:
 def now() -> str:
     """Return the current time in UTC (ISO 8601)."""
     return datetime.datetime.now(datetime.UTC).isoformat()
-
-
-def record_path(results_dir: Path, digest: str) -> Path:
-    """Return the path of the record ``digest``; the folder of the same name has its logs, checkpoints and plots."""
-    return results_dir / f"{digest}.json"
-
-
-def weights_path(results_dir: Path, digest: str) -> Path:
-    """Return the path of the evaluated weights of a finished run: a state dict, to load with ``torch.load``."""
-    return results_dir / digest / "weights.pt"

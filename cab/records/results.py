@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 from cab.errors import UserError
 from cab.files.disk import listed
 from cab.files.text_table import csv_errors
+from cab.records.files import COMMITTED_DIRS, REFERENCE_DIRS, record_paths
 from cab.records.identity import changed_modules
-from cab.records.record import CELL, COMMITTED_DIRS, COMPARISON_KEY, REFERENCE_DIRS, Record, Status, record_paths
+from cab.records.record import CELL, COMPARISON_KEY, Record, Status
 from cab.records.verified import LEGEND, verdict, verified_codes
+from cab.registry.names import is_file
 from cab.registry.program import code_of_location
-from cab.registry.registries import ATTENTIONS, is_file
+from cab.registry.registries import ATTENTIONS
 from cab.registry.tables import run_defaults
 
 if TYPE_CHECKING:

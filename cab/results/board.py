@@ -16,7 +16,8 @@ import pandas as pd
 from cab.files.disk import listed, sanitize_text
 from cab.files.text_table import read_csv
 from cab.patterns import pattern_rank
-from cab.records.record import REFERENCE_DIRS, Record
+from cab.records.files import REFERENCE_DIRS
+from cab.records.record import Record
 from cab.records.results import installed_code, load_results, names_of_programs
 from cab.registry.registries import ATTENTIONS
 from cab.results.cells import (

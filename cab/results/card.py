@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cab.errors import unknown_name
 from cab.files.text_table import read_csv
-from cab.records.record import REFERENCE_DIRS
+from cab.records.files import REFERENCE_DIRS
 from cab.records.results import load_results
 from cab.records.verified import is_verified
 from cab.registry.entries import Entry
+from cab.registry.names import is_file
 from cab.registry.options import argument_texts
 from cab.registry.program import code_of, code_of_location
-from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, is_file
+from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.registry.tables import decode_state_size
 from cab.results.costs import is_edited
 from cab.results.formats import Cell, gain, texts

@@ -12,6 +12,7 @@ import hashlib
 import json
 import logging
 import math
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from cab.errors import UserError
 from cab.files.text_table import read_csv
+from cab.records.files import REFERENCE_DIRS, paths_of_hash
 from cab.records.identity import other_engine
-from cab.records.record import REFERENCE_DIRS, Record, paths_of_hash
+from cab.records.record import Record
 from cab.records.results import CORE_DIR, MINI_DIR, whole_records
 from cab.registry.tables import CONFIGS
 from cab.results.changed_settings import changes, settings_of
@@ -109,6 +111,11 @@ class SuiteCell:
     def scaled(self, value: float) -> float:
         """Return a value of the metric on the cell's scale."""
         return math.log(value) if self.scale == "log" else value
+
+    def retained(self, anchors: Anchors, value: float) -> float:
+        """Return K of a value of the metric."""
+        softmax, without = (statistics.fmean(map(self.scaled, anchors.test[name])) for name in ANCHORS)
+        return 100 * (self.scaled(value) - without) / (softmax - without)
 
 
 @functools.cache

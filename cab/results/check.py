@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cab.records.record import REFERENCE_DIRS
+from cab.records.files import REFERENCE_DIRS
 from cab.results import cells
 from cab.results.cells import ANCHORS, NO_ATTENTION, SOFTMAX, TUNED, Anchors, Key, SuiteCell
 from cab.results.gain import judged
-from cab.results.runs import baselines_of, by_cell, points_of, read_runs, retained
+from cab.results.runs import baselines_of, by_cell, points_of, read_runs
 from cab.results.statistics import CONFIDENCE, MARGIN, Estimate, Verdict, difference, weighted_sum
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def check_cell(cell: SuiteCell, anchors: Anchors | None, runs: pd.DataFrame) -> 
         row["measures"] = f"{NOT_JUDGED}: no record contains baseline {cell.trivial_baseline}"
     else:
         estimates = {name: Estimate.of(own) for name, own in points.items()}
-        lost = _lost(estimates, retained(cell, anchors, baselines[cell.trivial_baseline]))
+        lost = _lost(estimates, cell.retained(anchors, baselines[cell.trivial_baseline]))
         compared = [name for name in (WINDOWED, *BOUNDED_STATES) if name in points]
         verdicts = judged({name: points[name] for name in (*ANCHORS, *compared)})
         worse = [name for name in compared if verdicts[name].verdict is Verdict.WORSE]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from cab.records.identity import distinctions
 from cab.records.results import PLACE, VERDICTS
-from cab.registry.registries import is_generated
+from cab.registry.names import is_generated
 from cab.results.cells import PRESET, suite_cells
 from cab.results.selection import GENERATED, kinds_of_data, of_one_data, refuse_versions, rows_in_index, without_copies
 

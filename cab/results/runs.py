@@ -97,7 +97,7 @@ def _row(
     diverged, value, steps = is_diverged(record, anchors), cell.value(record), record.cost.steps_to_solve
     return row | {
         "value": value,
-        "K": retained(cell, anchors, value),
+        "K": cell.retained(anchors, value),
         "steps": math.nan if steps is None else steps,
         "unfinished": is_unfinished(record, anchors) and not diverged,
         "diverged": diverged,
@@ -110,7 +110,7 @@ def _anchor_rows(cell: SuiteCell, anchors: Anchors) -> Iterator[dict[str, Any]]:
     for name in ANCHORS:
         steps = [*anchors.steps.get(name, []), *[math.nan] * len(anchors.test[name])]
         for seed, value in enumerate(anchors.test[name], start=1):
-            numbers = {"value": value, "K": retained(cell, anchors, value), "steps": steps[seed - 1]}
+            numbers = {"value": value, "K": cell.retained(anchors, value), "steps": steps[seed - 1]}
             yield {**dict(zip(CELL, cell.key, strict=True)), **facts, "attention": name, "seed": seed, **numbers}
 
 
@@ -126,12 +126,6 @@ def _without_copies(cell: SuiteCell, rows: Iterable[dict[str, Any]]) -> Iterator
                 f"two results of {row['attention']} with seed {row['seed']} in {cell} ({hashes}); "
                 "remove one, or move it to another folder"
             )
-
-
-def retained(cell: SuiteCell, anchors: Anchors, value: float) -> float:
-    """Return K of a value of the cell's metric."""
-    softmax, without = (statistics.fmean(map(cell.scaled, anchors.test[name])) for name in ANCHORS)
-    return 100 * (cell.scaled(value) - without) / (softmax - without)
 
 
 def by_cell(runs: pd.DataFrame) -> Iterator[tuple[SuiteCell, pd.DataFrame]]:

@@ -11,7 +11,8 @@ from cab.errors import EXAMPLE_COMMAND, UserError
 from cab.records.identity import distinctions, forward_batch_size
 from cab.records.record import CELL, COMPARISON_KEY, Record, Status
 from cab.records.results import PLACE
-from cab.registry.registries import TASKS, is_generated
+from cab.registry.names import is_generated
+from cab.registry.registries import TASKS
 from cab.results.cells import data_hash, read_anchors, runs_of
 
 if TYPE_CHECKING:

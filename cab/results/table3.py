@@ -12,14 +12,22 @@ import pandas as pd
 from cab.files.disk import listed
 from cab.records.record import Status
 from cab.records.results import PAPER_DIR
-from cab.registry.registries import SYNTHETIC
+from cab.registry.names import SYNTHETIC
 from cab.results.changed_settings import changed_settings
 from cab.results.composites import means_over_parts
 from cab.results.formats import Cell, Fields, plain
 from cab.results.index import AVERAGE, score
 from cab.results.normalization import PUBLISHED_TERM
 from cab.results.published_cells import TableCell, table3
-from cab.results.selection import REAL, REHEARSAL, of_one_data, of_one_kind, refuse_versions, without_copies
+from cab.results.selection import (
+    REAL,
+    REHEARSAL,
+    of_one_data,
+    of_one_kind,
+    refuse_versions,
+    rows_in_index,
+    without_copies,
+)
 from cab.results.table import Column, Row, Table
 
 VALUE = [*PUBLISHED_TERM, "attention"]
@@ -54,7 +62,7 @@ def side_by_side(results: pd.DataFrame) -> pd.DataFrame:
         UserError: different results for one cell and seed, or versions of a task.
     """
     refuse_versions(results)
-    results = without_copies(of_one_data(of_one_kind(results)))
+    results = without_copies(of_one_data(of_one_kind(rows_in_index(results))))
     own = on_published_sets(results)
     is_rehearsal = bool((results["dataset"] == SYNTHETIC).any())
     published = _published()

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cab.patterns import pattern_rank
-from cab.records.record import REFERENCE_DIRS, Record
+from cab.records.files import REFERENCE_DIRS
+from cab.records.record import Record
 from cab.records.results import with_program_names
 from cab.records.verified import verdict, verified_codes
 from cab.results import cells

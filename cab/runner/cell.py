@@ -15,8 +15,9 @@ from cab.backbone import AttentionSpec
 from cab.config.run_config import REGISTRIES, RunConfig
 from cab.errors import UnsupportedError, UserError
 from cab.patterns import Pattern
+from cab.records.files import paths_of_hash, record_path
 from cab.records.identity import changed, flat, hash_of, other_engine, settings
-from cab.records.record import Record, paths_of_hash, record_path
+from cab.records.record import Record
 from cab.registry.build import backbone_patterns, check_pattern, check_slot
 from cab.registry.program import code_of
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS

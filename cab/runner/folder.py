@@ -19,8 +19,9 @@ from filelock import FileLock, Timeout
 
 from cab.errors import UserError, first_line
 from cab.files.disk import NO_LOCKS, disk_errors, remove_leftovers, replacing
+from cab.records.files import record_path, record_paths, weights_path
 from cab.records.identity import Identity, described, differences, why_not_resumed
-from cab.records.record import CELL, Record, Status, record_path, record_paths, weights_path
+from cab.records.record import CELL, Record, Status
 from cab.runner.processes import is_out_of_memory
 
 if TYPE_CHECKING:  # commands without a model do not import torch

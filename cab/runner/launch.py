@@ -22,7 +22,8 @@ from cab.config.compose import compose, hydra_context, names_of, parse_overrides
 from cab.config.run_config import REGISTRIES, ClusterConfig, LocalConfig, SlurmConfig, parse_cluster
 from cab.records.identity import flat
 from cab.records.record import Status
-from cab.registry.registries import TASKS, files_of, is_file, is_generated, name_of_file
+from cab.registry.names import files_of, is_file, is_generated, name_of_file
+from cab.registry.registries import TASKS
 from cab.registry.tables import config_folders, tuning_rows
 from cab.runner.cell import GROUPS, Cell, runnable_cells, why_not_runnable
 from cab.runner.engine import check_without_data

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from cab.errors import UserError, unknown_name
 from cab.patterns import LONG_NAMES
-from cab.registry.registries import ATTENTIONS, SYNTHETIC
+from cab.registry.names import SYNTHETIC
+from cab.registry.registries import ATTENTIONS
 from cab.registry.tables import PRESETS, read_table
 from cab.results.published_cells import TableCell, table3
 

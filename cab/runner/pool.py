@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from cab.errors import Preempted, UserError
 from cab.files.cache import report_waiting
-from cab.registry.registries import files_of
+from cab.registry.names import files_of
 from cab.runner.processes import SHARED_BY, LostProcessError, StopSignals
 
 if TYPE_CHECKING:  # a worker sets its environment before it imports torch

@@ -10,8 +10,9 @@ from typing import Any
 
 from cab.backbone import Backbone
 from cab.errors import UserError
+from cab.records.files import weights_path
 from cab.records.identity import changed_modules
-from cab.records.record import Record, Status, weights_path
+from cab.records.record import Record, Status
 from cab.records.results import whole_records
 from cab.registry.program import modules_of
 from cab.registry.registries import ATTENTIONS

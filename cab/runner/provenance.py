@@ -20,8 +20,9 @@ import torch
 from cab.records.identity import Identity, Program
 from cab.records.record import RunMetadata, now
 from cab.records.verified import is_verified
+from cab.registry.names import files_of, is_generated
 from cab.registry.program import STANDALONE, modules_of
-from cab.registry.registries import ATTENTIONS, files_of, is_generated
+from cab.registry.registries import ATTENTIONS
 from cab.runner.processes import num_gpu_sharers
 
 if TYPE_CHECKING:

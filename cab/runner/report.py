@@ -15,8 +15,9 @@ from typing import Any, Literal
 
 from cab.errors import UnsupportedError, UserError, first_line
 from cab.files.disk import check_writable
+from cab.records.files import paths_of_hash, record_path
 from cab.records.identity import DECISIVE, Identity, described, differences
-from cab.records.record import Cost, Record, Status, now, paths_of_hash, record_path
+from cab.records.record import Cost, Record, Status, now
 from cab.registry.program import UNKNOWN
 from cab.runner.cell import Cell
 from cab.runner.folder import is_replacing

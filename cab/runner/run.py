@@ -18,7 +18,8 @@ from cab.backbone import AttentionSpec, Backbone
 from cab.errors import UnsupportedError, UserError, exits_as_errors, first_line
 from cab.files.cache import report_waiting
 from cab.files.disk import check_writable, disk_errors, is_full_disk
-from cab.records.record import Cost, Record, RunMetadata, Status, now, record_path, weights_path
+from cab.records.files import record_path, weights_path
+from cab.records.record import Cost, Record, RunMetadata, Status, now
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.runner.batches import DeviceBatches, mix_seed
 from cab.runner.cell import GPU, Cell

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import PairClassifier
 from cab.metric import Metric
+from cab.registry.names import is_generated
 from cab.registry.options import Positive
-from cab.registry.registries import is_generated
 from cab.task import Batches
 from tasks.files import find_data
 from tasks.lra import baselines, images, listops, pathfinder, text

@@ -15,7 +15,8 @@ from torch import Tensor
 from backbones.transformer_tts import TransformerTTS
 from cab import Attention, Pattern, UserError, build_backbone
 from cab.backbone_protocols import StepSynthesizer, missing_call
-from cab.records.record import Record, Status, weights_path
+from cab.records.files import weights_path
+from cab.records.record import Record, Status
 from cab.registry.registries import BACKBONES
 from cab.results.normalization import SOFTMAX_VARIANTS
 from cab.runner.folder import load_network

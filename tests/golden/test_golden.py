@@ -19,7 +19,7 @@ import torch
 
 from cab import build_attention
 from cab.config.compose import compose
-from cab.records.record import COMMITTED_DIRS
+from cab.records.files import COMMITTED_DIRS
 from cab.records.results import whole_records
 from cab.registry.registries import ATTENTIONS
 from cab.runner.cell import Cell, current_config

@@ -16,7 +16,7 @@ import matplotlib as mpl
 import pandas as pd
 
 from cab import load_results
-from cab.records.record import REFERENCE_DIRS
+from cab.records.files import REFERENCE_DIRS
 from cab.results.board import board_table, core_cells, recall_points, state_size, suite_of
 from cab.results.figures import INK, MUTED, POSITIVE, frontier_figure
 from cab.results.sentence import main_sentence

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cab.records.record import REFERENCE_DIRS
+from cab.records.files import REFERENCE_DIRS
 from cab.results.cells import ANCHORS, NO_ATTENTION, SOFTMAX
 from cab.results.gain import CEILING, Judged, judged
 from cab.results.runs import by_cell, points_of, read_runs

@@ -18,7 +18,8 @@ from pathlib import Path
 import pandas as pd
 
 from cab.patterns import pattern_rank
-from cab.records.record import REFERENCE_DIRS, Record, Status
+from cab.records.files import REFERENCE_DIRS
+from cab.records.record import Record, Status
 from cab.records.results import PAPER_DIR, whole_records
 from cab.results.check import invalid_cells
 from cab.results.gain import gains_of

@@ -20,7 +20,7 @@ from torch import nn
 from cab.errors import UserError
 from cab.patterns import Pattern
 from cab.registry.files import load_object
-from cab.registry.registries import is_file
+from cab.registry.names import is_file
 from cab.verification.foreign.adapters import (
     ARGUMENTS,
     CAUSAL,

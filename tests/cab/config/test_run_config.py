@@ -13,7 +13,8 @@ from cab.backbone import AttentionSpec
 from cab.config.compose import compose
 from cab.config.run_config import RunConfig
 from cab.patterns import Pattern
-from cab.records.record import Record, record_paths
+from cab.records.files import record_paths
+from cab.records.record import Record
 from cab.records.results import MINI_DIR, whole_records
 from cab.runner.cell import Cell
 

@@ -15,7 +15,8 @@ from cab.cli.main import main
 from cab.data.check import State, take_inventory, unpublished_files
 from cab.data.sources import Count, DataSet, Item, data_set, data_sets
 from cab.errors import UserError
-from cab.registry.registries import TASKS, is_generated
+from cab.registry.names import is_generated
+from cab.registry.registries import TASKS
 
 
 def test_every_data_set_of_every_task_is_described() -> None:

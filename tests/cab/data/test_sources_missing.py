@@ -13,7 +13,8 @@ import pytest
 from cab.config.compose import compose
 from cab.data.sources import data_sets
 from cab.errors import UserError
-from cab.registry.registries import TASKS, is_generated
+from cab.registry.names import is_generated
+from cab.registry.registries import TASKS
 from cab.runner.cell import Cell
 from cab.runner.engine import load_data
 from tests.helpers.data.hosts import Host

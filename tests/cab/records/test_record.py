@@ -15,7 +15,8 @@ import pytest
 
 from cab import UserError
 from cab.metric import Metric
-from cab.records.record import SET, Cost, Record, Status, record_paths, with_checksum, write_set
+from cab.records.files import SET, record_paths
+from cab.records.record import Cost, Record, Status, with_checksum, write_set
 from cab.records.results import read_results
 from tests.helpers.made_records import make_about, make_record
 

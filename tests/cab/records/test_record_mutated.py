@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from cab.errors import UserError
-from cab.records.record import Record, record_paths, with_checksum
+from cab.records.files import record_paths
+from cab.records.record import Record, with_checksum
 from cab.records.results import COLUMNS, MINI_DIR, load_results
 from tests.helpers.hostile import SCALE, SEED
 

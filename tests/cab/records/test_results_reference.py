@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cab.cli.main import main
-from cab.records.record import REFERENCE_DIRS
+from cab.records.files import REFERENCE_DIRS
 from cab.records.results import MINI_DIR, PAPER_DIR, load_results, with_reference_results
 from cab.results.cells import records_of, suite_cells
 from tests.helpers.made_records import make_record

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 from cab.cli.main import main
-from cab.records.record import REFERENCE_DIRS
+from cab.records.files import REFERENCE_DIRS
 from cab.records.results import PAPER_DIR, load_results
 from cab.registry.registries import ATTENTIONS
 from cab.results import page

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from cab.records.record import REFERENCE_DIRS
+from cab.records.files import REFERENCE_DIRS
 from cab.records.results import load_results
 from cab.registry.registries import ATTENTIONS
 from cab.results.board import suite_csv, suite_of

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from cab.errors import UserError
+from cab.records.files import REFERENCE_DIRS
 from cab.records.identity import plain
-from cab.records.record import REFERENCE_DIRS, Record
+from cab.records.record import Record
 from cab.results.cells import ANCHORS_FILE, SuiteCell, read_anchors, records_of, suite_cells
 from tasks.lstf.synthetic import CHANNELS, NOISE, synthetic_series
 from tests.helpers.suite_records import CELLS, value_record, with_config

@@ -12,8 +12,9 @@ import pytest
 
 from cab.cli.main import main
 from cab.errors import UserError
+from cab.records.files import REFERENCE_DIRS
 from cab.records.identity import hash_of
-from cab.records.record import REFERENCE_DIRS, Cost, Record, Status
+from cab.records.record import Cost, Record, Status
 from cab.results.cells import Anchors
 from cab.results.gain import gains_of
 from cab.results.runs import baselines_of, by_cell, is_diverged, is_unfinished, read_runs, suite_runs, unscored

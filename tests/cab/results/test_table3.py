@@ -190,6 +190,17 @@ def test_copies_other_data_and_generated_data_change_no_value(
     assert value in capsys.readouterr().out
 
 
+def test_probes_make_no_rehearsal_real(tmp_path: Path) -> None:
+    """The data sets of task probe are generated, but have other names."""
+    for variant in ("M", "S"):
+        make_record({"mse": 0.5}, dataset="synthetic", config_variant=variant, preset="smoke").write(tmp_path)
+    recall = {"task": "probe", "dataset": "recall", "config_variant": "", "backbone": "mixer", "pattern": "NS"}
+    make_record({"accuracy": 0.5}, **recall, preset="smoke").write(tmp_path)
+    frame = side_by_side(load_results(tmp_path))
+    assert set(frame["data"]) == {"rehearsal"}
+    assert frame["own"].notna().sum() > 0
+
+
 def test_invalid_arguments_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, words in (([str(tmp_path)], "no valid result in"), (["--pattern", "XX"], "unknown pattern 'XX'")):
         assert main(["paper", "table3", *arguments]) == 2

@@ -18,7 +18,7 @@ EDITS = [
     ("attentions/local.py", 'total = extent == "total"', "total = True"),
 ]
 PROGRAM = """
-    from cab.records.record import COMMITTED_DIRS
+    from cab.records.files import COMMITTED_DIRS
     from cab.records.results import whole_records
     from cab.registry.registries import ATTENTIONS, BACKBONES
     from cab.runner.cell import Cell, current_config

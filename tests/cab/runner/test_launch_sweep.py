@@ -11,7 +11,8 @@ import pytest
 
 from cab.cli.main import main
 from cab.records.results import whole_records
-from cab.registry.registries import TASKS, is_generated
+from cab.registry.names import is_generated
+from cab.registry.registries import TASKS
 from cab.registry.tables import read_rows
 from cab.runner.cell import runnable_cells
 from cab.runner.launch import expand

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from cab.config.compose import compose
-from cab.records.record import Record, weights_path
+from cab.records.files import weights_path
+from cab.records.record import Record
 from cab.runner.cell import Cell
 from cab.runner.run import run_cell, same_network
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from cab import UserError
-from cab.records.record import weights_path
+from cab.records.files import weights_path
 from cab.runner.batches import Draw, SeededItems
 from cab.runner.run import run_cell
 from engines.torch.checkpoints import average_weights

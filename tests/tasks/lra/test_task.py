@@ -13,7 +13,8 @@ from torch import Tensor
 
 from cab import Backbone, UserError, build_backbone
 from cab.config.compose import compose
-from cab.registry.registries import TASKS, is_generated
+from cab.registry.names import is_generated
+from cab.registry.registries import TASKS
 from cab.registry.tables import read_table
 from cab.runner.cell import Cell, runnable_cells
 from cab.runner.launch import expand

@@ -14,7 +14,7 @@ import torch
 
 from cab import UserError, build_backbone
 from cab.cli.main import main
-from cab.records.record import weights_path
+from cab.records.files import weights_path
 from tasks.tts.audio import HOP, RATE, features, griffin_lim, read_wave
 from tasks.tts.data import Scale, Utterance, read_ljspeech, split_at_end, split_by_chapter
 from tasks.tts.distortion import distortions, log_mel_power

@@ -1,0 +1,73 @@
+"""The files of the records in a folder: one per run, or one line per run in the file of a finished set."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+SET = "records.jsonl"
+"""File with all records of a folder, one per line."""
+REFERENCE_DIRS = tuple(Path(__file__).resolve().parents[2] / "results" / name for name in ("core", "mini"))
+"""Bundled reference results of the suite: its core cells, and all cells."""
+COMMITTED_DIRS = (*REFERENCE_DIRS, *(REFERENCE_DIRS[0].with_name(name) for name in ("cosformer_kernels", "reproduced")))
+"""All folders of records in this repository."""
+
+
+def record_path(results_dir: Path, digest: str) -> Path:
+    """Return the path of the record ``digest``; the folder of the same name has its logs, checkpoints and plots."""
+    return results_dir / f"{digest}.json"
+
+
+def weights_path(results_dir: Path, digest: str) -> Path:
+    """Return the path of the evaluated weights of a finished run: a state dict, to load with ``torch.load``."""
+    return results_dir / digest / "weights.pt"
+
+
+def record_paths(folder: Path) -> list[Path]:
+    """Return the paths of the records in a folder, sorted."""
+    names = {path.stem for path in folder.glob("*.json")} | set_lines(folder).keys()
+    return [record_path(folder, name) for name in sorted(names)]
+
+
+def paths_of_hash(folder: Path, digest: str) -> list[Path]:
+    """Return the paths of the records with a hash; none in a folder that cannot exist.
+
+    A second one with the same configuration, but other code of the attention, is ``<hash>-<code>.json``.
+    """
+    try:
+        first = [digest] if record_path(folder, digest).exists() else []
+        others = _coded_names(folder, folder.stat().st_mtime_ns)
+        names = dict.fromkeys([*first, *others, *set_lines(folder)])
+    except (OSError, ValueError):
+        return []
+    return [record_path(folder, name) for name in names if name.partition("-")[0] == digest]
+
+
+@functools.lru_cache(maxsize=8)
+def _coded_names(folder: Path, _: int) -> list[str]:
+    return sorted(path.stem for path in folder.glob("*-*.json"))
+
+
+def set_lines(folder: Path) -> Mapping[str, str]:
+    """Return the lines of the set in a folder by the names of their records; empty without a set."""
+    path = folder / SET
+    try:
+        return _lines_of(path, path.stat().st_mtime_ns)
+    except OSError:
+        return {}
+
+
+@functools.lru_cache(maxsize=8)
+def _lines_of(path: Path, _: int) -> dict[str, str]:
+    """Return the lines of a set by the hash in each; one without a hash is found by its number."""
+    lines = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        if not line:
+            continue
+        found = re.search(r'"hash": ?"([0-9a-f]{16})"', line)
+        name = found[1] if found else f"line {number}"
+        code = re.search(r'"attention_code": ?"([0-9a-f]{8})', line)
+        lines[f"{name}-{code[1] if code else number}" if name in lines else name] = line
+    return lines
