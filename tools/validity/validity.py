@@ -258,10 +258,12 @@ def answer_text(table: pd.DataFrame, gains: Mapping[Key, Mapping[str, float]]) -
         ranks.append(f"{label} {_number(rho)} (p = {_number(p_value)}, {len(shared)} attentions)")
     agree = answers[0] if len(set(answers)) == 1 else UNDECIDED
     return (
-        f"Does attention help more on repeated tokens? **{_judged(more, more.p_value)}**: vanilla's gain is {gain['ppl_repeated'].value:.3f} nats per "
-        f"repeated token and {gain['ppl_other'].value:.3f} per other token (p = {more.p_value:.2g}).\n\n"
+        f"Does attention help more on repeated tokens? **{_judged(more, more.p_value)}**: "
+        f"vanilla's gain is {gain['ppl_repeated'].value:.3f} nats per repeated token "
+        f"and {gain['ppl_other'].value:.3f} per other token (p = {more.p_value:.2g}).\n\n"
         f"Do attentions rank on repeated tokens as in the suite? **{agree}**: {', '.join(ranks)}.\n\n"
-        f"Is a local window worse than softmax attention? **{_judged(window, window.p_value)}**: the loss of `local` minus that of `vanilla` is "
+        f"Is a local window worse than softmax attention? **{_judged(window, window.p_value)}**: "
+        "the loss of `local` minus that of `vanilla` is "
         f"{window.value:+.3f} nats on all tokens (p = {window.p_value:.2g}), "
         f"{_gap(losses, 'local', 'vanilla', 'ppl_repeated').value:+.3f} on repeated and "
         f"{_gap(losses, 'local', 'vanilla', 'ppl_other').value:+.3f} on other tokens.",
