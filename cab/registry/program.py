@@ -31,6 +31,7 @@ NOT_SCORING = (
     "cab.runner.suite", "cab.verification",
 )  # fmt: skip
 """Packages and modules that cannot change a score: commands, tables, pages, checks, names and files of results."""
+_NOT_SCORING = tuple(f"{name}." for name in NOT_SCORING)
 STANDALONE: dict[str, Path] = {}
 """Imported modules that do not belong to a package, with their files."""
 UNKNOWN = ""
@@ -93,7 +94,7 @@ def digest_now(name: str) -> str | None:
 
 def is_excluded(module: str) -> bool:
     """Return whether a module cannot change a score, see :data:`NOT_SCORING`."""
-    return module == "cab" or any(module == name or module.startswith(f"{name}.") for name in NOT_SCORING)
+    return module == "cab" or f"{module}.".startswith(_NOT_SCORING)
 
 
 def code_of(cls: type) -> str:

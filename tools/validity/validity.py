@@ -41,6 +41,8 @@ TESTS = 6
 YES, NO, UNDECIDED, MIXED = "Yes", "No", "Undecided", "Mixed"
 GROUPS = ("ppl", "ppl_repeated", "ppl_other")
 SERIES = "Data set | Softmax attention | None in NS | None in CS | None in NC | `ridge` | Last day"
+RANKS = "Cell | Shared attentions | Spearman"
+PUBLISHED = "Published | Mixers | Shared (published; K) | Spearman | Shared (published; probe) | Spearman"
 TEXT = "Attention | Seeds | Loss, all tokens | Repeated | Other | K, all tokens | Repeated | Other"
 Key = tuple[str, str, str]
 
@@ -322,16 +324,8 @@ def answers() -> str:
     for name, table in (("table3.csv", shared), ("probes.csv", published)):
         table.to_csv(RESULTS / name, index=False, float_format="%.4f", lineterminator="\n")
     parts = [
-        (
-            "1. Do attentions rank as in the paper's Table 3?",
-            "Cell | Shared attentions | Spearman",
-            answer_table3(shared),
-        ),
-        (
-            "2. Do attentions rank as in MAD and in MQAR?",
-            "Published | Mixers | Shared (published; K) | Spearman | Shared (published; probe) | Spearman",
-            answer_probes(published),
-        ),
+        ("1. Do attentions rank as in the paper's Table 3?", RANKS, answer_table3(shared)),
+        ("2. Do attentions rank as in MAD and in MQAR?", PUBLISHED, answer_probes(published)),
     ]
     for name, title, header, answer in (
         ("series.csv", "3. Real time series", SERIES, answer_series),
