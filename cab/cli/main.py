@@ -25,7 +25,7 @@ GROUPS = {
         "status": "show the status of every run in a results folder",
         "reproduce": "rerun the configuration of a result and compare the scores",
         "data": "list, download and verify the published data sets",
-        "demo": "train two attentions in one to two minutes, and compare them with the reference results",
+        "demo": "rehearse Table 3 in small, in one to two minutes, and check the installation",
     },
     "score": {
         "leaderboard": "write a page of tables and figures from results, and CSV files",

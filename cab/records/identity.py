@@ -170,12 +170,12 @@ def differences(earlier: Identity, now: Identity) -> dict[str, str]:
     program = earlier.program, now.program.completed(earlier.program)
     sizes = [{"trainer.micro_batch_size": each.micro_batch_size} for each in (earlier, now)]
     texts = {
-        "configuration": _values(earlier.configuration, now.configuration),
+        "configuration": value_changes(earlier.configuration, now.configuration),
         "attention": _modules(program[0].attention, program[1].attention, is_complete=True),
         "project": _modules(program[0].project, program[1].project),
-        "data": _values(earlier.data, now.data, only_shared=not (earlier.data and now.data)),
-        "versions": _values(earlier.versions, now.versions),
-        "micro_batch_size": "" if None in (earlier.micro_batch_size, now.micro_batch_size) else _values(*sizes),
+        "data": value_changes(earlier.data, now.data, only_shared=not (earlier.data and now.data)),
+        "versions": value_changes(earlier.versions, now.versions),
+        "micro_batch_size": "" if None in (earlier.micro_batch_size, now.micro_batch_size) else value_changes(*sizes),
     }
     return {kind: text for kind, text in texts.items() if text}
 
@@ -210,7 +210,8 @@ def _modules(one: Mapping[str, str], other: Mapping[str, str], *, is_complete: b
     return ", ".join(names[:4]) + more
 
 
-def _values(earlier: Mapping[str, Any], now: Mapping[str, Any], *, only_shared: bool = True) -> str:
+def value_changes(earlier: Mapping[str, Any], now: Mapping[str, Any], *, only_shared: bool = True) -> str:
+    """Return the values that differ, such as ``torch was 2.12.0, is 2.13.0``; by default, those that both have."""
     names = [name for name in earlier if name in now] if only_shared else dict.fromkeys([*earlier, *now])
     texts = (
         f"{name} was {earlier.get(name)!s:.40}, is {now.get(name)!s:.40}"

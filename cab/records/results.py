@@ -16,7 +16,7 @@ from cab.errors import UserError
 from cab.files.disk import listed
 from cab.files.text_table import csv_errors
 from cab.records.files import COMMITTED_DIRS, REFERENCE_DIRS, record_paths
-from cab.records.identity import changed_modules
+from cab.records.identity import changed_modules, value_changes
 from cab.records.record import CELL, COMPARISON_KEY, Record, Status
 from cab.records.verified import LEGEND, verdict, verified_codes
 from cab.registry.names import is_file
@@ -174,6 +174,7 @@ def _with_names_of_projects(records: Sequence[Record], names: list[str], *, acce
     for i in sorted(range(len(records)), key=lambda i: records[i].started, reverse=True):
         if not records[i].is_bundled:
             cells.setdefault((names[i], *_place(records[i])), []).append(i)
+    _warn_of_versions(records, cells)
     for (name, *place), runs in cells.items():
         newest, differing = records[runs[0]].program.modules, dict[str, list[int]]()
         for i in runs[1:]:
@@ -190,6 +191,18 @@ def _with_names_of_projects(records: Sequence[Record], names: list[str], *, acce
             for i in runs if accept_code else others:
                 names[i] = f"{name} [{MIXED if accept_code else text}]"
     return names
+
+
+def _warn_of_versions(records: Sequence[Record], cells: Mapping[tuple[Any, ...], Sequence[int]]) -> None:
+    """Warn of cells whose seeds were run with different versions of the libraries, once per difference."""
+    places: dict[str, list[str]] = {}
+    for key, runs in cells.items():
+        newest = records[runs[0]].versions
+        texts = {value_changes(records[i].versions, newest) for i in runs[1:] if records[i].versions != newest}
+        for text in texts - {""}:
+            places.setdefault(text, []).append(" ".join(filter(None, map(str, (*key[1:], key[0])))))
+    for text, found in places.items():
+        log.warning("%d means over seeds are of different versions (%s): %s", len(found), text, listed(found, shown=1))
 
 
 def with_program_names(records: Iterable[Record]) -> list[Record]:

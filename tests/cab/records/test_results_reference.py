@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,14 @@ def test_the_records_that_come_along_are_of_the_suite() -> None:
         assert record.config["data_root"] is None
         assert not Path(record.config["results_dir"]).is_absolute(), "a path of the machine that trained it"
         assert " results_dir=/" not in record.command
+
+
+def test_means_over_versions_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for seed, version in ((1, "2.13.0"), (2, "2.12.0"), (3, "2.13.0")):
+        record = make_record({"mse": 1.0}, seed=seed)
+        dataclasses.replace(record, versions={"python": "3.11.7", "torch": version}).write(tmp_path)
+    make_record({"mse": 1.0}, attention="abc").write(tmp_path)
+    load_results(tmp_path)
+    [text] = [text for text in caplog.messages if "different versions" in text]
+    assert text.startswith("1 means over seeds are of different versions (torch was ")
+    assert text.endswith("vanilla")
