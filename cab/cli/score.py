@@ -243,12 +243,12 @@ def _records_named(name: str, folders: list[Path] | None) -> list[Record]:
 def print_verdict(name: str, records: Iterable[Record]) -> None:
     """Print the verdict on an attention per pattern."""
     from cab.results.cells import ANCHORS
-    from cab.results.verdict import judge_attention
+    from cab.results.verdict import judge_attentions
 
     if name in ANCHORS:
         print(f"\n{name} is an anchor of the suite: its K is 100 (vanilla) or 0 (none) by definition")
         return
-    verdicts = judge_attention(name, records)
+    verdicts = judge_attentions([name], records)[name]
     if not verdicts:
         reason = "no verdict, because its results have other options than the cells of the suite"
         print(f"\n{sanitize_text(name)}: {reason}")

@@ -53,7 +53,7 @@ from cab.results.normalization import NORMALIZATIONS
 from cab.results.sections import PATTERNS, Section
 from cab.results.sentence import findings
 from cab.results.table import BASELINE, OWN, Column, Row, Table, element_id
-from cab.results.verdict import judge_attention
+from cab.results.verdict import judge_attentions
 
 ANSWERS = PAPER_DIR.parent / "validity" / "answers.csv"
 MIN_POINTS = 3
@@ -116,8 +116,8 @@ def _suite(suite: Suite) -> dict[str, Any]:
     return {
         "findings": findings(suite.board),
         "own": {
-            sanitize_text(name): ["\n".join(map(sanitize_text, lines)) for lines in judge_attention(name, records)]
-            for name in own["attention"]
+            sanitize_text(name): ["\n".join(map(sanitize_text, lines)) for lines in verdicts]
+            for name, verdicts in judge_attentions(own["attention"], records).items()
         },
         "chosen": next(iter(chosen), "CS"),
         "choices": {pattern: PATTERNS[pattern] for pattern in patterns},

@@ -54,28 +54,33 @@ def is_named(record: Record, name: str) -> bool:
     return name in (record.cell["attention"], record.config["attention"]["name"])
 
 
-def judge_attention(
-    name: str, records: Iterable[Record], reference: tuple[Path, ...] = REFERENCE_DIRS
-) -> list[list[str]]:
-    """Compare an attention with softmax attention, and return the lines of the verdict per pattern.
+def judge_attentions(
+    names: Iterable[str], records: Iterable[Record], reference: tuple[Path, ...] = REFERENCE_DIRS
+) -> dict[str, list[list[str]]]:
+    """Compare attentions with softmax attention, and return the lines of the verdict of each per pattern.
 
     Args:
-        records: records that contain its runs; other attentions are ignored.
-        reference: folders of the results whose family of tests it joins.
+        names: names in tables, or in commands, such as FILE.py:Class.
+        records: records that contain their runs; other attentions are ignored.
+        reference: folders of the results whose family of tests each of them joins.
     """
-    records, known = list(records), list(records_of(reference))
+    records, known, names = list(records), list(records_of(reference)), list(names)
     named = with_program_names([*known, *records])  # other code under a reference's name has another name
-    pairs = zip(records, named[len(known) :], strict=True)
-    mine = [run for record, run in pairs if is_named(record, name) or is_named(run, name)]
-    runs = suite_runs(named[: len(known)], mine)
+    pairs = list(zip(records, named[len(known) :], strict=True))
+    mine = {name: [run for record, run in pairs if is_named(record, name) or is_named(run, name)] for name in names}
+    runs = suite_runs(named[: len(known)], {id(run): run for own in mine.values() for run in own}.values())
     gains = gains_of(runs)
-    own, runs = gains[gains["source"] == OWN], runs[runs["source"] == OWN]
-    last = {(str(record.cell["attention"]), str(record.cell["pattern"])): record for record in mine}
-    return [
-        _verdict(record, *(each[(each["attention"] == name) & (each["pattern"] == pattern)] for each in (own, runs)))
-        for (name, pattern), record in sorted(last.items(), key=lambda item: pattern_rank(item[0][1]))
-        if name not in ANCHORS and ((runs["attention"] == name) & (runs["pattern"] == pattern)).any()
-    ]
+    own = gains[gains["source"] == OWN], runs[runs["source"] == OWN]
+    return {name: list(_verdicts(of_name, *own)) for name, of_name in mine.items()}
+
+
+def _verdicts(records: Iterable[Record], gains: pd.DataFrame, runs: pd.DataFrame) -> Iterator[list[str]]:
+    """Yield the lines on each name and pattern among the records of an attention."""
+    last = {(str(record.cell["attention"]), str(record.cell["pattern"])): record for record in records}
+    for (name, pattern), record in sorted(last.items(), key=lambda item: pattern_rank(item[0][1])):
+        of_pair = [each[(each["attention"] == name) & (each["pattern"] == pattern)] for each in (gains, runs)]
+        if name not in ANCHORS and len(of_pair[1]):
+            yield _verdict(record, *of_pair)
 
 
 def _verdict(record: Record, gains: pd.DataFrame, runs: pd.DataFrame) -> list[str]:

@@ -35,7 +35,7 @@ from cab.results.figures import frontier, frontier_figure
 from cab.results.formats import Cell
 from cab.results.sentence import findings, main_sentence
 from cab.results.state import suite_state, suite_states
-from cab.results.verdict import judge_attention
+from cab.results.verdict import judge_attentions
 from tests.helpers.suite_records import CELLS, made_suite as made_suite, seeds, suite_record
 from tools.site.readme_figure import reference_board
 
@@ -130,7 +130,7 @@ def test_yours_are_your_records(folders: list[Path], monkeypatch: pytest.MonkeyP
     """One own run of abc neither makes the reference results the user's, nor is it averaged or judged with them."""
     suite_record("lstf", "abc", 97, 9).write(folders[1])
     suite = made(folders)
-    monkeypatch.setattr(page, "judge_attention", partial(judge_attention, reference=(folders[0],)))
+    monkeypatch.setattr(page, "judge_attentions", partial(judge_attentions, reference=(folders[0],)))
     [verdict] = page._suite(suite)["own"]["abc"]
     assert verdict.startswith("abc, pattern CS: 1 of 3 core cells")
     assert "periodic copy, lstf informer CS: K 97.0*, not tested\n" in verdict

@@ -10,7 +10,7 @@ import pytest
 from cab.cli.main import main
 from cab.records.record import Cost, Record, Status
 from cab.results import cells
-from cab.results.verdict import judge_attention
+from cab.results.verdict import judge_attentions
 from tests.helpers.made_records import COST, make_about
 from tests.helpers.suite_records import (
     CELLS,
@@ -25,7 +25,7 @@ MINE = "mine.py:Mine"
 
 def lines_of(reference: Path, *mine: Record) -> list[str]:
     """The verdict on ``mine`` in pattern CS, among the reference results."""
-    [lines] = judge_attention(MINE, mine, reference=(reference,))
+    [lines] = judge_attentions([MINE], mine, reference=(reference,))[MINE]
     return [line.strip() for line in lines]
 
 
@@ -64,13 +64,13 @@ def test_a_result_at_the_ceiling_is_its_solved_seeds(made_suite: Path) -> None:
 
 
 def test_other_seeds_of_a_reference_join_its_family_instead_of_it(made_suite: Path) -> None:
-    [lines] = judge_attention("abc", seeds("lstf", "abc", 90), reference=(made_suite,))
+    [lines] = judge_attentions(["abc"], seeds("lstf", "abc", 90), reference=(made_suite,))["abc"]
     assert lines[1].strip().startswith("periodic copy, lstf informer CS: worse than softmax attention, K 90.0")
 
 
 def test_the_name_is_that_of_tables_or_commands(made_suite: Path) -> None:
     mine = [with_config(run, attention={"name": MINE}) for run in seeds("lstf", "Mine", 80)]
-    one, other = (judge_attention(name, mine, reference=(made_suite,)) for name in ("Mine", MINE))
+    one, other = judge_attentions(["Mine", MINE], mine, reference=(made_suite,)).values()
     assert one == other
     assert one[0][0].startswith("Mine, pattern CS")
 
