@@ -44,10 +44,19 @@ TABLES = {
 COUNT = ("pattern", "backbone", "attention", "params")
 OF_INDICES = ("6", "3", "12")
 FORMATS = ("text", "csv", "markdown", "latex")
+SUMMARIES = {
+    "6": "compositional index of each task",
+    "7": "mean and standard deviation of each metric, NS",
+    "8": "mean and standard deviation of each metric, CS",
+    "9": "mean and standard deviation of each metric, NC",
+    "10": "mean and standard deviation of each metric, CC",
+    "12": "index of the best efficient attention, of softmax and of no attention, NS",
+}
+"""Content of the tables that follow from Table 3 (:mod:`cab.results.summary_tables`)."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    verbs = parser.add_subparsers(dest="verb", required=True)
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="SUBCOMMAND")
     audit = verbs.add_parser(
         "audit",
         help="recompute the published tables from the published raw metrics",
@@ -69,15 +78,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ):
         table = verbs.add_parser(verb, help=text, description=text)
         table.add_argument("--csv", action="store_true", help="print comma-separated values instead of a table")
-    text = "Table 3, with your results alongside the published ones"
-    table3 = verbs.add_parser(
-        "table3", help=text, description=f"{text}. Their cells are those of `cab run suite=paper`."
-    )
-    table3.add_argument("results", nargs="*", type=results_path, metavar="RESULTS", help="folders of results")
-    add_accept_code(table3)
-    table3.add_argument("--format", choices=FORMATS, default="text", help="output format (default: text)")
-    add_pattern(table3, "print these parts only (NS, CS, NC, CC)", nargs="+")
-    table3.add_argument("--preset", help="use only results of this preset")
+    for name, text in {"3": "raw metrics and average index", **SUMMARIES}.items():
+        text = f"Table {name} with your results: {text}"
+        about = (
+            f"{text}. `cab run suite=paper` runs its cells; without RESULTS, the published numbers are printed alone."
+        )
+        table = verbs.add_parser(f"table{name}", help=text, description=about)
+        table.add_argument("results", nargs="*", type=results_path, metavar="RESULTS", help="folders of results")
+        add_accept_code(table)
+        table.add_argument("--format", choices=FORMATS, default="text", help="output format (default: text)")
+        add_pattern(table, "use only results of these patterns (NS, CS, NC, CC)", nargs="+")
+        table.add_argument("--preset", help="use only results of this preset")
     text = "the parameter counts of preset paper, and the published ones"
     counts = verbs.add_parser("params", help=text, description=text)
     names = sorted({line["backbone"] for line in _published_counts()})
@@ -111,8 +122,8 @@ def run(args: argparse.Namespace) -> int:
         from cab.results.taxonomy import TaxonomyRow, taxonomy
 
         print_rows([TaxonomyRow._fields, *taxonomy()], as_csv=args.csv)
-    elif args.verb == "table3":
-        _table3(args)
+    elif args.verb.startswith("table"):
+        _print_table(args, args.verb.removeprefix("table"))
     elif args.verb == "differences":
         from cab.results.published_cells import PublishedCell, published_cells
 
@@ -126,11 +137,13 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _table3(args: argparse.Namespace) -> None:
+def _print_table(args: argparse.Namespace, name: str) -> None:
     import pandas as pd
 
     from cab.records.results import COLUMNS
-    from cab.results.selection import select
+    from cab.results.selection import REHEARSAL, REHEARSAL_NOTE, select
+    from cab.results.summary_tables import summary
+    from cab.results.table import Table
     from cab.results.table3 import side_by_side, tables
 
     results = valid_results(args)[0] if args.results else pd.DataFrame(columns=list(COLUMNS))
@@ -139,10 +152,16 @@ def _table3(args: argparse.Namespace) -> None:
     frame = side_by_side(results)
     if args.pattern:
         frame = frame[frame["pattern"].isin(args.pattern)]
+    is_rehearsal = (frame["data"] == REHEARSAL).any()
+    frame = frame if name == "3" else summary(frame, name)
     if args.format == "csv":
         print_csv(frame)
         return
-    shown = list(tables(frame, narrow=args.format == "text"))
+    if name == "3":
+        shown = list(tables(frame, narrow=args.format == "text"))
+    else:
+        notes = [REHEARSAL_NOTE] if is_rehearsal else []
+        shown = [Table.of(frame, decimals=3, caption=f"Table {name}: {SUMMARIES[name]}", remarks=notes)]
     if args.format == "text":
         print("\n\n".join(table.to_text() for table in shown))
         print_notes(note for table in shown for note in table.notes)

@@ -110,10 +110,12 @@ class Table:
             column.cells = cells
 
     @classmethod
-    def of(cls, frame: pd.DataFrame | Mapping[str, Sequence[Any]], **options: Any) -> Table:
+    def of(
+        cls, frame: pd.DataFrame | Mapping[str, Sequence[Any]], *, decimals: int | None = None, **options: Any
+    ) -> Table:
         """Return the table of a data frame, or of lists by name; the first column has the labels.
 
-        Numbers of a column have the decimals that show four digits of the largest one.
+        Numbers of a column have ``decimals``, or those that show four digits of the largest one.
         """
         (heading, labels), *others = frame.items()
         columns = []
@@ -121,8 +123,9 @@ class Table:
             if any(isinstance(value, str) for value in values):
                 columns.append(Column(str(name), formats.texts(values)))
             else:
-                decimals = formats.decimals_for(values) if any(isinstance(value, float) for value in values) else 0
-                columns.append(Column(str(name), formats.numbers(values, decimals)))
+                shown = formats.decimals_for(values) if decimals is None else decimals
+                is_whole = not any(isinstance(value, float) for value in values)
+                columns.append(Column(str(name), formats.numbers(values, 0 if is_whole else shown)))
         return cls([Row(sanitize_text(label)) for label in labels], columns, str(heading), **options)
 
     @classmethod
