@@ -9,7 +9,6 @@ import logging
 import re
 import shutil
 import sys
-import tarfile
 import tempfile
 import time
 import zipfile
@@ -26,6 +25,11 @@ from cab.data.sources import DataSet, Item
 from cab.errors import UserError, first_line
 from cab.files.cache import cache_root, progress, sha256_of
 from cab.files.disk import disk_errors, is_full_disk, visible_files
+
+if sys.version_info >= (3, 11, 4):
+    import tarfile
+else:  # Debian 12 has Python 3.11.2, whose tarfile cannot refuse unsafe members
+    from backports import tarfile  # type: ignore[import-not-found, no-redef]
 
 log = logging.getLogger("cab")
 
