@@ -11,7 +11,7 @@ import pandas as pd
 
 from cab.files.disk import listed
 from cab.records.record import Status
-from cab.records.results import PAPER_DIR
+from cab.records.results import PAPER_DIR, PUBLISHED as PUBLISHED_PRESET, verdicts
 from cab.registry.names import SYNTHETIC
 from cab.results.changed_settings import changed_settings
 from cab.results.composites import means_over_parts
@@ -37,7 +37,8 @@ OWN, DEVIATION, PUBLISHED, DIFFERENCE = "own", "sd", "published", "difference"
 INDEX = "index"
 """Metric of the rows with a compositional index; task ``all`` is the average over tasks."""
 COLUMNS = [
-    *VALUE, "higher_is_better", "data", "own", "sd", "seeds", "published", "difference", "missing", "settings",
+    *VALUE, "higher_is_better", "data", "own", "sd", "seeds", "published", "difference", "verified", "missing",
+    "settings",
 ]  # fmt: skip
 PARTS = {"NS": "a", "CS": "b", "NC": "c", "CC": "d"}
 """Part of Table 3 of each pattern."""
@@ -55,8 +56,9 @@ def side_by_side(results: pd.DataFrame) -> pd.DataFrame:
         are mean, standard deviation (NaN for one seed) and number of the seeds that have all parts of a value.
         ``difference`` is own - published in standard deviations of the metric over the paper's attentions (Tables
         7-10), with the sign changed if lower is better: positive is better. That of an index is own - published.
-        ``missing`` names parts without a score, ``settings`` what differs from the published setting. The index follows
-        the official constants; in a rehearsal, the means and deviations of its own results.
+        ``verified`` is the worst verdict on the code of the own runs. ``missing`` names parts without a score,
+        ``settings`` what differs from the published setting. The index follows the official constants; in a rehearsal,
+        the means and deviations of its own results.
 
     Raises:
         UserError: different results for one cell and seed, or versions of a task.
@@ -76,6 +78,9 @@ def side_by_side(results: pd.DataFrame) -> pd.DataFrame:
     frame = pd.concat([frame, _indices(results, own, is_rehearsal=is_rehearsal)], ignore_index=True)
     settings, found = _settings(results), _found(results)
     cells = [TableCell(*key) for key in frame[[*TableCell._fields]].itertuples(index=False, name=None)]
+    checked = verdicts(results[results["preset"] != PUBLISHED_PRESET])
+    pairs = frame[["pattern", "attention"]].itertuples(index=False, name=None)
+    frame["verified"] = [checked.get(pair, "") for pair in pairs]
     frame["settings"] = [settings.get(cell, "") for cell in cells]
     frame["missing"] = [_missing(cell, found) if cell.task != AVERAGE and cell.dataset else "" for cell in cells]
     frame = frame.assign(data=REHEARSAL if is_rehearsal else REAL, seeds=frame["seeds"].fillna(0).astype(int))
@@ -228,12 +233,14 @@ def tables(frame: pd.DataFrame, *, narrow: bool = False) -> Iterator[Table]:
             columns.append(Column(term[-1], cells, group=_group(*term[:-1])))
         if OWN in kinds:
             columns.append(Column("seeds", [_seeds(rows, *line) for line in lines]))
-        labels = [attention if kind == kinds[0] else f"  {kind}" for attention, kind in lines]
+        checked = dict(zip(rows["attention"], rows["verified"], strict=True))
+        labels = [
+            Row(attention, checked[attention] or "yes") if kind == kinds[0] else Row(f"  {kind}")
+            for attention, kind in lines
+        ]
         stamp = f", {REHEARSAL} on generated data" if (rows["data"] == REHEARSAL).any() else ""
         caption = f"Table 3{PARTS[str(pattern)]} ({pattern}){stamp}"
-        yield Table(
-            [Row(label) for label in labels], columns, caption=caption, remarks=list(_notes(rows)) if kinds[1:] else []
-        )
+        yield Table(labels, columns, caption=caption, remarks=list(_notes(rows)) if kinds[1:] else [])
 
 
 def _group(task: str, dataset: str, backbone: str) -> str:

@@ -251,7 +251,7 @@ def test_a_full_disk_is_one_line_and_a_verified_archive_is_kept(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(tarfile.TarFile, "extractall", fail)
+        patch.setattr("cab.data.download.tarfile.TarFile.extractall", fail)
         with pytest.raises(UserError, match=r"no space left on the disk of .*/tts"):
             download(hosts["ljspeech"], tmp_path)
     assert files_below(tmp_path) == ["tts/.cab-data-ljspeech/LJSpeech-1.1.tar.bz2"]
