@@ -176,7 +176,7 @@ def _measured(
 
 
 def _number(row: Mapping[str, str], column: str) -> float | None:
-    """Return the number in a row of a CSV file; None if there is none."""
+    """Return the number in a row of a CSV file, or None for an empty or invalid value."""
     try:
         value = float(row.get(column) or "")
     except ValueError:

@@ -150,7 +150,7 @@ def stamped(table: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:
 
 
 def of_one_kind(results: pd.DataFrame) -> pd.DataFrame:
-    """Return the results on real data, or those of a rehearsal if there are none, or else all on generated data."""
+    """Return the results on real data; without them, those of a rehearsal; without both, all on generated data."""
     kinds = kinds_of_data(results)
     kind = next((kind for kind in (REAL, REHEARSAL) if (kinds == kind).any()), GENERATED)
     return results[kinds == kind]
