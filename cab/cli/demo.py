@@ -1,6 +1,6 @@
 """`cab demo`: the road from cells to Table 3 in small, on generated data, in one to two minutes.
 
-It trains three attentions in cells of two patterns, prints their results alongside the published ones, and checks the
+It trains four attentions in cells of two patterns, prints their results alongside the published ones, and checks the
 installation: softmax attention must recall facts as in the reference results. Repeat the command to see the result
 again.
 """
@@ -24,7 +24,7 @@ REHEARSED = ("pattern=NC,CS", "task=lstf,pcc,sum", "attention=vanilla,abc,local,
 SHOWN = "NC"
 CHECKED = ("probe", "mixer", "CC")
 """The cell of the suite whose runs are the shortest."""
-QUESTION = "Three attentions in three tasks of the paper, on generated data (a rehearsal): one to two minutes."
+QUESTION = "Four attentions in three tasks of the paper, on generated data (a rehearsal): one to two minutes."
 NEXT = """
 {verdict}  Next:
   the table of your runs   cab paper table3 {out}
