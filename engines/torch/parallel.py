@@ -37,6 +37,10 @@ class SingleProcess:
         """Enclose forward and backward of one micro-batch; gradients are exchanged after the last one of a step."""
         return contextlib.nullcontext()
 
+    def sum(self, values: Tensor) -> Tensor:
+        """Return the sum over processes."""
+        return values
+
     def mean(self, value: float) -> float:
         """Return the mean over processes."""
         return value
@@ -85,6 +89,10 @@ class Distributed(SingleProcess):
         if is_last or self._is_sharded:
             return contextlib.nullcontext()
         return objective.no_sync()  # type: ignore[operator]
+
+    def sum(self, values: Tensor) -> Tensor:
+        dist.all_reduce(values)
+        return values
 
     def mean(self, value: float) -> float:
         return self._reduce(value, dist.ReduceOp.SUM) / self._processes.count

@@ -127,12 +127,15 @@ class Sum(Task):
     def loss(self, backbone: Backbone, batch: Batch) -> Tensor:
         return self.token_loss(backbone, batch, smoothing=self.label_smoothing, reduction="mean")
 
+    def loss_counts(self, backbone: Backbone, batch: Batch) -> Tensor:  # noqa: ARG002
+        return (batch["target"][:, 1:] != self.splits["train"].pad).sum()
+
     def validate(self, backbone: Backbone, batches: Batches) -> float:
         """Return the mean negative log-likelihood per token, in nats."""
         return mean_over_batches(
             (
                 self.token_loss(backbone, batch, smoothing=0.0, reduction="sum").item(),
-                int((batch["target"][:, 1:] != self.splits["train"].pad).sum()),
+                int(self.loss_counts(backbone, batch)),
             )
             for batch in batches(self.splits["val"], self.evaluation_batch_size)
         )
