@@ -98,9 +98,26 @@ def check_writable(folder: Path, option: str) -> None:
 
 
 def visible_files(folder: Path, pattern: str) -> list[Path]:
-    """Return what matches ``pattern`` below ``folder``, sorted, without hidden files such as ``._a.png`` of macOS."""
-    paths = sorted(folder.glob(pattern))
+    """Return what matches ``pattern`` below ``folder``, sorted, without hidden files such as ``._a.png`` of macOS.
+
+    ``**/`` matches any folders, also behind links, each of which is read once. UserError for a link to nothing.
+    """
+    before, recursive, after = pattern.partition("**/")
+    roots = _folders(folder / before, set()) if recursive else [folder]
+    paths = sorted(path for root in roots for path in root.glob(after or pattern))
+    for path in paths:
+        if path.is_symlink() and not path.exists():
+            raise UserError(f"{path} is a link to {path.readlink()}, which does not exist")
     return [path for path in paths if not any(name.startswith(".") for name in path.relative_to(folder).parts)]
+
+
+def _folders(folder: Path, seen: set[Path]) -> Iterator[Path]:
+    """Yield a folder and all folders in it; folders before links to them."""
+    if folder.is_dir() and folder.resolve() not in seen:
+        seen.add(folder.resolve())
+        yield folder
+        for inner in sorted(folder.iterdir(), key=lambda path: (path.is_symlink(), path)):
+            yield from _folders(inner, seen)
 
 
 CONTROL = ("Cc", "Cs", "Cf", "Cn", "Zl", "Zp")

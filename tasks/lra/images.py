@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import io
 import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 
 from cab import UserError
 from cab.errors import first_line
-from cab.files.cache import checksums
+from cab.files.cache import checksums, read_bytes
 from tasks.lra.rows import Counts, Example, Source, Splits, shuffled
 
 TRAIN, TEST = tuple(f"data_batch_{n}" for n in range(1, 6)), ("test_batch",)
@@ -60,9 +61,10 @@ def _examples(images: np.ndarray, labels: np.ndarray) -> Iterator[Example]:
 def read_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Read gray images [n, 1024] uint8 and labels [n]; UserError with the file if it is invalid."""
     try:
-        with path.open("rb") as file:
-            batch = Arrays(file, encoding="bytes").load()
+        batch = Arrays(io.BytesIO(read_bytes(path)), encoding="bytes").load()
         data, labels = batch[b"data"], batch[b"labels"]
+    except UserError:
+        raise
     except Exception as error:  # a damaged pickle raises many kinds
         raise UserError(f"{path} is not a CIFAR-10 batch, or is damaged ({first_line(error)})") from None
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape != (len(labels), 3 * SIDE * SIDE):

@@ -5,13 +5,14 @@ Both have generated stand-ins: texts whose class follows from counting words, an
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from cab import UserError
-from cab.files.cache import checksums, digest_of
+from cab.files.cache import check_unchanged, checksums, digest_of, read_bytes
 from cab.files.disk import visible_files
 from tasks.lra.rows import SPLITS, Counts, Example, Source, Splits, shuffled
 
@@ -53,7 +54,7 @@ def _files(folder: Path) -> list[tuple[Path, int]]:
 
 def read_review(path: Path) -> bytes:
     """Return the bytes of a review; raise UserError with the file if it is empty or not text."""
-    content = path.read_bytes()
+    content = read_bytes(path)
     try:
         content.decode()
     except UnicodeDecodeError as error:
@@ -115,9 +116,10 @@ def papers(folder: Path) -> Source:
 
 def read_pairs(path: Path) -> Iterator[Example]:
     """Read the pairs of a file; raise UserError with file and line for an invalid one."""
-    number = 0
+    number, content = 0, hashlib.sha256()
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
+            content.update(line)
             fields = line.rstrip(b"\r\n").split(b"\t")
             if len(fields) != 5:
                 raise UserError(f"{path}, line {number}: expected 5 tab-separated fields, got {len(fields)}")
@@ -129,6 +131,7 @@ def read_pairs(path: Path) -> Iterator[Example]:
             yield Example((first, second), LABELS[label])
     if number == 0:
         raise UserError(f"{path} has no pairs")
+    check_unchanged(path, content)
 
 
 def generated_pairs(length: int, counts: Counts) -> Source:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import os
+import struct
 from pathlib import Path
 from types import ModuleType
 
@@ -14,7 +15,8 @@ from filelock import FileLock
 from torch import Tensor
 
 from cab import UserError
-from cab.files.cache import cache_root
+from cab.errors import first_line
+from cab.files.cache import cache_root, read_bytes
 from cab.files.disk import disk_errors
 
 
@@ -47,13 +49,21 @@ FLOOR = 1e-5
 
 
 def read_wave(path: Path) -> np.ndarray:
-    """Read mono samples in [-1, 1]; raise UserError for a broken or empty file, or another rate or shape."""
+    """Read mono samples in [-1, 1]; raise UserError for a broken, cut or empty file, or another rate or shape."""
     import soundfile
 
+    content = read_bytes(path)
     try:
-        wave, rate = soundfile.read(path, dtype="float32")
-    except (RuntimeError, OSError) as error:  # soundfile raises its own subclass of RuntimeError
-        raise UserError(f"{path} is not a wave that can be read ({str(error).splitlines()[0]})") from None
+        with soundfile.SoundFile(io.BytesIO(content)) as file:
+            expected, rate = file.frames, file.samplerate
+            wave = file.read(dtype="float32")
+    except (RuntimeError, OSError, TypeError) as error:  # soundfile raises its own subclass of RuntimeError
+        raise UserError(f"{path} is not a wave that can be read ({first_line(error)})") from None
+    missing = _missing_bytes(content)
+    if missing or len(wave) != expected:
+        raise UserError(
+            f"{path} is cut: {missing or expected - len(wave):,} {'bytes' if missing else 'samples'} are missing"
+        )
     if rate != RATE or wave.ndim != 1:
         raise UserError(f"{path} has {rate} Hz and shape {wave.shape}; expected {RATE} Hz and one channel")
     if len(wave) < N_FFT:
@@ -61,6 +71,17 @@ def read_wave(path: Path) -> np.ndarray:
     if not np.isfinite(wave).all():
         raise UserError(f"{path}: sample {np.isfinite(wave).argmin()} is NaN or infinite")
     return wave
+
+
+def _missing_bytes(content: bytes) -> int:
+    """Return how many bytes a RIFF file lacks of the samples that its header announces, which libsndfile ignores."""
+    place, unknown = 12, 2**32 - 1
+    while content[:4] == b"RIFF" and place + 8 <= len(content):
+        name, size = struct.unpack_from("<4sI", content, place)
+        if name == b"data":
+            return max(0, size - (len(content) - place - 8)) if size != unknown else 0
+        place += 8 + size + size % 2
+    return 0
 
 
 @functools.cache
