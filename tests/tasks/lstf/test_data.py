@@ -159,7 +159,7 @@ def edited(line: int, text: str) -> str:
         (9, "2016-07-01 07:15:00,1,2,3,4,5,6,7", "line 9, column 'date': '2016-07-01 07:15:00' is not 60 .* 06:00:00'"),
         (9, "2016-07-01 07:00:00,1,,3,4,5,6,7", "line 9, column 'HULL': 'nan' is not a finite.*repair"),
         (9, "2016-07-01 07:00:00,1,2,3,4,5,six,7", "line 9, column 'LULL': 'six' is not a finite.*repair"),
-        (9, "2016-07-01 07:00:00,1,2,3,4,5,6,7,8", "cannot be read as CSV .*line 9, saw 9.*download"),
+        (9, "2016-07-01 07:00:00,1,2,3,4,5,6,7,8", "cannot be read as CSV .*line 9 has 9 columns, line 1 8.*download"),
         (
             1,
             "HUFL,HULL,MUFL,MULL,LUFL,LULL,OT,date",
