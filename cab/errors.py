@@ -70,20 +70,24 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
     return UserError(f"unknown {kind} '{name}': {hint}{listed}")
 
 
+def message_of(error: BaseException) -> str:
+    """Return the message of an exception of any code, whose ``str`` may fail or have surrogates."""
+    try:
+        return str(error).encode(errors="backslashreplace").decode()
+    except Exception:
+        return ""
+
+
 def first_line(error: BaseException, *, num_causes: int = 3) -> str:
     """Return the reason that an exception of other code gives, on one line.
 
     It is the first non-blank line of the message, with the next one if it announces that (``failed:``), or else the
     type; followed by the reason of its cause, if the message does not contain that.
     """
-    try:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    except Exception:  # of the exception's own code
-        lines = []
+    lines = [line.strip() for line in message_of(error).splitlines() if line.strip()]
     text = next(iter(lines), type(error).__name__)
     if text.endswith(":") and len(lines) > 1:
         text = f"{text} {lines[1]}"
     cause = error.__cause__
     reason = first_line(cause, num_causes=num_causes - 1) if cause is not None and num_causes else ""
-    text = text if reason in text or reason in " ".join(lines) else f"{text}: {reason}"
-    return text.encode(errors="backslashreplace").decode()
+    return text if reason in " ".join([text, *lines]) else f"{text}: {reason}"

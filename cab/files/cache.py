@@ -109,7 +109,10 @@ def _files(folder: Path) -> dict[str, Path]:
 def _damage(folder: Path) -> str:
     """Return what is wrong with an entry of the cache; empty if it is complete."""
     try:
-        expected = json.loads((folder / KEY).read_text())["files"]
+        content = json.loads((folder / KEY).read_text())
+        if "files" not in content:
+            return "it was written by an earlier version"
+        expected = content["files"]
         found = _files(folder)
         for name, (size, digest) in expected.items():
             if name not in found:

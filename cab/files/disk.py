@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cab.errors import UserError
+from cab.errors import UserError, message_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,16 +31,18 @@ def is_full_disk(error: BaseException) -> bool:
     """Return whether a write failed because the disk is full, as an OSError or as a library reports it."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return not isinstance(error, UserError) and _FULL.search(str(error)) is not None
+    return not isinstance(error, UserError) and _FULL.search(message_of(error)) is not None
 
 
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)
 """Errors of file systems that cannot lock files, such as NFS without lockd."""
+NO_ANSWER = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO)
+"""Errors of a disk or a file server that does not answer, or was restarted."""
 
 
 @contextlib.contextmanager
 def disk_errors(folder: Path) -> Iterator[None]:
-    """Raise UserError if the disk of ``folder`` cannot lock files or is full; nothing incomplete is kept."""
+    """Raise UserError if the disk of ``folder`` cannot lock, is full or fails; nothing incomplete is kept."""
     try:
         yield
     except Exception as error:
@@ -48,6 +50,10 @@ def disk_errors(folder: Path) -> Iterator[None]:
             raise UserError(
                 f"{folder} is on a file system that cannot lock files ({error.strerror}): name another results_dir, or "
                 "another CAB_CACHE"
+            ) from error
+        if isinstance(error, OSError) and error.errno in NO_ANSWER:
+            raise UserError(
+                f"the disk of {folder} failed ({error.strerror}); repeat the command when it answers again"
             ) from error
         if is_full_disk(error):
             raise UserError(

@@ -144,8 +144,8 @@ class Record(RunMetadata):
     def failed(cls, about: RunMetadata, *, error: BaseException, metrics: Iterable[Metric], **others: Any) -> Record:
         """Create the record of a run without a score; ``others`` are its status, step and cost."""
         assert others["status"] is not Status.FINISHED
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        words = ": ".join([type(error).__name__, *lines[:1]])
+        name, reason = type(error).__name__, first_line(error)
+        words = name if reason == name else f"{name}: {reason}"
         declared = tuple(metric.measured(None) for metric in metrics)
         return cls(**vars(about), ended=now(), error=words, metrics=declared, **others)
 

@@ -119,9 +119,11 @@ def features(wave: np.ndarray, *, as_fairseq: bool = False) -> tuple[np.ndarray,
 
 
 def in_16_bits(wave: np.ndarray) -> np.ndarray:
-    """Quantize samples to 16 bits, with clipping to [-1, 1]."""
+    """Quantize samples to 16 bits, with clipping to [-1, 1]; a wave that is not finite is returned unchanged."""
     import soundfile
 
+    if not np.isfinite(wave).all():
+        return wave
     file = io.BytesIO()
     soundfile.write(file, wave, RATE, format="WAV", subtype="PCM_16")
     file.seek(0)
@@ -134,8 +136,13 @@ def _inverse_filters() -> np.ndarray:
 
 
 def griffin_lim(mel: np.ndarray, *, iterations: int) -> np.ndarray:
-    """Synthesize a wave from log-mel frames [F, 80]: pseudo-inverse filters, then phases by Griffin and Lim (1984)."""
+    """Synthesize a wave from log-mel frames [F, 80]: pseudo-inverse filters, then phases by Griffin and Lim (1984).
+
+    Frames that are not finite give a wave of NaN.
+    """
     spectrum = np.maximum(_inverse_filters() @ np.exp(mel.T.astype(np.float64)), 0.0).astype(np.float32)
+    if not np.isfinite(spectrum).all():
+        return np.full(HOP * len(mel), np.nan, dtype=np.float32)
     wave = compiled_librosa().griffinlim(
         spectrum, n_iter=iterations, hop_length=HOP, win_length=WINDOW, n_fft=N_FFT, momentum=0.0, random_state=0
     )
