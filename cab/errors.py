@@ -71,8 +71,15 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
 
 
 def message_of(error: BaseException) -> str:
-    """Return the message of an exception of any code, whose ``str`` may fail or have surrogates."""
+    """Return the message of an exception of any code, whose ``str`` may fail or have surrogates.
+
+    That of a validation is its first error, with its place and value.
+    """
     try:
+        if hasattr(error, "errors") and callable(error.errors):  # of pydantic
+            first = error.errors(include_url=False)[0]
+            location = ".".join(map(str, first["loc"]))
+            return f"{location}: {first['msg']}, got {first['input']!r:.40}" if location else first["msg"]
         return str(error).encode(errors="backslashreplace").decode()
     except Exception:
         return ""
@@ -84,7 +91,7 @@ def first_line(error: BaseException, *, num_causes: int = 3) -> str:
     It is the first non-blank line of the message, with the next one if it announces that (``failed:``), or else the
     type; followed by the reason of its cause, if the message does not contain that.
     """
-    lines = [line.strip() for line in message_of(error).splitlines() if line.strip()]
+    lines = [line.strip() for line in message_of(error).split("\n") if line.strip()]
     text = next(iter(lines), type(error).__name__)
     if text.endswith(":") and len(lines) > 1:
         text = f"{text} {lines[1]}"

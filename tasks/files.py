@@ -77,6 +77,13 @@ def read_text(path: Path) -> str:
     return text if "\n" in text else text.replace("\r", "\n")
 
 
+def read_number(text: str) -> float:
+    """Return a number as files have it; ValueError for one that only Python reads, such as ``1_000``."""
+    if "_" in text or not text.isascii():
+        raise ValueError(f"not a number: '{text:.40}'")
+    return float(text)
+
+
 def _refuse_nul(path: Path, text: str, line: int) -> None:
     if "\0" in text:
         line += text.count("\n", 0, text.index("\0"))

@@ -147,8 +147,7 @@ def checksums(paths: Sequence[Path]) -> dict[str, str]:
     A file is only read again if its path, its size, or the time of its last change differs, or if it changed within the
     last seconds. :func:`read_bytes` checks that a content which is read later is the same.
     """
-    with _read_errors():
-        abouts = [path.stat() for path in paths]
+    abouts = [_about(path) for path in paths]
     names = [os.path.abspath(path) for path in paths]  # noqa: PTH100
     stats = [[name, about.st_size, about.st_ctime_ns] for name, about in zip(names, abouts, strict=True)]
 
@@ -170,10 +169,20 @@ def checksums(paths: Sequence[Path]) -> dict[str, str]:
 
 def read_bytes(path: Path) -> bytes:
     """Return the content of a file; UserError if it differs from that of the last :func:`checksums`."""
+    _about(path)
     with _read_errors():
         content = path.read_bytes()
     check_unchanged(path, hashlib.sha256(content))
     return content
+
+
+def _about(path: Path) -> os.stat_result:
+    """Return size and times of a regular file; UserError for others, such as a pipe, from which reading blocks."""
+    with _read_errors():
+        about = path.stat()
+    if not stat.S_ISREG(about.st_mode):
+        raise UserError(f"{path} is not a file")
+    return about
 
 
 @contextlib.contextmanager

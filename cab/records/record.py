@@ -214,7 +214,7 @@ def _reading_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}; the run need not be repeated") from error
     except (AttributeError, TypeError, ValueError, RecursionError) as error:
-        reason = _described(error)
+        reason = first_line(error)
         raise UserError(f"{path} is not a valid result record ({reason}); run the cell again") from None
 
 
@@ -232,15 +232,6 @@ def _adapter() -> TypeAdapter[Record]:
     from pydantic import TypeAdapter  # takes 0.4 s
 
     return TypeAdapter(Record)
-
-
-def _described(error: Exception) -> str:
-    """Return the first error of a validation with its place and value, or the first line of another error."""
-    if not hasattr(error, "errors"):
-        return first_line(error)
-    details = error.errors(include_url=False)[0]
-    location = ".".join(map(str, details["loc"]))
-    return f"{location}: {details['msg']}, got {details['input']!r:.40}" if location else details["msg"]
 
 
 def _check_fields(content: Mapping[str, Any]) -> None:

@@ -308,7 +308,7 @@ def _published_row(path: Path, line: int, row: Mapping[str, str]) -> tuple[Any, 
             "value": float(value) if value else math.nan,
             "higher_is_better": {"1": True, "0": False}[row["higher_is_better"]],
         }
-        if value and not math.isfinite(fields["value"]):
+        if value and ("_" in value or not math.isfinite(fields["value"])):
             raise ValueError(f"'{value:.40}'")
     except (ValueError, KeyError) as error:
         raise UserError(

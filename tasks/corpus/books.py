@@ -11,7 +11,7 @@ from typing import Any
 
 from cab import UserError
 from cab.files.cache import checksums, digest_of
-from cab.files.disk import visible_files
+from cab.files.disk import listed, visible_files
 from tasks.files import find_data, read_text, stream
 
 log = logging.getLogger(__name__)
@@ -78,6 +78,8 @@ def folder_books(folder: Path) -> Books:
     """Read ``<folder>/{train,validation,test}/*.txt``, the layout of PG-19."""
     files = {split: visible_files(folder / split, "*.txt") for split in SPLITS}
     for split, paths in files.items():
+        if nested := [str(path) for path in visible_files(folder / split, "**/*.txt") if path.parent != folder / split]:
+            log.warning("left out %d files in folders of %s: %s", len(nested), folder / split, listed(nested))
         if not paths:
             from cab.data.sources import fetch_hint
 
@@ -106,7 +108,14 @@ def _book_files(files: dict[str, list[Path]], *, counts_line_ends: bool = False)
         for path in files[split]:
             yield read_text(path)
 
-    key = {split: digest_of(checksums(paths)) for split, paths in files.items()}
+    sums = {split: checksums(paths) for split, paths in files.items()}
+    key = {split: digest_of(values) for split, values in sums.items()}
+    pairs = [
+        (content, path) for split in files for path, content in zip(files[split], sums[split].values(), strict=True)
+    ]
+    first = dict(reversed(pairs))
+    if again := [f"{path} is {first[content]}" for content, path in pairs if first[content] != path]:
+        log.warning("%d books occur more than once: %s", len(again), listed(again))
     return Books(str(files["train"][0].parent), key, read, counts_line_ends)
 
 

@@ -205,9 +205,16 @@ def path_files(folder: Path, side: int) -> Source:
 
     checksums(lists)
     entries = [entry for path in lists for entry in _entries(path, folder)]
+    images = dict[Path, str]()
+    for image, _, origin in entries:
+        if image in images:
+            raise UserError(f"{origin}: {image} is that of {images[image]} again")
+        images[image] = origin
     if empty := [str(image) for image, _, _ in entries if not image.stat().st_size]:
         log.warning("left out %d empty images: %s", len(empty), listed(empty))
     entries = [entry for entry in entries if entry[0].stat().st_size]
+    if not entries:
+        raise UserError(f"no images in the lists of {folder / INSIDE}")
 
     def read() -> Splits:
         order = [entries[i] for i in shuffled(len(entries))]

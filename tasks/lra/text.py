@@ -5,6 +5,7 @@ Both have generated stand-ins: texts whose class follows from counting words, an
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,12 +55,15 @@ def _files(folder: Path) -> list[tuple[Path, int]]:
 
 def read_review(path: Path) -> bytes:
     """Return the bytes of a review; raise UserError with the file if it is empty or not text."""
-    content = read_bytes(path)
+    content = read_bytes(path).removeprefix(codecs.BOM_UTF8)
     try:
         content.decode()
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise UserError(f"{path}, line {line}: not UTF-8 text; the file is damaged, download it again") from None
+    if b"\0" in content:
+        line = content.count(b"\n", 0, content.index(b"\0")) + 1
+        raise UserError(f"{path}, line {line}: a NUL character; the file is damaged, download it again")
     if not content.strip():
         raise UserError(f"{path}, line 1: the review is empty")
     return content
@@ -126,8 +130,8 @@ def read_pairs(path: Path) -> Iterator[Example]:
             label, _, _, first, second = fields
             if label not in LABELS:
                 raise UserError(f"{path}, line {number}: expected the label 0.0 or 1.0, got {label[:20]!r}")
-            if not first or not second:
-                raise UserError(f"{path}, line {number}: a text of the pair is empty")
+            if not first.strip() or not second.strip() or b"\0" in line:
+                raise UserError(f"{path}, line {number}: a text of the pair is empty or has a NUL character")
             yield Example((first, second), LABELS[label])
     if number == 0:
         raise UserError(f"{path} has no pairs")

@@ -17,7 +17,7 @@ from cab import UserError
 from cab.data.sources import fetch_hint
 from cab.errors import first_line
 from cab.files.cache import checksums, prepared, progress, read_bytes
-from tasks.files import find_data, find_file
+from tasks.files import find_data, find_file, read_number
 
 SPLITS = ("train", "val", "test")
 TRAINING_VIEWS = 8
@@ -108,6 +108,8 @@ def read_pcn(
         others = " or ".join(f"task.sample_part={part}" for part, shapes in shapes_of.items() if shapes)
         hint = f"; to score a sample on the shapes of another one, set {others}" if others else ""
         raise UserError(f"{path} has no shapes in split '{split}'{hint}")
+    if wrong := next((name for name in names if "/" in "".join(name) or not all(name)), None):
+        raise UserError(f"{path}: split '{split}' lists {wrong}, which are not names of a folder and a file")
     if len(set(names)) < len(names):
         raise UserError(f"{path}: split '{split}' lists {max(names, key=names.count)[1]} more than once")
     complete = [folder / split / "complete" / taxonomy / f"{name}.pcd" for taxonomy, name in names]
@@ -174,6 +176,9 @@ def read_pcd(path: Path) -> np.ndarray:
     count = header.get("POINTS", "none")
     if count != str(len(points)) or rest or not len(points):
         raise UserError(f"{path} has {len(points)} points, and its header gives {count}: it is truncated or damaged")
+    width, height = (header.get(name, "") for name in ("WIDTH", "HEIGHT"))
+    if width.isdecimal() and height.isdecimal() and int(width) * int(height) != len(points):
+        raise UserError(f"{path} has {len(points)} points, and its header gives WIDTH {width} and HEIGHT {height}")
     broken = ~np.isfinite(points).all(axis=1)
     if broken.any():
         number = int(broken.argmax())
@@ -196,8 +201,9 @@ def _ascii(path: Path, content: bytes, lines: int) -> np.ndarray:
     points = []
     for number, row in enumerate(content.decode("ascii", "replace").rstrip().split("\n"), start=lines + 1):
         try:
-            x, y, z = map(float, row.split())
+            x, y, z = map(read_number, row.split())
         except ValueError:
             raise UserError(f"{path}, line {number}: expected three numbers, got '{row[:60]}'") from None
         points.append((x, y, z))
-    return np.array(points, dtype=np.float32)
+    with np.errstate(over="ignore"):  # too large numbers are infinite, and refused
+        return np.array(points, dtype=np.float32)

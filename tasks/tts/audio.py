@@ -53,12 +53,16 @@ def read_wave(path: Path) -> np.ndarray:
     import soundfile
 
     content = read_bytes(path)
+    if content[:4] != b"RIFF":  # libsndfile does not notice that a file in other formats is cut
+        raise UserError(f"{path} is not a wave in RIFF format; convert it")
     try:
         with soundfile.SoundFile(io.BytesIO(content)) as file:
             expected, rate = file.frames, file.samplerate
             wave = file.read(dtype="float32")
     except (RuntimeError, OSError, TypeError) as error:  # soundfile raises its own subclass of RuntimeError
-        raise UserError(f"{path} is not a wave that can be read ({first_line(error)})") from None
+        raise UserError(
+            f"{path} is not a wave that can be read ({getattr(error, 'error_string', first_line(error))})"
+        ) from None
     missing = _missing_bytes(content)
     if missing or len(wave) != expected:
         raise UserError(
@@ -74,9 +78,9 @@ def read_wave(path: Path) -> np.ndarray:
 
 
 def _missing_bytes(content: bytes) -> int:
-    """Return how many bytes a RIFF file lacks of the samples that its header announces, which libsndfile ignores."""
+    """Return how many bytes a file lacks of the samples that its header announces, which libsndfile ignores."""
     place, unknown = 12, 2**32 - 1
-    while content[:4] == b"RIFF" and place + 8 <= len(content):
+    while place + 8 <= len(content):
         name, size = struct.unpack_from("<4sI", content, place)
         if name == b"data":
             return max(0, size - (len(content) - place - 8)) if size != unknown else 0

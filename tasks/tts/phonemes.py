@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cab import UserError
-from tasks.files import read_text
+from tasks.files import read_number, read_text
 
 VOWELS = ["AA", "AE", "AH", "AO", "AW", "AY", "EH", "ER", "EY", "IH", "IY", "OW", "OY", "UH", "UW"]
 CONSONANTS = ["B", "CH", "D", "DH", "F", "G", "HH", "JH", "K", "L", "M", "N", "NG", "P", "R", "S", "SH", "T", "TH"]
@@ -161,7 +161,7 @@ def read_phones(path: Path) -> tuple[list[Phone], float]:
 
 def _seconds(where: str, text: str) -> float:
     try:
-        seconds = float(text)
+        seconds = read_number(text)
     except ValueError:  # Praat writes decimal commas in some locales
         seconds = math.nan
     if not 0 <= seconds < math.inf:
