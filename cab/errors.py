@@ -79,7 +79,8 @@ def message_of(error: BaseException) -> str:
         if hasattr(error, "errors") and callable(error.errors):  # of pydantic
             first = error.errors(include_url=False)[0]
             location = ".".join(map(str, first["loc"]))
-            return f"{location}: {first['msg']}, got {first['input']!r:.40}" if location else first["msg"]
+            text = f"{location}: {first['msg']}, got {first['input']!r:.40}" if location else first["msg"]
+            return text.replace("\n", " ")
         return str(error).encode(errors="backslashreplace").decode()
     except Exception:
         return ""

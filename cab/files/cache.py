@@ -110,7 +110,7 @@ def _damage(folder: Path) -> str:
     """Return what is wrong with an entry of the cache; empty if it is complete."""
     try:
         content = json.loads((folder / KEY).read_text())
-        if "files" not in content:
+        if content.keys() != {"key", "files"}:
             return "it was written by an earlier version"
         expected = content["files"]
         found = _files(folder)

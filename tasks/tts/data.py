@@ -196,7 +196,8 @@ class Scale:
             columns = u.columns.astype(np.float64)
             sums, squares, count = sums + columns.sum(axis=0), squares + (columns**2).sum(axis=0), count + len(columns)
         mean = sums / count
-        deviation = np.sqrt(np.maximum(squares / count - mean**2, 1e-10))
+        variance = squares / count - mean**2
+        deviation = np.sqrt(np.where(variance > 1e-10, variance, 1.0))  # what is constant is only centered
         pairs = list(zip(mean.tolist(), deviation.tolist(), strict=True))
         mel = mean[:NUM_MELS].astype(np.float32), deviation[:NUM_MELS].astype(np.float32)
         return cls(mel, pairs[NUM_MELS], pairs[NUM_MELS + 1])
