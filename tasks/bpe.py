@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from cab import UserError
 from cab.errors import first_line
 from cab.files.cache import prepared
+from cab.files.disk import user_path
 from tasks.files import find_data
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def read_bpe(source: str | Path) -> Tokenizer:
 
     Its settings that change a text are switched off, or named in a warning.
     """
-    path = Path(source).expanduser()
+    path = user_path(str(source))
     tokenizer = _read_tokenizer(path)
     numbers = sorted(tokenizer.get_vocab().values())
     if not numbers or numbers[0] < 0 or numbers[-1] > LARGEST or len(set(numbers)) < len(numbers):

@@ -16,6 +16,7 @@ import numpy as np
 from cab import UserError
 from cab.errors import first_line
 from cab.files.cache import check_unchanged, checksums, read_bytes
+from cab.files.disk import user_path
 
 
 def find_data(name: str, data_root: Path | None, *files: str, instead: str = "dataset=synthetic") -> Path:
@@ -113,7 +114,7 @@ def read_image(path: Path, mode: str) -> np.ndarray:
 
 def find_file(option: str, value: str, folder: Path) -> Path:
     """Return the file that an option names: absolute, with ``~``, below ``folder``, or below the working directory."""
-    path = Path(value).expanduser()
+    path = user_path(value)
     places = [path] if path.is_absolute() else [folder / path, Path.cwd() / path]
     for place in places:
         if place.is_file():

@@ -25,7 +25,7 @@ from filelock import FileLock
 from tqdm import tqdm
 
 from cab.errors import UserError, first_line
-from cab.files.disk import disk_errors
+from cab.files.disk import disk_errors, user_path
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ def cache_root() -> Path:
     """Return ``$CAB_CACHE`` (UserError if not writable), or else ``~/.cache/cab``, or else a temporary folder."""
     named = os.environ.get("CAB_CACHE")
     try:
-        folder = Path(named) if named else Path.home() / ".cache" / "cab"
+        folder = user_path(named) if named else Path.home() / ".cache" / "cab"
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
             raise PermissionError("not writable")

@@ -85,6 +85,11 @@ def write_figure(figure: Figure, path: Path, *, dpi: int = 110) -> Path:
     return path
 
 
+def user_path(text: str) -> Path:
+    """Return the path in an option or a variable, with ``~`` for a home directory if there is one."""
+    return Path(os.path.expanduser(text))  # noqa: PTH111
+
+
 def remove_leftovers(folder: Path, name: str = "") -> None:
     """Delete what killed processes left of the files whose names begin with ``name``, whose lock the caller holds."""
     for path in folder.glob(f".{name}*.tmp"):

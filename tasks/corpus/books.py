@@ -11,7 +11,7 @@ from typing import Any
 
 from cab import UserError
 from cab.files.cache import checksums, digest_of
-from cab.files.disk import listed, visible_files
+from cab.files.disk import listed, user_path, visible_files
 from tasks.files import find_data, read_text, stream
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ def find_books(dataset: str, source: str | None, data_root: Path | None, *, gene
     if dataset == "synthetic":
         return generated_books(generate)
     if source is not None:
-        folder = Path(source).expanduser()
+        folder = user_path(source)
         if any(folder.glob("train/*.txt")):
             return folder_books(folder)
         read, key = stream(source, {split: split for split in SPLITS}, ["text"])

@@ -15,6 +15,7 @@ from torch import Tensor
 from backbones.transformer_tts import TransformerTTS
 from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import DurationSynthesizer, StepSynthesizer
+from cab.files.disk import user_path
 from cab.metric import Metric
 from cab.registry.options import Fraction, Positive
 from cab.registry.registries import BACKBONES
@@ -124,7 +125,7 @@ class TTS(Task):
                 )
         self.scale = Scale.of(splits["train"])
         if self.teacher is not None:
-            record, network = load_teacher(Path(self.teacher))
+            record, network = load_teacher(user_path(self.teacher))
             splits = {name: [self._align(network, u) for u in split] for name, split in splits.items()}
             self._about = {**self._about, "teacher": record.hash}
         self.splits = {
