@@ -45,16 +45,20 @@ class Preempted(BaseException):
 
 
 class ExitError(Exception):
-    """Code of a user called ``sys.exit``, which would end the command without a result."""
+    """Code of a user called ``sys.exit`` or raised another BaseException, which would end the command."""
 
 
 @contextlib.contextmanager
 def exits_as_errors() -> Iterator[None]:
-    """Raise ExitError if code inside the block calls ``sys.exit``."""
+    """Raise ExitError if code inside the block calls ``sys.exit``, or raises what is not an Exception or interrupt."""
     try:
         yield
+    except (Exception, KeyboardInterrupt, GeneratorExit, Preempted):
+        raise
     except SystemExit as error:
         raise ExitError(f"the code called sys.exit({error.code if error.code is not None else ''})") from error
+    except BaseException as error:
+        raise ExitError(f"the code raised {type(error).__name__}: {first_line(error)}") from error
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from cab.backbone import AttentionSpec, Backbone
-from cab.errors import Preempted, UnsupportedError, UserError, exits_as_errors, first_line, optional
+from cab.errors import UnsupportedError, UserError, exits_as_errors, first_line, optional
 from cab.files.cache import report_waiting
 from cab.files.disk import check_writable, disk_errors, is_full_disk
 from cab.records.files import record_path, weights_path
@@ -88,9 +88,9 @@ def _attempt(run: Run, began: str = "") -> Record | None:
     try:
         with exits_as_errors():
             return _train_and_evaluate(run, about, usage)
-    except (UserError, KeyboardInterrupt, Preempted):
+    except UserError:
         raise
-    except BaseException as error:
+    except Exception as error:
         if is_full_disk(error) or not run.processes.is_first:
             raise
         if not run.folder.is_dir():

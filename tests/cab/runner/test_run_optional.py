@@ -70,7 +70,7 @@ def test_optional_output_that_fails_is_a_warning_in_the_record(
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (Odd(), r"Odd: half of a pair: \ud83d"),
+        (Odd(), r"ExitError: the code raised Odd: half of a pair: \ud83d"),
         (MuteError(), "MuteError"),
         (
             RuntimeError("cannot build it:\n  ValueError: 3 heads\nsee the log"),
