@@ -138,7 +138,7 @@ def listed(kind: str) -> str:
 
 def taxonomy() -> str:
     """Return the page with the paper's Table 13 compared with the verification results."""
-    return f"# Table 13, verified\n\n`cab paper taxonomy` prints this table.\n\n{_block(output('paper', 'taxonomy'))}"
+    return f"# Table 13, verified\n\n`cab paper table13` prints this table.\n\n{_block(output('paper', 'table13'))}"
 
 
 def api(*names: str) -> str:

@@ -1,0 +1,355 @@
+"""Own values of the published tables, from results, costs, the configuration of preset `paper`, or its networks."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from cab.errors import UserError
+from cab.files.text_table import csv_errors
+from cab.records.record import Record
+from cab.records.results import COLUMNS
+from cab.registry.names import SYNTHETIC
+from cab.registry.registries import ATTENTIONS, TASKS
+from cab.registry.tables import read_table
+from cab.results import correlation, table3
+from cab.results.changed_settings import changed_settings
+from cab.results.index import AVERAGE, benefit_of_attention
+from cab.results.normalization import PUBLISHED_TERM, population
+from cab.results.published_cells import PublishedCell, published_cells, table3 as table3_cells
+from cab.results.rounding import Interval
+from cab.results.selection import REAL, kinds_of_data, of_one_data, of_one_kind, refuse_versions, without_copies
+from cab.results.table3 import INDEX
+from cab.results.taxonomy import TaxonomyRow, taxonomy
+
+if TYPE_CHECKING:
+    from cab.results.paper_tables import PaperTable
+
+Results = pd.DataFrame | None
+Source = Callable[["PaperTable", pd.DataFrame, Results, Sequence[Path]], pd.DataFrame]
+"""Adds own values to the published ones of a table, from results or files."""
+YES, TRUNCATED, NO = "yes", "yes, truncated in print", "no"
+"""Whether an own value that does not vary agrees with the published one."""
+
+
+# --- from Table 3 -----------------------------------------------------------------------------------------------------
+
+
+def _table3(_table: PaperTable, _published: pd.DataFrame, results: Results, _files: Sequence[Path]) -> pd.DataFrame:
+    return table3.side_by_side(pd.DataFrame(columns=list(COLUMNS)) if results is None else results)
+
+
+def _indices(table: PaperTable, published: pd.DataFrame, results: Results, files: Sequence[Path]) -> pd.DataFrame:
+    """Return the index of each task; that of other attentions is not published."""
+    frame = _table3(table, published, results, files)
+    frame = frame[(frame["metric"] == INDEX) & (frame["task"] != AVERAGE)].rename(columns={"seeds": "runs"})
+    columns = ["pattern", "task", "attention", "own", "sd", "runs", "difference", "data"]
+    return frame[columns].merge(published, how="left").fillna({"published": ""})
+
+
+def _scales(table: PaperTable, published: pd.DataFrame, results: Results, files: Sequence[Path]) -> pd.DataFrame:
+    """Return mean and sample standard deviation of each metric over the attentions with own values."""
+    frame = _table3(table, published, results, files)
+    own = frame[frame["own"].notna() & (frame["metric"] != INDEX) & frame["pattern"].isin(published["pattern"])]
+    own = own[own["attention"].isin(population(own["attention"]))]
+    scales = own.groupby(PUBLISHED_TERM)["own"].agg(["mean", "std"]).reset_index()
+    long = scales.melt(PUBLISHED_TERM, var_name="quantity", value_name="own")
+    return published.merge(long, how="left").assign(data=frame["data"].iloc[0])
+
+
+def _benefit(table: PaperTable, published: pd.DataFrame, results: Results, files: Sequence[Path]) -> pd.DataFrame:
+    """Return the index of the best efficient attention, chosen after the fact, of softmax and of no attention in NS."""
+    frame = _table3(table, published, results, files)
+    indices = frame[(frame["metric"] == INDEX) & (frame["pattern"] == "NS")]
+    benefit = benefit_of_attention(indices.drop(columns="published").rename(columns={"own": "index"}))
+    long = benefit.melt(["task", "best"], ["efficient", "vanilla", "without"], "quantity", "own")
+    long["best"] = long["best"].where(long["quantity"] == "efficient", "")
+    return published.merge(long, how="left").fillna({"best": ""}).assign(data=frame["data"].iloc[0])
+
+
+CORRELATIONS = {
+    "pattern": correlation.pattern_correlation,
+    "benchmark": correlation.benchmark_correlation,
+    "task": correlation.task_correlation,
+}
+
+
+def _correlations(table: PaperTable, published: pd.DataFrame, results: Results, files: Sequence[Path]) -> pd.DataFrame:
+    """Return Pearson correlations of the own indices and of the published ones, which the figures show as colors."""
+    frame = _table3(table, published, results, files)
+    frame = frame[frame["metric"] == INDEX]
+    key = ["kind", "pattern", "a", "b"]
+    parts = []
+    for column in ("published", "own"):
+        scores = frame[["pattern", "task", "attention"]].assign(index=frame[column].astype(float)).dropna()
+        made = [CORRELATIONS[kind](scores) for kind in table.select.split()] if len(scores) else []
+        pairs = pd.concat(made) if made else pd.DataFrame(columns=[*key, "pearson"])
+        parts.append(pairs[[*key, "pearson"]].rename(columns={"pearson": column}))
+    texts = ["" if math.isnan(value) else f"{value:.3f}" for value in parts[0]["published"].astype(float)]
+    return _with_others(parts[0].assign(published=texts), parts[1]).assign(data=frame["data"].iloc[0])
+
+
+def _with_others(published: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:
+    """Return the published values with the own ones, and then own values that are not published."""
+    keys = [name for name in published if name != "published"]
+    is_other = own[keys].merge(published[keys], how="left", indicator=True)["_merge"] == "left_only"
+    others = own[is_other.to_numpy()].assign(published="")
+    return pd.concat([published.merge(own, how="left"), *([others] if len(others) else [])], ignore_index=True)
+
+
+# --- from records -----------------------------------------------------------------------------------------------------
+
+
+def _records(table: PaperTable, published: pd.DataFrame, results: Results, _files: Sequence[Path]) -> pd.DataFrame:
+    """Return mean and standard deviation of the runs that the table selects for each value, and other attentions."""
+    if results is None:
+        return published.assign(own=math.nan)
+    refuse_versions(results)
+    results = _with_costs(of_one_data(of_one_kind(results)))
+    rows = published.to_dict("records")
+    if "attention={attention}" in table.select.split():
+        others = dict.fromkeys(set(results["attention"]) - set(published["attention"]), "")
+        places = published.drop(columns=["attention", "published"]).drop_duplicates().to_dict("records")
+        rows += [{**place, "attention": name, "published": ""} for name in sorted(others) for place in places]
+    made = [{**row, **_own(results, table, _selected(table, row))} for row in rows]
+    frame = pd.DataFrame([row for row in made if row["published"] or row["runs"]])
+    data = kinds_of_data(results)
+    return frame.assign(data=data.iloc[0] if len(data) else REAL)
+
+
+def _with_costs(results: pd.DataFrame) -> pd.DataFrame:
+    """Return results with the training time of each run and its parameters as further metrics."""
+    runs = results[results["record"].notna()].drop_duplicates("file")
+    processes = [record.cost.processes or 1 for record in runs["record"]]
+    hours = runs["train_seconds"].astype(float) * processes / 3600
+    costs = {"hours": hours, "params_millions": runs["params"].astype(float) / 1e6}
+    return pd.concat([results, *(runs.assign(metric=name, value=values) for name, values in costs.items())])
+
+
+def _selected(table: PaperTable, row: Mapping[Any, str]) -> dict[str, str]:
+    """Return what the runs of a value have: values of columns of results, and of settings."""
+    pairs = (pair.partition("=")[::2] for pair in table.select.format_map(dict(row)).split())
+    return {name: value for name, value in pairs if value}
+
+
+def _own(results: pd.DataFrame, table: PaperTable, wanted: Mapping[str, str]) -> dict[str, Any]:
+    """Return mean, standard deviation and number of the results that have the wanted values."""
+    for name, value in wanted.items():
+        if name in results:
+            names = {value}
+            if name == "dataset" and not (kinds_of_data(results) == REAL).any():
+                names = {value, SYNTHETIC, f"{value}_{SYNTHETIC}"}  # generated data replace the published ones
+            results = results[results[name].isin(names)]
+        else:
+            has_value = [record is not None and _setting(record, name) == value for record in results["record"]]
+            results = results.loc[has_value]
+    rows = without_copies(results[results["value"].notna()])
+    values = rows["value"].astype(float) * float(table.scale or 1)
+    settings = {text: None for record in rows["record"] if record is not None for text in _changed(record, table)}
+    return {"own": values.mean(), "sd": values.std(), "runs": len(values), "settings": " ".join(settings)}
+
+
+def _setting(record: Record, path: str) -> str | None:
+    """Return the value of a dotted setting as a text; None if the run has no such setting."""
+    value: Any = record.config
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return None if value is None else str(value)
+
+
+def _changed(record: Record, table: PaperTable) -> list[str]:
+    """Return the settings of a run that are not those of preset `paper`, except those that the table selects."""
+    if record.cell["preset"] != "paper":
+        return [f"preset={record.cell['preset']}"]
+    selected = {pair.partition("=")[0] for pair in table.select.split()}
+    return [text for text in changed_settings(record) if text.partition("=")[0] not in selected]
+
+
+# --- from files of costs and of gradients -----------------------------------------------------------------------------
+
+
+def _costs_as_published(files: Sequence[Path]) -> pd.DataFrame:
+    """Return costs in pattern NS, with those of `eager`, if measured, as `vanilla`, as in the paper."""
+    from cab.results.costs import load_costs
+
+    if len(files) > 1:
+        raise UserError(f"this table reads one file of costs, got {len(files)}; name one")
+    costs = load_costs(files[0])
+    if "eager" in set(costs["attention"]):
+        costs = costs[costs["attention"] != "vanilla"].replace({"attention": {"eager": "vanilla"}})
+    return costs[costs["pattern"] == "NS"]
+
+
+def _costs(table: PaperTable, published: pd.DataFrame, _results: Results, files: Sequence[Path]) -> pd.DataFrame:
+    """Return the costs of the published attentions at the published lengths."""
+    if not files:
+        return published.assign(own=math.nan)
+    costs = _costs_as_published(files)
+    costs = costs.assign(time_ms=1e3 * costs["seconds"], memory_mib=costs["bytes"] / 2**20)
+    costs = costs.assign(steps_per_second=1 / costs["seconds"], length=costs["length"].astype(int).astype(str))
+    for name, value in _selected(table, {}).items():
+        costs = costs[costs[name] == value]
+    keys = table.keys.split()
+    own = costs.rename(columns={table.values: "own"})[[*keys, "own"]].drop_duplicates(keys)
+    return published.merge(own, how="left")
+
+
+def _lengths(_table: PaperTable, published: pd.DataFrame, _results: Results, files: Sequence[Path]) -> pd.DataFrame:
+    """Return efficiency lengths by the paper's protocol; those of other attentions follow."""
+    from cab.results.efficiency_length import efficiency_length
+
+    if not files:
+        return published.assign(own=math.nan)
+    lengths = efficiency_length(_costs_as_published(files), protocol="paper")
+    lengths = lengths[lengths["phase"] == "forward"]
+    long = lengths.melt(["attention", "resource"], ["length", "r2"], "kind", "own")
+    long = long.assign(quantity=long["resource"] + "_" + long["kind"])[["attention", "quantity", "own"]]
+    long = long[long["quantity"].isin(published["quantity"].unique())]
+    return _with_others(published, long)
+
+
+def _gradients(table: PaperTable, published: pd.DataFrame, _results: Results, files: Sequence[Path]) -> pd.DataFrame:
+    """Return the relative standard deviation of the norms that `cab paper gradients --out` writes."""
+    found: dict[str, float] = {}
+    for file in files:
+        with csv_errors(file):
+            norms = pd.read_csv(file)
+        if not {"attention", "all"} <= {*norms}:
+            raise UserError(
+                f"{file} has no columns attention, all; {table.name} reads norms.csv of `cab paper gradients`"
+            )
+        for attention, values in norms.groupby("attention")["all"]:
+            found[str(attention)] = values.std(ddof=0) / values.mean()
+    return published.assign(own=published["attention"].map(found))
+
+
+# --- from the registry and preset paper -------------------------------------------------------------------------------
+
+
+def _settings(_table: PaperTable, published: pd.DataFrame, _results: Results, _files: Sequence[Path]) -> pd.DataFrame:
+    """Return the options of preset `paper`, and patterns, complexities and metrics of the registry."""
+    rows = published.to_dict("records")
+    own = [_text(_resolved(row)) for row in rows]
+    agrees = [_equal(text, row["published"]) if text else "" for text, row in zip(own, rows, strict=True)]
+    return published.assign(own=own, agrees=agrees)
+
+
+def _resolved(row: Mapping[Any, str]) -> Any:
+    """Return the own value of an option: a fact of the registry, or a product of settings; None if there is none."""
+    option, attention = row["option"], row.get("attention", "")
+    if option == "supported":
+        registered = TASKS.get(row["task"]).backbones[row["backbone"]] if "task" in row else ATTENTIONS.get(attention)
+        patterns = registered if isinstance(registered, tuple) else registered.patterns
+        return "yes" if row["pattern"] in map(str, patterns) else "no"
+    if option == "complexity":
+        return ATTENTIONS.get(attention).complexity
+    if option == "repeats":
+        [repeats] = [
+            line["repeats"]
+            for line in read_table("lstf")
+            if (line["dataset"], line["features"]) == (row["dataset"], "M")
+        ]
+        return int(repeats)
+    names = ("task", "pattern", "backbone")
+    cell = next(c for c in table3_cells() if all(row.get(name) in (None, "", getattr(c, name)) for name in names))
+    dataset = row.get("dataset") or cell.parts[0][0]
+    config = _paper_config(cell.task, dataset, cell.backbone, cell.pattern, attention or "vanilla")
+    if option == "metrics":
+        options = {name: value for name, value in config["task"].items() if name != "name"}
+        metrics = TASKS.get(cell.task).build(dataset=dataset, **options).metrics
+        return [metric.name for metric in metrics if metric.primary]
+    values = [_option(config, path) for path in option.split("*")]
+    if len(values) == 1:
+        return values[0]
+    return math.prod(values) if None not in values else None
+
+
+def _option(config: Mapping[str, Any], path: str) -> Any:
+    group, _, name = path.partition(".")
+    options = config.get(group)
+    return options.get(name) if isinstance(options, Mapping) else None
+
+
+@functools.cache
+def _paper_config(task: str, dataset: str, backbone: str, pattern: str, attention: str) -> dict[str, Any]:
+    from cab.config.compose import compose  # imports Hydra
+
+    cell = {"task": task, "dataset": dataset, "backbone": backbone, "pattern": pattern, "attention": attention}
+    return compose([*(f"{key}={name}" for key, name in cell.items()), "preset=paper"])
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return " ".join(map(_text, value))
+    return "" if value is None else f"{value:.10g}" if isinstance(value, float) else str(value)
+
+
+def _equal(own: str, published: str) -> str:
+    """Return whether two lists of words are equal, numbers by their value."""
+    one, other = own.split(), published.split()
+    is_equal = len(one) == len(other) and all(
+        a == b or _number(a) == _number(b) for a, b in zip(one, other, strict=True)
+    )
+    return YES if is_equal else NO
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _parameters(_table: PaperTable, published: pd.DataFrame, _results: Results, _files: Sequence[Path]) -> pd.DataFrame:
+    """Return the parameters of the networks of preset `paper`; those that are not registered have none."""
+    cells = published[["pattern", "backbone", "attention"]].itertuples(index=False, name=None)
+    own = [count / 1e6 if (count := _count(*cell)) else math.nan for cell in cells]
+    agrees = [_rounded(value, text) for value, text in zip(own, published["published"], strict=True)]
+    return published.assign(own=own, agrees=agrees)
+
+
+@functools.cache
+def _count(pattern: str, backbone: str, attention: str) -> int | None:
+    from cab.results.parameters import count_parameters  # imports torch
+
+    return next(iter(count_parameters([(pattern, backbone, attention)]).values()), None)
+
+
+def _rounded(own: float, published: str) -> str:
+    """Return whether a number has the printed digits, rounded or truncated."""
+    if math.isnan(own):
+        return ""
+    if f"{own:.{len(published.partition('.')[2])}f}" == published:
+        return YES
+    low, high = Interval.printed(published)
+    return TRUNCATED if low <= own < high else NO
+
+
+def _taxonomy(_table: PaperTable, _published: pd.DataFrame, _results: Results, _files: Sequence[Path]) -> pd.DataFrame:
+    return pd.DataFrame(taxonomy(), columns=TaxonomyRow._fields)
+
+
+def _differences(_table: PaperTable, _rows: pd.DataFrame, _results: Results, _files: Sequence[Path]) -> pd.DataFrame:
+    return pd.DataFrame(published_cells(), columns=PublishedCell._fields)
+
+
+SOURCES: dict[str, Source] = {
+    "table3": _table3,
+    "indices": _indices,
+    "scales": _scales,
+    "benefit": _benefit,
+    "correlations": _correlations,
+    "records": _records,
+    "costs": _costs,
+    "lengths": _lengths,
+    "gradients": _gradients,
+    "settings": _settings,
+    "parameters": _parameters,
+    "taxonomy": _taxonomy,
+    "differences": _differences,
+}
