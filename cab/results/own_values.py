@@ -109,9 +109,10 @@ def _records(table: PaperTable, published: pd.DataFrame, results: Results, _file
     """Return mean and standard deviation of the runs that the table selects for each value, and other attentions."""
     if results is None:
         return published.assign(own=math.nan)
+    rows = published.to_dict("records")
+    results = results[results["task"].isin({_selected(table, row)["task"] for row in rows})]
     refuse_versions(results)
     results = _with_costs(of_one_data(of_one_kind(results)))
-    rows = published.to_dict("records")
     if "attention={attention}" in table.select.split():
         others = dict.fromkeys(set(results["attention"]) - set(published["attention"]), "")
         places = published.drop(columns=["attention", "published"]).drop_duplicates().to_dict("records")
@@ -149,6 +150,8 @@ def _own(results: pd.DataFrame, table: PaperTable, wanted: Mapping[str, str]) ->
             has_value = [record is not None and _setting(record, name) == value for record in results["record"]]
             results = results.loc[has_value]
     rows = without_copies(results[results["value"].notna()])
+    if len(presets := sorted(rows["preset"].unique())) > 1:
+        raise UserError(f"results of presets {', '.join(presets)} are not comparable; select one with --preset")
     values = rows["value"].astype(float) * float(table.scale or 1)
     settings = {text: None for record in rows["record"] if record is not None for text in _changed(record, table)}
     return {"own": values.mean(), "sd": values.std(), "runs": len(values), "settings": " ".join(settings)}

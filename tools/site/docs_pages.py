@@ -198,7 +198,13 @@ def example() -> str:
     return _block(code, "python")
 
 
+def paper_tables() -> str:
+    """Return the list of the published tables and figures."""
+    return _block(output("paper"))
+
+
 PARTS: dict[str, Callable[..., str]] = {"api": api, "example": example, "list": listed, "options": options}
+PARTS["paper"] = paper_tables
 
 
 def notebook_page(path: Path) -> str:
