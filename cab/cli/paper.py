@@ -11,7 +11,7 @@ from cab.cli.arguments import add_accept_code, add_pattern, print_notes, results
 from cab.errors import UserError
 from cab.files.disk import check_writable
 from cab.files.text_table import number, print_csv, print_rows, text_table
-from cab.results.paper_tables import COSTS, NORMS, RESULTS, PaperTable, formatted, paper_tables, side_by_side
+from cab.results.paper_tables import COSTS, NORMS, RESULTS, PaperTable, paper_tables
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,7 +81,7 @@ def _add_table(verbs: Any, table: PaperTable) -> None:
     about = "."
     if table.reads:
         about = ", alongside your own values. Without any, the published ones are printed alone."
-    parser = verbs.add_parser(table.name, help=table.title, description=table.title + about)
+    parser = verbs.add_parser(table.name, description=table.title + about)
     if table.reads:
         metavar, text = SOURCES_OF_OWN[table.reads]
         parser.add_argument("results", nargs="*", type=results_path, metavar=metavar, help=text)
@@ -122,14 +122,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_table(table: PaperTable, args: argparse.Namespace) -> None:
-    results, files = None, []
+    from cab.results.comparison import NO_RESULTS, compared, formatted
+
+    results, files = NO_RESULTS, []
     if table.reads == RESULTS and args.results:
         from cab.results.selection import select
 
         results = select(valid_results(args)[0], preset=args.preset, patterns=args.pattern)
     elif table.reads:
         files = args.results
-    frame = side_by_side(table, results, files)
+    frame = compared(table, results, files)
     if table.reads == RESULTS and args.pattern and "pattern" in frame:
         frame = frame[frame["pattern"].isin(args.pattern)]
     if args.format == "csv":

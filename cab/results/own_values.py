@@ -1,60 +1,45 @@
-"""Own values of the published tables, from results, costs, the configuration of preset `paper`, or its networks."""
+"""Own values of the published tables from results, costs and norms of gradients.
+
+Each function adds them to the published values of a table.
+"""
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
 from cab.errors import UserError
 from cab.files.text_table import csv_errors
 from cab.records.record import Record
-from cab.records.results import COLUMNS
 from cab.registry.names import SYNTHETIC
-from cab.registry.registries import ATTENTIONS, TASKS
-from cab.registry.tables import read_table
-from cab.results import correlation, table3
 from cab.results.changed_settings import changed_settings
+from cab.results.correlation import benchmark_correlation, pattern_correlation, task_correlation
+from cab.results.costs import load_costs
+from cab.results.efficiency_length import efficiency_length
 from cab.results.index import AVERAGE, benefit_of_attention
 from cab.results.normalization import PUBLISHED_TERM, population
-from cab.results.published_cells import PublishedCell, published_cells, table3 as table3_cells
-from cab.results.rounding import Interval
+from cab.results.paper_tables import PaperTable
 from cab.results.selection import REAL, kinds_of_data, of_one_data, of_one_kind, refuse_versions, without_copies
-from cab.results.table3 import INDEX
-from cab.results.taxonomy import TaxonomyRow, taxonomy
-
-if TYPE_CHECKING:
-    from cab.results.paper_tables import PaperTable
-
-Results = pd.DataFrame | None
-Source = Callable[["PaperTable", pd.DataFrame, Results, Sequence[Path]], pd.DataFrame]
-"""Adds own values to the published ones of a table, from results or files."""
-YES, TRUNCATED, NO = "yes", "yes, truncated in print", "no"
-"""Whether an own value that does not vary agrees with the published one."""
-
+from cab.results.table3 import INDEX, side_by_side
 
 # --- from Table 3 -----------------------------------------------------------------------------------------------------
 
 
-def _table3(_table: PaperTable, _published: pd.DataFrame, results: Results, _files: Sequence[Path]) -> pd.DataFrame:
-    return table3.side_by_side(pd.DataFrame(columns=list(COLUMNS)) if results is None else results)
-
-
-def _indices(table: PaperTable, published: pd.DataFrame, results: Results, files: Sequence[Path]) -> pd.DataFrame:
+def indices(_table: PaperTable, published: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:
     """Return the index of each task; that of other attentions is not published."""
-    frame = _table3(table, published, results, files)
+    frame = side_by_side(results)
     frame = frame[(frame["metric"] == INDEX) & (frame["task"] != AVERAGE)].rename(columns={"seeds": "runs"})
     columns = ["pattern", "task", "attention", "own", "sd", "runs", "difference", "data"]
     return frame[columns].merge(published, how="left").fillna({"published": ""})
 
 
-def _scales(table: PaperTable, published: pd.DataFrame, results: Results, files: Sequence[Path]) -> pd.DataFrame:
+def scales(_table: PaperTable, published: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:
     """Return mean and sample standard deviation of each metric over the attentions with own values."""
-    frame = _table3(table, published, results, files)
+    frame = side_by_side(results)
     own = frame[frame["own"].notna() & (frame["metric"] != INDEX) & frame["pattern"].isin(published["pattern"])]
     own = own[own["attention"].isin(population(own["attention"]))]
     scales = own.groupby(PUBLISHED_TERM)["own"].agg(["mean", "std"]).reset_index()
@@ -62,9 +47,9 @@ def _scales(table: PaperTable, published: pd.DataFrame, results: Results, files:
     return published.merge(long, how="left").assign(data=frame["data"].iloc[0])
 
 
-def _benefit(table: PaperTable, published: pd.DataFrame, results: Results, files: Sequence[Path]) -> pd.DataFrame:
+def benefit(_table: PaperTable, published: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:
     """Return the index of the best efficient attention, chosen after the fact, of softmax and of no attention in NS."""
-    frame = _table3(table, published, results, files)
+    frame = side_by_side(results)
     indices = frame[(frame["metric"] == INDEX) & (frame["pattern"] == "NS")]
     benefit = benefit_of_attention(indices.drop(columns="published").rename(columns={"own": "index"}))
     long = benefit.melt(["task", "best"], ["efficient", "vanilla", "without"], "quantity", "own")
@@ -73,15 +58,15 @@ def _benefit(table: PaperTable, published: pd.DataFrame, results: Results, files
 
 
 CORRELATIONS = {
-    "pattern": correlation.pattern_correlation,
-    "benchmark": correlation.benchmark_correlation,
-    "task": correlation.task_correlation,
+    "pattern": pattern_correlation,
+    "benchmark": benchmark_correlation,
+    "task": task_correlation,
 }
 
 
-def _correlations(table: PaperTable, published: pd.DataFrame, results: Results, files: Sequence[Path]) -> pd.DataFrame:
+def correlations(table: PaperTable, _published: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:
     """Return Pearson correlations of the own indices and of the published ones, which the figures show as colors."""
-    frame = _table3(table, published, results, files)
+    frame = side_by_side(results)
     frame = frame[frame["metric"] == INDEX]
     key = ["kind", "pattern", "a", "b"]
     parts = []
@@ -105,9 +90,9 @@ def _with_others(published: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:
 # --- from records -----------------------------------------------------------------------------------------------------
 
 
-def _records(table: PaperTable, published: pd.DataFrame, results: Results, _files: Sequence[Path]) -> pd.DataFrame:
+def records(table: PaperTable, published: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:
     """Return mean and standard deviation of the runs that the table selects for each value, and other attentions."""
-    if results is None:
+    if results.empty:
         return published.assign(own=math.nan)
     rows = published.to_dict("records")
     results = results[results["task"].isin({_selected(table, row)["task"] for row in rows})]
@@ -178,8 +163,6 @@ def _changed(record: Record, table: PaperTable) -> list[str]:
 
 def _costs_as_published(files: Sequence[Path]) -> pd.DataFrame:
     """Return costs in pattern NS, with those of `eager`, if measured, as `vanilla`, as in the paper."""
-    from cab.results.costs import load_costs
-
     if len(files) > 1:
         raise UserError(f"this table reads one file of costs, got {len(files)}; name one")
     costs = load_costs(files[0])
@@ -188,7 +171,7 @@ def _costs_as_published(files: Sequence[Path]) -> pd.DataFrame:
     return costs[costs["pattern"] == "NS"]
 
 
-def _costs(table: PaperTable, published: pd.DataFrame, _results: Results, files: Sequence[Path]) -> pd.DataFrame:
+def costs(table: PaperTable, published: pd.DataFrame, files: Sequence[Path]) -> pd.DataFrame:
     """Return the costs of the published attentions at the published lengths."""
     if not files:
         return published.assign(own=math.nan)
@@ -202,10 +185,8 @@ def _costs(table: PaperTable, published: pd.DataFrame, _results: Results, files:
     return published.merge(own, how="left")
 
 
-def _lengths(_table: PaperTable, published: pd.DataFrame, _results: Results, files: Sequence[Path]) -> pd.DataFrame:
+def lengths(_table: PaperTable, published: pd.DataFrame, files: Sequence[Path]) -> pd.DataFrame:
     """Return efficiency lengths by the paper's protocol; those of other attentions follow."""
-    from cab.results.efficiency_length import efficiency_length
-
     if not files:
         return published.assign(own=math.nan)
     lengths = efficiency_length(_costs_as_published(files), protocol="paper")
@@ -216,7 +197,7 @@ def _lengths(_table: PaperTable, published: pd.DataFrame, _results: Results, fil
     return _with_others(published, long)
 
 
-def _gradients(table: PaperTable, published: pd.DataFrame, _results: Results, files: Sequence[Path]) -> pd.DataFrame:
+def gradients(table: PaperTable, published: pd.DataFrame, files: Sequence[Path]) -> pd.DataFrame:
     """Return the relative standard deviation of the norms that `cab paper gradients --out` writes."""
     found: dict[str, float] = {}
     for file in files:
@@ -229,130 +210,3 @@ def _gradients(table: PaperTable, published: pd.DataFrame, _results: Results, fi
         for attention, values in norms.groupby("attention")["all"]:
             found[str(attention)] = values.std(ddof=0) / values.mean()
     return published.assign(own=published["attention"].map(found))
-
-
-# --- from the registry and preset paper -------------------------------------------------------------------------------
-
-
-def _settings(_table: PaperTable, published: pd.DataFrame, _results: Results, _files: Sequence[Path]) -> pd.DataFrame:
-    """Return the options of preset `paper`, and patterns, complexities and metrics of the registry."""
-    rows = published.to_dict("records")
-    own = [_text(_resolved(row)) for row in rows]
-    agrees = [_equal(text, row["published"]) if text else "" for text, row in zip(own, rows, strict=True)]
-    return published.assign(own=own, agrees=agrees)
-
-
-def _resolved(row: Mapping[Any, str]) -> Any:
-    """Return the own value of an option: a fact of the registry, or a product of settings; None if there is none."""
-    option, attention = row["option"], row.get("attention", "")
-    if option == "supported":
-        registered = TASKS.get(row["task"]).backbones[row["backbone"]] if "task" in row else ATTENTIONS.get(attention)
-        patterns = registered if isinstance(registered, tuple) else registered.patterns
-        return "yes" if row["pattern"] in map(str, patterns) else "no"
-    if option == "complexity":
-        return ATTENTIONS.get(attention).complexity
-    if option == "repeats":
-        [repeats] = [
-            line["repeats"]
-            for line in read_table("lstf")
-            if (line["dataset"], line["features"]) == (row["dataset"], "M")
-        ]
-        return int(repeats)
-    names = ("task", "pattern", "backbone")
-    cell = next(c for c in table3_cells() if all(row.get(name) in (None, "", getattr(c, name)) for name in names))
-    dataset = row.get("dataset") or cell.parts[0][0]
-    config = _paper_config(cell.task, dataset, cell.backbone, cell.pattern, attention or "vanilla")
-    if option == "metrics":
-        options = {name: value for name, value in config["task"].items() if name != "name"}
-        metrics = TASKS.get(cell.task).build(dataset=dataset, **options).metrics
-        return [metric.name for metric in metrics if metric.primary]
-    values = [_option(config, path) for path in option.split("*")]
-    if len(values) == 1:
-        return values[0]
-    return math.prod(values) if None not in values else None
-
-
-def _option(config: Mapping[str, Any], path: str) -> Any:
-    group, _, name = path.partition(".")
-    options = config.get(group)
-    return options.get(name) if isinstance(options, Mapping) else None
-
-
-@functools.cache
-def _paper_config(task: str, dataset: str, backbone: str, pattern: str, attention: str) -> dict[str, Any]:
-    from cab.config.compose import compose  # imports Hydra
-
-    cell = {"task": task, "dataset": dataset, "backbone": backbone, "pattern": pattern, "attention": attention}
-    return compose([*(f"{key}={name}" for key, name in cell.items()), "preset=paper"])
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, (list, tuple)):
-        return " ".join(map(_text, value))
-    return "" if value is None else f"{value:.10g}" if isinstance(value, float) else str(value)
-
-
-def _equal(own: str, published: str) -> str:
-    """Return whether two lists of words are equal, numbers by their value."""
-    one, other = own.split(), published.split()
-    is_equal = len(one) == len(other) and all(
-        a == b or _number(a) == _number(b) for a, b in zip(one, other, strict=True)
-    )
-    return YES if is_equal else NO
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
-
-
-def _parameters(_table: PaperTable, published: pd.DataFrame, _results: Results, _files: Sequence[Path]) -> pd.DataFrame:
-    """Return the parameters of the networks of preset `paper`; those that are not registered have none."""
-    cells = published[["pattern", "backbone", "attention"]].itertuples(index=False, name=None)
-    own = [count / 1e6 if (count := _count(*cell)) else math.nan for cell in cells]
-    agrees = [_rounded(value, text) for value, text in zip(own, published["published"], strict=True)]
-    return published.assign(own=own, agrees=agrees)
-
-
-@functools.cache
-def _count(pattern: str, backbone: str, attention: str) -> int | None:
-    from cab.results.parameters import count_parameters  # imports torch
-
-    return next(iter(count_parameters([(pattern, backbone, attention)]).values()), None)
-
-
-def _rounded(own: float, published: str) -> str:
-    """Return whether a number has the printed digits, rounded or truncated."""
-    if math.isnan(own):
-        return ""
-    if f"{own:.{len(published.partition('.')[2])}f}" == published:
-        return YES
-    low, high = Interval.printed(published)
-    return TRUNCATED if low <= own < high else NO
-
-
-def _taxonomy(_table: PaperTable, _published: pd.DataFrame, _results: Results, _files: Sequence[Path]) -> pd.DataFrame:
-    return pd.DataFrame(taxonomy(), columns=TaxonomyRow._fields)
-
-
-def _differences(_table: PaperTable, _rows: pd.DataFrame, _results: Results, _files: Sequence[Path]) -> pd.DataFrame:
-    return pd.DataFrame(published_cells(), columns=PublishedCell._fields)
-
-
-SOURCES: dict[str, Source] = {
-    "table3": _table3,
-    "indices": _indices,
-    "scales": _scales,
-    "benefit": _benefit,
-    "correlations": _correlations,
-    "records": _records,
-    "costs": _costs,
-    "lengths": _lengths,
-    "gradients": _gradients,
-    "settings": _settings,
-    "parameters": _parameters,
-    "taxonomy": _taxonomy,
-    "differences": _differences,
-}

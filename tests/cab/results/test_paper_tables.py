@@ -20,8 +20,9 @@ from cab.config.compose import compose
 from cab.records.record import Cost
 from cab.records.results import load_results
 from cab.registry.registries import ATTENTIONS, TASKS
-from cab.results import own_values
-from cab.results.paper_tables import PaperTable, paper_tables, published_values, side_by_side
+from cab.results import own_settings
+from cab.results.comparison import compared
+from cab.results.paper_tables import PaperTable, paper_tables, published_values
 from tests.helpers.made_records import make_record
 
 ROOT = Path(__file__).parents[3]
@@ -50,7 +51,7 @@ def published() -> Any:
 def _counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the counting of parameters, which tests/backbones/test_backbones_parameters.py tests, by its results."""
     counts = {(row["pattern"], row["backbone"], row["attention"]): int(row["params"]) for row in reproduced()}
-    monkeypatch.setattr(own_values, "_count", lambda *cell: counts.get(cell))
+    monkeypatch.setattr(own_settings, "_count", lambda *cell: counts.get(cell))
 
 
 def reproduced() -> list[dict[str, str]]:
@@ -89,8 +90,10 @@ def test_own_values_are_means_over_the_selected_runs(
     random.seed(table.name)
     expected: dict[tuple[str, ...], list[float]] = {}
     runs: dict[tuple[tuple[str, str], ...], dict[str, list[float]]] = defaultdict(dict)
-    for row in published_values(table).to_dict("records"):
-        wanted = dict(pair.split("=", 1) for pair in table.select.format(**row).split() if pair[-1] != "=")
+    rows: list[Any] = published_values(table).to_dict("records")
+    for row in rows:
+        pairs = (pair.partition("=")[::2] for pair in table.select.format(**row).split())
+        wanted = {name: value for name, value in pairs if value}
         values = [random.uniform(1, 9) for _ in range(2)]
         if "unavailable" in wanted or not (metric := wanted.pop("metric", "")):
             continue
@@ -103,7 +106,7 @@ def test_own_values_are_means_over_the_selected_runs(
     write_runs(tmp_path, {"task": "needle", "dataset": "recall", "attention": "vanilla"}, {"accuracy": [1.0, 2.0]})
     shown = printed(table.name, str(tmp_path), capsys=capsys)
     scale = float(table.scale or 1)
-    assert len(shown) == len(published_values(table))
+    assert len(shown) == len(rows)
     for row in shown:
         key = tuple(row[name] for name in (*table.keys.split(), *(["quantity"] if "quantity" in row else [])))
         values = expected.get(key, [])
@@ -119,7 +122,7 @@ def test_own_values_are_means_over_the_selected_runs(
 
 
 def write_runs(folder: Path, wanted: dict[str, str], metrics: dict[str, list[float]]) -> None:
-    cell = {"task": "lm", "dataset": "pg19", "config_variant": "", "backbone": "gpt2", "pattern": "NS"}
+    cell: dict[str, Any] = {"task": "lm", "dataset": "pg19", "config_variant": "", "backbone": "gpt2", "pattern": "NS"}
     cell |= {"attention": wanted.get("attention.name", "vanilla")}
     cell |= {name: value for name, value in wanted.items() if "." not in name}
     config: dict[str, dict[str, str]] = defaultdict(dict)
@@ -136,7 +139,13 @@ def write_runs(folder: Path, wanted: dict[str, str], metrics: dict[str, list[flo
 def test_generated_data_replace_the_published_ones_in_a_rehearsal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cell = {"task": "lra", "config_variant": "", "backbone": "encoder", "pattern": "NS", "preset": "smoke"}
+    cell: dict[str, Any] = {
+        "task": "lra",
+        "config_variant": "",
+        "backbone": "encoder",
+        "pattern": "NS",
+        "preset": "smoke",
+    }
     for dataset, attention in (("listops_synthetic", "vanilla"), ("text_synthetic", "mine"), ("text", "vanilla")):
         preset = "paper" if dataset == "text" else "smoke"
         place = {**cell, "dataset": dataset, "attention": attention, "preset": preset}
@@ -146,8 +155,8 @@ def test_generated_data_replace_the_published_ones_in_a_rehearsal(
     assert "rehearsal on generated data" in output.out.splitlines()[0]
     assert "74 published values without an own one" in output.err
     shown = printed("transnormer6", str(tmp_path / "smoke"), capsys=capsys)
-    own = {(row["attention"], row["quantity"]): row["data"] for row in shown if row["own"]}
-    assert own == {("vanilla", "listops"): "rehearsal", ("mine", "text"): "rehearsal"}
+    found = {(row["attention"], row["quantity"]): row["data"] for row in shown if row["own"]}
+    assert found == {("vanilla", "listops"): "rehearsal", ("mine", "text"): "rehearsal"}
     assert shown[-1]["attention"] == "mine", "attentions that are not published follow"
     assert shown[-1]["published"] == ""
     both = [str(tmp_path / "smoke"), str(tmp_path / "paper")]
@@ -165,14 +174,15 @@ def test_means_and_deviations_over_attentions(table: PaperTable, published: Any)
     for row in rows_of("results.csv"):
         if row["value"] and row["attention"] != "flash":
             values[tuple(row[name] for name in TERM)].append(float(row["value"]))
-    for row in side_by_side(table, published).to_dict("records"):
+    made: list[Any] = compared(table, published).to_dict("records")
+    for row in made:
         compute = statistics.fmean if row["quantity"] == "mean" else statistics.stdev
         assert row["own"] == pytest.approx(compute(values[tuple(row[name] for name in TERM)]), rel=1e-9)
         assert row["difference"] == row["own"] - float(row["published"])
 
 
 def test_the_index_of_each_task(published: Any) -> None:
-    made = side_by_side(TABLES["table6"], published)
+    made = compared(TABLES["table6"], published)
     expected = [row for row in rows_of("compositional_index.csv") if row["task"] != "all"]
     assert len(made) == len(expected)
     texts = {(row["pattern"], row["task"], row["attention"]): row["index"] for row in expected}
@@ -183,12 +193,10 @@ def test_the_index_of_each_task(published: Any) -> None:
 
 
 def test_the_benefit_is_of_the_best_efficient_attention(published: Any) -> None:
-    indices = side_by_side(TABLES["table6"], published)
+    indices = compared(TABLES["table6"], published)
     indices = indices[indices["pattern"] == "NS"].dropna(subset=["own"])
     index = {(row["task"], row["attention"]): row["own"] for row in indices.to_dict("records")}
-    made = {
-        (row["task"], row["quantity"]): row for row in side_by_side(TABLES["table12"], published).to_dict("records")
-    }
+    made = {(row["task"], row["quantity"]): row for row in compared(TABLES["table12"], published).to_dict("records")}
     for task in ("tts", "sum", "sr", "mlm"):
         efficient = {
             name: value for (of, name), value in index.items() if of == task and name not in ("vanilla", "flash")
@@ -203,22 +211,20 @@ def test_the_benefit_is_of_the_best_efficient_attention(published: Any) -> None:
 def test_correlations_of_own_and_printed_indices(table: PaperTable, published: Any) -> None:
     own = {
         (row["pattern"], row["task"], row["attention"]): row["own"]
-        for row in side_by_side(TABLES["table3"], published).to_dict("records")
+        for row in compared(TABLES["table3"], published).to_dict("records")
         if row["metric"] == "index"
     }
     texts = {
         (row["pattern"], row["task"], row["attention"]): row["index"] for row in rows_of("compositional_index.csv")
     }
     arena = {row["attention"]: [float(row[name]) for name in list(row)[1:]] for row in rows_of("lra.csv")}
-    frame = side_by_side(table, published)
+    frame = compared(table, published)
     assert len(frame) == {"figure3a": 10, "figure4": 11}[table.name]
     for row in frame.to_dict("records"):
         for column, indices in (("own", own), ("published", texts)):
             pair = [values_of(indices, row, name, arena) for name in (row["a"], row["b"])]
             shared = sorted((pair[0].keys() & pair[1].keys()) - {"flash"})
-            expected = (
-                np.corrcoef(*([values[name] for name in shared] for values in pair))[0, 1] if shared[2:] else None
-            )
+            expected = np.corrcoef([[values[name] for name in shared] for values in pair])[0, 1] if shared[2:] else None
             if expected is None:
                 assert row[column] == "" or math.isnan(row[column])
             else:
@@ -242,7 +248,7 @@ def test_own_costs(table: PaperTable, tmp_path: Path, capsys: pytest.CaptureFixt
     """A file with every published value, twice as large, in the units of `cab efficiency`."""
     lines = ["attention,pattern,phase,length,seconds,bytes"]
     units = {"time_ms": 1e-3, "memory_mib": 2.0**20, "steps_per_second": 1.0}
-    rows = published_values(table).to_dict("records")
+    rows: list[Any] = published_values(table).to_dict("records")
     for row in rows:
         value = 2 * float(row["published"]) * units[table.values]
         value = 1 / value if table.values == "steps_per_second" else value
@@ -287,7 +293,7 @@ def test_own_gradients(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize("table", of_source("settings"))
 def test_own_settings_are_those_of_preset_paper(table: PaperTable) -> None:
     cells = rows_of("results.csv")
-    for row in side_by_side(table).to_dict("records"):
+    for row in compared(table).to_dict("records"):
         option, agrees = row["option"], row["own"].split() == row["published"].split()
         if option == "supported":
             patterns = ATTENTIONS.get(row["attention"]).patterns if "attention" in row else None
@@ -326,7 +332,7 @@ def to_number(word: str) -> float | str:
 @pytest.mark.parametrize("table", of_source("parameters"))
 def test_own_parameters(table: PaperTable) -> None:
     exact = {(row["pattern"], row["backbone"], row["attention"]): int(row["params"]) / 1e6 for row in reproduced()}
-    for row in side_by_side(table).to_dict("records"):
+    for row in compared(table).to_dict("records"):
         own = exact.get((row["pattern"], row["backbone"], row["attention"]), math.nan)
         assert row["own"] == pytest.approx(own, nan_ok=True)
         if not math.isnan(own):
@@ -339,9 +345,9 @@ def test_a_count_that_is_truncated_in_print() -> None:
     [row] = (
         published_values(TABLES["table16"]).query("backbone == 'sr3' and attention == 'longshort'").to_dict("records")
     )
-    assert own_values._count(row["pattern"], row["backbone"], row["attention"]) == 99_657_043
-    assert own_values._rounded(99.657043, row["published"]) == "yes, truncated in print"
-    assert own_values._rounded(99.661, row["published"]) == "no"
+    assert own_settings._count(row["pattern"], row["backbone"], row["attention"]) == 99_657_043
+    assert own_settings._rounded(99.657043, row["published"]) == "yes, truncated in print"
+    assert own_settings._rounded(99.661, row["published"]) == "no"
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -379,9 +385,9 @@ def test_invalid_arguments_are_named(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["paper", "tabel3"]) == 2
     message = capsys.readouterr().err
     assert all(f"'{name}'" in message for name in TABLES)
+    cell: dict[str, Any] = {"task": "lra", "config_variant": "", "backbone": "encoder", "pattern": "NS"}
     for preset in ("mini", "smoke"):
-        cell = {"task": "lra", "dataset": "text", "config_variant": "", "backbone": "encoder", "pattern": "NS"}
-        make_record({"accuracy": 40.0}, **cell, preset=preset).write(tmp_path)
+        make_record({"accuracy": 40.0}, **cell, dataset="text", preset=preset).write(tmp_path)
     assert main(["paper", "lra", str(tmp_path)]) == 2
     assert "results of presets mini, smoke are not comparable; select one with --preset" in capsys.readouterr().err
     assert main(["paper", "lra", str(tmp_path), "--preset", "mini"]) == 0
