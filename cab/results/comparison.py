@@ -11,6 +11,7 @@ import pandas as pd
 
 from cab.files.text_table import ABSENT
 from cab.records.results import COLUMNS
+from cab.records.verified import UNVERIFIED_MARK, mark_unverified
 from cab.results import formats, own_settings, own_values
 from cab.results.formats import Cell, Fields, plain
 from cab.results.paper_tables import COSTS, NORMS, RESULTS, PaperTable, published_values
@@ -20,7 +21,7 @@ from cab.results.table import Column, Row, Table
 from cab.results.table3 import side_by_side, tables
 from cab.results.taxonomy import TaxonomyRow, taxonomy
 
-OWN_COLUMNS = ("own", "sd", "runs", "published", "difference", "agrees", "settings", "data")
+OWN_COLUMNS = ("own", "sd", "runs", "published", "difference", "agrees", "verified", "settings", "data")
 """Columns of every table after its keys; a table has those that apply."""
 NO_RESULTS = pd.DataFrame(columns=list(COLUMNS))
 SOURCES: Mapping[str, Callable[..., pd.DataFrame]] = {
@@ -101,7 +102,9 @@ def _cell(row: Fields, name: str) -> Cell:
     if name == "difference":
         return Cell(f"{round(value, decimals) + 0.0:+,.{decimals}f}", value)
     spread = row.get("sd", math.nan) if name == "own" else math.nan
-    return Cell(plain(value, decimals) + ("" if math.isnan(spread) else f" ± {plain(spread, decimals)}"), value)
+    text = plain(value, decimals) + ("" if math.isnan(spread) else f" ± {plain(spread, decimals)}")
+    is_unverified = row.get("verified") == "no"
+    return Cell(mark_unverified(text, row.get("verified", "")), value, signs=UNVERIFIED_MARK * is_unverified)
 
 
 def _float(text: str) -> float:

@@ -15,6 +15,7 @@ import pandas as pd
 from cab.errors import UserError
 from cab.files.text_table import csv_errors
 from cab.records.record import Record
+from cab.records.results import VERDICTS
 from cab.registry.names import SYNTHETIC
 from cab.results.changed_settings import changed_settings
 from cab.results.correlation import benchmark_correlation, pattern_correlation, task_correlation
@@ -33,7 +34,7 @@ def indices(_table: PaperTable, published: pd.DataFrame, results: pd.DataFrame) 
     """Return the index of each task; that of other attentions is not published."""
     frame = side_by_side(results)
     frame = frame[(frame["metric"] == INDEX) & (frame["task"] != AVERAGE)].rename(columns={"seeds": "runs"})
-    columns = ["pattern", "task", "attention", "own", "sd", "runs", "difference", "data"]
+    columns = ["pattern", "task", "attention", "own", "sd", "runs", "difference", "verified", "data"]
     return frame[columns].merge(published, how="left").fillna({"published": ""})
 
 
@@ -99,11 +100,11 @@ def records(table: PaperTable, published: pd.DataFrame, results: pd.DataFrame) -
     refuse_versions(results)
     results = _with_costs(of_one_data(of_one_kind(results)))
     if "attention={attention}" in table.select.split():
-        others = dict.fromkeys(set(results["attention"]) - set(published["attention"]), "")
+        others = sorted(set(results["attention"]) - set(published["attention"]))
         places = published.drop(columns=["attention", "published"]).drop_duplicates().to_dict("records")
-        rows += [{**place, "attention": name, "published": ""} for name in sorted(others) for place in places]
+        rows += [{**place, "attention": name, "published": ""} for name in others for place in places]
     made = [{**row, **_own(results, table, _selected(table, row))} for row in rows]
-    frame = pd.DataFrame([row for row in made if row["published"] or row["runs"]])
+    frame = pd.DataFrame([*made[: len(published)], *(row for row in made[len(published) :] if row["runs"])])
     data = kinds_of_data(results)
     return frame.assign(data=data.iloc[0] if len(data) else REAL)
 
@@ -119,7 +120,9 @@ def _with_costs(results: pd.DataFrame) -> pd.DataFrame:
 
 def _selected(table: PaperTable, row: Mapping[Any, str]) -> dict[str, str]:
     """Return what the runs of a value have: values of columns of results, and of settings."""
-    pairs = (pair.partition("=")[::2] for pair in table.select.format_map(dict(row)).split())
+    texts = ((template, template.format_map(dict(row))) for template in table.select.split())
+    words = (word for template, text in texts for word in ([text] if "=" in template else text.split()))
+    pairs = (word.partition("=")[::2] for word in words)
     return {name: value for name, value in pairs if value}
 
 
@@ -137,9 +140,13 @@ def _own(results: pd.DataFrame, table: PaperTable, wanted: Mapping[str, str]) ->
     rows = without_copies(results[results["value"].notna()])
     if len(presets := sorted(rows["preset"].unique())) > 1:
         raise UserError(f"results of presets {', '.join(presets)} are not comparable; select one with --preset")
+    if "config_variant=" not in table.select and len(variants := sorted(rows["config_variant"].unique())) > 1:
+        raise UserError(f"results of variants {variants} of a task are not comparable; keep those of one in a folder")
     values = rows["value"].astype(float) * float(table.scale or 1)
     settings = {text: None for record in rows["record"] if record is not None for text in _changed(record, table)}
-    return {"own": values.mean(), "sd": values.std(), "runs": len(values), "settings": " ".join(settings)}
+    verified = min(rows["verified"], key=VERDICTS.index, default="")
+    numbers = {"own": values.mean(), "sd": values.std(), "runs": len(values)}
+    return {**numbers, "verified": verified, "settings": " ".join(settings)}
 
 
 def _setting(record: Record, path: str) -> str | None:

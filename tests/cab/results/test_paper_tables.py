@@ -139,27 +139,24 @@ def write_runs(folder: Path, wanted: dict[str, str], metrics: dict[str, list[flo
 def test_generated_data_replace_the_published_ones_in_a_rehearsal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cell: dict[str, Any] = {
-        "task": "lra",
-        "config_variant": "",
-        "backbone": "encoder",
-        "pattern": "NS",
-        "preset": "smoke",
-    }
-    for dataset, attention in (("listops_synthetic", "vanilla"), ("text_synthetic", "mine"), ("text", "vanilla")):
-        preset = "paper" if dataset == "text" else "smoke"
-        place = {**cell, "dataset": dataset, "attention": attention, "preset": preset}
-        make_record({"accuracy": 40.0}, **place).write(tmp_path / preset)
+    cell: dict[str, Any] = {"task": "lra", "config_variant": "", "backbone": "encoder", "pattern": "NS"}
+    mine, real = "local(extent=total, window_size=4)", tmp_path / "paper"
+    for dataset, attention in (("listops_synthetic", "vanilla"), ("text_synthetic", mine)):
+        run = {**cell, "dataset": dataset, "attention": attention, "verified": attention == "vanilla"}
+        make_record({"accuracy": 40.0}, **run, preset="smoke").write(tmp_path / "smoke")
+    make_record({"accuracy": 40.0}, **cell, dataset="text", preset="paper").write(real)
     assert main(["paper", "transnormer6", str(tmp_path / "smoke")]) == 0
     output = capsys.readouterr()
     assert "rehearsal on generated data" in output.out.splitlines()[0]
+    assert output.out.splitlines()[-1].split()[-5:-2] == ["†", "40.0", "1"]
     assert "74 published values without an own one" in output.err
+    assert "has not passed `cab verify`" in output.err
     shown = printed("transnormer6", str(tmp_path / "smoke"), capsys=capsys)
     found = {(row["attention"], row["quantity"]): row["data"] for row in shown if row["own"]}
-    assert found == {("vanilla", "listops"): "rehearsal", ("mine", "text"): "rehearsal"}
-    assert shown[-1]["attention"] == "mine", "attentions that are not published follow"
+    assert found == {("vanilla", "listops"): "rehearsal", (mine, "text"): "rehearsal"}
+    assert shown[-1]["attention"] == mine, "attentions that are not published follow"
     assert shown[-1]["published"] == ""
-    both = [str(tmp_path / "smoke"), str(tmp_path / "paper")]
+    both = [str(tmp_path / "smoke"), str(real)]
     own = [row for row in printed("transnormer6", *both, capsys=capsys) if row["own"]]
     assert [(row["attention"], row["quantity"], row["data"]) for row in own] == [("vanilla", "text", "real")]
 
@@ -391,4 +388,8 @@ def test_invalid_arguments_are_named(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["paper", "lra", str(tmp_path)]) == 2
     assert "results of presets mini, smoke are not comparable; select one with --preset" in capsys.readouterr().err
     assert main(["paper", "lra", str(tmp_path), "--preset", "mini"]) == 0
+    other = {**cell, "config_variant": "brackets dropped"}
+    make_record({"accuracy": 40.0}, **other, dataset="text", preset="mini").write(tmp_path)
+    assert main(["paper", "lra", str(tmp_path), "--preset", "mini"]) == 2
+    assert "results of variants ['', 'brackets dropped'] of a task are not comparable" in capsys.readouterr().err
     assert main(["paper", "table4", str(tmp_path)]) == 2
