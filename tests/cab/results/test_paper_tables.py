@@ -140,7 +140,7 @@ def test_generated_data_replace_the_published_ones_in_a_rehearsal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cell: dict[str, Any] = {"task": "lra", "config_variant": "", "backbone": "encoder", "pattern": "NS"}
-    mine, real = "local(extent=total, window_size=4)", tmp_path / "paper"
+    mine, real = "mine(heads=2, window_size=4)", tmp_path / "paper"
     for dataset, attention in (("listops_synthetic", "vanilla"), ("text_synthetic", mine)):
         run = {**cell, "dataset": dataset, "attention": attention, "verified": attention == "vanilla"}
         make_record({"accuracy": 40.0}, **run, preset="smoke").write(tmp_path / "smoke")
