@@ -1,4 +1,13 @@
-"""`cab paper`: the published tables with own values, recomputed, and analyses of gradients and attention."""
+"""`cab paper`: the published tables with own values, recomputed, and analyses of gradients and attention.
+
+TABLE is a published table or figure of CAB, TransNormer, LRA or Informer; `cab paper list` lists them. It is printed
+with your own values, from results or a file of costs, or from the configuration and the networks of preset `paper`.
+
+examples:
+  cab paper table3 results/local
+  cab paper table11 results/paper/efficiency_cost.csv
+  cab paper informer results/reproduced --format latex
+"""
 
 from __future__ import annotations
 
@@ -111,9 +120,8 @@ def run(args: argparse.Namespace) -> int:
     if args.verb in paper_tables():
         _print_table(paper_tables()[args.verb], args)
     elif args.verb in (None, "list"):
-        print_rows(
-            [("table", "content"), *((name, table.title) for name, table in paper_tables().items())], as_csv=False
-        )
+        rows = [(name, table.title) for name, table in paper_tables().items()]
+        print_rows([("table", "content"), *rows], as_csv=False)
     elif args.verb in ("gradients", "dilution"):
         _analyze(args)
     else:
