@@ -12,7 +12,7 @@ examples:
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +58,15 @@ SOURCES_OF_OWN = {
 """What a table reads for the own values."""
 
 
+class _WithoutTables(argparse.RawDescriptionHelpFormatter):
+    """Help that leaves the tables to `cab paper list`; completion has them."""
+
+    def _iter_indented_subactions(self, action: argparse.Action) -> Generator[argparse.Action, None, None]:
+        yield from (one for one in super()._iter_indented_subactions(action) if one.dest not in paper_tables())
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = _WithoutTables
     verbs = parser.add_subparsers(dest="verb", metavar="TABLE | SUBCOMMAND")
     verbs.add_parser("list", help="list the tables and figures (default)")
     for paper_table in paper_tables().values():
@@ -90,7 +98,7 @@ def _add_table(verbs: Any, table: PaperTable) -> None:
     about = "."
     if table.reads:
         about = ", alongside your own values. Without any, the published ones are printed alone."
-    parser = verbs.add_parser(table.name, description=table.title + about)
+    parser = verbs.add_parser(table.name, help=table.title, description=table.title + about)
     if table.reads:
         metavar, text = SOURCES_OF_OWN[table.reads]
         parser.add_argument("results", nargs="*", type=results_path, metavar=metavar, help=text)

@@ -70,7 +70,7 @@ def compared(table: PaperTable, results: pd.DataFrame = NO_RESULTS, files: Seque
 
 
 def shown(table: PaperTable, frame: pd.DataFrame, *, is_joined: bool = True) -> Table:
-    """Return the table of :func:`side_by_side` for a reader, without empty columns.
+    """Return the table of :func:`compared` for a reader, without empty columns.
 
     If own values were given (``is_joined``), notes name what is missing.
     """
@@ -91,7 +91,7 @@ def _cell(row: Fields, name: str) -> Cell:
     """Return an own value with the digits of the published one, and at least three."""
     value = row[name]
     if isinstance(value, str):
-        number = _float(value)
+        number = own_settings.number_of(value)
         return Cell(value or ABSENT, None if math.isnan(number) else number)
     if not math.isfinite(value):
         return formats.number(value)
@@ -105,13 +105,6 @@ def _cell(row: Fields, name: str) -> Cell:
     text = plain(value, decimals) + ("" if math.isnan(spread) else f" ± {plain(spread, decimals)}")
     is_unverified = row.get("verified") == "no"
     return Cell(mark_unverified(text, row.get("verified", "")), value, signs=UNVERIFIED_MARK * is_unverified)
-
-
-def _float(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
 
 
 def _notes(frame: pd.DataFrame, rows: list[dict[Any, Any]]) -> Iterator[str]:

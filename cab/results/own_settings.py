@@ -83,12 +83,13 @@ def _equal(own: str, published: str) -> str:
     """Return whether two lists of words are equal, numbers by their value."""
     one, other = own.split(), published.split()
     is_equal = len(one) == len(other) and all(
-        a == b or _number(a) == _number(b) for a, b in zip(one, other, strict=True)
+        a == b or number_of(a) == number_of(b) for a, b in zip(one, other, strict=True)
     )
     return YES if is_equal else NO
 
 
-def _number(text: str) -> float:
+def number_of(text: str) -> float:
+    """Return the number that a text is, or NaN."""
     try:
         return float(text)
     except ValueError:
