@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 from cab.errors import UserError
+from cab.files.disk import listed
 from cab.files.text_table import csv_errors
 from cab.records.record import Record
 from cab.records.results import VERDICTS
@@ -172,7 +173,10 @@ def _costs_as_published(files: Sequence[Path]) -> pd.DataFrame:
     """Return costs in pattern NS, with those of `eager`, if measured, as `vanilla`, as in the paper."""
     if len(files) > 1:
         raise UserError(f"this table reads one file of costs, got {len(files)}; name one")
-    costs = load_costs(files[0])
+    costs = load_costs(files[0], protocol="paper")
+    if costs["setting"].nunique() > 1:
+        settings = listed(sorted(set(costs["setting"])))
+        raise UserError(f"{files[0]} mixes costs of different settings ({settings}); keep the rows of one")
     if "eager" in set(costs["attention"]):
         costs = costs[costs["attention"] != "vanilla"].replace({"attention": {"eager": "vanilla"}})
     return costs[costs["pattern"] == "NS"]
