@@ -169,11 +169,11 @@ def _changed(record: Record, table: PaperTable) -> list[str]:
 # --- from files of costs and of gradients -----------------------------------------------------------------------------
 
 
-def _costs_as_published(files: Sequence[Path]) -> pd.DataFrame:
+def _costs_as_published(files: Sequence[Path], protocol: str = "paper") -> pd.DataFrame:
     """Return costs in pattern NS, with those of `eager`, if measured, as `vanilla`, as in the paper."""
     if len(files) > 1:
         raise UserError(f"this table reads one file of costs, got {len(files)}; name one")
-    costs = load_costs(files[0], protocol="paper")
+    costs = load_costs(files[0], protocol=protocol)
     if costs["setting"].nunique() > 1:
         settings = listed(sorted(set(costs["setting"])))
         raise UserError(f"{files[0]} mixes costs of different settings ({settings}); keep the rows of one")
@@ -186,10 +186,11 @@ def costs(table: PaperTable, published: pd.DataFrame, files: Sequence[Path]) -> 
     """Return the costs of the published attentions at the published lengths."""
     if not files:
         return published.assign(own=math.nan)
-    costs = _costs_as_published(files)
+    selected = _selected(table, {})
+    costs = _costs_as_published(files, selected.pop("protocol", "paper"))
     costs = costs.assign(time_ms=1e3 * costs["seconds"], memory_mib=costs["bytes"] / 2**20)
     costs = costs.assign(steps_per_second=1 / costs["seconds"], length=costs["length"].astype(int).astype(str))
-    for name, value in _selected(table, {}).items():
+    for name, value in selected.items():
         costs = costs[costs[name] == value]
     keys = table.keys.split()
     own = costs.rename(columns={table.values: "own"})[[*keys, "own"]].drop_duplicates(keys)
