@@ -70,6 +70,32 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
     return UserError(f"unknown {kind} '{name}': {hint}{listed}")
 
 
-def first_line(error: Exception) -> str:
-    """Return the first non-blank line of the error's message, or its type if there is none."""
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+def message_of(error: BaseException) -> str:
+    """Return the message of an exception of any code, whose ``str`` may fail or have surrogates.
+
+    That of a validation is its first error, with its place and value.
+    """
+    try:
+        if hasattr(error, "errors") and callable(error.errors):  # of pydantic
+            first = error.errors(include_url=False)[0]
+            location = ".".join(map(str, first["loc"]))
+            text = f"{location}: {first['msg']}, got {first['input']!r:.40}" if location else first["msg"]
+            return text.replace("\n", " ")
+        return str(error).encode(errors="backslashreplace").decode()
+    except Exception:
+        return ""
+
+
+def first_line(error: BaseException, *, num_causes: int = 3) -> str:
+    """Return the reason that an exception of other code gives, on one line.
+
+    It is the first non-blank line of the message, with the next one if it announces that (``failed:``), or else the
+    type; followed by the reason of its cause, if the message does not contain that.
+    """
+    lines = [line.strip() for line in message_of(error).split("\n") if line.strip()]
+    text = next(iter(lines), type(error).__name__)
+    if text.endswith(":") and len(lines) > 1:
+        text = f"{text} {lines[1]}"
+    cause = error.__cause__
+    reason = first_line(cause, num_causes=num_causes - 1) if cause is not None and num_causes else ""
+    return text if reason in " ".join([text, *lines]) else f"{text}: {reason}"

@@ -143,10 +143,18 @@ class Task(ABC):
 
     @abstractmethod
     def loss(self, backbone: Backbone, batch: Any) -> Tensor:
-        """Return the training loss of a batch, a scalar."""
+        """Return the training loss of a batch: a mean, or several means [T], whose sum is minimized."""
+
+    def loss_counts(self, backbone: Backbone, batch: Any) -> Tensor | None:  # noqa: ARG002
+        """Return the number of values in each mean of :meth:`loss`, in its shape, which weights the mean.
+
+        A step over several micro-batches or processes then has the loss of the whole batch. Called with the batch on
+        the CPU and the random numbers of :meth:`loss`. None: the number depends on the number of examples only.
+        """
+        return None
 
     def recurrent_loss(self, backbone: Backbone, batch: Any, mems: DecodeState | None) -> tuple[Tensor, DecodeState]:
-        """Return the training loss of a batch whose rows continue the previous batch, and the new memories.
+        """Return :meth:`loss` for a batch whose rows continue the previous batch, and the new memories.
 
         Required if ``recurrent`` is set. ``mems`` are the memories of the previous batch, tensors with the batch first;
         None at the start.

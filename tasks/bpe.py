@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cab import UserError
+from cab.errors import first_line
 from cab.files.cache import prepared
+from cab.files.disk import user_path
 from tasks.files import find_data
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+log = logging.getLogger(__name__)
+
 Texts = Callable[[], Iterator[str]]
 WORDS = "words"
 """Value of ``task.tokenizer`` that selects word-level tokens."""
 UNKNOWN_WORD = "<unk>"
+LARGEST = 2**24
+"""Largest plausible id of a token."""
 PUBLISHED = {"gpt2": ("gpt2_bpe", "vocab.json"), "bart": ("bart_bpe", "tokenizer.json")}
 """Values of ``task.tokenizer`` that select a published tokenizer: its data set, and a file in the folder of that."""
 
@@ -79,10 +87,46 @@ def trained_bpe(texts: Texts, *, vocab_size: int, special_tokens: Sequence[str],
 
 
 def read_bpe(source: str | Path) -> Tokenizer:
-    """Read a tokenizer from tokenizer.json, a folder with it, or a folder with GPT-2's vocab.json and merges.txt."""
+    """Read a tokenizer from tokenizer.json, a folder with it, or a folder with GPT-2's vocab.json and merges.txt.
+
+    Its settings that change a text are switched off, or named in a warning.
+    """
+    path = user_path(str(source))
+    tokenizer = _read_tokenizer(path)
+    numbers = sorted(tokenizer.get_vocab().values())
+    if not numbers or numbers[0] < 0 or numbers[-1] > LARGEST or len(set(numbers)) < len(numbers):
+        about = f"{len(numbers)} entries with {len(set(numbers))} ids up to {numbers[-1] if numbers else 0:,}"
+        raise UserError(f"{path} has {about}: every entry needs an id of its own, at most {LARGEST:,}")
+    switch_off(tokenizer, path)
+    return tokenizer
+
+
+def vocabulary_size(tokenizer: Tokenizer) -> int:
+    """Return the largest id plus 1, which is more than the number of entries if the ids have gaps."""
+    return 1 + max(tokenizer.get_vocab().values())
+
+
+def switch_off(tokenizer: Tokenizer, path: Path) -> None:
+    """Switch off truncation, padding and random merges, and warn about these and about what loses text."""
+    content = json.loads(tokenizer.to_str())
+    model, off = content["model"], [name for name in ("truncation", "padding") if content.get(name)]
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    if model.get("dropout"):
+        tokenizer.model.dropout = None
+        off.append("dropout")
+    if off:
+        log.warning("%s: %s switched off, which would change the texts", path, " and ".join(off))
+    if content.get("normalizer"):
+        log.warning("%s normalizes texts (%s)", path, content["normalizer"].get("type"))
+    covers_all = "ByteLevel" in json.dumps(content.get("pre_tokenizer")) or model.get("byte_fallback")
+    if not covers_all and not model.get("unk_token") and model.get("unk_id") is None:
+        log.warning("%s has no token for unknown text, which is left out", path)
+
+
+def _read_tokenizer(path: Path) -> Tokenizer:
     from tokenizers import ByteLevelBPETokenizer, Tokenizer
 
-    path = Path(source)
     whole = path / "tokenizer.json" if path.is_dir() else path
     vocabulary, merges = path / "vocab.json", path / "merges.txt"
     try:
@@ -91,7 +135,7 @@ def read_bpe(source: str | Path) -> Tokenizer:
         if vocabulary.is_file() and merges.is_file():
             return ByteLevelBPETokenizer.from_file(str(vocabulary), str(merges))._tokenizer
     except Exception as error:  # the library raises bare Exception
-        raise UserError(f"{path} is not a tokenizer that can be read ({error})") from None
+        raise UserError(f"{path} is not a tokenizer that can be read ({first_line(error)})") from None
     raise UserError(f"no tokenizer at {path}: give tokenizer.json, or a folder with vocab.json and merges.txt")
 
 

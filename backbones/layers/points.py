@@ -37,7 +37,8 @@ def farthest_points(points: Tensor, count: int) -> Tensor:
 def nearest_points(queries: Tensor, points: Tensor, count: int) -> Tensor:
     """Return indices [B, M, count] into ``points`` [B, N, 3] of the nearest to each query [B, M, 3]."""
     count = min(count, points.shape[1])
-    return torch.cdist(queries.float(), points.float()).topk(count, dim=-1, largest=False).indices
+    mode = "donot_use_mm_for_euclid_dist"  # matrix products lose distances away from the origin
+    return torch.cdist(queries.float(), points.float(), compute_mode=mode).topk(count, dim=-1, largest=False).indices
 
 
 def take(x: Tensor, index: Tensor) -> Tensor:

@@ -75,7 +75,7 @@ def score_gradients(subject: Subject, *, rows: int = 4) -> list[dict[str, float 
     """Return :meth:`Layer.row` per attention layer under test, for the task's loss on ``rows`` training examples."""
     subject.network.eval()
     with recorded(subject) as layers:
-        subject.cell.task.loss(subject.network, subject.batch(rows)).backward()
+        subject.cell.task.loss(subject.network, subject.batch(rows)).sum().backward()
         table = [layer.row() for layer in layers]
     subject.network.zero_grad()
     return table

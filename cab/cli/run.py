@@ -6,14 +6,13 @@ import argparse
 import logging
 import os
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import yaml
 
 from cab.cli.terminal import log_to_terminal
 from cab.errors import UserError, unknown_name
-from cab.files.disk import sanitize_text
+from cab.files.disk import sanitize_text, user_path
 from cab.files.text_table import text_table
 from cab.records.identity import distinctions
 from cab.records.record import CELL, Record, Status
@@ -134,7 +133,7 @@ def _retry(overrides: Sequence[str], statuses: Sequence[str]) -> int:
     from cab.cli.status import print_statuses
     from cab.runner.launch import retry_cells  # imports torch
 
-    results_dir = Path(overrides[-1].removeprefix(RESULTS_DIR) if overrides else run_defaults()["results_dir"])
+    results_dir = user_path(overrides[-1].removeprefix(RESULTS_DIR) if overrides else run_defaults()["results_dir"])
     report = retry_cells(results_dir, statuses)
     if report.expected == 0:
         log.info("nothing to retry: no run in %s is %s", results_dir, " or ".join(statuses))
@@ -152,7 +151,7 @@ def _print_costs(records: Iterable[Record], *, measures: bool) -> None:
     finished = [record for record in records if record.status is Status.FINISHED]
     subjects = {(cost_name(run), run.cell["pattern"], run.attention_code): run for run in finished}
     for (name, pattern, _), record in subjects.items():
-        folders = [Path(record.config["results_dir"])]
+        folders = [user_path(record.config["results_dir"])]
         if measures:
             measure_state_of(record)
         *state, _ = cost_texts(record, folders)
@@ -181,7 +180,7 @@ def _print_plan(sweeps: Sequence[Sequence[str]], *, is_sweep: bool, is_summary: 
     else:
         print(text_table(PLAN_COLUMNS, plan_rows(runs), align="rll"))
     if slurm is cluster:
-        print("\n" + job_script(slurm, Path(jobs[0].config["results_dir"]), len(runs)))
+        print("\n" + job_script(slurm, user_path(jobs[0].config["results_dir"]), len(runs)))
     return report
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple,
 from annotated_types import Gt, Interval, MinLen
 
 from cab.errors import UserError, unknown_name
+from cab.files.disk import user_path
 from cab.patterns import Pattern
 from cab.records.identity import flat
 from cab.records.record import LARGEST_SEED, Status
@@ -276,8 +276,8 @@ class RunConfig:
             "cluster": parse_cluster(plain["cluster"]),
             "pattern": pattern,
             "other_attention": parse_other_attention(plain["other_attention"]),
-            "results_dir": Path(plain["results_dir"]),
-            "data_root": Path(os.path.expanduser(plain["data_root"])) if plain["data_root"] else None,  # noqa: PTH111
+            "results_dir": user_path(plain["results_dir"]),
+            "data_root": user_path(plain["data_root"]) if plain["data_root"] else None,
             "data": data,
             "retry": tuple(map(Status, plain["retry"])),
         }

@@ -34,7 +34,7 @@ from cab.efficiency.packed import padded_label
 from cab.efficiency.setting import DTYPES, Setting, appendix_g
 from cab.efficiency.subjects import BASELINES, PROJECTIONS, AttentionSubject, Subject, has_projections
 from cab.efficiency.workload import PHASES, Inputs, Workload, held_bytes, make_inputs
-from cab.errors import UserError, exits_as_errors
+from cab.errors import UserError, exits_as_errors, first_line
 from cab.patterns import Pattern
 from cab.runner.processes import is_out_of_memory
 from cab.verification.growth import peak_bytes
@@ -86,7 +86,7 @@ def release_memory(device: str) -> None:
 
 def status_of(error: BaseException) -> tuple[str, str]:
     """Return the status of a cost and a one-line detail."""
-    line = (str(error).strip().splitlines() or [""])[0]
+    line = first_line(error)
     if is_out_of_memory(error):
         return "oom", ""
     if isinstance(error, TimeoutError):

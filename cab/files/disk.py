@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cab.errors import UserError
+from cab.errors import UserError, message_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,16 +31,18 @@ def is_full_disk(error: BaseException) -> bool:
     """Return whether a write failed because the disk is full, as an OSError or as a library reports it."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return not isinstance(error, UserError) and _FULL.search(str(error)) is not None
+    return not isinstance(error, UserError) and _FULL.search(message_of(error)) is not None
 
 
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)
 """Errors of file systems that cannot lock files, such as NFS without lockd."""
+NO_ANSWER = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO)
+"""Errors of a disk or a file server that does not answer, or was restarted."""
 
 
 @contextlib.contextmanager
 def disk_errors(folder: Path) -> Iterator[None]:
-    """Raise UserError if the disk of ``folder`` cannot lock files or is full; nothing incomplete is kept."""
+    """Raise UserError if the disk of ``folder`` cannot lock, is full or fails; nothing incomplete is kept."""
     try:
         yield
     except Exception as error:
@@ -48,6 +50,10 @@ def disk_errors(folder: Path) -> Iterator[None]:
             raise UserError(
                 f"{folder} is on a file system that cannot lock files ({error.strerror}): name another results_dir, or "
                 "another CAB_CACHE"
+            ) from error
+        if isinstance(error, OSError) and error.errno in NO_ANSWER:
+            raise UserError(
+                f"the disk of {folder} failed ({error.strerror}); repeat the command when it answers again"
             ) from error
         if is_full_disk(error):
             raise UserError(
@@ -79,6 +85,11 @@ def write_figure(figure: Figure, path: Path, *, dpi: int = 110) -> Path:
     return path
 
 
+def user_path(text: str) -> Path:
+    """Return the path in an option or a variable, with ``~`` for a home directory if there is one."""
+    return Path(os.path.expanduser(text))  # noqa: PTH111
+
+
 def remove_leftovers(folder: Path, name: str = "") -> None:
     """Delete what killed processes left of the files whose names begin with ``name``, whose lock the caller holds."""
     for path in folder.glob(f".{name}*.tmp"):
@@ -98,9 +109,26 @@ def check_writable(folder: Path, option: str) -> None:
 
 
 def visible_files(folder: Path, pattern: str) -> list[Path]:
-    """Return what matches ``pattern`` below ``folder``, sorted, without hidden files such as ``._a.png`` of macOS."""
-    paths = sorted(folder.glob(pattern))
+    """Return what matches ``pattern`` below ``folder``, sorted, without hidden files such as ``._a.png`` of macOS.
+
+    ``**/`` matches any folders, also behind links, each of which is read once. UserError for a link to nothing.
+    """
+    before, recursive, after = pattern.partition("**/")
+    roots = _folders(folder / before, set()) if recursive else [folder]
+    paths = sorted(path for root in roots for path in root.glob(after or pattern))
+    for path in paths:
+        if path.is_symlink() and not path.exists():
+            raise UserError(f"{path} is a link to {path.readlink()}, which does not exist")
     return [path for path in paths if not any(name.startswith(".") for name in path.relative_to(folder).parts)]
+
+
+def _folders(folder: Path, seen: set[Path]) -> Iterator[Path]:
+    """Yield a folder and all folders in it; folders before links to them."""
+    if folder.is_dir() and folder.resolve() not in seen:
+        seen.add(folder.resolve())
+        yield folder
+        for inner in sorted(folder.iterdir(), key=lambda path: (path.is_symlink(), path)):
+            yield from _folders(inner, seen)
 
 
 CONTROL = ("Cc", "Cs", "Cf", "Cn", "Zl", "Zp")

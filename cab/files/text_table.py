@@ -7,7 +7,7 @@ import csv
 import itertools
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,10 +78,29 @@ def csv_errors(path: Path) -> Iterator[None]:
         raise UserError(f"{path} cannot be read as CSV ({first_line(error)}); save it as CSV in UTF-8") from None
 
 
+def csv_rows(path: Path, needed: Iterable[str] = ()) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield the line and the texts of each row; UserError with the line unless each has a value per column.
+
+    Args:
+        needed: columns that the file must have.
+    """
+    with csv_errors(path), path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.reader(file, strict=True)
+        columns = next(reader, [])
+        if repeated := [name for name in columns if columns.count(name) > 1]:
+            raise UserError(f"{path}, line 1: the column '{repeated[0]}' occurs more than once; remove one of them")
+        if lacking := set(needed) - set(columns):
+            raise UserError(f"{path} has no columns {', '.join(sorted(lacking))}; add them")
+        for row in reader:
+            if row and len(row) != len(columns):
+                raise UserError(f"{path}, line {reader.line_num}: {len(row)} values for {len(columns)} columns")
+            if row:
+                yield reader.line_num, dict(zip(columns, row, strict=True))
+
+
 def read_csv(path: Path) -> list[dict[str, str]]:
-    """Read the rows of a CSV file as texts."""
-    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
-        return list(csv.DictReader(file))
+    """Read the rows of a CSV file as texts, see :func:`csv_rows`."""
+    return [row for _, row in csv_rows(path)]
 
 
 def number(value: float, decimals: int = 3) -> str:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import functools
+import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
+
+from cab.errors import UserError, first_line
+
+log = logging.getLogger(__name__)
 
 SET = "records.jsonl"
 """File with all records of a folder, one per line."""
@@ -55,16 +60,21 @@ def set_lines(folder: Path) -> Mapping[str, str]:
     path = folder / SET
     try:
         return _lines_of(path, path.stat().st_mtime_ns)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read: {first_line(error)}") from None
 
 
 @functools.lru_cache(maxsize=8)
 def _lines_of(path: Path, _: int) -> dict[str, str]:
     """Return the lines of a set by the hash in each; one without a hash is found by its number."""
-    lines = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        if not line:
+    lines, seen = dict[str, str](), dict[str, int]()
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
+        if not line.strip():
+            continue
+        if seen.setdefault(line, number) != number:
+            log.warning("%s, line %d: the record of line %d again, which counts once", path, number, seen[line])
             continue
         found = re.search(r'"hash": ?"([0-9a-f]{16})"', line)
         name = found[1] if found else f"line {number}"

@@ -145,9 +145,11 @@ class Identity:
     def from_plain(cls, values: Mapping[str, Any]) -> Identity | None:
         """Return the identity that :meth:`to_plain` stored; None if it is damaged or of another version of CAB."""
         try:
-            return cls(**{**values, "program": Program(**values["program"])})
+            found = cls(**{**values, "program": Program(**values["program"])})
         except (AttributeError, KeyError, TypeError, ValueError):
             return None
+        parts = (found.configuration, found.program.attention, found.program.project, found.data, found.versions)
+        return found if all(isinstance(part, dict) for part in parts) else None
 
     def to_plain(self) -> dict[str, Any]:
         """Return the identity as plain values."""

@@ -144,8 +144,8 @@ class Record(RunMetadata):
     def failed(cls, about: RunMetadata, *, error: BaseException, metrics: Iterable[Metric], **others: Any) -> Record:
         """Create the record of a run without a score; ``others`` are its status, step and cost."""
         assert others["status"] is not Status.FINISHED
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        words = ": ".join([type(error).__name__, *lines[:1]])
+        name, reason = type(error).__name__, first_line(error)
+        words = name if reason == name else f"{name}: {reason}"
         declared = tuple(metric.measured(None) for metric in metrics)
         return cls(**vars(about), ended=now(), error=words, metrics=declared, **others)
 
@@ -214,7 +214,7 @@ def _reading_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}; the run need not be repeated") from error
     except (AttributeError, TypeError, ValueError, RecursionError) as error:
-        reason = _described(error)
+        reason = first_line(error)
         raise UserError(f"{path} is not a valid result record ({reason}); run the cell again") from None
 
 
@@ -232,15 +232,6 @@ def _adapter() -> TypeAdapter[Record]:
     from pydantic import TypeAdapter  # takes 0.4 s
 
     return TypeAdapter(Record)
-
-
-def _described(error: Exception) -> str:
-    """Return the first error of a validation with its place and value, or the first line of another error."""
-    if not hasattr(error, "errors"):
-        return first_line(error)
-    details = error.errors(include_url=False)[0]
-    location = ".".join(map(str, details["loc"]))
-    return f"{location}: {details['msg']}, got {details['input']!r:.40}" if location else details["msg"]
 
 
 def _check_fields(content: Mapping[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import functools
 import gc
@@ -14,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from cab.errors import UserError
 from cab.files.disk import listed
-from cab.files.text_table import csv_errors
+from cab.files.text_table import csv_rows
+from cab.patterns import Pattern
 from cab.records.files import COMMITTED_DIRS, REFERENCE_DIRS, record_paths
 from cab.records.identity import changed_modules, value_changes
 from cab.records.record import CELL, COMPARISON_KEY, Record, Status
@@ -34,6 +34,8 @@ DEFAULT_DIR = Path(run_defaults()["results_dir"])
 PAPER_DIR = Path(__file__).resolve().parents[2] / "results" / "paper"
 """Tables of the paper, with their sources."""
 CORE_DIR, MINI_DIR = REFERENCE_DIRS
+REQUIRED = ("pattern", "task", "backbone", "dataset", "metric", "attention")
+"""Columns of CSV files that every row must fill."""
 PUBLISHED = "published"
 """Preset of CSV files that do not specify one."""
 
@@ -277,27 +279,41 @@ def _record_rows(path: Path, record: Record, name: str, verified: Container[tupl
 
 
 def _published_rows(path: Path) -> list[tuple[Any, ...]]:
-    with csv_errors(path), path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file)
-        needed = {"pattern", "task", "backbone", "dataset", "metric", "higher_is_better", "attention", "value"}
-        lacking = needed - set(reader.fieldnames or ())
-        if lacking:
-            raise UserError(f"{path} has no columns {', '.join(sorted(lacking))}; add them")
-        return [_published_row(path, reader.line_num, row) for row in reader]
+    lines: dict[tuple[Any, ...], int] = {}
+    rows = []
+    for line, row in csv_rows(path, (*REQUIRED, "higher_is_better", "value")):
+        key = tuple(row.get(name, "") for name in (*CELL, "metric"))
+        if key in lines:
+            raise UserError(f"{path}, line {line}: the result of line {lines[key]} again; remove one of them")
+        lines[key] = line
+        rows.append(_published_row(path, line, row))
+    return rows
 
 
-def _published_row(path: Path, line: int, row: Mapping[str, str | None]) -> tuple[Any, ...]:
+def _published_row(path: Path, line: int, row: Mapping[str, str]) -> tuple[Any, ...]:
+    if missing := [name for name in REQUIRED if not row[name].strip()]:
+        raise UserError(f"{path}, line {line}: no {missing[0]}")
+    if row["pattern"] not in list(Pattern):
+        raise UserError(
+            f"{path}, line {line}: the pattern must be one of {', '.join(Pattern)}, got '{row['pattern']:.40}'"
+        )
+    seed, value = row.get("seed") or "0", row["value"]
     try:
+        if not (seed.isdecimal() and len(seed) < 10):
+            raise ValueError(f"'{seed:.40}'")
         fields: dict[str, Any] = {
-            **{name: row.get(name) or "" for name in (*CELL, "metric")},
+            **{name: row.get(name, "") for name in (*CELL, "metric")},
             "preset": row.get("preset") or PUBLISHED,
-            "seed": int(row.get("seed") or 0),
-            "value": float(row["value"]) if row["value"] else math.nan,
-            "higher_is_better": {"1": True, "0": False}[row["higher_is_better"] or ""],
+            "seed": int(seed),
+            "value": float(value) if value else math.nan,
+            "higher_is_better": {"1": True, "0": False}[row["higher_is_better"]],
         }
+        if value and ("_" in value or not math.isfinite(fields["value"])):
+            raise ValueError(f"'{value:.40}'")
     except (ValueError, KeyError) as error:
         raise UserError(
-            f"{path}, line {line}: value and seed must be numbers, and higher_is_better 1 or 0, got {error}"
+            f"{path}, line {line}: value must be a finite number or empty, seed a natural number, and higher_is_better "
+            f"1 or 0, got {error}"
         ) from None
     fields |= {"task_version": 0, "unit": "", "primary": True, "status": str(Status.FINISHED)}
     fields |= {"revision": "", "verified": "unknown", "hash": "", "file": str(path)}

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from cab.errors import UserError, exits_as_errors
+from cab.errors import UserError, exits_as_errors, first_line
 from cab.executed import SOURCES, KeepingLoader
 from cab.registry.program import STANDALONE, module_of, packages
 
@@ -54,7 +54,7 @@ def _import(path: Path, shown: str) -> ModuleType:
         with exits_as_errors():
             return importlib.import_module(name) if name else _import_alone(path)
     except Exception as error:
-        raise UserError(f"cannot import {shown}: {type(error).__name__}: {error}") from error
+        raise UserError(f"cannot import {shown}: {type(error).__name__}: {first_line(error)}") from error
 
 
 def _import_alone(path: Path) -> ModuleType:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 
 from cab.errors import UserError, first_line
-from cab.files.disk import NO_LOCKS, disk_errors, remove_leftovers, replacing
+from cab.files.disk import disk_errors, remove_leftovers, replacing
 from cab.records.files import record_path, record_paths, weights_path
 from cab.records.identity import Identity, described, differences, why_not_resumed
 from cab.records.record import CELL, Record, Status
@@ -70,7 +70,7 @@ def lock_run_dir(folder: Path) -> Iterator[bool]:
 def _check_owner(lock: Path) -> None:
     """Raise UserError if the lock names another machine, where a file system without locks cannot see processes."""
     owner = lock.read_text(errors="replace").split()
-    if owner and socket.gethostname() not in " ".join(owner):
+    if owner and socket.gethostname() not in owner:
         hours = (time.time() - lock.stat().st_mtime) / 3600
         raise UserError(
             f"{lock} was written {hours:.1f} hours ago by a process of another machine ({' '.join(owner)}). If that "
@@ -85,8 +85,8 @@ def is_held(folder: Path) -> bool:
     try:
         with FileLock(folder / LOCK, blocking=False):
             return False
-    except OSError as error:  # a Timeout, or a folder without permission to lock it
-        return error.errno not in NO_LOCKS
+    except OSError as error:  # a folder without permission to lock it may be that of a running process
+        return isinstance(error, (Timeout, PermissionError))
 
 
 def start_run(folder: Path, about: Mapping[str, Any], identity: Identity, *, started: str, afresh: bool) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from tqdm import tqdm
 
-from cab.errors import Preempted, UserError
+from cab.errors import Preempted, UserError, first_line
 from cab.files.cache import report_waiting
 from cab.registry.names import files_of
 from cab.runner.processes import SHARED_BY, LostProcessError, StopSignals
@@ -170,7 +170,7 @@ def run_job(job: Job) -> tuple[str, str]:
         return "", str(error)
     except Exception as error:
         log.exception("internal error")
-        return "", f"{type(error).__name__}: {error}"
+        return "", f"{type(error).__name__}: {first_line(error)}"
 
 
 def visible_gpus() -> list[str]:

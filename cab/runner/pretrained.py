@@ -10,6 +10,7 @@ from typing import Any
 
 from cab.backbone import Backbone
 from cab.errors import UserError
+from cab.files.disk import user_path
 from cab.records.files import weights_path
 from cab.records.identity import changed_modules
 from cab.records.record import Record, Status
@@ -40,7 +41,7 @@ class Pretrained:
 
         ``location`` is a record, or a folder of records, where the run must also have the cell's seed.
         """
-        path = Path(location).expanduser()
+        path = user_path(location)
         if not path.exists():
             raise UserError(
                 f"task.pretrained: {path} does not exist; name the record of a run of {task}, or a folder of records"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 from collections.abc import Iterator
@@ -10,14 +11,18 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from cab.errors import Preempted, UserError
+from cab.errors import Preempted, UserError, message_of
 from cab.records.record import Status
 
 if TYPE_CHECKING:
     import torch
 
+log = logging.getLogger(__name__)
+
 SHARED_BY = "CAB_GPU_SHARED_BY"
 """Environment variable of a worker: number of workers on its GPU."""
+FIRST_SPECIAL_STEP = 0xFFFF_FFF0
+"""Smallest number of a Slurm step that srun did not start: batch scripts, interactive shells."""
 CONTEXT_BYTES = 2**29
 """Bytes of the CUDA context of each process."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
@@ -38,10 +43,21 @@ class Processes:
 
 
 def find_processes() -> Processes:
-    """Return the processes of this run, from the environment variables of torchrun or srun."""
+    """Return the processes of this run, from the environment variables of torchrun or srun.
+
+    A batch script and the shell of salloc have srun's variables too, but are a single process.
+    """
     slurm, torchrun = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"), ("RANK", "WORLD_SIZE", "LOCAL_RANK")
     names = torchrun if "TORCHELASTIC_RUN_ID" in os.environ else slurm
     if any(name not in os.environ for name in names):
+        return Processes()
+    if names is slurm and int(os.environ.get("SLURM_STEP_ID", FIRST_SPECIAL_STEP)) >= FIRST_SPECIAL_STEP:
+        if os.environ["SLURM_NTASKS"] != "1":
+            log.warning(
+                "running one process, since srun did not start this command; for the %s tasks of the Slurm job, start "
+                "it with `srun cab run ...`",
+                os.environ["SLURM_NTASKS"],
+            )
         return Processes()
     rank, count, local_rank = (int(os.environ[name]) for name in names)
     return Processes(rank, count, local_rank)
@@ -81,7 +97,7 @@ class LostProcessError(Exception):
     """The process of a run ended without a record."""
 
 
-def status_of(error: Exception) -> Status:
+def status_of(error: BaseException) -> Status:
     """Return the status of a run that ended with ``error``."""
     if isinstance(error, DivergedError):
         return Status.DIVERGED
@@ -95,7 +111,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
     words = ("allocate memory", "not enough memory", "out of memory", "bad_alloc")
-    return isinstance(error, (RuntimeError, OSError)) and any(word in str(error).lower() for word in words)
+    return isinstance(error, (RuntimeError, OSError)) and any(word in message_of(error).lower() for word in words)
 
 
 class StopSignals:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import logging
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 
 from cab.backbone import AttentionSpec, Backbone
-from cab.errors import UnsupportedError, UserError, exits_as_errors, first_line
+from cab.errors import Preempted, UnsupportedError, UserError, exits_as_errors, first_line
 from cab.files.cache import report_waiting
 from cab.files.disk import check_writable, disk_errors, is_full_disk
 from cab.records.files import record_path, weights_path
@@ -88,16 +89,16 @@ def _attempt(run: Run, began: str = "") -> Record | None:
     try:
         with exits_as_errors():
             return _train_and_evaluate(run, about, usage)
-    except UserError:
+    except (UserError, KeyboardInterrupt, Preempted):
         raise
-    except Exception as error:
+    except BaseException as error:
         if is_full_disk(error) or not run.processes.is_first:
             raise
         if not run.folder.is_dir():
             raise UserError(
                 f"{run.folder} was deleted or moved during the run ({first_line(error)}); repeat the command"
             ) from error
-        (run.folder / "traceback.txt").write_text(traceback.format_exc())
+        (run.folder / "traceback.txt").write_text(traceback.format_exc(), errors="backslashreplace")
         seconds, step = time.perf_counter() - started, getattr(error, "step", None)
         times = {"train_seconds": seconds, "wall_seconds": seconds, **usage.cpu()}
         cost = Cost(steps=step, processes=run.processes.count, **times)
@@ -123,7 +124,7 @@ def _warn_of_marks(cell: Cell, about: RunMetadata) -> None:
 
 def _train_and_evaluate(run: Run, about: RunMetadata, usage: ResourceUsage) -> Record | None:
     """Return the record of a run that succeeds; the other processes help to evaluate if they can, and return None."""
-    cell, started = run.cell, time.perf_counter()
+    cell, started, warnings = run.cell, time.perf_counter(), list[str]()
     with run.signals.watched(), cell.config.trainer.matmul_precision(), run.open_files:
         with report_waiting(f"{cell.title}: drawing the initial weights"):
             baselines = cell.task.baselines() if run.processes.is_first else {}
@@ -131,19 +132,19 @@ def _train_and_evaluate(run: Run, about: RunMetadata, usage: ResourceUsage) -> R
         training = run.engine.train(run, backbone)
         if not run.processes.is_first:
             if cell.task.shares_evaluation:
-                _scores(run, backbone)
+                _scores(run, backbone, warnings)
             return None
         trained = time.perf_counter()
         atomic_save(backbone.state_dict(), weights_path(cell.config.results_dir, cell.name))
         with report_waiting(f"{cell.title}: evaluating"):
-            scores = _scores(run, backbone)
-        training.log_scores(scores)
+            scores = _scores(run, backbone, warnings)
+        with optional("a logger", warnings):
+            training.log_scores(scores)
         if repr(cell.task.baselines()) != repr(baselines):  # as text, in which NaN equals NaN
             raise RuntimeError(
                 "the scores of the trivial baselines changed during the run: code of the attention or of a library "
                 "changed the data, the metrics or a global setting such as torch's default dtype"
             )
-    hours, hardware = cell.expected_hours() or (None, "")
     cost = {
         "params": sum(parameter.numel() for parameter in backbone.parameters()),
         "steps": training.steps,
@@ -152,24 +153,24 @@ def _train_and_evaluate(run: Run, about: RunMetadata, usage: ResourceUsage) -> R
         "steps_to_solve": training.steps_to_solve,
         "train_seconds": training.earlier_seconds + trained - started,
         "wall_seconds": training.earlier_seconds + time.perf_counter() - started,
-        "expected_gpu_hours": hours if hardware == GPU else None,
-        **usage.memory(),
-        **usage.cpu(),
-        **({"cpu_seconds": None} if training.earlier_seconds else {}),
         **training.cost,
     }
+    with optional("the measurement of the cost", warnings):
+        hours, hardware = cell.expected_hours() or (None, "")
+        measured = {**usage.memory(), **usage.cpu(), "expected_gpu_hours": hours if hardware == GPU else None}
+        cost = {**measured, **({"cpu_seconds": None} if training.earlier_seconds else {}), **cost}
     return Record.finished(
         dataclasses.replace(about, program=program_of(cell)),  # with the modules that were imported on the way
         metrics=[metric.measured(scores.get(metric.name)) for metric in cell.task.metrics],
         baselines=baselines,
         history=training.history,
         cost=Cost(**cost),
-        engine_facts=training.facts,
+        engine_facts={**training.facts, **({"warnings": warnings} if warnings else {})},
     )
 
 
-def _scores(run: Run, backbone: Backbone) -> dict[str, float]:
-    """Evaluate the task; the first process saves its plots in the folder of the run."""
+def _scores(run: Run, backbone: Backbone, warnings: list[str]) -> dict[str, float]:
+    """Evaluate the task; the first process saves its plots in the folder of the run, or adds a warning."""
     task, file = run.cell.task, run.folder / f"scores-{_digest(backbone)}.json"
     processes = run.processes if task.shares_evaluation else None
     batches = DeviceBatches(run.device, processes=processes, partial_scores=file)
@@ -177,8 +178,20 @@ def _scores(run: Run, backbone: Backbone) -> dict[str, float]:
     with torch.no_grad(), run.cell.config.trainer.autocast(run.device):
         scores = task.evaluate(backbone, batches)
         if run.processes.is_first:
-            task.save_plots(backbone, batches, run.folder)
+            with optional("the plots", warnings):
+                task.save_plots(backbone, batches, run.folder)
     return scores
+
+
+@contextlib.contextmanager
+def optional(title: str, warnings: list[str]) -> Iterator[None]:
+    """Turn an error of the block, which a result does not need, into a warning."""
+    try:
+        with exits_as_errors():
+            yield
+    except Exception as error:
+        warnings.append(f"{title} failed: {type(error).__name__}: {first_line(error)}")
+        log.warning("%s", warnings[-1])
 
 
 def _digest(network: torch.nn.Module) -> str:

@@ -52,6 +52,11 @@ def _submitit() -> Any:
 def slurm_parameters(options: SlurmConfig) -> dict[str, Any]:
     """Return the parameters of a submitit executor for Slurm."""
     memory = options.memory
+    texts = {name: str(getattr(options, name)) for name in ("partition", "constraint", "account", "qos")}
+    texts |= {f"extra.{name}": f"{name}={value}" for name, value in options.extra.items()}
+    for name, text in texts.items():
+        if not text.isprintable():  # it would leave its line of the batch script
+            raise UserError(f"cluster.{name} must be one line of printable text, got {text!r}")
     parameters = {
         "job_name": "cab",
         "nodes": 1,
@@ -183,7 +188,10 @@ def cluster_settings() -> dict[str, str]:
 
 def jobs_folder(results_dir: Path, settings: Mapping[str, str]) -> Path:
     """Return the folder of the jobs; clusters that share a disk give different jobs the same number."""
-    return results_dir.resolve() / "slurm" / settings.get("ClusterName", "")
+    folder = results_dir.resolve()
+    if "%" in str(folder) or not str(folder).isprintable():  # Slurm and submitit replace %j and others in paths
+        raise UserError(f"results_dir: {str(folder)!r} has a character that Slurm replaces; name another folder")
+    return folder / "slurm" / settings.get("ClusterName", "")
 
 
 def job_states(arrays: list[str], *options: str) -> dict[str, str]:

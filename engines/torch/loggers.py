@@ -14,7 +14,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from cab.errors import UserError
+from cab.errors import UserError, first_line
 from cab.runner.batches import StepBatches
 from cab.runner.cell import Cell
 from cab.runner.engine import Run
@@ -74,7 +74,7 @@ class Loggers:
 
 
 def _warn(error: Exception) -> None:
-    log.warning("logger disabled after an error: %s: %s", type(error).__name__, error)
+    log.warning("logger disabled after an error: %s: %s", type(error).__name__, first_line(error))
 
 
 class Progress:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
+import itertools
 import logging
+import operator
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -36,11 +39,27 @@ class Objective(nn.Module):
         super().__init__()
         self.task, self.model, self.memory = task, model, memory
 
-    def forward(self, batch: Any) -> tuple[Tensor, Tensor | None]:
-        """Return the task's loss, and the auxiliary loss or None."""
+    def forward(self, batch: Any, weights: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return the task's loss with the weights of its means, and the auxiliary loss or None."""
         memory, task, model = self.memory, self.task, self.model
-        loss = task.loss(model, batch) if memory is None else memory.loss(task, model, batch)
-        return loss, auxiliary_loss(model)
+        means = task.loss(model, batch) if memory is None else memory.loss(task, model, batch)
+        if weights is not None:
+            means = means * weights
+        return functools.reduce(operator.add, means.flatten().unbind()), auxiliary_loss(model)
+
+
+class MicroBatch(NamedTuple):
+    """A micro-batch of a step.
+
+    Attributes:
+        number: its index in the run.
+        batch: the examples, on the CPU.
+        weights: what the means of its loss are multiplied with; None for 1.
+    """
+
+    number: int
+    batch: Any
+    weights: Tensor | None
 
 
 def train(run: Run, backbone: Backbone) -> Training:
@@ -114,14 +133,15 @@ def run_steps(
             state.memory.reset()
         losses = []
         with timed("step"):
-            for piece in range(accumulate):
+            with timed("batch"):
+                pieces = micro_batches(batches, order, task, network, processes)
+            for piece, (number, batch, weights) in enumerate(pieces):
                 with timed("batch"):
-                    number, batch = next(batches)
                     batch = on_device(batch, device)
                 torch.manual_seed(mix_seed(order.seed, number))
                 with processes.micro_batch(objective, is_last=piece == accumulate - 1):
                     with timed("forward"), config.autocast(device):
-                        loss, auxiliary = objective(batch)
+                        loss, auxiliary = objective(batch, weights)
                     with timed("backward"):
                         total = loss if auxiliary is None else loss + auxiliary
                         scaler.scale(total / accumulate).backward()
@@ -168,6 +188,27 @@ def run_steps(
             raise Preempted(stop)
         if observer is not None and completed == observer.num_steps:
             break
+
+
+def micro_batches(
+    batches: Iterator[Any], order: StepBatches, task: Task, network: Backbone, processes: SingleProcess
+) -> list[MicroBatch]:
+    """Return the micro-batches of the next step in this process.
+
+    Their weights are such that the mean of the losses of all micro-batches, over all processes, is the loss of the
+    whole batch: a mean over more values counts more.
+    """
+    pieces = list(itertools.islice(batches, order.shares.accumulate))
+    counts = []
+    for number, batch in pieces if order.shares.pieces > 1 else ():
+        torch.manual_seed(mix_seed(order.seed, number))
+        if (count := task.loss_counts(network, batch)) is not None:
+            counts.append(count.double())
+    if not counts:
+        return [MicroBatch(number, batch, None) for number, batch in pieces]
+    own = torch.stack(counts).to(next(network.parameters()).device)
+    weights = (own * order.shares.pieces / processes.sum(own.sum(dim=0)).clamp(min=1)).float()
+    return [MicroBatch(number, batch, weight) for (number, batch), weight in zip(pieces, weights, strict=True)]
 
 
 def make_order(num_items: int, run: Run) -> StepBatches:

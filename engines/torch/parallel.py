@@ -37,6 +37,10 @@ class SingleProcess:
         """Enclose forward and backward of one micro-batch; gradients are exchanged after the last one of a step."""
         return contextlib.nullcontext()
 
+    def sum(self, values: Tensor) -> Tensor:
+        """Return the sum over processes."""
+        return values
+
     def mean(self, value: float) -> float:
         """Return the mean over processes."""
         return value
@@ -86,6 +90,10 @@ class Distributed(SingleProcess):
             return contextlib.nullcontext()
         return objective.no_sync()  # type: ignore[operator]
 
+    def sum(self, values: Tensor) -> Tensor:
+        dist.all_reduce(values)
+        return values
+
     def mean(self, value: float) -> float:
         return self._reduce(value, dist.ReduceOp.SUM) / self._processes.count
 
@@ -134,7 +142,7 @@ class GlobalBatchNorm1d(nn.BatchNorm1d):
         if not self.training or not dist.is_initialized():
             return super().forward(x)
         axes = [axis for axis in range(x.ndim) if axis != 1]
-        wide = x.float()
+        wide = x.double()  # the variance is a difference of large numbers away from 0
         count = torch.full_like(wide[0, :, ...].flatten()[:1], x.numel() / x.shape[1])
         sums = torch.cat([count, wide.sum(dim=axes), wide.square().sum(dim=axes)])
         count, total, squares = all_reduce(sums).split([1, x.shape[1], x.shape[1]])
@@ -143,9 +151,10 @@ class GlobalBatchNorm1d(nn.BatchNorm1d):
         with torch.no_grad():
             unbiased = variance * count / (count - 1).clamp(min=1.0)
             self.num_batches_tracked += 1  # type: ignore[operator, assignment]
-            self.running_mean.lerp_(mean, self.momentum)  # type: ignore[union-attr, arg-type]
-            self.running_var.lerp_(unbiased, self.momentum)  # type: ignore[union-attr, arg-type]
+            self.running_mean.lerp_(mean.float(), self.momentum)  # type: ignore[union-attr, arg-type]
+            self.running_var.lerp_(unbiased.float(), self.momentum)  # type: ignore[union-attr, arg-type]
         shape = [1, -1] + [1] * (x.ndim - 2)
+        mean, variance, wide = mean.float(), variance.float(), x.float()
         scale = self.weight * torch.rsqrt(variance + self.eps)
         return (wide * scale.view(shape) + (self.bias - mean * scale).view(shape)).to(x.dtype)
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from cab import UserError
 from cab.files.cache import checksums, digest_of
-from cab.files.disk import visible_files
+from cab.files.disk import listed, user_path, visible_files
+from tasks.files import find_data, read_text, stream
 
 log = logging.getLogger(__name__)
 
@@ -19,8 +20,8 @@ SPLITS = ("train", "validation", "test")
 WIKITEXTS = ("wikitext103", "wikitext2")
 WIKITEXT_FILES = ("wiki.{}.tokens", "wiki.{}.raw", "{}.txt")
 """Published file names, with <unk> for rare words (``tokens``) or not (``raw``), and those of PyTorch's examples."""
-MIN_WORDS = 10
-"""Books with fewer words are skipped, with a warning that counts them."""
+MIN_WORDS, MIN_CHARACTERS = 10, 200
+"""Books with fewer words and, as some languages do not separate them, fewer characters are skipped, with a warning."""
 COUNTS = {"train": 128, "validation": 8, "test": 8}
 """Generated books per split."""
 GENERATOR_VERSION = 2
@@ -46,7 +47,8 @@ class Books:
         """Yield the books with :data:`MIN_WORDS` words or more; raise UserError without such a book."""
         kept = skipped = 0
         for text in (text.replace("\r\n", "\n") for text in self.read(split)):
-            if len(text[:2000].split()) < MIN_WORDS:
+            words = text.lstrip()[:2000].split()
+            if len(words) < MIN_WORDS and sum(map(len, words)) < MIN_CHARACTERS:
                 skipped += 1
                 continue
             kept += 1
@@ -61,9 +63,10 @@ def find_books(dataset: str, source: str | None, data_root: Path | None, *, gene
     """Return generated books, a data set on the Hub if ``source`` is given, or files; UserError if there are none."""
     if dataset == "synthetic":
         return generated_books(generate)
-    from tasks.files import find_data, stream
-
     if source is not None:
+        folder = user_path(source)
+        if any(folder.glob("train/*.txt")):
+            return folder_books(folder)
         read, key = stream(source, {split: split for split in SPLITS}, ["text"])
         return Books(source, key, lambda split: (text for [text] in read(split)))
     if dataset in WIKITEXTS:
@@ -75,6 +78,8 @@ def folder_books(folder: Path) -> Books:
     """Read ``<folder>/{train,validation,test}/*.txt``, the layout of PG-19."""
     files = {split: visible_files(folder / split, "*.txt") for split in SPLITS}
     for split, paths in files.items():
+        if nested := [str(path) for path in visible_files(folder / split, "**/*.txt") if path.parent != folder / split]:
+            log.warning("left out %d files in folders of %s: %s", len(nested), folder / split, listed(nested))
         if not paths:
             from cab.data.sources import fetch_hint
 
@@ -91,8 +96,6 @@ def wikitext(name: str, data_root: Path | None) -> Books:
     The published word counts, which define per-word perplexity, include line ends: 217,646 in validation and 245,569 in
     test, with blank lines and headings.
     """
-    from tasks.files import find_data
-
     spellings = zip(SPLITS, ("train", "valid", "test"), strict=True)
     files = {
         split: [find_data(name, data_root, *(file.format(x) for file in WIKITEXT_FILES))] for split, x in spellings
@@ -103,12 +106,16 @@ def wikitext(name: str, data_root: Path | None) -> Books:
 def _book_files(files: dict[str, list[Path]], *, counts_line_ends: bool = False) -> Books:
     def read(split: str) -> Iterator[str]:
         for path in files[split]:
-            try:
-                yield path.read_bytes().decode()
-            except UnicodeDecodeError as error:
-                raise UserError(f"{path} is not UTF-8 text: byte {error.start} cannot be read") from None
+            yield read_text(path)
 
-    key = {split: digest_of(checksums(paths)) for split, paths in files.items()}
+    sums = {split: checksums(paths) for split, paths in files.items()}
+    key = {split: digest_of(values) for split, values in sums.items()}
+    pairs = [
+        (content, path) for split in files for path, content in zip(files[split], sums[split].values(), strict=True)
+    ]
+    first = dict(reversed(pairs))
+    if again := [f"{path} is {first[content]}" for content, path in pairs if first[content] != path]:
+        log.warning("%d books occur more than once: %s", len(again), listed(again))
     return Books(str(files["train"][0].parent), key, read, counts_line_ends)
 
 

@@ -30,6 +30,11 @@ def token_losses(backbone: Backbone, vocab_size: int, targets: Tensor, *inputs: 
     return losses if mems is None else (losses, mems)
 
 
+def mean_or_zero(losses: Tensor) -> Tensor:
+    """Return the mean of losses [K]; 0, which has a gradient, without any."""
+    return losses.mean() if losses.numel() else losses.sum()
+
+
 def ends_repeated_bigram(blocks: Tensor) -> Tensor:
     """Return whether each token but the first ends a bigram that occurred earlier in its block.
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from cab.files.cache import digest_of, prepared, progress
-from tasks.bpe import WORDS, find_tokenizer
+from tasks.bpe import WORDS, find_tokenizer, vocabulary_size
 from tasks.corpus.books import SPLITS, Books
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ BEGIN, PAD, END, UNKNOWN = range(4)
 """The first entries of the dictionary, as in fairseq; END follows every line."""
 NUM_SPECIAL = 4
 CHUNK = 1 << 20  # tokens processed at once
-VERSION = 3  # of the reading and encoding; increase when they change
+VERSION = 4  # of the reading and encoding; increase when they change
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def read_corpus(books: Books, *, tokenizer: str | None, vocab_size: int) -> Corp
     about = json.loads((folder / "about.json").read_text())
     files = {split: TokenFile(folder / f"{split}.bin", about["dtype"]) for split in SPLITS}
     raw_counts = np.load(folder / "counts.npy")
-    end_of_line = bpe.get_vocab_size()
+    end_of_line = vocabulary_size(bpe)
     dictionary = np.full(end_of_line + 1, UNKNOWN, dtype=np.int64)
     occurring = np.flatnonzero(raw_counts[:end_of_line])
     dictionary[occurring] = NUM_SPECIAL + np.arange(len(occurring))
@@ -136,7 +136,7 @@ def read_corpus(books: Books, *, tokenizer: str | None, vocab_size: int) -> Corp
 
 def _encode(books: Books, tokenizer: Tokenizer, folder: Path) -> None:
     """Write each split's tokens and book ends, with the end of line after each line, and count the training tokens."""
-    end_of_line = tokenizer.get_vocab_size()
+    end_of_line = vocabulary_size(tokenizer)
     dtype = "uint16" if end_of_line < 2**16 else "uint32"
     words = {}
     ends: dict[str, list[int]] = {split: [] for split in SPLITS}

@@ -10,7 +10,7 @@ from pathlib import Path
 from cab import UserError
 from cab.data.sources import fetch_hint
 from tasks.corpus.facts import NAMES, THINGS
-from tasks.files import find_data, read_lines
+from tasks.files import find_data, read_lines, read_number
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +84,8 @@ def read_table(path: Path, layout: Layout) -> Examples:
     """
     lines = [line for _, line in read_lines(path)] or [""]
     columns = layout.columns or tuple(lines[0].split("\t"))
+    if repeated := next((name for name in columns if columns.count(name) > 1), None):
+        raise UserError(f"{path}, line 1: the column '{repeated}' occurs more than once: download it again")
     for name in (*layout.texts, layout.label):
         if name not in columns:
             raise UserError(
@@ -115,7 +117,7 @@ def _label(where: str, field: str, classes: tuple[str, ...]) -> float:
             raise UserError(f"{where}: unknown label '{field:.40}' (known: {', '.join(classes)})")
         return float(classes.index(field))
     try:
-        score = float(field)
+        score = read_number(field)
     except ValueError:
         score = -1.0
     if not 0.0 <= score <= BEST_SCORE:

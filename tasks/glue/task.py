@@ -274,10 +274,14 @@ def f1(guesses: np.ndarray, truth: np.ndarray) -> float:
 
 
 def correlation(name: str, guesses: np.ndarray, truth: np.ndarray) -> float:
-    """Return a correlation of scipy.stats; 0 if either input is constant, as scikit-learn defines Matthews'."""
+    """Return a correlation of scipy.stats; 0 if either input is constant, as scikit-learn defines Matthews'.
+
+    Predictions that differ by the rounding errors of float32 are constant.
+    """
     from scipy import stats
 
-    if len(truth) < 2 or np.ptp(guesses) == 0 or np.ptp(truth) == 0:
+    rounding = 8 * np.finfo(np.float32).eps
+    if len(truth) < 2 or any(np.ptp(x) <= rounding * np.abs(x).max() for x in (guesses, truth)):
         return 0.0
     return float(getattr(stats, name)(guesses, truth)[0])
 

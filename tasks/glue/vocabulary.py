@@ -12,7 +12,7 @@ import numpy as np
 
 from cab import UserError
 from cab.records.record import Record
-from tasks.bpe import find_tokenizer
+from tasks.bpe import find_tokenizer, vocabulary_size
 from tasks.corpus.tokens import BEGIN, END, NUM_SPECIAL
 from tasks.mlm.task import MLM
 
@@ -34,7 +34,7 @@ class Vocabulary:
         """Read a tokenizer, or train a byte-level BPE of ``vocab_size`` entries on ``texts``."""
         options: Any = {"vocab_size": vocab_size, "key": {"sentences": key}}
         bpe = find_tokenizer(tokenizer, lambda: iter(texts), **options)
-        dictionary = NUM_SPECIAL + np.arange(bpe.get_vocab_size())
+        dictionary = NUM_SPECIAL + np.arange(vocabulary_size(bpe))
         return cls(bpe, dictionary, NUM_SPECIAL + len(dictionary), {"entries": len(dictionary)})
 
     @classmethod

@@ -75,6 +75,9 @@ class RecurrentLMTask(LM):
         scored = self.is_scored(batch.tokens[:, 1:])
         return losses[scored].sum() / scored.sum().clamp(min=1), mems
 
+    def loss_counts(self, backbone: Backbone, batch: Segment) -> Tensor:  # type: ignore[override]
+        return super().loss_counts(backbone, batch.tokens)
+
     def split_losses(
         self, backbone: Backbone, batches: Batches, split: str, length: int, limit: int | None
     ) -> Iterator[Tensor]:

@@ -30,7 +30,7 @@ from tasks.bpe import tokenizer_data, tokenizer_path
 from tasks.corpus.blocks import Blocks
 from tasks.corpus.books import WIKITEXTS, find_books
 from tasks.corpus.facts import ALL_NAMES, CHAPTERS, THINGS, Facts, FactScores, Names, names_variant
-from tasks.corpus.losses import RepeatScores, token_losses
+from tasks.corpus.losses import RepeatScores, mean_or_zero, token_losses
 from tasks.corpus.tokens import PAD, perplexity, read_corpus, unigram_loss
 
 log = logging.getLogger(__name__)
@@ -157,7 +157,10 @@ class LM(Task):
 
     def loss(self, backbone: Backbone, batch: Any) -> Tensor:
         """Return the mean negative log-likelihood in nats per scored token."""
-        return self.scored_losses(backbone, batch).mean()
+        return mean_or_zero(self.scored_losses(backbone, batch))
+
+    def loss_counts(self, backbone: Backbone, batch: Tensor) -> Tensor:  # noqa: ARG002
+        return self.is_scored(batch[:, 1:]).sum()
 
     def scored_losses(self, backbone: Backbone, batch: Tensor) -> Tensor:
         """Return the losses of the scored tokens of blocks [B, N + 1], in order [K]."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import io
 import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 
 from cab import UserError
 from cab.errors import first_line
-from cab.files.cache import checksums
+from cab.files.cache import checksums, read_bytes
 from tasks.lra.rows import Counts, Example, Source, Splits, shuffled
 
 TRAIN, TEST = tuple(f"data_batch_{n}" for n in range(1, 6)), ("test_batch",)
@@ -60,14 +61,18 @@ def _examples(images: np.ndarray, labels: np.ndarray) -> Iterator[Example]:
 def read_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Read gray images [n, 1024] uint8 and labels [n]; UserError with the file if it is invalid."""
     try:
-        with path.open("rb") as file:
-            batch = Arrays(file, encoding="bytes").load()
+        file = io.BytesIO(read_bytes(path))
+        batch = Arrays(file, encoding="bytes").load()
+        if file.read(1):
+            raise ValueError("data after the end of the batch")
         data, labels = batch[b"data"], batch[b"labels"]
+    except UserError:
+        raise
     except Exception as error:  # a damaged pickle raises many kinds
         raise UserError(f"{path} is not a CIFAR-10 batch, or is damaged ({first_line(error)})") from None
-    if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape != (len(labels), 3 * SIDE * SIDE):
+    if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape != (len(labels) or 1, 3 * SIDE * SIDE):
         raise UserError(f"{path} is not a CIFAR-10 batch: its data are not {len(labels)} rows of 3,072 bytes")
-    wrong = next((i for i, label in enumerate(labels) if not (isinstance(label, int) and 0 <= label < 10)), None)
+    wrong = next((i for i, label in enumerate(labels) if not (type(label) is int and 0 <= label < 10)), None)
     if wrong is not None:
         raise UserError(f"{path}, image {wrong}: expected a label from 0 to 9, got {labels[wrong]!r}")
     return gray(data.reshape(len(labels), 3, SIDE * SIDE)), np.array(labels, dtype=int)

@@ -7,6 +7,7 @@ LRA's settings), in NumPy and with a seed. LRA's own images had no seed and cann
 from __future__ import annotations
 
 import functools
+import logging
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -16,10 +17,12 @@ import numpy as np
 
 from cab import UserError
 from cab.files.cache import checksums, digest_of
-from cab.files.disk import visible_files
+from cab.files.disk import listed, visible_files
 from tasks.files import read_image, read_lines
 from tasks.lra.contours import FREE, TRIES, Boards, Contours, disc, pen
 from tasks.lra.rows import SPLITS, Counts, Example, Source, Splits, shuffled
+
+log = logging.getLogger(__name__)
 
 ATTEMPTS = 256
 """Pairs of contours started at once; few long ones are completed."""
@@ -200,7 +203,18 @@ def path_files(folder: Path, side: int) -> Source:
     if not lists:
         raise UserError(f"no lists of images (*.npy) in {folder / INSIDE}")
 
+    checksums(lists)
     entries = [entry for path in lists for entry in _entries(path, folder)]
+    images = dict[Path, str]()
+    for image, _, origin in entries:
+        if image in images:
+            raise UserError(f"{origin}: {image} is that of {images[image]} again")
+        images[image] = origin
+    if empty := [str(image) for image, _, _ in entries if not image.stat().st_size]:
+        log.warning("left out %d empty images: %s", len(empty), listed(empty))
+    entries = [entry for entry in entries if entry[0].stat().st_size]
+    if not entries:
+        raise UserError(f"no images in the lists of {folder / INSIDE}")
 
     def read() -> Splits:
         order = [entries[i] for i in shuffled(len(entries))]
@@ -214,10 +228,7 @@ def path_files(folder: Path, side: int) -> Source:
 
 
 def _entries(path: Path, folder: Path) -> Iterator[tuple[Path, int, str]]:
-    """Yield the image, the label, and file and line of each entry of a list.
-
-    Empty images, of which the release contains one, are skipped.
-    """
+    """Yield the image, the label, and file and line of each entry of a list."""
     for number, line in read_lines(path):
         origin, fields = f"{path}, line {number}", line.split(" ")
         if len(fields) <= LABEL or fields[LABEL] not in ("0", "1"):
@@ -225,8 +236,7 @@ def _entries(path: Path, folder: Path) -> Iterator[tuple[Path, int, str]]:
         image = folder / Path(INSIDE).parent / fields[0] / fields[1]
         if not image.is_file():
             raise UserError(f"{origin}: {image} is missing")
-        if image.stat().st_size:
-            yield image, int(fields[LABEL]), origin
+        yield image, int(fields[LABEL]), origin
 
 
 def _read_image(path: Path, side: int, origin: str) -> bytes:

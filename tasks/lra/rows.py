@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from cab import UserError
 from cab.files.cache import checksums, prepared, progress
 
 SPLITS = ("train", "validation", "test")
@@ -122,6 +123,8 @@ def prepare(source: Source) -> tuple[Path, dict[str, dict[str, Any]]]:
 
     def build(target: Path) -> None:
         about = {split: _write(target / split, progress(rows, f"preparing {split}")) for split, rows in source.read()}
+        if lacking := [split for split, counts in about.items() if not counts["rows"]]:
+            raise UserError(f"the {lacking[0]} split has no examples")
         (target / "about.json").write_text(json.dumps(about))
 
     folder = prepared("lra", source.key, build)

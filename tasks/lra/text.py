@@ -5,13 +5,15 @@ Both have generated stand-ins: texts whose class follows from counting words, an
 
 from __future__ import annotations
 
+import codecs
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from cab import UserError
-from cab.files.cache import checksums, digest_of
+from cab.files.cache import check_unchanged, checksums, digest_of, read_bytes
 from cab.files.disk import visible_files
 from tasks.lra.rows import SPLITS, Counts, Example, Source, Splits, shuffled
 
@@ -53,12 +55,15 @@ def _files(folder: Path) -> list[tuple[Path, int]]:
 
 def read_review(path: Path) -> bytes:
     """Return the bytes of a review; raise UserError with the file if it is empty or not text."""
-    content = path.read_bytes()
+    content = read_bytes(path).removeprefix(codecs.BOM_UTF8)
     try:
         content.decode()
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise UserError(f"{path}, line {line}: not UTF-8 text; the file is damaged, download it again") from None
+    if b"\0" in content:
+        line = content.count(b"\n", 0, content.index(b"\0")) + 1
+        raise UserError(f"{path}, line {line}: a NUL character; the file is damaged, download it again")
     if not content.strip():
         raise UserError(f"{path}, line 1: the review is empty")
     return content
@@ -115,20 +120,22 @@ def papers(folder: Path) -> Source:
 
 def read_pairs(path: Path) -> Iterator[Example]:
     """Read the pairs of a file; raise UserError with file and line for an invalid one."""
-    number = 0
+    number, content = 0, hashlib.sha256()
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
+            content.update(line)
             fields = line.rstrip(b"\r\n").split(b"\t")
             if len(fields) != 5:
                 raise UserError(f"{path}, line {number}: expected 5 tab-separated fields, got {len(fields)}")
             label, _, _, first, second = fields
             if label not in LABELS:
                 raise UserError(f"{path}, line {number}: expected the label 0.0 or 1.0, got {label[:20]!r}")
-            if not first or not second:
-                raise UserError(f"{path}, line {number}: a text of the pair is empty")
+            if not first.strip() or not second.strip() or b"\0" in line:
+                raise UserError(f"{path}, line {number}: a text of the pair is empty or has a NUL character")
             yield Example((first, second), LABELS[label])
     if number == 0:
         raise UserError(f"{path} has no pairs")
+    check_unchanged(path, content)
 
 
 def generated_pairs(length: int, counts: Counts) -> Source:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
+import io
 import warnings
 import zlib
 from dataclasses import dataclass
@@ -11,12 +13,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from pandas.api.types import is_numeric_dtype
+from pandas.api.types import is_bool_dtype, is_numeric_dtype
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from cab import UserError
-from cab.files.cache import sha256_of
+from cab.errors import first_line
+from cab.files.cache import read_bytes
 from tasks.files import find_data
 
 
@@ -65,7 +68,8 @@ def read_series(name: str, data_root: Path | None) -> Series:
     """Read data set ``name`` from its official CSV (or .csv.gz) under ``data_root``; UserError for another edition."""
     source = SOURCES[name]
     path = find_data(name, data_root, source.file, f"{source.file}.gz")
-    table = _read_csv(path)
+    content = read_bytes(path)
+    table = _read_csv(path, content)
     _check_columns(path, table, source)
     values = _numbers(path, table.iloc[:, 1:])
     dates = _dates(path, table.iloc[:, 0], source.steps_per_day)
@@ -83,22 +87,30 @@ def read_series(name: str, data_root: Path | None) -> Series:
         calendar=calendar_features(dates),
         split=source.split or (train, rows - train - test, test),
         steps_per_day=source.steps_per_day,
-        fingerprint={"file": path.name, "rows": rows, "sha256": sha256_of(path)},
+        fingerprint={"file": path.name, "rows": rows, "sha256": hashlib.sha256(content).hexdigest()},
     )
 
 
-def _read_csv(path: Path) -> pd.DataFrame:
-    opener = gzip.open if path.suffix == ".gz" else open
+def _read_csv(path: Path, content: bytes) -> pd.DataFrame:
+    """Parse a table: the first line has the names, and every line as many values as there are names."""
     try:
-        with opener(path, "rt", encoding="utf-8") as file:
-            return pd.read_csv(file, low_memory=False)
-    except (EOFError, OSError, UnicodeDecodeError, zlib.error, pd.errors.ParserError, pd.errors.EmptyDataError) as e:
-        reason = " ".join(str(e).split())
+        text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8-sig").rstrip()
+        widths = [line.count(",") for line in text.splitlines()]
+        wrong = next((number for number, width in enumerate(widths, start=1) if width != widths[0]), None)
+        if wrong is not None:
+            raise ValueError(f"line {wrong} has {widths[wrong - 1] + 1} columns, line 1 {widths[0] + 1}")
+        return pd.read_csv(io.StringIO(text), low_memory=False, index_col=False, skip_blank_lines=False)
+    except (EOFError, OSError, ValueError, zlib.error) as error:
+        reason = first_line(error)
         raise UserError(f"{path} cannot be read as CSV ({reason}): the file is damaged, download it again") from None
 
 
 def _check_columns(path: Path, table: pd.DataFrame, source: Source) -> None:
     date, *channels = map(str, table.columns)
+    if repeated := [
+        name for name in channels if name.rpartition(".")[0] in channels and name.rpartition(".")[2].isdigit()
+    ]:
+        raise UserError(f"{path}, line 1: the column '{repeated[0].rpartition('.')[0]}' occurs more than once")
     if date != "date" or source.target not in channels or len(channels) != source.num_channels:
         raise UserError(
             f"{path}: expected the column 'date', then {source.num_channels} columns with the target "
@@ -108,7 +120,8 @@ def _check_columns(path: Path, table: pd.DataFrame, source: Source) -> None:
 
 
 def _numbers(path: Path, table: pd.DataFrame) -> pd.DataFrame:
-    numbers = table.apply(pd.to_numeric, errors="coerce")
+    texts = table.astype({name: str for name in table.columns if is_bool_dtype(table[name])})
+    numbers = texts.apply(pd.to_numeric, errors="coerce")
     bad = ~np.isfinite(numbers.to_numpy(np.float64))
     if bad.any():
         row, column = np.argwhere(bad)[0]
@@ -148,10 +161,14 @@ def calendar_features(dates: pd.DatetimeIndex) -> np.ndarray:
 
 
 def standardize(values: np.ndarray, train_rows: int) -> np.ndarray:
-    """Standardize each channel by its training mean and standard deviation; constant channels are only centered."""
+    """Standardize each channel by its training mean and standard deviation; constant channels are only centered.
+
+    A channel is constant if its deviation is within the rounding errors of a mean over its rows.
+    """
     mean = values[:train_rows].mean(axis=0)
     deviation = values[:train_rows].std(axis=0)
-    return ((values - mean) / np.where(deviation > 0, deviation, 1.0)).astype(np.float32)
+    rounding = train_rows * np.finfo(np.float64).eps * np.abs(mean)
+    return ((values - mean) / np.where(deviation > rounding, deviation, 1.0)).astype(np.float32)
 
 
 class Windows(Dataset[dict[str, Tensor]]):

@@ -26,7 +26,7 @@ from tasks.bpe import tokenizer_data, tokenizer_path
 from tasks.corpus.blocks import PackedLines
 from tasks.corpus.books import SPLITS, find_books
 from tasks.corpus.facts import ALL_NAMES, CHAPTERS, THINGS, Facts, FactScores, Names, names_variant
-from tasks.corpus.losses import token_losses
+from tasks.corpus.losses import mean_or_zero, token_losses
 from tasks.corpus.tokens import NUM_SPECIAL, PAD, padding_or_none, perplexity, read_corpus, unigram_loss
 
 MASKED, REPLACED, KEPT = 0.8, 0.1, 0.1  # fractions of the chosen tokens (Devlin et al. 2019, section 3.1)
@@ -152,7 +152,10 @@ class MLM(Task):
         return token_losses(backbone, self.mask + 1, tokens.flatten()[places], seen, padding, selected=places)
 
     def loss(self, backbone: Backbone, batch: Tensor) -> Tensor:
-        return self.masked_loss(backbone, batch).mean()
+        return mean_or_zero(self.masked_loss(backbone, batch))
+
+    def loss_counts(self, backbone: Backbone, batch: Tensor) -> Tensor:  # noqa: ARG002
+        return torch.tensor(len(self.hide(batch)[1]))
 
     def mean_loss(self, backbone: Backbone, batches: Batches, split: str) -> float:
         """Return the mean loss over the chosen tokens of a split; the choice is fixed."""

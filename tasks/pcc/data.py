@@ -15,9 +15,11 @@ from torch.utils.data import Dataset
 
 from cab import UserError
 from cab.data.sources import fetch_hint
-from cab.files.cache import checksums, prepared, progress, sha256_of
-from tasks.files import find_data
+from cab.errors import first_line
+from cab.files.cache import checksums, prepared, progress, read_bytes
+from tasks.files import find_data, find_file, read_number
 
+SPLITS = ("train", "val", "test")
 TRAINING_VIEWS = 8
 
 
@@ -89,16 +91,27 @@ def read_pcn(
     """Read the partial and complete clouds of a split (train, val, test) of PCN; also return an identifier.
 
     Args:
-        list_file: the split list, ``PCN.json`` of the official release or one in its format.
+        list_file: the split list, ``PCN.json`` of the official release or one in its format; see
+            :func:`tasks.files.find_file`.
         views: partial views per shape.
 
     Raises:
         UserError: the list or one of its shapes is missing or invalid.
     """
-    folder = find_data("pcn", data_root, list_file).parents[list_file.count("/")]
-    names = [(shapes.taxonomy_id, name) for shapes in _read_list(folder / list_file) for name in getattr(shapes, split)]
+    folder = find_data("pcn", data_root, *SPLITS).parent
+    path = find_file("task.list_file", list_file, folder)
+    digest = checksums([path])[path.name]
+    classes = _read_list(path)
+    shapes_of = {part: [(x.taxonomy_id, name) for x in classes for name in getattr(x, part)] for part in SPLITS}
+    names = shapes_of[split]
     if not names:
-        raise UserError(f"{folder / list_file} has no shapes in split '{split}'")
+        others = " or ".join(f"task.sample_part={part}" for part, shapes in shapes_of.items() if shapes)
+        hint = f"; to score a sample on the shapes of another one, set {others}" if others else ""
+        raise UserError(f"{path} has no shapes in split '{split}'{hint}")
+    if wrong := next((name for name in names if "/" in "".join(name) or not all(name)), None):
+        raise UserError(f"{path}: split '{split}' lists {wrong}, which are not names of a folder and a file")
+    if len(set(names)) < len(names):
+        raise UserError(f"{path}: split '{split}' lists {max(names, key=names.count)[1]} more than once")
     complete = [folder / split / "complete" / taxonomy / f"{name}.pcd" for taxonomy, name in names]
     views_of = [folder / split / "partial" / taxonomy / name for taxonomy, name in names]
     partial = [path / f"{view:02d}.pcd" for path in views_of for view in range(views)]
@@ -121,7 +134,7 @@ def read_pcn(
         Clouds(np.load(ready / f"{kind}.npy", mmap_mode="r"), np.load(ready / f"{kind}-bounds.npy"))
         for kind in ("partial", "complete")
     ]
-    about = {"list": sha256_of(folder / list_file)[:16], "part": split, "shapes": len(names), "clouds": ready.name}
+    about = {"list": digest, "part": split, "shapes": len(names), "clouds": ready.name}
     return clouds[0], clouds[1], about
 
 
@@ -136,9 +149,10 @@ class _Class(BaseModel):
 
 def _read_list(path: Path) -> list[_Class]:
     try:
-        return TypeAdapter(list[_Class]).validate_json(path.read_bytes())
-    except ValueError:
-        raise UserError(f"{path} is not a split list: a list of {{taxonomy_id, train, val, test}} in JSON") from None
+        return TypeAdapter(list[_Class]).validate_json(read_bytes(path))
+    except ValueError as error:
+        form = "a list of {taxonomy_id, train, val, test} in JSON"
+        raise UserError(f"{path} is not a split list, {form}: {first_line(error)}") from None
 
 
 FORMAT = {"FIELDS": "x y z", "SIZE": "4 4 4", "TYPE": "F F F", "COUNT": "1 1 1"}
@@ -147,7 +161,7 @@ FORMAT = {"FIELDS": "x y z", "SIZE": "4 4 4", "TYPE": "F F F", "COUNT": "1 1 1"}
 
 def read_pcd(path: Path) -> np.ndarray:
     """Read the points of a file, [N, 3] float32; UserError if it is not a plain .pcd of finite points x y z."""
-    content = path.read_bytes()
+    content = read_bytes(path)
     header, start, lines = _header(path, content)
     for name, expected in FORMAT.items():
         if header.get(name, "").split() != expected.split():
@@ -162,6 +176,9 @@ def read_pcd(path: Path) -> np.ndarray:
     count = header.get("POINTS", "none")
     if count != str(len(points)) or rest or not len(points):
         raise UserError(f"{path} has {len(points)} points, and its header gives {count}: it is truncated or damaged")
+    width, height = (header.get(name, "") for name in ("WIDTH", "HEIGHT"))
+    if width.isdecimal() and height.isdecimal() and int(width) * int(height) != len(points):
+        raise UserError(f"{path} has {len(points)} points, and its header gives WIDTH {width} and HEIGHT {height}")
     broken = ~np.isfinite(points).all(axis=1)
     if broken.any():
         number = int(broken.argmax())
@@ -184,8 +201,9 @@ def _ascii(path: Path, content: bytes, lines: int) -> np.ndarray:
     points = []
     for number, row in enumerate(content.decode("ascii", "replace").rstrip().split("\n"), start=lines + 1):
         try:
-            x, y, z = map(float, row.split())
+            x, y, z = map(read_number, row.split())
         except ValueError:
             raise UserError(f"{path}, line {number}: expected three numbers, got '{row[:60]}'") from None
         points.append((x, y, z))
-    return np.array(points, dtype=np.float32)
+    with np.errstate(over="ignore"):  # too large numbers are infinite, and refused
+        return np.array(points, dtype=np.float32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,7 @@ class PCC(Task):
         evaluation_batch_size: shapes per batch in validation; the test uses single shapes.
     """
 
+    version = 2
     required_protocols: ClassVar = (PointCompleter,)
 
     dataset: str
@@ -155,6 +157,8 @@ def mirrored(points: Tensor) -> Tensor:
 def mean_scores(pairs: Iterable[tuple[Tensor, Tensor]], f_score_of: str = "real") -> dict[str, float]:
     """Return Chamfer distances x 1000 and F-score at 0.01 of (points, truth) [1, N, 3], without zero points.
 
+    Without any points, the distances are infinite and the F-score is 0; with NaN points, the distances are NaN.
+
     With ``f_score_of="all"`` the F-score counts zero points (PoinTr's ``utils/metrics.py`` filters them for the
     distances only), and ``f_score_real`` does not.
     """
@@ -163,11 +167,14 @@ def mean_scores(pairs: Iterable[tuple[Tensor, Tensor]], f_score_of: str = "real"
     for points, truth in pairs:
         if f_score_of == "all":
             totals["f_score"] += f_score(points.double(), truth.double()).item()
-        a, b = (cloud[cloud.abs().sum(dim=-1) > 0].unsqueeze(0).double() for cloud in (points, truth))
+        a, b = (cloud[cloud.abs().sum(dim=-1) != 0].unsqueeze(0).double() for cloud in (points, truth))
+        count += 1
+        if not a.shape[1] or not b.shape[1]:
+            totals["cd_l1"] = totals["cd_l2"] = math.inf
+            continue
         totals["cd_l1"] += 1000.0 * chamfer_l1(a, b).item()
         totals["cd_l2"] += 1000.0 * chamfer_l2(a, b).item()
         totals[real] += f_score(a, b).item()
-        count += 1
     return {name: total / count for name, total in totals.items()}
 
 
@@ -176,10 +183,15 @@ PAIRS = 1 << 24  # distances in memory at once
 
 @torch.no_grad()
 def nearest(points: Tensor, others: Tensor) -> Tensor:
-    """Return the index [B, N] into ``others`` [B, M, 3] of the point nearest to each of ``points`` [B, N, 3]."""
+    """Return the index [B, N] into ``others`` [B, M, 3] of the point nearest to each of ``points`` [B, N, 3].
+
+    Distances are computed from differences: matrix products lose them away from the origin.
+    """
     rows = max(1, PAIRS // (len(points) * others.shape[1]))
     points, others = points.float(), others.float()
-    return torch.cat([torch.cdist(part, others).argmin(dim=2) for part in points.split(rows, dim=1)], dim=1)
+    mode = "donot_use_mm_for_euclid_dist"
+    parts = points.split(rows, dim=1)
+    return torch.cat([torch.cdist(part, others, compute_mode=mode).argmin(dim=2) for part in parts], dim=1)
 
 
 def distances(points: Tensor, others: Tensor) -> Tensor:

@@ -169,10 +169,13 @@ class Probe(Task):
         logits = query_logits(backbone, batch).flatten(0, 1).float()
         return F.cross_entropy(logits, batch.answers.flatten(), ignore_index=IGNORE_INDEX)
 
+    def loss_counts(self, backbone: Backbone, batch: ProbeBatch) -> Tensor:  # noqa: ARG002
+        return (batch.answers != IGNORE_INDEX).sum()
+
     def validate(self, backbone: Backbone, batches: Batches) -> float:
         sums = []
         for batch in batches(self.splits["validation"], self.evaluation_batch_size):
-            count = int((batch.answers != IGNORE_INDEX).sum())
+            count = int(self.loss_counts(backbone, batch))
             sums.append((self.loss(backbone, batch).item() * count, count))
         return mean_over_batches(sums)
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from cab import UserError
+from cab.data.sources import data_set
 from cab.files.cache import checksums, digest_of, prepared, progress
 from cab.files.disk import visible_files
 from tasks.files import find_data, read_image
@@ -72,27 +73,35 @@ def read_pairs(name: str, data_root: Path | None, *, low: int, high: int) -> tup
     """Read the pairs of ``name`` (ffhq, celebahq); also return an identifier.
 
     They are in SR3's layout ``<name>_<low>_<high>/{hr_<high>,sr_<low>_<high>}``, or are made from a folder ``<name>``
-    of images of any size: scaled, cropped, downsampled and upsampled.
+    of images of any size, or from SR3's layout of larger images: scaled, cropped, downsampled and upsampled.
 
     Raises:
-        UserError: there is neither folder, or an image is broken, not RGB, of the wrong size, or unpaired.
+        UserError: there is no such folder, or an image is broken, not RGB, of the wrong size, or unpaired.
     """
     layout = f"{name}_{low}_{high}"
-    path = find_data(name, data_root, layout, name)
+    held_out = "task.num_held_out=N, which holds out N images of ffhq" if name != "ffhq" else "dataset=synthetic"
+    path = find_data(name, data_root, layout, name, *_larger_layouts(name, data_root, high), instead=held_out)
     if path.name == layout:
-        return _from_files(list_images(path / f"hr_{high}"), path, path / f"sr_{low}_{high}", low, high)
-    return _from_files(list_images(path), path, None, low, high)
+        return _from_files(path / f"hr_{high}", path / f"sr_{low}_{high}", low, high)
+    return _from_files(path, None, low, high)
 
 
-def _from_files(
-    files: list[Path], folder: Path, blurred: Path | None, low: int, high: int
-) -> tuple[ImagePairs, dict[str, Any]]:
+def _larger_layouts(name: str, data_root: Path | None, high: int) -> list[str]:
+    """Return the folders ``<name>_*_<size>/hr_<size>`` of images with ``high`` pixels per side or more."""
+    folders = data_set(name).folders if data_root is not None else ()
+    found = [path for folder in folders for path in (data_root / folder).glob(f"{name}_*_*/hr_*")]  # type: ignore[operator]
+    sizes = {path: int(size) for path in found if (size := path.name.removeprefix("hr_")).isdigit()}
+    return [f"{path.parent.name}/{path.name}" for path, size in sorted(sizes.items()) if size >= high]
+
+
+def _from_files(folder: Path, blurred: Path | None, low: int, high: int) -> tuple[ImagePairs, dict[str, Any]]:
+    files = list_images(folder)
     if not files:
         raise UserError(f"no images in {folder}: expected {', '.join(SUFFIXES)}")
-    partners = [blurred / path.name for path in files] if blurred is not None else []
+    partners = [blurred / path.relative_to(folder) for path in files] if blurred is not None else []
     for path in partners:
         if not path.is_file():
-            raise UserError(f"{path} is missing: every image of hr_{high} needs a counterpart with the same name")
+            raise UserError(f"{path} is missing: every image of hr_{high} needs a counterpart with the same path")
     digests = {kind: digest_of(checksums(paths)) for kind, paths in zip(KINDS, (files, partners), strict=True)}
     key = {**digests, "low": low, "high": high}
 
@@ -112,7 +121,11 @@ def _from_files(
 
     ready = prepared("sr", key, build)
     truth, low_images = (np.load(ready / f"{kind}.npy", mmap_mode="r") for kind in KINDS)
-    return ImagePairs(truth, low_images, mirror=False), {"folder": folder.name, "images": len(files), **key}
+    return ImagePairs(truth, low_images, mirror=False), {
+        "folder": (folder if blurred is None else folder.parent).name,
+        "images": len(files),
+        **key,
+    }
 
 
 def make_pairs(count: int, paint: Callable[[int, int, int], np.ndarray], *, low: int, high: int) -> ImagePairs:

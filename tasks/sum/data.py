@@ -78,9 +78,11 @@ def file_pairs(folder: Path, *, empty: str = "stop") -> Pairs:
     files = {split: _split_files(folder, split) for split in SPLITS}
 
     def read(split: str) -> Iterator[tuple[str, str]]:
-        (source, target), skipped = files[split], 0
+        (source, target), skipped, count, seen = files[split], 0, 0, set[int]()
         for line, text, summary in _lines_of(source, target):
             has_document = bool(text.replace(SEPARATOR, "").strip())
+            seen.add(hash((text, summary)))
+            count += 1
             if has_document and summary:
                 yield text, summary
                 continue
@@ -88,6 +90,8 @@ def file_pairs(folder: Path, *, empty: str = "stop") -> Pairs:
             if empty == "stop":
                 path, kind = (target, "summary") if has_document else (source, "document")
                 raise UserError(f"{path}, line {line}: the {kind} is empty; set task.empty=skip to skip it")
+        if len(seen) < count:
+            log.warning("%d examples of %s occur more than once", count - len(seen), split)
         if skipped:
             log.warning("skipped %d examples of %s without a document or a summary", skipped, split)
 

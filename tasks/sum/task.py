@@ -21,7 +21,7 @@ from cab.files.cache import digest_of
 from cab.metric import Metric, mean_over_batches
 from cab.registry.options import Positive
 from cab.task import Batches
-from tasks.bpe import find_tokenizer, tokenizer_data, tokenizer_path
+from tasks.bpe import find_tokenizer, tokenizer_data, tokenizer_path, vocabulary_size
 from tasks.sum.data import LEVELS, SEPARATOR, SPECIAL, SPLITS, SUMMARY_WORDS, VERSION, EncodedPairs, find_pairs
 
 Batch = Mapping[str, Tensor]
@@ -110,10 +110,10 @@ class Sum(Task):
     def fingerprint(self) -> dict[str, Any]:
         sizes = {split: len(pairs) for split, pairs in self.splits.items()}
         vocabulary = {} if self.tokenizer is None else {"tokenizer": digest_of(self.bpe.get_vocab())}
-        return {"pairs": self._key, "examples": sizes, "vocabulary": self.bpe.get_vocab_size(), **vocabulary}
+        return {"pairs": self._key, "examples": sizes, "vocabulary": vocabulary_size(self.bpe), **vocabulary}
 
     def backbone_options(self, backbone: str) -> dict[str, Any]:  # noqa: ARG002
-        return {"vocab_size": self.bpe.get_vocab_size()}
+        return {"vocab_size": vocabulary_size(self.bpe)}
 
     def token_loss(self, backbone: Backbone, batch: Batch, *, smoothing: float, reduction: str) -> Tensor:
         """Return the negative log-likelihood of the summaries' tokens, given the documents and the preceding tokens."""
@@ -127,12 +127,15 @@ class Sum(Task):
     def loss(self, backbone: Backbone, batch: Batch) -> Tensor:
         return self.token_loss(backbone, batch, smoothing=self.label_smoothing, reduction="mean")
 
+    def loss_counts(self, backbone: Backbone, batch: Batch) -> Tensor:  # noqa: ARG002
+        return (batch["target"][:, 1:] != self.splits["train"].pad).sum()
+
     def validate(self, backbone: Backbone, batches: Batches) -> float:
         """Return the mean negative log-likelihood per token, in nats."""
         return mean_over_batches(
             (
                 self.token_loss(backbone, batch, smoothing=0.0, reduction="sum").item(),
-                int((batch["target"][:, 1:] != self.splits["train"].pad).sum()),
+                int(self.loss_counts(backbone, batch)),
             )
             for batch in batches(self.splits["val"], self.evaluation_batch_size)
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import os
+import struct
 from pathlib import Path
 from types import ModuleType
 
@@ -14,7 +15,8 @@ from filelock import FileLock
 from torch import Tensor
 
 from cab import UserError
-from cab.files.cache import cache_root
+from cab.errors import first_line
+from cab.files.cache import cache_root, read_bytes
 from cab.files.disk import disk_errors
 
 
@@ -47,13 +49,25 @@ FLOOR = 1e-5
 
 
 def read_wave(path: Path) -> np.ndarray:
-    """Read mono samples in [-1, 1]; raise UserError for a broken or empty file, or another rate or shape."""
+    """Read mono samples in [-1, 1]; raise UserError for a broken, cut or empty file, or another rate or shape."""
     import soundfile
 
+    content = read_bytes(path)
+    if content[:4] != b"RIFF":  # libsndfile does not notice that a file in other formats is cut
+        raise UserError(f"{path} is not a wave in RIFF format; convert it")
     try:
-        wave, rate = soundfile.read(path, dtype="float32")
-    except (RuntimeError, OSError) as error:  # soundfile raises its own subclass of RuntimeError
-        raise UserError(f"{path} is not a wave that can be read ({str(error).splitlines()[0]})") from None
+        with soundfile.SoundFile(io.BytesIO(content)) as file:
+            expected, rate = file.frames, file.samplerate
+            wave = file.read(dtype="float32")
+    except (RuntimeError, OSError, TypeError) as error:  # soundfile raises its own subclass of RuntimeError
+        raise UserError(
+            f"{path} is not a wave that can be read ({getattr(error, 'error_string', first_line(error))})"
+        ) from None
+    missing = _missing_bytes(content)
+    if missing or len(wave) != expected:
+        raise UserError(
+            f"{path} is cut: {missing or expected - len(wave):,} {'bytes' if missing else 'samples'} are missing"
+        )
     if rate != RATE or wave.ndim != 1:
         raise UserError(f"{path} has {rate} Hz and shape {wave.shape}; expected {RATE} Hz and one channel")
     if len(wave) < N_FFT:
@@ -61,6 +75,17 @@ def read_wave(path: Path) -> np.ndarray:
     if not np.isfinite(wave).all():
         raise UserError(f"{path}: sample {np.isfinite(wave).argmin()} is NaN or infinite")
     return wave
+
+
+def _missing_bytes(content: bytes) -> int:
+    """Return how many bytes a file lacks of the samples that its header announces, which libsndfile ignores."""
+    place, unknown = 12, 2**32 - 1
+    while place + 8 <= len(content):
+        name, size = struct.unpack_from("<4sI", content, place)
+        if name == b"data":
+            return max(0, size - (len(content) - place - 8)) if size != unknown else 0
+        place += 8 + size + size % 2
+    return 0
 
 
 @functools.cache
@@ -98,9 +123,11 @@ def features(wave: np.ndarray, *, as_fairseq: bool = False) -> tuple[np.ndarray,
 
 
 def in_16_bits(wave: np.ndarray) -> np.ndarray:
-    """Quantize samples to 16 bits, with clipping to [-1, 1]."""
+    """Quantize samples to 16 bits, with clipping to [-1, 1]; a wave that is not finite is returned unchanged."""
     import soundfile
 
+    if not np.isfinite(wave).all():
+        return wave
     file = io.BytesIO()
     soundfile.write(file, wave, RATE, format="WAV", subtype="PCM_16")
     file.seek(0)
@@ -113,8 +140,13 @@ def _inverse_filters() -> np.ndarray:
 
 
 def griffin_lim(mel: np.ndarray, *, iterations: int) -> np.ndarray:
-    """Synthesize a wave from log-mel frames [F, 80]: pseudo-inverse filters, then phases by Griffin and Lim (1984)."""
+    """Synthesize a wave from log-mel frames [F, 80]: pseudo-inverse filters, then phases by Griffin and Lim (1984).
+
+    Frames that are not finite give a wave of NaN.
+    """
     spectrum = np.maximum(_inverse_filters() @ np.exp(mel.T.astype(np.float64)), 0.0).astype(np.float32)
+    if not np.isfinite(spectrum).all():
+        return np.full(HOP * len(mel), np.nan, dtype=np.float32)
     wave = compiled_librosa().griffinlim(
         spectrum, n_iter=iterations, hop_length=HOP, win_length=WINDOW, n_fft=N_FFT, momentum=0.0, random_state=0
     )

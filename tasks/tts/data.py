@@ -24,6 +24,8 @@ from tasks.tts.synthetic import generate_utterance, written_form
 
 VERSION = 1  # of the features; increase when they change
 FRAMES_PER_STEP = 4
+LONGEST_DIFFERENCE = 0.1
+"""Seconds by which the length of an alignment may differ from that of its wave."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +57,14 @@ class Utterance:
 def read_metadata(folder: Path) -> list[tuple[str, str]]:
     """Read (clip, normalized text) from each line of metadata.csv, in which quotes are literal."""
     path = folder / "metadata.csv"
-    clips = []
+    clips, earlier = [], dict[str, int]()
     for number, line in read_lines(path):
         parts = line.split("|")
         if len(parts) != 3 or not parts[2].strip():
             raise UserError(f"{path}, line {number}: expected id|text|normalized text, got '{line[:60]}'")
+        if parts[0] in earlier:
+            raise UserError(f"{path}, line {number}: the clip {parts[0]} is that of line {earlier[parts[0]]} again")
+        earlier[parts[0]] = number
         if not (folder / "wavs" / f"{parts[0]}.wav").is_file():
             raise UserError(f"{path}, line {number}: wavs/{parts[0]}.wav is missing")
         clips.append((parts[0], parts[2]))
@@ -82,7 +87,7 @@ def read_ljspeech(data_root: Path | None, *, as_fairseq: bool = False) -> tuple[
         lacking = metadata[grids.index(None)][0]
         raise UserError(f"{folder}/TextGrid has alignments of some clips but not of {lacking}")
     method = _method(as_fairseq=as_fairseq)
-    key = {"metadata": metadata, "waves": checksums(waves), "alignments": checksums(aligned), **method}
+    key = {"metadata": metadata, "waves": checksums(waves), "alignments": checksums(aligned), "reader": 2, **method}
 
     def utterances() -> Iterator[Utterance]:
         for (clip, text), wave, grid in zip(progress(metadata, "features"), waves, grids, strict=True):
@@ -102,11 +107,16 @@ def _find_grid(folder: Path, clip: str) -> Path | None:
 
 def _alignment(grid: Path, num_frames: int) -> tuple[list[int], list[int], int]:
     """Return the tokens, their frames (rounded ends minus rounded starts), and the first frame."""
-    phones = read_phones(grid)
+    phones, end = read_phones(grid)
+    seconds = num_frames * HOP / RATE
+    if abs(end - seconds) > LONGEST_DIFFERENCE:
+        raise UserError(
+            f"{grid} is of {end:.2f} s, but its wave has {seconds:.2f} s: one of them is of another clip or cut"
+        )
     edges = [min(round(time * RATE / HOP), num_frames) for time in (phones[0].start, *(phone.end for phone in phones))]
     durations = np.diff(edges).tolist()
     if sum(durations) < 1:
-        raise UserError(f"{grid} exceeds its wave: {edges[0]} to {edges[-1]} of {num_frames} frames")
+        raise UserError(f"{grid}: all phones together are shorter than a frame of {HOP} samples")
     return [ALIGNED[phone.name] for phone in phones], durations, edges[0]
 
 
@@ -186,7 +196,8 @@ class Scale:
             columns = u.columns.astype(np.float64)
             sums, squares, count = sums + columns.sum(axis=0), squares + (columns**2).sum(axis=0), count + len(columns)
         mean = sums / count
-        deviation = np.sqrt(np.maximum(squares / count - mean**2, 1e-10))
+        variance = squares / count - mean**2
+        deviation = np.sqrt(np.where(variance > 1e-10, variance, 1.0))  # what is constant is only centered
         pairs = list(zip(mean.tolist(), deviation.tolist(), strict=True))
         mel = mean[:NUM_MELS].astype(np.float32), deviation[:NUM_MELS].astype(np.float32)
         return cls(mel, pairs[NUM_MELS], pairs[NUM_MELS + 1])

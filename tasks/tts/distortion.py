@@ -6,6 +6,7 @@ Both are root mean squares over dimensions without the usual factor 10 / ln 10, 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterable
 from typing import Literal
 
@@ -59,10 +60,12 @@ def distortions(
     """Return MCD and MSD of (synthesized, target) waves: summed path costs over the frames of one side.
 
     fairseq divides its scores by the synthesized frames, and its checkpoint selection metric by those of the targets,
-    which a network that does not stop cannot lower.
+    which a network that does not stop cannot lower. NaN if a synthesized wave is not finite.
     """
     totals, frames = {"mcd": 0.0, "msd": 0.0}, 0
     for synthesized, target in pairs:
+        if not np.isfinite(synthesized).all():
+            return dict.fromkeys(totals, math.nan)
         a, b = log_mel_power(synthesized), log_mel_power(target)
         totals["mcd"] += warped_distance(cepstra(a), cepstra(b))
         totals["msd"] += warped_distance(a, b)

@@ -43,13 +43,15 @@ class Durations:
         targets = {name: batch[name] for name in ("durations", "pitch", "energy")}
         output = cast(DurationSynthesizer, backbone)(batch["aligned"], padding, **targets)
         real, spoken = ~padding, ~output.mel_padding
-        loss = F.l1_loss(output.mel[spoken].float(), batch["mel"][spoken])
+        frames = F.l1_loss(output.mel[spoken].float(), batch["mel"][spoken])
         if output.before is not None:
-            loss = loss + F.l1_loss(output.before[spoken].float(), batch["mel"][spoken])
+            frames = frames + F.l1_loss(output.before[spoken].float(), batch["mel"][spoken])
         targets["log_duration"] = (batch["durations"] + 1).float().log()
-        for name in ("log_duration", "pitch", "energy"):
-            loss = loss + F.mse_loss(getattr(output, name)[real].float(), targets[name][real])
-        return loss
+        names = ("log_duration", "pitch", "energy")
+        return torch.stack([frames, *(F.mse_loss(getattr(output, x)[real].float(), targets[x][real]) for x in names)])
+
+    def loss_counts(self, batch: Batch) -> Tensor:
+        return torch.stack([batch["durations"].sum(), *[(~batch["aligned_padding"]).sum()] * 3])
 
     def synthesize(self, backbone: Backbone, batch: Batch) -> tuple[Tensor, Tensor]:
         output = cast(DurationSynthesizer, backbone)(batch["aligned"], batch["aligned_padding"])
@@ -83,7 +85,11 @@ class Steps:
         last = (steps == real.sum(dim=1, keepdim=True) - 1).float()
         weight = torch.full((), STOP_WEIGHT, device=frames.device)
         stop = F.binary_cross_entropy_with_logits(output.stop_logits[real].float(), last[real], pos_weight=weight)
-        return loss + stop
+        return torch.stack([loss, stop])
+
+    def loss_counts(self, batch: Batch) -> Tensor:
+        real = ~batch["frames_padding"]
+        return torch.stack([real[:, self.num_prompt_steps :].sum(), real.sum()])
 
     def synthesize(self, backbone: Backbone, batch: Batch) -> tuple[Tensor, Tensor]:
         return cast(StepSynthesizer, backbone).synthesize(

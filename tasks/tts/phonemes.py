@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-import itertools
+import math
 import re
 from pathlib import Path
 from typing import NamedTuple
 
 from cab import UserError
+from tasks.files import read_number, read_text
 
 VOWELS = ["AA", "AE", "AH", "AO", "AW", "AY", "EH", "ER", "EY", "IH", "IY", "OW", "OY", "UH", "UW"]
 CONSONANTS = ["B", "CH", "D", "DH", "F", "G", "HH", "JH", "K", "L", "M", "N", "NG", "P", "R", "S", "SH", "T", "TH"]
@@ -93,37 +94,76 @@ class Phone(NamedTuple):
     end: float
 
 
-_TIER = re.compile(r'name\s*=\s*"(?P<name>[^"]*)"')
-_INTERVAL = re.compile(
-    r'intervals\s*\[\d+\]:?\s*xmin\s*=\s*(?P<start>\S+)\s*xmax\s*=\s*(?P<end>\S+)\s*text\s*=\s*"(?P<text>[^"]*)"'
+_SIZE = re.compile(r"^size\s*=\s*(\d+)\s*$", re.MULTILINE)
+_TIER = re.compile(
+    r'class\s*=\s*"IntervalTier"\s*name\s*=\s*"(?P<name>[^"]*)"\s*xmin\s*=\s*(?P<start>\S+)\s*xmax\s*=\s*(?P<end>\S+)'
+    r"\s*intervals\s*:\s*size\s*=\s*(?P<size>\d+)"
 )
+_ITEM = re.compile(r"item\s*\[\d+\]\s*:")
+_INTERVAL = re.compile(
+    r"intervals\s*\[\d+\]\s*:?\s*xmin\s*=\s*(?P<start>\S+)\s*xmax\s*=\s*(?P<end>\S+)"
+    r'\s*text\s*=\s*"(?P<text>(?:[^"]|"")*)"'
+)
+TOLERANCE = 1e-3
+"""Seconds by which times may differ, since programs round them."""
 
 
-def read_phones(path: Path) -> list[Phone]:
-    """Read the tier ``phones`` without leading and trailing silence; UserError with the file if it is invalid."""
-    text = path.read_text(encoding="utf-8", errors="replace")
-    tiers = list(_TIER.finditer(text))
-    index = next((i for i, tier in enumerate(tiers) if tier["name"] == "phones"), None)
-    if index is None:
-        raise UserError(f"{path} has no tier 'phones': it is not an alignment in TextGrid's long form")
-    end = tiers[index + 1].start() if index + 1 < len(tiers) else len(text)
-    phones = []
-    for interval in _INTERVAL.finditer(text, tiers[index].end(), end):
+def read_phones(path: Path) -> tuple[list[Phone], float]:
+    """Read the tier ``phones`` without leading and trailing silence, and its end in seconds.
+
+    Times that no interval covers are silence. UserError with file and line if the file is invalid or incomplete.
+    """
+    text = read_text(path)
+
+    def where(place: int) -> str:
+        return f"{path}, line {1 + text.count(chr(10), 0, place)}"
+
+    tiers = [tier for tier in _TIER.finditer(text) if tier["name"] == "phones"]
+    if len(tiers) != 1:
+        raise UserError(f"{path} has {len(tiers)} tiers 'phones' in TextGrid's long form; one is needed")
+    [tier], items, size = tiers, [item.start() for item in _ITEM.finditer(text)], _SIZE.search(text)
+    if size is None or int(size[1]) != len(items):
+        raise UserError(
+            f"{path} has {len(items)} tiers, its header gives {size and size[1]}: it is incomplete or damaged"
+        )
+    stop = min((item for item in items if item > tier.end()), default=len(text))
+    intervals = list(_INTERVAL.finditer(text, tier.end(), stop))
+    if len(intervals) != int(tier["size"]):
+        raise UserError(
+            f"{where(tier.start())}: the tier 'phones' has {len(intervals)} intervals instead of {tier['size']}: "
+            "it is incomplete or damaged"
+        )
+    begin, end = (_seconds(where(tier.start(name)), tier[name]) for name in ("start", "end"))
+    phones, before = [], begin
+    for interval in intervals:
         name = interval["text"].strip() or "sil"
-        if name not in ALIGNED:
-            raise UserError(f"{path}: unknown phone '{name}'; ARPAbet with stress, sil, sp and spn are known")
-        try:
-            phones.append(Phone(name, float(interval["start"]), float(interval["end"])))
-        except ValueError as error:  # Praat writes decimal commas in some locales
-            raise UserError(f"{path}: the time of phone '{name}' is not a number ({error})") from None
-    for phone, following in itertools.pairwise(phones):
-        if not phone.start <= phone.end <= following.start + 1e-6:
-            start = f"phone '{following.name}' at {following.start} s"
-            raise UserError(f"{path}: {start} starts before the previous one ends")
+        if name not in ALIGNED or name in SPECIAL:
+            known = "ARPAbet with stress, sil, sp and spn are known"
+            raise UserError(f"{where(interval.start('text'))}: unknown phone '{name:.40}'; {known}")
+        start, stop_time = (_seconds(where(interval.start(side)), interval[side]) for side in ("start", "end"))
+        if start < before - TOLERANCE or stop_time < start or stop_time > end + TOLERANCE:
+            raise UserError(
+                f"{where(interval.start())}: phone '{name}' from {start:g} to {stop_time:g} s is not between "
+                f"{before:g} s, where the one before ends, and {end:g} s, the end of the tier"
+            )
+        if start > before + TOLERANCE:
+            phones.append(Phone("sil", before, start))
+        phones.append(Phone(name, start, stop_time))
+        before = stop_time
     while phones and phones[0].name in SILENCES:
         phones.pop(0)
     while phones and phones[-1].name in SILENCES:
         phones.pop()
     if not phones:
         raise UserError(f"{path} contains only silence")
-    return phones
+    return phones, end
+
+
+def _seconds(where: str, text: str) -> float:
+    try:
+        seconds = read_number(text)
+    except ValueError:  # Praat writes decimal commas in some locales
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise UserError(f"{where}: the time '{text:.40}' is not a number of seconds from 0")
+    return seconds

@@ -15,7 +15,8 @@ from torch import Tensor
 from backbones.transformer_tts import TransformerTTS
 from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import DurationSynthesizer, StepSynthesizer
-from cab.metric import Metric, mean_over_batches
+from cab.files.disk import user_path
+from cab.metric import Metric
 from cab.registry.options import Fraction, Positive
 from cab.registry.registries import BACKBONES
 from cab.task import Batches
@@ -124,7 +125,7 @@ class TTS(Task):
                 )
         self.scale = Scale.of(splits["train"])
         if self.teacher is not None:
-            record, network = load_teacher(Path(self.teacher))
+            record, network = load_teacher(user_path(self.teacher))
             splits = {name: [self._align(network, u) for u in split] for name, split in splits.items()}
             self._about = {**self._about, "teacher": record.hash}
         self.splits = {
@@ -151,14 +152,18 @@ class TTS(Task):
     def loss(self, backbone: Backbone, batch: Batch) -> Tensor:
         return self.objective(_class(backbone)).loss(backbone, batch)
 
+    def loss_counts(self, backbone: Backbone, batch: Batch) -> Tensor:
+        return self.objective(_class(backbone)).loss_counts(batch)
+
     def validate(self, backbone: Backbone, batches: Batches) -> float:
         if self.chosen_by == "mcd":
             waves = self._waves(backbone, batches, "dev", self.validation_iterations)
             return distortions(waves, over="target")["mcd"]
-        return mean_over_batches(
-            (self.loss(backbone, batch).item() * len(batch["index"]), len(batch["index"]))
-            for batch in batches(self.splits["dev"], self.evaluation_batch_size)
-        )
+        sums, counts = [], []
+        for batch in batches(self.splits["dev"], self.evaluation_batch_size):
+            counts.append(self.loss_counts(backbone, batch).double())
+            sums.append(self.loss(backbone, batch).double() * counts[-1])
+        return float((torch.stack(sums).sum(dim=0) / torch.stack(counts).sum(dim=0)).sum())
 
     def synthesize(self, backbone: Backbone, batch: Batch) -> list[np.ndarray]:
         """Return log-mel frames [F, 80] of each utterance of a batch."""

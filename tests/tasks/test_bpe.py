@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from cab import UserError
-from tasks.bpe import read_bpe, tokenizer_path, trained_bpe
+from tasks.bpe import read_bpe, tokenizer_path, trained_bpe, vocabulary_size
 from tasks.lm.task import LM
 from tasks.mlm.task import MLM
 from tasks.sum.data import SPECIAL
@@ -91,3 +93,64 @@ def test_published_tokenizers_are_files_below_the_data_root(
     assert used.get_vocab() == made.get_vocab()
     assert tokenizer_path("words", tmp_path) == "words"
     assert task(dataset=dataset).extra_data == ()
+
+
+def words(vocabulary: dict[str, int], **settings: Any) -> str:
+    tokenizer = Tokenizer(models.WordLevel({"<unk>": 0}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    content = json.loads(tokenizer.to_str()) | settings
+    content["model"]["vocab"] = {"<unk>": 0, **vocabulary}
+    return json.dumps(content)
+
+
+BPE: Any = {
+    "type": "BPE",
+    "dropout": 0.9,
+    "unk_token": None,
+    "vocab": {"a": 0, "b": 1, "ab": 2},
+    "merges": [["a", "b"]],
+}
+CUT = {"max_length": 1, "stride": 0, "strategy": "LongestFirst", "direction": "Right"}
+FILL: Any = {"strategy": {"Fixed": 9}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 1}
+FILL |= {"pad_type_id": 0, "pad_token": "a"}
+
+
+@pytest.mark.parametrize(
+    ("content", "tokens", "warning"),
+    [
+        (words({"a": 1, "b": 2}), [1, 2, 1], ""),
+        (words({"a": 1, "b": 70_000}), [1, 70_000, 1], ""),
+        (words({"a": 1, "b": 2}, truncation=CUT), [1, 2, 1], "truncation switched off"),
+        (words({"a": 1, "b": 2}, padding=FILL), [1, 2, 1], "padding switched off"),
+        (words({"a": 1, "b": 2}, normalizer={"type": "Lowercase"}), [1, 2, 1], r"normalizes texts \(Lowercase\)"),
+        (json.dumps({**json.loads(words({})), "model": BPE}), [0, 1, 0], "dropout .*\n.*no token for unknown text"),
+    ],
+)
+def test_settings_of_a_file_that_change_texts_are_named(
+    content: str, tokens: list[int], warning: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "t.json").write_text(content)
+    tokenizer = read_bpe(tmp_path / "t.json")
+    for _ in range(20):  # dropout is random
+        assert tokenizer.encode("a b a", add_special_tokens=False).ids == tokens
+    assert vocabulary_size(tokenizer) > max(tokens)
+    assert re.search(warning, caplog.text)
+    assert bool(warning) == bool(caplog.text)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (words({"a": 1, "b": 1}), "has 3 entries with 2 ids up to 1"),
+        (words({"a": 4_000_000_000}), "2 ids up to 4,000,000,000"),
+        (words({"a": -1}), "invalid value: integer `-1`"),
+        (words({"a": 1})[:50], "EOF while parsing"),
+        (words({"a": 1}) * 2, "trailing characters"),
+        ("", "EOF while parsing"),
+        ("[" * 10_000, "is not a tokenizer that can be read"),
+    ],
+)
+def test_files_that_are_no_tokenizer_are_named(content: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_text(content)
+    with pytest.raises(UserError, match=f"t.json.*{message}"):
+        read_bpe(tmp_path / "t.json")

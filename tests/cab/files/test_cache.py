@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from cab import UserError
-from cab.files.cache import checksums, prepared, sha256_of
+from cab.files import cache
+from cab.files.cache import cache_root, checksums, prepared, read_bytes, sha256_of
+from tasks.files import read_lines
 
 
 @pytest.fixture(autouse=True)
@@ -23,19 +27,83 @@ def write(folder: Path) -> None:
     (folder / "data").write_text("whole")
 
 
+def fail(folder: Path) -> None:
+    write(folder)
+    raise RuntimeError("half way")
+
+
+def cut(folder: Path) -> None:
+    (folder / "data").write_text("who")
+
+
+def change(folder: Path) -> None:
+    (folder / "data").write_text("WHOLE")
+
+
+def forget(folder: Path) -> None:
+    (folder / "data").unlink()
+
+
+def damage_key(folder: Path) -> None:
+    (folder / "key.json").write_text("[1, {")
+
+
+def lose_key(folder: Path) -> None:
+    (folder / "key.json").unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (cut, "data has 3 bytes instead of 5"),
+        (change, "the content of data has changed"),
+        (forget, "data is missing"),
+        (damage_key, r"key\.json cannot be read"),
+        (lose_key, r"key\.json is missing"),
+    ],
+)
+def test_a_damaged_entry_is_made_again(
+    damage: Callable[[Path], None], message: str, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = prepared("numbers", {}, write)
+    (root / f".{folder.name}-killed").mkdir()  # of a build that was killed
+    damage(folder)
+    cache._CHECKED.clear()  # as in another process
+    assert (prepared("numbers", {}, write) / "data").read_text() == "whole"
+    assert re.search(f"rebuilding .*{message}", caplog.text)
+    assert [path.name for path in root.iterdir() if path.is_dir()] == [folder.name]
+
+
+def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("one two")
+    checksums([path])
+    assert read_bytes(path) == b"one two"
+    path.write_text("two one")
+    for read in (read_bytes, lambda path: list(read_lines(path))):
+        with pytest.raises(UserError, match=r"a\.txt changed while it was read; wait until it is complete"):
+            read(path)
+    checksums([path])
+    assert read_bytes(path) == b"two one"
+
+
+def test_the_checksum_of_a_file_that_changed_just_now_is_of_its_content(tmp_path: Path) -> None:
+    """Within a tick of the clock, a change of the same size leaves size and time as they were."""
+    path, sums = tmp_path / "a.txt", set()
+    for i in range(50):
+        path.write_text(f"{i:03}")
+        sums.add(checksums([path])["a.txt"])
+    assert len(sums) == 50
+
+
 def test_it_is_made_once_for_each_key() -> None:
     first = prepared("numbers", {"a": 1}, write)
     assert (first / "data").read_text() == "whole"
-    (first / "data").write_text("marked")
-    assert (prepared("numbers", {"a": 1}, write) / "data").read_text() == "marked"
+    assert prepared("numbers", {"a": 1}, fail) == first
     assert prepared("numbers", {"a": 2}, write) != first
 
 
 def test_a_failure_leaves_nothing_and_is_tried_again(root: Path) -> None:
-    def fail(folder: Path) -> None:
-        write(folder)
-        raise RuntimeError("half way")
-
     with pytest.raises(RuntimeError, match="half way"):
         prepared("numbers", {}, fail)
     assert not [path for path in root.iterdir() if path.is_dir()]
@@ -84,3 +152,28 @@ def test_a_home_that_cannot_be_written_is_replaced(root: Path, tmp_path: Path, m
     monkeypatch.delenv("CAB_CACHE")
     assert prepared("numbers", {}, write).is_relative_to(tmp_path / "temporary")
     assert not root.exists()
+
+
+def linked(folder: Path) -> None:
+    folder.symlink_to(folder.parent)
+
+
+def open_to_all(folder: Path) -> None:
+    folder.mkdir()
+    folder.chmod(0o777)
+
+
+@pytest.mark.parametrize("occupy", [linked, open_to_all])
+def test_a_temporary_folder_of_others_is_no_cache(
+    occupy: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "home").write_text("a file, which can have no folders")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("CAB_CACHE", "")
+    occupied = tmp_path / f"cab-{os.getuid()}"
+    occupy(occupied)
+    folder = cache_root()
+    assert folder not in (occupied, occupied.resolve())
+    assert cache_root() == folder
+    assert f"others can write to {occupied}" in caplog.text

@@ -200,3 +200,13 @@ def test_a_set_is_read_as_the_files_of_its_records(tmp_path: Path) -> None:
     paths = record_paths(tmp_path / "results")
     assert paths == [tmp_path / "results" / f"{digest}.json" for digest in sorted(record.hash for record in records)]
     assert {Record.read(path).hash: Record.read(path) for path in paths} == {each.hash: each for each in records}
+
+
+def test_a_doubled_set_counts_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = write_set([make_record({"mse": 1.0}, seed=seed) for seed in (2, 1)], tmp_path)
+    path.write_text(path.read_text() * 2)
+    assert len(record_paths(tmp_path)) == 2
+    assert "line 3: the record of line 1 again, which counts once" in caplog.text
+    path.write_bytes(b"\xe9" + path.read_bytes())
+    with pytest.raises(UserError, match=r"records\.jsonl cannot be read: 'utf-8' codec"):
+        record_paths(tmp_path)

@@ -43,9 +43,37 @@ def test_line_breaks_of_names_are_not_printed(tmp_path: Path, capsys: pytest.Cap
     assert "  T: m of b d\ufffde\n" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("seed", ["-5", "1.5", "9" * 450, "one", " 1", "²"])
+def test_a_seed_is_a_natural_number(seed: str, tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text(CSV.replace("value\n", "value,seed\n").replace(",1\n", f",1,{seed}\n"))
+    with pytest.raises(UserError, match=r"table\.csv, line 2: .*seed a natural number"):
+        load_results(tmp_path / "table.csv")
+
+
+def test_columns_occur_once(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text(CSV.replace("value\n", "value,value\n").replace(",1\n", ",1,2\n"))
+    with pytest.raises(UserError, match=r"line 1: the column 'value' occurs more than once"):
+        load_results(tmp_path / "table.csv")
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
-    [("NS,T,b,d,m,maybe,abc,1", "higher_is_better 1 or 0, got 'maybe'"), ("NS,T,b,d,m,1,abc,lots", "line 2: .*'lots'")],
+    [
+        ("NS,T,b,d,m,maybe,abc,1", "higher_is_better 1 or 0, got 'maybe'"),
+        ("NS,T,b,d,m,1,abc,lots", "line 2: .*'lots'"),
+        ("NS,T,b,d,m,1,abc,1e400", "line 2: value must be a finite number or empty.*'1e400'"),
+        ("NS,T,b,d,m,1,abc,nan", "line 2: value must be a finite number or empty.*'nan'"),
+        ('NS,T,b,d,m,1,abc,"0,5"', "line 2: .*'0,5'"),
+        ("XX,T,b,d,m,1,abc,1", "line 2: the pattern must be one of NS, CS, NC, CC, got 'XX'"),
+        ("ns,T,b,d,m,1,abc,1", "line 2: the pattern must be one of"),
+        ("NS,T,b,d,m,1,,1", "line 2: no attention"),
+        ("NS,T,b,d,m,1, ,1", "line 2: no attention"),
+        ("NS,T,b,d,m,1,abc", "line 2: 7 values for 8 columns"),
+        ("NS,T,b,d,m,1,abc,1,9", "line 2: 9 values for 8 columns"),
+        ("NS;T;b;d;m;1;abc;1", "line 2: 1 values for 8 columns"),
+        ("NS,T,b,d,m,1,abc,1\nNS,T,b,d,m,1,abc,2", "line 3: the result of line 2 again"),
+        ('NS,T,b,d,m,1,"abc,1', "numbers.csv cannot be read as CSV"),
+    ],
 )
 def test_broken_published_rows(tmp_path: Path, line: str, message: str) -> None:
     path = tmp_path / "numbers.csv"

@@ -58,10 +58,22 @@ def test_a_file_system_without_locks_is_named(
     assert [found.status for found in cell_statuses(interrupted.parent)] == ["interrupted"], "nothing can run there"
 
 
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO])
+def test_a_file_server_that_does_not_answer_is_named(
+    number: int, interrupted: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    without_locks(monkeypatch, number)
+    assert main(["run", *TROUBLED, ONE_STEP, f"results_dir={interrupted.parent}"]) == 2
+    said = capsys.readouterr().err
+    assert f"the disk of {interrupted.parent} failed ({os.strerror(number)}); repeat the command" in said
+    assert [found.status for found in cell_statuses(interrupted.parent)] == ["interrupted"]
+
+
 def test_the_lock_of_another_machine_is_named_with_its_age(
     interrupted: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     without_locks(monkeypatch, errno.ENOSYS)
+    monkeypatch.setattr("socket.gethostname", lambda: "node1")
     lock = interrupted / "lock"
     lock.write_text("4711\nnode17\n")
     os.utime(lock, (0, lock.stat().st_mtime - 2 * 3600))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cab.runner.processes import Processes, find_processes
 from tests.helpers.runs.processes import records, run_cab, run_module, the_record
 
 SETTINGS = ["dataset=synthetic", "attention=vanilla", "preset=smoke", "device=cpu", "backbone.dropout=0"]
@@ -60,6 +61,20 @@ def test_two_processes_sample_the_images_of_one(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def language_model(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return record(tmp_path_factory.mktemp("alone"), processes=1, cell=LM)
+
+
+@pytest.mark.parametrize(
+    ("step", "count"), [({}, 1), ({"SLURM_STEP_ID": "4294967291"}, 1), ({"SLURM_STEP_ID": "0"}, 4)]
+)
+def test_a_batch_script_is_one_process(
+    step: dict[str, str], count: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has the variables of srun; an interactive shell also has a step, with a number of its own."""
+    monkeypatch.delenv("SLURM_STEP_ID", raising=False)
+    for name, value in {"SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", **step}.items():
+        monkeypatch.setenv(name, value)
+    assert find_processes() == Processes(0, count, 0)
+    assert ("start it with `srun cab run ...`" in caplog.text) == (count == 1)
 
 
 @pytest.mark.slow

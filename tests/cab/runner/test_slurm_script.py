@@ -27,3 +27,17 @@ def test_the_script_has_the_options_of_the_cluster(
     assert (f"#SBATCH {array}" in lines) == (array is not None)
     assert any(line.startswith("srun ") and str(results / "slurm") in line for line in lines)
     assert not results.exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("cluster.account='a\n#SBATCH --nodes=9'", "cluster.account must be one line of printable text"),
+        ("cluster.constraint='a\rb'", "cluster.constraint must be one line"),
+        ("cluster.extra.comment='a\nrm -r .'", "cluster.extra.comment must be one line"),
+        ("results_dir=r/%j", "has a character that Slurm replaces; name another folder"),
+    ],
+)
+def test_an_option_does_not_leave_its_line(option: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*CELLS, "cluster=slurm", option, "--dry-run"]) == 2
+    assert message in capsys.readouterr().err

@@ -150,7 +150,7 @@ BROKEN = {
     "no split": (lambda f: [p.unlink() for p in (f / "test").glob("*")], r"no books at .*test.*cab data download pg19"),
     "not utf-8": (
         lambda f: (f / "train" / "1.txt").write_bytes(b"caf\xe9 is not utf-8"),
-        r"1\.txt is not UTF-8.*byte 3",
+        r"1\.txt, line 1: byte 3 is not UTF-8",
     ),
     "one word": (lambda f: [p.write_text("Word") for p in (f / "validation").glob("*")], "no book of validation"),
 }

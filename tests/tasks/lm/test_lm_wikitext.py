@@ -104,7 +104,7 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
         ready(tmp_path, dataset="wikitext2")
     write(tmp_path)
     (tmp_path / "wikitext-103" / "wiki.test.tokens").write_bytes(b"caf\xe9 \n")
-    with pytest.raises(UserError, match=r"wiki\.test\.tokens is not UTF-8"):
+    with pytest.raises(UserError, match=r"wiki\.test\.tokens, line 1: byte 3 is not UTF-8"):
         ready(tmp_path)
 
 

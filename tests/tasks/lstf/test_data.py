@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -159,7 +160,7 @@ def edited(line: int, text: str) -> str:
         (9, "2016-07-01 07:15:00,1,2,3,4,5,6,7", "line 9, column 'date': '2016-07-01 07:15:00' is not 60 .* 06:00:00'"),
         (9, "2016-07-01 07:00:00,1,,3,4,5,6,7", "line 9, column 'HULL': 'nan' is not a finite.*repair"),
         (9, "2016-07-01 07:00:00,1,2,3,4,5,six,7", "line 9, column 'LULL': 'six' is not a finite.*repair"),
-        (9, "2016-07-01 07:00:00,1,2,3,4,5,6,7,8", "cannot be read as CSV .*line 9, saw 9.*download"),
+        (9, "2016-07-01 07:00:00,1,2,3,4,5,6,7,8", "cannot be read as CSV .*line 9 has 9 columns, line 1 8.*download"),
         (
             1,
             "HUFL,HULL,MUFL,MULL,LUFL,LULL,OT,date",
@@ -184,3 +185,34 @@ def refused(dataset: str, root: Path | None, message: str) -> None:
     with pytest.raises(UserError, match=message) as error:
         read_series(dataset, root)
     assert "\n" not in str(error.value)
+
+
+def test_a_constant_channel_is_only_centered() -> None:
+    """Its deviation is not 0, but the rounding error of its mean."""
+    values = np.full((2000, 2), 14.62)
+    values[1500:, 0] = 14.63
+    values[:, 1] = np.arange(2000.0)
+    assert values[:1000, 0].std() > 0
+    scaled = standardize(values, 1000)
+    assert abs(scaled[0, 0]) < 1e-6
+    assert scaled[-1, 0] == pytest.approx(0.01, abs=1e-6)
+    assert scaled[:1000, 1].std() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text.replace("HUFL", "OT", 1), "line 1: the column 'OT' occurs more than once"),
+        (lambda text: text.replace("7\n", "7,\n"), "line 2 has 9 columns, line 1 8"),
+        (lambda text: text.replace("7\n", "True\n"), "line 2, column 'OT': 'True' is not a finite number"),
+        (lambda text: text.replace("\n", "\n\n", 2), "line 2 has 1 columns, line 1 8"),
+        (lambda text: text.replace(",", ";"), "expected the column 'date'"),
+        (lambda text: text[:-4], "line 21 has 7 columns, line 1 8"),
+        (lambda text: text * 2, "line 22, column 'HUFL': 'HUFL' is not a finite number"),
+        (lambda text: text.replace("7\n", "1_000\n"), "line 2, column 'OT': '1_000' is not a finite number"),
+    ],
+)
+def test_tables_of_other_tools_are_named(change: Callable[[str], str], message: str, tmp_path: Path) -> None:
+    header = ",".join(["date", *ETT])
+    (tmp_path / "ETTh1.csv").write_text(change(edited(1, header)))
+    refused("etth1", tmp_path, r"ETTh1\.csv.*" + message)

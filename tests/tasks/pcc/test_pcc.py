@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ import torch
 from scipy.spatial import cKDTree
 from torch import Tensor, nn
 
+from backbones.layers.points import nearest_points
 from cab import UserError
 from tasks.pcc.data import read_pcd
 from tasks.pcc.synthetic import generate_shape
-from tasks.pcc.task import PCC, chamfer_l1, chamfer_l2, distances, f_score, mean_scores, mirrored
+from tasks.pcc.task import PCC, chamfer_l1, chamfer_l2, distances, f_score, mean_scores, mirrored, nearest
 from tests.helpers.in_order import in_order
 
 
@@ -63,6 +65,23 @@ def test_scores_leave_out_zeros_and_are_means() -> None:
     scores = mean_scores((padded[i : i + 1], b[i : i + 1]) for i in range(3))
     assert scores["cd_l1"] == pytest.approx(1000 * chamfer_l1(a, b).mean().item(), rel=1e-5)
     assert scores["cd_l2"] == pytest.approx(1000 * chamfer_l2(a, b).mean().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("offset", [0.0, 10.0, 100.0])
+def test_identical_clouds_are_identical_away_from_the_origin(offset: float) -> None:
+    """Matrix products in float32 lose distances there."""
+    cloud = torch.rand(1, 300, 3, generator=torch.Generator().manual_seed(0)) + offset
+    assert torch.equal(nearest(cloud, cloud)[0], torch.arange(300))
+    assert torch.equal(nearest_points(cloud, cloud, 1)[0, :, 0], torch.arange(300))
+    assert f_score(cloud, cloud.clone()).item() == 1.0
+
+
+@pytest.mark.parametrize("value", [0.0, float("nan"), float("inf")])
+def test_a_degenerate_cloud_has_a_score(value: float) -> None:
+    scores = mean_scores([(torch.full((1, 8, 3), value), torch.rand(1, 16, 3))])
+    assert scores["f_score"] == 0.0
+    assert not math.isfinite(scores["cd_l1"])
+    assert not math.isfinite(scores["cd_l2"])
 
 
 HEADER = (

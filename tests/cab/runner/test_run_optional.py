@@ -1,0 +1,87 @@
+"""What a result does not need, such as plots, cannot lose it; and code that fails in its own way leaves a record."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cab.records.record import Record, Status
+from cab.runner.provenance import ResourceUsage
+from engines.torch.loggers import Loggers
+from tests.helpers.runs.troubled import Troubled, trained
+
+Cell = Callable[..., dict[str, Any]]
+
+
+class Odd(BaseException):
+    """Not an Exception, as those of some frameworks."""
+
+    def __str__(self) -> str:
+        return "half of a pair: \ud83d"
+
+
+class MuteError(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no message")
+
+
+def fails(error: BaseException) -> Callable[..., Any]:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("owner", "method", "title"),
+    [
+        (Troubled, "save_plots", "the plots"),
+        (Loggers, "write_scores", "a logger"),
+        (ResourceUsage, "memory", "the measurement of the cost"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [(ValueError("bad backend"), "ValueError: bad backend"), (SystemExit(3), r"ExitError: .*sys\.exit\(3\)")],
+)
+def test_optional_output_that_fails_is_a_warning_in_the_record(
+    owner: type,
+    method: str,
+    title: str,
+    error: BaseException,
+    text: str,
+    troubled: Cell,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expected = trained(troubled(f"results_dir={tmp_path / 'expected'}"))
+    monkeypatch.setattr(owner, method, fails(error))
+    record = trained(troubled())
+    assert (record.status, record.metrics) == (Status.FINISHED, expected.metrics)
+    [warning] = Record.read(tmp_path / f"{record.hash}.json").engine_facts["warnings"]
+    assert warning.startswith(f"{title} failed: ")
+    assert re.search(text, warning)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (Odd(), r"Odd: half of a pair: \ud83d"),
+        (MuteError(), "MuteError"),
+        (
+            RuntimeError("cannot build it:\n  ValueError: 3 heads\nsee the log"),
+            "RuntimeError: cannot build it: ValueError: 3 heads",
+        ),
+    ],
+)
+def test_an_error_of_any_code_is_a_failed_record(
+    error: BaseException, text: str, troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Troubled, "evaluate", fails(error))
+    record = trained(troubled())
+    assert (record.status, record.error) == (Status.FAILED, text)
+    assert (tmp_path / record.hash / "traceback.txt").exists()

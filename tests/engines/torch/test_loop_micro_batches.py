@@ -1,0 +1,45 @@
+"""A step has the loss and gradients of its whole batch, however it is divided into micro-batches and processes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cab.registry.registries import TASKS
+from cab.runner.processes import Processes
+from tests.helpers.runs.processes import run_module
+from tests.helpers.runs.step_gradients import CELLS, UNEVEN, measure, write_pairs
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    write_pairs(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def of_two_processes(folder: Path) -> dict[str, dict[str, list[float]]]:
+    process = run_module("tests.helpers.runs.step_gradients", folder, processes=2)
+    assert process.returncode == 0, process.stderr[-2000:]
+    return json.loads((folder / "step_gradients.json").read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CELLS)
+def test_a_divided_batch_has_the_loss_and_gradients_of_the_whole(
+    name: str, folder: Path, of_two_processes: dict[str, dict[str, list[float]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = measure(name, None, Processes(), folder)
+    assert whole[0] > 0
+    scale = max(whole[1:])
+    divided = [measure(name, size, Processes(), folder) for size in (1, 3)]
+    divided += of_two_processes[name].values()
+    for other in divided:
+        assert other[0] == pytest.approx(whole[0], rel=1e-5)
+        assert other[1:] == pytest.approx(whole[1:], rel=1e-4, abs=1e-5 * scale)
+    if name in UNEVEN:  # otherwise the test would show nothing
+        monkeypatch.setattr(TASKS.get(name.partition(" ")[0]).cls, "loss_counts", lambda *_: None)
+        assert measure(name, 1, Processes(), folder)[0] != pytest.approx(whole[0], rel=1e-5)
