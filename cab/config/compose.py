@@ -205,7 +205,8 @@ def parse_overrides(arguments: list[str]) -> list[Override]:
                 f"cannot read the override '{argument:.80}'; write KEY=VALUE, or attention.OPTION=VALUE for options; "
                 "put a value with special characters in two pairs of quotes: `KEY=\"'VALUE'\"`"
             ) from error
-        if isinstance(parsed[-1].value(), (Glob, IntervalSweep)):
+        value = parsed[-1].value()
+        if isinstance(value, IntervalSweep) or (isinstance(value, Glob) and not _names(parsed[-1].key_or_group)):
             raise UserError(f"{argument:.80}: list the values of a sweep, separated by commas, or use range(1,4)")
     return parsed
 
@@ -219,6 +220,11 @@ def quoted(name: str) -> str:
 def names_of(override: Override) -> list[str]:
     """Return the names that an override of a group lists."""
     value = override.value()
+    if isinstance(value, Glob):
+        names = value.filter(_names(override.key_or_group))
+        if not names:
+            raise UserError(f"no {override.key_or_group} matches '{override.input_line:.80}'")
+        return names
     values = value.list if isinstance(value, ChoiceSweep) else [value]
     return [item.text if isinstance(item, QuotedString) else str(item) for item in values]
 
