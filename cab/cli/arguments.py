@@ -56,10 +56,9 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
     add_accept_code(parser)
     parser.add_argument(
         "--normalization",
-        default="results",
         metavar="N",
-        help="mean and standard deviation for the index: of the given results (results, default), as printed in the "
-        "paper (paper), or with the digits of the official script (official)",
+        help="mean and standard deviation for the index: results (those of the given results), paper (as printed), or "
+        "official (the released script); default: official with published results and yours, or else results",
     )
 
 

@@ -5,8 +5,11 @@ patterns, between tasks, and between patterns and published accuracies on Long R
 two-sided p-value of no correlation and a 95% confidence interval by Fisher's z. The correlation requires three shared
 attentions; below five it is marked inconclusive.
 
+With own and published results, each pair has two rows.
+
 examples:
   cab correlation results/paper --normalization official
+  cab correlation results/local results/paper
   cab correlation results/core --csv
 """
 
@@ -36,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
 
     from cab.results.correlation import benchmark_correlation, cell_correlation, pattern_correlation, task_correlation
     from cab.results.gain import gains_frame
-    from cab.results.index import score
+    from cab.results.index import scores_by_source
     from cab.results.metrics import no_score, score_kinds
     from cab.results.selection import stamped
 
@@ -46,15 +49,19 @@ def run(args: argparse.Namespace) -> int:
     if (kinds == "K").any():
         tables.append(cell_correlation(gains_frame(results[kinds == "K"])))
     if (kinds == "index").any():
-        scores = score(results[kinds == "index"], normalization=args.normalization)
-        notes += scores.notes
-        indices = [
-            correlate(scores.table) for correlate in (pattern_correlation, benchmark_correlation, task_correlation)
-        ]
-        tables += [stamped(table, scores.results) for table in indices if len(table)] or indices[:1]
+        scored = scores_by_source(results[kinds == "index"], normalization=args.normalization, tasks=args.task or ())
+        for source, scores in scored.items():
+            notes += scores.notes
+            made = (pattern_correlation, benchmark_correlation, task_correlation)
+            indices = [correlate(scores.table) for correlate in made]
+            indices = [stamped(table, scores.results) for table in indices if len(table)] or indices[:1]
+            tables += [table.assign(source=source) if len(scored) > 1 else table for table in indices]
     if not tables:
         raise UserError(f"no scores to correlate: {'; '.join(notes)}")
     table = pd.concat(tables, ignore_index=True)
+    if "source" in table:  # the own and the published correlation of a pair are adjacent
+        pairs = table.groupby(["kind", "pattern", "a", "b"], sort=False).ngroup()
+        table = table.loc[pairs.sort_values(kind="stable").index].fillna({"source": "", "data": ""})
     if args.csv:
         print_csv(table)
     else:
@@ -67,6 +74,7 @@ def _text(table: pd.DataFrame) -> str:
     intervals = map(functools.partial(interval, decimals=2), table["low"], table["high"])
     columns = [
         Column("pair", texts(table["a"] + " - " + table["b"])),
+        *([Column("results", texts(table["source"]))] if "source" in table else []),
         Column("pearson", numbers(table["pearson"], 2)),
         Column("95% interval", texts(intervals)),
         Column("p", numbers(table["p_value"])),

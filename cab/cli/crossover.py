@@ -5,11 +5,14 @@ with the columns attention,length,time_ms,memory_mib. The optional column `compl
 the cost model; the default is n.
 
 The length is that above which the attention stays cheaper, or `never`, or `always`. Protocol default fits a sum of
-the terms of each complexity and needs four lengths; protocol paper fits a parabola and a line, as Appendix N does.
+the terms of each complexity and needs four lengths; protocol paper fits a parabola and a line, as Appendix N does. Rows
+of COSTS with another protocol are ignored if some have this one. Costs of several files, runs or settings are compared
+within each; with --csv, the column `setting` names it.
 
 examples:
   cab crossover costs.csv --baseline eager
-  cab crossover results/paper/efficiency_cost.csv --protocol paper --csv
+  cab crossover costs.csv results/paper/efficiency_cost.csv --protocol paper
+  cab crossover results/efficiency/costs.csv --csv
 """
 
 from __future__ import annotations
@@ -17,7 +20,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from cab.cli.arguments import results_path
+from cab.cli.arguments import print_notes, results_path
+from cab.files.disk import listed
 from cab.files.text_table import number, print_rows, text_table
 
 if TYPE_CHECKING:
@@ -25,7 +29,9 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("costs", type=results_path, metavar="COSTS", help="CSV file of time and memory by length")
+    parser.add_argument(
+        "costs", nargs="+", type=results_path, metavar="COSTS", help="CSV files of time and memory by length"
+    )
     parser.add_argument("--protocol", default="default", metavar="P", help="default or paper")
     parser.add_argument(
         "--baseline",
@@ -40,20 +46,29 @@ def run(args: argparse.Namespace) -> int:
     from cab.results.costs import load_costs
     from cab.results.efficiency_length import COLUMNS, efficiency_length
 
-    costs = load_costs(args.costs)
+    costs = load_costs(*args.costs, protocol=args.protocol)
     if args.csv:
         table = efficiency_length(costs, protocol=args.protocol, baseline=args.baseline or "vanilla")
         lengths = {name: [_length(value, "", "") for value in table[name]] for name in ("length", "low", "high")}
         r2 = [f"{value:.4f}" if value == value else "" for value in table["r2"]]
-        print_rows([COLUMNS, *table.assign(**lengths, r2=r2)[COLUMNS].to_numpy()], as_csv=True)
+        columns = [*COLUMNS, "setting"] if table["setting"].nunique() > 1 else COLUMNS
+        print_rows([columns, *table.assign(**lengths, r2=r2)[columns].to_numpy()], as_csv=True)
         return 0
     measured = set(costs["attention"])
     baselines = [args.baseline] if args.baseline else [name for name in ("vanilla", "eager") if name in measured]
-    parts = []
+    parts, shown = [], set()
     for baseline in baselines or ["vanilla"]:
         table = efficiency_length(costs, protocol=args.protocol, baseline=baseline)
-        parts.append(f"length above which each attention is cheaper than {baseline}\n{_text(table)}")
+        for setting in dict.fromkeys(table["setting"]):
+            rows = table[table["setting"] == setting]
+            if table["setting"].nunique() > 1 and rows["length"].isna().all():
+                continue
+            shown.add(setting)
+            heading = f"length above which each attention is cheaper than {baseline}{setting and f': {setting}'}"
+            parts.append(f"{heading}\n{_text(rows)}")
     print("\n\n".join(parts))
+    if without := sorted({*costs["setting"]} - shown):
+        print_notes([f"no efficiency length, because too few lengths are measured: {listed(without)}"])
     return 0
 
 

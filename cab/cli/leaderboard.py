@@ -50,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
     from cab.results.board import suite_csv, suite_of
     from cab.results.costs import load_costs, read_costs
     from cab.results.leaderboard import printable_records, score_boards
+    from cab.results.normalization import default_normalization
     from cab.results.selection import rows_in_index
     from cab.results.table import write_csv
 
@@ -60,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
         args.results = [folder for folder in REFERENCE_DIRS if folder.is_dir()][:1]
     own, skipped = valid_results(args)
     results = with_reference_results(own) if args.with_reference else own
+    args.normalization = args.normalization or default_normalization(results)
     unscored = results.drop(rows_in_index(results).index)
     boards = [] if len(unscored) == len(results) else score_boards(results, normalization=args.normalization)
     costs = load_costs(args.costs) if args.costs else None

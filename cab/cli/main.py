@@ -32,7 +32,7 @@ GROUPS = {
         "score": "print metrics and the compositional index of results, and verdicts on attentions in the suite",
         "crossover": "compute the efficiency length, from which an attention is cheaper than softmax attention",
         "correlation": "correlate patterns, tasks and benchmarks",
-        "paper": "print Table 3 with your results, and recompute the published tables and parameter counts",
+        "paper": "print Table 3 and every other published table with your results, and audit them",
     },
     "check": {
         "verify": "check an attention: causality, decoding, padding, numerics, growth of time and memory",

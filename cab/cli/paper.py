@@ -1,19 +1,26 @@
-"""`cab paper`: the published tables, recomputed and compared with this implementation."""
+"""`cab paper`: the published tables with own values, recomputed, and analyses of gradients and attention.
+
+TABLE is a published table or figure of CAB, TransNormer, LRA or Informer; `cab paper list` lists them. It is printed
+with your own values, from results or a file of costs, or from the configuration and the networks of preset `paper`.
+
+examples:
+  cab paper table3 results/local
+  cab paper table11 results/paper/efficiency_cost.csv
+  cab paper informer results/reproduced --format latex
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cab.cli.arguments import add_accept_code, add_pattern, print_notes, results_path, valid_results
-from cab.cli.terminal import print_note
 from cab.errors import UserError
 from cab.files.disk import check_writable
 from cab.files.text_table import number, print_csv, print_rows, text_table
-from cab.results.published import rows
-from cab.results.rounding import Interval
+from cab.results.paper_tables import COSTS, NORMS, RESULTS, PaperTable, paper_tables
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,22 +48,29 @@ TABLES = {
     "11": "efficiency length",
     "12": "benefit of attention",
 }
-COUNT = ("pattern", "backbone", "attention", "params")
 OF_INDICES = ("6", "3", "12")
 FORMATS = ("text", "csv", "markdown", "latex")
-SUMMARIES = {
-    "6": "compositional index of each task",
-    "7": "mean and standard deviation of each metric, NS",
-    "8": "mean and standard deviation of each metric, CS",
-    "9": "mean and standard deviation of each metric, NC",
-    "10": "mean and standard deviation of each metric, CC",
-    "12": "index of the best efficient attention, of softmax and of no attention, NS",
+SOURCES_OF_OWN = {
+    RESULTS: ("RESULTS", "folders of results, records or CSV files"),
+    COSTS: ("COSTS", "file of `cab efficiency --out`"),
+    NORMS: ("NORMS", "files norms.csv of `cab paper gradients --out`"),
 }
-"""Content of the tables that follow from Table 3 (:mod:`cab.results.summary_tables`)."""
+"""What a table reads for the own values."""
+
+
+class _WithoutTables(argparse.RawDescriptionHelpFormatter):
+    """Help that leaves the tables to `cab paper list`; completion has them."""
+
+    def _iter_indented_subactions(self, action: argparse.Action) -> Generator[argparse.Action, None, None]:
+        yield from (one for one in super()._iter_indented_subactions(action) if one.dest not in paper_tables())
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="SUBCOMMAND")
+    parser.formatter_class = _WithoutTables
+    verbs = parser.add_subparsers(dest="verb", metavar="TABLE | SUBCOMMAND")
+    verbs.add_parser("list", help="list the tables and figures (default)")
+    for paper_table in paper_tables().values():
+        _add_table(verbs, paper_table)
     audit = verbs.add_parser(
         "audit",
         help="recompute the published tables from the published raw metrics",
@@ -73,33 +87,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--csv", action="store_true", help="CSV: table,pattern,task,attention,printed,recomputed,low,high,verdict"
     )
     for verb, text in (
-        ("taxonomy", "the complexity claims of Table 13, and the verdict of `cab verify` on each"),
-        ("differences", "the cells of Table 3, their configuration under preset=paper, and known differences"),
-    ):
-        table = verbs.add_parser(verb, help=text, description=text)
-        table.add_argument("--csv", action="store_true", help="print comma-separated values instead of a table")
-    for name, text in {"3": "raw metrics and average index", **SUMMARIES}.items():
-        text = f"Table {name} with your results: {text}"
-        about = (
-            f"{text}. `cab run suite=paper` runs its cells; without RESULTS, the published numbers are printed alone."
-        )
-        table = verbs.add_parser(f"table{name}", help=text, description=about)
-        table.add_argument("results", nargs="*", type=results_path, metavar="RESULTS", help="folders of results")
-        add_accept_code(table)
-        table.add_argument("--format", choices=FORMATS, default="text", help="output format (default: text)")
-        add_pattern(table, "use only results of these patterns (NS, CS, NC, CC)", nargs="+")
-        table.add_argument("--preset", help="use only results of this preset")
-    text = "the parameter counts of preset paper, and the published ones"
-    counts = verbs.add_parser("params", help=text, description=text)
-    names = sorted({line["backbone"] for line in _published_counts()})
-    counts.add_argument("--backbone", choices=names, metavar="NAME", help=f"one of {', '.join(names)} (default: all)")
-    counts.add_argument("--csv", action="store_true", help=f"CSV: {','.join(COUNT)}")
-    for verb, text in (
         ("gradients", "the distribution of dL/ds per layer with its bounds, and gradient norms over training steps"),
         ("dilution", "the share of attention on the nearest tokens per layer, and the area under this curve"),
     ):
         analysis = verbs.add_parser(verb, help=text, description=f"Analyze a network as TransNormer does: {text}.")
         _add_analysis_arguments(analysis, has_steps=verb == "gradients")
+
+
+def _add_table(verbs: Any, table: PaperTable) -> None:
+    about = "."
+    if table.reads:
+        about = ", alongside your own values. Without any, the published ones are printed alone."
+    parser = verbs.add_parser(table.name, help=table.title, description=table.title + about)
+    if table.reads:
+        metavar, text = SOURCES_OF_OWN[table.reads]
+        parser.add_argument("results", nargs="*", type=results_path, metavar=metavar, help=text)
+    parser.add_argument("--format", choices=FORMATS, default="text", help="output format (default: text)")
+    if table.reads == RESULTS:
+        add_accept_code(parser)
+        add_pattern(parser, "use only results of these patterns (NS, CS, NC, CC)", nargs="+")
+        parser.add_argument("--preset", help="use only results of this preset")
 
 
 def _add_analysis_arguments(parser: argparse.ArgumentParser, *, has_steps: bool) -> None:
@@ -118,18 +125,11 @@ def _add_analysis_arguments(parser: argparse.ArgumentParser, *, has_steps: bool)
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.verb == "taxonomy":
-        from cab.results.taxonomy import TaxonomyRow, taxonomy
-
-        print_rows([TaxonomyRow._fields, *taxonomy()], as_csv=args.csv)
-    elif args.verb.startswith("table"):
-        _print_table(args, args.verb.removeprefix("table"))
-    elif args.verb == "differences":
-        from cab.results.published_cells import PublishedCell, published_cells
-
-        print_rows([PublishedCell._fields, *published_cells()], as_csv=args.csv)
-    elif args.verb == "params":
-        _params(args.backbone, as_csv=args.csv)
+    if args.verb in paper_tables():
+        _print_table(paper_tables()[args.verb], args)
+    elif args.verb in (None, "list"):
+        rows = [(name, table.title) for name, table in paper_tables().items()]
+        print_rows([("table", "content"), *rows], as_csv=False)
     elif args.verb in ("gradients", "dilution"):
         _analyze(args)
     else:
@@ -137,36 +137,25 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _print_table(args: argparse.Namespace, name: str) -> None:
-    import pandas as pd
+def _print_table(table: PaperTable, args: argparse.Namespace) -> None:
+    from cab.results.comparison import NO_RESULTS, compared, formatted
 
-    from cab.records.results import COLUMNS
-    from cab.results.selection import REHEARSAL, REHEARSAL_NOTE, select
-    from cab.results.summary_tables import summary
-    from cab.results.table import Table
-    from cab.results.table3 import side_by_side, tables
+    results, files = NO_RESULTS, []
+    if table.reads == RESULTS and args.results:
+        from cab.results.selection import select
 
-    results = valid_results(args)[0] if args.results else pd.DataFrame(columns=list(COLUMNS))
-    if args.results:
-        results = select(results, preset=args.preset, patterns=args.pattern)
-    frame = side_by_side(results)
-    if args.pattern:
+        results = select(valid_results(args)[0], preset=args.preset, patterns=args.pattern)
+    elif table.reads:
+        files = args.results
+    frame = compared(table, results, files)
+    if table.reads == RESULTS and args.pattern and "pattern" in frame:
         frame = frame[frame["pattern"].isin(args.pattern)]
-    is_rehearsal = (frame["data"] == REHEARSAL).any()
-    frame = frame if name == "3" else summary(frame, name)
     if args.format == "csv":
         print_csv(frame)
         return
-    if name == "3":
-        shown = list(tables(frame, narrow=args.format == "text"))
-    else:
-        notes = [REHEARSAL_NOTE] if is_rehearsal else []
-        shown = [Table.of(frame, decimals=3, caption=f"Table {name}: {SUMMARIES[name]}", remarks=notes)]
-    if args.format == "text":
-        print("\n\n".join(table.to_text() for table in shown))
-        print_notes(note for table in shown for note in table.notes)
-    else:
-        print("\n\n".join(table.to_latex() if args.format == "latex" else table.to_markdown() for table in shown))
+    text, notes = formatted(table, frame, args.format, is_joined=not table.reads or bool(args.results))
+    print(text)
+    print_notes(notes)
 
 
 def _audit(normalization: str, *, as_csv: bool) -> None:
@@ -208,36 +197,6 @@ def _contradictions(table: pd.DataFrame) -> str:
     return text_table(header, rows, align="llllrrrl")
 
 
-def _published_counts() -> list[dict[str, str]]:
-    return [*rows("parameters.csv"), *rows("parameters_transnormer.csv")]
-
-
-def _params(backbone: str | None, *, as_csv: bool) -> None:
-    from cab.results.parameters import count_parameters
-
-    lines = [line for line in _published_counts() if backbone in (None, line["backbone"])]
-    published = {(x["pattern"], x["backbone"], x["attention"]): float(x["params_millions"]) for x in lines}
-    counts = count_parameters(published)
-    if as_csv:
-        print_rows([COUNT, *([*cell, count] for cell, count in counts.items())], as_csv=True)
-        return
-    shown = []
-    for cell, count in counts.items():
-        printed = f"{published[cell]:.2f}"
-        shown.append([*cell, f"{count:,}", f"{printed} M", _remark(count / 1e6, printed)])
-    print_rows([[*COUNT, "published", ""], *shown], as_csv=False, align="lllrrl")
-    if len(counts) < len(published):
-        print_note(f"{len(published) - len(counts)} published counts omitted: backbone or attention not registered")
-
-
-def _remark(millions: float, printed: str) -> str:
-    """Compare a count with the printed one, which may be rounded or truncated."""
-    if f"{millions:.2f}" == printed:
-        return ""
-    low, high = Interval.printed(printed)
-    return "agrees, truncated in print" if low <= millions < high else "differs"
-
-
 def _analyze(args: argparse.Namespace) -> None:
     if args.rows < 1 or getattr(args, "steps", 0) < 0:
         raise UserError(f"--rows must be at least 1 and --steps at least 0, got {args.rows} and {args.steps}")
@@ -277,7 +236,8 @@ def _gradients(subject: Subject, args: argparse.Namespace) -> None:
         variations = [[name, f"{relative_deviation([row[name] for row in norms]):.3f}"] for name in names]
         print(f"\ngradient norm over {len(norms)} steps:")
         print(text_table(["parameters", "SD / mean"], variations, align="lr"))
-        _write(args.out, "norms", norms)
+        name = subject.cell.config.attention.name
+        _write(args.out, "norms", [{"attention": name, **row} for row in norms])
 
 
 def _write(folder: Path | None, name: str, table: Sequence[Mapping[str, Any]]) -> None:

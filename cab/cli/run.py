@@ -17,7 +17,7 @@ from cab.files.text_table import text_table
 from cab.records.identity import distinctions
 from cab.records.record import CELL, Record, Status
 from cab.records.verified import LEGEND, mark_unverified, verdict, verified_codes
-from cab.registry.tables import run_defaults
+from cab.registry.tables import ADDED, run_defaults
 from cab.runner.folder import parse_retried
 from cab.runner.processes import find_processes
 
@@ -44,12 +44,18 @@ def run(arguments: list[str]) -> int:
         print(help_text(arguments))
         return 0
     flags, overrides = _parse(arguments)
+    if flags.config_dir:
+        os.environ[ADDED] = flags.config_dir
     logging.getLogger("engines").setLevel(logging.DEBUG if flags.verbose else logging.NOTSET)
     if flags.retry:  # an interrupted run resumes in any case
         statuses = parse_retried(flags.retry)
         if all(override.startswith(RESULTS_DIR) for override in overrides):
             return _retry(overrides, statuses)
         overrides.append(f"retry=[{','.join(status for status in statuses if status in tuple(Status))}]")
+    if flags.config or any(override.startswith("experiment=") for override in overrides):
+        from cab.config.files import with_files
+
+        overrides = with_files(overrides, flags.config)
     suite, tunes = _suite_of(overrides)
     flags.multirun = flags.multirun or suite is not None
     from cab.config.compose import check_overrides, compose
@@ -61,7 +67,11 @@ def run(arguments: list[str]) -> int:
         option = "--cfg" if flags.cfg else "--explain"
         raise UserError(f"{option} prints one configuration: remove -m, --dry-run and cluster=")
     if flags.cfg:
-        print(yaml.safe_dump(compose(sweeps[0]), sort_keys=False, allow_unicode=True), end="")
+        from cab.runner.cell import Cell
+
+        config = compose(sweeps[0])
+        Cell.from_config(config)  # refuses what a run refuses
+        print(yaml.safe_dump(config, sort_keys=False, allow_unicode=True), end="")
         return 0
     with report_waiting("importing torch"):
         from cab.runner.launch import explain, run_sweeps  # report mistyped names first
@@ -103,6 +113,8 @@ def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--retry")
     parser.add_argument("--cfg", choices=("job",))
+    parser.add_argument("--config", type=user_path)
+    parser.add_argument("--config-dir")
     parser.add_argument("--explain", action="store_true")
     parser.add_argument("--no-cost", action="store_true")
     try:

@@ -52,6 +52,9 @@ An attention without a bundled cost is then measured: time, memory and decode st
   -v                            log the loss at every row of metrics.csv; without, a terminal shows a progress bar, and
                                 a file ten lines per run
   --cfg job                     print the composed configuration as YAML, without running anything
+  --config FILE                 settings of a YAML file, such as the output of --cfg job; those of the command line win
+  --config-dir DIR              folder with your own presets, recipes and experiments, laid out as configs/; then
+                                experiment=NAME adds the settings of DIR/experiment/NAME.yaml
 
 Use attention=FILE.py:Class for your own subclass of cab.Attention. An attention that has not passed `cab verify` in
 the pattern is trained as well, and its scores are marked with a dagger.

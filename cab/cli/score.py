@@ -23,8 +23,7 @@ examples:
 from __future__ import annotations
 
 import argparse
-import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,18 +34,13 @@ from cab.files.text_table import print_csv
 from cab.records.files import REFERENCE_DIRS
 from cab.records.record import Record
 from cab.records.results import DEFAULT_DIR
-from cab.results.changed_settings import CHANGED_MARK, changed_settings
-from cab.results.formats import Cell, Fields, gain, index, mean
-from cab.results.statistics import Verdict
-from cab.results.table import Column, Table, legend
+from cab.results.formats import Cell, Fields, gain, mean
+from cab.results.table import Table, legend
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from cab.results.index import Scores
-
 PARTS = ("metrics", "K", "index")
-ORDER_SIGNS = {Verdict.BETTER: ">", Verdict.WORSE: "<", Verdict.ONE_SEED: "", "": ""}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -168,62 +162,38 @@ def _gain_table(pattern: Any, frame: pd.DataFrame) -> Table:
 
 
 def _print_index(results: pd.DataFrame, args: argparse.Namespace) -> None:
-    from cab.records.results import verdicts, verification_notes
-    from cab.results.index import COLUMNS, benefit_of_attention, order_table, score
+    import pandas as pd
+
+    from cab.records.results import verification_notes
+    from cab.results.index import benefit_of_attention, order_table, scores_by_source
+    from cab.results.index_table import index_tables, named_members, verified_indices
+    from cab.results.normalization import default_normalization
     from cab.results.selection import stamped
 
-    scores = score(results, normalization=args.normalization)
-    verified = verdicts(scores.results)
-    pairs = zip(scores.table["pattern"], scores.table["attention"], strict=True)
-    table = scores.table[COLUMNS].assign(verified=[verified[pair] for pair in pairs])
-    if args.show != "scores":
-        table = order_table(scores) if args.show == "pairwise" else benefit_of_attention(scores.table)
-    table = stamped(table, scores.results) if args.csv else table
-    notes = verification_notes(scores.results)
+    scored = scores_by_source(results, normalization=args.normalization, tasks=args.task or ())
+    made = {
+        "scores": verified_indices,
+        "pairwise": order_table,
+        "ablation": lambda scores: benefit_of_attention(scores.table),
+    }
+    tables = {source: made[args.show](scores) for source, scores in scored.items()}
+    notes = [note for scores in scored.values() for note in (*scores.notes, *verification_notes(scores.results))]
     if args.csv:
-        print_csv(table)
-        several = {key: places for key, places in scores.members.items() if len(places) > 1}
-        notes = [f"{pattern} {task} averages {_members(places)}" for (pattern, task), places in several.items()]
-    elif args.show == "scores":
-        print("\n\n".join(_index_texts(scores, table, is_official=args.normalization != "results")))
+        tables = {source: stamped(table, scored[source].results) for source, table in tables.items()}
+        several = {key: names for of in scored.values() for key, names in of.members.items() if len(names) > 1}
+        notes += [f"{pattern} {task} averages {named_members(names)}" for (pattern, task), names in several.items()]
+    table = pd.concat(table.assign(source=source) for source, table in tables.items()).reset_index(drop=True)
+    if args.show == "scores" and not args.csv:
+        is_official = (args.normalization or default_normalization(results)) != "results"
+        texts = (
+            "\n".join([made.to_text(), *(sanitize_text(f"  {task}: {names}") for task, names in members)])
+            for made, members in index_tables(scored, table, is_official=is_official)
+        )
+        print("\n\n".join(texts))
     else:
-        print(Table.of(table).to_text())
-    print_notes([*scores.notes, *notes])
-
-
-def _members(places: dict[str, list[str]]) -> str:
-    """Return the metrics that a task averages, grouped by place."""
-    groups: dict[str, list[str]] = {}
-    for place, metrics in places.items():
-        groups.setdefault(", ".join(metrics), []).append(place)
-    return "; ".join(f"{metrics} of {', '.join(names)}" for metrics, names in groups.items())
-
-
-def _index_texts(scores: Scores, table: pd.DataFrame, *, is_official: bool) -> Iterator[str]:
-    """Yield one table per pattern, best attention first, each followed by the metrics of its tasks."""
-    from cab.results.index import AVERAGE, order_table
-
-    order = order_table(scores)
-    pairs = order[order["task"] == AVERAGE][["pattern", "better", "worse", "verdict"]].itertuples(index=False)
-    verdicts = {tuple(pair): verdict for *pair, verdict in pairs}
-    runs = scores.results[["pattern", "attention", "record"]].dropna().itertuples(index=False, name=None)
-    changed = {(pattern, name) for pattern, name, record in runs if is_official and changed_settings(record)}
-    is_trained = bool((scores.results["hash"] != "").any())
-
-    def cell(row: Fields) -> Cell:
-        return index(row["index"], row["low"], row["high"], is_single=is_trained and row["seeds"] == 1)
-
-    for pattern, rows in table.groupby("pattern", sort=False):
-        members = {task: _members(places) for (of, task), places in scores.members.items() if of == pattern}
-        marks = [f" {CHANGED_MARK}" * ((pattern, name) in changed) for name in rows["attention"]]
-        shown = rows.assign(label=rows["attention"] + marks, seeds=rows["seeds"].where(rows["seeds"] > 0))
-        shown = shown if len(members) > 1 else shown[shown["task"] != AVERAGE]
-        names = rows.loc[rows["task"] == AVERAGE, "attention"]
-        words = [verdicts.get((pattern, *pair), "") for pair in itertools.pairwise(names)]
-        signs = [ORDER_SIGNS.get(word, "~") for word in [*words, ""]]
-        made = Table.wide(shown, "task", cell, heading=pattern)
-        made.columns.insert(0, Column("", list(map(Cell, signs))))
-        yield "\n".join([made.to_text(), *(sanitize_text(f"  {task}: {parts}") for task, parts in members.items())])
+        table = table if len(scored) > 1 else table.drop(columns="source")
+        print_csv(table) if args.csv else print(Table.of(table).to_text())
+    print_notes(notes)
 
 
 def _records_named(name: str, folders: list[Path] | None) -> list[Record]:

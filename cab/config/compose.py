@@ -38,10 +38,17 @@ from cab.patterns import LONG_NAMES, Pattern
 from cab.registry.names import is_file, name_of_file
 from cab.registry.options import annotations_of, check_names
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
-from cab.registry.tables import CONFIGS, PRESETS, config_folders, read_table, tuned_options
+from cab.registry.tables import CONFIGS, config_folders, presets, read_table, tuned_options
 
 USUAL_CHOICES = {"trainer": "default", "logger": "csv", "cluster": "none"}
 """Default choices of the groups that are folders of configs/."""
+HYDRA = {
+    **dict.fromkeys(("run.dir", "sweep.dir", "sweep.subdir"), "set results_dir=FOLDER"),
+    "launcher": "set cluster=local (workers on this machine) or cluster=slurm",
+    "sweeper": "list values with -m, as in seed=1,2",
+    "job.chdir": "a run never changes the working directory",
+}
+"""What to use in place of options of Hydra."""
 
 
 def compose(overrides: Sequence[str]) -> dict[str, Any]:
@@ -67,7 +74,7 @@ def hydra_context() -> Iterator[None]:
         with hydra.initialize_config_dir(config_dir=str(CONFIGS), version_base="1.3"):
             yield
     except (HydraException, OmegaConfBaseException) as error:
-        lines = [line.strip(" .") for line in str(error).splitlines()]
+        lines = [line.strip(" .") for line in str(error).splitlines() if "To append to your config" not in line]
         raise UserError("; ".join(filter(None, lines))) from error
 
 
@@ -173,7 +180,7 @@ def check_overrides(arguments: Iterable[str], *, sweep: bool = False) -> list[st
         "backbone": BACKBONES.names() if "backbone" in chosen else backbones,
         "attention": ATTENTIONS.names(),
         "pattern": list(map(str, Pattern)),
-        "preset": PRESETS,
+        "preset": presets(),
         **_groups_with_files(),
     }
     for group, names in choices.items():
@@ -198,7 +205,8 @@ def parse_overrides(arguments: list[str]) -> list[Override]:
                 f"cannot read the override '{argument:.80}'; write KEY=VALUE, or attention.OPTION=VALUE for options; "
                 "put a value with special characters in two pairs of quotes: `KEY=\"'VALUE'\"`"
             ) from error
-        if isinstance(parsed[-1].value(), (Glob, IntervalSweep)):
+        value = parsed[-1].value()
+        if isinstance(value, IntervalSweep) or (isinstance(value, Glob) and not _names(parsed[-1].key_or_group)):
             raise UserError(f"{argument:.80}: list the values of a sweep, separated by commas, or use range(1,4)")
     return parsed
 
@@ -212,6 +220,11 @@ def quoted(name: str) -> str:
 def names_of(override: Override) -> list[str]:
     """Return the names that an override of a group lists."""
     value = override.value()
+    if isinstance(value, Glob):
+        names = value.filter(_names(override.key_or_group))
+        if not names:
+            raise UserError(f"no {override.key_or_group} matches '{override.input_line:.80}'")
+        return names
     values = value.list if isinstance(value, ChoiceSweep) else [value]
     return [item.text if isinstance(item, QuotedString) else str(item) for item in values]
 
@@ -219,7 +232,7 @@ def names_of(override: Override) -> list[str]:
 def _normalized(argument: str) -> str:
     """Write an override as Hydra reads it: quote an existing ``FILE.py:Class``, shorten patterns, add free keys."""
     key, _, value = argument.partition("=")
-    if key.startswith(("cluster.extra.", "other_attention.")):  # mappings without keys in configs/
+    if key == "cluster.extra" or key.startswith(("cluster.extra.", "other_attention.")):  # mappings without keys
         return f"++{argument}"
     if key == "pattern":
         return f"pattern={','.join(LONG_NAMES.get(name, name) for name in value.split(','))}" if value else argument
@@ -233,6 +246,9 @@ def _check_key(override: Override) -> None:
     if override.is_delete():
         raise UserError(f"'{override.input_line}' removes an option; leave it out, and it has its usual value")
     group, _, option = override.key_or_group.replace("/", ".").partition(".")
+    if group == "hydra":
+        instead = HYDRA.get(option, "the configuration reference lists what cab run has")
+        raise UserError(f"'{override.key_or_group}' is an option of Hydra that cab run does not have; {instead}")
     if group not in KEYS:
         raise unknown_name("option", group, KEYS)
     if group == DataConfig.group:

@@ -21,37 +21,48 @@ if TYPE_CHECKING:
 COLUMNS = ["attention", "pattern", "phase", "length", "seconds", "bytes"]
 RESOURCES = (("a", "time", "seconds", 1e3), ("b", "memory", "bytes", 2.0**-20))
 """Part of Figure 2, resource, column of the costs, and factor to milliseconds or MiB."""
+FEWEST = 3
+"""Least number of lengths of one setting in the section, if there are several settings."""
 
 
-def cost_pictures(costs: pd.DataFrame) -> Iterator[tuple[str, str, Picture]]:
-    """Yield pattern, phase and cost of every attention by length, time before memory."""
+def cost_pictures(costs: pd.DataFrame) -> Iterator[tuple[tuple[str, ...], Picture]]:
+    """Yield setting, pattern and phase, and the cost of every attention by length: time before memory."""
     looks = figures.looks(costs["attention"])
-    for (pattern, phase), rows in costs.groupby(["pattern", "phase"], sort=False):
+    for key, rows in costs.groupby(["setting", "pattern", "phase"], sort=False):
+        setting, pattern, phase = map(str, key)
+        file = element_id(*filter(None, (pattern, phase, setting)))
         units = ("ms per token", "MiB of state") if phase in DECODING else ("ms per call", "MiB")
         for (part, resource, column, factor), unit in zip(RESOURCES, units, strict=True):
             curves = rows[["attention", "length"]].assign(value=rows[column] * factor)
             figure = figures.length_figure(curves, title=f"{pattern} {phase}: {resource}", ylabel=unit, looks=looks)
-            title = f"Pattern {pattern}, {phase}: {resource} by length, {unit}"
-            yield str(pattern), str(phase), Picture(figure, title, f"figure2{part}-{pattern}-{phase}-{resource}")
+            title = f"Pattern {pattern}, {phase}{setting and f' ({setting})'}: {resource} by length, {unit}"
+            yield (setting, pattern, phase), Picture(figure, title, f"figure2{part}-{file}-{resource}")
 
 
 def efficiency_section(costs: pd.DataFrame) -> Section:
-    """Return the section of costs: one block per pattern and phase, with the efficiency lengths."""
+    """Return the section of costs: one block per setting, pattern and phase, with the efficiency lengths.
+
+    Of several settings, those with at least :data:`FEWEST` lengths are shown.
+    """
+    if costs["setting"].nunique() > 1:
+        costs = costs[costs.groupby("setting")["length"].transform("nunique") >= FEWEST]
     lengths = efficiency_length(costs)
-    pictures: dict[tuple[str, str], list[Picture]] = {}
-    for pattern, phase, picture in cost_pictures(costs):
-        pictures.setdefault((pattern, phase), []).append(picture)
+    pictures: dict[tuple[str, ...], list[Picture]] = {}
+    for place, picture in cost_pictures(costs):
+        pictures.setdefault(place, []).append(picture)
     blocks = []
-    for (pattern, phase), shown in pictures.items():
-        rows = lengths[(lengths["pattern"] == pattern) & (lengths["phase"] == phase)]
-        caption = f"Pattern {pattern}, {phase}: efficiency length relative to softmax attention"
+    for (setting, pattern, phase), shown in pictures.items():
+        rows = lengths[(lengths[["setting", "pattern", "phase"]] == [setting, pattern, phase]).all(axis=1)]
+        name = f"{pattern}, {phase}{setting and f' ({setting})'}"
+        caption = f"Pattern {name}: efficiency length relative to softmax attention"
         figure = figures.efficiency_length_figure(rows, title="Efficiency length")
-        shown.append(Picture(figure, caption, f"figure2c-{pattern}-{phase}"))
+        identifier = element_id(*filter(None, (pattern, phase, setting)))
+        shown.append(Picture(figure, caption, f"figure2c-{identifier}"))
         wide = rows.pivot(index="attention", columns="resource", values=["length", "low", "high", "r2"])
         wide.columns = [", ".join(reversed(names)) for names in wide.columns]
-        table = Table.of(wide.reset_index(), id=element_id("efficiency", pattern, phase), caption=caption)
+        table = Table.of(wide.reset_index(), id=f"efficiency-{identifier}", caption=caption)
         text = "Above its efficiency length, an attention is cheaper than softmax attention (∞: never)."
-        blocks.append(Block(f"{pattern}, {phase}", text, shown, [table]))
+        blocks.append(Block(name, text, shown, [table]))
     return Section("efficiency", "Efficiency", blocks=blocks)
 
 
@@ -60,7 +71,7 @@ def plot(costs: Iterable[Cost], folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     measured = [[getattr(cost, name) for name in COLUMNS] for cost in costs if cost.status == "ok"]
     paths = []
-    for _, _, picture in cost_pictures(pd.DataFrame(measured, columns=COLUMNS)):
+    for _, picture in cost_pictures(pd.DataFrame(measured, columns=COLUMNS).assign(setting="")):
         name = picture.file.partition("-")[2].lower()
         with figures.style():
             paths.append(write_figure(picture.figure, folder / f"{name}.png", dpi=200))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import functools
 import importlib.util
+import os
 from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -13,10 +14,14 @@ from typing import Any
 import yaml
 
 from cab.errors import UserError
+from cab.files.disk import user_path
 from cab.registry.entries import AttentionEntry
 from cab.registry.registries import ATTENTIONS, TASKS
 
 PRESETS = ("paper", "mini", "smoke")
+"""Presets of configs/, the largest first."""
+ADDED = "CAB_CONFIGS"
+"""Environment variable with a folder of configurations, which `cab run --config-dir` sets."""
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
 
@@ -38,14 +43,25 @@ def trainer_defaults() -> dict[str, Any]:
     return options
 
 
+def presets() -> list[str]:
+    """Return the names of all presets: those of configs/, then others."""
+    files = [path for folder in config_folders() for path in sorted((folder / "preset").glob("*.yaml"))]
+    return list(dict.fromkeys([*PRESETS, *(path.stem for path in files)]))
+
+
 @functools.cache
 def config_folders() -> tuple[Path, ...]:
-    """configs/, then the folder of each package that an entry point of the group ``cab.configs`` names.
+    """configs/, the folder that the user added, and those of packages named by entry points of ``cab.configs``.
 
-    Each is laid out as configs/: ``recipe/<task>/<preset>.yaml``, ``size/<backbone>/<preset>.yaml``,
-    ``paper/<table>.csv``, ``costs.csv``, ``data/<data set>.yaml``. What is in two of them is taken from the first.
+    Each is laid out as configs/: ``preset/<preset>.yaml``, ``recipe/<task>/<preset>.yaml``,
+    ``size/<backbone>/<preset>.yaml``, ``experiment/<name>.yaml``, ``paper/<table>.csv``, ``costs.csv``,
+    ``data/<data set>.yaml``. What is in two of them is taken from the first.
     """
     folders = [CONFIGS]
+    if added := os.environ.get(ADDED):
+        folders.append(user_path(added).absolute())
+        if not folders[-1].is_dir():
+            raise UserError(f"the folder of configurations {added} does not exist")
     for point in entry_points(group="cab.configs"):
         spec = importlib.util.find_spec(point.module)
         if spec is None or not spec.submodule_search_locations:

@@ -22,20 +22,32 @@ if TYPE_CHECKING:
     from cab.records.record import Record
 
 COLUMNS = ["attention", "pattern", "phase", "length", "seconds", "bytes", "complexity"]
-_SETTING = ["protocol", "batch_size", "embed_dim", "num_heads", "dtype", "device", "hardware", "threads", "torch"]
+_SETTING = ["run", "protocol", "batch_size", "embed_dim", "num_heads", "dtype", "device"]
+_SETTING += ["hardware", "threads", "torch"]
 _PUBLISHED = ["attention", "length", "memory_mib", "time_ms"]
 
 
-def load_costs(path: str | Path) -> pd.DataFrame:
-    """Load costs with the columns attention, pattern, phase, length, seconds, bytes, complexity.
+def load_costs(*paths: str | Path, protocol: str = "") -> pd.DataFrame:
+    """Load costs with the columns attention, pattern, phase, length, seconds, bytes, complexity, setting.
 
     Reads the output of ``cab efficiency`` and the published format ``attention,length,time_ms,memory_mib`` (pattern NS,
     forward). Column ``complexity`` (``n``, ``n log n``, ``n^2``, ...) defaults to ``n``. An empty time or memory (out
-    of memory) becomes NaN. Rows whose ``kind`` is not ``attention`` are skipped.
+    of memory) becomes NaN. Rows whose ``kind`` is not ``attention`` are skipped. With ``protocol``, those of another
+    protocol are, if the file has any of this one. ``setting`` says which rows may be compared: what differs among the
+    file, the run and the settings of the rows, or an empty text.
     """
     import pandas as pd
 
-    path = Path(path)
+    tables = [_load_costs(Path(path), protocol) for path in paths]
+    if len(tables) > 1:
+        for path, table in zip(paths, tables, strict=True):
+            table["setting"] = [f"{path}, {setting}" if setting else str(path) for setting in table["setting"]]
+    return pd.concat(tables, ignore_index=True)
+
+
+def _load_costs(path: Path, protocol: str) -> pd.DataFrame:
+    import pandas as pd
+
     if not path.exists():
         raise UserError(f"no cost file at {path}; create it with `cab efficiency --out {path}`")
     with csv_errors(path):
@@ -49,15 +61,23 @@ def load_costs(path: str | Path) -> pd.DataFrame:
     table = table[table["kind"] == "attention"] if "kind" in table else table
     if table.empty:
         raise UserError(f"{path} contains no costs")
-    for name in table.columns.intersection(_SETTING):
-        if len(settings := sorted(map(str, table[name].dropna().unique()))) > 1:
-            values = ", ".join(settings)
-            raise UserError(f"{path} mixes costs with different {name} ({values}); keep rows with one {name}")
+    if "protocol" in table and (table["protocol"] == protocol).any():
+        table = table[table["protocol"] == protocol]
     table = table.assign(**{name: _numbers(table[name], path) for name in ("length", "seconds", "bytes")})
     for name in COLUMNS[:4]:
         if table[name].isna().any():
             raise UserError(f"{path}: column '{name}' has an empty value, or one that means none, such as nan")
-    return table.assign(complexity=table.get("complexity", "n"))[COLUMNS].fillna({"complexity": "n"})
+    table = table.assign(complexity=table.get("complexity", "n"), setting=_setting(table))
+    return table[[*COLUMNS, "setting"]].fillna({"complexity": "n"})
+
+
+def _setting(table: pd.DataFrame) -> list[str]:
+    """Return for each row the settings that tell it from others; the first ones that suffice."""
+    names = [name for name in _SETTING if name in table and table[name].nunique(dropna=False) > 1]
+    counts = [len(table[names[:size]].drop_duplicates()) for size in range(1, len(names) + 1)]
+    shown = names[: counts.index(counts[-1]) + 1] if names else []
+    rows = table[shown].fillna("none").to_dict("records")
+    return [", ".join(f"{name} {value}" for name, value in row.items()) for row in rows]
 
 
 def _numbers(column: pd.Series, path: Path) -> pd.Series:

@@ -47,13 +47,14 @@ def efficiency_length(costs: pd.DataFrame, *, protocol: str = "default", baselin
     residuals of each curve, expanded for their small number; NaN if a curve has no residual degrees of freedom.
 
     Args:
-        costs: table returned by :func:`cab.results.costs.load_costs`; rows without a value (out of memory) are ignored.
+        costs: table returned by :func:`cab.results.costs.load_costs`; rows without a value (out of memory) are ignored,
+            and only rows of one setting are compared.
         baseline: ``vanilla`` (fused), or ``eager``, which materializes the attention weights, as in the paper.
 
     Returns:
-        Columns attention, pattern, phase, resource (``time``, ``memory``), length, r2, low, high, note. Length infinity
-        means never cheaper and 0 always cheaper; NaN means that the data are insufficient, with the reason in ``note``.
-        The note also reports a length outside the measured range, and measurements that contradict it.
+        Columns attention, pattern, phase, resource (``time``, ``memory``), length, r2, low, high, setting, note. Length
+        infinity means never cheaper and 0 always cheaper; NaN means that the data are insufficient, with the reason in
+        ``note``. The note also reports a length outside the measured range, and measurements that contradict it.
     """
     import pandas as pd
 
@@ -62,7 +63,8 @@ def efficiency_length(costs: pd.DataFrame, *, protocol: str = "default", baselin
     if baseline not in set(costs["attention"]):
         raise unknown_name("baseline", baseline, set(costs["attention"]))
     rows: list[tuple[object, ...]] = []
-    for (pattern, phase), measured in costs.groupby(["pattern", "phase"], sort=False):
+    costs = costs.assign(setting=costs.get("setting", ""))
+    for (setting, pattern, phase), measured in costs.groupby(["setting", "pattern", "phase"], sort=False):
         for resource, column in RESOURCES.items():
             curves = dict(iter(measured.dropna(subset=[column]).groupby("attention")))
             for attention in measured["attention"].unique():
@@ -70,7 +72,8 @@ def efficiency_length(costs: pd.DataFrame, *, protocol: str = "default", baselin
                     continue
                 key = (str(attention), str(pattern), str(phase), resource)
                 if lacking := [name for name in (baseline, attention) if name not in curves]:
-                    rows.append((*key, *_unknown(f"no {resource} measured for {lacking[0]}")))
+                    *numbers, note = _unknown(f"no {resource} measured for {lacking[0]}")
+                    rows.append((*key, *numbers, setting, note))
                     continue
                 ours, theirs = (_points(curves[name], column) for name in (attention, baseline))
                 if protocol == "paper":
@@ -78,8 +81,8 @@ def efficiency_length(costs: pd.DataFrame, *, protocol: str = "default", baselin
                 else:
                     *numbers, note = _compare(ours, theirs, str(curves[attention]["complexity"].iloc[0]), key)
                 notes = [note, _measured(numbers[0], ours, theirs)]
-                rows.append((*key, *numbers, "; ".join(filter(None, notes))))
-    return pd.DataFrame(rows, columns=[*COLUMNS, "note"])
+                rows.append((*key, *numbers, setting, "; ".join(filter(None, notes))))
+    return pd.DataFrame(rows, columns=[*COLUMNS, "setting", "note"])
 
 
 Points = tuple[np.ndarray, np.ndarray]

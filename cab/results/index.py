@@ -1,14 +1,15 @@
 """The compositional index (Section 3.2, Appendix C): one score per attention and task, and the average over tasks.
 
 Each metric is normalized, with the sign changed if lower is better. The index of a task is the mean of its metrics over
-all backbones and data sets; the index of a pattern is the mean over its tasks. Missing values are never averaged over:
-an attention without a value for any metric has no index for the task and none for the pattern.
+all backbones and data sets; the index of a pattern is the mean over its tasks, of those of the paper over the ones in
+Table 3. Missing values are never averaged over: an attention without a value for any metric has no index for the task
+and none for the pattern.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,24 +18,28 @@ import pandas as pd
 
 from cab.patterns import pattern_rank
 from cab.records.record import COMPARISON_KEY
-from cab.results.normalization import NO_ATTENTION, SOFTMAX_VARIANTS, TERM, terms
+from cab.records.results import PUBLISHED
+from cab.results.normalization import NO_ATTENTION, SOFTMAX_VARIANTS, TERM, default_normalization, terms
 from cab.results.notes import Key, find_gaps, notes_on_scores
+from cab.results.published_cells import table3
 from cab.results.selection import REHEARSAL, comparable, kinds_of_data
 from cab.results.statistics import ORDER, Estimate, compare_pairs, weighted_sum
 
 COLUMNS = ["pattern", "task", "attention", "index", "low", "high", "seeds"]
+SOURCES = ("own", PUBLISHED)
 BENEFIT = ["pattern", "task", "best", "efficient", "vanilla", "without"]
 AVERAGE = "all"
 PLACE = ["pattern", *COMPARISON_KEY]
 MISSING = Estimate(math.nan, math.nan, 0)
 
 
-def score_table(results: pd.DataFrame, *, normalization: str = "results") -> pd.DataFrame:
+def score_table(results: pd.DataFrame, *, normalization: str = "results", tasks: Collection[str] = ()) -> pd.DataFrame:
     """Return the compositional index of every pattern, task and attention; ``task="all"`` is the average over tasks.
 
     Args:
         results: table returned by :func:`cab.load_results`, of a single preset.
         normalization: source of mean and standard deviation (see :data:`cab.results.normalization.NORMALIZATIONS`).
+        tasks: tasks that the average includes even in patterns where the paper's does not, such as ``lstf`` in NS.
 
     Returns:
         Columns pattern, task, attention, index, low, high, seeds, sorted by index within each pattern and task.
@@ -45,7 +50,7 @@ def score_table(results: pd.DataFrame, *, normalization: str = "results") -> pd.
     Raises:
         UserError: the results cannot be scored together, or the normalization is unknown.
     """
-    return score(results, normalization=normalization).table[COLUMNS]
+    return score(results, normalization=normalization, tasks=tasks).table[COLUMNS]
 
 
 @dataclass(frozen=True)
@@ -68,21 +73,38 @@ class Scores:
     estimates: dict[Key, Estimate]
 
 
-def score(results: pd.DataFrame, *, normalization: str = "results") -> Scores:
-    """Compute the compositional indices with everything they are derived from."""
+def score(results: pd.DataFrame, *, normalization: str = "results", tasks: Collection[str] = ()) -> Scores:
+    """Compute the compositional indices with everything they are derived from; see :func:`score_table`."""
     everything = comparable(results)
     if (kinds_of_data(everything) == REHEARSAL).all():  # the paper has no constants for generated data
         normalization = "results"
     results = everything[everything["primary"].astype(bool)]
     needed = terms(results, normalization)
+    apart = tasks_apart(needed, tasks)
     estimates, rows = {}, []
-    for row, estimate in _rows(results, needed):
+    for row, estimate in _rows(results, needed, apart):
         rows.append(row)
         estimates[row["pattern"], row["task"], row["attention"]] = estimate
     gaps = find_gaps(results, needed)
-    notes = notes_on_scores(results, needed, gaps, normalization)
+    notes = [
+        *notes_on_scores(results, needed, gaps, normalization),
+        *(f"{pattern}: {AVERAGE} excludes {task} (Section 3.1); --task {task} includes it" for pattern, task in apart),
+    ]
     table = _table(rows, list(dict.fromkeys([*results["task"], *needed["task"]])))
     return Scores(table, everything, _members(needed), notes, gaps, estimates)
+
+
+def scores_by_source(
+    results: pd.DataFrame, *, normalization: str | None = None, tasks: Collection[str] = ()
+) -> dict[str, Scores]:
+    """Score the user's and the published results apart, with the same constants: ``own`` and ``published``.
+
+    The default normalization is ``official`` if there are both, or else ``results``.
+    """
+    sources = pd.Series(SOURCES[0], index=results.index).mask(results["preset"] == PUBLISHED, SOURCES[1])
+    groups = {source: results[sources == source] for source in SOURCES if (sources == source).any()}
+    normalization = normalization or default_normalization(results)
+    return {source: score(rows, normalization=normalization, tasks=tasks) for source, rows in groups.items()}
 
 
 def _shares(results: pd.DataFrame, needed: pd.DataFrame) -> dict[Key, list[list[float]]]:
@@ -102,7 +124,23 @@ def _shares(results: pd.DataFrame, needed: pd.DataFrame) -> dict[Key, list[list[
     return shares
 
 
-def _rows(results: pd.DataFrame, needed: pd.DataFrame) -> Iterator[tuple[dict[str, Any], Estimate]]:
+def tasks_apart(needed: pd.DataFrame, tasks: Collection[str]) -> list[tuple[str, str]]:
+    """Return each pattern and task of the paper that Table 3 does not combine: no part of the pattern's average.
+
+    Section 3.1 leaves LSTF and PCC out of NS, where the encoders do not decide. ``tasks`` names those to include; the
+    tasks of a pattern that has no others are included, too.
+    """
+    combined = {(cell.pattern, cell.task) for cell in table3()}
+    of_paper = {task for _, task in combined} - set(tasks)
+    pairs = [(str(pattern), str(task)) for pattern, task in needed[["pattern", "task"]].drop_duplicates().to_numpy()]
+    apart = [(pattern, task) for pattern, task in pairs if task in of_paper and (pattern, task) not in combined]
+    averaged = {pattern for pattern, task in pairs if (pattern, task) not in apart}
+    return [(pattern, task) for pattern, task in apart if pattern in averaged]
+
+
+def _rows(
+    results: pd.DataFrame, needed: pd.DataFrame, apart: Collection[tuple[str, str]]
+) -> Iterator[tuple[dict[str, Any], Estimate]]:
     """Yield the rows of the table, and each index with its variance over seeds."""
     shares = _shares(results, needed)
     places = needed[PLACE].drop_duplicates().groupby(["pattern", "task"], sort=False).size()
@@ -114,8 +152,9 @@ def _rows(results: pd.DataFrame, needed: pd.DataFrame) -> Iterator[tuple[dict[st
             is_complete = len(values) == count and not math.isnan(sum(map(sum, values)))
             estimate = weighted_sum((1.0, Estimate.of(seeds)) for seeds in values) if is_complete else MISSING
             tasks[task] = estimate, min(map(len, values)) if is_complete else 0
-        average = weighted_sum((1 / len(tasks), estimate) for estimate, _ in tasks.values()) if tasks else MISSING
-        seeds = min((seeds for _, seeds in tasks.values()), default=0)
+        averaged = [value for task, value in tasks.items() if (pattern, task) not in apart]
+        average = weighted_sum((1 / len(averaged), estimate) for estimate, _ in averaged) if averaged else MISSING
+        seeds = min((seeds for _, seeds in averaged), default=0)
         yield _row(pattern, AVERAGE, attention, average, seeds), average
         for task, (estimate, seeds) in tasks.items():
             if (pattern, task) in measured:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cab.errors import UserError, unknown_name
 from cab.records.record import COMPARISON_KEY
-from cab.records.results import PAPER_DIR
+from cab.records.results import PAPER_DIR, PUBLISHED
 from cab.results.selection import GENERATED, kinds_of_data
 
 if TYPE_CHECKING:
@@ -31,6 +31,11 @@ NO_ATTENTION = "none"
 TERM = ["pattern", *COMPARISON_KEY, "metric"]
 """Key of a mean and standard deviation; the published tables have no ``config_variant``."""
 PUBLISHED_TERM = [name for name in TERM if name != "config_variant"]
+
+
+def default_normalization(results: pd.DataFrame) -> str:
+    """Return ``official`` for own and published results together, which need the same constants, or ``results``."""
+    return "official" if {True, False} <= set(results["preset"] == PUBLISHED) else "results"
 
 
 def population(attentions: Iterable[str]) -> list[str]:

@@ -24,6 +24,7 @@ from cab.backbone import AttentionFactory, Backbone
 from cab.errors import UserError, exits_as_errors, first_line, unknown_name
 from cab.files.cache import report_waiting
 from cab.records.identity import Identity
+from cab.records.record import Record
 from cab.registry import build
 from cab.registry.registries import ATTENTIONS, BACKBONES
 from cab.runner.cell import Cell
@@ -42,7 +43,7 @@ class Training:
         earlier_seconds: training time in interrupted processes, up to the checkpoint from which training resumed.
         cost: entries of the record's cost that this process cannot measure.
         facts: additional information for the record.
-        log_scores: called with the metrics of the evaluation, for loggers that show them.
+        log_record: called with the record of the finished run, for loggers that show it.
     """
 
     history: list[dict[str, float | None]]
@@ -52,7 +53,7 @@ class Training:
     earlier_seconds: float = 0.0
     cost: Mapping[str, Any] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
-    log_scores: Callable[[Mapping[str, float]], object] = lambda _: None
+    log_record: Callable[[Record], object] = lambda _: None
 
 
 class Engine(Protocol):

@@ -12,7 +12,7 @@ from cab.errors import UserError, unknown_name
 from cab.patterns import LONG_NAMES
 from cab.registry.names import SYNTHETIC
 from cab.registry.registries import ATTENTIONS
-from cab.registry.tables import PRESETS, read_table
+from cab.registry.tables import presets, read_table
 from cab.results.published_cells import TableCell, table3
 
 GROUPS = ("pattern", "task", "backbone", "dataset", "attention")
@@ -32,8 +32,8 @@ def paper_sweeps(values: Mapping[str, str], others: Sequence[str]) -> list[list[
         others: overrides of all runs with other keys.
     """
     preset = values.get("preset", "paper")
-    if preset not in PRESETS:
-        raise unknown_name("preset", preset, PRESETS)
+    if preset not in presets():
+        raise unknown_name("preset", preset, presets())
     datasets = values["dataset"].split(",") if "dataset" in values else []
     sweeps: dict[tuple[str, ...], dict[str, None]] = {}
     for cell in _selected({key: values[key].split(",") for key in GROUPS if key in values}):

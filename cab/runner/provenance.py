@@ -176,13 +176,16 @@ class ResourceUsage:
 
     def memory(self) -> dict[str, Any]:
         """Return ``peak_memory_bytes`` and ``peak_memory_kind`` of a cost."""
-        if self._on_gpu:
-            peak, kind = torch.cuda.max_memory_allocated(self._device), "cuda allocator"
-        else:
-            kilobytes = _first_match(Path("/proc/self/status"), r"^VmHWM:\s+(\d+) kB")
-            peak = 1024 * int(kilobytes or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-            kind = "resident set of the process"
-        return {"peak_memory_bytes": peak, "peak_memory_kind": kind}
+        kind = "cuda allocator" if self._on_gpu else "resident set of the process"
+        return {"peak_memory_bytes": peak_memory(self._device), "peak_memory_kind": kind}
+
+
+def peak_memory(device: torch.device) -> int:
+    """Return the peak of the CUDA allocator, or of the resident set of the process on a CPU, in bytes."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    kilobytes = _first_match(Path("/proc/self/status"), r"^VmHWM:\s+(\d+) kB")
+    return 1024 * int(kilobytes or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
 def _load() -> float:

@@ -23,7 +23,7 @@ from cab.records.record import Cost, Record, RunMetadata, Status, now
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.runner.batches import DeviceBatches, mix_seed
 from cab.runner.cell import GPU, Cell
-from cab.runner.engine import Run, make_initial_backbone, open_run
+from cab.runner.engine import Run, Training, make_initial_backbone, open_run
 from cab.runner.folder import atomic_save, lock_run_dir, start_run
 from cab.runner.processes import status_of
 from cab.runner.provenance import ResourceUsage, about_run, program_of
@@ -137,35 +137,46 @@ def _train_and_evaluate(run: Run, about: RunMetadata, usage: ResourceUsage) -> R
         atomic_save(backbone.state_dict(), weights_path(cell.config.results_dir, cell.name))
         with report_waiting(f"{cell.title}: evaluating"):
             scores = _scores(run, backbone, warnings)
-        with optional("a logger", warnings):
-            training.log_scores(scores)
         if repr(cell.task.baselines()) != repr(baselines):  # as text, in which NaN equals NaN
             raise RuntimeError(
                 "the scores of the trivial baselines changed during the run: code of the attention or of a library "
                 "changed the data, the metrics or a global setting such as torch's default dtype"
             )
+        size = sum(parameter.numel() for parameter in backbone.parameters())
+        seconds = trained - started, time.perf_counter() - started
+        cost = _cost(run, training, usage, size, *seconds, warnings)
+        record = Record.finished(
+            dataclasses.replace(about, program=program_of(cell)),  # with the modules that were imported on the way
+            metrics=[metric.measured(scores.get(metric.name)) for metric in cell.task.metrics],
+            baselines=baselines,
+            history=training.history,
+            cost=cost,
+            engine_facts={**training.facts, **({"warnings": warnings} if warnings else {})},
+        )
+        with optional("a logger", []):
+            training.log_record(record)
+    return record
+
+
+def _cost(
+    run: Run, training: Training, usage: ResourceUsage, params: int, trained: float, wall: float, warnings: list[str]
+) -> Cost:
+    """Return the cost of a run from the seconds of this process until it had trained, and until now."""
     cost = {
-        "params": sum(parameter.numel() for parameter in backbone.parameters()),
+        "params": params,
         "steps": training.steps,
         "processes": run.processes.count,
         "best_step": training.best_step,
         "steps_to_solve": training.steps_to_solve,
-        "train_seconds": training.earlier_seconds + trained - started,
-        "wall_seconds": training.earlier_seconds + time.perf_counter() - started,
+        "train_seconds": training.earlier_seconds + trained,
+        "wall_seconds": training.earlier_seconds + wall,
         **training.cost,
     }
     with optional("the measurement of the cost", warnings):
-        hours, hardware = cell.expected_hours() or (None, "")
+        hours, hardware = run.cell.expected_hours() or (None, "")
         measured = {**usage.memory(), **usage.cpu(), "expected_gpu_hours": hours if hardware == GPU else None}
         cost = {**measured, **({"cpu_seconds": None} if training.earlier_seconds else {}), **cost}
-    return Record.finished(
-        dataclasses.replace(about, program=program_of(cell)),  # with the modules that were imported on the way
-        metrics=[metric.measured(scores.get(metric.name)) for metric in cell.task.metrics],
-        baselines=baselines,
-        history=training.history,
-        cost=Cost(**cost),
-        engine_facts={**training.facts, **({"warnings": warnings} if warnings else {})},
-    )
+    return Cost(**cost)
 
 
 def _scores(run: Run, backbone: Backbone, warnings: list[str]) -> dict[str, float]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import importlib.util
 import logging
 import os
+import secrets
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,13 +18,19 @@ from typing import Any
 from tqdm import tqdm
 
 from cab.errors import UserError, first_line
+from cab.records.files import weights_path
+from cab.records.record import Record
 from cab.runner.batches import StepBatches
 from cab.runner.cell import Cell
 from cab.runner.engine import Run
+from cab.runner.provenance import peak_memory
 
 log = logging.getLogger(__name__)
 
-COLUMNS = ("step", "loss", "validation", "auxiliary_loss", "learning_rate", "gradient_norm", "examples_per_second")
+COLUMNS = (
+    "step", "loss", "validation", "auxiliary_loss", "learning_rate", "gradient_norm", "examples_per_second", "epoch",
+    "peak_memory_bytes",
+)  # fmt: skip
 
 
 def check_logger(name: str) -> None:
@@ -36,27 +45,28 @@ class Loggers:
     def __init__(self, run: Run, order: StepBatches) -> None:
         progress = Progress(run, order)
         self.steps = progress.steps
-        self._batch_size, self._step, self._began = order.shares.batch_size, order.start, time.perf_counter()
+        self._order, self._device = order, run.device
+        self._step, self._began = order.start, time.perf_counter()
         self._loggers: list[Any] = [progress] if run.processes.is_first else []
         for kind in (MetricsFile, *LOGGERS[run.cell.config.logger.name]) if run.processes.is_first else ():
             try:
-                self._loggers.append(kind(run.cell, run.folder))
+                self._loggers.append(kind(run.cell, run.folder, order.start))
             except Exception as error:
                 _warn(error)
 
-    def examples_per_second(self, step: int) -> float:
-        """Return the speed of the training between the last line and ``step``."""
-        return (step - self._step) * self._batch_size / (time.perf_counter() - self._began)
-
     def write(self, step: int, numbers: Mapping[str, float | None]) -> None:
-        """Write the numbers of a step to all loggers."""
+        """Write the numbers of a step, and its epoch, speed and memory, to all loggers."""
         present = {name: value for name, value in numbers.items() if value is not None and name != "step"}
+        examples = (step - self._step) * self._order.shares.batch_size
+        present["examples_per_second"] = examples / (time.perf_counter() - self._began)
+        present["epoch"] = step / self._order.steps_per_epoch
+        present["peak_memory_bytes"] = peak_memory(self._device)
         self._call("write", step, present)
         self._step, self._began = step, time.perf_counter()
 
-    def write_scores(self, scores: Mapping[str, float]) -> None:
-        """Write the metrics of the evaluation to all loggers."""
-        self._call("write_scores", scores)
+    def write_record(self, record: Record) -> None:
+        """Write the record of the run to all loggers."""
+        self._call("write_record", record)
 
     def close(self) -> None:
         """Close all loggers, before the next run of a sweep starts."""
@@ -106,14 +116,18 @@ class Progress:
 class MetricsFile:
     """A CSV file with one row per ``trainer.log_every`` steps and per validation.
 
-    The loss is the mean since the row before. A resumed run appends, so rows after its checkpoint occur twice.
+    The loss is the mean since the row before. A resumed run replaces the rows after its checkpoint.
     """
 
-    def __init__(self, cell: Cell, folder: Path) -> None:  # noqa: ARG002
-        self._file = (folder / "metrics.csv").open("a", newline="")
-        self._rows = csv.DictWriter(self._file, COLUMNS)
-        if self._file.tell() == 0:
-            self._rows.writeheader()
+    def __init__(self, cell: Cell, folder: Path, start: int) -> None:  # noqa: ARG002
+        path, kept = folder / "metrics.csv", list[dict[str, str]]()
+        if start and path.exists():
+            with path.open(newline="") as file:
+                kept = [row for row in csv.DictReader(file) if int(row["step"]) <= start]
+        self._file = path.open("w", newline="")
+        self._rows = csv.DictWriter(self._file, COLUMNS, extrasaction="ignore")
+        self._rows.writeheader()
+        self._rows.writerows(kept)
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
         self._rows.writerow({"step": step, **numbers})
@@ -124,12 +138,12 @@ class MetricsFile:
 
 
 class Tensorboard:
-    """Event files in the folder ``tensorboard`` of the run."""
+    """Event files in the folder ``tensorboard`` of the run; a resumed run hides the steps after its checkpoint."""
 
-    def __init__(self, cell: Cell, folder: Path) -> None:  # noqa: ARG002
+    def __init__(self, cell: Cell, folder: Path, start: int) -> None:  # noqa: ARG002
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(folder / "tensorboard")
+        self._writer = SummaryWriter(folder / "tensorboard", purge_step=start + 1 if start else None)
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
         for name, value in numbers.items():
@@ -140,38 +154,64 @@ class Tensorboard:
 
 
 class Wandb:
-    """Weights & Biases; a resumed run continues the same W&B run.
+    """Weights & Biases: the step is that of the training, and a resumed run continues the same W&B run.
 
-    Without WANDB_MODE, a run is online if the user is logged in. Its config is the resolved configuration, its summary
-    contains the metrics of the evaluation.
+    Without ``logger.mode`` and WANDB_MODE, a run is online if the user is logged in. Its config is the resolved
+    configuration; its summary has metrics, trivial baselines, costs and the hash of the record. The artifact, if any,
+    is the record and the weights.
     """
 
-    def __init__(self, cell: Cell, folder: Path) -> None:
-        import requests
+    def __init__(self, cell: Cell, folder: Path, start: int) -> None:  # noqa: ARG002
         import wandb
 
-        is_logged_in = "WANDB_API_KEY" in os.environ or requests.utils.get_netrc_auth(wandb.setup().settings.base_url)
-        mode: Any = os.environ.get("WANDB_MODE") or ("online" if is_logged_in else "offline")
-        options = cell.config.logger.options
+        options = dict(cell.config.logger.options)
+        self._has_artifact, self._weights = options.pop("artifact"), weights_path(cell.config.results_dir, cell.name)
+        options["mode"] = options["mode"] or os.environ.get("WANDB_MODE") or _usual_mode()
+        config = {**cell.config.resolved, "hash": cell.hash}
         self._run = wandb.init(
-            id=cell.name,
-            name=cell.title,
-            config=dict(cell.config.resolved),
-            project=options["project"],
-            group=options["group"],
-            dir=folder,
-            resume="allow",
-            mode=mode,
+            id=_run_id(folder), name=cell.title, config=config, dir=folder, resume="allow", **options
         )
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
-        self._run.log({**numbers, "step": step})
+        self._run.log(dict(numbers), step=step)
 
-    def write_scores(self, scores: Mapping[str, float]) -> None:
-        self._run.summary.update(dict(scores))
+    def write_record(self, record: Record) -> None:
+        costs = {f"cost/{name}": value for name, value in dataclasses.asdict(record.cost).items() if value is not None}
+        baselines = {
+            f"baseline/{name}/{metric}": value
+            for name, metrics in record.baselines.items()
+            for metric, value in metrics.items()
+        }
+        metrics = {metric.name: metric.value for metric in record.metrics}
+        self._run.summary.update({**metrics, **baselines, **costs, "hash": record.hash})
+        if self._has_artifact:
+            import wandb
+
+            artifact = wandb.Artifact(f"run-{self._run.id}", type="run")
+            with tempfile.TemporaryDirectory() as temporary:
+                artifact.add_file(str(record.write(Path(temporary))), name="record.json")
+                artifact.add_file(str(self._weights), name="weights.pt")
+                self._run.log_artifact(artifact)
 
     def close(self) -> None:
         self._run.finish()
+
+
+def _usual_mode() -> str:
+    """Return online for a user who is logged in, and else offline."""
+    import requests
+    import wandb
+
+    is_logged_in = "WANDB_API_KEY" in os.environ or requests.utils.get_netrc_auth(wandb.setup().settings.base_url)
+    return "online" if is_logged_in else "offline"
+
+
+def _run_id(folder: Path) -> str:
+    """Return the identifier of the W&B run of this folder: that of its first process, and of no other user's run."""
+    file = folder / "wandb-id"
+    if not file.exists():
+        file.write_text(f"{folder.name}-{secrets.token_hex(4)}")
+    return file.read_text()
 
 
 LOGGERS: dict[str, list[type[Tensorboard | Wandb]]] = {"csv": [], "tensorboard": [Tensorboard], "wandb": [Wandb]}

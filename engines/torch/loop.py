@@ -92,7 +92,7 @@ def train(run: Run, backbone: Backbone) -> Training:
         best_step,
         steps_to_solve=history.steps_to_solve,
         earlier_seconds=history.earlier_seconds,
-        log_scores=loggers.write_scores,
+        log_record=loggers.write_record,
     )
 
 
@@ -167,7 +167,6 @@ def run_steps(
                 "loss": processes.mean(interval.mean()),  # waits for the device
                 "learning_rate": config.learning_rate * rate(step),
                 "gradient_norm": float(whole(norm)),
-                "examples_per_second": loggers.examples_per_second(completed),
             }
         if history.is_due(completed):
             score = validate(run, network) if config.validate_every is not None else None

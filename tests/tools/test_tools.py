@@ -141,14 +141,18 @@ def test_wheels_for_a_gpu_are_those_that_torch_lacks() -> None:
     assert closure(wanted) - closure(["torch"]) <= carried
 
 
+THERE = {"extra": "", "python_version": "3.12", "python_full_version": "3.12.0"}
+"""The Python of the machine with a GPU, for which markers hold."""
+
+
 def closure(requirements: list[str]) -> set[str]:
-    """Return the names of all distributions that these requirements install, by what is installed here."""
+    """Return the names of all distributions that these requirements install there, by what is installed here."""
     names: set[str] = set()
     pending = [Requirement(text) for text in requirements]
     while pending:
         requirement = pending.pop()
         name = requirement.name.lower().replace("_", "-")
-        if name not in names and (requirement.marker is None or requirement.marker.evaluate({"extra": ""})):
+        if name not in names and (requirement.marker is None or requirement.marker.evaluate(THERE)):
             names.add(name)
             pending += [Requirement(text) for text in metadata.requires(name) or []]
     return names

@@ -138,7 +138,7 @@ def listed(kind: str) -> str:
 
 def taxonomy() -> str:
     """Return the page with the paper's Table 13 compared with the verification results."""
-    return f"# Table 13, verified\n\n`cab paper taxonomy` prints this table.\n\n{_block(output('paper', 'taxonomy'))}"
+    return f"# Table 13, verified\n\n`cab paper table13` prints this table.\n\n{_block(output('paper', 'table13'))}"
 
 
 def api(*names: str) -> str:
@@ -198,7 +198,13 @@ def example() -> str:
     return _block(code, "python")
 
 
+def paper_tables() -> str:
+    """Return the list of the published tables and figures."""
+    return _block(output("paper"))
+
+
 PARTS: dict[str, Callable[..., str]] = {"api": api, "example": example, "list": listed, "options": options}
+PARTS["paper"] = paper_tables
 
 
 def notebook_page(path: Path) -> str:

@@ -4,8 +4,9 @@
 
 Each change is made to a copy of this project or to a user's file. A new process then uses results of the program before
 it: a cached record, an interrupted run, a mean over seeds, the reference results, and the cells passed to a pool or to
-Slurm. The table has one row per change: ``seen``, ``warned`` (used with a warning) or ``MISSED``. Some changes are
-declared as not seen (docs/howto/share-results.md); others are no changes, and must be the ``same``.
+Slurm; with SLURM_CONF (scripts/with_slurm.sh), real jobs run some of them. The table has one row per change: ``seen``,
+``warned`` (used with a warning) or ``MISSED``. Some changes are declared as not seen (docs/howto/share-results.md);
+others are no changes, and must be the ``same``.
 """
 
 from __future__ import annotations
@@ -79,13 +80,7 @@ def places(attention: str, folder: Path, *, pool: bool) -> dict[str, str]:
     found["pool, Slurm"] = "seen" if passed or report.failures else "same"
     log.clear()
     if pool:
-        from cab.runner.pool import run_in_pool
-
-        report = Report()
-        run_in_pool([Job(configuration(attention, folder, 4), "")], report, workers=1)
-        assert not report.failures, report.failures
-        names = load_results(folder)["attention"].unique()
-        found["pool, Slurm"] += " seen" if len(names) > 1 else " same"
+        found["pool, Slurm"] += run_elsewhere(attention, folder)
     run_cell(configuration(attention, folder, 3))
     restarted = any("starts again" in line or "skipping checkpoint" in line for line in log)
     found["resumed"] = "seen" if restarted else "warned" if any("with a change" in line for line in log) else "same"
@@ -99,6 +94,26 @@ def places(attention: str, folder: Path, *, pool: bool) -> dict[str, str]:
     found["reference"] = "apart" if is_apart else "JOINED"
     found["log"] = " | ".join(log)[:600]
     return found
+
+
+def run_elsewhere(attention: str, folder: Path) -> str:
+    """Run a seed in a pool, and one on Slurm if there is one; return whether their rows are not that of seed 1."""
+    from cab.config.run_config import SlurmConfig
+    from cab.records.results import load_results
+    from cab.runner.pool import run_in_pool
+    from cab.runner.report import Job, Report
+    from cab.runner.slurm import run_on_slurm
+
+    report, seeds = Report(), [4]
+    run_in_pool([Job(configuration(attention, folder, 4), "")], report, workers=1)
+    if "SLURM_CONF" in os.environ:
+        options = SlurmConfig(gpus=0, cpus=1, memory=2, partition="low")
+        run_on_slurm([Job(configuration(attention, folder, 5), "")], report, options)
+        seeds += [5]
+    assert not report.failures, report.failures
+    results = load_results(folder)
+    names = [results[results["seed"].isin([1, seed])]["attention"].nunique() for seed in seeds]
+    return "".join(" seen" if number > 1 else " same" for number in names)
 
 
 def in_process(

@@ -41,7 +41,7 @@ READ_ONLY = (["--dry-run"], ["--explain"], ["--cfg", "job"])
 FLAGS = ("-m", "--multirun", "--retry", "--retry=failed", "--cfg", "--help", "-h", "--debg", "-x", "--")
 COMMANDS = (
     *("status", "list", "data list", "list tasks", "show abc", "data verify", "params file", "verify --list-checks"),
-    *("crossover file", "score", "correlation", "suite validate", "nothing", "paper taxonomy", "paper table3"),
+    *("crossover file", "score", "correlation", "suite validate", "nothing", "paper table13", "paper table3"),
     *("completion bash", "reproduce file", "analyze dilution", "leaderboard --format markdown"),
     "efficiency --lengths 0",
 )

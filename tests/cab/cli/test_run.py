@@ -28,7 +28,8 @@ Refused = Callable[..., None]
     [
         ("seed=${nowhere}", ["Interpolation key 'nowhere' not found", "full_key: seed"]),
         ("+trainer=cluster", ["trainer"]),
-        ("attention=glob(*former)", ["attention=glob(*former): list the values of a sweep, separated by commas"]),
+        ("attention=glob(*former)", ["'attention=glob(*former)' has several values; add -m"]),
+        ("seed=glob(*)", ["seed=glob(*): list the values of a sweep, separated by commas"]),
         ("seed=interval(1,3)", ["seed=interval(1,3): list the values of a sweep"]),
         ("cluster.extra.nodes=2", ["cluster.extra requires cluster=slurm"]),
     ],

@@ -125,6 +125,25 @@ def test_correlation(capsys: pytest.CaptureFixture[str]) -> None:
     assert "1 shared attentions, at least 3 required" in capsys.readouterr().out
 
 
+def test_own_and_published_results_in_one_call(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each source has the values that it has alone with the same constants; names and a column tell them apart."""
+    sources = {"own": [str(records)], "published": [RAW], "both": [str(records), RAW]}
+    made = {}
+    for name, folders in sources.items():
+        options = [] if name == "both" else ["--normalization", "official"]
+        made[name] = [csv_of(capsys, "score", *folders, "--score", "index", *options)]
+        made[name] += [csv_of(capsys, "correlation", *folders, *options)]
+    for own, published, both in zip(made["own"], made["published"], made["both"], strict=True):
+        for source, alone in (("own", own), ("published", published)):
+            here = both[both["source"] == source][alone.columns]
+            keys = [name for name in ("kind", "pattern", "task", "attention", "a", "b") if name in here]
+            pd.testing.assert_frame_equal(
+                *(frame.sort_values(keys, ignore_index=True).astype(str) for frame in (here, alone))
+            )
+    assert main(["score", str(records), RAW, "--score", "index"]) == 0
+    assert "vanilla (published)" in capsys.readouterr().out
+
+
 def test_efficiency_length(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lengths = csv_of(capsys, "crossover", COSTS, "--protocol", "paper")
     assert list(lengths.columns) == ["attention", "pattern", "phase", "resource", "length", "r2", "low", "high"]
@@ -159,7 +178,6 @@ def test_audit(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["score", "EMPTY"], f"run a cell first, for example: `{EXAMPLE_COMMAND}`"),
         (["score", "EMPTY/nothing"], "EMPTY/nothing does not exist: name a folder of records"),
-        (["score", RAW, "RECORDS", "--csv"], "results of presets mini, published"),
         (["score", "RECORDS", "--score", "K"], "no score to show: the results have index; use --score"),
         (["score", RAW, "--preset", "mini"], "no result has preset 'mini' (available: published)"),
         (

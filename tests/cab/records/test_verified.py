@@ -12,7 +12,7 @@ import pytest
 from cab.cli.main import main
 from cab.records.record import Record, Status
 from cab.records.results import load_results, verdicts, verification_notes
-from cab.records.verified import LEGEND, Row, remembered, write_rows
+from cab.records.verified import LEGEND, Row, note, read_rows, remembered, write_rows
 from cab.registry.files import load_object
 from cab.registry.program import code_of
 from cab.registry.registries import ATTENTIONS
@@ -170,3 +170,15 @@ def test_a_row_is_as_verified_as_the_least_of_its_runs(tmp_path: Path) -> None:
     assert verification_notes(results) == [LEGEND, "the results do not record whether these are verified: c"]
     assert verification_notes(results[results["attention"] == "a"]) == []
     assert verification_notes(results.assign(preset="published")) == []
+
+
+def test_a_quick_pass_never_replaces_a_full_one(tmp_path: Path) -> None:
+    """A full pass replaces a quick one, and other code replaces both; a failure removes the row."""
+    path = tmp_path / "verified.csv"
+    quick, full = (Row.of_today("any", "NS", "code", quick=quick, reach={}) for quick in (True, False))
+    other = Row.of_today("any", "NS", "other code", quick=True, reach={})
+    for row, kept in ((quick, quick), (full, full), (quick, full), (other, other), (full, full)):
+        note(path, row, passed=True)
+        assert list(read_rows(path)) == [kept]
+    note(path, full, passed=False)
+    assert not list(read_rows(path))

@@ -197,13 +197,35 @@ def test_costs_of_our_own_form(tmp_path: Path) -> None:
         (f"{HEAD}\nabc,NS,forward,-256,1,1\n", "length '-256' is not a finite positive number"),
         (f"{HEAD}\nabc,NS,forward,,1,1\n", "column 'length' has an empty value"),
         (f"{HEAD}\nnan,NS,forward,1,1,1\n", "column 'attention' has an empty value"),
-        (
-            f"{HEAD},device\nabc,NS,forward,1,1,1,cpu\nabc,NS,forward,2,1,1,cuda\n",
-            "mixes costs with different device \\(cpu, cuda",
-        ),
     ],
 )
 def test_costs_that_are_none(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "costs.csv").write_text(text)
     with pytest.raises(UserError, match=message):
         load_costs(tmp_path / "costs.csv")
+
+
+def test_settings_are_compared_apart(tmp_path: Path) -> None:
+    """Rows of another protocol are left out; each device has a length of its own, as if it were alone."""
+    apart = {device: crossing().assign(device=device, protocol="default") for device in ("cpu", "cuda")}
+    apart["cuda"]["seconds"] = 2 * apart["cuda"]["seconds"] - apart["cuda"]["length"] * 1e-4
+    other = crossing().assign(device="cpu", protocol="lra", seconds=1.0)
+    pd.concat([*apart.values(), other]).to_csv(tmp_path / "costs.csv", index=False)
+    costs = load_costs(tmp_path / "costs.csv", protocol="default")
+    assert costs["setting"].unique().tolist() == ["device cpu", "device cuda"]
+    found = efficiency_length(costs)
+    assert len(load_costs(tmp_path / "costs.csv", protocol="paper")) == len(costs) + len(other)
+    for device, table in apart.items():
+        alone = efficiency_length(table)
+        here = found[found["setting"] == f"device {device}"].drop(columns="setting").reset_index(drop=True)
+        pd.testing.assert_frame_equal(here, alone.drop(columns="setting"))
+    assert found["length"].nunique() > 1
+
+
+def test_own_and_published_costs_together() -> None:
+    bundled, published = PAPER_DIR.parent / "efficiency" / "costs.csv", PAPER_DIR / "efficiency_cost.csv"
+    found = efficiency_length(load_costs(bundled, published, protocol="paper"), protocol="paper")
+    alone = efficiency_length(load_costs(published), protocol="paper")
+    of_published = found[found["setting"] == str(published)]
+    assert of_published["length"].tolist() == alone["length"].tolist()
+    assert found.loc[found["setting"] == f"{bundled}, run ns", "length"].notna().sum() > 10

@@ -23,6 +23,11 @@ def verdicts(**points: list[float]) -> dict[str, Judged]:
     return judged({**ANCHORS, **points})
 
 
+def test_anchors_have_their_k_by_definition() -> None:
+    found = verdicts(abc=SOLVED)
+    assert [(found[name].total.value, found[name].total.variance) for name in ANCHORS] == [(100.0, 0.0), (0.0, 0.0)]
+
+
 @pytest.mark.parametrize(
     ("points", "verdict"),
     [

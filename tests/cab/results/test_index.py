@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from cab.records.results import PAPER_DIR, load_results
-from cab.results.index import score, score_table
+from cab.results.index import score, score_table, scores_by_source
 from cab.results.selection import comparable
 from tests.helpers.made_records import make_record
 from tests.helpers.made_results import index_of, result, table
@@ -171,3 +171,31 @@ def test_attentions_trained_differently_are_named(caplog: pytest.LogCaptureFixtu
     assert "vanilla: trainer.max_steps=200; local: trainer.max_steps=2000" in caplog.text
     comparable(table(*alike, result(0.3, attention="lara", record=elsewhere)))
     assert "lara: other_attention=probsparse" in caplog.text
+
+
+def test_the_average_has_the_tasks_of_table_3() -> None:
+    """Section 3.1: LSTF and PCC are no part of NS, unless they are named or alone; a task of others is."""
+    rows = []
+    for name, value in (("abc", 1.0), ("local", 2.0), ("s4d", 4.0)):
+        rows += [result(value, name, pattern="NS"), result(value, name, "ppl", task="mlm", pattern="NS")]
+        rows += [result(-value, name, task="mine", pattern="NS")]
+    of_tasks = score_table(table(*rows))
+    index = {task: index_of(of_tasks, "abc", task, "NS") for task in ("lstf", "mlm", "mine")}
+    assert index_of(of_tasks, "abc", "all", "NS") == pytest.approx((index["mlm"] + index["mine"]) / 2)
+    named = score(table(*rows), tasks=["lstf"])
+    assert index_of(named.table, "abc", "all", "NS") == pytest.approx(sum(index.values()) / 3)
+    assert not any("Section 3.1" in note for note in named.notes)
+    assert "NS: all excludes lstf (Section 3.1); --task lstf includes it" in score(table(*rows)).notes
+    alone = score_table(table(*(row for row in rows if row["task"] == "lstf")))
+    assert index_of(alone, "abc", "all", "NS") == index_of(alone, "abc", "lstf", "NS") == pytest.approx(index["lstf"])
+
+
+def test_own_and_published_results_are_scored_with_the_same_constants(published: pd.DataFrame) -> None:
+    of_pcc = published[(published["task"] == "pcc") & published["attention"].isin(["abc", "vanilla"])]
+    own = of_pcc.assign(preset="paper", value=of_pcc["value"] * 1.1, seed=1, hash=of_pcc["attention"])
+    scored = scores_by_source(pd.concat([own, published]))
+    assert list(scored) == ["own", "published"]
+    for source, rows in (("own", own), ("published", published)):
+        expected = score_table(rows, normalization="official")
+        pd.testing.assert_frame_equal(scored[source].table, expected)
+    pd.testing.assert_frame_equal(scores_by_source(published)["published"].table, score_table(published))

@@ -37,5 +37,5 @@ def test_options_are_those_of_preset_paper(capsys: pytest.CaptureFixture[str]) -
     ]
     assert cell.options == "mean_over=length sampled=per_query"
     assert tuned_options("mlm", "roberta", "NS", "probsparse")["mean_over"] == "length"
-    assert main(["paper", "differences", "--csv"]) == 0
+    assert main(["paper", "differences", "--format", "csv"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == len(CELLS) + 1

@@ -12,6 +12,7 @@ from cab.results.index import order_table, score, score_table
 from cab.results.statistics import (
     Estimate,
     Verdict,
+    correlation_interval,
     difference,
     holm,
     judge_pairs,
@@ -138,3 +139,13 @@ def test_orders_of_indices() -> None:
     decided = {("abc", "local"): "undecided", ("abc", "s4d"): "better", ("local", "s4d"): "better"}
     assert found == {pair: decided.get(pair, "one seed") for pair in found}
     assert len(found) == 6
+
+
+@pytest.mark.parametrize("size", [4, 5, 12])
+def test_the_interval_of_a_correlation_is_fishers(size: int) -> None:
+    rng = np.random.default_rng(size)
+    x = rng.normal(size=size)
+    expected = stats.pearsonr(x, x + rng.normal(size=size))
+    low, high = expected.confidence_interval(0.95)
+    assert correlation_interval(expected.statistic, size) == pytest.approx((low, high))
+    assert all(map(math.isnan, (*correlation_interval(0.5, 3), *correlation_interval(1.0, size))))

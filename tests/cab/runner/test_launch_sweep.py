@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from cab.cli.main import main
+from cab.errors import UserError
 from cab.records.results import whole_records
 from cab.registry.names import is_generated
-from cab.registry.registries import TASKS
+from cab.registry.registries import ATTENTIONS, TASKS
 from cab.registry.tables import read_rows
 from cab.runner.cell import runnable_cells
 from cab.runner.launch import expand
@@ -38,6 +39,18 @@ def test_what_is_not_named_means_all_that_can_run() -> None:
     assert {(j["task"], j["dataset"], j["backbone"], j["pattern"], j["attention"]) for j in jobs} == expected
     assert len(jobs) == len(expected)
     assert left_out == []
+
+
+def test_a_glob_lists_the_names_that_match() -> None:
+    named = ["task=lstf", "dataset=synthetic", "pattern=NS"]
+    names = [entry.name for entry in ATTENTIONS if entry.name.endswith("former") and "NS" in entry.patterns]
+    assert len(names) > 5
+    assert sorted(job["attention"] for job in cells(*named, "attention=glob(*former)")[0]) == sorted(names)
+    some, _ = cells(*named, "attention=glob([*former,abc],exclude=[c*,p*])")
+    expected = ["abc", *(name for name in names if name[0] not in "cp")]
+    assert sorted(job["attention"] for job in some) == sorted(expected)
+    with pytest.raises(UserError, match="no attention matches 'attention=glob"):
+        cells(*named, "attention=glob(zz*)")
 
 
 def test_a_task_beside_the_index_runs_where_it_is_named() -> None:

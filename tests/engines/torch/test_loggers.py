@@ -59,6 +59,8 @@ def test_the_csv_has_a_row_per_interval_and_per_validation(
     assert list(table["learning_rate"]) == pytest.approx([0.06, 0.05, 0.03, 0.01])
     assert (table["gradient_norm"] > 1e-3).all(), "before clipping"
     assert (table["examples_per_second"] > 0).all()
+    assert (table["peak_memory_bytes"] > 2**20).all()
+    assert list(table["epoch"] / table["epoch"].iloc[0]) == pytest.approx([1, 4 / 3, 2, 8 / 3])
 
 
 def test_to_measure_gradients_changes_nothing(troubled: Cell, tmp_path: Path, uncut: Record) -> None:
@@ -114,13 +116,14 @@ def test_wandb_is_offline_and_grouped_by_sweep(
 
     given: dict[str, Any] = {}
     summary: dict[str, Any] = {}
+    steps: list[int] = []
     original, finish = wandb.init, loggers.Wandb.close
 
     def init(**arguments: Any) -> Any:
         given.update(arguments)
         if writes:
             return original(**arguments)
-        return SimpleNamespace(summary={}, log=lambda _: None, finish=lambda: None)
+        return SimpleNamespace(summary={}, log=lambda _, step: steps.append(step), finish=lambda: None)
 
     def close(logger: loggers.Wandb) -> None:
         summary.update(dict(logger._run.summary))
@@ -129,13 +132,20 @@ def test_wandb_is_offline_and_grouped_by_sweep(
     monkeypatch.delenv("WANDB_MODE", raising=False)
     monkeypatch.setattr(wandb, "init", init)
     monkeypatch.setattr(loggers.Wandb, "close", close)
-    outcome = run_cell(troubled("logger=wandb", "trainer.validate_every=4"))
+    options = ["logger.tags=[small,first]", "logger.entity=us", "logger.job_type=train", "logger.notes=why"]
+    outcome = run_cell(troubled("logger=wandb", "trainer.validate_every=4", *options))
     assert wandb.run is None, "the next cell would write into this run"
     assert outcome.record is not None
-    assert (given["id"], given["mode"]) == (outcome.record.hash, "offline")
-    assert given["group"] == str(tmp_path)
+    assert given["id"].startswith(f"{outcome.record.hash}-")
+    assert (given["mode"], given["group"], given["entity"]) == ("offline", str(tmp_path), "us")
+    assert (given["job_type"], given["tags"], given["notes"]) == ("train", ["small", "first"], "why")
     assert given["config"]["trainer"]["max_steps"] == 8
+    assert given["config"]["hash"] == summary["hash"] == outcome.record.hash
     assert {metric.name: metric.value for metric in outcome.record.metrics}.items() <= summary.items()
+    assert summary["cost/params"] == outcome.record.cost.params
+    for name, metrics in outcome.record.baselines.items():
+        assert all(summary[f"baseline/{name}/{metric}"] == value for metric, value in metrics.items())
+    assert steps == ([] if writes else [4, 8])
     assert bool(list(tmp_path.glob("*/wandb/offline-run-*/*.wandb"))) == writes
 
 
@@ -164,7 +174,7 @@ def test_wandb_is_online_for_a_user_who_is_logged_in(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(wandb, "init", lambda **options: chosen.append(options["mode"]))
-    loggers.Wandb(CheckedCell.from_config(troubled("logger=wandb")), tmp_path)
+    loggers.Wandb(CheckedCell.from_config(troubled("logger=wandb")), tmp_path, 0)
     assert chosen == [mode]
 
 
@@ -173,6 +183,52 @@ def test_disabled_wandb_writes_nothing(troubled: Cell, tmp_path: Path, monkeypat
     run_cell(troubled("logger=wandb"))
     assert list(tmp_path.glob("*/metrics.csv"))
     assert not list(tmp_path.glob("*/wandb"))
+
+
+@pytest.mark.parametrize("logger", ["csv", "tensorboard", "wandb"])
+def test_a_resumed_run_has_each_step_once(
+    logger: str, troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interrupted after step 6 with its last checkpoint at step 4: steps 5 and 6 are trained again."""
+    import wandb
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    sent: list[tuple[str, int]] = []
+
+    def init(**arguments: Any) -> Any:
+        log = lambda _, step: sent.append((arguments["id"], step))  # noqa: E731
+        return SimpleNamespace(summary={}, log=log, finish=lambda: None)
+
+    monkeypatch.setattr(wandb, "init", init)
+    config = troubled(f"logger={logger}", "trainer.log_every=1", "trainer.checkpoint_every=4")
+    write = loggers.MetricsFile.write
+
+    def interrupted(self: loggers.MetricsFile, step: int, numbers: Any) -> None:
+        write(self, step, numbers)
+        if step == 6:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(loggers.MetricsFile, "write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_cell(config)
+    monkeypatch.setattr(loggers.MetricsFile, "write", write)
+    assert trained(config).metrics
+    [folder] = [path.parent for path in tmp_path.glob("*/metrics.csv")]
+    assert list(pd.read_csv(folder / "metrics.csv")["step"]) == list(range(1, 9))
+    if logger == "tensorboard":
+        events = EventAccumulator(str(folder / "tensorboard"))
+        events.Reload()
+        assert [event.step for event in events.Scalars("loss")] == list(range(1, 9))
+    if logger == "wandb":
+        assert len({run for run, _ in sent}) == 1, "another W&B run"
+        assert [step for _, step in sent][-4:] == [5, 6, 7, 8]
+
+
+def test_two_users_have_two_runs(tmp_path: Path) -> None:
+    folders = [tmp_path / user / "hash" for user in ("one", "other")]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    assert loggers._run_id(folders[0]) == loggers._run_id(folders[0]) != loggers._run_id(folders[1])
 
 
 def test_a_logger_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

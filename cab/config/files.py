@@ -1,0 +1,79 @@
+"""Settings in files, as overrides: what ``cab run --cfg job`` prints, and experiments in a folder of configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cab.config.compose import quoted
+from cab.errors import UserError, first_line, unknown_name
+from cab.registry.tables import config_folders
+
+EXPERIMENT = "experiment="
+
+
+def with_files(overrides: Sequence[str], file: Path | None) -> list[str]:
+    """Return the overrides behind those of a file and of ``experiment=NAME``, which they replace.
+
+    An override of a group, such as ``attention=abc``, also replaces the options of its earlier choice.
+    """
+    names = [override.removeprefix(EXPERIMENT) for override in overrides if override.startswith(EXPERIMENT)]
+    layers = [list(_overrides(path)) for path in ([file] if file else []) + [_experiment(name) for name in names]]
+    layers.append([override for override in overrides if not override.startswith(EXPERIMENT)])
+    if len(layers) == 1:
+        return layers[0]
+    merged: dict[str, str] = {}
+    for layer in layers:
+        keys = [override.partition("=")[0].lstrip("+") for override in layer]
+        chosen = tuple(f"{key}." for key in keys if "." not in key)
+        merged = {key: text for key, text in merged.items() if key not in keys and not key.startswith(chosen)}
+        merged |= dict(zip(keys, layer, strict=True))
+    return list(merged.values())
+
+
+def _experiment(name: str) -> Path:
+    """Return the file of an experiment."""
+    files = {path.stem: path for folder in reversed(config_folders()) for path in folder.glob("experiment/*.yaml")}
+    if name not in files:
+        hint = "" if files else "; put experiment/NAME.yaml into a folder and name it with --config-dir"
+        raise UserError(f"{unknown_name('experiment', name, files)}{hint}")
+    return files[name]
+
+
+def _overrides(path: Path) -> Iterator[str]:
+    """Yield the settings of a YAML file as overrides; those of its defaults list choose the groups."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"{path} cannot be read as YAML: {first_line(error)}") from error
+    if not isinstance(content, Mapping):
+        raise UserError(f"{path} has no settings; expected the output of `cab run ... --cfg job`, or KEY: VALUE")
+    for choice in content.get("defaults", ()):
+        for group, name in choice.items() if isinstance(choice, Mapping) else ():
+            yield f"{group.removeprefix('override ').lstrip('/')}={quoted(str(name))}"
+    yield from _settings({key: value for key, value in content.items() if key != "defaults"})
+
+
+def _settings(content: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in content.items():
+        name = f"{prefix}{key}"
+        if not isinstance(value, Mapping) or not value:
+            yield f"{name}={_text(value)}"
+            continue
+        if "name" in value:
+            yield f"{name}={_text(value['name'])}"
+        yield from _settings({option: each for option, each in value.items() if option != "name"}, f"{name}.")
+
+
+def _text(value: Any) -> str:
+    """Return a value in Hydra's grammar."""
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{_text(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_text, value)) + "]"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return quoted(value) if isinstance(value, str) else repr(value)

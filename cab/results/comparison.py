@@ -1,0 +1,135 @@
+"""The published tables and figures with own values: one function joins them, and one makes the table for a reader."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from cab.files.text_table import ABSENT
+from cab.records.results import COLUMNS
+from cab.records.verified import UNVERIFIED_MARK, mark_unverified
+from cab.results import formats, own_settings, own_values
+from cab.results.formats import Cell, Fields, plain
+from cab.results.paper_tables import COSTS, NORMS, RESULTS, PaperTable, published_values
+from cab.results.published_cells import PublishedCell, published_cells
+from cab.results.selection import REAL, REHEARSAL, REHEARSAL_NOTE
+from cab.results.table import Column, Row, Table
+from cab.results.table3 import side_by_side, tables
+from cab.results.taxonomy import TaxonomyRow, taxonomy
+
+OWN_COLUMNS = ("own", "sd", "runs", "published", "difference", "agrees", "verified", "settings", "data")
+"""Columns of every table after its keys; a table has those that apply."""
+NO_RESULTS = pd.DataFrame(columns=list(COLUMNS))
+SOURCES: Mapping[str, Callable[..., pd.DataFrame]] = {
+    "table3": side_by_side,
+    "indices": own_values.indices,
+    "scales": own_values.scales,
+    "benefit": own_values.benefit,
+    "correlations": own_values.correlations,
+    "records": own_values.records,
+    "costs": own_values.costs,
+    "lengths": own_values.lengths,
+    "gradients": own_values.gradients,
+    "settings": own_settings.settings,
+    "parameters": own_settings.parameters,
+    "taxonomy": lambda: pd.DataFrame(taxonomy(), columns=TaxonomyRow._fields),
+    "differences": lambda: pd.DataFrame(published_cells(), columns=PublishedCell._fields),
+}
+"""Functions that add own values to the published ones of a table; those of tables without keys make the whole table."""
+
+
+def compared(table: PaperTable, results: pd.DataFrame = NO_RESULTS, files: Sequence[Path] = ()) -> pd.DataFrame:
+    """Return the published values of a table and the own ones.
+
+    Args:
+        table: one of :func:`paper_tables`.
+        results: table of :func:`cab.load_results`, of a single preset, for a table that reads results.
+        files: for a table that reads costs or norms.
+
+    Returns:
+        One row per value, with the keys of the table and those of :data:`OWN_COLUMNS` that apply. ``own`` and ``sd``
+        are mean and standard deviation over ``runs``, NaN without any. ``difference`` is own - published, and
+        ``agrees`` compares values that do not vary. ``settings`` are those of own runs that are not the published
+        ones. The complexity claims and the cells of Table 3 have columns of their own.
+    """
+    given: Mapping[str, tuple[Any, ...]] = {RESULTS: (results,), COSTS: (files,), NORMS: (files,)}
+    if not table.keys:
+        return SOURCES[table.source](*given.get(table.reads, ()))
+    published = published_values(table)
+    arguments = (table, published, *given[table.reads]) if table.reads else (published,)
+    frame = SOURCES[table.source](*arguments)
+    if table.reads and "difference" not in frame:
+        frame["own"] = pd.to_numeric(frame["own"])
+        frame["difference"] = frame["own"] - pd.to_numeric(frame["published"])
+    keys = [name for name in frame.columns if name not in OWN_COLUMNS]
+    return frame[[*keys, *(name for name in OWN_COLUMNS if name in frame)]]
+
+
+def shown(table: PaperTable, frame: pd.DataFrame, *, is_joined: bool = True) -> Table:
+    """Return the table of :func:`compared` for a reader, without empty columns.
+
+    If own values were given (``is_joined``), notes name what is missing.
+    """
+    first, *keys = [name for name in frame.columns if name not in OWN_COLUMNS]
+    rows = frame.to_dict("records")
+    columns = [Column(name, formats.texts(frame[name])) for name in keys]
+    for name in ("own", "runs", "published", "difference", "agrees"):
+        if name in frame:
+            columns.append(Column(name, [_cell(row, name) for row in rows]))
+    columns = [column for column in columns if any(cell.text != ABSENT for cell in column.cells)]
+    is_rehearsal = "data" in frame and bool((frame["data"] == REHEARSAL).any())
+    caption = table.title + f", {REHEARSAL} on generated data" * is_rehearsal
+    labels = [Row(str(row[first])) for row in rows]
+    return Table(labels, columns, first, caption=caption, remarks=list(_notes(frame, rows)) if is_joined else [])
+
+
+def _cell(row: Fields, name: str) -> Cell:
+    """Return an own value with the digits of the published one, and at least three."""
+    value = row[name]
+    if isinstance(value, str):
+        number = own_settings.number_of(value)
+        return Cell(value or ABSENT, None if math.isnan(number) else number)
+    if not math.isfinite(value):
+        return formats.number(value)
+    if name == "runs":
+        return formats.number(value or None, 0)
+    printed = str(row["published"]).partition(".")[2]
+    decimals = max(len(printed) + ("agrees" in row), formats.decimals_for([row["own"]]) - 1)
+    if name == "difference":
+        return Cell(f"{round(value, decimals) + 0.0:+,.{decimals}f}", value)
+    spread = row.get("sd", math.nan) if name == "own" else math.nan
+    text = plain(value, decimals) + ("" if math.isnan(spread) else f" ± {plain(spread, decimals)}")
+    is_unverified = row.get("verified") == "no"
+    return Cell(mark_unverified(text, row.get("verified", "")), value, signs=UNVERIFIED_MARK * is_unverified)
+
+
+def _notes(frame: pd.DataFrame, rows: list[dict[Any, Any]]) -> Iterator[str]:
+    """Yield notes on generated data, missing own values, and settings that are not the published ones."""
+    if "data" in frame and (frame["data"] == REHEARSAL).any():
+        yield REHEARSAL_NOTE
+    elif "data" in frame and (frame["data"] != REAL).any():
+        yield "own values are from generated data"
+    has_own = [not (value != value or value == "") for value in frame["own"]]
+    missing = sum(bool(row["published"]) and not own for row, own in zip(rows, has_own, strict=True))
+    if missing:
+        yield f"{missing} published value{'s' * (missing > 1)} without an own one"
+    for text in dict.fromkeys(row.get("settings", "") for row in rows):
+        if text:
+            yield f"settings of own runs that differ from preset paper: {text}"
+
+
+def formatted(table: PaperTable, frame: pd.DataFrame, form: str, *, is_joined: bool) -> tuple[str, list[str]]:
+    """Return a table as ``text``, ``markdown`` or ``latex``, and the notes that the text lacks."""
+    if table.source == "table3":
+        made = list(tables(frame, narrow=form == "text"))
+    elif table.keys:
+        made = [shown(table, frame, is_joined=is_joined)]
+    else:
+        made = [Table.of(frame, caption=table.title)]
+    if form == "text":
+        return "\n\n".join(each.to_text() for each in made), [note for each in made for note in each.notes]
+    return "\n\n".join(each.to_latex() if form == "latex" else each.to_markdown() for each in made), []

@@ -1,0 +1,395 @@
+"""`cab paper TABLE`: the published and the own values of every table are read and recomputed here by other code."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import math
+import random
+import statistics
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cab.cli.main import main
+from cab.config.compose import compose
+from cab.records.record import Cost
+from cab.records.results import load_results
+from cab.registry.registries import ATTENTIONS, TASKS
+from cab.results import own_settings
+from cab.results.comparison import compared
+from cab.results.paper_tables import PaperTable, paper_tables, published_values
+from tests.helpers.made_records import make_record
+
+ROOT = Path(__file__).parents[3]
+PAPER = ROOT / "results" / "paper"
+TABLES = paper_tables()
+JOINED = {name: table for name, table in TABLES.items() if table.keys}
+TERM = ("pattern", "task", "backbone", "dataset", "metric")
+
+
+def rows_of(name: str) -> list[dict[str, str]]:
+    with (PAPER / name).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def of_source(*sources: str) -> list[Any]:
+    return [pytest.param(table, id=name) for name, table in TABLES.items() if table.source in sources]
+
+
+@pytest.fixture(scope="module")
+def published() -> Any:
+    """The raw metrics of Table 3, as if they were own results."""
+    return load_results(PAPER)
+
+
+@pytest.fixture
+def _counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the counting of parameters, which tests/backbones/test_backbones_parameters.py tests, by its results."""
+    counts = {(row["pattern"], row["backbone"], row["attention"]): int(row["params"]) for row in reproduced()}
+    monkeypatch.setattr(own_settings, "_count", lambda *cell: counts.get(cell))
+
+
+def reproduced() -> list[dict[str, str]]:
+    return rows_of("parameters_reproduced.csv")
+
+
+def printed(name: str, *arguments: str, capsys: pytest.CaptureFixture[str]) -> list[dict[str, str]]:
+    assert main(["paper", name, *arguments, "--format", "csv"]) == 0
+    return list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+
+
+@pytest.mark.parametrize("table", [pytest.param(table, id=name) for name, table in JOINED.items()])
+def test_the_published_values_are_those_of_the_file(table: PaperTable) -> None:
+    expected = []
+    for row in itertools.chain.from_iterable(map(rows_of, table.file.split())):
+        if all(row[pair.split("=")[0]] == pair.split("=")[1].replace("_", " ") for pair in table.where.split()):
+            for value in table.values.split():
+                column, _, name = value.partition(":")
+                quantity = [name or column] if " " in table.values else []
+                expected.append([*(row[key] for key in table.keys.split()), *quantity, row[column]])
+    made = published_values(table)
+    assert made.to_numpy().tolist() == expected
+    assert len(made) >= 3
+    assert not made.drop(columns="published").duplicated().any(), "keys identify a value"
+    assert any(made["published"] != "")
+
+
+# --- from records -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("table", of_source("records"))
+def test_own_values_are_means_over_the_selected_runs(
+    table: PaperTable, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two seeds of every run that the table selects, and runs with another setting, metric, data set or attention."""
+    random.seed(table.name)
+    expected: dict[tuple[str, ...], list[float]] = {}
+    runs: dict[tuple[tuple[str, str], ...], dict[str, list[float]]] = defaultdict(dict)
+    rows: list[Any] = published_values(table).to_dict("records")
+    for row in rows:
+        pairs = (pair.partition("=")[::2] for pair in table.select.format(**row).split())
+        wanted = {name: value for name, value in pairs if value}
+        values = [random.uniform(1, 9) for _ in range(2)]
+        if "unavailable" in wanted or not (metric := wanted.pop("metric", "")):
+            continue
+        run = tuple(sorted(wanted.items()))
+        values = runs[run].setdefault(metric, values)
+        key = tuple(value for name, value in row.items() if name != "published")
+        expected[key] = values
+    for run, metrics in runs.items():
+        write_runs(tmp_path, dict(run), metrics)
+    write_runs(tmp_path, {"task": "needle", "dataset": "recall", "attention": "vanilla"}, {"accuracy": [1.0, 2.0]})
+    shown = printed(table.name, str(tmp_path), capsys=capsys)
+    scale = float(table.scale or 1)
+    assert len(shown) == len(rows)
+    for row in shown:
+        key = tuple(row[name] for name in (*table.keys.split(), *(["quantity"] if "quantity" in row else [])))
+        values = expected.get(key, [])
+        assert row["runs"] == str(len(values))
+        assert (row["own"] != "") == bool(values)
+        if values:
+            own = scale * statistics.fmean(values)
+            assert float(row["own"]) == pytest.approx(own, abs=1e-6)
+            assert float(row["sd"]) == pytest.approx(scale * statistics.stdev(values), abs=1e-6)
+            assert row["settings"] == "preset=mini"
+            if row["published"]:
+                assert float(row["difference"]) == pytest.approx(own - float(row["published"]), abs=2e-6)
+
+
+def write_runs(folder: Path, wanted: dict[str, str], metrics: dict[str, list[float]]) -> None:
+    cell: dict[str, Any] = {"task": "lm", "dataset": "pg19", "config_variant": "", "backbone": "gpt2", "pattern": "NS"}
+    cell |= {"attention": wanted.get("attention.name", "vanilla")}
+    cell |= {name: value for name, value in wanted.items() if "." not in name}
+    config: dict[str, dict[str, str]] = defaultdict(dict)
+    for path, value in wanted.items():
+        if "." in path:
+            config[path.partition(".")[0]][path.partition(".")[2]] = value
+    for seed in (0, 1):
+        cost = {"hours": 3.0, "params_millions": 7.0} | {name: values[seed] for name, values in metrics.items()}
+        scores = {name: value for name, value in cost.items() if name not in ("hours", "params_millions")} or {"x": 1.0}
+        costs = Cost(train_seconds=3600 * cost["hours"], params=round(1e6 * cost["params_millions"]))
+        make_record(scores, **cell, seed=seed, config=config, cost=costs).write(folder)
+
+
+def test_generated_data_replace_the_published_ones_in_a_rehearsal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cell: dict[str, Any] = {"task": "lra", "config_variant": "", "backbone": "encoder", "pattern": "NS"}
+    mine, real = "mine(heads=2, window_size=4)", tmp_path / "paper"
+    for dataset, attention in (("listops_synthetic", "vanilla"), ("text_synthetic", mine)):
+        run = {**cell, "dataset": dataset, "attention": attention, "verified": attention == "vanilla"}
+        make_record({"accuracy": 40.0}, **run, preset="smoke").write(tmp_path / "smoke")
+    make_record({"accuracy": 40.0}, **cell, dataset="text", preset="paper").write(real)
+    assert main(["paper", "transnormer6", str(tmp_path / "smoke")]) == 0
+    output = capsys.readouterr()
+    assert "rehearsal on generated data" in output.out.splitlines()[0]
+    assert output.out.splitlines()[-1].split()[-5:-2] == ["†", "40.0", "1"]
+    assert "74 published values without an own one" in output.err
+    assert "has not passed `cab verify`" in output.err
+    shown = printed("transnormer6", str(tmp_path / "smoke"), capsys=capsys)
+    found = {(row["attention"], row["quantity"]): row["data"] for row in shown if row["own"]}
+    assert found == {("vanilla", "listops"): "rehearsal", (mine, "text"): "rehearsal"}
+    assert shown[-1]["attention"] == mine, "attentions that are not published follow"
+    assert shown[-1]["published"] == ""
+    both = [str(tmp_path / "smoke"), str(real)]
+    own = [row for row in printed("transnormer6", *both, capsys=capsys) if row["own"]]
+    assert [(row["attention"], row["quantity"], row["data"]) for row in own] == [("vanilla", "text", "real")]
+
+
+# --- from Table 3 -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("table", of_source("scales"))
+def test_means_and_deviations_over_attentions(table: PaperTable, published: Any) -> None:
+    """FlashAttention computes what softmax attention does, and is left out."""
+    values: dict[tuple[str, ...], list[float]] = defaultdict(list)
+    for row in rows_of("results.csv"):
+        if row["value"] and row["attention"] != "flash":
+            values[tuple(row[name] for name in TERM)].append(float(row["value"]))
+    made: list[Any] = compared(table, published).to_dict("records")
+    for row in made:
+        compute = statistics.fmean if row["quantity"] == "mean" else statistics.stdev
+        assert row["own"] == pytest.approx(compute(values[tuple(row[name] for name in TERM)]), rel=1e-9)
+        assert row["difference"] == row["own"] - float(row["published"])
+
+
+def test_the_index_of_each_task(published: Any) -> None:
+    made = compared(TABLES["table6"], published)
+    expected = [row for row in rows_of("compositional_index.csv") if row["task"] != "all"]
+    assert len(made) == len(expected)
+    texts = {(row["pattern"], row["task"], row["attention"]): row["index"] for row in expected}
+    for row in made.to_dict("records"):
+        assert row["published"] == texts[row["pattern"], row["task"], row["attention"]]
+    wrong = made[made["difference"].abs() > 0.03]
+    assert wrong[["pattern", "task", "attention"]].to_numpy().tolist() == [["CS", "lm", "abc"]], "a known contradiction"
+
+
+def test_the_benefit_is_of_the_best_efficient_attention(published: Any) -> None:
+    indices = compared(TABLES["table6"], published)
+    indices = indices[indices["pattern"] == "NS"].dropna(subset=["own"])
+    index = {(row["task"], row["attention"]): row["own"] for row in indices.to_dict("records")}
+    made = {(row["task"], row["quantity"]): row for row in compared(TABLES["table12"], published).to_dict("records")}
+    for task in ("tts", "sum", "sr", "mlm"):
+        efficient = {
+            name: value for (of, name), value in index.items() if of == task and name not in ("vanilla", "flash")
+        }
+        best = max(efficient, key=lambda name: efficient[name])
+        assert (made[task, "efficient"]["best"], made[task, "efficient"]["own"]) == (best, efficient[best])
+        assert made[task, "vanilla"]["own"] == index[task, "vanilla"]
+        assert math.isnan(made[task, "without"]["own"]), "raw metrics are not published"
+
+
+@pytest.mark.parametrize("table", of_source("correlations"))
+def test_correlations_of_own_and_printed_indices(table: PaperTable, published: Any) -> None:
+    own = {
+        (row["pattern"], row["task"], row["attention"]): row["own"]
+        for row in compared(TABLES["table3"], published).to_dict("records")
+        if row["metric"] == "index"
+    }
+    texts = {
+        (row["pattern"], row["task"], row["attention"]): row["index"] for row in rows_of("compositional_index.csv")
+    }
+    arena = {row["attention"]: [float(row[name]) for name in list(row)[1:]] for row in rows_of("lra.csv")}
+    frame = compared(table, published)
+    assert len(frame) == {"figure3a": 10, "figure4": 11}[table.name]
+    for row in frame.to_dict("records"):
+        for column, indices in (("own", own), ("published", texts)):
+            pair = [values_of(indices, row, name, arena) for name in (row["a"], row["b"])]
+            shared = sorted((pair[0].keys() & pair[1].keys()) - {"flash"})
+            expected = np.corrcoef([[values[name] for name in shared] for values in pair])[0, 1] if shared[2:] else None
+            if expected is None:
+                assert row[column] == "" or math.isnan(row[column])
+            else:
+                assert float(row[column]) == pytest.approx(expected, abs=5.1e-4)
+
+
+def values_of(indices: Any, row: Any, name: str, arena: dict[str, list[float]]) -> dict[str, float]:
+    """The scores of attentions in a pattern, in a task, or in Long Range Arena."""
+    if name == "LRA":
+        return {attention: statistics.fmean(values) for attention, values in arena.items()}
+    place = (row["pattern"], name) if row["kind"] == "task" else (name, "all")
+    found = {key[2]: float(value or "nan") for key, value in indices.items() if key[:2] == place}
+    return {attention: value for attention, value in found.items() if not math.isnan(value)}
+
+
+# --- from files -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("table", of_source("costs"))
+def test_own_costs(table: PaperTable, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file with every published value, twice as large, in the units of `cab efficiency`."""
+    lines = ["attention,pattern,phase,length,seconds,bytes"]
+    units = {"time_ms": 1e-3, "memory_mib": 2.0**20, "steps_per_second": 1.0}
+    rows: list[Any] = published_values(table).to_dict("records")
+    for row in rows:
+        value = 2 * float(row["published"]) * units[table.values]
+        value = 1 / value if table.values == "steps_per_second" else value
+        cost = f"1,{value}" if table.values == "memory_mib" else f"{value},1"
+        lines.append(f"{row['attention']},NS,{row.get('phase', 'forward')},{row['length']},{cost}")
+    path = tmp_path / "costs.csv"
+    path.write_text("\n".join([*lines, "none,NS,forward,256,1,1", "vanilla,CS,forward,256,5,5", ""]))
+    shown = printed(table.name, str(path), capsys=capsys)
+    assert len(shown) == len(rows)
+    for row in shown:
+        assert float(row["own"]) == pytest.approx(2 * float(row["published"]), rel=1e-5)
+        assert float(row["difference"]) == pytest.approx(float(row["published"]), rel=1e-4)
+    assert main(["paper", table.name, str(path), str(path)]) == 2
+    assert "reads one file of costs, got 2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("table", of_source("lengths"))
+def test_own_efficiency_lengths(table: PaperTable, capsys: pytest.CaptureFixture[str]) -> None:
+    """The released raw costs give the printed lengths of ABC; the others are not released."""
+    shown = printed(table.name, "results/paper/efficiency_cost.csv", capsys=capsys)
+    abc = {row["quantity"]: (float(row["own"]), float(row["published"])) for row in shown if row["own"]}
+    assert {row["attention"] for row in shown if row["own"]} == {"abc"}
+    assert len(abc) == len({row["quantity"] for row in shown})
+    assert all(own == pytest.approx(value, abs=0.0015) for own, value in abc.values())
+
+
+def test_own_gradients(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    norms = {"linear": [1.0, 2.0, 6.0], "vanilla": [2.0, 2.0, 5.0]}
+    for name, values in norms.items():
+        rows = [f"{name},{step},0.5,{value}" for step, value in enumerate(values)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["attention,step,loss,all", *rows, ""]))
+    shown = printed("transnormer2", *(str(tmp_path / f"{name}.csv") for name in norms), capsys=capsys)
+    own = {row["attention"]: float(row["own"]) for row in shown if row["own"]}
+    assert own == pytest.approx({n: statistics.pstdev(v) / statistics.fmean(v) for n, v in norms.items()}, abs=1e-6)
+    assert main(["paper", "transnormer2", "results/paper/lra.csv"]) == 2
+    assert "has no columns attention, all" in capsys.readouterr().err
+
+
+# --- from the configuration and the networks --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("table", of_source("settings"))
+def test_own_settings_are_those_of_preset_paper(table: PaperTable) -> None:
+    cells = rows_of("results.csv")
+    for row in compared(table).to_dict("records"):
+        option, agrees = row["option"], row["own"].split() == row["published"].split()
+        if option == "supported":
+            patterns = ATTENTIONS.get(row["attention"]).patterns if "attention" in row else None
+            patterns = patterns or TASKS.get(row["task"]).backbones[row["backbone"]]
+            assert row["own"] == ("yes" if row["pattern"] in [str(pattern) for pattern in patterns] else "no")
+        elif "." in option:
+            names = ("task", "pattern", "backbone", "dataset")
+            cell = next(c for c in cells if all(row.get(n, c[n]) in ("", c[n]) for n in names[:3]))
+            words = [f"{name}={row.get(name) or cell[name]}" for name in names]
+            words = [word.replace("=ett", "=etth1") if word == "dataset=ett" else word for word in words]
+            config = resolved(*words, f"attention={row.get('attention') or 'vanilla'}")
+            values = [config[path.split(".")[0]].get(path.split(".")[1]) for path in option.split("*")]
+            value = values[0] if len(values) == 1 else math.prod(values)
+            own = " ".join(map(str, value if isinstance(value, list) else [value]))
+            numbers = [to_number(word) for word in row["own"].split()]
+            assert numbers == ([] if value is None else [to_number(word) for word in own.split()])
+            agrees = numbers == [to_number(word) for word in row["published"].split()]
+        assert row["agrees"] == ("" if row["own"] == "" else "yes" if agrees else "no")
+
+
+CONFIGS: dict[tuple[str, ...], Any] = {}
+
+
+def resolved(*overrides: str) -> Any:
+    return CONFIGS.setdefault(overrides, CONFIGS.get(overrides) or compose([*overrides, "preset=paper"]))
+
+
+def to_number(word: str) -> float | str:
+    try:
+        return float(word)
+    except ValueError:
+        return word
+
+
+@pytest.mark.usefixtures("_counts")
+@pytest.mark.parametrize("table", of_source("parameters"))
+def test_own_parameters(table: PaperTable) -> None:
+    exact = {(row["pattern"], row["backbone"], row["attention"]): int(row["params"]) / 1e6 for row in reproduced()}
+    for row in compared(table).to_dict("records"):
+        own = exact.get((row["pattern"], row["backbone"], row["attention"]), math.nan)
+        assert row["own"] == pytest.approx(own, nan_ok=True)
+        if not math.isnan(own):
+            assert abs(own - float(row["published"])) < 0.01
+            is_truncated = round(own, 2) != float(row["published"])
+            assert row["agrees"] == ("yes, truncated in print" if is_truncated else "yes")
+
+
+def test_a_count_that_is_truncated_in_print() -> None:
+    [row] = (
+        published_values(TABLES["table16"]).query("backbone == 'sr3' and attention == 'longshort'").to_dict("records")
+    )
+    assert own_settings._count(row["pattern"], row["backbone"], row["attention"]) == 99_657_043
+    assert own_settings._rounded(99.657043, row["published"]) == "yes, truncated in print"
+    assert own_settings._rounded(99.661, row["published"]) == "no"
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("_counts")
+@pytest.mark.parametrize("form", ["text", "csv", "markdown", "latex"])
+@pytest.mark.parametrize("name", TABLES)
+def test_each_is_printed_without_results(name: str, form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["paper", name, "--format", form]) == 0
+    output = capsys.readouterr()
+    lines = output.out.splitlines()
+    assert len(lines) >= 4
+    if name != "table3":
+        title = TABLES[name].title
+        assert (title.split(":")[0].split()[0] in lines[0]) == (form != "csv")
+        assert (r"\begin{tabular}" in output.out) == (form == "latex")
+    if TABLES[name].reads:
+        assert output.err == "", "nothing is missing"
+
+
+def test_the_tables_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    guide = (ROOT / "docs" / "howto" / "reproduce-the-paper.md").read_text()
+    for arguments in ([], ["list"]):
+        assert main(["paper", *arguments]) == 0
+        output = capsys.readouterr().out
+        for table in TABLES.values():
+            assert any(line.split(maxsplit=1) == [table.name, table.title] for line in output.splitlines())
+            assert any(line.split(maxsplit=1) == [table.name, table.title] for line in guide.splitlines())
+    readme = (PAPER / "README.md").read_text()
+    assert all(path.name in readme for path in PAPER.glob("*.csv"))
+
+
+def test_invalid_arguments_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["paper", "tabel3"]) == 2
+    message = capsys.readouterr().err
+    assert all(f"'{name}'" in message for name in TABLES)
+    cell: dict[str, Any] = {"task": "lra", "config_variant": "", "backbone": "encoder", "pattern": "NS"}
+    for preset in ("mini", "smoke"):
+        make_record({"accuracy": 40.0}, **cell, dataset="text", preset=preset).write(tmp_path)
+    assert main(["paper", "lra", str(tmp_path)]) == 2
+    assert "results of presets mini, smoke are not comparable; select one with --preset" in capsys.readouterr().err
+    assert main(["paper", "lra", str(tmp_path), "--preset", "mini"]) == 0
+    other = {**cell, "config_variant": "brackets dropped"}
+    make_record({"accuracy": 40.0}, **other, dataset="text", preset="mini").write(tmp_path)
+    assert main(["paper", "lra", str(tmp_path), "--preset", "mini"]) == 2
+    assert "results of variants ['', 'brackets dropped'] of a task are not comparable" in capsys.readouterr().err
+    assert main(["paper", "table4", str(tmp_path)]) == 2

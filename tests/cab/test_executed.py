@@ -1,0 +1,32 @@
+"""The sources that a process executed are kept: of the project, and of installed packages that provide plug-ins."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from cab import executed
+
+
+@pytest.mark.parametrize("included", ["plugged_package", "plugged_package.attentions", ""])
+def test_an_installed_package_is_kept_if_it_has_plug_ins(
+    included: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "site-packages" / "plugged_package"
+    folder.mkdir(parents=True)
+    for name in ("__init__.py", "attentions.py"):
+        (folder / name).write_text("VALUE = 1\n")
+    monkeypatch.syspath_prepend(folder.parent)
+    monkeypatch.setattr(executed, "_is_project", dict(executed._is_project))
+    if included:
+        executed.include(included)
+    try:
+        importlib.import_module("plugged_package.attentions")
+    finally:
+        for name in ("plugged_package", "plugged_package.attentions"):
+            sys.modules.pop(name, None)
+    kept = {Path(path).name for path in executed.SOURCES if Path(path).parent == folder}
+    assert kept == ({"__init__.py", "attentions.py"} if included else set())
