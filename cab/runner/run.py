@@ -153,7 +153,7 @@ def _train_and_evaluate(run: Run, about: RunMetadata, usage: ResourceUsage) -> R
             cost=cost,
             engine_facts={**training.facts, **({"warnings": warnings} if warnings else {})},
         )
-        with optional("a logger", []):
+        with optional("a logger"):
             training.log_record(record)
     return record
 

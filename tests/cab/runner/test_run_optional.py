@@ -40,7 +40,6 @@ def fails(error: BaseException) -> Callable[..., Any]:
     ("owner", "method", "title"),
     [
         (Troubled, "save_plots", "the plots"),
-        (Loggers, "write_scores", "a logger"),
         (ResourceUsage, "memory", "the measurement of the cost"),
     ],
 )
@@ -65,6 +64,14 @@ def test_optional_output_that_fails_is_a_warning_in_the_record(
     [warning] = Record.read(tmp_path / f"{record.hash}.json").engine_facts["warnings"]
     assert warning.startswith(f"{title} failed: ")
     assert re.search(text, warning)
+
+
+def test_a_logger_that_fails_at_the_end_loses_nothing(
+    troubled: Cell, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Loggers, "write_record", fails(SystemExit(3)))
+    assert trained(troubled()).status is Status.FINISHED
+    assert "a logger failed: ExitError" in caplog.text
 
 
 @pytest.mark.parametrize(
