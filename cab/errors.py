@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import logging
 import signal
 from collections.abc import Iterable, Iterator
+
+log = logging.getLogger(__name__)
 
 EXAMPLE_COMMAND = "cab run task=lstf dataset=synthetic backbone=informer attention=abc pattern=NC preset=smoke"
 """Command that produces a first result within seconds and without data; suggested if there are no results."""
@@ -42,16 +45,35 @@ class Preempted(BaseException):
 
 
 class ExitError(Exception):
-    """Code of a user called ``sys.exit``, which would end the command without a result."""
+    """Code of a user called ``sys.exit`` or raised another BaseException, which would end the command."""
 
 
 @contextlib.contextmanager
 def exits_as_errors() -> Iterator[None]:
-    """Raise ExitError if code inside the block calls ``sys.exit``."""
+    """Raise ExitError if code inside the block calls ``sys.exit``, or raises what is not an Exception or interrupt."""
     try:
         yield
+    except (Exception, KeyboardInterrupt, GeneratorExit, Preempted):
+        raise
     except SystemExit as error:
         raise ExitError(f"the code called sys.exit({error.code if error.code is not None else ''})") from error
+    except BaseException as error:
+        raise ExitError(f"the code raised {type(error).__name__}: {first_line(error)}") from error
+
+
+@contextlib.contextmanager
+def optional(title: str, warnings: list[str] | None = None) -> Iterator[None]:
+    """Turn an error of the block, which a result does not need, into a warning, which is also added to ``warnings``."""
+    try:
+        with exits_as_errors():
+            yield
+    except BrokenPipeError:  # of the terminal, not of the block
+        raise
+    except Exception as error:
+        warning = f"{title} failed: {type(error).__name__}: {first_line(error)}"
+        log.warning("%s", warning)
+        if warnings is not None:
+            warnings.append(warning)
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from cab.cli.terminal import log_to_terminal
-from cab.errors import UserError, unknown_name
+from cab.errors import UserError, optional, unknown_name
 from cab.files.disk import sanitize_text, user_path
 from cab.files.text_table import text_table
 from cab.records.identity import distinctions
@@ -163,14 +163,17 @@ def _print_costs(records: Iterable[Record], *, measures: bool) -> None:
     finished = [record for record in records if record.status is Status.FINISHED]
     subjects = {(cost_name(run), run.cell["pattern"], run.attention_code): run for run in finished}
     for (name, pattern, _), record in subjects.items():
-        folders = [user_path(record.config["results_dir"])]
-        if measures:
-            measure_state_of(record)
-        *state, _ = cost_texts(record, folders)
-        print("\n".join([f"\n{sanitize_text(name)}, pattern {pattern}", *(f"  {line}" for line in state)]), flush=True)
-        if measures:
-            measure_cost_of(record)
-        print(f"  {sanitize_text(cost_texts(record, folders)[-1])}", flush=True)
+        with optional(f"the cost of {name}"):
+            folders = [user_path(record.config["results_dir"])]
+            if measures:
+                measure_state_of(record)
+            *state, _ = cost_texts(record, folders)
+            print(
+                "\n".join([f"\n{sanitize_text(name)}, pattern {pattern}", *(f"  {line}" for line in state)]), flush=True
+            )
+            if measures:
+                measure_cost_of(record)
+            print(f"  {sanitize_text(cost_texts(record, folders)[-1])}", flush=True)
 
 
 def _print_plan(sweeps: Sequence[Sequence[str]], *, is_sweep: bool, is_summary: bool) -> Report:

@@ -56,7 +56,8 @@ def cache_root() -> Path:
             reason = getattr(error, "strerror", None) or str(error)
             raise UserError(f"CAB_CACHE={named} cannot be used: {reason}; set it to a writable folder") from error
         folder = Path(tempfile.gettempdir()) / f"cab-{os.getuid()}"
-        folder.mkdir(mode=0o700, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
         about = folder.lstat()
         if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o077:
             other, folder = folder, Path(tempfile.mkdtemp(prefix="cab-"))

@@ -97,7 +97,7 @@ class LostProcessError(Exception):
     """The process of a run ended without a record."""
 
 
-def status_of(error: BaseException) -> Status:
+def status_of(error: Exception) -> Status:
     """Return the status of a run that ended with ``error``."""
     if isinstance(error, DivergedError):
         return Status.DIVERGED

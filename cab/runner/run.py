@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import logging
@@ -16,7 +15,7 @@ from typing import Any
 import torch
 
 from cab.backbone import AttentionSpec, Backbone
-from cab.errors import Preempted, UnsupportedError, UserError, exits_as_errors, first_line
+from cab.errors import UnsupportedError, UserError, exits_as_errors, first_line, optional
 from cab.files.cache import report_waiting
 from cab.files.disk import check_writable, disk_errors, is_full_disk
 from cab.records.files import record_path, weights_path
@@ -89,9 +88,9 @@ def _attempt(run: Run, began: str = "") -> Record | None:
     try:
         with exits_as_errors():
             return _train_and_evaluate(run, about, usage)
-    except (UserError, KeyboardInterrupt, Preempted):
+    except UserError:
         raise
-    except BaseException as error:
+    except Exception as error:
         if is_full_disk(error) or not run.processes.is_first:
             raise
         if not run.folder.is_dir():
@@ -154,7 +153,7 @@ def _train_and_evaluate(run: Run, about: RunMetadata, usage: ResourceUsage) -> R
             cost=cost,
             engine_facts={**training.facts, **({"warnings": warnings} if warnings else {})},
         )
-        with optional("a logger", []):
+        with optional("a logger"):
             training.log_record(record)
     return record
 
@@ -192,17 +191,6 @@ def _scores(run: Run, backbone: Backbone, warnings: list[str]) -> dict[str, floa
             with optional("the plots", warnings):
                 task.save_plots(backbone, batches, run.folder)
     return scores
-
-
-@contextlib.contextmanager
-def optional(title: str, warnings: list[str]) -> Iterator[None]:
-    """Turn an error of the block, which a result does not need, into a warning."""
-    try:
-        with exits_as_errors():
-            yield
-    except Exception as error:
-        warnings.append(f"{title} failed: {type(error).__name__}: {first_line(error)}")
-        log.warning("%s", warnings[-1])
 
 
 def _digest(network: torch.nn.Module) -> str:

@@ -13,6 +13,7 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler otherwise wr
 import torch
 from torch.profiler import ProfilerAction
 
+from cab.errors import optional
 from cab.runner.batches import StepBatches
 from cab.runner.engine import Run
 
@@ -37,7 +38,7 @@ class StepProfile:
         remaining = order.num_steps - order.start
         start = min(WARM_UP, max(0, remaining - 1))
         self.steps = range(start, min(start + STEPS, remaining))
-        self._profiler = torch.profiler.profile(schedule=self._action, on_trace_ready=self.write)
+        self._profiler = torch.profiler.profile(schedule=self._action, on_trace_ready=self._finish)
         self._profiler.start()
 
     def _action(self, step: int) -> ProfilerAction:
@@ -54,6 +55,10 @@ class StepProfile:
                 torch.cuda.synchronize(self.device)
         if name == "step":
             self._profiler.step()
+
+    def _finish(self, profiler: torch.profiler.profile) -> None:
+        with optional("the profile"):
+            self.write(profiler)
 
     def write(self, profiler: torch.profiler.profile) -> None:
         """Write the table and the trace."""

@@ -40,7 +40,6 @@ def fails(error: BaseException) -> Callable[..., Any]:
     ("owner", "method", "title"),
     [
         (Troubled, "save_plots", "the plots"),
-        (Loggers, "write_scores", "a logger"),
         (ResourceUsage, "memory", "the measurement of the cost"),
     ],
 )
@@ -67,10 +66,18 @@ def test_optional_output_that_fails_is_a_warning_in_the_record(
     assert re.search(text, warning)
 
 
+def test_a_logger_that_fails_at_the_end_loses_nothing(
+    troubled: Cell, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Loggers, "write_record", fails(SystemExit(3)))
+    assert trained(troubled()).status is Status.FINISHED
+    assert "a logger failed: ExitError" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (Odd(), r"Odd: half of a pair: \ud83d"),
+        (Odd(), r"ExitError: the code raised Odd: half of a pair: \ud83d"),
         (MuteError(), "MuteError"),
         (
             RuntimeError("cannot build it:\n  ValueError: 3 heads\nsee the log"),
