@@ -8,14 +8,16 @@ K          cells of the synthetic suite: the share of softmax attention's gain o
            below 98; ?: undecided; *: a single seed; ≥: still learning when the budget ended.
 index      real data: the compositional index of the paper. The index of a task is the mean of its metrics, each
            normalized and with the sign changed if lower is better; task `all` is the mean over tasks. [low, high]: 95%
-           interval over seeds. `>` marks a significant difference to the next attention, `~` an undecided one. ‡: runs
-           of other settings than the published ones (--normalization paper or official).
+           interval over seeds. `>` marks a significant difference to the next attention, `~` an undecided one. With
+           published results, yours have the same constants (official). ‡: runs of other settings than the published
+           ones (--normalization paper or official).
 
 A dagger precedes an attention whose code has not passed `cab verify` in the pattern.
 
 examples:
   cab score
   cab score results/paper --normalization official --pattern NS
+  cab score results/local results/paper --score index
   cab score results/local --score K --csv
   cab score --attention FILE.py:Class
 """
@@ -33,7 +35,7 @@ from cab.files.disk import sanitize_text
 from cab.files.text_table import print_csv
 from cab.records.files import REFERENCE_DIRS
 from cab.records.record import Record
-from cab.records.results import DEFAULT_DIR
+from cab.records.results import DEFAULT_DIR, PUBLISHED
 from cab.results.formats import Cell, Fields, gain, mean
 from cab.results.table import Table, legend
 
@@ -95,9 +97,11 @@ def run(args: argparse.Namespace) -> int:
     if parts[0] not in (*scores, "metrics") or (args.show != "scores" and parts[0] == "metrics"):
         raise UserError(f"no score to show: {'; '.join(reasons) or f'the results have {scores[0]}; use --score'}")
     printers = {"metrics": _print_metrics, "K": _print_gains, "index": _print_index}
+    own = results[results["preset"] != PUBLISHED]
+    of_metrics = own if len(own) and not args.csv else results
     for part in parts:
         print("\n" * (part != parts[0]), end="")
-        printers[part](results if part == "metrics" else results[kinds == part], args)
+        printers[part](of_metrics if part == "metrics" else results[kinds == part], args)
     print_notes([] if args.score else reasons)
     return 0
 
@@ -185,11 +189,13 @@ def _print_index(results: pd.DataFrame, args: argparse.Namespace) -> None:
     table = pd.concat(table.assign(source=source) for source, table in tables.items()).reset_index(drop=True)
     if args.show == "scores" and not args.csv:
         is_official = (args.normalization or default_normalization(results)) != "results"
+        shown = list(index_tables(scored, table, is_official=is_official))
         texts = (
             "\n".join([made.to_text(), *(sanitize_text(f"  {task}: {names}") for task, names in members)])
-            for made, members in index_tables(scored, table, is_official=is_official)
+            for made, members in shown
         )
         print("\n\n".join(texts))
+        notes = [*(remark for made, _ in shown for remark in made.remarks), *legend(made for made, _ in shown), *notes]
     else:
         table = table if len(scored) > 1 else table.drop(columns="source")
         print_csv(table) if args.csv else print(Table.of(table).to_text())

@@ -65,6 +65,8 @@ def compared(table: PaperTable, results: pd.DataFrame = NO_RESULTS, files: Seque
     if table.reads and "difference" not in frame:
         frame["own"] = pd.to_numeric(frame["own"])
         frame["difference"] = frame["own"] - pd.to_numeric(frame["published"])
+        if "data" in frame:
+            frame["difference"] = frame["difference"].where(frame["data"] != REHEARSAL)
     keys = [name for name in frame.columns if name not in OWN_COLUMNS]
     return frame[[*keys, *(name for name in OWN_COLUMNS if name in frame)]]
 
@@ -81,8 +83,8 @@ def shown(table: PaperTable, frame: pd.DataFrame, *, is_joined: bool = True) -> 
         if name in frame:
             columns.append(Column(name, [_cell(row, name) for row in rows]))
     columns = [column for column in columns if any(cell.text != ABSENT for cell in column.cells)]
-    is_rehearsal = "data" in frame and bool((frame["data"] == REHEARSAL).any())
-    caption = table.title + f", {REHEARSAL} on generated data" * is_rehearsal
+    is_rehearsal = "data" in frame and bool(((frame["data"] == REHEARSAL) & frame["own"].notna()).any())
+    caption = table.title + f"; own values: {REHEARSAL} on generated data" * is_rehearsal
     labels = [Row(str(row[first])) for row in rows]
     return Table(labels, columns, first, caption=caption, remarks=list(_notes(frame, rows)) if is_joined else [])
 

@@ -20,6 +20,11 @@ OWN = SOURCES[0]
 ORDER_SIGNS = {Verdict.BETTER: ">", Verdict.WORSE: "<", Verdict.ONE_SEED: "", "": ""}
 """Sign between a row and the next; all other verdicts are ``~``."""
 
+ORDER_LEGEND = {
+    ">": "> significantly larger than in the next row",
+    "~": "~ not significantly different from the next row",
+}
+
 
 def verified_indices(scores: Scores) -> pd.DataFrame:
     """Return the table of indices with the verdict on the code of each attention."""
@@ -41,6 +46,8 @@ def index_tables(
 ) -> Iterator[tuple[Table, list[tuple[str, str]]]]:
     """Yield one table per pattern, best attention first, and the metrics of each of its tasks.
 
+    With own results, only their patterns are shown. A rehearsal has other constants: its rows precede the others.
+
     Args:
         scored: scores by source (:func:`cab.results.index.scores_by_source`).
         table: their indices with the columns verified and source.
@@ -58,6 +65,8 @@ def index_tables(
         is_changed = (row["source"], row["pattern"], row["attention"]) in changed
         return f"{row['attention']}{marks[row['source']]}{f' {CHANGED_MARK}' * is_changed}"
 
+    own = table[table["source"] == OWN] if OWN in scored else table
+    table = table[table["pattern"].isin(own["pattern"])]
     for pattern, rows in sorted(table.groupby("pattern"), key=lambda group: pattern_rank(str(group[0]))):
         members = [
             (task + f" ({source})" * (len(scored) > 1), named_members(places))
@@ -72,12 +81,15 @@ def index_tables(
             label=[label(row) for row in shown.to_dict("records")],
             seeds=shown["seeds"].where(shown["seeds"] > 0),
             rank=shown["task"].map(tasks.index),
-        ).sort_values(["rank", "index"], ascending=[True, False], kind="stable")
+            block=shown["source"].map(list(scored).index) if marks.get(OWN) else 0,
+        ).sort_values(["rank", "block", "index"], ascending=[True, True, False], kind="stable")
         names = shown.loc[shown["rank"] == shown["rank"].min(), ["source", "attention"]]
         pairs = itertools.pairwise(names.itertuples(index=False, name=None))
         adjacent = [words.get((str(pattern), *one, *other), "") for one, other in pairs]
         made = Table.wide(shown, "task", cell, heading=str(pattern))
-        made.columns.insert(0, Column("", [Cell(ORDER_SIGNS.get(word, "~")) for word in [*adjacent, ""]]))
+        signs = [ORDER_SIGNS.get(word, "~") for word in [*adjacent, ""]]
+        made.columns.insert(0, Column("", list(map(Cell, signs))))
+        made.remarks = [text for sign, text in ORDER_LEGEND.items() if sign in signs]
         yield made, members
 
 

@@ -15,6 +15,7 @@ from cab.results.normalization import (
     PUBLISHED_TERM,
     TERM,
     corrections,
+    population,
 )
 from cab.results.selection import REHEARSAL, REHEARSAL_NOTE, kinds_of_data
 
@@ -62,6 +63,7 @@ def notes_on_scores(
         *([REHEARSAL_NOTE] if (kinds_of_data(results) == REHEARSAL).any() else []),
         *_not_scored(results, needed, normalization),
         *_without_deviation(needed),
+        *_of_two(results, normalization),
         *dict.fromkeys(_missing_numbers(results, gaps)),
         *_fewer_seeds(results),
         *_unpublished_data(results),
@@ -99,6 +101,13 @@ def _without_deviation(needed: pd.DataFrame) -> Iterator[str]:
     """Report metrics that cannot be normalized."""
     for key, numbers in _by_task(needed[needed["std"].isna()]).items():
         yield f"{' '.join(key)}: no index; {listed(_names(numbers))}: {FLAT}"
+
+
+def _of_two(results: pd.DataFrame, normalization: str) -> Iterator[str]:
+    """Report patterns whose two attentions have indices of 0.707 and -0.707 by definition."""
+    for pattern, names in results.groupby("pattern", sort=False)["attention"].unique().items():
+        if normalization == "results" and len(population(names)) == 2:
+            yield f"{pattern}: every metric of two attentions is 0.707 and -0.707 once normalized; run more attentions"
 
 
 def _missing_numbers(results: pd.DataFrame, gaps: Mapping[Key, str]) -> Iterator[str]:

@@ -55,10 +55,10 @@ def side_by_side(results: pd.DataFrame) -> pd.DataFrame:
         Columns :data:`COLUMNS` in the order of the table; other own attentions follow. ``own``, ``sd`` and ``seeds``
         are mean, standard deviation (NaN for one seed) and number of the seeds that have all parts of a value.
         ``difference`` is own - published in standard deviations of the metric over the paper's attentions (Tables
-        7-10), with the sign changed if lower is better: positive is better. That of an index is own - published.
-        ``verified`` is the worst verdict on the code of the own runs. ``missing`` names parts without a score,
-        ``settings`` what differs from the published setting. The index follows the official constants; in a rehearsal,
-        the means and deviations of its own results.
+        7-10), with the sign changed if lower is better: positive is better. That of an index is own - published. It is
+        NaN in a rehearsal. ``verified`` is the worst verdict on the code of the own runs. ``missing`` names parts
+        without a score, ``settings`` what differs from the published setting. The index follows the official constants;
+        in a rehearsal, the means and deviations of its own results.
 
     Raises:
         UserError: different results for one cell and seed, or versions of a task.
@@ -84,6 +84,8 @@ def side_by_side(results: pd.DataFrame) -> pd.DataFrame:
     frame["settings"] = [settings.get(cell, "") for cell in cells]
     frame["missing"] = [_missing(cell, found) if cell.task != AVERAGE and cell.dataset else "" for cell in cells]
     frame = frame.assign(data=REHEARSAL if is_rehearsal else REAL, seeds=frame["seeds"].fillna(0).astype(int))
+    if is_rehearsal:
+        frame["difference"] = math.nan  # of scores on other data
     return _sorted(frame)[COLUMNS]
 
 
@@ -217,7 +219,8 @@ def tables(frame: pd.DataFrame, *, narrow: bool = False) -> Iterator[Table]:
     are only published ones.
     """
     own = (OWN, DEVIATION) if narrow else (OWN,)
-    kinds = (*own, PUBLISHED, DIFFERENCE) if frame["own"].notna().any() else (PUBLISHED,)
+    others = (PUBLISHED, DIFFERENCE) if frame["difference"].notna().any() else (PUBLISHED,)
+    kinds = (*own, *others) if frame["own"].notna().any() else (PUBLISHED,)
     shown = frame[(frame["metric"] != INDEX) | (frame["task"] == AVERAGE)]
     for pattern, rows in shown.groupby("pattern", sort=False):
         values = {tuple(row[name] for name in VALUE[1:]): row for row in rows.to_dict("records")}
@@ -238,9 +241,10 @@ def tables(frame: pd.DataFrame, *, narrow: bool = False) -> Iterator[Table]:
             Row(attention, checked[attention] or "yes") if kind == kinds[0] else Row(f"  {kind}")
             for attention, kind in lines
         ]
-        stamp = f", {REHEARSAL} on generated data" if (rows["data"] == REHEARSAL).any() else ""
+        is_rehearsal = ((rows["data"] == REHEARSAL) & rows["own"].notna()).any()
+        stamp = f"; own values: {REHEARSAL} on generated data" if is_rehearsal else ""
         caption = f"Table 3{PARTS[str(pattern)]} ({pattern}){stamp}"
-        yield Table(labels, columns, caption=caption, remarks=list(_notes(rows)) if kinds[1:] else [])
+        yield Table(labels, columns, caption=caption, remarks=list(_notes(rows)))
 
 
 def _group(task: str, dataset: str, backbone: str) -> str:
@@ -272,14 +276,18 @@ def _seeds(rows: pd.DataFrame, attention: str, kind: str) -> Cell:
 
 
 def _notes(rows: pd.DataFrame) -> Iterator[str]:
-    """Yield the meaning of a difference, settings that are not the published ones, and missing results."""
-    yield (
-        "difference: own - published in standard deviations over the paper's attentions (Tables 7-10), positive is "
-        "better; of an index, own - published"
-    )
-    cells = rows[rows["metric"] != INDEX].drop_duplicates([*TableCell._fields])
+    """Yield the meaning of a difference, settings that are not the published ones, and what begun rows lack."""
+    cells = rows[rows["metric"] != INDEX].drop_duplicates([*TableCell._fields]).to_dict("records")
+    begun = {row["attention"] for row in cells if row["missing"] != _missing(_table_cell(row), {})}
+    if begun and rows["own"].isna().all():
+        yield "no value of this part is complete"
+    if rows["difference"].notna().any():
+        yield (
+            "difference: own - published in standard deviations over the paper's attentions (Tables 7-10), positive is "
+            "better; of an index, own - published"
+        )
     notes: dict[str, list[str]] = {}
-    for row in cells.to_dict("records"):
+    for row in (row for row in cells if row["attention"] in begun):
         place = f"{row['task']} {row['backbone']}"
         if row["settings"] and row["data"] == REAL:
             notes.setdefault(f"{place}, other settings than published: {row['settings']}", []).append(row["attention"])
@@ -287,3 +295,7 @@ def _notes(rows: pd.DataFrame) -> Iterator[str]:
             notes.setdefault(f"{place}, without a result: {row['missing']}", []).append(row["attention"])
     for text, names in notes.items():
         yield f"{text}: {listed(dict.fromkeys(names), shown=6)}"
+
+
+def _table_cell(row: Fields) -> TableCell:
+    return TableCell(*(row[name] for name in TableCell._fields))
