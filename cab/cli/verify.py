@@ -89,11 +89,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _verify(checks: list[Check], args: argparse.Namespace, out: TextIO) -> int:
     """Run the checks on every subject, print them to ``out`` and return the exit status."""
-    from cab.verification.side_effects import changes_since, read_settings, restored
+    from cab.verification.side_effects import SETTINGS, changes_since, read_settings, restored
     from cab.verification.suite import applicable, headline
 
-    before = read_settings()
-    with restored():
+    before = read_settings(SETTINGS)
+    with restored(SETTINGS):  # what packages add to the process when they are imported stays
         subjects = list(_subjects(args, args.pattern))
         for change in changes_since(before):
             print_note(f"importing a module changed {change}; the setting is restored")

@@ -13,6 +13,7 @@ from torch import Tensor
 from cab.attention import reorder_state
 from cab.verification.check import Measurements, check
 from cab.verification.compare import compared, difference, error_at
+from cab.verification.entries import decode, initial_state, read_chunks
 from cab.verification.inputs import LAYOUTS, Inputs, Module, copied, padding_masks, rows_alone
 from cab.verification.subject import LONG, Subject
 
@@ -105,34 +106,6 @@ def decode_shapes(subject: Subject) -> Measurements:
             if flat.shape != inputs.query[:, t].shape or output.shape != inputs.query[:, t : t + 1].shape:
                 raise ValueError(f"step returned shapes {[*flat.shape]} and {[*output.shape]} for these tokens")
             yield difference(output[:, 0], flat), f"token {t}"
-
-
-def initial_state(module: Module, inputs: Inputs) -> dict[str, Tensor]:
-    """Return the decoding state of ``module`` for the batch, and for the source in cross patterns."""
-    batch_size = inputs.query.shape[0]
-    if inputs.key is None:
-        return module.init_state(batch_size)
-    return module.init_state(batch_size, key=inputs.key, value=inputs.value, key_padding_mask=inputs.key_padding)
-
-
-def decode(module: Module, inputs: Inputs, chunks: Sequence[int]) -> Tensor:
-    """Return the outputs [B, N, D] of reading the targets in chunks, by ``step`` (one token) or ``prefill``."""
-    return read_chunks(module, inputs, chunks, initial_state(module, inputs))[0]
-
-
-def read_chunks(
-    module: Module, inputs: Inputs, chunks: Sequence[int], state: dict[str, Tensor]
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the outputs [B, N, D] of reading the first targets in chunks from ``state``, and the new state."""
-    start, outputs = 0, [inputs.query[:, :0]]
-    for size in chunks:
-        tokens = inputs.targets(start, start + size)
-        mask = {} if tokens.query_padding is None else {"query_padding_mask": tokens.query_padding}
-        read = module.step if size == 1 else module.prefill
-        output, state = read(tokens.query, state, **mask)
-        outputs.append(output)
-        start += size
-    return torch.cat(outputs, dim=1), state
 
 
 def _compare(subject: Subject, module: Module, inputs: Inputs, chunks: Sequence[int], where: str) -> Measurements:

@@ -13,7 +13,7 @@ from torch import Tensor
 from cab.training import auxiliary_loss
 from cab.verification.check import Measurements, check
 from cab.verification.compare import ROUNDING, compared, difference, error_at, errors
-from cab.verification.decoding import initial_state
+from cab.verification.entries import initial_state
 from cab.verification.inputs import Inputs, Module, gradients_of, leaves_of
 from cab.verification.subject import Subject
 

@@ -53,6 +53,8 @@ class Subject:
     """Lengths of all inputs drawn so far."""
     skipped: list[str] = field(default_factory=list)
     """What the module refuses, such as a size."""
+    shared: dict[Any, Any] = field(default_factory=dict)
+    """Values of plain calls, which all checks share."""
 
     def for_check(self, *, long: bool) -> Subject:
         """Return a copy that has drawn nothing, with the facts found so far, for a check with or without long parts."""
@@ -211,11 +213,18 @@ class Subject:
     # --- construction ---
 
     def build(
-        self, *, embed_dim: int = WIDTH, num_heads: int = HEADS, dropout: float = 0.0, seed: int = 0, **options: Any
+        self,
+        *,
+        embed_dim: int = WIDTH,
+        num_heads: int = HEADS,
+        dropout: float = 0.0,
+        seed: int = 0,
+        keeps_zeros: bool = False,
+        **options: Any,
     ) -> Module:
         """Build a module in evaluation mode.
 
-        Parameters initialized to zero, such as biases, are randomized, because zeros can hide defects.
+        Parameters initialized to zero, such as biases, are randomized unless ``keeps_zeros``: zeros can hide defects.
         """
         sizes = {"embed_dim": embed_dim, "num_heads": num_heads, "dropout": dropout}
         arguments = {"pattern": self.pattern, **sizes, "layer_position": SINGLE_LAYER}
@@ -227,7 +236,7 @@ class Subject:
                 raise UserError(f"the width of {self.name} is unknown: set its attribute embed_dim")
             module.embed_dim = embed_dim
         with torch.no_grad():
-            for parameter in module.parameters():
+            for parameter in () if keeps_zeros else module.parameters():
                 if parameter.requires_grad and parameter.is_floating_point() and not parameter.any():
                     parameter.normal_(std=0.3)
         return module

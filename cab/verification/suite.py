@@ -16,7 +16,6 @@ from cab.errors import UserError, unknown_name
 from cab.patterns import Pattern
 from cab.registry.registries import ATTENTIONS
 from cab.verification import (  # noqa: F401
-    calls,
     causality,
     context,
     contract,
@@ -26,6 +25,8 @@ from cab.verification import (  # noqa: F401
     numerics,
     packed,
     padding,
+    relations,
+    relations_of_inputs,
     training_mode,
 )
 from cab.verification.check import CHECKS, Check

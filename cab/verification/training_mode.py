@@ -7,10 +7,12 @@ import functools
 import torch
 from torch import Tensor
 
-from cab.training import auxiliary_loss
+from cab.training import TrainableModule, auxiliary_loss
 from cab.verification.check import Measurements, check
 from cab.verification.compare import ROUNDING, difference, errors
+from cab.verification.entries import decode
 from cab.verification.inputs import INPUTS, Inputs, Module, gradients_of, leaves_of, outputs_and_gradients
+from cab.verification.side_effects import values_of
 from cab.verification.subject import Subject
 
 MANY = (1, 3, 7, 61)
@@ -93,6 +95,44 @@ def gradient_of_many_rows(subject: Subject) -> Measurements:
             expected[name] = torch.cat(tensors) if is_per_row else torch.stack(tensors).sum(0)
         yield from errors(together, expected, f"n={length}, {sum(MANY)} rows")
     auxiliary_loss(module)
+
+
+@check("state", "parameters without a gradient")
+def parameters_learn(subject: Subject) -> Measurements:
+    """Every parameter receives a gradient in training, from the output or an auxiliary loss."""
+    missing = {n for n, p in subject.build().named_parameters() if p.requires_grad}
+    tested = []
+    for length, layout in ((1, ""), (17, ""), (70, "right"), (700, "")):
+        if not missing:
+            break
+        module, inputs = subject.case(length, batch=3, padding=layout, training=True)
+        output, loss = inputs.run(module), auxiliary_loss(module)
+        ((output * torch.randn_like(output))[inputs.real].sum() + (0.0 if loss is None else loss)).backward()
+        missing -= {n for n, p in module.named_parameters() if p.grad is not None and bool(p.grad.any())}
+        tested.append(length)
+    yield len(missing), f"n={', '.join(map(str, tested))} ({', '.join(sorted(missing)) or 'none'})"
+
+
+@check("calls", "values that change with the number of calls")
+def no_counters(subject: Subject) -> Measurements:
+    """No value outside the state_dict changes when a call is repeated: no counter, no growing list or buffer."""
+    for mode in ("training", "evaluation"):
+        module, inputs = subject.case(9, training=mode == "training")
+        snapshots = []
+        for _ in range(3):
+            inputs.requiring_grad().run(module, seed=1).sum().backward()
+            module.zero_grad()
+            auxiliary_loss(module)
+            for learner in module.modules():
+                if isinstance(learner, TrainableModule):
+                    learner.pop_statistics()
+            if subject.decodes and mode == "evaluation":
+                with torch.no_grad():
+                    decode(module, inputs, [1] * 9)
+            snapshots.append(values_of(module))
+        second, third = snapshots[1:]
+        changed = [name for name in second | third if second.get(name) != third.get(name)]
+        yield len(changed), f"n=9, {mode} ({', '.join(changed[:4]) or 'none'})"
 
 
 @check("training_mode", "parameters without a gradient", declared_in="unused_parameters")

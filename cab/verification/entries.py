@@ -1,0 +1,317 @@
+"""Entries: the ways in which an attention computes, each as one function of a call.
+
+An entry returns named tensors: outputs and the gradients of inputs [B, N, D], which are zero at padding, and gradients
+of parameters [1, P]. Relations compare them; see :mod:`cab.verification.relations`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from cab.training import auxiliary_loss
+from cab.verification.inputs import INPUTS, Inputs, Module, gradients_of, leaves_of, masked_inputs
+from cab.verification.subject import Subject
+
+Values = dict[str, Tensor]
+"""What an entry computes, by name."""
+
+State = dict[str, Tensor]
+"""A decoding state."""
+
+LONGEST = 0
+"""Length of a setup that stands for the long sequences of the full suite."""
+
+
+def unchanged(x: Any) -> Any:
+    """Return the argument."""
+    return x
+
+
+class Setup(NamedTuple):
+    """Sizes and inputs of a call.
+
+    Attributes:
+        has_dropout: whether the module has dropout, which training mode applies.
+        is_full: whether only the full suite has the setup.
+    """
+
+    length: int = 17
+    batch: int | None = None
+    scale: float = 1.0
+    padding: str = ""
+    num_heads: int | None = None
+    embed_dim: int | None = None
+    source_length: int | None = None
+    has_dropout: bool = False
+    is_full: bool = False
+    seed: int = 0
+
+    def __str__(self) -> str:
+        parts = {"": f"n={self.length}", "m=": self.source_length, "rows ": self.batch, "heads ": self.num_heads}
+        more = {"inputs x": self.scale if self.scale != 1.0 else None, "padding ": self.padding or None}
+        return ", ".join(
+            f"{name}{value:g}" if isinstance(value, float) else f"{name}{value}"
+            for name, value in (parts | more).items()
+            if value is not None
+        )
+
+    def for_subject(self, subject: Subject) -> list[Setup]:
+        """Return the setups for the quick or the full suite."""
+        if self.is_full and not subject.long:
+            return []
+        return [self] if self.length else [self._replace(length=length) for length in subject.long]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A module, its inputs and everything around one run of an entry.
+
+    Attributes:
+        seed: seed of torch's generator for the call.
+        around: context in which the entry runs.
+        view: function of the inputs just before the module receives them, such as another layout in memory.
+        carry: function of the decoding state between two calls.
+        has_graph: whether decoding records a graph for gradients.
+        sees_padding: whether outputs and gradients at padding are kept.
+        cotangent: function from the outputs to the direction of the gradient (default: a random direction).
+    """
+
+    subject: Subject
+    setup: Setup
+    entry: Entry
+    module: Module
+    inputs: Inputs
+    seed: int = 1
+    around: Callable[[], Any] = contextlib.nullcontext
+    view: Callable[[Inputs], Inputs] = unchanged
+    carry: Callable[[State], State] = unchanged
+    has_graph: bool = False
+    sees_padding: bool = False
+    cotangent: Callable[[Tensor], Tensor] | None = None
+
+    @classmethod
+    def of(cls, subject: Subject, setup: Setup, entry: Entry) -> Call:
+        """Return the plain call: a new module and its inputs."""
+        module = build(subject, setup)
+        options = {"batch": setup.batch, "scale": setup.scale, "padding": setup.padding}
+        return cls(subject, setup, entry, module, subject.draw(module, setup.length, setup.source_length, **options))
+
+    def but(self, **changes: Any) -> Call:
+        """Return the call with other attributes."""
+        return replace(self, **changes)
+
+    def new_module(self, seed: int = 0) -> Module:
+        """Return a new module of the size and dtype of that of the call."""
+        dtype = self.inputs.query.dtype
+        module = build(self.subject, self.setup._replace(seed=self.setup.seed + seed))
+        return module if dtype == torch.float32 else module.to(dtype)
+
+    def double(self) -> Call:
+        """Return the call in float64."""
+        return self.but(module=copy.deepcopy(self.module).double(), inputs=self.inputs.map(Tensor.double))
+
+    def run(self, entry: Entry | None = None) -> Values:
+        """Return what the entry, or another one, computes."""
+        with self.around():
+            return (entry or self.entry).compute(self)
+
+    def in_mode(self, *, training: bool) -> Module:
+        """Return the module in a mode; a module that is in it already is not told so again."""
+        return self.module if self.module.training == training else self.module.train(training)
+
+    def masked(self, output: Tensor) -> Tensor:
+        """Return the output with zeros at padding."""
+        output = output.detach()
+        return output.where(self.inputs.real.unsqueeze(-1), 0.0) if self.hides_padding else output
+
+    @property
+    def hides_padding(self) -> bool:
+        return bool(self.setup.padding) and not self.sees_padding
+
+
+def build(subject: Subject, setup: Setup) -> Module:
+    """Return a module for a setup."""
+    sizes = {name: x for name in ("num_heads", "embed_dim") if (x := getattr(setup, name)) is not None}
+    if setup.num_heads is not None and setup.embed_dim is None and setup.length in subject.long:
+        sizes = {"num_heads": setup.num_heads}
+    dropout = subject.dropout if setup.has_dropout else 0.0
+    return subject.build_for(setup.length, seed=setup.seed, dropout=dropout, **sizes)
+
+
+def initial_state(module: Module, inputs: Inputs) -> State:
+    """Return the decoding state of ``module`` for the batch, and for the source in cross patterns."""
+    batch_size = inputs.query.shape[0]
+    if inputs.key is None:
+        return module.init_state(batch_size)
+    return module.init_state(batch_size, key=inputs.key, value=inputs.value, key_padding_mask=inputs.key_padding)
+
+
+def decode(
+    module: Module, inputs: Inputs, chunks: Sequence[int], carry: Callable[[State], State] = unchanged
+) -> Tensor:
+    """Return the outputs [B, N, D] of reading the targets in chunks, by ``step`` (one token) or ``prefill``."""
+    return read_chunks(module, inputs, chunks, initial_state(module, inputs), carry)[0]
+
+
+def read_chunks(
+    module: Module, inputs: Inputs, chunks: Sequence[int], state: State, carry: Callable[[State], State] = unchanged
+) -> tuple[Tensor, State]:
+    """Return the outputs [B, N, D] of reading the first targets in chunks from ``state``, and the new state.
+
+    The module receives ``carry(state)`` in place of the state that it returned.
+    """
+    start, outputs = 0, [inputs.query[:, :0]]
+    for size in chunks:
+        tokens = inputs.targets(start, start + size)
+        mask = {} if tokens.query_padding is None else {"query_padding_mask": tokens.query_padding}
+        read = module.step if size == 1 else module.prefill
+        output, state = read(tokens.query, carry(state), **mask)
+        outputs.append(output)
+        start += size
+    return torch.cat(outputs, dim=1), state
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One way to compute.
+
+    Attributes:
+        name: the entry in messages.
+        compute: function of a call.
+        applies: whether a subject has the entry.
+        longest: number of tokens beyond which a relation leaves the entry out.
+    """
+
+    name: str
+    compute: Callable[[Call], Values]
+    applies: Callable[[Subject], bool] = lambda _: True
+    longest: float = math.inf
+
+
+@torch.no_grad()
+def _forward(call: Call) -> Values:
+    return {"outputs": call.masked(call.view(call.inputs).run(call.in_mode(training=False), seed=call.seed))}
+
+
+def _gradients(call: Call, *, training: bool) -> Values:
+    module, inputs = call.in_mode(training=training), call.inputs.requiring_grad()
+    output = call.view(inputs).run(module, seed=call.seed)
+    real = call.inputs.real.unsqueeze(-1)
+    direction = (call.cotangent or random_direction)(output)
+    direction = direction.where(real, 0.0) if call.hides_padding else direction
+    values = {
+        f"gradient of {name}": x for name, x in gradients_of(output, leaves_of(module, inputs), direction).items()
+    }
+    auxiliary_loss(module)
+    if call.hides_padding:
+        padding = {f"gradient of {name}": mask for name, _, mask in masked_inputs(call.inputs)}
+        values = {n: x.masked_fill(padding[n][..., None], 0.0) if n in padding else x for n, x in values.items()}
+    return {"outputs": call.masked(output)} | values
+
+
+def random_direction(output: Tensor) -> Tensor:
+    """Return a normal direction, the same for every output of a shape."""
+    return torch.randn(output.shape, generator=torch.Generator().manual_seed(4)).to(output)
+
+
+def _decoding(call: Call, *, chunks: Callable[[int], Sequence[int]], training: bool = False) -> Values:
+    inputs = call.view(call.inputs)
+    torch.manual_seed(call.seed)
+    with contextlib.nullcontext() if call.has_graph else torch.no_grad():
+        outputs = decode(call.in_mode(training=training), inputs, chunks(inputs.query.shape[1]), call.carry)
+    auxiliary_loss(call.module)
+    return {"outputs": call.masked(outputs)}
+
+
+@torch.no_grad()
+def _merged(call: Call) -> Values:
+    """Read half of the tokens of each row alone, and the others after merging the states."""
+    module, inputs, half = call.in_mode(training=False), call.inputs, (call.inputs.query.shape[1] + 1) // 2
+    rows = [inputs.rows(slice(row, row + 1)) for row in range(len(inputs.query))]
+    chunks = [half] if call.subject.prefills else [1] * half
+    started = [read_chunks(module, row, chunks, initial_state(module, row)) for row in rows]
+    state = {name: torch.cat([state[name] for _, state in started]) for name in started[0][1]}
+    later, _ = read_chunks(module, inputs.targets(half), [1] * (inputs.query.shape[1] - half), state)
+    return {"outputs": call.masked(torch.cat([torch.cat([output for output, _ in started]), later], dim=1))}
+
+
+@torch.no_grad()
+def _packed(call: Call) -> Values:
+    """Run the real tokens of every row in one tensor."""
+    masks = {name: ~mask for name, _, mask in masked_inputs(call.inputs)}
+    tensors = [x[masks[name]] for name, x in call.view(call.inputs).tensors().items()]
+    lengths = {
+        f"{name}_cu_seqlens": cumulative(masks[name].sum(1).tolist(), masks[name])
+        for name in ("query", "key")
+        if name in masks
+    }
+    output = call.in_mode(training=False).forward_packed(*tensors, **lengths)
+    return {"outputs": torch.zeros_like(call.inputs.query).masked_scatter(masks["query"][..., None], output)}
+
+
+def cumulative(lengths: Sequence[int], like: Tensor) -> Tensor:
+    """Return the cumulative lengths [S + 1], as int32 on the device of ``like``."""
+    return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=like.device)
+
+
+def in_bfloat16(call: Call) -> Call:
+    """Return the call of a copy of the module in bfloat16, with rounded inputs."""
+    return call.but(module=copy.deepcopy(call.module).bfloat16(), inputs=call.inputs.map(Tensor.bfloat16))
+
+
+def under_autocast(call: Call) -> Call:
+    """Return the call under autocast to bfloat16."""
+    device = call.subject.device.partition(":")[0]
+    return call.but(around=partial(torch.autocast, device, dtype=torch.bfloat16))
+
+
+def chunked(length: int) -> list[int]:
+    """Return the sizes of uneven chunks, of which some are single tokens."""
+    sizes = [length // 3, 1, length // 2]
+    return [size for size in (*sizes, length - sum(sizes)) if size]
+
+
+def _supports_bfloat16(subject: Subject) -> bool:
+    return torch.bfloat16 in subject.autocast_dtypes
+
+
+def _prefills(subject: Subject) -> bool:
+    return subject.prefills
+
+
+FORWARD = Entry("outputs", _forward)
+GRADIENT = Entry("gradients", partial(_gradients, training=False))
+TRAINING = Entry("outputs and gradients in training mode", partial(_gradients, training=True))
+AUTOCAST = Entry("outputs under autocast", lambda call: under_autocast(call).run(FORWARD), _supports_bfloat16)
+AUTOCAST_GRADIENT = Entry(
+    "gradients under autocast", lambda call: under_autocast(call).run(GRADIENT), _supports_bfloat16
+)
+BFLOAT16 = Entry("outputs in bfloat16", lambda call: in_bfloat16(call).run(FORWARD), _supports_bfloat16)
+STEPS = Entry("steps", partial(_decoding, chunks=lambda length: [1] * length), lambda subject: subject.decodes, 40)
+PROMPT = Entry("a prompt", partial(_decoding, chunks=lambda n: [max(n - 2, 1), *[1] * min(2, n - 1)]), _prefills)
+CHUNKS = Entry("prompts in chunks", partial(_decoding, chunks=chunked), _prefills)
+STEPS_IN_TRAINING = Entry(
+    "steps in training mode",
+    partial(_decoding, chunks=lambda length: [1] * length, training=True),
+    lambda subject: subject.decodes,
+)
+PROMPT_IN_TRAINING = Entry("a prompt in training mode", partial(_decoding, chunks=chunked, training=True), _prefills)
+MERGED = Entry("merged states", _merged, lambda subject: subject.decodes)
+PACKED = Entry("packed sequences", _packed, lambda subject: hasattr(subject.cls, "forward_packed"))
+
+DECODING = (STEPS, PROMPT)
+ENTRIES = (FORWARD, GRADIENT, TRAINING, STEPS, PROMPT, PACKED)
+"""The entries that most relations cover."""
+
+PER_TOKEN = ("outputs", *(f"gradient of {name}" for name in INPUTS))
+"""Names of the values with one row per sequence."""
