@@ -82,6 +82,7 @@ class Call:
         view: function of the inputs just before the module receives them, such as another layout in memory.
         carry: function of the decoding state between two calls.
         has_graph: whether decoding records a graph for gradients.
+        frozen: inputs without a gradient.
         sees_padding: whether outputs and gradients at padding are kept.
         cotangent: function from the outputs to the direction of the gradient (default: a random direction).
     """
@@ -96,6 +97,7 @@ class Call:
     view: Callable[[Inputs], Inputs] = unchanged
     carry: Callable[[State], State] = unchanged
     has_graph: bool = False
+    frozen: tuple[str, ...] = ()
     sees_padding: bool = False
     cotangent: Callable[[Tensor], Tensor] | None = None
 
@@ -203,15 +205,16 @@ def _forward(call: Call) -> Values:
     return {"outputs": call.masked(call.view(call.inputs).run(call.in_mode(training=False), seed=call.seed))}
 
 
-def _gradients(call: Call, *, training: bool) -> Values:
+def _gradients(call: Call, *, training: bool, run: Callable[[Inputs, Module], Tensor] = Inputs.run) -> Values:
     module, inputs = call.in_mode(training=training), call.inputs.requiring_grad()
-    output = call.view(inputs).run(module, seed=call.seed)
-    real = call.inputs.real.unsqueeze(-1)
+    for name, x in inputs.tensors().items():
+        x.requires_grad_(name not in call.frozen)
+    torch.manual_seed(call.seed)
+    output = run(call.view(inputs), module)
     direction = (call.cotangent or random_direction)(output)
-    direction = direction.where(real, 0.0) if call.hides_padding else direction
-    values = {
-        f"gradient of {name}": x for name, x in gradients_of(output, leaves_of(module, inputs), direction).items()
-    }
+    direction = direction.where(call.inputs.real.unsqueeze(-1), 0.0) if call.hides_padding else direction
+    leaves = {name: x for name, x in leaves_of(module, inputs).items() if x.requires_grad}
+    values = {f"gradient of {name}": x for name, x in gradients_of(output, leaves, direction).items()}
     auxiliary_loss(module)
     if call.hides_padding:
         padding = {f"gradient of {name}": mask for name, _, mask in masked_inputs(call.inputs)}
@@ -245,34 +248,24 @@ def _merged(call: Call) -> Values:
     return {"outputs": call.masked(torch.cat([torch.cat([output for output, _ in started]), later], dim=1))}
 
 
-@torch.no_grad()
-def _packed(call: Call) -> Values:
-    """Run the real tokens of every row in one tensor."""
-    masks = {name: ~mask for name, _, mask in masked_inputs(call.inputs)}
-    tensors = [x[masks[name]] for name, x in call.view(call.inputs).tensors().items()]
-    lengths = {
+def pack(inputs: Inputs, module: Module) -> Tensor:
+    """Run the real tokens of every row in one tensor, and return the outputs of the rows."""
+    masks = {name: ~mask for name, _, mask in masked_inputs(inputs)}
+    tensors = [x[masks[name]] for name, x in inputs.tensors().items()]
+    cu_seqlens = {
         f"{name}_cu_seqlens": cumulative(masks[name].sum(1).tolist(), masks[name])
         for name in ("query", "key")
         if name in masks
     }
-    output = call.in_mode(training=False).forward_packed(*tensors, **lengths)
-    return {"outputs": torch.zeros_like(call.inputs.query).masked_scatter(masks["query"][..., None], output)}
+    output = module.forward_packed(*tensors, **cu_seqlens)
+    if output.shape != tensors[0].shape:
+        raise ValueError(f"packed output {list(output.shape)}, query {list(tensors[0].shape)}")
+    return torch.zeros_like(inputs.query).masked_scatter(masks["query"][..., None], output)
 
 
 def cumulative(lengths: Sequence[int], like: Tensor) -> Tensor:
     """Return the cumulative lengths [S + 1], as int32 on the device of ``like``."""
     return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=like.device)
-
-
-def in_bfloat16(call: Call) -> Call:
-    """Return the call of a copy of the module in bfloat16, with rounded inputs."""
-    return call.but(module=copy.deepcopy(call.module).bfloat16(), inputs=call.inputs.map(Tensor.bfloat16))
-
-
-def under_autocast(call: Call) -> Call:
-    """Return the call under autocast to bfloat16."""
-    device = call.subject.device.partition(":")[0]
-    return call.but(around=partial(torch.autocast, device, dtype=torch.bfloat16))
 
 
 def chunked(length: int) -> list[int]:
@@ -281,35 +274,39 @@ def chunked(length: int) -> list[int]:
     return [size for size in (*sizes, length - sum(sizes)) if size]
 
 
-def _supports_bfloat16(subject: Subject) -> bool:
-    return torch.bfloat16 in subject.autocast_dtypes
+def _single(length: int) -> list[int]:
+    return [1] * length
+
+
+def _prompt(length: int) -> list[int]:
+    return [max(length - 2, 1), *[1] * min(2, length - 1)]
+
+
+def _decodes(subject: Subject) -> bool:
+    return subject.decodes
 
 
 def _prefills(subject: Subject) -> bool:
     return subject.prefills
 
 
+def _packs(subject: Subject) -> bool:
+    return hasattr(subject.cls, "forward_packed")
+
+
 FORWARD = Entry("outputs", _forward)
 GRADIENT = Entry("gradients", partial(_gradients, training=False))
 TRAINING = Entry("outputs and gradients in training mode", partial(_gradients, training=True))
-AUTOCAST = Entry("outputs under autocast", lambda call: under_autocast(call).run(FORWARD), _supports_bfloat16)
-AUTOCAST_GRADIENT = Entry(
-    "gradients under autocast", lambda call: under_autocast(call).run(GRADIENT), _supports_bfloat16
-)
-BFLOAT16 = Entry("outputs in bfloat16", lambda call: in_bfloat16(call).run(FORWARD), _supports_bfloat16)
-STEPS = Entry("steps", partial(_decoding, chunks=lambda length: [1] * length), lambda subject: subject.decodes, 40)
-PROMPT = Entry("a prompt", partial(_decoding, chunks=lambda n: [max(n - 2, 1), *[1] * min(2, n - 1)]), _prefills)
+STEPS = Entry("steps", partial(_decoding, chunks=_single), _decodes, longest=40)
+ALL_STEPS = replace(STEPS, longest=math.inf)
+PROMPT = Entry("a prompt", partial(_decoding, chunks=_prompt), _prefills)
 CHUNKS = Entry("prompts in chunks", partial(_decoding, chunks=chunked), _prefills)
-STEPS_IN_TRAINING = Entry(
-    "steps in training mode",
-    partial(_decoding, chunks=lambda length: [1] * length, training=True),
-    lambda subject: subject.decodes,
-)
-PROMPT_IN_TRAINING = Entry("a prompt in training mode", partial(_decoding, chunks=chunked, training=True), _prefills)
-MERGED = Entry("merged states", _merged, lambda subject: subject.decodes)
-PACKED = Entry("packed sequences", _packed, lambda subject: hasattr(subject.cls, "forward_packed"))
+TRAINING_STEPS = Entry("steps in training mode", partial(_decoding, chunks=_single, training=True), _decodes)
+TRAINING_PROMPT = Entry("a prompt in training mode", partial(_decoding, chunks=chunked, training=True), _prefills)
+MERGED = Entry("merged states", _merged, _decodes)
+PACKED = Entry("packed sequences", partial(_gradients, training=False, run=pack), _packs)
+TRAINING_PACKED = Entry("packed sequences in training mode", partial(_gradients, training=True, run=pack), _packs)
 
-DECODING = (STEPS, PROMPT)
 ENTRIES = (FORWARD, GRADIENT, TRAINING, STEPS, PROMPT, PACKED)
 """The entries that most relations cover."""
 

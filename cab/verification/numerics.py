@@ -12,7 +12,7 @@ from torch import Tensor
 from cab.verification.causality import gradient_leak, replacement_leak
 from cab.verification.check import Measurements, check
 from cab.verification.compare import LEAK, difference, distance, errors, gradient_floor, rms, rounding
-from cab.verification.decoding import STEPS
+from cab.verification.decoding import LONGEST_STEPS as STEPS
 from cab.verification.entries import decode
 from cab.verification.inputs import Inputs, Module, gradients, outputs_and_gradients, rows_alone
 from cab.verification.subject import LONG, Subject

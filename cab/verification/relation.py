@@ -48,7 +48,10 @@ class Variant:
     explain: Callable[[], str] | None = None
 
 
-Function = Callable[[Call], Iterator[Variant | tuple[Any, ...]]]
+Variants = Iterator[Variant | tuple[Any, ...]]
+"""Transformed calls, and measurements."""
+
+Function = Callable[[Call], Variants]
 
 
 def relation(
@@ -61,6 +64,7 @@ def relation(
     against: Entry | None = None,
     says: str = "differ",
     name: str = "",
+    summary: str = "",
     layouts: tuple[str, ...] = (),
     **options: Any,
 ) -> Callable[[Function], Function]:
@@ -73,7 +77,7 @@ def relation(
         against: entry whose plain values are expected (default: the entry itself).
         says: predicate of the finding, after entry and transformation.
         layouts: layouts of padding; see :func:`cab.verification.check.check`.
-        name: name of the check (default: that of the function).
+        name, summary: name and property of the check (default: those of the function).
         options: further attributes of :class:`cab.verification.check.Check`.
     """
 
@@ -89,7 +93,7 @@ def relation(
         def applies(subject: Subject, layout: str = "") -> bool:
             return any(e.applies(subject) for e in entries) and (not layout or layout in subject.padding_layouts)
 
-        measurements.__name__, measurements.__doc__ = name or function.__name__, function.__doc__
+        measurements.__name__, measurements.__doc__ = name or function.__name__, summary or function.__doc__
         check(group, quantity, limit=limit, layouts=layouts, **{"applies": applies, **options})(measurements)
         return function
 
@@ -108,11 +112,11 @@ def _measured(function: Function, call: Call, against: Entry, says: str, limit: 
             continue
         for name, error in _errors(item, against).items():
             value = float(error.max()) if error.numel() else 0.0
-            where = f"{call.entry.name} {item.how}, {call.setup}, {name}"
+            where = ", ".join((f"{call.entry.name} {item.how}".rstrip(), str(call.setup), name))
             if near and 0 < (error > near).sum() <= RARE * error.numel():
                 exact = _exact_errors(function, call, against) if exact is None else exact
                 value = float(exact.get((item.how, name), error).max())
-            finding = f"{call.entry.name} {item.how} {says}"
+            finding = " ".join(filter(None, (call.entry.name, item.how, says)))
             yield value, where, None, (item.explain and value and item.explain()) or finding
 
 
@@ -137,7 +141,7 @@ def _errors(variant: Variant, against: Entry, plain: Values | None = None) -> di
         y = actual.get(name)
         x = x if variant.expected is None else variant.expected(x)
         y = torch.zeros_like(x) if y is None else y if variant.actual is None else variant.actual(y)
-        errors[name] = error_at(y, x if name == "outputs" else variant.factor * x, floor)
+        errors[name] = error_at(y if name == "outputs" else y / variant.factor, x, floor)
     return errors
 
 

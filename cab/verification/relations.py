@@ -32,7 +32,7 @@ from cab.verification.entries import (
 )
 from cab.verification.inputs import Inputs, copied
 from cab.verification.mistakes import places
-from cab.verification.relation import Variant, relation
+from cab.verification.relation import Variant, Variants, relation
 from cab.verification.side_effects import (
     changes_since,
     clear_tensor_caches,
@@ -41,8 +41,6 @@ from cab.verification.side_effects import (
     restored,
     values_of,
 )
-
-Variants = Iterator[Variant | tuple[Any, ...]]
 
 LONG = Setup(LONGEST)
 SMALL = Setup(9)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -10,36 +12,148 @@ from torch import Tensor
 from cab.training import TrainableModule, auxiliary_loss
 from cab.verification.check import Measurements, check
 from cab.verification.compare import ROUNDING, difference, errors
-from cab.verification.entries import decode
+from cab.verification.entries import (
+    FORWARD,
+    GRADIENT,
+    LONGEST,
+    TRAINING,
+    Call,
+    Setup,
+    decode,
+    random_direction,
+)
 from cab.verification.inputs import INPUTS, Inputs, Module, gradients_of, leaves_of, outputs_and_gradients
+from cab.verification.relation import Variant, Variants, plain_values, relation
 from cab.verification.side_effects import values_of
 from cab.verification.subject import Subject
+
+SMALL = Setup(9)
+SECOND = 1e-2
+"""Limit between a second derivative and a difference quotient."""
 
 MANY = (1, 3, 7, 61)
 """Numbers of sequences in the parts of a large batch."""
 
 
-@check(
+@relation(
     "training_mode",
     "relative error between training and evaluation mode",
+    entries=(TRAINING, FORWARD),
+    against=GRADIENT,
+    setups=(
+        Setup(1),
+        Setup(17),
+        Setup(17, batch=3, padding="left"),
+        Setup(130),
+        Setup(130, batch=3, padding="inside"),
+        Setup(600, is_full=True),
+        Setup(LONGEST),
+    ),
     limit=ROUNDING,
     applies=lambda s: not s.is_random_in_training,
 )
-def training_is_evaluation(subject: Subject) -> Measurements:
+def training_is_evaluation(call: Call) -> Variants:
     """Without dropout, training and evaluation mode, with and without autograd, give equal outputs and gradients."""
-    cases = [(1, ""), *((length, layout) for length in (17, 130) for layout in ("", "inside", "left"))]
-    for length, layout in [*cases, *((n, "") for n in (600, *subject.long) if subject.long)]:
-        module, inputs = subject.case(length, batch=3 if layout else 1, padding=layout)
-        inputs = inputs.rows(slice(1, 2)) if layout == "left" else inputs  # a padded batch of one
-        direction = torch.randn_like(inputs.query)
-        evaluated, trained = (
-            outputs_and_gradients(module.train(training), inputs, direction, seed=1) for training in (False, True)
-        )
-        auxiliary_loss(module)
+    yield Variant("", call, names="outputs".__eq__ if call.entry is FORWARD else lambda _: True)
+
+
+@relation(
+    "training_mode",
+    "relative error of the gradient",
+    entries=(GRADIENT, TRAINING),
+    setups=(SMALL, Setup(batch=3)),
+    limit=ROUNDING,
+)
+def cotangents(call: Call) -> Variants:
+    """Gradients are linear in the gradient that they receive, whatever its scale and layout, and do not modify it."""
+    if call.entry is TRAINING and call.subject.is_random_in_training:
+        return
+    for scale in (1e-6, 1e5):
+        scaled = call.but(cotangent=lambda x, scale=scale: scale * random_direction(x))
+        yield Variant(f"of a gradient x{scale:g}", scaled, factor=scale)
+    transposed = lambda x: random_direction(x).transpose(0, 1).contiguous().transpose(0, 1)  # noqa: E731
+    yield Variant("of a transposed gradient", call.but(cotangent=transposed))
+    ones = call.but(cotangent=lambda x: torch.ones(1, 1, 1).expand_as(x)), call.but(cotangent=torch.ones_like)
+    yield Variant("of an expanded gradient", ones[0], base=ones[1].run())
+
+
+@relation(
+    "training_mode", "relative error of the gradient", entries=(GRADIENT, TRAINING), setups=(SMALL,), limit=ROUNDING
+)
+def frozen_leaves(call: Call) -> Variants:
+    """Gradients of some inputs and parameters do not depend on whether the others need one."""
+    if call.entry is TRAINING and call.subject.is_random_in_training:
+        return
+    parameters = {name: x for name, x in call.module.named_parameters() if x.requires_grad}
+    inputs = tuple(call.inputs.tensors())
+    subsets = {"only parameters": parameters, "only inputs": inputs}
+    subsets |= {f"only {name}": (name,) for name in (*inputs, *parameters) if len(subsets) + len(inputs) < 40}
+    for how, trained in subsets.items():
+        for name, x in parameters.items():
+            x.requires_grad_(name in trained)
+        frozen = call.but(frozen=tuple(name for name in inputs if name not in trained))
+        if any(f"gradient of {name}" in plain_values(call, call.entry) for name in trained):
+            names = {"outputs", *(f"gradient of {name}" for name in trained)}
+            yield Variant(f"with a gradient of {how}", frozen, names=names.__contains__)
+
+
+@relation("training_mode", "leaves of the graph that are no parameter", entries=(TRAINING, GRADIENT), setups=(SMALL,))
+def graph_leaves(call: Call) -> Variants:
+    """No gradient flows into a tensor that is neither an input nor a parameter, which no optimizer updates."""
+    inputs = call.inputs.requiring_grad()
+    output = inputs.run(call.in_mode(training=call.entry is TRAINING), seed=1)
+    auxiliary_loss(call.module)
+    known = {id(x) for x in (*inputs.tensors().values(), *call.module.parameters())}
+    nodes, seen = [output.grad_fn], set()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        nodes += [parent for parent, _ in node.next_functions]
+        leaf = getattr(node, "variable", None)
+        if leaf is not None:
+            finding = f"{call.entry.name}: a tensor {list(leaf.shape)} that is no nn.Parameter receives a gradient"
+            yield float(id(leaf) not in known), f"shape {list(leaf.shape)}", None, finding
+    yield 0.0, f"{len(seen)} nodes"
+
+
+@relation(
+    "training_mode",
+    "relative error of the second derivative",
+    entries=(GRADIENT,),
+    setups=(Setup(7, batch=1),),
+    limit=SECOND,
+)
+def second_derivative(call: Call) -> Variants:
+    """After a backward pass with a graph, a second derivative is right, or refused with an error."""
+    with contextlib.suppress(Exception):  # float64 is optional
+        call = call.double()
+    inputs = call.inputs.requiring_grad()
+    leaves = list(inputs.tensors().values())
+    step = 1e-5 if leaves[0].dtype == torch.float64 else 1e-2
+
+    def slope(*, create_graph: bool = False) -> Tensor:
+        output = inputs.run(call.in_mode(training=False))  # the gradient of its sum starts from constants
+        first = torch.autograd.grad(output.sum(), leaves, create_graph=create_graph, materialize_grads=True)
+        return torch.stack([(x * random_direction(x)).sum() for x in first]).sum()
+
+    total = slope(create_graph=True)
+    try:
+        second = torch.autograd.grad(total, leaves, materialize_grads=True) if total.requires_grad else ()
+    except RuntimeError:
+        yield 0.0, "refused"
+        return
+    derivative = sum(float((x * random_direction(leaf)).sum()) for x, leaf in zip(second, leaves, strict=False))
+    slopes = []
+    for sign in (1.0, -2.0):
         with torch.no_grad():
-            trained["outputs without gradient"] = inputs.run(module.eval(), seed=1)[inputs.real]
-        evaluated["outputs without gradient"] = evaluated["outputs"]
-        yield from errors(trained, evaluated, f"n={length}{f', padding {layout}' if layout else ''}")
+            for leaf in leaves:
+                leaf.add_(random_direction(leaf), alpha=sign * step)
+        slopes.append(float(slope().detach()))
+    quotient = (slopes[0] - slopes[1]) / (2.0 * step)
+    error = abs(derivative - quotient) / max(abs(quotient), 1e-3 * float(total.detach().abs()), 1e-3)
+    yield error, "", None, f"a second derivative is wrong, without an error: {derivative:.3g} instead of {quotient:.3g}"
 
 
 @check("training_mode", "relative error of the gradient", limit=ROUNDING)
