@@ -163,6 +163,7 @@ def decode_in_training(call: Call) -> Variants:
     "modified arguments of a step",
     entries=(STEPS,),
     setups=(Setup(2), Setup(9), Setup(9, batch=3, padding="left")),
+    compares=False,
 )
 def decode_keeps_state(call: Call) -> Variants:
     """No step modifies the state, the source or the token it receives, so decoding can branch from any state."""
@@ -217,6 +218,7 @@ def decode_shapes(subject: Subject) -> Measurements:
     "state tensors without the batch as first dimension",
     entries=(STEPS, PROMPT),
     setups=(Setup(9, batch=5),),
+    compares=False,
 )
 def state_has_rows(call: Call) -> Variants:
     """Every tensor of the decoding state has the batch as its first dimension, so that its rows can be reordered."""

@@ -112,10 +112,11 @@ class Call:
         """Return the call with other attributes."""
         return replace(self, **changes)
 
-    def new_module(self, seed: int = 0) -> Module:
+    def new_module(self, seed: int = 0, *, keeps_zeros: bool = False) -> Module:
         """Return a new module of the size and dtype of that of the call."""
         dtype = self.inputs.query.dtype
-        module = build(self.subject, self.setup._replace(seed=self.setup.seed + seed))
+        setup = self.setup._replace(seed=self.setup.seed + seed)
+        module = build(self.subject, setup, keeps_zeros=keeps_zeros)
         return module if dtype == torch.float32 else module.to(dtype)
 
     def double(self) -> Call:
@@ -141,13 +142,13 @@ class Call:
         return bool(self.setup.padding) and not self.sees_padding
 
 
-def build(subject: Subject, setup: Setup) -> Module:
+def build(subject: Subject, setup: Setup, *, keeps_zeros: bool = False) -> Module:
     """Return a module for a setup."""
     sizes = {name: x for name in ("num_heads", "embed_dim") if (x := getattr(setup, name)) is not None}
     if setup.num_heads is not None and setup.embed_dim is None and setup.length in subject.long:
         sizes = {"num_heads": setup.num_heads}
     dropout = subject.dropout if setup.has_dropout else 0.0
-    return subject.build_for(setup.length, seed=setup.seed, dropout=dropout, **sizes)
+    return subject.build_for(setup.length, seed=setup.seed, dropout=dropout, keeps_zeros=keeps_zeros, **sizes)
 
 
 def initial_state(module: Module, inputs: Inputs) -> State:

@@ -55,6 +55,7 @@ def padded_to(call: Call, lengths: Lengths) -> Inputs:
     entries=(PACKED,),
     limit=ROUNDING,
     setups=(Setup(9), Setup(11, is_full=True)),
+    compares=False,
 )
 def packed_outputs(call: Call) -> Variants:
     """Packed sequences, also empty ones, single tokens and edges of blocks, give the output of each sequence alone."""
@@ -91,6 +92,7 @@ def packed_gradients(call: Call) -> Variants:
     "gradient with respect to a neighboring sequence",
     entries=(TRAINING_PACKED,),
     setups=(Setup(65, batch=5, padding="right", has_dropout=True),),
+    compares=False,
 )
 def packed_borders(call: Call) -> Variants:
     """In training mode, the gradient of a sequence's output with respect to its neighbors is exactly zero."""

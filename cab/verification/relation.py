@@ -65,6 +65,7 @@ def relation(
     says: str = "differ",
     name: str = "",
     summary: str = "",
+    compares: bool = True,
     layouts: tuple[str, ...] = (),
     **options: Any,
 ) -> Callable[[Function], Function]:
@@ -76,6 +77,7 @@ def relation(
         limit: largest error that passes; with 0, values must be bit-identical.
         against: entry whose plain values are expected (default: the entry itself).
         says: predicate of the finding, after entry and transformation.
+        compares: whether the plain values are computed before the function transforms anything.
         layouts: layouts of padding; see :func:`cab.verification.check.check`.
         name, summary: name and property of the check (default: those of the function).
         options: further attributes of :class:`cab.verification.check.Check`.
@@ -88,7 +90,10 @@ def relation(
                     if setup.length > entry.longest:
                         continue
                     setup = setup._replace(padding=layout or setup.padding)
-                    yield from _measured(function, Call.of(subject, setup, entry), against or entry, says, limit)
+                    plain = Call.of(subject, setup, entry)
+                    if compares:
+                        plain_values(plain, against or entry)
+                    yield from _measured(function, plain, against or entry, says, limit)
 
         def applies(subject: Subject, layout: str = "") -> bool:
             return any(e.applies(subject) for e in entries) and (not layout or layout in subject.padding_layouts)
@@ -103,7 +108,6 @@ def relation(
 def _measured(function: Function, call: Call, against: Entry, says: str, limit: Limit) -> Measurements:
     """Yield the measurements of one entry in one setup, in float64 where near ties may explain the errors."""
     near = limit(call.subject) if callable(limit) else limit and call.subject.rounded(limit)
-    plain_values(call, against)  # before anything is transformed
     exact: dict[tuple[str, str], Tensor] | None = None
     for item in function(call):
         if not isinstance(item, Variant):

@@ -51,7 +51,9 @@ CALLED = (FORWARD, TRAINING, STEPS, PROMPT)
 # --- process state ---------------------------------------------------------------------------------------------------
 
 
-@relation("determinism", "relative change of an input", entries=CALLED, setups=(Setup(33), PADDED, LONG))
+@relation(
+    "determinism", "relative change of an input", entries=CALLED, setups=(Setup(33), PADDED, LONG), compares=False
+)
 def inputs_untouched(call: Call) -> Variants:
     """No call modifies its inputs or masks."""
     seen: list[tuple[Inputs, dict[str, Tensor]]] = []
@@ -71,7 +73,7 @@ def inputs_untouched(call: Call) -> Variants:
             )
 
 
-@relation("determinism", "changed settings", entries=CALLED)
+@relation("determinism", "changed settings", entries=CALLED, compares=False)
 def settings_untouched(call: Call) -> Variants:
     """No constructor and no call changes the process: settings of torch, warnings, the environment, global hooks."""
     call = call.but(has_graph=True)
@@ -87,7 +89,13 @@ def settings_untouched(call: Call) -> Variants:
         yield len(changed), what, None, f"{call.entry.name}: {what} changes {' and '.join(changed)}"
 
 
-@relation("determinism", "modified random number generators", entries=CALLED, setups=(Setup(has_dropout=True), LONG))
+@relation(
+    "determinism",
+    "modified random number generators",
+    entries=CALLED,
+    setups=(Setup(has_dropout=True), LONG),
+    compares=False,
+)
 def generators_untouched(call: Call) -> Variants:
     """No call and no constructor seeds a generator; only training mode draws, and only from torch's generator."""
     after, built = [], []

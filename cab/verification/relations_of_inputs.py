@@ -139,6 +139,7 @@ def bad_row(call: Call) -> Variants:
     "gradient with respect to another row",
     entries=(TRAINING,),
     setups=tuple(Setup(n, batch=3, has_dropout=True) for n in (1, 33, LONGEST)),
+    compares=False,
 )
 def rows_gradient(call: Call) -> Variants:
     """In training mode, the gradient of a row's output with respect to every other row is exactly zero."""
@@ -253,6 +254,7 @@ def padded_in_training(call: Call) -> Variants:
     entries=(TRAINING,),
     setups=(Setup(33, batch=5, has_dropout=True),),
     declared_in="padding_layouts",
+    compares=False,
 )
 def padding_gradient(call: Call) -> Variants:
     """No real output has a gradient with respect to padded inputs."""

@@ -97,7 +97,13 @@ def frozen_leaves(call: Call) -> Variants:
             yield Variant(f"with a gradient of {how}", frozen, names=names.__contains__)
 
 
-@relation("training_mode", "leaves of the graph that are no parameter", entries=(TRAINING, GRADIENT), setups=(SMALL,))
+@relation(
+    "training_mode",
+    "leaves of the graph that are no parameter",
+    entries=(TRAINING, GRADIENT),
+    setups=(SMALL,),
+    compares=False,
+)
 def graph_leaves(call: Call) -> Variants:
     """No gradient flows into a tensor that is neither an input nor a parameter, which no optimizer updates."""
     inputs = call.inputs.requiring_grad()
@@ -124,6 +130,7 @@ def graph_leaves(call: Call) -> Variants:
     entries=(GRADIENT,),
     setups=(Setup(7, batch=1),),
     limit=SECOND,
+    compares=False,
 )
 def second_derivative(call: Call) -> Variants:
     """After a backward pass with a graph, a second derivative is right, or refused with an error."""
