@@ -138,6 +138,16 @@ class Call:
         return output.where(self.inputs.real.unsqueeze(-1), 0.0) if self.hides_padding else output
 
     @property
+    def is_random(self) -> bool:
+        """Whether the entry draws random numbers without dropout, which other shapes or modes do not draw."""
+        return self.entry.name.endswith("training mode") and self.subject.is_random_in_training
+
+    @property
+    def where(self) -> str:
+        """The setup in words."""
+        return str(self.setup if self.subject.pattern.is_cross else self.setup._replace(source_length=None))
+
+    @property
     def hides_padding(self) -> bool:
         return bool(self.setup.padding) and not self.sees_padding
 
@@ -308,8 +318,11 @@ MERGED = Entry("merged states", _merged, _decodes)
 PACKED = Entry("packed sequences", partial(_gradients, training=False, run=pack), _packs)
 TRAINING_PACKED = Entry("packed sequences in training mode", partial(_gradients, training=True, run=pack), _packs)
 
+METHODS = (FORWARD, TRAINING, STEPS, PROMPT)
+"""One entry per method of the contract, and training mode."""
+
 ENTRIES = (FORWARD, GRADIENT, TRAINING, STEPS, PROMPT, PACKED)
-"""The entries that most relations cover."""
+"""The entries of relations that name none."""
 
 PER_TOKEN = ("outputs", *(f"gradient of {name}" for name in INPUTS))
 """Names of the values with one row per sequence."""

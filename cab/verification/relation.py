@@ -6,7 +6,7 @@ The check of a relation is its product with entries and setups. A relation is a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -59,7 +59,7 @@ def relation(
     quantity: str = "relative error",
     *,
     entries: tuple[Entry, ...] = ENTRIES,
-    setups: tuple[Setup, ...] = (Setup(),),
+    setups: Iterable[Setup | int] = (17,),
     limit: Limit = 0.0,
     against: Entry | None = None,
     says: str = "differ",
@@ -83,10 +83,12 @@ def relation(
         options: further attributes of :class:`cab.verification.check.Check`.
     """
 
+    sized = [Setup(setup) if isinstance(setup, int) else setup for setup in setups]
+
     def add(function: Function) -> Function:
         def measurements(subject: Subject, layout: str = "") -> Measurements:
             for entry in (entry for entry in entries if entry.applies(subject)):
-                for setup in chain.from_iterable(setup.for_subject(subject) for setup in setups):
+                for setup in chain.from_iterable(setup.for_subject(subject) for setup in sized):
                     if setup.length > entry.longest:
                         continue
                     setup = setup._replace(padding=layout or setup.padding)
@@ -112,11 +114,11 @@ def _measured(function: Function, call: Call, against: Entry, says: str, limit: 
     for item in function(call):
         if not isinstance(item, Variant):
             value, where, *more = item
-            yield value, ", ".join(filter(None, (call.entry.name, where, str(call.setup)))), *more
+            yield value, ", ".join(filter(None, (call.entry.name, where, call.where))), *more
             continue
         for name, error in _errors(item, against).items():
             value = float(error.max()) if error.numel() else 0.0
-            where = ", ".join((f"{call.entry.name} {item.how}".rstrip(), str(call.setup), name))
+            where = ", ".join((f"{call.entry.name} {item.how}".rstrip(), call.where, name))
             if near and 0 < (error > near).sum() <= RARE * error.numel():
                 exact = _exact_errors(function, call, against) if exact is None else exact
                 value = float(exact.get((item.how, name), error).max())

@@ -1,4 +1,4 @@
-"""The table of relations: what may change around a call without changing what any entry computes."""
+"""The table of relations of the process and the module: what may change around a call without changing its results."""
 
 from __future__ import annotations
 
@@ -17,20 +17,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 
-from cab.training import auxiliary_loss
-from cab.verification.compare import LEAK, ROUNDING, difference
-from cab.verification.entries import (
-    CHUNKS,
-    FORWARD,
-    GRADIENT,
-    LONGEST,
-    PROMPT,
-    STEPS,
-    TRAINING,
-    Call,
-    Setup,
-)
-from cab.verification.inputs import Inputs, copied
+from cab.training import TrainableModule, auxiliary_loss
+from cab.verification.compare import LEAK, ROUNDING
+from cab.verification.entries import FORWARD, GRADIENT, LONGEST, METHODS, PROMPT, STEPS, TRAINING, Call, Setup
+from cab.verification.inputs import copied
 from cab.verification.mistakes import places
 from cab.verification.relation import Variant, Variants, relation
 from cab.verification.side_effects import (
@@ -42,60 +32,49 @@ from cab.verification.side_effects import (
     values_of,
 )
 
-LONG = Setup(LONGEST)
-SMALL = Setup(9)
 PADDED = Setup(33, batch=3, padding="left")
-CALLED = (FORWARD, TRAINING, STEPS, PROMPT)
-"""One entry per method of the contract, and training mode."""
+untouched = partial(relation, entries=METHODS, compares=False)
 
-# --- process state ---------------------------------------------------------------------------------------------------
+# --- what a call leaves untouched ------------------------------------------------------------------------------------
 
 
-@relation(
-    "determinism", "relative change of an input", entries=CALLED, setups=(Setup(33), PADDED, LONG), compares=False
-)
+@untouched("determinism", "relative change of an input", setups=(33, PADDED, LONGEST))
 def inputs_untouched(call: Call) -> Variants:
     """No call modifies its inputs or masks."""
-    seen: list[tuple[Inputs, dict[str, Tensor]]] = []
-
-    def remembered(inputs: Inputs) -> Inputs:
-        seen.append((inputs, copied(inputs.arguments())))
-        return inputs
-
-    call.but(view=remembered).run()
-    for inputs, originals in seen:
-        for name, x in inputs.arguments().items():
-            yield (
-                difference(x, originals[name]),
-                name,
-                None,
-                f"{call.entry.name}: a call writes into its input `{name}`",
-            )
+    for name, is_same in arguments_kept(call, inputs=True):
+        yield float(not is_same), name, None, f"{call.entry.name}: a call writes into its input `{name}`"
 
 
-@relation("determinism", "changed settings", entries=CALLED, compares=False)
+def arguments_kept(call: Call, *, inputs: bool) -> Iterator[tuple[str, bool]]:
+    """Yield the name of every input, or tensor of a state, that the module received, and whether it is the same."""
+    received: list[tuple[dict[str, Tensor], dict[str, Tensor]]] = []
+
+    def remember(value: Any) -> Any:
+        tensors = value.arguments() if inputs else value
+        received.append((tensors, copied(tensors)))
+        return value
+
+    call.but(**{"view" if inputs else "carry": remember}).run()
+    for now, before in received:
+        for name in now | before:
+            is_known = name in now and name in before
+            yield name, is_known and torch.equal(now[name].nan_to_num(), before[name].nan_to_num())
+
+
+@untouched("determinism", "changed settings")
 def settings_untouched(call: Call) -> Variants:
     """No constructor and no call changes the process: settings of torch, warnings, the environment, global hooks."""
     call = call.but(has_graph=True)
     with restored():
         call.run()  # the first call may import modules of torch, which change settings once
-    before = read_settings()
-    call.new_module()
-    changes = {"a constructor": changes_since(before)}
-    before = read_settings()
-    call.run()
-    changes["a call"] = changes_since(before)
-    for what, changed in changes.items():
+    for what, act in {"a constructor": call.new_module, "a call": call.run}.items():
+        before = read_settings()
+        act()
+        changed = changes_since(before)
         yield len(changed), what, None, f"{call.entry.name}: {what} changes {' and '.join(changed)}"
 
 
-@relation(
-    "determinism",
-    "modified random number generators",
-    entries=CALLED,
-    setups=(Setup(has_dropout=True), LONG),
-    compares=False,
-)
+@untouched("determinism", "modified random number generators", setups=(Setup(has_dropout=True), LONGEST))
 def generators_untouched(call: Call) -> Variants:
     """No call and no constructor seeds a generator; only training mode draws, and only from torch's generator."""
     after, built = [], []
@@ -109,8 +88,7 @@ def generators_untouched(call: Call) -> Variants:
         after.append(generators())
         permitted = ("torch",) if call.entry is TRAINING else ()
         touched = [name for name in states if after[-1][name] != states[name] and name not in permitted]
-        finding = f"{call.entry.name} draw random numbers of {', '.join(touched)}: {draws.first}"
-        yield len(touched), "", None, finding
+        yield len(touched), "", None, f"{call.entry.name} draw random numbers of {', '.join(touched)}: {draws.first}"
     yield float(after[0]["torch"] == after[1]["torch"]), "seeded by the call"
     yield float(built[0] == built[1]), "seeded by the constructor"
 
@@ -124,51 +102,56 @@ class _Draws(TorchFunctionMode):
         before = torch.get_rng_state()
         output = func(*args, **(kwargs or {}))
         if (
-            func is not torch.manual_seed
-            and self.first is self.unknown
+            self.first is self.unknown
+            and func is not torch.manual_seed
             and not torch.equal(before, torch.get_rng_state())
         ):
             self.first = f"{func.__name__} ({places(traceback.extract_stack())})"
         return output
 
 
-@relation("determinism", setups=(Setup(), PADDED), limit=LEAK, says="depend on uninitialized memory")
-def uninitialized_memory(call: Call) -> Variants:
-    """No result depends on uninitialized memory, which is filled with NaN in constructors and calls."""
-    with filled_memory():
-        module = call.new_module()
-    yield Variant("in memory filled with NaN", call.but(module=module, around=filled_memory))
+@untouched("calls", "values that change with the number of calls", setups=(9,))
+def no_counters(call: Call) -> Variants:
+    """No value outside the state_dict changes when a call is repeated: no counter, no growing list or buffer."""
+    snapshots = []
+    for _ in range(3):
+        call.run()
+        for learner in call.module.modules():
+            if isinstance(learner, TrainableModule):
+                learner.pop_statistics()
+        snapshots.append(values_of(call.module))
+    second, third = snapshots[1:]
+    changed = [name for name in second | third if second.get(name) != third.get(name)]
+    yield len(changed), f"{', '.join(changed[:4]) or 'none'}", None, f"{call.entry.name} change {', '.join(changed)}"
 
 
-@contextmanager
-def filled_memory() -> Iterator[None]:
-    """Fill new memory with NaN, or with the largest integer."""
-    with restored(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.use_deterministic_algorithms(True, warn_only=True)
-        yield
+@untouched("learning", "changed entries of the state_dict", setups=(Setup(batch=3, padding="right", has_dropout=True),))
+def forward_keeps_state(call: Call) -> Variants:
+    """Forward and backward passes do not change the state_dict."""
+    original = copied(call.module.state_dict())
+    call.run()
+    for name, x in call.module.state_dict().items():
+        is_same = name in original and torch.equal(x.nan_to_num(), original[name].nan_to_num())
+        yield float(not is_same), name, None, f"{call.entry.name} change `{name}` of the state_dict"
 
 
-@relation(
-    "determinism",
-    entries=(TRAINING,),
-    setups=(Setup(), Setup(65), Setup(33, has_dropout=True), LONG),
-)
+# --- the same module -------------------------------------------------------------------------------------------------
+
+
+@relation("determinism", entries=(TRAINING,), setups=(17, 65, Setup(33, has_dropout=True), LONGEST))
 def same_seed(call: Call) -> Variants:
     """Two modules built and run in training mode with the same seed give bit-identical outputs and gradients."""
     yield Variant("of a second module with the same seed", call.but(module=call.new_module()))
 
 
-@relation(
-    "determinism", entries=(FORWARD, STEPS), setups=tuple(Setup(n, has_dropout=True) for n in (1, 17, 130, LONGEST))
-)
+@relation("determinism", entries=(FORWARD, STEPS), setups=[Setup(n, has_dropout=True) for n in (1, 17, 130, LONGEST)])
 def eval_repeatable(call: Call) -> Variants:
     """In evaluation mode, repeated calls are bit-identical, whatever the state of the random number generator."""
     call.run()
     yield Variant("in a second call with another seed", call.but(seed=11))
 
 
-@relation("determinism", entries=(FORWARD, STEPS), setups=(Setup(seed=1), Setup(65, seed=2), LONG))
+@relation("determinism", entries=(FORWARD, STEPS), setups=(Setup(seed=1), Setup(65, seed=2), LONGEST))
 def state_dict_complete(call: Call) -> Variants:
     """After loading the state_dict, a module built with another seed gives the same output in evaluation mode."""
     call.run()  # the state_dict includes what the first call creates
@@ -182,34 +165,85 @@ def state_dict_complete(call: Call) -> Variants:
     yield Variant("after loading the state_dict into a new module", call.but(module=other), explain=lost)
 
 
-@relation(
-    "determinism", entries=(FORWARD, STEPS), setups=(Setup(33, has_dropout=True), LONG._replace(has_dropout=True))
-)
-def train_then_eval(call: Call) -> Variants:
-    """No call in training mode changes the output in evaluation mode."""
-    for _ in range(2):
-        call.run(TRAINING)
-        call.module.zero_grad()
-    yield Variant("after calls in training mode", call)
+@relation("state", setups=(9,), entries=(*METHODS, GRADIENT), says="use the old weights")
+def new_weights(call: Call) -> Variants:
+    """After the weights of a used module change, in whatever way, results are those of the new weights."""
+    weights = call.module.state_dict(keep_vars=True)
+    for how in ("load_state_dict", "load_state_dict(assign=True)", "an assignment to .data", "functional_call"):
+        used = call.but(module=call.new_module(100))
+        with torch.no_grad():
+            for parameter in used.module.parameters():
+                parameter.mul_(1.25)  # constants, too, are then other ones
+        used.run()
+        if how == "functional_call":
+            swapped = {f"module.{name}": x for name, x in weights.items()}
+            yield Variant(f"in {how}", used, values=functional_call(_Around(used.module), swapped, (used.run,)))
+        elif how.startswith("load"):
+            used.module.load_state_dict(weights, assign="assign" in how)
+            yield Variant(f"after {how}", used)
+        else:
+            for name, x in used.module.state_dict(keep_vars=True).items():
+                x.data = weights[name].data.clone()
+            yield Variant(f"after {how}", used)
 
 
-@relation("state", setups=(Setup(batch=3), LONG), entries=(FORWARD, TRAINING, STEPS, PROMPT))
+class _Around(nn.Module):
+    """Calls a function while ``functional_call`` replaces the parameters of ``module``."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, function: Callable[[], Any]) -> Any:
+        return function()
+
+
+@relation("state", entries=METHODS, setups=(9,), says="are not those of the copied module")
+def copied_module(call: Call) -> Variants:
+    """After copying or pickling a used module, both compute the same, and share no weights."""
+    call.run()
+    yield Variant("of a deep copy", call.but(module=copy.deepcopy(call.module)))
+    with contextlib.suppress(pickle.PicklingError, AttributeError, TypeError):  # a class that pickle does not find
+        yield Variant("of a pickled module", call.but(module=pickle.loads(pickle.dumps(call.module))))
+    clone = copy.deepcopy(call.new_module(100))
+    clone.load_state_dict(call.module.state_dict())
+    yield Variant("of a deep copy with other weights", call.but(module=clone))
+    clone = copy.deepcopy(call.module)
+    for parameter in clone.parameters():
+        parameter.data.zero_()
+    yield Variant("after the weights of a deep copy changed", call)
+
+
+@relation("state", entries=(GRADIENT, TRAINING, STEPS, PROMPT), setups=(9,), limit=ROUNDING, says="ignore what it does")
+def hooks_act(call: Call) -> Variants:
+    """With a hook that scales the output of a submodule, training and decoding agree with the forward pass."""
+    for name, submodule in call.module.named_modules():
+        if submodule is not call.module and not any(submodule.children()) and not call.is_random:
+            hook = submodule.register_forward_hook(lambda _module, _inputs, output: _scaled(output))
+            yield Variant(f"with a hook on {name}", call, base=call.run(FORWARD))
+            hook.remove()
+
+
+def _scaled(output: Any) -> Any:
+    return 1.1 * output if isinstance(output, Tensor) and output.is_floating_point() else output
+
+
+# --- earlier calls ---------------------------------------------------------------------------------------------------
+
+
+@relation("state", entries=METHODS, setups=(Setup(batch=3, has_dropout=True), LONGEST))
 def calls_leave_nothing(call: Call) -> Variants:
-    """No output depends on earlier batches, in training (forward and backward) or in evaluation."""
+    """No output depends on earlier batches, in training (forward and backward), evaluation or decoding."""
     length, batch = call.inputs.query.shape[1], len(call.inputs.query)
     for seed, layout in ((5, ""), (6, "left"))[:batch]:
         earlier = call.subject.draw(call.module, length, batch=batch, scale=3.0, seed=seed, padding=layout)
-        for entry in {TRAINING, call.entry} if layout else (TRAINING,):
-            call.but(inputs=earlier, setup=call.setup._replace(padding=layout)).run(entry)
+        for entry in (TRAINING, call.entry):
+            if not layout or entry is TRAINING:
+                call.but(inputs=earlier, setup=call.setup._replace(padding=layout)).run(entry)
     yield Variant("after other batches", call)
 
 
-@relation(
-    "state",
-    entries=(FORWARD, STEPS, PROMPT, TRAINING),
-    setups=(SMALL,),
-    says="are those of what the memory contained before",
-)
+@relation("state", entries=METHODS, setups=(9,), says="are those of what the memory contained before")
 def contents_in_turn(call: Call) -> Variants:
     """No output depends on earlier contents of the same memory, or of a tensor that agrees in part or in its sum."""
     x = call.inputs
@@ -229,40 +263,6 @@ def contents_in_turn(call: Call) -> Variants:
         yield Variant(f"after {how}", call.but(inputs=memory))
 
 
-@relation("state", entries=(FORWARD, STEPS, PROMPT, TRAINING), setups=(SMALL,), says="use the old weights")
-def new_weights(call: Call) -> Variants:
-    """After the weights of a used module change, in whatever way, results are those of the new weights."""
-    for how in ("load_state_dict", "load_state_dict(assign=True)", "an assignment to .data", "functional_call"):
-        used = call.new_module(100)
-        with torch.no_grad():
-            for parameter in used.parameters():
-                parameter.mul_(1.25)  # constants, too, are then other ones
-        call.but(module=used).run()
-        weights = call.module.state_dict()
-        if how == "functional_call":
-            swapped = {f"module.{name}": x for name, x in call.module.state_dict(keep_vars=True).items()}
-            values = functional_call(_Around(used), swapped, (call.but(module=used).run,))
-            yield Variant(f"in {how}", call, values=values)
-            continue
-        if how.startswith("load"):
-            used.load_state_dict(weights, assign="assign" in how)
-        else:
-            for name, x in used.state_dict(keep_vars=True).items():
-                x.data = weights[name].clone()
-        yield Variant(f"after {how}", call.but(module=used))
-
-
-class _Around(nn.Module):
-    """Calls a function while ``functional_call`` replaces the parameters of ``module``."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, function: Callable[[], Any]) -> Any:
-        return function()
-
-
 @relation("state", entries=(FORWARD, STEPS), setups=(Setup(seed=1),))
 def modules_apart(call: Call) -> Variants:
     """Modules of one class do not affect each other, and class-level caches can be cleared."""
@@ -277,63 +277,42 @@ def modules_apart(call: Call) -> Variants:
     yield Variant(f"after clearing caches {', '.join(cleared) or '(none)'}", call.but(module=fresh, seed=7))
 
 
-@relation("state", entries=(FORWARD, STEPS, TRAINING), setups=(SMALL,), says="are not those of the copied module")
-def copied_module(call: Call) -> Variants:
-    """After copying or pickling a used module, both compute the same, and share no weights."""
-    call.run()
-    yield Variant("of a deep copy", call.but(module=copy.deepcopy(call.module)))
-    with contextlib.suppress(pickle.PicklingError, AttributeError, TypeError):  # a class that pickle does not find
-        yield Variant("of a pickled module", call.but(module=pickle.loads(pickle.dumps(call.module))))
-    clone = copy.deepcopy(call.new_module(100))
-    clone.load_state_dict(call.module.state_dict())
-    yield Variant("of a deep copy with other weights", call.but(module=clone))
-    clone = copy.deepcopy(call.module)
-    with torch.no_grad():
-        for parameter in clone.parameters():
-            parameter.zero_()
-    yield Variant("after the weights of a deep copy changed", call)
-
-
-@relation(
-    "state",
-    entries=(GRADIENT, TRAINING, STEPS, PROMPT, CHUNKS),
-    setups=(SMALL,),
-    limit=lambda s: s.decode_tolerance,
-    says="ignore hooks on submodules that the forward pass calls",
-)
-def hooks_act(call: Call) -> Variants:
-    """With a hook that scales the output of a submodule, training and decoding agree with the forward pass."""
-    if call.entry is TRAINING and call.subject.is_random_in_training:
-        return
-    for name, submodule in call.module.named_modules():
-        if not any(True for _ in submodule.children()) and submodule is not call.module:
-            hook = submodule.register_forward_hook(lambda _module, _inputs, output: _scaled(output))
-            expected = call.run(FORWARD)
-            yield Variant(f"with a hook on {name}", call, base=expected)
-            hook.remove()
-
-
-def _scaled(output: Any) -> Any:
-    return 1.1 * output if isinstance(output, Tensor) and output.is_floating_point() else output
-
-
-@relation("calls", entries=(TRAINING, GRADIENT, STEPS), setups=(Setup(33),))
+@relation("calls", entries=(TRAINING, GRADIENT, STEPS), setups=(33,))
 def many_calls(call: Call) -> Variants:
-    """After 220 calls in training and 100 in evaluation mode (quick: 70, 20), results are those of a new module."""
-    tiny = call.but(inputs=call.subject.draw(call.module, 1, batch=1))
-    count = 200 if call.subject.long else 60
-    for number in range(count + count // 2):
-        tiny.inputs.run(call.module.train(number < count))
+    """After 200 calls in training and 100 in evaluation mode (quick: 60, 10), results are those of a new module."""
+    tiny = call.subject.draw(call.module, 1, batch=1)
+    count, more = (200, 100) if call.subject.long else (60, 10)
+    for number in range(count + more):
+        tiny.run(call.module.train(number < count))
         auxiliary_loss(call.module)
-    yield Variant(f"after {count + count // 2} calls", call)
+    yield Variant(f"after {count + more} calls", call)
 
 
-@relation("calls", entries=(FORWARD, STEPS, TRAINING), setups=(Setup(), Setup(130), PADDED))
+# --- surroundings ----------------------------------------------------------------------------------------------------
+
+
+@relation("determinism", setups=(17, PADDED), limit=LEAK, says="depend on uninitialized memory")
+def uninitialized_memory(call: Call) -> Variants:
+    """No result depends on uninitialized memory, which is filled with NaN in constructors and calls."""
+    with filled_memory():
+        module = call.new_module()
+    yield Variant("in memory filled with NaN", call.but(module=module, around=filled_memory))
+
+
+@contextmanager
+def filled_memory() -> Iterator[None]:
+    """Fill new memory with NaN, or with the largest integer."""
+    with restored(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        yield
+
+
+@relation("calls", entries=(FORWARD, STEPS, TRAINING), setups=(17, 130, PADDED))
 def inference_mode(call: Call) -> Variants:
     """In ``torch.inference_mode``, outputs are those of ``torch.no_grad``; a training step afterwards is correct."""
     with torch.inference_mode():
-        values = call.run(STEPS if call.entry is STEPS else FORWARD)
-        values = {name: x.clone() for name, x in values.items()}
+        values = {name: x.clone() for name, x in call.run(FORWARD if call.entry is TRAINING else call.entry).items()}
     if call.entry is not TRAINING:
         yield Variant("in inference mode", call, values=values)
     yield Variant("after inference mode", call)
@@ -345,13 +324,12 @@ def several_threads(call: Call) -> Variants:
     yield Variant("in 4 threads", call.but(around=partial(_changed, torch.set_num_threads, 4)))
 
 
-@relation("calls", entries=(FORWARD, STEPS), setups=(Setup(9), PADDED), limit=LEAK)
+@relation("calls", entries=(FORWARD, STEPS), setups=(9, PADDED), limit=LEAK)
 def default_dtype(call: Call) -> Variants:
     """With a default dtype of float64, a float32 module gives the same float32 outputs, also while decoding."""
-    variant = call.but(around=partial(_changed, torch.set_default_dtype, torch.float64))
-    dtype = variant.run()["outputs"].dtype
-    yield float(dtype != call.inputs.query.dtype), f"outputs of type {dtype}", 0.0
-    yield Variant("under a default dtype of float64", variant)
+    values = call.but(around=partial(_changed, torch.set_default_dtype, torch.float64)).run()
+    yield float(values["outputs"].dtype != call.inputs.query.dtype), f"outputs of type {values['outputs'].dtype}", 0.0
+    yield Variant("under a default dtype of float64", call, values=values)
 
 
 @contextmanager

@@ -12,16 +12,7 @@ from torch import Tensor
 from cab.training import TrainableModule, auxiliary_loss
 from cab.verification.check import Measurements, check
 from cab.verification.compare import ROUNDING, difference, errors
-from cab.verification.entries import (
-    FORWARD,
-    GRADIENT,
-    LONGEST,
-    TRAINING,
-    Call,
-    Setup,
-    decode,
-    random_direction,
-)
+from cab.verification.entries import FORWARD, GRADIENT, LONGEST, TRAINING, Call, Setup, decode, random_direction
 from cab.verification.inputs import INPUTS, Inputs, Module, gradients_of, leaves_of, outputs_and_gradients
 from cab.verification.relation import Variant, Variants, plain_values, relation
 from cab.verification.side_effects import values_of
