@@ -143,6 +143,12 @@ class Call:
         return self.entry.name.endswith("training mode") and self.subject.is_random_in_training
 
     @property
+    def supports_padding(self) -> bool:
+        """Whether the entry supports the padding of the call, if there is any."""
+        padding, is_decoding = self.setup.padding, self.entry.applies in (_decodes, _prefills)
+        return not padding or not is_decoding or self.subject.decodes_padding(padding)
+
+    @property
     def where(self) -> str:
         """The setup in words."""
         return str(self.setup if self.subject.pattern.is_cross else self.setup._replace(source_length=None))
@@ -308,7 +314,7 @@ def _packs(subject: Subject) -> bool:
 FORWARD = Entry("outputs", _forward)
 GRADIENT = Entry("gradients", partial(_gradients, training=False))
 TRAINING = Entry("outputs and gradients in training mode", partial(_gradients, training=True))
-STEPS = Entry("steps", partial(_decoding, chunks=_single), _decodes, longest=40)
+STEPS = Entry("steps", partial(_decoding, chunks=_single), _decodes, longest=20)
 ALL_STEPS = replace(STEPS, longest=math.inf)
 PROMPT = Entry("a prompt", partial(_decoding, chunks=_prompt), _prefills)
 CHUNKS = Entry("prompts in chunks", partial(_decoding, chunks=chunked), _prefills)
@@ -320,6 +326,8 @@ TRAINING_PACKED = Entry("packed sequences in training mode", partial(_gradients,
 
 METHODS = (FORWARD, TRAINING, STEPS, PROMPT)
 """One entry per method of the contract, and training mode."""
+
+DECODING = (STEPS, PROMPT)
 
 ENTRIES = (FORWARD, GRADIENT, TRAINING, STEPS, PROMPT, PACKED)
 """The entries of relations that name none."""

@@ -14,7 +14,7 @@ from cab.attention import Attention
 from cab.padding import real_tokens
 
 LAYOUTS = ("right", "left", "inside", "row")
-"""Layouts of padding; see :func:`padding_masks`."""
+"""Layouts of padding that a class may support; see :func:`padding_masks`."""
 
 INPUTS = ("query", "key", "value")
 
@@ -100,12 +100,14 @@ class Inputs:
 def padding_masks(layout: str, x: Tensor) -> Tensor:
     """Return a bool mask [B, N] for ``x`` [B, N, D], with a different number of padded positions per row.
 
-    The first row has no padding. Layouts: ``left``, ``right``, ``inside`` (scattered, not at the ends of the row) and
-    ``row`` (all of row 1).
+    The first row has no padding. Layouts: ``left``, ``right``, ``inside`` (scattered, not at the ends of the row),
+    ``row`` (all of row 1) and ``single_token`` (all but one token of every row).
     """
     batch, length = x.shape[:2]
     generator = torch.Generator().manual_seed(3)
     mask = torch.zeros(batch, length, dtype=torch.bool)
+    if layout == "single_token":
+        return (torch.arange(length, device=x.device) - 4 * torch.arange(batch, device=x.device)[:, None]) % length != 0
     for row, share in enumerate((0.0, 0.55, 0.2, 0.9, 0.4)[:batch]):
         count = min(length - 1, round(share * length))
         if layout == "right":

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
@@ -16,7 +14,9 @@ from cab.verification.relation import Variant, Variants, plain_values, relation
 ANY = (2, 3, 4, 5, 7, 8, 11, 15, 16, 17, 24, 31, 32, 33, 47, 63, 64, 65, 96, 100, 127, 128, 129, 192, 255, 257)
 BEYOND = (385, 700, 1025, 2049, 3001)
 PAIRS = ((1, 1), (1, 17), (17, 1), (1, 130), (130, 1), (5, 64), (64, 5), (33, 33), (129, 65))
-TURNS = ((33, 3), (130, 3), (17, 3), (257, 2), (130, 3), (1, 4), (65, 3), (33, 3))
+SAMPLE = (1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 96, 97, 100, 112, 127, 128, 129, 130)
+"""Lengths that the quick suite compares with the sequence alone; the others are compared between both sides."""
+TURNS = ((33, 3), (130, 3), (17, 3), (257, 2), (1, 4), (130, 3))
 """Lengths and batch sizes of consecutive calls of one module."""
 
 
@@ -77,26 +77,23 @@ def every_length(call: Call) -> Variants:
     longest = {name: x.shape[1] for name, x in call.inputs.tensors().items()}
     numbers = torch.arange(longest["query"]) + 1
     counts = {name: numbers if name == "query" else 1 + 37 * numbers % n for name, n in longest.items()}
-    sample = numbers.tolist() if call.setup.num_heads == 1 else [1, 5, 31, 64, 97, 130]
     values = {}
-    for side in ("right", "left"):
-        if side not in call.subject.padding_layouts:
-            continue
-        masks = {name: _padding(counts[name], n, side) for name, n in longest.items()}
-        rows = {
-            n: torch.zeros(len(numbers), *x.shape[1:])
-            .to(x)
-            .masked_scatter(~masks[n][..., None].to(x.device), _starts(x, counts[n]))
-            for n, x in call.inputs.tensors().items()
-        }
-        hidden = {f"{n}_padding": mask.to(call.subject.device) for n, mask in masks.items() if n != "value"}
-        values[side] = call.but(inputs=Inputs(**rows, **hidden)).run()["outputs"]
-    for number in sample:
+    for side in (side for side in ("right", "left") if side in call.subject.padding_layouts):
+        masks = {name: _padding(counts[name], n, side).to(call.subject.device) for name, n in longest.items()}
+        rows = {n: _filled(x, counts[n], masks[n]) for n, x in call.inputs.tensors().items()}
+        hidden = {f"{n}_padding": mask for n, mask in masks.items() if n != "value"}
+        output = call.but(inputs=Inputs(**rows, **hidden)).run()["outputs"]
+        values[side] = _filled(output[~masks["query"]][None], numbers, _padding(numbers, len(numbers), "right"))
+    if len(values) == 2:
+        right, left = ({"outputs": x} for x in values.values())
+        yield Variant("padded left instead of right", call, values=left, base=right)
+    for number in numbers.tolist() if call.subject.long else SAMPLE:
         cut = {name: x[:, : counts[name][number - 1]] for name, x in call.inputs.tensors().items()}
-        alone = call.but(inputs=Inputs(**cut)).run()
-        for side, output in values.items():
-            real = output[number - 1 : number, :number] if side == "right" else output[number - 1 : number, -number:]
-            yield Variant(f"of length {number} padded {side}", call, values={"outputs": real}, base=alone)
+        for side, output in list(values.items())[:1]:
+            one = {"outputs": output[number - 1 : number, :number]}
+            yield Variant(
+                f"of length {number} padded {side}", call, values=one, base=call.but(inputs=Inputs(**cut)).run()
+            )
 
 
 def _padding(counts: Tensor, length: int, side: str) -> Tensor:
@@ -105,9 +102,10 @@ def _padding(counts: Tensor, length: int, side: str) -> Tensor:
     return (places if side == "right" else places.flip(0)) >= counts[:, None]
 
 
-def _starts(x: Tensor, counts: Tensor) -> Tensor:
-    """Return the first tokens of ``x`` [1, N, D], as many as ``counts``, one start after the other."""
-    return torch.cat([x[0, :count] for count in counts.tolist()])
+def _filled(x: Tensor, counts: Tensor, mask: Tensor) -> Tensor:
+    """Return rows with the first ``counts`` tokens of ``x`` [1, N, D], or with all of them in turn, where not masked."""
+    tokens = x[0] if len(x[0]) == int(counts.sum()) else torch.cat([x[0, :count] for count in counts.tolist()])
+    return x.new_zeros(*mask.shape, x.shape[-1]).masked_scatter(~mask.to(x.device)[..., None], tokens)
 
 
 @relation("lengths", "relative error compared with a new module", entries=(FORWARD, TRAINING), compares=False)

@@ -22,7 +22,6 @@ from cab.verification.entries import (
     cumulative,
     initial_state,
     pack,
-    random_direction,
 )
 from cab.verification.inputs import Inputs, Module, rows_alone
 from cab.verification.relation import Variant, Variants, relation
@@ -85,21 +84,6 @@ def packed_gradients(call: Call) -> Variants:
     """Packed sequences give the outputs and gradients of a padded batch in training, if nothing is random."""
     if not call.subject.is_random_in_training:
         yield Variant("", call)
-
-
-@relation(
-    "packed",
-    "gradient with respect to a neighboring sequence",
-    entries=(TRAINING_PACKED,),
-    setups=(Setup(65, batch=5, padding="right", has_dropout=True),),
-    compares=False,
-)
-def packed_borders(call: Call) -> Variants:
-    """In training mode, the gradient of a sequence's output with respect to its neighbors is exactly zero."""
-    values = call.but(cotangent=lambda x: random_direction(x) * (torch.arange(len(x)) % 2).to(x)[:, None, None]).run()
-    for name in call.inputs.tensors():
-        if f"gradient of {name}" in values:
-            yield values[f"gradient of {name}"][::2].abs().max(), f"sequences 1, 3, ..., {name}"
 
 
 @check(

@@ -82,7 +82,6 @@ def relation(
         name, summary: name and property of the check (default: those of the function).
         options: further attributes of :class:`cab.verification.check.Check`.
     """
-
     sized = [Setup(setup) if isinstance(setup, int) else setup for setup in setups]
 
     def add(function: Function) -> Function:
@@ -98,7 +97,11 @@ def relation(
                     yield from _measured(function, plain, against or entry, says, limit)
 
         def applies(subject: Subject, layout: str = "") -> bool:
-            return any(e.applies(subject) for e in entries) and (not layout or layout in subject.padding_layouts)
+            return any(e.applies(subject) for e in entries) and (
+                not layout
+                or layout in subject.padding_layouts
+                or (layout == "single_token" and "inside" in subject.padding_layouts)
+            )
 
         measurements.__name__, measurements.__doc__ = name or function.__name__, summary or function.__doc__
         check(group, quantity, limit=limit, layouts=layouts, **{"applies": applies, **options})(measurements)

@@ -1,14 +1,18 @@
-"""Relations of inputs: layouts, rows, padding, lengths, gradients and decoding."""
+"""The table of relations of inputs: layouts in memory, rows of a batch, padding, and gradients."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from cab.verification.compare import LEAK, ROUNDING
 from cab.verification.entries import (
+    DECODING,
     FORWARD,
     GRADIENT,
     LONGEST,
@@ -16,19 +20,20 @@ from cab.verification.entries import (
     PROMPT,
     STEPS,
     TRAINING,
+    TRAINING_PACKED,
     Call,
     Setup,
     random_direction,
 )
 from cab.verification.inputs import LAYOUTS, Inputs, masked_inputs, rows_alone
-from cab.verification.relation import Variant, Variants, relation
+from cab.verification.relation import Variant, Variants, plain_values, relation
 
 # --- layouts ---------------------------------------------------------------------------------------------------------
 
 
 @relation(
     "contract",
-    "relative error between contiguous and non-contiguous inputs",
+    entries=(FORWARD, TRAINING, STEPS, PACKED),
     setups=(Setup(5, batch=3), Setup(7, batch=3, padding="right")),
     limit=LEAK,
     says="depend on the layout in memory",
@@ -58,13 +63,7 @@ def _expanded(inputs: Inputs) -> Inputs:
     return replace(inputs, **{n: x[:1].expand(len(x), *x.shape[1:]) for n, x in inputs.arguments().items()})
 
 
-@relation(
-    "contract",
-    "relative error between a shared and a copied source",
-    entries=(FORWARD, TRAINING, STEPS),
-    limit=LEAK,
-    applies=lambda s: s.pattern.is_cross,
-)
+@relation("contract", entries=(FORWARD, TRAINING, STEPS), limit=LEAK, applies=lambda s: s.pattern.is_cross)
 def same_source(call: Call) -> Variants:
     """One tensor passed as both key and value gives the same output as two equal tensors."""
     copied = call.but(inputs=replace(call.inputs, value=call.inputs.key))
@@ -75,7 +74,7 @@ def same_source(call: Call) -> Variants:
 
 # --- rows of a batch -------------------------------------------------------------------------------------------------
 
-LENGTHS = (Setup(1, batch=3), Setup(17, batch=3, scale=4.0), Setup(65, batch=3), Setup(130, batch=3))
+batches = partial(relation, "batches", limit=LEAK)
 
 
 def _others(x: Tensor) -> Tensor:
@@ -83,140 +82,136 @@ def _others(x: Tensor) -> Tensor:
     return torch.cat([x[:1], x[2:]])
 
 
-def _replaced(call: Call, row: Inputs) -> Call:
+def _with_row(call: Call, row: Inputs) -> Call:
     """Return the call with the first row of other inputs in row 1."""
-    is_other = torch.arange(len(call.inputs.query), device=call.inputs.query.device) != 1
-    first = row.tensors()
-    rows = {n: torch.where(is_other[:, None, None], x, first[n][:1]) for n, x in call.inputs.tensors().items()}
+    rows = {n: torch.cat([x[:1], row.tensors()[n][:1], x[2:]]) for n, x in call.inputs.tensors().items()}
     return call.but(inputs=replace(call.inputs, **rows))
 
 
-@relation(
-    "batches",
-    "relative change of the other rows",
-    entries=(FORWARD,),
-    limit=LEAK,
-    setups=(*LENGTHS, Setup(LONGEST, batch=3)),
-)
+LENGTHS = (Setup(1, batch=3), Setup(17, batch=3, scale=4.0), Setup(65, batch=3), Setup(130, batch=3))
+LONG = Setup(LONGEST, batch=3)
+
+
+@batches(entries=(FORWARD,), setups=(*LENGTHS, LONG), says="change the others")
 def rows_independent(call: Call) -> Variants:
     """Rows are independent: replacing one row, even with values of 5 times the scale, leaves the others unchanged."""
     for factor in (1.0, 5.0):
-        other = call.subject.draw(
-            call.module, call.setup.length, call.setup.source_length, scale=factor * call.setup.scale, seed=2
-        )
-        yield Variant(
-            f"with another row 1 x{factor:g}", _replaced(call, other), _others, _others, names="outputs".__eq__
-        )
+        other = call.inputs.map(lambda x, factor=factor: factor * random_direction(x) * x.std())
+        yield Variant(f"with row 1 x{factor:g}", _with_row(call, other), _others, _others, names="outputs".__eq__)
 
 
-relation(
-    "batches",
-    "relative change of the other rows",
+batches(
     entries=(TRAINING,),
-    limit=LEAK,
+    setups=(Setup(batch=3), Setup(33, batch=9, has_dropout=True), LONG),
     name="rows_in_training",
-    setups=(Setup(batch=3), Setup(33, batch=9, has_dropout=True), Setup(LONGEST, batch=3)),
+    summary="In training mode with a fixed seed, no output of a row changes when another row is replaced.",
 )(rows_independent)
 
 
-@relation(
-    "batches",
-    "relative change of the other rows",
-    entries=(FORWARD, GRADIENT, TRAINING, STEPS, PROMPT, PACKED),
-    limit=LEAK,
-    setups=(Setup(9, batch=3),),
-    says="reach other rows",
-)
+@batches(entries=(FORWARD, GRADIENT, TRAINING, STEPS, PROMPT, PACKED), setups=(Setup(9, batch=3),), says="reach others")
 def bad_row(call: Call) -> Variants:
     """No output and no gradient of a row changes when another row is NaN, inf or 1e7."""
     for value in (torch.nan, torch.inf, 1e7):
-        bad = call.inputs.rows([1]).map(lambda x, value=value: torch.full_like(x, value))
-        yield Variant(f"with a row of {value:g}", _replaced(call, bad), _others, _others)
+        bad = call.inputs.map(lambda x, value=value: torch.full_like(x, value))
+        yield Variant(f"with a row of {value:g}", _with_row(call, bad), _others, _others)
 
 
-@relation(
-    "batches",
-    "gradient with respect to another row",
-    entries=(TRAINING,),
-    setups=tuple(Setup(n, batch=3, has_dropout=True) for n in (1, 33, LONGEST)),
-    compares=False,
-)
-def rows_gradient(call: Call) -> Variants:
-    """In training mode, the gradient of a row's output with respect to every other row is exactly zero."""
-    values = call.but(cotangent=lambda x: random_direction(x) * (torch.arange(len(x)) == 1).to(x)[:, None, None]).run()
-    for name in call.inputs.tensors():
-        gradient = values.get(f"gradient of {name}")
-        yield 0.0 if gradient is None else _others(gradient).abs().max(), name
-
-
-@relation(
-    "batches",
-    "relative error between a single row and the same row in a batch",
-    limit=ROUNDING,
-    entries=(FORWARD,),
-    setups=(*LENGTHS, Setup(batch=7), Setup(LONGEST, batch=3)),
-)
+@relation("batches", entries=(FORWARD,), setups=(*LENGTHS, Setup(batch=7), LONG), limit=ROUNDING)
 def batch_size(call: Call) -> Variants:
     """Every row gives the same output in a batch of one and of several."""
-    batch, shape = len(call.inputs.query), call.inputs.query
-    for row in sorted({0, 1, 2, 31, 32, 255, 256, 512, batch - 1} & set(range(batch))):
+    for row in {0, 1, 2, len(call.inputs.query) - 1}:
         part = slice(row, row + 1)
-        alone = call.but(inputs=call.inputs.rows(part), cotangent=lambda _, part=part: random_direction(shape)[part])
+        alone = call.but(inputs=call.inputs.rows(part))
         yield Variant(f"of row {row} alone", alone, lambda x, part=part: x[part])
 
 
 @relation(
     "batches",
-    "relative error between a single row and the same row in a batch",
+    entries=(FORWARD, TRAINING, PACKED, *DECODING),
+    setups=(Setup(2, batch=600), Setup(3, batch=40)),
     limit=lambda s: s.decode_tolerance,
-    entries=(FORWARD, TRAINING, PACKED, STEPS, PROMPT),
-    setups=(Setup(3, batch=600), Setup(3, batch=40)),
-    says="depend on the number of rows",
+    says="are not those of its parts",
 )
 def many_rows(call: Call) -> Variants:
-    """Every row gives the same values in a batch of one, and of 40 (decoding) or 600, in all entries."""
-    if (call.setup.batch == 40) == (call.entry in (STEPS, PROMPT)) and not _is_random(call):
-        yield from batch_size(call)
+    """A batch of 600 rows (40 in decoding) gives the outputs and gradients of its parts of 1, 3, 7 and the others."""
+    query = call.inputs.query
+    if (len(query) == 40) == (call.entry in DECODING) and not call.is_random:
+        parts = torch.arange(len(query)).split([1, 3, 7, len(query) - 11])
+        apart = [
+            call.but(inputs=call.inputs.rows(part), cotangent=lambda _, part=part: random_direction(query)[part]).run()
+            for part in parts
+        ]
+        whole = {n: torch.cat if len(x) == len(query) else partial(torch.sum, dim=0) for n, x in call.run().items()}
+        stacked = {
+            n: join([x[n] for x in apart]) if join is torch.cat else sum(x[n] for x in apart)
+            for n, join in whole.items()
+        }
+        yield Variant("of a batch", call, base=stacked)
 
 
-def _is_random(call: Call) -> bool:
-    """Return whether the entry draws random numbers, which depend on the shapes."""
-    return call.entry is TRAINING and call.subject.is_random_in_training
+def zero_gradients(call: Call, chosen: Callable[[Tensor], Tensor], forbidden: Callable[[str], Any]) -> Variants:
+    """Yield the gradients of ``chosen`` outputs with respect to the ``forbidden`` positions of each input."""
+    values = call.but(sees_padding=True, cotangent=lambda x: random_direction(x) * chosen(x)).run()
+    for name in call.inputs.tensors():
+        if f"gradient of {name}" in values:
+            yield values[f"gradient of {name}"][forbidden(name)].abs().max(), name
+
+
+def _rows(x: Tensor, step: int) -> Tensor:
+    """Return a mask of rows 1, 1 + step, 1 + 2 step, ..."""
+    return (torch.arange(len(x), device=x.device) % step == 1)[:, None, None]
+
+
+exact = partial(relation, entries=(TRAINING,), compares=False)
+
+
+@exact(
+    "batches", "gradient with respect to another row", setups=[Setup(n, 3, has_dropout=True) for n in (1, 33, LONGEST)]
+)
+def rows_gradient(call: Call) -> Variants:
+    """In training mode, the gradient of a row's output with respect to every other row is exactly zero."""
+    yield from zero_gradients(call, lambda x: _rows(x, 9), lambda _: [0, 2])
+
+
+@relation(
+    "packed",
+    "gradient with respect to a neighboring sequence",
+    entries=(TRAINING_PACKED,),
+    setups=(Setup(65, batch=5, padding="right", has_dropout=True),),
+    compares=False,
+)
+def packed_borders(call: Call) -> Variants:
+    """In training mode, the gradient of a sequence's output with respect to its neighbors is exactly zero."""
+    yield from zero_gradients(call, lambda x: _rows(x, 2) * call.inputs.real[..., None], lambda _: slice(None, None, 2))
 
 
 # --- padding ---------------------------------------------------------------------------------------------------------
 
+padding = partial(relation, "padding", layouts=LAYOUTS, declared_in="padding_layouts")
 
-@relation(
-    "padding",
-    "relative error of a padded row",
-    layouts=LAYOUTS,
+
+@padding(
+    layouts=(*LAYOUTS, "single_token"),
     limit=ROUNDING,
     entries=(FORWARD,),
-    setups=(
-        Setup(batch=5, num_heads=4),
-        Setup(batch=5, num_heads=1, scale=4.0),
-        Setup(70, batch=5, num_heads=4),
-        Setup(LONGEST, batch=3, num_heads=2),
-    ),
-    says="",
-    declared_in="padding_layouts",
+    setups=(Setup(batch=5, num_heads=4), Setup(batch=5, num_heads=1, scale=4.0), Setup(70, batch=5, num_heads=4), LONG),
 )
 def padded(call: Call) -> Variants:
     """Rows with padding (also of the source), in a batch and by themselves, give the output without padding."""
-    finding = f"padded keys or positions change the output (padding {call.setup.padding})"
+    layout = call.setup.padding
+    finding = f"padded keys or positions change the output (padding {layout})"
     for row, alone in rows_alone(call.inputs):
         part, real = slice(row, row + 1), call.inputs.real[row]
         together = lambda x, part=part, real=real: x[part, real]  # noqa: E731
         yield Variant(
             f"of row {row}", call.but(inputs=alone), together, names="outputs".__eq__, explain=lambda: finding
         )
-        if call.setup.length not in call.subject.long and call.entry is FORWARD:
+        if call.entry is FORWARD and call.setup.length not in call.subject.long:
             single = call.but(inputs=call.inputs.rows(part))
             yield Variant(
                 f"of row {row} as a batch of one", single, lambda x, part=part: x[part], explain=lambda: finding
             )
-    if call.setup.padding == "row" and call.setup.length == 17:
+    if layout == "row" and call.setup.length == 17:
         yield from _of_empty_rows(call)
 
 
@@ -230,38 +225,21 @@ def _of_empty_rows(call: Call) -> Variants:
             yield 0.0 if x.isfinite().all() else torch.inf, f"{name}, rows of padding alone", None, finding
 
 
-@relation(
-    "padding",
-    "relative error of a padded row in training",
-    layouts=LAYOUTS,
-    limit=ROUNDING,
-    entries=(TRAINING,),
-    setups=(Setup(33, batch=3), Setup(LONGEST, batch=3)),
-    declared_in="padding_layouts",
-)
+@padding(limit=ROUNDING, entries=(TRAINING,), setups=(Setup(33, batch=3), LONG))
 def padded_in_training(call: Call) -> Variants:
     """In training mode, padded rows give the same output as without padding, whatever the content of the padding."""
-    filled = call.inputs.filled(lambda x: 30.0 * random_direction(x))
-    yield Variant("with other values in the padding", call.but(inputs=filled))
-    if not _is_random(call):
+    yield Variant("with other padding", call.but(inputs=call.inputs.filled(lambda x: 30.0 * random_direction(x))))
+    if not call.is_random:
         yield from padded(call)
 
 
-@relation(
-    "padding",
-    "gradient with respect to padding",
-    layouts=LAYOUTS,
-    entries=(TRAINING,),
-    setups=(Setup(33, batch=5, has_dropout=True),),
-    declared_in="padding_layouts",
-    compares=False,
+@padding(
+    "gradient with respect to padding", entries=(TRAINING,), setups=(Setup(33, 5, has_dropout=True),), compares=False
 )
 def padding_gradient(call: Call) -> Variants:
     """No real output has a gradient with respect to padded inputs."""
-    values = call.but(sees_padding=True, cotangent=lambda x: random_direction(x) * call.inputs.real.unsqueeze(-1)).run()
-    for name, _, mask in masked_inputs(call.inputs):
-        gradient = values.get(f"gradient of {name}")
-        yield 0.0 if gradient is None else gradient[mask].abs().max(), name
+    masks = {name: mask for name, _, mask in masked_inputs(call.inputs)}
+    yield from zero_gradients(call, lambda _: call.inputs.real[..., None], masks.__getitem__)
 
 
 POISON = {"right": torch.nan, "left": torch.inf, "inside": torch.nan, "row": 1e10}
@@ -269,35 +247,163 @@ FINITE_POISON = 1e4
 """Value of the padding for modules of other packages, many of which multiply padding by zero."""
 
 
-@relation(
-    "padding",
-    "relative change of outputs or gradients",
-    layouts=LAYOUTS,
-    limit=LEAK,
-    entries=(GRADIENT, TRAINING, STEPS, PROMPT),
-    setups=(Setup(33, batch=5),),
-    declared_in="padding_layouts",
-)
+@padding(limit=LEAK, entries=(GRADIENT, TRAINING, *DECODING), setups=(Setup(17, batch=5),))
 def padding_poison(call: Call) -> Variants:
-    """Extreme values in the padding (NaN, inf, 1e10; 1e4 in foreign modules) change no real output or gradient."""
-    if call.entry in (STEPS, PROMPT) and not call.subject.decodes_padding(call.setup.padding):
-        return
-    poison = FINITE_POISON if call.subject.is_foreign else POISON[call.setup.padding]
-    filled = call.inputs.filled(lambda x: torch.full_like(x, poison))
-    yield Variant(f"with padding of {poison:g}", call.but(inputs=filled))
+    """No real output or gradient changes with extreme padding (NaN, inf, 1e10; 1e4 in foreign modules)."""
+    if call.supports_padding:
+        poison = FINITE_POISON if call.subject.is_foreign else POISON[call.setup.padding]
+        filled = call.inputs.filled(lambda x: torch.full_like(x, poison))
+        yield Variant(f"with padding of {poison:g}", call.but(inputs=filled))
 
 
 @relation(
     "padding",
-    "relative change caused by an all-False mask",
     limit=ROUNDING,
-    entries=(FORWARD, GRADIENT, STEPS, PROMPT),
-    setups=(Setup(1), Setup(), Setup(33)),
+    entries=(FORWARD, GRADIENT, *DECODING),
+    setups=(1, 17),
     applies=lambda s: bool(s.padding_layouts),
 )
 def padding_of_nothing(call: Call) -> Variants:
     """No output changes when an all-False mask is passed."""
-    if call.entry in (STEPS, PROMPT) and not call.subject.decodes_padding("right"):
+    if call.entry not in DECODING or call.subject.decodes_padding("right"):
+        masks = {f"{name}_padding": mask for name, _, mask in masked_inputs(call.inputs) if name != "value"}
+        yield Variant("with masks of nothing", call.but(inputs=replace(call.inputs, **masks)))
+
+
+# --- gradients -------------------------------------------------------------------------------------------------------
+
+gradient = partial(relation, "training_mode", limit=ROUNDING, entries=(GRADIENT, TRAINING), setups=(9,))
+
+
+@gradient(
+    entries=(TRAINING, FORWARD),
+    against=GRADIENT,
+    applies=lambda s: not s.is_random_in_training,
+    setups=(
+        1,
+        17,
+        Setup(17, 3, padding="left"),
+        130,
+        Setup(130, 3, padding="inside"),
+        Setup(600, is_full=True),
+        LONGEST,
+    ),
+)
+def training_is_evaluation(call: Call) -> Variants:
+    """Without dropout, training and evaluation mode, with and without autograd, give equal outputs and gradients."""
+    yield Variant("", call, names="outputs".__eq__ if call.entry is FORWARD else lambda _: True)
+
+
+@gradient(setups=(9, Setup(batch=3), LONGEST))
+def gradient_of_residual(call: Call) -> Variants:
+    """Gradients are linear in the gradient that they receive, whatever its scale and layout, and do not modify it."""
+    for scale in (1e-6, 1e5):
+        scaled = call.but(cotangent=lambda x, scale=scale: scale * random_direction(x))
+        yield Variant(f"of a gradient x{scale:g}", scaled, factor=scale)
+    received: list[Tensor] = []
+
+    def strided(x: Tensor) -> Tensor:
+        received.append(_transposed(random_direction(x)))
+        return received[-1]
+
+    yield Variant("of a transposed gradient", call.but(cotangent=strided))
+    for x in received:
+        finding = "a backward pass writes into the gradient that it receives"
+        yield float(not torch.equal(x, random_direction(x))), "gradient passed to backward", 0.0, finding
+    ones = call.but(cotangent=torch.ones_like).run()
+    yield Variant("of an expanded gradient", call.but(cotangent=lambda x: x.new_ones(1, 1, 1).expand_as(x)), base=ones)
+
+
+@gradient(setups=(Setup(17, 3, padding="left"),))
+def gradient_of_two_calls(call: Call) -> Variants:
+    """With another call between a call and its backward pass, gradients are the same."""
+    other = call.but(inputs=call.subject.draw(call.module, 30, seed=2), setup=Setup(30))
+    for entry in (TRAINING, FORWARD):
+
+        def between(x: Tensor, entry: Any = entry) -> Tensor:
+            other.run(entry)
+            return random_direction(x)
+
+        yield Variant(f"with {entry.name} of another batch before the backward pass", call.but(cotangent=between))
+
+
+@gradient()
+def frozen_leaves(call: Call) -> Variants:
+    """Gradients of some inputs and parameters do not depend on whether the others need one."""
+    parameters = {name: x for name, x in call.module.named_parameters() if x.requires_grad}
+    inputs, known = tuple(call.inputs.tensors()), plain_values(call, call.entry)
+    subsets = [tuple(parameters), inputs, *((name,) for name in (*inputs, *parameters))]
+    for trained in subsets:
+        for name, x in parameters.items():
+            x.requires_grad_(name in trained)
+        if any(f"gradient of {name}" in known for name in trained):
+            names = {"outputs", *(f"gradient of {name}" for name in trained)}
+            frozen = call.but(frozen=tuple(name for name in inputs if name not in trained))
+            yield Variant(f"of {', '.join(trained[:2])} alone", frozen, names=names.__contains__)
+
+
+@gradient("tensors that are no parameter", compares=False)
+def graph_leaves(call: Call) -> Variants:
+    """No gradient flows into a tensor that is neither an input nor a parameter, which no optimizer updates."""
+    known = {id(x) for x in call.module.parameters()}
+    leaves: list[Tensor] = []
+
+    def walk(x: Tensor) -> Tensor:
+        nodes, seen = [x.grad_fn], {None}
+        while nodes:
+            node = nodes.pop()
+            if node not in seen:
+                seen.add(node)
+                nodes += [parent for parent, _ in node.next_functions]
+                leaves.append(getattr(node, "variable", x))
+        return random_direction(x)
+
+    def view(x: Inputs) -> Inputs:
+        known.update(map(id, x.tensors().values()))
+        return x
+
+    call.but(view=view, cotangent=walk).run()
+    for leaf in (leaf for leaf in leaves if leaf.grad_fn is None):
+        finding = f"{call.entry.name} train a tensor {list(leaf.shape)} that is no nn.Parameter"
+        yield float(id(leaf) not in known), f"shape {list(leaf.shape)}", None, finding
+
+
+SECOND = 1e-2
+"""Limit between a second derivative and a difference quotient."""
+
+
+@gradient(
+    "relative error of the second derivative", entries=(GRADIENT,), setups=(Setup(7, 1),), limit=SECOND, compares=False
+)
+def second_derivative(call: Call) -> Variants:
+    """After a backward pass with a graph, a second derivative is right, or refused with an error."""
+    try:
+        call = call.double()
+        call.run(FORWARD)
+        step = 1e-5
+    except Exception:  # float64 is optional
+        call, step = call.but(module=call.new_module()), 1e-2
+    inputs = call.inputs.requiring_grad()
+    leaves = list(inputs.tensors().values())
+
+    def slope(*, create_graph: bool = False) -> Tensor:
+        output = inputs.run(call.in_mode(training=False))  # the gradient of its sum starts from constants
+        first = torch.autograd.grad(output.sum(), leaves, create_graph=create_graph, materialize_grads=True)
+        return torch.stack([(x * random_direction(x)).sum() for x in first]).sum()
+
+    total = slope(create_graph=True)
+    try:
+        second = torch.autograd.grad(total, leaves, materialize_grads=True) if total.requires_grad else ()
+    except RuntimeError:
+        yield 0.0, "refused"
         return
-    masks = {f"{name}_padding": mask for name, _, mask in masked_inputs(call.inputs) if name != "value"}
-    yield Variant("with masks of nothing", call.but(inputs=replace(call.inputs, **masks)))
+    derivative = sum(float((x * random_direction(leaf)).sum()) for x, leaf in zip(second, leaves, strict=False))
+    slopes = []
+    for sign in (1.0, -2.0):
+        with torch.no_grad():
+            for leaf in leaves:
+                leaf.add_(random_direction(leaf), alpha=sign * step)
+        slopes.append(float(slope().detach()))
+    quotient = (slopes[0] - slopes[1]) / (2.0 * step)
+    error = abs(derivative - quotient) / max(abs(quotient), 1e-3 * float(total.detach().abs()), 1e-3)
+    yield error, "", None, f"a second derivative is wrong, without an error: {derivative:.3g} instead of {quotient:.3g}"

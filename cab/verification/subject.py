@@ -273,7 +273,7 @@ class Subject:
         self.drawn += reversed(lengths)
         tensors = [torch.randn(batch, n, module.embed_dim, generator=generator) * scale for n in lengths]
         inputs = Inputs(*(x.to(self.device) for x in tensors))
-        if padding not in ("", *self.padding_layouts):
+        if padding not in ("", "single_token", *self.padding_layouts):
             padding = next(iter(self.padding_layouts), "")
         return with_padding(inputs, padding) if padding else inputs
 
