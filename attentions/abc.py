@@ -9,11 +9,10 @@ from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from attentions.kernels.causal_abc import causal_abc
-from attentions.kernels.numerics import mask_value, upcast
+from attentions.kernels.numerics import mask_value, once_differentiable, upcast
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, Decoded
 from cab.registry.options import Positive

@@ -28,6 +28,8 @@ ODD_LENGTHS = (105, 231, 385)
 """Lengths at which every position is checked, which exposes blocks of any length up to half of them."""
 
 leak_check = partial(relation, "causality", limit=LEAK, applies=lambda s: s.pattern.is_causal)
+LENGTH_FINDING = "the first outputs depend on the length of the sequence"
+
 ODD = tuple(Setup(n, batch=1, embed_dim=8, num_heads=1, is_full=True) for n in ODD_LENGTHS)
 
 
@@ -104,8 +106,7 @@ def lookahead_length(call: Call) -> Variants:
     length = call.setup.length
     for n in {33: (1, 2, 5, 16, 17, 31, 32), 300: (1, 64, 255, 257)}.get(length, (700, length // 2, length - 2)):
         prefix = call.but(inputs=call.inputs.targets(0, n))
-        finding = "the first outputs depend on the length of the sequence"
-        yield Variant(f"of the first {n} tokens", prefix, lambda x, n=n: x[:, :n], explain=lambda: finding)
+        yield Variant(f"of the first {n} tokens", prefix, lambda x, n=n: x[:, :n], explain=lambda: LENGTH_FINDING)
 
 
 def gradient_leak(module: Module, inputs: Inputs, positions: Tensor, setup: str) -> tuple[float, str, float, str]:

@@ -133,20 +133,16 @@ def batch_size(call: Call) -> Variants:
     says="are not those of its parts",
 )
 def many_rows(call: Call) -> Variants:
-    """A batch of 600 rows (40 in decoding) gives the outputs and gradients of its parts of 1, 3, 7 and the others."""
+    """In a batch of 600 rows (40 in decoding), outputs and gradients are those of parts of 1, 3, 7 and the others."""
     query = call.inputs.query
     if (len(query) == 40) == (call.entry in DECODING) and not call.is_random:
-        parts = torch.arange(len(query)).split([1, 3, 7, len(query) - 11])
-        apart = [
-            call.but(inputs=call.inputs.rows(part), cotangent=lambda _, part=part: random_direction(query)[part]).run()
-            for part in parts
-        ]
-        whole = {n: torch.cat if len(x) == len(query) else partial(torch.sum, dim=0) for n, x in call.run().items()}
-        stacked = {
-            n: join([x[n] for x in apart]) if join is torch.cat else sum(x[n] for x in apart)
-            for n, join in whole.items()
-        }
-        yield Variant("of a batch", call, base=stacked)
+        whole, apart = plain_values(call, call.entry), []
+        for part in torch.arange(len(query)).split([1, 3, 7, len(query) - 11]):
+            cotangent = lambda _, part=part: random_direction(query)[part]  # noqa: E731
+            apart.append(call.but(inputs=call.inputs.rows(part), cotangent=cotangent).run())
+        parts = {name: [values[name] for values in apart] for name in whole}
+        base = {n: torch.cat(x) if len(whole[n]) == len(query) else torch.stack(x).sum(0) for n, x in parts.items()}
+        yield Variant("of a batch", call, values=whole, base=base)
 
 
 def zero_gradients(call: Call, chosen: Callable[[Tensor], Tensor], forbidden: Callable[[str], Any]) -> Variants:
@@ -373,7 +369,12 @@ SECOND = 1e-2
 
 
 @gradient(
-    "relative error of the second derivative", entries=(GRADIENT,), setups=(Setup(7, 1),), limit=SECOND, compares=False
+    "relative error of the second derivative",
+    entries=(GRADIENT,),
+    setups=(Setup(7, 1),),
+    limit=SECOND,
+    compares=False,
+    applies=lambda s: s.claims.has_exact_gradient,
 )
 def second_derivative(call: Call) -> Variants:
     """After a backward pass with a graph, a second derivative is right, or refused with an error."""

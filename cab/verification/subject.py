@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import inspect
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +32,17 @@ LONG, LONG_WIDTH, LONG_HEADS = 4133, 16, 2
 """A length that exceeds the blocks and caches of real methods, and the module size at such lengths."""
 
 
+def fact(measure: Callable[[Subject], Any]) -> Any:
+    """Return a property that is measured once for all checks of a subject."""
+
+    def get(subject: Subject) -> Any:
+        if measure not in subject.shared:
+            subject.shared[measure] = measure(subject)
+        return subject.shared[measure]
+
+    return property(get, doc=measure.__doc__)
+
+
 @dataclass(eq=False)
 class Subject:
     """An attention class in one pattern, with constructor options.
@@ -54,7 +64,7 @@ class Subject:
     skipped: list[str] = field(default_factory=list)
     """What the module refuses, such as a size."""
     shared: dict[Any, Any] = field(default_factory=dict)
-    """Values of plain calls, which all checks share."""
+    """Facts, and values of plain calls, which all checks share."""
 
     def for_check(self, *, long: bool) -> Subject:
         """Return a copy that has drawn nothing, with the facts found so far, for a check with or without long parts."""
@@ -136,25 +146,25 @@ class Subject:
 
     # --- what a module shows ---
 
-    @functools.cached_property
+    @fact
     def epsilon(self) -> float:
         """Machine epsilon of the coarsest dtype in which the module computes."""
         with restored():
             module = self.build()
             return rounding(module, self.for_check(long=False).draw(module, WHOLE, batch=1))
 
-    @functools.cached_property
+    @fact
     def claims(self) -> Claims:
         """What the class claims about its method in this pattern."""
         return getattr(self.build(), "claims", Claims())
 
-    @functools.cached_property
+    @fact
     def max_token_distance(self) -> int | None:
         """Largest distance between an output and a token that it depends on; None if the module declares none."""
         distance = getattr(self.build(), "max_token_distance", None)
         return None if distance is None else int(distance)
 
-    @functools.cached_property
+    @fact
     def dropout(self) -> float:
         """0.3, or 0 if the class rejects dropout in training on this device, such as flash attention on a CPU."""
         module = self.build(dropout=0.3).train()
@@ -166,7 +176,7 @@ class Subject:
                 return 0.0
         return 0.3
 
-    @functools.cached_property
+    @fact
     def has_reference(self) -> bool:
         """Whether the class has a reference implementation, even one that raises."""
         if not issubclass(self.cls, Attention):
@@ -180,7 +190,7 @@ class Subject:
                 return False
         return True
 
-    @functools.cached_property
+    @fact
     def is_random_in_training(self) -> bool:
         """Whether training mode is random without dropout."""
         module = self.build().train()
@@ -188,16 +198,16 @@ class Subject:
         with torch.no_grad():
             return not torch.equal(inputs.run(module, seed=1), inputs.run(module, seed=2))
 
-    @functools.cached_property
+    @fact
     def learns(self) -> bool:
         """Whether the module has a part with its own training behavior."""
         return any(isinstance(module, TrainableModule) for module in self.build().modules())
 
-    @functools.cached_property
+    @fact
     def adds_loss(self) -> bool:
         return any(auxiliary_loss(module) is not None for module in self._after_a_call())
 
-    @functools.cached_property
+    @fact
     def accumulates_statistics(self) -> bool:
         learners = (m for module in self._after_a_call() for m in module.modules() if isinstance(m, TrainableModule))
         return any(learner.pop_statistics() for learner in learners)
