@@ -252,7 +252,7 @@ CPU_LIMIT, DEVICE_LIMIT = 2**20, 2**26
 def read_blocks(
     sources: Sequence[Tensor],
     matrix: Tensor,
-    project: Callable[[Tensor], Tensor],
+    project: nn.Module,
     *,
     dropout: float,
     dtype: torch.dtype,

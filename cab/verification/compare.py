@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -112,24 +110,3 @@ RARE = 0.01
 A method that selects blocks or hashes tokens meets scores that differ by less than a rounding error, at about one token
 in some thousands. Two calls that sum in a different order may then choose differently, and both are right.
 """
-
-Measure = Callable[[Module, Inputs], dict[str, Tensor]]
-"""A comparison of calls of a module: relative errors at every position, by the name of the compared part."""
-
-
-def compared(
-    measure: Measure, module: Module, inputs: Inputs, where: str = "", *, limit: float, finding: str = ""
-) -> Iterator[tuple[float, str, float, str]]:
-    """Yield the largest error of every part, in float64 where near ties may explain the error in float32.
-
-    That is where some positions, but at most one in a hundred, exceed ``limit``, and the module computes in float64.
-    A defect also shows in float64; a near tie hardly ever occurs there.
-    """
-    errors = measure(module, inputs)
-    rare = {name for name, error in errors.items() if 0 < (error > limit).sum() <= RARE * error.numel()}
-    if rare:
-        with contextlib.suppress(Exception):  # float64 is optional
-            exact = measure(copy.deepcopy(module).double(), inputs.map(Tensor.double))
-            errors |= {name: exact[name] for name in rare}
-    for name, error in errors.items():
-        yield error.max().item() if error.numel() else 0.0, ", ".join(filter(None, (where, name))), limit, finding

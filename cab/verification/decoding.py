@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 from functools import partial
+from itertools import chain, product
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from cab.attention import reorder_state
-from cab.verification.check import Measurements, check
+from cab.verification.check import Measurements
 from cab.verification.compare import difference
 from cab.verification.entries import (
     ALL_STEPS,
     CHUNKS,
+    DECODING,
     FORWARD,
     LONGEST,
     MERGED,
@@ -29,9 +30,9 @@ from cab.verification.entries import (
     initial_state,
     read_chunks,
 )
-from cab.verification.inputs import LAYOUTS, Inputs, copied, padding_masks, rows_alone
+from cab.verification.inputs import LAYOUTS, Inputs, padding_masks, rows_alone
 from cab.verification.relation import Variant, Variants, relation
-from cab.verification.subject import Subject
+from cab.verification.relations import arguments_kept
 
 LONGEST_STEPS = 700
 """Number of tokens in the longest step-by-step run: more than a few cache blocks."""
@@ -71,49 +72,31 @@ def decode_steps(call: Call) -> Variants:
         yield Variant("", call)
 
 
-PLANS = {
-    sum(plan): plan for plan in ([16, 1, 1, 1], [1, 7, 2, 1, 23, 1, 1], [33], [290, 1, 1, 1, 1], [64, 65, 1, 129, 1])
-}
-
-
-def _planned(length: int) -> list[int]:
-    return PLANS.get(length, [length - 1500, 1, 1, 1495, 1, 1, 1])
+PLANS = ([16, 1, 1, 1], [1, 7, 2, 1, 23, 1, 1], [33], [64, 65, 1, 129, 1], [290, 1, 1, 1, 1])
+PAIRS = ((1, 64), (2, 33), (3, 2), (7, 1), (8, 9), (15, 17), (16, 16), (17, 47), (31, 65), (32, 32), (63, 1), (64, 66))
+"""Numbers of tokens in the chunks of a prompt."""
 
 
 @decoding(
     "decoding",
     "relative error of decoding after prefill",
-    setups=(*map(Setup, PLANS), Setup(LONGEST)),
-    entries=(replace(CHUNKS, compute=partial(CHUNKS.compute.func, chunks=_planned)),),
-)
-def decode_after_prefill(call: Call) -> Variants:
-    """After a prompt, read at once or in chunks of uneven size, decoding reproduces the parallel forward pass."""
-    yield Variant("", call)
-
-
-@decoding(
-    "decoding",
-    "relative error of a prompt in two chunks",
     entries=(PROMPT,),
     setups=(
-        Setup(130),
-        Setup(130, batch=4, padding="left"),
-        *(Setup(130, batch=4, padding=layout, is_full=True) for layout in ("right", "inside")),
+        300,
+        Setup(130, 4, padding="left"),
+        *(Setup(130, 4, padding=x, is_full=True) for x in ("right", "inside")),
+        LONGEST,
     ),
 )
-def prompt_lengths(call: Call) -> Variants:
-    """After two chunks of many pairs of lengths, with and without padding, outputs are those of the forward pass."""
-    if call.setup.padding and not call.subject.decodes_padding(call.setup.padding):
-        return
-    for first, second in zip(
-        (1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 63, 64, 65), (64, 33, 2, 1, 9, 17, 16, 47, 65, 32, 1, 66, 64), strict=True
-    ):
-        start = call.but(inputs=call.inputs.targets(0, first + second))
+def decode_after_prefill(call: Call) -> Variants:
+    """After a prompt, read at once or in chunks of any size, decoding reproduces the parallel forward pass."""
+    n = call.setup.length
+    for chunks in ([n - 1500, 1, 1, 1495, 1, 1, 1],) if n > 1500 else (*PLANS, *PAIRS) if n == 300 else PAIRS:
+        count = sum(chunks)
+        start = call.but(inputs=call.inputs.targets(0, count))
         with torch.no_grad():
-            outputs = start.masked(decode(call.module, start.inputs, [first, second]))
-        yield Variant(
-            f"of {first} and {second} tokens", call, lambda x, n=first + second: x[:, :n], values={"outputs": outputs}
-        )
+            values = {"outputs": start.masked(decode(call.module, start.inputs, chunks))}
+        yield Variant(f"read in {', '.join(map(str, chunks))} tokens", call, lambda x, n=count: x[:, :n], values=values)
 
 
 @decoding(
@@ -122,7 +105,7 @@ def prompt_lengths(call: Call) -> Variants:
     layouts=LAYOUTS,
     setups=(Setup(19, batch=4),),
     entries=(STEPS, CHUNKS, PROMPT),
-    applies=Subject.decodes_padding,
+    applies=lambda s: s.decodes,
 )
 def decode_padded(call: Call) -> Variants:
     """With padded targets and sources, decoding reproduces the parallel forward pass."""
@@ -167,21 +150,8 @@ def decode_in_training(call: Call) -> Variants:
 )
 def decode_keeps_state(call: Call) -> Variants:
     """No step modifies the state, the source or the token it receives, so decoding can branch from any state."""
-    received: list[tuple[dict[str, Tensor], dict[str, Tensor]]] = []
-
-    def remember(state: dict[str, Tensor]) -> dict[str, Tensor]:
-        received.append((state, copied(state)))
-        return state
-
-    if call.setup.padding and not call.subject.decodes_padding(call.setup.padding):
-        return
-    received.append((call.inputs.arguments(), copied(call.inputs.arguments())))
-    call.but(carry=remember).run()
-    for token, (now, before) in enumerate(received):
-        for name in now | before:
-            is_same = name in now and name in before and torch.equal(now[name], before[name])
-            finding = f"a call writes into `{name}`, which it received: return new tensors"
-            yield float(not is_same), f"call {token}, {name}", None, finding
+    for name, is_same in chain(arguments_kept(call, inputs=True), arguments_kept(call, inputs=False)):
+        yield float(not is_same), name, None, f"a call writes into `{name}`, which it received: return new tensors"
 
 
 relation(
@@ -194,23 +164,23 @@ relation(
 )(decode_keeps_state)
 
 
-@check(
+@relation(
     "decoding",
     "relative error between tokens of shape [B, D] and [B, 1, D]",
     limit=lambda s: s.decode_tolerance,
-    applies=lambda s: s.decodes,
+    entries=(STEPS,),
+    setups=(3,),
 )
-def decode_shapes(subject: Subject) -> Measurements:
+def decode_shapes(call: Call) -> Variants:
     """Tokens of shape [B, D] and [B, 1, D] give the same values, each in the shape of its token."""
-    module, inputs = subject.case(3, batch=2)
+    outputs, state = [], initial_state(call.module, call.inputs)
     with torch.no_grad():
-        flat_state, state = initial_state(module, inputs), initial_state(module, inputs)
-        for t in range(3):
-            flat, flat_state = module.step(inputs.query[:, t], flat_state)
-            output, state = module.step(inputs.query[:, t : t + 1], state)
-            if flat.shape != inputs.query[:, t].shape or output.shape != inputs.query[:, t : t + 1].shape:
-                raise ValueError(f"step returned shapes {[*flat.shape]} and {[*output.shape]} for these tokens")
-            yield difference(output[:, 0], flat), f"token {t}"
+        for token in call.inputs.query.unbind(1):
+            output, state = call.module.step(token, state)
+            if output.shape != token.shape:
+                raise ValueError(f"step returned shape {[*output.shape]} for a token {[*token.shape]}")
+            outputs.append(output)
+    yield Variant("of shape [B, D]", call, values={"outputs": torch.stack(outputs, 1)})
 
 
 @relation(
@@ -249,27 +219,25 @@ def merged_states(call: Call) -> Variants:
     yield Variant("of unequal age", call, values={"outputs": outputs}, base={"outputs": expected})
 
 
-@check("branching", "relative error of a branch", limit=lambda s: s.decode_tolerance, applies=lambda s: s.decodes)
-def decode_branches(subject: Subject) -> Measurements:
+@decoding("branching", "relative error of a branch", entries=DECODING, setups=(8, 21, 69, 76))
+def decode_branches(call: Call) -> Variants:
     """Two branches that continue one state in turn, reusing the memory of tokens and outputs, are both correct."""
-    for length in (3, 16, 64, 71):  # among them capacities of caches
-        by_prompt = subject.prefills and length % 2 == 0
-        module, inputs = subject.case(length + 5)
-        other = torch.cat([inputs.query[:, :length], subject.draw(module, 5, seed=2).query], 1)
-        branches = [inputs, replace(inputs, query=other)]
-        with torch.no_grad():
-            chunks = [length] if by_prompt else [1] * length
-            _, state = read_chunks(module, inputs, chunks, initial_state(module, inputs))
-            states, outputs = [state, state], torch.empty(2, *inputs.query[:, length:].shape, device=subject.device)
-            for t, branch in itertools.product(range(5), range(2)):  # one token of each branch in turn
-                token = branches[branch].query[:, length + t].clone()
-                output, states[branch] = module.step(token, states[branch])
-                outputs[branch, :, t] = output
-                for received in (token, output):  # the caller may reuse both
-                    received.fill_(torch.nan)
-            for branch, x in enumerate(branches):
-                error = difference(outputs[branch], x.run(module)[:, length:])
-                yield error, f"{'prompt' if by_prompt else 'steps'} of {length}, branch {branch}"
+    length = call.setup.length - 5  # among them capacities of caches
+    later = [call.inputs.query[:, length:], call.inputs.query[:, length:].flip(1)]
+    with torch.no_grad():
+        chunks = [length] if call.entry is PROMPT else [1] * length
+        before, state = read_chunks(call.module, call.inputs, chunks, initial_state(call.module, call.inputs))
+        states, outputs = [state, state], torch.stack(later)
+        for t, branch in product(range(5), range(2)):  # one token of each branch in turn
+            token = later[branch][:, t].clone()
+            output, states[branch] = call.module.step(token, states[branch])
+            outputs[branch, :, t] = output
+            for received in (token, output):  # the caller may reuse both
+                received.fill_(torch.nan)
+    for branch, x in enumerate(outputs):
+        inputs = replace(call.inputs, query=torch.cat([call.inputs.query[:, :length], later[branch]], 1))
+        values = {"outputs": torch.cat([before, x], 1)}
+        yield Variant(f"in branch {branch}", call, values=values, base=call.but(inputs=inputs).run(FORWARD))
 
 
 @decoding(
@@ -280,17 +248,14 @@ def decode_branches(subject: Subject) -> Measurements:
 )
 def decode_reordered(call: Call) -> Variants:
     """After rows of the state are repeated, dropped and reordered (beam search), decoding continues correctly."""
-    if call.setup.padding and not call.subject.decodes_padding(call.setup.padding):
-        return
     order = torch.tensor([2, 0, 0, 1], device=call.subject.device)
-    moved = call.but(inputs=call.inputs.rows(order))
+    module, moved, chunks = (
+        call.module,
+        call.but(inputs=call.inputs.rows(order)),
+        [11] if call.entry is PROMPT else [1] * 11,
+    )
     with torch.no_grad():
-        _, state = read_chunks(
-            call.module,
-            call.inputs,
-            [11] if call.entry is PROMPT else [1] * 11,
-            initial_state(call.module, call.inputs),
-        )
-        later, _ = read_chunks(call.module, moved.inputs.targets(11), [1] * 8, reorder_state(state, order))
+        _, state = read_chunks(module, call.inputs, chunks, initial_state(module, call.inputs))
+        later, _ = read_chunks(module, moved.inputs.targets(11), [1] * 8, reorder_state(state, order))
     values = {"outputs": moved.masked(torch.cat([moved.inputs.query[:, :11], later], 1))}
     yield Variant("after reordering rows", moved, lambda x: x[order, 11:], lambda x: x[:, 11:], values=values)

@@ -143,12 +143,6 @@ class Call:
         return self.entry.name.endswith("training mode") and self.subject.is_random_in_training
 
     @property
-    def supports_padding(self) -> bool:
-        """Whether the entry supports the padding of the call, if there is any."""
-        padding, is_decoding = self.setup.padding, self.entry.applies in (_decodes, _prefills)
-        return not padding or not is_decoding or self.subject.decodes_padding(padding)
-
-    @property
     def where(self) -> str:
         """The setup in words."""
         return str(self.setup if self.subject.pattern.is_cross else self.setup._replace(source_length=None))
@@ -215,6 +209,11 @@ class Entry:
     compute: Callable[[Call], Values]
     applies: Callable[[Subject], bool] = lambda _: True
     longest: float = math.inf
+
+    def supports(self, subject: Subject, padding: str) -> bool:
+        """Return whether a subject has the entry for inputs with this padding."""
+        is_decoding = self.applies in (_decodes, _prefills)
+        return self.applies(subject) and (not padding or not is_decoding or subject.decodes_padding(padding))
 
 
 @torch.no_grad()

@@ -103,7 +103,7 @@ def _padding(counts: Tensor, length: int, side: str) -> Tensor:
 
 
 def _filled(x: Tensor, counts: Tensor, mask: Tensor) -> Tensor:
-    """Return rows with the first ``counts`` tokens of ``x`` [1, N, D], or with all of them in turn, where not masked."""
+    """Return rows with the first ``counts`` tokens of ``x`` [1, N, D], or with all in turn, where not masked."""
     tokens = x[0] if len(x[0]) == int(counts.sum()) else torch.cat([x[0, :count] for count in counts.tolist()])
     return x.new_zeros(*mask.shape, x.shape[-1]).masked_scatter(~mask.to(x.device)[..., None], tokens)
 

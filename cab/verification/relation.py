@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
+from functools import partial
+from itertools import chain, product
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cab.verification.check import Limit, Measurements, check
+from cab.verification.check import CHECKS, Check, Limit, Measurements
 from cab.verification.compare import RARE, error_at, gradient_floor
 from cab.verification.entries import ENTRIES, PER_TOKEN, Call, Entry, Setup, Values
 from cab.verification.side_effects import restored
@@ -78,33 +79,40 @@ def relation(
         against: entry whose plain values are expected (default: the entry itself).
         says: predicate of the finding, after entry and transformation.
         compares: whether the plain values are computed before the function transforms anything.
-        layouts: layouts of padding; see :func:`cab.verification.check.check`.
+        layouts: layouts of padding, each of which is a check called ``<name>_<layout>``.
         name, summary: name and property of the check (default: those of the function).
         options: further attributes of :class:`cab.verification.check.Check`.
     """
     sized = [Setup(setup) if isinstance(setup, int) else setup for setup in setups]
 
     def add(function: Function) -> Function:
-        def measurements(subject: Subject, layout: str = "") -> Measurements:
-            for entry in (entry for entry in entries if entry.applies(subject)):
-                for setup in chain.from_iterable(setup.for_subject(subject) for setup in sized):
-                    if setup.length > entry.longest:
-                        continue
-                    setup = setup._replace(padding=layout or setup.padding)
+        def measurements(subject: Subject, *, layout: str) -> Measurements:
+            chosen = chain.from_iterable(setup.for_subject(subject) for setup in sized)
+            padded = [setup._replace(padding=layout or setup.padding) for setup in chosen]
+            for entry, setup in product(entries, padded):
+                if setup.length <= entry.longest and entry.supports(subject, setup.padding):
                     plain = Call.of(subject, setup, entry)
                     if compares:
                         plain_values(plain, against or entry)
                     yield from _measured(function, plain, against or entry, says, limit)
 
-        def applies(subject: Subject, layout: str = "") -> bool:
-            return any(e.applies(subject) for e in entries) and (
-                not layout
-                or layout in subject.padding_layouts
-                or (layout == "single_token" and "inside" in subject.padding_layouts)
-            )
+        def applies(subject: Subject, *, layout: str) -> bool:
+            needed = "inside" if layout == "single_token" else layout
+            is_supported = not layout or needed in subject.padding_layouts
+            return is_supported and any(entry.supports(subject, layout) for entry in entries)
 
-        measurements.__name__, measurements.__doc__ = name or function.__name__, summary or function.__doc__
-        check(group, quantity, limit=limit, layouts=layouts, **{"applies": applies, **options})(measurements)
+        for layout in layouts or ("",):
+            key = "_".join(filter(None, (name or function.__name__, layout)))
+            property_ = summary or " ".join((function.__doc__ or "").split())
+            CHECKS[key] = Check(
+                key,
+                group,
+                f"{property_.removesuffix('.')} (padding {layout})." if layout else property_,
+                quantity,
+                partial(measurements, layout=layout),
+                limit,
+                **{"applies": partial(applies, layout=layout), **options},
+            )
         return function
 
     return add

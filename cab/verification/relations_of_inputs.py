@@ -246,10 +246,9 @@ FINITE_POISON = 1e4
 @padding(limit=LEAK, entries=(GRADIENT, TRAINING, *DECODING), setups=(Setup(17, batch=5),))
 def padding_poison(call: Call) -> Variants:
     """No real output or gradient changes with extreme padding (NaN, inf, 1e10; 1e4 in foreign modules)."""
-    if call.supports_padding:
-        poison = FINITE_POISON if call.subject.is_foreign else POISON[call.setup.padding]
-        filled = call.inputs.filled(lambda x: torch.full_like(x, poison))
-        yield Variant(f"with padding of {poison:g}", call.but(inputs=filled))
+    poison = FINITE_POISON if call.subject.is_foreign else POISON[call.setup.padding]
+    filled = call.inputs.filled(lambda x: torch.full_like(x, poison))
+    yield Variant(f"with padding of {poison:g}", call.but(inputs=filled))
 
 
 @relation(
@@ -261,7 +260,7 @@ def padding_poison(call: Call) -> Variants:
 )
 def padding_of_nothing(call: Call) -> Variants:
     """No output changes when an all-False mask is passed."""
-    if call.entry not in DECODING or call.subject.decodes_padding("right"):
+    if call.entry.supports(call.subject, "right"):
         masks = {f"{name}_padding": mask for name, _, mask in masked_inputs(call.inputs) if name != "value"}
         yield Variant("with masks of nothing", call.but(inputs=replace(call.inputs, **masks)))
 

@@ -155,7 +155,7 @@ class Subject:
 
     @fact
     def claims(self) -> Claims:
-        """What the class claims about its method in this pattern."""
+        """Return what the class claims about its method in this pattern."""
         return getattr(self.build(), "claims", Claims())
 
     @fact
