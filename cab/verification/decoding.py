@@ -14,9 +14,9 @@ from cab.attention import reorder_state
 from cab.verification.check import Measurements
 from cab.verification.compare import difference
 from cab.verification.entries import (
+    ALL_PROMPT,
     ALL_STEPS,
     CHUNKS,
-    DECODING,
     FORWARD,
     LONGEST,
     MERGED,
@@ -80,7 +80,7 @@ PAIRS = ((1, 64), (2, 33), (3, 2), (7, 1), (8, 9), (15, 17), (16, 16), (17, 47),
 @decoding(
     "decoding",
     "relative error of decoding after prefill",
-    entries=(PROMPT,),
+    entries=(ALL_PROMPT,),
     setups=(
         300,
         Setup(130, 4, padding="left"),
@@ -104,14 +104,14 @@ def decode_after_prefill(call: Call) -> Variants:
     "relative error of decoding padded input",
     layouts=LAYOUTS,
     setups=(Setup(19, batch=4),),
-    entries=(STEPS, CHUNKS, PROMPT),
+    entries=(ALL_STEPS, CHUNKS, ALL_PROMPT),
     applies=lambda s: s.decodes,
 )
 def decode_padded(call: Call) -> Variants:
     """With padded targets and sources, decoding reproduces the parallel forward pass."""
     if call.subject.prompt_padding_layouts is None:
         yield Variant("", call)
-    elif call.entry is STEPS:
+    elif call.entry is ALL_STEPS:
         yield from _padded_prompt(call)
 
 
@@ -157,7 +157,7 @@ def decode_keeps_state(call: Call) -> Variants:
 relation(
     "branching",
     "modified arguments of a prefill",
-    entries=(PROMPT, CHUNKS),
+    entries=(ALL_PROMPT, CHUNKS),
     name="prefill_keeps_state",
     setups=(Setup(9), Setup(70), Setup(9, batch=3, padding="left"), Setup(9, batch=3, padding="right")),
     summary="No prefill modifies the state, the tokens or the mask that it receives.",
@@ -219,13 +219,13 @@ def merged_states(call: Call) -> Variants:
     yield Variant("of unequal age", call, values={"outputs": outputs}, base={"outputs": expected})
 
 
-@decoding("branching", "relative error of a branch", entries=DECODING, setups=(8, 21, 69, 76))
+@decoding("branching", "relative error of a branch", entries=(ALL_STEPS, ALL_PROMPT), setups=(8, 21, 69, 76))
 def decode_branches(call: Call) -> Variants:
     """Two branches that continue one state in turn, reusing the memory of tokens and outputs, are both correct."""
     length = call.setup.length - 5  # among them capacities of caches
     later = [call.inputs.query[:, length:], call.inputs.query[:, length:].flip(1)]
     with torch.no_grad():
-        chunks = [length] if call.entry is PROMPT else [1] * length
+        chunks = [length] if call.entry is ALL_PROMPT else [1] * length
         before, state = read_chunks(call.module, call.inputs, chunks, initial_state(call.module, call.inputs))
         states, outputs = [state, state], torch.stack(later)
         for t, branch in product(range(5), range(2)):  # one token of each branch in turn
@@ -243,7 +243,7 @@ def decode_branches(call: Call) -> Variants:
 @decoding(
     "branching",
     "relative error of decoding reordered rows",
-    entries=(STEPS, PROMPT),
+    entries=(ALL_STEPS, ALL_PROMPT),
     setups=(Setup(19, batch=3), Setup(19, batch=3, padding="left"), Setup(19, batch=3, padding="right")),
 )
 def decode_reordered(call: Call) -> Variants:
@@ -252,7 +252,7 @@ def decode_reordered(call: Call) -> Variants:
     module, moved, chunks = (
         call.module,
         call.but(inputs=call.inputs.rows(order)),
-        [11] if call.entry is PROMPT else [1] * 11,
+        [11] if call.entry is ALL_PROMPT else [1] * 11,
     )
     with torch.no_grad():
         _, state = read_chunks(module, call.inputs, chunks, initial_state(module, call.inputs))

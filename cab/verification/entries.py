@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from cab.training import auxiliary_loss
-from cab.verification.inputs import INPUTS, Inputs, Module, gradients_of, leaves_of, masked_inputs
+from cab.verification.inputs import INPUTS, Inputs, Module, gradients_of, leaves_of, masked_inputs, seed_torch
 from cab.verification.subject import Subject
 
 Values = dict[str, Tensor]
@@ -202,13 +202,13 @@ class Entry:
         name: the entry in messages.
         compute: function of a call.
         applies: whether a subject has the entry.
-        longest: number of tokens beyond which a relation leaves the entry out.
+        longest: largest number of tokens; longer sequences are cut.
     """
 
     name: str
     compute: Callable[[Call], Values]
     applies: Callable[[Subject], bool] = lambda _: True
-    longest: float = math.inf
+    longest: int = sys.maxsize
 
     def supports(self, subject: Subject, padding: str) -> bool:
         """Return whether a subject has the entry for inputs with this padding."""
@@ -225,7 +225,7 @@ def _gradients(call: Call, *, training: bool, run: Callable[[Inputs, Module], Te
     module, inputs = call.in_mode(training=training), call.inputs.requiring_grad()
     for name, x in inputs.tensors().items():
         x.requires_grad_(name not in call.frozen)
-    torch.manual_seed(call.seed)
+    seed_torch(call.seed, call.subject.device)
     output = run(call.view(inputs), module)
     direction = (call.cotangent or random_direction)(output)
     direction = direction.where(call.inputs.real.unsqueeze(-1), 0.0) if call.hides_padding else direction
@@ -245,7 +245,7 @@ def random_direction(output: Tensor) -> Tensor:
 
 def _decoding(call: Call, *, chunks: Callable[[int], Sequence[int]], training: bool = False) -> Values:
     inputs = call.view(call.inputs)
-    torch.manual_seed(call.seed)
+    seed_torch(call.seed, call.subject.device)
     with contextlib.nullcontext() if call.has_graph else torch.no_grad():
         outputs = decode(call.in_mode(training=training), inputs, chunks(inputs.query.shape[1]), call.carry)
     auxiliary_loss(call.module)
@@ -313,9 +313,10 @@ def _packs(subject: Subject) -> bool:
 FORWARD = Entry("outputs", _forward)
 GRADIENT = Entry("gradients", partial(_gradients, training=False))
 TRAINING = Entry("outputs and gradients in training mode", partial(_gradients, training=True))
-STEPS = Entry("steps", partial(_decoding, chunks=_single), _decodes, longest=20)
-ALL_STEPS = replace(STEPS, longest=math.inf)
-PROMPT = Entry("a prompt", partial(_decoding, chunks=_prompt), _prefills)
+STEPS = Entry("steps", partial(_decoding, chunks=_single), _decodes, longest=7)
+ALL_STEPS = replace(STEPS, longest=sys.maxsize)
+PROMPT = Entry("a prompt", partial(_decoding, chunks=_prompt), _prefills, longest=9)
+ALL_PROMPT = replace(PROMPT, longest=sys.maxsize)
 CHUNKS = Entry("prompts in chunks", partial(_decoding, chunks=chunked), _prefills)
 TRAINING_STEPS = Entry("steps in training mode", partial(_decoding, chunks=_single, training=True), _decodes)
 TRAINING_PROMPT = Entry("a prompt in training mode", partial(_decoding, chunks=chunked, training=True), _prefills)

@@ -38,7 +38,7 @@ class Inputs:
         In self patterns the mask is passed under both names. With a ``seed``, torch's generator is seeded first.
         """
         if seed is not None:
-            torch.manual_seed(seed)
+            seed_torch(seed, self.query.device)
         multiple = 1 if isinstance(module, Attention) else getattr(module, "length_multiple", 1)
         if self.query.shape[1] % multiple or (self.key is not None and self.key.shape[1] % multiple):
             blocks = self.in_blocks(multiple, has_masks=bool(getattr(module, "padding_layouts", LAYOUTS)))
@@ -95,6 +95,14 @@ class Inputs:
     def real(self) -> Tensor:
         """Mask [B, N] of the targets that are not padding."""
         return real_tokens(self.query, self.query_padding)
+
+
+def seed_torch(seed: int, device: torch.device | str) -> None:
+    """Seed torch's generator, and those of GPUs if ``device`` is one; on a CPU, ``torch.manual_seed`` takes longer."""
+    if torch.device(device).type == "cpu":
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)
 
 
 def padding_masks(layout: str, x: Tensor) -> Tensor:

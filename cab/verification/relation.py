@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, product
+from itertools import chain
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 from cab.verification.check import CHECKS, Check, Limit, Measurements
 from cab.verification.compare import RARE, error_at, gradient_floor
 from cab.verification.entries import ENTRIES, PER_TOKEN, Call, Entry, Setup, Values
-from cab.verification.side_effects import restored
+from cab.verification.side_effects import SETTINGS, restored
 from cab.verification.subject import Subject
 
 
@@ -89,8 +89,13 @@ def relation(
         def measurements(subject: Subject, *, layout: str) -> Measurements:
             chosen = chain.from_iterable(setup.for_subject(subject) for setup in sized)
             padded = [setup._replace(padding=layout or setup.padding) for setup in chosen]
-            for entry, setup in product(entries, padded):
-                if setup.length <= entry.longest and entry.supports(subject, setup.padding):
+            calls = (
+                (entry, setup._replace(length=min(setup.length, entry.longest)))
+                for entry in entries
+                for setup in padded
+            )
+            for entry, setup in dict.fromkeys(calls):
+                if entry.supports(subject, setup.padding):
                     plain = Call.of(subject, setup, entry)
                     if compares:
                         plain_values(plain, against or entry)
@@ -167,6 +172,6 @@ def plain_values(call: Call, entry: Entry) -> Values:
     key = (entry.name, call.setup)
     shared = call.subject.shared
     if key not in shared:
-        with restored():
+        with restored(SETTINGS):
             shared[key] = Call.of(call.subject, call.setup, entry).run()
     return shared[key]

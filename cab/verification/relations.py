@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from cab.training import TrainableModule, auxiliary_loss
 from cab.verification.compare import LEAK, ROUNDING
 from cab.verification.entries import FORWARD, GRADIENT, LONGEST, METHODS, PROMPT, STEPS, TRAINING, Call, Setup
-from cab.verification.inputs import copied
+from cab.verification.inputs import copied, seed_torch
 from cab.verification.mistakes import places
 from cab.verification.relation import Variant, Variants, relation
 from cab.verification.side_effects import (
@@ -81,7 +81,7 @@ def generators_untouched(call: Call) -> Variants:
     for seed in (1, 2):
         call.new_module(seed)
         built.append(generators()["torch"])
-        torch.manual_seed(seed)
+        seed_torch(seed, call.subject.device)
         states = generators()
         with _Draws() as draws:
             call.but(seed=seed).run()

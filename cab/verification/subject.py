@@ -19,7 +19,7 @@ from cab.errors import UserError
 from cab.patterns import Pattern
 from cab.training import TrainableModule, auxiliary_loss
 from cab.verification.compare import ROUNDING, rounding
-from cab.verification.inputs import LAYOUTS, Inputs, Module, with_padding
+from cab.verification.inputs import LAYOUTS, Inputs, Module, seed_torch, with_padding
 from cab.verification.side_effects import restored
 
 WIDTH, HEADS = 32, 4
@@ -239,7 +239,7 @@ class Subject:
         sizes = {"embed_dim": embed_dim, "num_heads": num_heads, "dropout": dropout}
         arguments = {"pattern": self.pattern, **sizes, "layer_position": SINGLE_LAYER}
         accepted = {name: value for name, value in arguments.items() if takes(self.cls, name)}
-        torch.manual_seed(seed)
+        seed_torch(seed, self.device)
         module: Module = self.cls(**{**accepted, **self.options, **options}).to(self.device).eval()
         if not isinstance(getattr(module, "embed_dim", None), int):  # a plain module may lack this attribute
             if "embed_dim" not in accepted:
