@@ -106,7 +106,7 @@ def fast_is_reference(subject: Subject) -> Measurements:
         (40, 32, 4, "right", 1.0, True),
     ):
         size: dict[str, Any] = {"embed_dim": embed_dim, "num_heads": num_heads}
-        batch = 5 if layout else 2
+        batch = 3 if layout else 2
         module, inputs = subject.case(length, batch=batch, scale=scale, padding=layout, training=training, **size)
         direction = torch.randn_like(inputs.query)
         fast = outputs_and_gradients(module, inputs, direction, seed=1)

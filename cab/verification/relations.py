@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from cab.training import TrainableModule, auxiliary_loss
 from cab.verification.compare import LEAK, ROUNDING
 from cab.verification.entries import FORWARD, GRADIENT, LONGEST, METHODS, PROMPT, STEPS, TRAINING, Call, Setup
-from cab.verification.inputs import copied, seed_torch
+from cab.verification.inputs import Inputs, copied, seed_torch
 from cab.verification.mistakes import places
 from cab.verification.relation import Variant, Variants, relation
 from cab.verification.side_effects import (
@@ -38,27 +38,25 @@ untouched = partial(relation, entries=METHODS, compares=False)
 # --- what a call leaves untouched ------------------------------------------------------------------------------------
 
 
-@untouched("determinism", "relative change of an input", setups=(33, PADDED, LONGEST))
+@untouched("determinism", "modified inputs", setups=(33, PADDED, LONGEST))
 def inputs_untouched(call: Call) -> Variants:
-    """No call modifies its inputs or masks."""
-    for name, is_same in arguments_kept(call, inputs=True):
-        yield float(not is_same), name, None, f"{call.entry.name}: a call writes into its input `{name}`"
-
-
-def arguments_kept(call: Call, *, inputs: bool) -> Iterator[tuple[str, bool]]:
-    """Yield the name of every input, or tensor of a state, that the module received, and whether it is the same."""
+    """No call modifies its inputs, its masks or the decoding state that it receives."""
     received: list[tuple[dict[str, Tensor], dict[str, Tensor]]] = []
 
     def remember(value: Any) -> Any:
-        tensors = value.arguments() if inputs else value
+        tensors = value.arguments() if isinstance(value, Inputs) else value
         received.append((tensors, copied(tensors)))
         return value
 
-    call.but(**{"view" if inputs else "carry": remember}).run()
+    call.but(view=remember, carry=remember).run()
     for now, before in received:
         for name in now | before:
             is_known = name in now and name in before
-            yield name, is_known and torch.equal(now[name].nan_to_num(), before[name].nan_to_num())
+            is_same = is_known and torch.equal(now[name].nan_to_num(), before[name].nan_to_num())
+            of_call = f"{call.entry.name}: a call writes into its input `{name}`"
+            of_state = f"a call writes into `{name}`, which it received: return new tensors"
+            is_state = call.entry.applies(call.subject) and call.entry.name not in (FORWARD.name, TRAINING.name)
+            yield float(not is_same), name, None, of_state if is_state else of_call
 
 
 @untouched("determinism", "changed settings")
@@ -138,7 +136,7 @@ def forward_keeps_state(call: Call) -> Variants:
 # --- the same module -------------------------------------------------------------------------------------------------
 
 
-@relation("determinism", entries=(TRAINING,), setups=(17, 65, Setup(33, has_dropout=True), LONGEST))
+@relation("determinism", entries=(TRAINING,), setups=(17, Setup(33, has_dropout=True), LONGEST))
 def same_seed(call: Call) -> Variants:
     """Two modules built and run in training mode with the same seed give bit-identical outputs and gradients."""
     call.run()  # which generators of other packages remember
@@ -199,7 +197,7 @@ class _Around(nn.Module):
         return function()
 
 
-@relation("state", entries=METHODS, setups=(9,), says="are not those of the copied module")
+@relation("state", entries=(FORWARD, TRAINING, STEPS), setups=(9,), says="are not those of the copied module")
 def copied_module(call: Call) -> Variants:
     """After copying or pickling a used module, both compute the same, and share no weights."""
     call.run()
@@ -292,7 +290,7 @@ def many_calls(call: Call) -> Variants:
 # --- surroundings ----------------------------------------------------------------------------------------------------
 
 
-@relation("determinism", setups=(17, PADDED), limit=LEAK, says="depend on uninitialized memory")
+@relation("determinism", entries=METHODS, setups=(9, PADDED), limit=LEAK, says="depend on uninitialized memory")
 def uninitialized_memory(call: Call) -> Variants:
     """No result depends on uninitialized memory, which is filled with NaN in constructors and calls."""
     with filled_memory():
