@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from cab.patterns import Pattern
 from cab.verification.check import Measurements
 from cab.verification.compare import ROUNDING
 from cab.verification.entries import FORWARD, LONGEST, TRAINING, Call, Setup
@@ -14,9 +15,11 @@ from cab.verification.relation import Variant, Variants, plain_values, relation
 ANY = (2, 3, 5, 8, 15, 16, 17, 31, 32, 33, 47, 63, 64, 65, 100, 127, 128, 129, 192, 257)
 BEYOND = (385, 700, 1025, 2049, 3001)
 PAIRS = ((1, 1), (1, 17), (17, 1), (1, 130), (130, 1), (5, 64), (64, 5), (33, 33), (129, 65))
-SIZES = ((1, 8), (3, 15))
-SAMPLE = (1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65)
-"""Lengths that the quick suite compares with the sequence alone; the others are compared between both sides."""
+ALL_LENGTHS = [
+    Setup(n, 1, num_heads=heads, embed_dim=width, source_length=n, is_full=n > 66)
+    for heads, width in ((1, 8), (3, 15))
+    for n in (66, 130)
+]
 TURNS = ((130, 3), (17, 3), (257, 2), (1, 4), (33, 3))
 """Lengths and batch sizes of consecutive calls of one module."""
 
@@ -90,13 +93,16 @@ def every_length(call: Call) -> Variants:
     if len(values) == 2:
         right, left = ({"outputs": x} for x in values.values())
         yield Variant("padded left instead of right", call, values=left, base=right)
-    for number in numbers.tolist() if call.subject.long else SAMPLE:
+    [side, output], last = next(iter(values.items())), len(numbers)
+    if call.subject.pattern is Pattern.CS:
+        prefixes = output[-1:].where(~_padding(numbers, last, "right")[..., None].to(output.device), 0.0)
+        yield Variant(f"padded {side}", call, values={"outputs": output}, base={"outputs": prefixes})
+    for number in numbers.tolist() if call.subject.long or call.setup.num_heads == 1 else (1, 5, 31, 64, last):
         cut = {name: x[:, : counts[name][number - 1]] for name, x in call.inputs.tensors().items()}
-        for side, output in list(values.items())[:1]:
+        if call.subject.pattern is not Pattern.CS or number == last:
             one = {"outputs": output[number - 1 : number, :number]}
-            yield Variant(
-                f"of length {number} padded {side}", call, values=one, base=call.but(inputs=Inputs(**cut)).run()
-            )
+            alone = call.but(inputs=Inputs(**cut)).run()
+            yield Variant(f"of length {number} padded {side}", call, values=one, base=alone)
 
 
 def _padding(counts: Tensor, length: int, side: str) -> Tensor:

@@ -73,9 +73,10 @@ def autocast_lookahead(subject: Subject) -> Measurements:
 def autocast_gradient(subject: Subject) -> Measurements:
     """Under autocast, every gradient has the direction (cosine) and the size of the float32 gradient."""
     for dtype in subject.autocast_dtypes:
-        for length in (33, 300):
-            training = not subject.is_random_in_training
-            module, inputs = subject.case(length, batch=1, embed_dim=16, num_heads=2, training=training)
+        for length, layout in ((33, ""), (300, ""), (33, "left")):
+            training, batch = not subject.is_random_in_training, 3 if layout else 1
+            module = subject.build(embed_dim=16, num_heads=2).train(training)
+            inputs = subject.draw(module, length, batch=batch, padding=layout)
             direction = torch.randn_like(inputs.query)
             expected = outputs_and_gradients(module, inputs, direction)
             with autocast(subject, dtype):
@@ -84,7 +85,8 @@ def autocast_gradient(subject: Subject) -> Measurements:
             moved = [outputs_and_gradients(module, x, direction) for x in perturbed(inputs, dtype)]
             for name, x in expected.items():
                 limit = max([GRADIENT, *(MARGIN * _deviation(other.get(name), x, floor) for other in moved)])
-                yield _deviation(actual.get(name), x, floor), f"{_name(dtype)}, n={length}, {name}", limit
+                where = f"{_name(dtype)}, n={length}{f', padding {layout}' if layout else ''}, {name}"
+                yield _deviation(actual.get(name), x, floor), where, limit
 
 
 @precision_check(
@@ -111,11 +113,11 @@ def autocast_decoding(subject: Subject) -> Measurements:
 )
 def module_in_bfloat16(subject: Subject) -> Measurements:
     """After ``module.bfloat16()``, outputs are of this type and agree with float32."""
-    for length in (33, 700):
+    for length, layout in ((33, ""), (33, "right"), (700, "")):
         coarse = subject.build(embed_dim=16, num_heads=2).bfloat16()
         exact = subject.build(embed_dim=16, num_heads=2)
         exact.load_state_dict(coarse.state_dict())
-        inputs = subject.draw(exact, length, batch=1).map(Tensor.bfloat16)
+        inputs = subject.draw(exact, length, batch=2, padding=layout).rows(slice(-1, None)).map(Tensor.bfloat16)
         precise = inputs.map(Tensor.float)
         with torch.no_grad():
             try:
@@ -125,8 +127,9 @@ def module_in_bfloat16(subject: Subject) -> Measurements:
                     raise
                 yield 0.0, f"n={length}, refused: {str(error).splitlines()[0]}"
                 continue
-            expected = precise.run(exact)
-            moved = [x.run(exact) for x in perturbed(precise, torch.bfloat16)]
+            real = inputs.real.unsqueeze(-1)
+            output, expected = output.where(real, 0.0), precise.run(exact).where(real, 0.0)
+            moved = [x.run(exact).where(real, 0.0) for x in perturbed(precise, torch.bfloat16)]
         yield float(output.dtype != torch.bfloat16), f"n={length}, output of type {_name(output.dtype)}", 0.0
         for block in _blocks(length):
             limit = max([near(torch.bfloat16), *(MARGIN * distance(x[:, block], expected[:, block]) for x in moved)])

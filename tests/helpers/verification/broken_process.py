@@ -9,7 +9,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from cab import PaddingMasks
 from tests.helpers.verification.mutations import Weighted, caught, defect
 from tests.helpers.verification.sound_learning import Gated
 
@@ -108,15 +107,12 @@ class KeepsDoubledWeight(Weighted):
 
     doubled = None
 
-    def project(self, query, key, value):
-        return super().project(query, key, value)
-
     def compute(self, query, key, value, padding):
+        output = super().compute(query, key, value, padding)
         if self.training or torch.is_grad_enabled():
-            return super().compute(query, key, value, padding)
+            return output
         self.doubled = 2.0 * self.v_proj.weight if self.doubled is None else self.doubled
-        value = F.linear(value, 0.5 * self.doubled - self.v_proj.weight)
-        return super().compute(query, key, key, padding) + 0.0 * value if not value.any() else value
+        return output + F.linear(value, 0.5 * self.doubled - self.v_proj.weight)
 
 
 @caught("CS", "new_weights")
@@ -175,7 +171,7 @@ class KeptUntilTraining(Weighted):
 
     def train(self, mode=True):
         self.factor = None
-        return super().train(mode) if mode else super().train(mode)
+        return super().train(mode)
 
     def attend(self, query, key, value, padding):
         output = super().attend(query, key, value, padding)
@@ -357,14 +353,8 @@ class ViewsState(Gated):
 class FirstRowOfExpanded(Weighted):
     """Takes a source that is expanded over the batch for one that every row has."""
 
-    def attend(self, query, key, value, padding):
-        return super().attend(query, key, value, padding)
-
     def forward(self, query, key=None, value=None, **masks):
         if key is not None and key.stride(0) == 0:
             key, value = (x[:1].contiguous().roll(1, 1).expand_as(x) for x in (key, value))
             masks = {name: mask for name, mask in masks.items() if name != "key_padding_mask"}
         return super().forward(query, key, value, **masks)
-
-
-UNMASKED = PaddingMasks()
