@@ -13,7 +13,7 @@ from cab.verification.check import FLOAT32, Measurements
 from cab.verification.compare import LEAK, ROUNDING, error_at
 from cab.verification.entries import FORWARD, LONGEST, TRAINING, Call, Setup
 from cab.verification.inputs import Inputs, Module, gradient_to
-from cab.verification.relation import Variant, Variants, relation
+from cab.verification.relation import Variant, Variants, first, relation
 
 LONGEST_WHOLE = 400
 """Shorter sequences are checked at every position."""
@@ -106,7 +106,7 @@ def lookahead_length(call: Call) -> Variants:
     length = call.setup.length
     for n in {33: (1, 2, 5, 16, 17, 31, 32), 300: (1, 64, 255, 257)}.get(length, (700, length // 2, length - 2)):
         prefix = call.but(inputs=call.inputs.targets(0, n))
-        yield Variant(f"of the first {n} tokens", prefix, lambda x, n=n: x[:, :n], explain=lambda: LENGTH_FINDING)
+        yield Variant(f"of the first {n} tokens", prefix, first(n), explain=lambda: LENGTH_FINDING)
 
 
 def gradient_leak(module: Module, inputs: Inputs, positions: Tensor, setup: str) -> tuple[float, str, float, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -94,14 +94,17 @@ class _Precision(TorchDispatchMode):
         return output
 
 
-def rounding(module: Module, inputs: Inputs) -> float:
-    """Return the machine epsilon of the coarsest dtype that ``module`` computes in (float32: 1.2e-7).
-
-    Only the first row is computed: the dtype does not depend on the batch size.
-    """
-    with torch.no_grad(), _Precision() as precision:
-        inputs.rows(slice(0, 1)).run(module)
+@torch.no_grad()
+def coarsest(function: Callable[[], object]) -> float:
+    """Return the machine epsilon of the coarsest dtype in which ``function`` computes (float32: 1.2e-7)."""
+    with _Precision() as precision:
+        function()
     return max(precision.epsilon, torch.finfo(torch.float32).eps)
+
+
+def rounding(module: Module, inputs: Inputs) -> float:
+    """Return :func:`coarsest` for one row: the dtype does not depend on the batch size."""
+    return coarsest(lambda: inputs.rows(slice(0, 1)).run(module))
 
 
 RARE = 0.01

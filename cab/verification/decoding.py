@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,7 +32,7 @@ from cab.verification.entries import (
     read_chunks,
 )
 from cab.verification.inputs import LAYOUTS, Inputs, padding_masks, rows_alone
-from cab.verification.relation import Variant, Variants, relation
+from cab.verification.relation import Variant, Variants, first, relation
 from cab.verification.relations import inputs_untouched
 
 LONGEST_STEPS = 700
@@ -48,7 +49,7 @@ decoding = partial(
 )
 """A relation between decoding and the forward pass."""
 
-HEADS = {"num_heads": 2, "embed_dim": 16}
+TWO_HEADS: dict[str, Any] = {"num_heads": 2, "embed_dim": 16}
 
 
 @decoding(
@@ -61,8 +62,8 @@ HEADS = {"num_heads": 2, "embed_dim": 16}
         Setup(17, scale=4.0),
         Setup(37),
         Setup(140, num_heads=1),
-        Setup(LONGEST_STEPS, is_full=True, **HEADS),
-        Setup(CONSTANT_STEPS, is_full=True, **HEADS),
+        Setup(LONGEST_STEPS, is_full=True, **TWO_HEADS),
+        Setup(CONSTANT_STEPS, is_full=True, **TWO_HEADS),
     ),
 )
 def decode_steps(call: Call) -> Variants:
@@ -96,7 +97,7 @@ def decode_after_prefill(call: Call) -> Variants:
         start = call.but(inputs=call.inputs.targets(0, count))
         with torch.no_grad():
             values = {"outputs": start.masked(decode(call.module, start.inputs, chunks))}
-        yield Variant(f"read in {', '.join(map(str, chunks))} tokens", call, lambda x, n=count: x[:, :n], values=values)
+        yield Variant(f"read in {', '.join(map(str, chunks))} tokens", call, first(count), values=values)
 
 
 @decoding(
@@ -189,7 +190,12 @@ def decode_shapes(call: Call) -> Variants:
 def state_has_rows(call: Call) -> Variants:
     """Every tensor of the decoding state has the batch as its first dimension, so that its rows can be reordered."""
     states: list[dict[str, Tensor]] = []
-    call.but(carry=lambda state: states.append(state) or state).run()
+
+    def remember(state: dict[str, Tensor]) -> dict[str, Tensor]:
+        states.append(state)
+        return state
+
+    call.but(carry=remember).run()
     for t, state in enumerate(states):  # no other dimension is likely to have the size of the batch
         wrong = [name for name, x in state.items() if x.dim() == 0 or len(x) != len(call.inputs.query)]
         yield len(wrong), f"after {t} calls ({', '.join(wrong) or 'none'})"

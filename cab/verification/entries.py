@@ -105,8 +105,9 @@ class Call:
     def of(cls, subject: Subject, setup: Setup, entry: Entry) -> Call:
         """Return the plain call: a new module and its inputs."""
         module = build(subject, setup)
-        options = {"batch": setup.batch, "scale": setup.scale, "padding": setup.padding}
-        return cls(subject, setup, entry, module, subject.draw(module, setup.length, setup.source_length, **options))
+        length, batch, scale, padding, *_ = setup
+        inputs = subject.draw(module, length, setup.source_length, batch=batch, scale=scale, padding=padding)
+        return cls(subject, setup, entry, module, inputs)
 
     def but(self, **changes: Any) -> Call:
         """Return the call with other attributes."""

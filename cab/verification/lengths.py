@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cab.patterns import Pattern
 from cab.verification.check import Measurements
 from cab.verification.compare import ROUNDING
 from cab.verification.entries import FORWARD, LONGEST, TRAINING, Call, Setup
@@ -79,7 +78,7 @@ def any_length(call: Call) -> Variants:
     declared_in="padding_layouts",
 )
 def every_length(call: Call) -> Variants:
-    """Rows of all lengths up to 66 (in full: 130) in one batch, padded on either side, give what each length gives alone."""
+    """Rows of all lengths to 66 (in full: 130) in one batch, padded on either side, give what each gives alone."""
     longest = {name: x.shape[1] for name, x in call.inputs.tensors().items()}
     numbers = torch.arange(longest["query"]) + 1
     counts = {name: numbers if name == "query" else 1 + 37 * numbers % n for name, n in longest.items()}
@@ -93,16 +92,12 @@ def every_length(call: Call) -> Variants:
     if len(values) == 2:
         right, left = ({"outputs": x} for x in values.values())
         yield Variant("padded left instead of right", call, values=left, base=right)
-    [side, output], last = next(iter(values.items())), len(numbers)
-    if call.subject.pattern is Pattern.CS:
-        prefixes = output[-1:].where(~_padding(numbers, last, "right")[..., None].to(output.device), 0.0)
-        yield Variant(f"padded {side}", call, values={"outputs": output}, base={"outputs": prefixes})
-    for number in numbers.tolist() if call.subject.long or call.setup.num_heads == 1 else (1, 5, 31, 64, last):
+    side, output = next(iter(values.items()))
+    for number in numbers.tolist() if call.subject.long or call.setup.num_heads == 1 else (1, 5, 31, 64, 66):
         cut = {name: x[:, : counts[name][number - 1]] for name, x in call.inputs.tensors().items()}
-        if call.subject.pattern is not Pattern.CS or number == last:
-            one = {"outputs": output[number - 1 : number, :number]}
-            alone = call.but(inputs=Inputs(**cut)).run()
-            yield Variant(f"of length {number} padded {side}", call, values=one, base=alone)
+        alone = call.but(inputs=Inputs(**cut)).run()
+        one = {"outputs": output[number - 1 : number, :number]}
+        yield Variant(f"of length {number} padded {side}", call, values=one, base=alone)
 
 
 def _padding(counts: Tensor, length: int, side: str) -> Tensor:

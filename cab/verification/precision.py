@@ -16,7 +16,7 @@ from cab.verification.entries import decode
 from cab.verification.inputs import Inputs, outputs_and_gradients, rows_alone
 from cab.verification.subject import LONG, Subject
 
-precision_check = partial(check, "precision", applies=lambda s: bool(s.autocast_dtypes), declared_in="autocast_dtypes")
+precision_check = partial(check, "precision", applies=lambda s: bool(s.autocast_dtypes))
 
 GRADIENT, MARGIN = 0.14, 4.0
 """Largest relative distance of a gradient (a cosine of 0.99), and factor on the change that rounded inputs cause."""
@@ -32,7 +32,7 @@ def near(dtype: torch.dtype) -> float:
     return 8.0 * torch.finfo(dtype).eps
 
 
-@precision_check("relative distance between autocast and float32")
+@precision_check("relative distance between autocast and float32", declared_in="autocast_dtypes")
 def autocast_output(subject: Subject) -> Measurements:
     """Under autocast, outputs agree with float32 and stay finite for long and large inputs; gradients are finite."""
     for dtype in subject.autocast_dtypes:
@@ -110,6 +110,7 @@ def autocast_decoding(subject: Subject) -> Measurements:
     "relative distance between bfloat16 and float32",
     limit=near(torch.bfloat16),
     applies=lambda s: torch.bfloat16 in s.autocast_dtypes,
+    declared_in="autocast_dtypes",
 )
 def module_in_bfloat16(subject: Subject) -> Measurements:
     """After ``module.bfloat16()``, outputs are of this type and agree with float32."""

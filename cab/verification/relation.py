@@ -49,6 +49,16 @@ class Variant:
     explain: Callable[[], str] | None = None
 
 
+def first(count: int) -> Callable[[Tensor], Tensor]:
+    """Return a function to the first tokens of values per token."""
+    return lambda x: x[:, :count]
+
+
+def rows_of(part: Any) -> Callable[[Tensor], Tensor]:
+    """Return a function to some rows, and perhaps tokens."""
+    return lambda x: x[part]
+
+
 Variants = Iterator[Variant | tuple[Any, ...]]
 """Transformed calls, and measurements."""
 

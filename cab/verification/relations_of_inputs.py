@@ -26,7 +26,7 @@ from cab.verification.entries import (
     random_direction,
 )
 from cab.verification.inputs import LAYOUTS, Inputs, masked_inputs, rows_alone
-from cab.verification.relation import Variant, Variants, plain_values, relation
+from cab.verification.relation import Variant, Variants, plain_values, relation, rows_of
 
 # --- layouts ---------------------------------------------------------------------------------------------------------
 
@@ -91,6 +91,10 @@ def _with_row(call: Call, row: Inputs) -> Call:
     return call.but(inputs=replace(call.inputs, **rows))
 
 
+def _other(factor: float, x: Tensor) -> Tensor:
+    return factor * random_direction(x) * x.std()
+
+
 LENGTHS = (Setup(1, batch=3), Setup(17, batch=3, scale=4.0), Setup(65, batch=3), Setup(130, batch=3))
 LONG = Setup(LONGEST, batch=3)
 
@@ -99,7 +103,7 @@ LONG = Setup(LONGEST, batch=3)
 def rows_independent(call: Call) -> Variants:
     """Rows are independent: replacing one row, even with values of 5 times the scale, leaves the others unchanged."""
     for factor in (1.0, 5.0):
-        other = call.inputs.map(lambda x, factor=factor: factor * random_direction(x) * x.std())
+        other = call.inputs.map(partial(_other, factor))
         yield Variant(f"with row 1 x{factor:g}", _with_row(call, other), _others, _others, names="outputs".__eq__)
 
 
@@ -115,7 +119,7 @@ batches(
 def bad_row(call: Call) -> Variants:
     """No output and no gradient of a row changes when another row is NaN, inf or 1e7."""
     for value in (torch.nan, torch.inf, 1e7) if call.subject.long else (torch.nan, 1e7):
-        bad = call.inputs.map(lambda x, value=value: torch.full_like(x, value))
+        bad = call.inputs.map(partial(torch.full_like, fill_value=value))
         yield Variant(f"with a row of {value:g}", _with_row(call, bad), _others, _others)
 
 
@@ -125,7 +129,7 @@ def batch_size(call: Call) -> Variants:
     for row in {0, 1, 2, len(call.inputs.query) - 1}:
         part = slice(row, row + 1)
         alone = call.but(inputs=call.inputs.rows(part))
-        yield Variant(f"of row {row} alone", alone, lambda x, part=part: x[part])
+        yield Variant(f"of row {row} alone", alone, rows_of(part))
 
 
 @relation(
@@ -141,11 +145,16 @@ def many_rows(call: Call) -> Variants:
     if (len(query) == 40) == (call.entry in DECODING) and not call.is_random:
         whole, apart = plain_values(call, call.entry), []
         for part in torch.arange(len(query)).split([7, len(query) - 7]):
-            cotangent = lambda _, part=part: random_direction(query)[part]  # noqa: E731
-            apart.append(call.but(inputs=call.inputs.rows(part), cotangent=cotangent).run())
+            direction = random_direction(query)[part]
+            rows = call.but(inputs=call.inputs.rows(part), cotangent=partial(_constant, direction))
+            apart.append(rows.run())
         parts = {name: [values[name] for values in apart] for name in whole}
         base = {n: torch.cat(x) if len(whole[n]) == len(query) else torch.stack(x).sum(0) for n, x in parts.items()}
         yield Variant("of a batch", call, values=whole, base=base)
+
+
+def _constant(direction: Tensor, _output: Tensor) -> Tensor:
+    return direction
 
 
 def zero_gradients(call: Call, chosen: Callable[[Tensor], Tensor], forbidden: Callable[[str], Any]) -> Variants:
@@ -201,15 +210,13 @@ def padded(call: Call) -> Variants:
     finding = f"padded keys or positions change the output (padding {layout})"
     for row, alone in rows_alone(call.inputs):
         part, real = slice(row, row + 1), call.inputs.real[row]
-        together = lambda x, part=part, real=real: x[part, real]  # noqa: E731
+        together = rows_of((part, real))
         yield Variant(
             f"of row {row}", call.but(inputs=alone), together, names="outputs".__eq__, explain=lambda: finding
         )
         if call.entry is FORWARD and call.setup.length not in call.subject.long:
             single = call.but(inputs=call.inputs.rows(part))
-            yield Variant(
-                f"of row {row} as a batch of one", single, lambda x, part=part: x[part], explain=lambda: finding
-            )
+            yield Variant(f"of row {row} as a batch of one", single, rows_of(part), explain=lambda: finding)
     if layout == "row" and call.setup.length == 17:
         yield from _of_empty_rows(call)
 
@@ -347,10 +354,10 @@ def graph_leaves(call: Call) -> Variants:
     leaves: list[Tensor] = []
 
     def walk(x: Tensor) -> Tensor:
-        nodes, seen = [x.grad_fn], {None}
+        nodes, seen = [x.grad_fn], set[Any]()
         while nodes:
             node = nodes.pop()
-            if node not in seen:
+            if node is not None and node not in seen:
                 seen.add(node)
                 nodes += [parent for parent, _ in node.next_functions]
                 leaves.append(getattr(node, "variable", x))

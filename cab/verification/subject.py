@@ -18,7 +18,7 @@ from cab.claims import Claims
 from cab.errors import UserError
 from cab.patterns import Pattern
 from cab.training import TrainableModule, auxiliary_loss
-from cab.verification.compare import ROUNDING, rounding
+from cab.verification.compare import ROUNDING, coarsest, rounding
 from cab.verification.inputs import LAYOUTS, Inputs, Module, seed_torch, with_padding
 from cab.verification.side_effects import restored
 
@@ -30,6 +30,10 @@ WHOLE = 64
 
 LONG, LONG_WIDTH, LONG_HEADS = 4133, 16, 2
 """A length that exceeds the blocks and caches of real methods, and the module size at such lengths."""
+
+
+SAMPLES = 10_007
+"""Distance between the seeds of two samples of weights and inputs."""
 
 
 def fact(measure: Callable[[Subject], Any]) -> Any:
@@ -63,6 +67,8 @@ class Subject:
     """Lengths of all inputs drawn so far."""
     skipped: list[str] = field(default_factory=list)
     """What the module refuses, such as a size."""
+    seed: int = 0
+    """Number of the sample of weights and inputs."""
     shared: dict[Any, Any] = field(default_factory=dict)
     """Facts, and values of plain calls, which all checks share."""
 
@@ -154,6 +160,20 @@ class Subject:
             return rounding(module, self.for_check(long=False).draw(module, WHOLE, batch=1))
 
     @fact
+    def decoding_epsilon(self) -> float:
+        """Machine epsilon of the coarsest dtype in which decoding computes or stores its state."""
+        module = self.build()
+        inputs = self.draw(module, 3)
+        source = {} if inputs.key is None else {"key": inputs.key, "value": inputs.value}
+
+        def decode() -> None:
+            state = module.init_state(len(inputs.query), **source)
+            for token in inputs.query.unbind(1):
+                _, state = module.step(token, state)
+
+        return coarsest(decode)
+
+    @fact
     def claims(self) -> Claims:
         """Return what the class claims about its method in this pattern."""
         return getattr(self.build(), "claims", Claims())
@@ -239,7 +259,7 @@ class Subject:
         sizes = {"embed_dim": embed_dim, "num_heads": num_heads, "dropout": dropout}
         arguments = {"pattern": self.pattern, **sizes, "layer_position": SINGLE_LAYER}
         accepted = {name: value for name, value in arguments.items() if takes(self.cls, name)}
-        seed_torch(seed, self.device)
+        seed_torch(seed + SAMPLES * self.seed, self.device)
         module: Module = self.cls(**{**accepted, **self.options, **options}).to(self.device).eval()
         if not isinstance(getattr(module, "embed_dim", None), int):  # a plain module may lack this attribute
             if "embed_dim" not in accepted:
@@ -277,7 +297,7 @@ class Subject:
         used, or none.
         """
         batch = batch or (1 if self._is_long(length) else 2)
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(seed + SAMPLES * self.seed)
         source_length = length // 2 + 3 if source_length is None else source_length
         lengths = (length, source_length, source_length) if self.pattern.is_cross else (length,)
         self.drawn += reversed(lengths)
