@@ -51,8 +51,12 @@ class Check:
         """Return the worst measurement of ``subject``."""
         limit = self.limit(subject) if callable(self.limit) else self.limit and subject.rounded(self.limit)
         worst = Worst(self.quantity, limit=limit, declared_in=self.declared_in)
-        for measurement in self.measurements(subject):
-            worst.add(*measurement)
+        try:
+            for measurement in self.measurements(subject):
+                worst.add(*measurement)
+        except Exception:
+            if not worst.count or worst.passed:
+                raise  # otherwise, the failure before the exception is the cause
         if not worst.count:
             worst.add(0.0, "no call, as none is expected to have the property")
         return worst

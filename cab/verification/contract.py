@@ -168,18 +168,17 @@ def _causality(subject: Subject, module: Module, inputs: Inputs, size: str) -> M
 def _modules(subject: Subject, sizes: tuple[tuple[int, int], ...] = SIZES) -> Iterator[tuple[Module, str]]:
     """Yield a module of every size.
 
-    A class may refuse an odd head dimension with a ValueError. A module of another package may refuse any size in any
-    way; further sizes are then tested.
+    A class may refuse an odd head dimension with a ValueError. A module of another package may refuse any size; further
+    sizes are then tested.
     """
     for embed_dim, num_heads in sizes:
         size = f"width {embed_dim}, heads {num_heads}"
+        if subject.refuses(embed_dim, num_heads):
+            continue
         try:
             module = subject.build(embed_dim=embed_dim, num_heads=num_heads)
-            if subject.is_foreign:
-                subject.draw(module, LENGTH).run(module)
-        except Exception as error:
-            is_odd = isinstance(error, ValueError) and embed_dim // num_heads % 2
-            if not subject.is_foreign and not is_odd:
+        except ValueError:
+            if embed_dim // num_heads % 2 == 0:
                 raise
             subject.skipped.append(size)
             continue

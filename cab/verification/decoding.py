@@ -106,7 +106,6 @@ def decode_after_prefill(call: Call) -> Variants:
     layouts=LAYOUTS,
     setups=(Setup(19, batch=4),),
     entries=(ALL_STEPS, CHUNKS, ALL_PROMPT),
-    applies=lambda s: s.decodes,
 )
 def decode_padded(call: Call) -> Variants:
     """With padded targets and sources, decoding reproduces the parallel forward pass."""

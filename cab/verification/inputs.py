@@ -181,6 +181,8 @@ def gradients(
     except RuntimeError as error:
         if "use_reentrant" not in str(error):
             raise
+    for x in leaves:
+        x.grad = None
     output.backward(direction, retain_graph=retain_graph)  # the only backward pass of reentrant checkpoints
     accumulated = tuple(x.grad for x in leaves)
     for x in leaves:

@@ -16,7 +16,7 @@ BEYOND = (385, 700, 1025, 2049, 3001)
 PAIRS = ((1, 1), (1, 17), (17, 1), (1, 130), (130, 1), (5, 64), (64, 5), (33, 33), (129, 65))
 ALL_LENGTHS = [
     Setup(n, 1, num_heads=heads, embed_dim=width, source_length=n, is_full=n > 66)
-    for heads, width in ((1, 8), (3, 15))
+    for heads, width in ((1, 8), (3, 18))
     for n in (66, 130)
 ]
 TURNS = ((130, 3), (17, 3), (257, 2), (1, 4), (33, 3))
@@ -72,7 +72,7 @@ def any_length(call: Call) -> Variants:
     limit=ROUNDING,
     entries=(FORWARD,),
     setups=[
-        Setup(n, 1, 1.0, "", heads, width, n, is_full=n > 66) for n in (66, 130) for heads, width in ((1, 8), (3, 15))
+        Setup(n, 1, 1.0, "", heads, width, n, is_full=n > 66) for n in (66, 130) for heads, width in ((1, 8), (3, 18))
     ],
     applies=lambda s: bool(s.padding_layouts),
     declared_in="padding_layouts",

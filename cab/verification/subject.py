@@ -256,6 +256,8 @@ class Subject:
 
         Parameters initialized to zero, such as biases, are randomized unless ``keeps_zeros``: zeros can hide defects.
         """
+        if self.refuses(embed_dim, num_heads):
+            embed_dim, num_heads = WIDTH, HEADS
         sizes = {"embed_dim": embed_dim, "num_heads": num_heads, "dropout": dropout}
         arguments = {"pattern": self.pattern, **sizes, "layer_position": SINGLE_LAYER}
         accepted = {name: value for name, value in arguments.items() if takes(self.cls, name)}
@@ -270,6 +272,23 @@ class Subject:
                 if parameter.requires_grad and parameter.is_floating_point() and not parameter.any():
                     parameter.normal_(std=0.3)
         return module
+
+    def refuses(self, embed_dim: int, num_heads: int) -> bool:
+        """Return whether a module of another package refuses a size when it is built or called, and report that."""
+        key, size = ("refuses", embed_dim, num_heads), f"width {embed_dim}, heads {num_heads}"
+        if not self.is_foreign or (embed_dim, num_heads) == (WIDTH, HEADS):
+            return False
+        if key not in self.shared:
+            self.shared[key] = False
+            try:
+                with torch.no_grad():
+                    module = self.build(embed_dim=embed_dim, num_heads=num_heads)
+                    self.draw(module, WHOLE).run(module)
+            except Exception:
+                self.shared[key] = True
+        if self.shared[key] and size not in self.skipped:
+            self.skipped.append(size)
+        return bool(self.shared[key])
 
     def build_for(self, length: int, **options: Any) -> Module:
         """Build a module of the usual size, or a small one for long sequences."""

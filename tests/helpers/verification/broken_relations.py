@@ -104,8 +104,8 @@ def single_source_token(call):
 
 
 @defect("output", "NS", "every_length")
-def odd_heads_in_padded_batches(call):
-    wrong = call.padding.key is not None and call.module.head_dim == 5 and call.query.shape[2] > 40
+def small_heads_in_padded_batches(call):
+    wrong = call.padding.key is not None and call.module.head_dim == 6 and call.query.shape[2] > 40
     return call.result * (1.01 if wrong else 1.0)
 
 
