@@ -59,6 +59,11 @@ def rows_of(part: Any) -> Callable[[Tensor], Tensor]:
     return lambda x: x[part]
 
 
+def transposed(x: Tensor) -> Tensor:
+    """Return equal values in memory whose second dimension is the outer one."""
+    return x.transpose(0, 1).contiguous().transpose(0, 1) if x.dim() > 1 else x
+
+
 Variants = Iterator[Variant | tuple[Any, ...]]
 """Transformed calls, and measurements."""
 

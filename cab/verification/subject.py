@@ -32,10 +32,6 @@ LONG, LONG_WIDTH, LONG_HEADS = 4133, 16, 2
 """A length that exceeds the blocks and caches of real methods, and the module size at such lengths."""
 
 
-SAMPLES = 10_007
-"""Distance between the seeds of two samples of weights and inputs."""
-
-
 def fact(measure: Callable[[Subject], Any]) -> Any:
     """Return a property that is measured once for all checks of a subject."""
 
@@ -128,8 +124,8 @@ class Subject:
 
     @property
     def decodes(self) -> bool:
-        has_methods = hasattr(self.cls, "init_state") and hasattr(self.cls, "step")
-        return self.pattern.is_causal and (self.keeps_whole_contract or has_methods)
+        has_decoding = self.keeps_whole_contract or (hasattr(self.cls, "init_state") and hasattr(self.cls, "step"))
+        return self.pattern.is_causal and has_decoding
 
     @property
     def prefills(self) -> bool:
@@ -164,7 +160,7 @@ class Subject:
         """Machine epsilon of the coarsest dtype in which decoding computes or stores its state."""
         module = self.build()
         inputs = self.draw(module, 3)
-        source = {} if inputs.key is None else {"key": inputs.key, "value": inputs.value}
+        source = {name: x for name, x in inputs.tensors().items() if name != "query"}
 
         def decode() -> None:
             state = module.init_state(len(inputs.query), **source)
@@ -261,7 +257,7 @@ class Subject:
         sizes = {"embed_dim": embed_dim, "num_heads": num_heads, "dropout": dropout}
         arguments = {"pattern": self.pattern, **sizes, "layer_position": SINGLE_LAYER}
         accepted = {name: value for name, value in arguments.items() if takes(self.cls, name)}
-        seed_torch(seed + SAMPLES * self.seed, self.device)
+        seed_torch(seed + 10_007 * self.seed, self.device)
         module: Module = self.cls(**{**accepted, **self.options, **options}).to(self.device).eval()
         if not isinstance(getattr(module, "embed_dim", None), int):  # a plain module may lack this attribute
             if "embed_dim" not in accepted:
@@ -275,9 +271,9 @@ class Subject:
 
     def refuses(self, embed_dim: int, num_heads: int) -> bool:
         """Return whether a module of another package refuses a size when it is built or called, and report that."""
-        key, size = ("refuses", embed_dim, num_heads), f"width {embed_dim}, heads {num_heads}"
         if not self.is_foreign or (embed_dim, num_heads) == (WIDTH, HEADS):
             return False
+        key, size = ("refuses", embed_dim, num_heads), f"width {embed_dim}, heads {num_heads}"
         if key not in self.shared:
             self.shared[key] = False
             try:
@@ -316,7 +312,7 @@ class Subject:
         used, or none.
         """
         batch = batch or (1 if self._is_long(length) else 2)
-        generator = torch.Generator().manual_seed(seed + SAMPLES * self.seed)
+        generator = torch.Generator().manual_seed(seed + 10_007 * self.seed)
         source_length = length // 2 + 3 if source_length is None else source_length
         lengths = (length, source_length, source_length) if self.pattern.is_cross else (length,)
         self.drawn += reversed(lengths)

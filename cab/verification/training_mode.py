@@ -2,12 +2,165 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from cab.training import auxiliary_loss
 from cab.verification.check import Measurements, check
+from cab.verification.compare import ROUNDING
+from cab.verification.entries import FORWARD, GRADIENT, LONGEST, TRAINING, Call, Setup, random_direction
+from cab.verification.inputs import Inputs
+from cab.verification.relation import Variant, Variants, plain_values, relation, transposed
 from cab.verification.subject import Subject
+
+# --- gradients -------------------------------------------------------------------------------------------------------
+
+gradient = partial(relation, "training_mode", limit=ROUNDING, entries=(GRADIENT, TRAINING), setups=(9,))
+
+
+@gradient(
+    entries=(TRAINING, FORWARD),
+    against=GRADIENT,
+    applies=lambda s: not s.is_random_in_training,
+    setups=(
+        1,
+        17,
+        Setup(17, 3, padding="left"),
+        130,
+        Setup(130, 3, padding="inside"),
+        Setup(600, is_full=True),
+        LONGEST,
+    ),
+)
+def training_is_evaluation(call: Call) -> Variants:
+    """Without dropout, training and evaluation mode, with and without autograd, give equal outputs and gradients."""
+    yield Variant("", call, names="outputs".__eq__ if call.entry is FORWARD else lambda _: True)
+
+
+@gradient(setups=(Setup(9, batch=3), LONGEST))
+def gradient_of_residual(call: Call) -> Variants:
+    """Gradients are linear in the gradient that they receive, whatever its scale and layout, and do not modify it."""
+    for scale in (1e-6, 1e5):
+        scaled = call.but(cotangent=lambda x, scale=scale: scale * random_direction(x))
+        yield Variant(f"of a gradient x{scale:g}", scaled, factor=scale)
+    received: list[Tensor] = []
+
+    def strided(x: Tensor) -> Tensor:
+        received.append(transposed(random_direction(x)))
+        return received[-1]
+
+    yield Variant("of a transposed gradient", call.but(cotangent=strided))
+    for x in received:
+        finding = "a backward pass writes into the gradient that it receives"
+        yield float(not torch.equal(x, random_direction(x))), "gradient passed to backward", 0.0, finding
+    ones = call.but(cotangent=torch.ones_like).run()
+    yield Variant("of an expanded gradient", call.but(cotangent=lambda x: x.new_ones(1, 1, 1).expand_as(x)), base=ones)
+
+
+@gradient(setups=(Setup(17, 3, padding="left"),))
+def gradient_of_two_calls(call: Call) -> Variants:
+    """With another call between a call and its backward pass, gradients are the same."""
+    other = call.but(inputs=call.subject.draw(call.module, 30, seed=2), setup=Setup(30))
+    for entry in (TRAINING, FORWARD):
+
+        def between(x: Tensor, entry: Any = entry) -> Tensor:
+            other.run(entry)
+            return random_direction(x)
+
+        yield Variant(f"with {entry.name} of another batch before the backward pass", call.but(cotangent=between))
+
+
+@gradient(entries=(GRADIENT,))
+def frozen_leaves(call: Call) -> Variants:
+    """Gradients of some inputs and parameters do not depend on whether the others need one."""
+    parameters = {name: x for name, x in call.module.named_parameters() if x.requires_grad}
+    inputs, known = tuple(call.inputs.tensors()), plain_values(call, call.entry)
+    subsets = [tuple(parameters), inputs, *((name,) for name in (*inputs, *parameters))]
+    for trained in subsets:
+        for name, x in parameters.items():
+            x.requires_grad_(name in trained)
+        if any(f"gradient of {name}" in known for name in trained):
+            names = {"outputs", *(f"gradient of {name}" for name in trained)}
+            frozen = call.but(frozen=tuple(name for name in inputs if name not in trained))
+            yield Variant(f"of {', '.join(trained[:2])} alone", frozen, names=names.__contains__)
+
+
+@gradient("tensors that are no parameter", compares=False)
+def graph_leaves(call: Call) -> Variants:
+    """No gradient flows into a tensor that is neither an input nor a parameter, which no optimizer updates."""
+    known = {id(x) for x in call.module.parameters()}
+    leaves: list[Tensor] = []
+
+    def walk(x: Tensor) -> Tensor:
+        nodes, seen = [x.grad_fn], set[Any]()
+        while nodes:
+            node = nodes.pop()
+            if node is not None and node not in seen:
+                seen.add(node)
+                nodes += [parent for parent, _ in node.next_functions]
+                leaves.append(getattr(node, "variable", x))
+        return random_direction(x)
+
+    def view(x: Inputs) -> Inputs:
+        known.update(map(id, x.tensors().values()))
+        return x
+
+    call.but(view=view, cotangent=walk).run()
+    for leaf in (leaf for leaf in leaves if leaf.grad_fn is None):
+        finding = f"{call.entry.name} train a tensor {list(leaf.shape)} that is no nn.Parameter"
+        yield float(id(leaf) not in known), f"shape {list(leaf.shape)}", None, finding
+
+
+SECOND = 1e-2
+"""Limit between a second derivative and a difference quotient."""
+
+
+@gradient(
+    "relative error of the second derivative",
+    entries=(GRADIENT,),
+    setups=(Setup(7, 1),),
+    limit=SECOND,
+    compares=False,
+    applies=lambda s: s.claims.has_exact_gradient,
+)
+def second_derivative(call: Call) -> Variants:
+    """After a backward pass with a graph, a second derivative is right, or refused with an error."""
+    try:
+        call = call.double()
+        call.run(FORWARD)
+        step = 1e-5
+    except Exception:  # float64 is optional
+        call, step = call.but(module=call.new_module()), 1e-2
+    inputs = call.inputs.requiring_grad()
+    leaves = list(inputs.tensors().values())
+
+    def slope(*, create_graph: bool = False) -> Tensor:
+        output = inputs.run(call.in_mode(training=False))  # the gradient of its sum starts from constants
+        first = torch.autograd.grad(output.sum(), leaves, create_graph=create_graph, materialize_grads=True)
+        return torch.stack([(x * random_direction(x)).sum() for x in first]).sum()
+
+    total = slope(create_graph=True)
+    try:
+        second = torch.autograd.grad(total, leaves, materialize_grads=True) if total.requires_grad else ()
+    except RuntimeError:
+        yield 0.0, "refused"
+        return
+    derivative = sum(float((x * random_direction(leaf)).sum()) for x, leaf in zip(second, leaves, strict=False))
+    slopes = []
+    for sign in (1.0, -2.0):
+        with torch.no_grad():
+            for leaf in leaves:
+                leaf.add_(random_direction(leaf), alpha=sign * step)
+        slopes.append(float(slope().detach()))
+    quotient = (slopes[0] - slopes[1]) / (2.0 * step)
+    error = abs(derivative - quotient) / max(abs(quotient), 1e-3 * float(total.detach().abs()), 1e-3)
+    yield error, "", None, f"a second derivative is wrong, without an error: {derivative:.3g} instead of {quotient:.3g}"
+
+
+# --- parameters and dropout ------------------------------------------------------------------------------------------
 
 
 @check("state", "parameters without a gradient")
