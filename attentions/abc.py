@@ -108,7 +108,7 @@ class WeightedMeans(torch.autograd.Function):
         both = torch.cat([columns, grad], dim=-2) @ x.transpose(-2, -1)
         weights, logits_grad = both.chunk(2, dim=-2)
         if padding is not None:
-            weights.masked_fill_(padding[:, None, None], mask_value())
+            weights.masked_fill_(padding[:, None, None], mask_value(weights.dtype))
         weights.sub_(mass).exp_()
         logits_grad.sub_((grad * mean).sum(dim=-1, keepdim=True)).mul_(weights)
         x_grad = both.transpose(-2, -1) @ torch.cat([grad, columns], dim=-2)

@@ -33,6 +33,7 @@ from cab.verification.side_effects import (
 )
 
 PADDED = Setup(13, batch=3, padding="left")
+BASIC = (FORWARD, TRAINING, STEPS)
 untouched = partial(relation, entries=METHODS, compares=False)
 
 # --- what a call leaves untouched ------------------------------------------------------------------------------------
@@ -165,7 +166,7 @@ def state_dict_complete(call: Call) -> Variants:
     yield Variant("after loading the state_dict into a new module", call.but(module=other), explain=lost)
 
 
-@relation("state", setups=(9,), entries=METHODS, says="use the old weights")
+@relation("state", setups=(9,), entries=BASIC, says="use the old weights")
 def new_weights(call: Call) -> Variants:
     """After the weights of a used module change, in whatever way, results are those of the new weights."""
     weights = call.module.state_dict(keep_vars=True)
@@ -198,7 +199,7 @@ class _Around(nn.Module):
         return function()
 
 
-@relation("state", entries=(FORWARD, TRAINING, STEPS), setups=(9,), says="are not those of the copied module")
+@relation("state", entries=BASIC, setups=(9,), says="are not those of the copied module")
 def copied_module(call: Call) -> Variants:
     """After copying or pickling a used module, both compute the same, and share no weights."""
     call.run()
@@ -234,7 +235,7 @@ def _scaled(output: Any) -> Any:
 # --- earlier calls ---------------------------------------------------------------------------------------------------
 
 
-@relation("state", entries=METHODS, setups=(Setup(batch=3, has_dropout=True), LONGEST))
+@relation("state", entries=BASIC, setups=(Setup(batch=3, has_dropout=True), LONGEST))
 def calls_leave_nothing(call: Call) -> Variants:
     """No output depends on earlier batches, in training (forward and backward), evaluation or decoding."""
     length, batch = call.inputs.query.shape[1], len(call.inputs.query)
@@ -246,7 +247,7 @@ def calls_leave_nothing(call: Call) -> Variants:
     yield Variant("after other batches", call)
 
 
-@relation("state", entries=METHODS, setups=(9,), says="are those of what the memory contained before")
+@relation("state", entries=(FORWARD, STEPS), setups=(9,), says="are those of what the memory contained before")
 def contents_in_turn(call: Call) -> Variants:
     """No output depends on earlier contents of the same memory, or of a tensor that agrees in part or in its sum."""
     x = call.inputs
@@ -292,7 +293,13 @@ def many_calls(call: Call) -> Variants:
 # --- surroundings ----------------------------------------------------------------------------------------------------
 
 
-@relation("determinism", entries=METHODS, setups=(9, PADDED), limit=LEAK, says="depend on uninitialized memory")
+@relation(
+    "determinism",
+    entries=METHODS,
+    setups=(9, PADDED._replace(is_full=True)),
+    limit=LEAK,
+    says="depend on uninitialized memory",
+)
 def uninitialized_memory(call: Call) -> Variants:
     """No result depends on uninitialized memory, which is filled with NaN in constructors and calls."""
     with filled_memory():
@@ -313,7 +320,7 @@ def filled_memory() -> Iterator[None]:
             torch._C._set_deterministic_algorithms(False)
 
 
-@relation("calls", entries=(FORWARD, STEPS, TRAINING), setups=(17, 130, PADDED))
+@relation("calls", entries=BASIC, setups=(17, PADDED))
 def inference_mode(call: Call) -> Variants:
     """In ``torch.inference_mode``, outputs are those of ``torch.no_grad``; a training step afterwards is correct."""
     with torch.inference_mode():

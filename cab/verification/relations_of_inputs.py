@@ -17,7 +17,6 @@ from cab.verification.entries import (
     GRADIENT,
     LONGEST,
     PACKED,
-    PROMPT,
     STEPS,
     TRAINING,
     TRAINING_PACKED,
@@ -33,7 +32,7 @@ from cab.verification.relation import Variant, Variants, plain_values, relation,
 
 @relation(
     "contract",
-    entries=(FORWARD, TRAINING, STEPS, PACKED),
+    entries=(FORWARD, TRAINING, STEPS),
     setups=(Setup(5, batch=3), Setup(7, batch=3, padding="right")),
     limit=LEAK,
     says="depend on the layout in memory",
@@ -111,7 +110,7 @@ batches(
 )(rows_independent)
 
 
-@batches(entries=(FORWARD, GRADIENT, TRAINING, STEPS, PROMPT, PACKED), setups=(Setup(9, batch=3),), says="reach others")
+@batches(entries=(FORWARD, TRAINING, STEPS, PACKED), setups=(Setup(9, batch=3),), says="reach others")
 def bad_row(call: Call) -> Variants:
     """No output and no gradient of a row changes when another row is NaN, inf or 1e7."""
     for value in (torch.nan, torch.inf, 1e7) if call.subject.long else (torch.nan, 1e7):
@@ -249,7 +248,7 @@ FINITE_POISON = 1e4
 """Value of the padding for modules of other packages, many of which multiply padding by zero."""
 
 
-@padding(limit=LEAK, entries=(GRADIENT, *DECODING), setups=(Setup(17, batch=5),))
+@padding(limit=LEAK, entries=(GRADIENT, STEPS), setups=(Setup(17, batch=5),))
 def padding_poison(call: Call) -> Variants:
     """No real output or gradient changes with extreme padding (NaN, inf, 1e10; 1e4 in foreign modules)."""
     poison = FINITE_POISON if call.subject.is_foreign else POISON[call.setup.padding]
@@ -260,8 +259,8 @@ def padding_poison(call: Call) -> Variants:
 @relation(
     "padding",
     limit=ROUNDING,
-    entries=(FORWARD, GRADIENT, *DECODING),
-    setups=(1, 9),
+    entries=(FORWARD, STEPS),
+    setups=(9,),
     applies=lambda s: bool(s.padding_layouts),
 )
 def padding_of_nothing(call: Call) -> Variants:

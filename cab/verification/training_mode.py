@@ -40,7 +40,7 @@ def training_is_evaluation(call: Call) -> Variants:
     yield Variant("", call, names="outputs".__eq__ if call.entry is FORWARD else lambda _: True)
 
 
-@gradient(setups=(Setup(9, batch=3), LONGEST))
+@gradient(entries=(TRAINING,), setups=(Setup(9, batch=3), LONGEST))
 def gradient_of_residual(call: Call) -> Variants:
     """Gradients are linear in the gradient that they receive, whatever its scale and layout, and do not modify it."""
     for scale in (1e-6, 1e5):
