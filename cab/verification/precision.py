@@ -73,10 +73,10 @@ def autocast_lookahead(subject: Subject) -> Measurements:
 def autocast_gradient(subject: Subject) -> Measurements:
     """Under autocast, every gradient has the direction (cosine) and the size of the float32 gradient."""
     for dtype in subject.autocast_dtypes:
-        for length, layout in ((33, ""), (300, ""), (33, "left")):
-            training, batch = not subject.is_random_in_training, 3 if layout else 1
-            module = subject.build(embed_dim=16, num_heads=2).train(training)
-            inputs = subject.draw(module, length, batch=batch, padding=layout)
+        yield from _masked_gradient(subject, dtype)
+        for length in (33, 300):
+            training = not subject.is_random_in_training
+            module, inputs = subject.case(length, batch=1, embed_dim=16, num_heads=2, training=training)
             direction = torch.randn_like(inputs.query)
             expected = outputs_and_gradients(module, inputs, direction)
             with autocast(subject, dtype):
@@ -85,8 +85,23 @@ def autocast_gradient(subject: Subject) -> Measurements:
             moved = [outputs_and_gradients(module, x, direction) for x in perturbed(inputs, dtype)]
             for name, x in expected.items():
                 limit = max([GRADIENT, *(MARGIN * _deviation(other.get(name), x, floor) for other in moved)])
-                where = f"{_name(dtype)}, n={length}{f', padding {layout}' if layout else ''}, {name}"
-                yield _deviation(actual.get(name), x, floor), where, limit
+                yield _deviation(actual.get(name), x, floor), f"{_name(dtype)}, n={length}, {name}", limit
+
+
+def _masked_gradient(subject: Subject, dtype: torch.dtype) -> Measurements:
+    """Compare the gradients of parameters in a padded batch with the sum over its rows, both under autocast."""
+    module = subject.build(embed_dim=16, num_heads=2)
+    inputs = subject.draw(module, 33, batch=3, padding="left")
+    direction, parts = torch.randn_like(inputs.query), []
+    with autocast(subject, dtype):
+        together = outputs_and_gradients(module, inputs, direction)
+        for row, alone in rows_alone(inputs):
+            part = outputs_and_gradients(module, alone, direction[row : row + 1, inputs.real[row]])
+            parts.append({name: x for name, x in part.items() if x.shape[0] == 1 and name != "outputs"})
+    expected = {name: torch.stack([part[name] for part in parts]).sum(0) for name in parts[0]}
+    floor = 5.0 * gradient_floor(expected)
+    for name, x in expected.items():
+        yield _deviation(together.get(name), x, floor), f"{_name(dtype)}, n=33, padding left, {name}", GRADIENT
 
 
 @precision_check(

@@ -116,7 +116,7 @@ def bad_row(call: Call) -> Variants:
     """No output and no gradient of a row changes when another row is NaN, inf or 1e7."""
     for value in (torch.nan, torch.inf, 1e7) if call.subject.long else (torch.nan, 1e7):
         bad = _with_row(call, call.inputs.map(partial(torch.full_like, fill_value=value)))
-        with contextlib.suppress(torch.linalg.LinAlgError):  # a factorization that refuses NaN
+        with contextlib.suppress(torch.linalg.LinAlgError):  # type: ignore[attr-defined]  # it refuses NaN
             yield Variant(f"with a row of {value:g}", bad, _others, _others, values=bad.run())
 
 
