@@ -9,11 +9,10 @@ from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from attentions.kernels.causal_abc import causal_abc
-from attentions.kernels.numerics import mask_value, upcast
+from attentions.kernels.numerics import mask_value, once_differentiable, upcast
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, Decoded
 from cab.registry.options import Positive
@@ -109,7 +108,7 @@ class WeightedMeans(torch.autograd.Function):
         both = torch.cat([columns, grad], dim=-2) @ x.transpose(-2, -1)
         weights, logits_grad = both.chunk(2, dim=-2)
         if padding is not None:
-            weights.masked_fill_(padding[:, None, None], mask_value())
+            weights.masked_fill_(padding[:, None, None], mask_value(weights.dtype))
         weights.sub_(mass).exp_()
         logits_grad.sub_((grad * mean).sum(dim=-1, keepdim=True)).mul_(weights)
         x_grad = both.transpose(-2, -1) @ torch.cat([grad, columns], dim=-2)

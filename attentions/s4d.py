@@ -125,11 +125,8 @@ class S4DAttention(Attention):
                 after = diagonal_scan(self.summaries(tokens, within), factor, initial, reverse=True)
                 sources.append(_as_pairs(after))
             matrix = self.block_matrix(powers, readout)
-        weight = self.out_proj.weight.unflatten(1, (self.channels, -1)).transpose(1, 2).flatten(1)
-        device = x.device.type
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
         dropout = self.dropout if self.training else 0.0
-        output = read_blocks(sources, matrix, weight, self.out_proj.bias, dropout=dropout, dtype=dtype)
+        output = read_blocks(sources, matrix, self.out_proj, dropout=dropout, dtype=x.dtype)
         return output.reshape(batch, -1, self.embed_dim)[:, :length]
 
     def block_size(self, length: int) -> int:
@@ -253,30 +250,34 @@ CPU_LIMIT, DEVICE_LIMIT = 2**20, 2**26
 
 
 def read_blocks(
-    sources: Sequence[Tensor], matrix: Tensor, weight: Tensor, bias: Tensor, *, dropout: float, dtype: torch.dtype
+    sources: Sequence[Tensor],
+    matrix: Tensor,
+    project: nn.Module,
+    *,
+    dropout: float,
+    dtype: torch.dtype,
 ) -> Tensor:
-    """Return W dropout(GELU(matrix [tokens; states])) + b for every token, [G, T, outputs]; activations are recomputed.
+    """Return project(dropout(GELU(matrix [tokens; states]))) per token, [G, T, outputs]; activations are recomputed.
 
     Args:
         sources: the tokens of each block [D, G, T], and the states before it and perhaps after it, [D, G, S].
         matrix: [D, c T, K], from the tokens and states of a block to its outputs before GELU.
-        weight: W, [outputs, D c].
-        bias: b [outputs].
+        project: the output projection, from [..., c D].
         dropout: probability of dropping an activation.
-        dtype: of the result.
+        dtype: of the inputs of the projection.
     """
     tokens, seed = sources[0], dropout_seed(dropout)
     block = tokens.shape[2]
     limit = CPU_LIMIT if tokens.device.type == "cpu" else DEVICE_LIMIT
     size = max(1, limit // (len(tokens) * max(matrix.shape[1:])))
 
-    def read(number: int, matrix: Tensor, weight: Tensor, *columns: Tensor) -> Tensor:
-        active = F.gelu(matrix @ torch.cat(columns, dim=-1).mT)  # [D, c T, blocks]
-        factor = dropout_factor(active, dropout, seed, number)
-        active = active if factor is None else active * factor
-        by_token = active.unflatten(1, (-1, block)).flatten(2).flatten(0, 1).T.to(dtype)  # [T blocks, D c]
-        return F.linear(by_token, weight.to(dtype), bias.to(dtype)).unflatten(0, (block, -1)).transpose(0, 1)
+    def read(number: int, matrix: Tensor, *columns: Tensor) -> Tensor:
+        with torch.autocast(tokens.device.type, enabled=False):
+            active = F.gelu(matrix @ torch.cat(columns, dim=-1).mT)  # [D, c T, blocks]
+            factor = dropout_factor(active, dropout, seed, number)
+            active = active if factor is None else active * factor
+            by_token = active.unflatten(1, (-1, block)).permute(3, 2, 1, 0).flatten(2).to(dtype)  # [blocks, T, c D]
+        return project(by_token)
 
     chunks = zip(*(x.split(size, dim=1) for x in sources), strict=True)
-    with torch.autocast(tokens.device.type, enabled=False):
-        return torch.cat([recompute(read, number, matrix, weight, *columns) for number, columns in enumerate(chunks)])
+    return torch.cat([recompute(read, number, matrix, *columns) for number, columns in enumerate(chunks)])

@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from attentions.kernels.chunks import dropout_seed
-from attentions.kernels.numerics import accumulation_dtype, mask_value, upcast
+from attentions.kernels.numerics import accumulation_dtype, mask_value, once_differentiable, upcast
 
 CPU_BLOCK, DEVICE_BLOCK = 64, 512
 """Queries of one block on a CPU; elsewhere a launch costs more than keys that are computed in vain."""

@@ -17,10 +17,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from attentions.kernels.chunks import chunk_slices, tokens_at_once
-from attentions.kernels.numerics import recompute
+from attentions.kernels.numerics import once_differentiable, recompute
 
 
 def _key_logarithms(key: Tensor, weights: Tensor, hidden: Tensor | None) -> Tensor:

@@ -13,10 +13,10 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from attentions.kernels.chunks import chunk_slices
+from attentions.kernels.numerics import once_differentiable
 
 LEAK = 0.01
 """Slope of the leaky ReLU below zero, torch's."""

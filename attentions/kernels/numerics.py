@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -46,6 +47,37 @@ def attention_weights(logits: Tensor, hidden: Tensor | None, dropout: float) -> 
     if hidden is not None:
         logits = logits.masked_fill(hidden, mask_value(logits.dtype))
     return F.dropout(logits.softmax(dim=-1), dropout)
+
+
+def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a second derivative through ``backward`` an error, as it has no derivative of its own.
+
+    The decorator of torch raises only where the incoming gradient requires a gradient, and does not connect its error
+    with the inputs: a second derivative with respect to them is then zero, without an error.
+    """
+
+    @functools.wraps(backward)
+    def refusing(ctx: Any, *output_gradients: Tensor) -> Any:
+        if not torch.is_grad_enabled():
+            return backward(ctx, *output_gradients)
+        with torch.no_grad():
+            results = backward(ctx, *output_gradients)
+        origins = [x for x in (*output_gradients, *ctx.saved_tensors) if x is not None and x.requires_grad]
+        return tuple(None if x is None else _Refusal.apply(x, *origins) for x in results)
+
+    return refusing
+
+
+class _Refusal(torch.autograd.Function):
+    """The identity of its first input, whose derivative raises."""
+
+    @staticmethod
+    def forward(_ctx: Any, gradient: Tensor, *_origins: Tensor) -> Tensor:
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(_ctx: Any, *_gradients: Tensor) -> Any:
+        raise RuntimeError("this attention has no second derivative: its gradient is written by hand")
 
 
 def recompute(function: Callable[..., Any], *arguments: Any, draws: bool = False) -> Any:

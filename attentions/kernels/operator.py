@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from attentions.kernels.numerics import once_differentiable
 
 
 def like_the_first(first: Tensor, *_: Any) -> Tensor:

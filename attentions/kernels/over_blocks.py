@@ -14,11 +14,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from attentions.kernels.chunks import dropout_factor, dropout_seed
-from attentions.kernels.numerics import accumulation_dtype, mask_value, softmax_gradient, upcast
+from attentions.kernels.numerics import accumulation_dtype, mask_value, once_differentiable, softmax_gradient, upcast
 
 Tokens = slice | Tensor
 """A slice of the sequence, indices [n], or indices [H, n] where heads see different tokens."""

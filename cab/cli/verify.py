@@ -63,6 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "version) and write a row as soon as a pair passes; timing checks are skipped",
     )
     flag("--all", help="with --record: also re-verify pairs that have a current row")
+    parser.add_argument("--seed", type=int, default=0, help="number of the sample of weights and inputs (default: 0)")
+    parser.add_argument("--junit", type=Path, metavar="FILE", help="also write the results as JUnit XML")
     flag("-v", "--verbose", help="print one row per check")
     flag("--csv", help=f"print CSV: {','.join(COLUMNS)}")
     flag("--list-checks", help="list the checks and exit")
@@ -77,6 +79,8 @@ def run(args: argparse.Namespace) -> int:
     checks = select_checks(_words(args.checks) or None, quick=args.quick)
     if args.compile:
         checks += [check for check in select_checks(["compile"]) if check not in checks]
+    if args.junit is not None:
+        check_writable(args.junit.parent, "--junit")
     if args.record is not None:
         _check_record(args)
         checks = [check for check in checks if not check.is_timed]
@@ -89,11 +93,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _verify(checks: list[Check], args: argparse.Namespace, out: TextIO) -> int:
     """Run the checks on every subject, print them to ``out`` and return the exit status."""
-    from cab.verification.side_effects import changes_since, read_settings, restored
+    from cab.verification.side_effects import SETTINGS, changes_since, read_settings, restored
     from cab.verification.suite import applicable, headline
 
-    before = read_settings()
-    with restored():
+    before = read_settings(SETTINGS)
+    with restored(SETTINGS):  # what packages add to the process when they are imported stays
         subjects = list(_subjects(args, args.pattern))
         for change in changes_since(before):
             print_note(f"importing a module changed {change}; the setting is restored")
@@ -104,17 +108,19 @@ def _verify(checks: list[Check], args: argparse.Namespace, out: TextIO) -> int:
     say = print_note if args.csv or args.record else partial(_print, out)
     if args.csv:
         _print_row(out, COLUMNS)
-    count, failed = 0, list["CheckResult"]()
+    everything, failed = list["CheckResult"](), list["CheckResult"]()
     for subject in subjects:
         results = _results(subject, checks, args, out, is_alone=len(subjects) == 1)
         wrong = [result for result in results if not result.passed]
-        count, failed = count + len(results), failed + wrong
+        everything, failed = everything + results, failed + wrong
+        if args.junit is not None:
+            _write_junit(args.junit, everything)
         if len(subjects) > 1 or args.csv or args.record:
             names = f": {', '.join(result.check for result in wrong)}" if wrong else ""
             say(f"{subject.name} {subject.pattern}: {len(results)} checks, {len(wrong)} failed{names}")
         if len(wrong) > 1 and not args.csv:
             _print(out, headline(results))
-    say(f"{count} checks, {len(failed)} failed")
+    say(f"{len(everything)} checks, {len(failed)} failed")
     if failed and not args.csv:
         one = f"--pattern {failed[0].pattern} --checks {failed[0].check}"
         say(f"the guide 'Verify and debug' maps checks to causes; add `{one}` to repeat the first failed check")
@@ -158,7 +164,7 @@ def _results(
         rows = results[start:]
         if not args.csv and ((is_alone and not args.record) or not all(row.passed for row in rows)):
             _print(out, f"{'' if is_alone else f'{title}  '}{group:<16}{_group_text(rows, errors)}")
-    if not args.checks and args.device == "cpu":
+    if not args.checks and args.device == "cpu" and not args.seed:
         _note(args.record or remembered(), subject, results, quick=args.quick)
     return results
 
@@ -196,6 +202,21 @@ def _words(arguments: Sequence[str]) -> list[str]:
     return [word for argument in arguments for word in argument.replace(",", " ").split()]
 
 
+def _write_junit(path: Path, results: Sequence[CheckResult]) -> None:
+    """Write one test case per check, which services of continuous integration show."""
+    from xml.etree import ElementTree
+
+    failures = str(sum(not result.passed for result in results))
+    suite = ElementTree.Element("testsuite", name="cab verify", tests=str(len(results)), failures=failures)
+    for result in results:
+        name, time = f"{result.attention}.{result.pattern}", f"{result.seconds:.3f}"
+        case = ElementTree.SubElement(suite, "testcase", classname=name, name=result.check, time=time)
+        if not result.passed:
+            message = sanitize_text(result.finding or result.detail)
+            ElementTree.SubElement(case, "failure", message=message).text = sanitize_text(result.detail)
+    ElementTree.ElementTree(suite).write(path, encoding="utf-8", xml_declaration=True)
+
+
 def _list_checks(*, as_csv: bool) -> None:
     from cab.verification.suite import GROUPS, select_checks
 
@@ -208,8 +229,8 @@ def _check_record(args: argparse.Namespace) -> None:
     """Raise UserError for options that a row does not record, or a file with other columns."""
     from cab.records import verified
 
-    if args.checks or args.device != "cpu":
-        raise UserError("--record requires all checks on a CPU: remove --checks and --device")
+    if args.checks or args.device != "cpu" or args.seed:
+        raise UserError("--record requires all checks with seed 0 on a CPU: remove --checks, --seed and --device")
     check_writable(args.record.parent, "--record")
     if args.record.exists() and not verified.has_columns(args.record):
         raise UserError(f"--record: {args.record} is not a table with columns {','.join(verified.COLUMNS)}")
@@ -247,7 +268,7 @@ def _subjects(args: argparse.Namespace, patterns: Sequence[Pattern]) -> Iterator
             raise UserError(f"{target} is not registered: name its pattern with --pattern NS, CS, NC or CC")
         for pattern in patterns or claimed:
             subject = subject_of(attention, pattern, **options)
-            yield dataclasses.replace(subject, name=name) if name else subject
+            yield dataclasses.replace(subject, name=name or subject.name, seed=args.seed)
 
 
 def _target(target: str) -> tuple[str | type, Sequence[Pattern], str]:

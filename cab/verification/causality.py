@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -10,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cab.verification.check import FLOAT32, Measurements, check
-from cab.verification.compare import LEAK, ROUNDING, compared, error_at
+from cab.verification.check import FLOAT32, Measurements
+from cab.verification.compare import LEAK, ROUNDING, error_at
+from cab.verification.entries import FORWARD, LONGEST, TRAINING, Call, Setup
 from cab.verification.inputs import Inputs, Module, gradient_to
-from cab.verification.subject import Subject
+from cab.verification.relation import Variant, Variants, first, relation
 
 LONGEST_WHOLE = 400
 """Shorter sequences are checked at every position."""
@@ -27,76 +27,86 @@ BORDERS = (
 ODD_LENGTHS = (105, 231, 385)
 """Lengths at which every position is checked, which exposes blocks of any length up to half of them."""
 
-leak_check = partial(check, "causality", limit=LEAK, applies=lambda s: s.pattern.is_causal)
+leak_check = partial(relation, "causality", limit=LEAK, applies=lambda s: s.pattern.is_causal)
+LENGTH_FINDING = "the first outputs depend on the length of the sequence"
+
+ODD = tuple(Setup(n, batch=1, embed_dim=8, num_heads=1, is_full=True) for n in ODD_LENGTHS)
 
 
-@leak_check("gradient with respect to a later token, relative to the largest,")
-def lookahead_gradient(subject: Subject) -> Measurements:
+def _setup(length: int, num_heads: int, **more: Any) -> Setup:
+    return Setup(length, batch=1, embed_dim=8 * num_heads, num_heads=num_heads, **more)
+
+
+@leak_check(
+    "gradient with respect to a later token, relative to the largest,",
+    entries=(TRAINING,),
+    setups=(
+        _setup(2, 4),
+        _setup(17, 1),
+        _setup(33, 2, has_dropout=True),
+        _setup(66, 4, scale=4.0),
+        _setup(130, 1),
+        *ODD,
+    ),
+    compares=False,
+)
+def lookahead_gradient(call: Call) -> Variants:
     """No output has a gradient with respect to a later target, at every position, in training mode."""
-    for length, num_heads, scale, dropout in (
-        (2, 4, 1.0, 0.0),
-        (17, 1, 1.0, 0.0),
-        (33, 2, 1.0, subject.dropout),
-        (66, 4, 4.0, 0.0),
-        (130, 1, 1.0, 0.0),
-        *((length, 1, 1.0, 0.0) for length in ODD_LENGTHS if subject.long),
-    ):
-        size: dict[str, Any] = {"embed_dim": 8 * num_heads, "num_heads": num_heads}
-        module, inputs = subject.case(length, batch=1, scale=scale, dropout=dropout, training=True, **size)
-        setup = f"n={length}, heads {num_heads}, inputs x{scale:g}, dropout {dropout:g}"
-        yield gradient_leak(module, inputs, torch.arange(length), setup)
+    yield gradient_leak(call.in_mode(training=True), call.inputs, torch.arange(call.setup.length), "gradient")
 
 
-@leak_check("relative change of outputs before the replaced tokens")
-def lookahead_perturbation(subject: Subject) -> Measurements:
+@leak_check(
+    "relative change of outputs before the replaced tokens",
+    entries=(FORWARD,),
+    setups=(_setup(17, 4), _setup(33, 1, scale=4.0), _setup(130, 1), *ODD),
+    compares=False,
+)
+def lookahead_perturbation(call: Call) -> Variants:
     """Output i does not change when all targets after i are replaced, at every position, for inputs of scale 1 to 5."""
-    for length, num_heads, scale, later in (
-        (17, 4, 1.0, 1.0),
-        (33, 1, 4.0, 1.0),
-        (130, 1, 1.0, 5.0),
-        *((length, 1, 1.0, 1.0) for length in ODD_LENGTHS if subject.long),
-    ):
-        module, inputs = subject.case(length, batch=1, scale=scale, embed_dim=8 * num_heads, num_heads=num_heads)
-        setup = f"n={length}, heads {num_heads}, inputs x{scale:g}"
-        yield replacement_leak(module, inputs, torch.arange(length), later, setup)
+    scale = 5.0 if call.setup.length == 130 else 1.0
+    yield replacement_leak(call.module, call.inputs, torch.arange(call.setup.length), scale, "")
 
 
-@leak_check("relative change of outputs before the replaced tokens")
-def lookahead_in_training(subject: Subject) -> Measurements:
+@leak_check(
+    "relative change of outputs before the replaced tokens",
+    entries=(TRAINING,),
+    setups=(Setup(batch=1), Setup(33, batch=1, has_dropout=True), Setup(75, batch=1), Setup(LONGEST, batch=1)),
+    compares=False,
+)
+def lookahead_in_training(call: Call) -> Variants:
     """In training mode with a fixed seed, output i does not change when all targets after i are replaced."""
-    for length, dropout in ((17, 0.0), (33, subject.dropout), (75, 0.0), *((n, 0.0) for n in subject.long)):
-        module, inputs = subject.case(length, batch=1, dropout=dropout, training=True)
-        cuts = torch.arange(length) if length < LONGEST_WHOLE else torch.tensor([length // 3, BORDERS[-1] - 1])
-        yield replacement_leak(module, inputs, cuts, 3.0, f"n={length}, dropout {dropout:g}", seed=1)
+    length = call.setup.length
+    cuts = torch.arange(length) if length < LONGEST_WHOLE else torch.tensor([length // 3, BORDERS[-1] - 1])
+    yield replacement_leak(call.in_mode(training=True), call.inputs, cuts, 3.0, "", seed=1)
 
 
-@leak_check("relative change or gradient across a block border", is_quick=False)
-def lookahead_long(subject: Subject) -> Measurements:
+@leak_check(
+    "relative change or gradient across a block border",
+    entries=(TRAINING,),
+    setups=(Setup(LONGEST, batch=1),),
+    is_quick=False,
+    compares=False,
+)
+def lookahead_long(call: Call) -> Variants:
     """No output before a block border of a long sequence depends on targets after it (gradient and replacement)."""
-    for length in subject.long:
-        module, inputs = subject.case(length, batch=1, training=True)
-        yield from border_leaks(module, inputs, f"n={length}, gradient")
-        for border in (BORDERS[0], length // 2, BORDERS[-1]):
-            yield replacement_leak(module.eval(), inputs, torch.tensor([border - 1]), 1.0, f"n={length}")
+    module, inputs = call.in_mode(training=True), call.inputs
+    yield from border_leaks(module, inputs, "gradient")
+    for border in (BORDERS[0], call.setup.length // 2, BORDERS[-1]):
+        yield replacement_leak(module.eval(), inputs, torch.tensor([border - 1]), 1.0, "")
 
 
-@leak_check("relative error between a prefix and the whole sequence", limit=ROUNDING)
-def lookahead_length(subject: Subject) -> Measurements:
+@leak_check(
+    "relative error between a prefix and the whole sequence",
+    limit=ROUNDING,
+    entries=(FORWARD,),
+    setups=(Setup(33), Setup(33, scale=4.0), Setup(300), Setup(LONGEST)),
+)
+def lookahead_length(call: Call) -> Variants:
     """Every prefix gives the start of the full output, so no factor depends on the final length."""
-    cases = [(33, (1, 2, 16, 17, 32), 1.0), (33, (5, 31), 4.0), (300, (1, 64, 255, 257), 1.0)]
-    cases += [(length, (700, length // 2, length - 2), 1.0) for length in subject.long]
-    for length, prefixes, scale in cases:
-        module, inputs = subject.case(length, scale=scale)
-        measure, where = partial(prefix_errors, prefixes=prefixes), f"n={length}, inputs x{scale:g}"
-        finding = "the first outputs depend on the length of the sequence"
-        yield from compared(measure, module, inputs, where, limit=subject.rounded(), finding=finding)
-
-
-@torch.no_grad()
-def prefix_errors(module: Module, inputs: Inputs, *, prefixes: Sequence[int]) -> dict[str, Tensor]:
-    """Return the error at every target of each prefix."""
-    whole = inputs.run(module)
-    return {f"first {n}": error_at(inputs.targets(0, n).run(module), whole[:, :n]) for n in prefixes}
+    length = call.setup.length
+    for n in {33: (1, 2, 5, 16, 17, 31, 32), 300: (1, 64, 255, 257)}.get(length, (700, length // 2, length - 2)):
+        prefix = call.but(inputs=call.inputs.targets(0, n))
+        yield Variant(f"of the first {n} tokens", prefix, first(n), explain=lambda: LENGTH_FINDING)
 
 
 def gradient_leak(module: Module, inputs: Inputs, positions: Tensor, setup: str) -> tuple[float, str, float, str]:

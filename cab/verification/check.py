@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -52,8 +51,14 @@ class Check:
         """Return the worst measurement of ``subject``."""
         limit = self.limit(subject) if callable(self.limit) else self.limit and subject.rounded(self.limit)
         worst = Worst(self.quantity, limit=limit, declared_in=self.declared_in)
-        for measurement in self.measurements(subject):
-            worst.add(*measurement)
+        try:
+            for measurement in self.measurements(subject):
+                worst.add(*measurement)
+        except Exception:
+            if not worst.count or worst.passed:
+                raise  # otherwise, the failure before the exception is the cause
+        if not worst.count:
+            worst.add(0.0, "no call, as none is expected to have the property")
         return worst
 
 
@@ -61,32 +66,18 @@ CHECKS: dict[str, Check] = {}
 """Every check by name."""
 
 Function = Callable[..., Measurements]
-"""A function of a subject, and of a padding layout for checks with ``layouts``."""
+"""A function of a subject."""
 
 
-def check(
-    group: str, quantity: str, *, layouts: tuple[str, ...] = (), **options: Any
-) -> Callable[[Function], Function]:
+def check(group: str, quantity: str, **options: Any) -> Callable[[Function], Function]:
     """Register the decorated function as a check; the first paragraph of its docstring states the property.
 
-    With ``layouts`` of padding, it becomes one check per layout, called ``<function>_<layout>``, which applies to the
-    subjects that support the layout. ``options`` are further attributes of :class:`Check`.
+    ``options`` are further attributes of :class:`Check`.
     """
 
     def add(function: Function) -> Function:
         name, summary = function.__name__, " ".join((function.__doc__ or "").split("\n\n")[0].split())
-        if not layouts:
-            CHECKS[name] = Check(name, group, summary, quantity, function, **options)
-        applies = options.get("applies", lambda subject, layout: layout in subject.padding_layouts)
-        for layout in layouts:
-            CHECKS[f"{name}_{layout}"] = Check(
-                f"{name}_{layout}",
-                group,
-                f"{summary.removesuffix('.')} (padding {layout}).",
-                quantity,
-                partial(function, layout=layout),
-                **{"declared_in": "padding_layouts", **options, "applies": partial(applies, layout=layout)},
-            )
+        CHECKS[name] = Check(name, group, summary, quantity, function, **options)
         return function
 
     return add

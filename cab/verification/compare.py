@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -96,14 +94,17 @@ class _Precision(TorchDispatchMode):
         return output
 
 
-def rounding(module: Module, inputs: Inputs) -> float:
-    """Return the machine epsilon of the coarsest dtype that ``module`` computes in (float32: 1.2e-7).
-
-    Only the first row is computed: the dtype does not depend on the batch size.
-    """
-    with torch.no_grad(), _Precision() as precision:
-        inputs.rows(slice(0, 1)).run(module)
+@torch.no_grad()
+def coarsest(function: Callable[[], object]) -> float:
+    """Return the machine epsilon of the coarsest dtype in which ``function`` computes (float32: 1.2e-7)."""
+    with _Precision() as precision:
+        function()
     return max(precision.epsilon, torch.finfo(torch.float32).eps)
+
+
+def rounding(module: Module, inputs: Inputs) -> float:
+    """Return :func:`coarsest` for one row: the dtype does not depend on the batch size."""
+    return coarsest(lambda: inputs.rows(slice(0, 1)).run(module))
 
 
 RARE = 0.01
@@ -112,24 +113,3 @@ RARE = 0.01
 A method that selects blocks or hashes tokens meets scores that differ by less than a rounding error, at about one token
 in some thousands. Two calls that sum in a different order may then choose differently, and both are right.
 """
-
-Measure = Callable[[Module, Inputs], dict[str, Tensor]]
-"""A comparison of calls of a module: relative errors at every position, by the name of the compared part."""
-
-
-def compared(
-    measure: Measure, module: Module, inputs: Inputs, where: str = "", *, limit: float, finding: str = ""
-) -> Iterator[tuple[float, str, float, str]]:
-    """Yield the largest error of every part, in float64 where near ties may explain the error in float32.
-
-    That is where some positions, but at most one in a hundred, exceed ``limit``, and the module computes in float64.
-    A defect also shows in float64; a near tie hardly ever occurs there.
-    """
-    errors = measure(module, inputs)
-    rare = {name for name, error in errors.items() if 0 < (error > limit).sum() <= RARE * error.numel()}
-    if rare:
-        with contextlib.suppress(Exception):  # float64 is optional
-            exact = measure(copy.deepcopy(module).double(), inputs.map(Tensor.double))
-            errors |= {name: exact[name] for name in rare}
-    for name, error in errors.items():
-        yield error.max().item() if error.numel() else 0.0, ", ".join(filter(None, (where, name))), limit, finding

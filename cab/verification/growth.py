@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from cab.verification.check import Measurements, check
-from cab.verification.decoding import initial_state, read_chunks
+from cab.verification.entries import initial_state, read_chunks
 from cab.verification.inputs import Module
 from cab.verification.subject import Subject
 

@@ -14,7 +14,7 @@ from cab.attention import Attention
 from cab.padding import real_tokens
 
 LAYOUTS = ("right", "left", "inside", "row")
-"""Layouts of padding; see :func:`padding_masks`."""
+"""Layouts of padding that a class may support; see :func:`padding_masks`."""
 
 INPUTS = ("query", "key", "value")
 
@@ -38,7 +38,7 @@ class Inputs:
         In self patterns the mask is passed under both names. With a ``seed``, torch's generator is seeded first.
         """
         if seed is not None:
-            torch.manual_seed(seed)
+            seed_torch(seed, self.query.device)
         multiple = 1 if isinstance(module, Attention) else getattr(module, "length_multiple", 1)
         if self.query.shape[1] % multiple or (self.key is not None and self.key.shape[1] % multiple):
             blocks = self.in_blocks(multiple, has_masks=bool(getattr(module, "padding_layouts", LAYOUTS)))
@@ -97,15 +97,25 @@ class Inputs:
         return real_tokens(self.query, self.query_padding)
 
 
+def seed_torch(seed: int, device: torch.device | str) -> None:
+    """Seed torch's generator, and those of GPUs if ``device`` is one; on a CPU, ``torch.manual_seed`` takes longer."""
+    if torch.device(device).type == "cpu":
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)
+
+
 def padding_masks(layout: str, x: Tensor) -> Tensor:
     """Return a bool mask [B, N] for ``x`` [B, N, D], with a different number of padded positions per row.
 
-    The first row has no padding. Layouts: ``left``, ``right``, ``inside`` (scattered, not at the ends of the row) and
-    ``row`` (all of row 1).
+    The first row has no padding. Layouts: ``left``, ``right``, ``inside`` (scattered, not at the ends of the row),
+    ``row`` (all of row 1) and ``single_token`` (all but one token of every row).
     """
     batch, length = x.shape[:2]
     generator = torch.Generator().manual_seed(3)
     mask = torch.zeros(batch, length, dtype=torch.bool)
+    if layout == "single_token":
+        return (torch.arange(length, device=x.device) - 4 * torch.arange(batch, device=x.device)[:, None]) % length != 0
     for row, share in enumerate((0.0, 0.55, 0.2, 0.9, 0.4)[:batch]):
         count = min(length - 1, round(share * length))
         if layout == "right":
@@ -171,6 +181,8 @@ def gradients(
     except RuntimeError as error:
         if "use_reentrant" not in str(error):
             raise
+    for x in leaves:
+        x.grad = None
     output.backward(direction, retain_graph=retain_graph)  # the only backward pass of reentrant checkpoints
     accumulated = tuple(x.grad for x in leaves)
     for x in leaves:

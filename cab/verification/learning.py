@@ -115,22 +115,6 @@ def loss_once(subject: Subject) -> Measurements:
     yield from errors(gradients[1], gradients[0], "n=17, gradient under recomputation", ROUNDING)
 
 
-@check("learning", "changed entries of the state_dict", applies=lambda s: s.keeps_whole_contract)
-def forward_keeps_state(subject: Subject) -> Measurements:
-    """Forward and backward passes, with or without recomputation, do not change the state_dict."""
-    for training in (True, False):
-        for recomputes in (False, True):
-            module = subject.build(dropout=subject.dropout).train(training)
-            original = _entries(module)
-            inputs = with_padding(subject.draw(module, 17, batch=3), "right").requiring_grad()
-            _run(module, inputs, recomputes=recomputes).sum().backward()
-            auxiliary_loss(module)
-            entries = _entries(module).items()
-            changed = [name for name, x in entries if name not in original or not torch.equal(x, original[name])]
-            mode = f"{'training' if training else 'evaluation'}{', recomputed' if recomputes else ''}"
-            yield len(changed), f"n=17, {mode} ({', '.join(changed) or 'none'})"
-
-
 @statistics_check()
 def statistics_once(subject: Subject) -> Measurements:
     """Buffers are updated once per training pass, also under recomputation, not by evaluation, and are saved."""
@@ -237,11 +221,6 @@ def entry_errors(actual: dict[str, Tensor], expected: dict[str, Tensor], where: 
     """Yield the relative error of every entry of a state_dict."""
     for name, x in expected.items():
         yield difference(actual[name].double().reshape(1, -1), x.double().reshape(1, -1)), f"{where}, {name}"
-
-
-def _entries(module: Module) -> dict[str, Tensor]:
-    """Return copies of the entries of the state_dict, with numbers in place of NaN, which equals nothing."""
-    return {name: x.nan_to_num() for name, x in module.state_dict().items()}
 
 
 def _poison(x: Tensor) -> Tensor:

@@ -4,16 +4,50 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 import random
 import sys
+import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+
+GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks")
+
+
+def _namespace(namespace: MutableMapping[str, Any]) -> Callable[[Mapping[str, Any]], None]:
+    """Return a function that restores the entries of a namespace."""
+
+    def change(value: Mapping[str, Any]) -> None:
+        for name in [name for name in namespace if name not in value and namespace is os.environ]:
+            del namespace[name]
+        namespace.update({name: x for name, x in value.items() if namespace.get(name) is not x})
+
+    return change
+
+
+def _functions(module: Any) -> dict[str, Any]:
+    """Return the functions of a module; those that it imports when they are first used are not among them."""
+    return {name: x for name, x in vars(module).items() if callable(x) and not name.startswith("_")}
+
+
+def _filters(value: tuple[Any, ...]) -> None:
+    warnings.filters[:] = value  # type: ignore[index]
+
+
+def _clear_hooks(_value: object) -> None:
+    for name in GLOBAL_HOOKS:
+        getattr(nn.modules.module, name).clear()
+
+
+Settings = Mapping[str, tuple[Callable[[], Any], Callable[[Any], Any]]]
 
 SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "torch.get_default_dtype()": (torch.get_default_dtype, torch.set_default_dtype),
@@ -31,25 +65,50 @@ SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
 }
 """Functions that return and change each setting."""
 
+PROCESS = SETTINGS | {
+    "torch.get_default_device()": (torch.get_default_device, torch.set_default_device),
+    "torch.is_autocast_enabled('cpu')": (
+        partial(torch.is_autocast_enabled, "cpu"),
+        partial(torch.set_autocast_enabled, "cpu"),
+    ),
+    "torch.is_anomaly_enabled()": (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
+    "numpy.geterr()": (lambda: tuple(np.geterr().items()), lambda value: np.seterr(**dict(value))),
+    "os.getcwd()": (os.getcwd, os.chdir),
+    "os.environ": (lambda: dict(os.environ), _namespace(os.environ)),
+    "warnings.filters": (lambda: tuple(warnings.filters), _filters),
+    "torch": (partial(_functions, torch), _namespace(vars(torch))),
+    "torch.nn.functional": (partial(_functions, F), _namespace(vars(F))),
+    "global hooks": (lambda: {name: len(getattr(nn.modules.module, name)) for name in GLOBAL_HOOKS}, _clear_hooks),
+}
+"""The same for everything that no call may change. Of a dictionary, changed entries are named."""
+
 DEPTH = 4
 """Levels of containers and objects that are searched for values that change."""
 
 
-def read_settings() -> dict[str, Any]:
+def read_settings(settings: Settings = PROCESS) -> dict[str, Any]:
     """Return the current value of each setting."""
-    return {name: get() for name, (get, _) in SETTINGS.items()}
+    return {name: get() for name, (get, _) in settings.items()}
 
 
 def changes_since(before: Mapping[str, Any]) -> list[str]:
     """Return the settings that have changed, such as ``torch.get_default_dtype() from torch.float32 to ...``."""
-    now = read_settings()
-    return [f"{name} from {value!r} to {now[name]!r}" for name, value in before.items() if now[name] != value]
+    now = {name: PROCESS[name][0]() for name in before}
+    changes = []
+    for name, value in before.items():
+        if isinstance(value, dict):
+            names = value.keys() if name.startswith("torch") else value.keys() | now[name].keys()
+            changes += [f"{name}.{x}" for x in sorted(names) if now[name].get(x) != value.get(x)]
+        elif now[name] != value:
+            is_long = isinstance(value, tuple)
+            changes.append(name if is_long else f"{name} from {value!r} to {now[name]!r}")
+    return changes
 
 
 @contextmanager
-def restored() -> Iterator[None]:
+def restored(settings: Settings = PROCESS) -> Iterator[None]:
     """Restore all settings and random number generators after the block."""
-    before, numbers, state = read_settings(), np.random.get_state(), random.getstate()
+    before, numbers, state = read_settings(settings), np.random.get_state(), random.getstate()
     try:
         with torch.random.fork_rng(range(torch.cuda.device_count())):
             yield
@@ -57,7 +116,7 @@ def restored() -> Iterator[None]:
         random.setstate(state)
         np.random.set_state(numbers)
         for name, value in before.items():
-            get, change = SETTINGS[name]
+            get, change = settings[name]
             if get() != value:
                 change(value)
 

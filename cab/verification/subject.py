@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import inspect
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,8 +18,8 @@ from cab.claims import Claims
 from cab.errors import UserError
 from cab.patterns import Pattern
 from cab.training import TrainableModule, auxiliary_loss
-from cab.verification.compare import ROUNDING, rounding
-from cab.verification.inputs import LAYOUTS, Inputs, Module, with_padding
+from cab.verification.compare import ROUNDING, coarsest, rounding
+from cab.verification.inputs import LAYOUTS, Inputs, Module, seed_torch, with_padding
 from cab.verification.side_effects import restored
 
 WIDTH, HEADS = 32, 4
@@ -31,6 +30,17 @@ WHOLE = 64
 
 LONG, LONG_WIDTH, LONG_HEADS = 4133, 16, 2
 """A length that exceeds the blocks and caches of real methods, and the module size at such lengths."""
+
+
+def fact(measure: Callable[[Subject], Any]) -> Any:
+    """Return a property that is measured once for all checks of a subject."""
+
+    def get(subject: Subject) -> Any:
+        if measure not in subject.shared:
+            subject.shared[measure] = measure(subject)
+        return subject.shared[measure]
+
+    return property(get, doc=measure.__doc__)
 
 
 @dataclass(eq=False)
@@ -53,6 +63,10 @@ class Subject:
     """Lengths of all inputs drawn so far."""
     skipped: list[str] = field(default_factory=list)
     """What the module refuses, such as a size."""
+    seed: int = 0
+    """Number of the sample of weights and inputs."""
+    shared: dict[Any, Any] = field(default_factory=dict)
+    """Facts, and values of plain calls, which all checks share."""
 
     def for_check(self, *, long: bool) -> Subject:
         """Return a copy that has drawn nothing, with the facts found so far, for a check with or without long parts."""
@@ -110,8 +124,8 @@ class Subject:
 
     @property
     def decodes(self) -> bool:
-        has_methods = hasattr(self.cls, "init_state") and hasattr(self.cls, "step")
-        return self.pattern.is_causal and (self.keeps_whole_contract or has_methods)
+        has_decoding = self.keeps_whole_contract or (hasattr(self.cls, "init_state") and hasattr(self.cls, "step"))
+        return self.pattern.is_causal and has_decoding
 
     @property
     def prefills(self) -> bool:
@@ -134,25 +148,39 @@ class Subject:
 
     # --- what a module shows ---
 
-    @functools.cached_property
+    @fact
     def epsilon(self) -> float:
         """Machine epsilon of the coarsest dtype in which the module computes."""
         with restored():
             module = self.build()
             return rounding(module, self.for_check(long=False).draw(module, WHOLE, batch=1))
 
-    @functools.cached_property
+    @fact
+    def decoding_epsilon(self) -> float:
+        """Machine epsilon of the coarsest dtype in which decoding computes or stores its state."""
+        module = self.build()
+        inputs = self.draw(module, 3)
+        source = {name: x for name, x in inputs.tensors().items() if name != "query"}
+
+        def decode() -> None:
+            state = module.init_state(len(inputs.query), **source)
+            for token in inputs.query.unbind(1):
+                _, state = module.step(token, state)
+
+        return coarsest(decode)
+
+    @fact
     def claims(self) -> Claims:
-        """What the class claims about its method in this pattern."""
+        """Return what the class claims about its method in this pattern."""
         return getattr(self.build(), "claims", Claims())
 
-    @functools.cached_property
+    @fact
     def max_token_distance(self) -> int | None:
         """Largest distance between an output and a token that it depends on; None if the module declares none."""
         distance = getattr(self.build(), "max_token_distance", None)
         return None if distance is None else int(distance)
 
-    @functools.cached_property
+    @fact
     def dropout(self) -> float:
         """0.3, or 0 if the class rejects dropout in training on this device, such as flash attention on a CPU."""
         module = self.build(dropout=0.3).train()
@@ -164,7 +192,7 @@ class Subject:
                 return 0.0
         return 0.3
 
-    @functools.cached_property
+    @fact
     def has_reference(self) -> bool:
         """Whether the class has a reference implementation, even one that raises."""
         if not issubclass(self.cls, Attention):
@@ -178,7 +206,7 @@ class Subject:
                 return False
         return True
 
-    @functools.cached_property
+    @fact
     def is_random_in_training(self) -> bool:
         """Whether training mode is random without dropout."""
         module = self.build().train()
@@ -186,16 +214,16 @@ class Subject:
         with torch.no_grad():
             return not torch.equal(inputs.run(module, seed=1), inputs.run(module, seed=2))
 
-    @functools.cached_property
+    @fact
     def learns(self) -> bool:
         """Whether the module has a part with its own training behavior."""
         return any(isinstance(module, TrainableModule) for module in self.build().modules())
 
-    @functools.cached_property
+    @fact
     def adds_loss(self) -> bool:
         return any(auxiliary_loss(module) is not None for module in self._after_a_call())
 
-    @functools.cached_property
+    @fact
     def accumulates_statistics(self) -> bool:
         learners = (m for module in self._after_a_call() for m in module.modules() if isinstance(m, TrainableModule))
         return any(learner.pop_statistics() for learner in learners)
@@ -211,26 +239,52 @@ class Subject:
     # --- construction ---
 
     def build(
-        self, *, embed_dim: int = WIDTH, num_heads: int = HEADS, dropout: float = 0.0, seed: int = 0, **options: Any
+        self,
+        *,
+        embed_dim: int = WIDTH,
+        num_heads: int = HEADS,
+        dropout: float = 0.0,
+        seed: int = 0,
+        keeps_zeros: bool = False,
+        **options: Any,
     ) -> Module:
         """Build a module in evaluation mode.
 
-        Parameters initialized to zero, such as biases, are randomized, because zeros can hide defects.
+        Parameters initialized to zero, such as biases, are randomized unless ``keeps_zeros``: zeros can hide defects.
         """
+        if self.refuses(embed_dim, num_heads):
+            embed_dim, num_heads = WIDTH, HEADS
         sizes = {"embed_dim": embed_dim, "num_heads": num_heads, "dropout": dropout}
         arguments = {"pattern": self.pattern, **sizes, "layer_position": SINGLE_LAYER}
         accepted = {name: value for name, value in arguments.items() if takes(self.cls, name)}
-        torch.manual_seed(seed)
+        seed_torch(seed + 10_007 * self.seed, self.device)
         module: Module = self.cls(**{**accepted, **self.options, **options}).to(self.device).eval()
         if not isinstance(getattr(module, "embed_dim", None), int):  # a plain module may lack this attribute
             if "embed_dim" not in accepted:
                 raise UserError(f"the width of {self.name} is unknown: set its attribute embed_dim")
             module.embed_dim = embed_dim
         with torch.no_grad():
-            for parameter in module.parameters():
+            for parameter in () if keeps_zeros else module.parameters():
                 if parameter.requires_grad and parameter.is_floating_point() and not parameter.any():
                     parameter.normal_(std=0.3)
         return module
+
+    def refuses(self, embed_dim: int, num_heads: int) -> bool:
+        """Return whether a module of another package refuses a size when it is built or called, and report that."""
+        if not self.is_foreign or (embed_dim, num_heads) == (WIDTH, HEADS):
+            return False
+        key, size = ("refuses", embed_dim, num_heads), f"width {embed_dim}, heads {num_heads}"
+        if key not in self.shared:
+            self.shared[key] = False
+            try:
+                with torch.no_grad():
+                    module = self.build(embed_dim=embed_dim, num_heads=num_heads)
+                    self.draw(module, WHOLE).run(module)
+            except Exception:
+                self.shared[key] = True
+        if self.shared[key] and size not in self.skipped:
+            self.skipped.append(size)
+        return bool(self.shared[key])
 
     def build_for(self, length: int, **options: Any) -> Module:
         """Build a module of the usual size, or a small one for long sequences."""
@@ -258,13 +312,13 @@ class Subject:
         used, or none.
         """
         batch = batch or (1 if self._is_long(length) else 2)
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(seed + 10_007 * self.seed)
         source_length = length // 2 + 3 if source_length is None else source_length
         lengths = (length, source_length, source_length) if self.pattern.is_cross else (length,)
         self.drawn += reversed(lengths)
         tensors = [torch.randn(batch, n, module.embed_dim, generator=generator) * scale for n in lengths]
         inputs = Inputs(*(x.to(self.device) for x in tensors))
-        if padding not in ("", *self.padding_layouts):
+        if padding not in ("", "single_token", *self.padding_layouts):
             padding = next(iter(self.padding_layouts), "")
         return with_padding(inputs, padding) if padding else inputs
 

@@ -2,97 +2,181 @@
 
 from __future__ import annotations
 
-import functools
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from cab.training import auxiliary_loss
 from cab.verification.check import Measurements, check
-from cab.verification.compare import ROUNDING, difference, errors
-from cab.verification.inputs import INPUTS, Inputs, Module, gradients_of, leaves_of, outputs_and_gradients
+from cab.verification.compare import ROUNDING
+from cab.verification.entries import FORWARD, GRADIENT, LONGEST, TRAINING, Call, Setup, random_direction
+from cab.verification.inputs import Inputs
+from cab.verification.relation import Variant, Variants, plain_values, relation, transposed
 from cab.verification.subject import Subject
 
-MANY = (1, 3, 7, 61)
-"""Numbers of sequences in the parts of a large batch."""
+# --- gradients -------------------------------------------------------------------------------------------------------
+
+gradient = partial(relation, "training_mode", limit=ROUNDING, entries=(GRADIENT, TRAINING), setups=(9,))
 
 
-@check(
-    "training_mode",
-    "relative error between training and evaluation mode",
-    limit=ROUNDING,
+@gradient(
+    entries=(TRAINING, FORWARD),
+    against=GRADIENT,
     applies=lambda s: not s.is_random_in_training,
+    setups=(
+        1,
+        17,
+        Setup(17, 3, padding="left"),
+        130,
+        Setup(130, 3, padding="inside"),
+        Setup(600, is_full=True),
+        LONGEST,
+    ),
 )
-def training_is_evaluation(subject: Subject) -> Measurements:
+def training_is_evaluation(call: Call) -> Variants:
     """Without dropout, training and evaluation mode, with and without autograd, give equal outputs and gradients."""
-    cases = [(1, ""), *((length, layout) for length in (17, 130) for layout in ("", "inside", "left"))]
-    for length, layout in [*cases, *((n, "") for n in (600, *subject.long) if subject.long)]:
-        module, inputs = subject.case(length, batch=3 if layout else 1, padding=layout)
-        inputs = inputs.rows(slice(1, 2)) if layout == "left" else inputs  # a padded batch of one
-        direction = torch.randn_like(inputs.query)
-        evaluated, trained = (
-            outputs_and_gradients(module.train(training), inputs, direction, seed=1) for training in (False, True)
-        )
-        auxiliary_loss(module)
+    yield Variant("", call, names="outputs".__eq__ if call.entry is FORWARD else lambda _: True)
+
+
+@gradient(entries=(TRAINING,), setups=(Setup(9, batch=3), LONGEST))
+def gradient_of_residual(call: Call) -> Variants:
+    """Gradients are linear in the gradient that they receive, whatever its scale and layout, and do not modify it."""
+    for scale in (1e-6, 1e5):
+        scaled = call.but(cotangent=lambda x, scale=scale: scale * random_direction(x))
+        yield Variant(f"of a gradient x{scale:g}", scaled, factor=scale)
+    received: list[Tensor] = []
+
+    def strided(x: Tensor) -> Tensor:
+        received.append(transposed(random_direction(x)))
+        return received[-1]
+
+    yield Variant("of a transposed gradient", call.but(cotangent=strided))
+    for x in received:
+        finding = "a backward pass writes into the gradient that it receives"
+        yield float(not torch.equal(x, random_direction(x))), "gradient passed to backward", 0.0, finding
+    ones = call.but(cotangent=torch.ones_like).run()
+    yield Variant("of an expanded gradient", call.but(cotangent=lambda x: x.new_ones(1, 1, 1).expand_as(x)), base=ones)
+
+
+@gradient(setups=(Setup(17, 3, padding="left"),))
+def gradient_of_two_calls(call: Call) -> Variants:
+    """With another call between a call and its backward pass, gradients are the same."""
+    other = call.but(inputs=call.subject.draw(call.module, 30, seed=2), setup=Setup(30))
+    for entry in (TRAINING, FORWARD):
+
+        def between(x: Tensor, entry: Any = entry) -> Tensor:
+            other.run(entry)
+            return random_direction(x)
+
+        yield Variant(f"with {entry.name} of another batch before the backward pass", call.but(cotangent=between))
+
+
+@gradient(entries=(GRADIENT,))
+def frozen_leaves(call: Call) -> Variants:
+    """Gradients of some inputs and parameters do not depend on whether the others need one."""
+    parameters = {name: x for name, x in call.module.named_parameters() if x.requires_grad}
+    inputs, known = tuple(call.inputs.tensors()), plain_values(call, call.entry)
+    subsets = [tuple(parameters), inputs, *((name,) for name in (*inputs, *parameters))]
+    for trained in subsets:
+        for name, x in parameters.items():
+            x.requires_grad_(name in trained)
+        if any(f"gradient of {name}" in known for name in trained):
+            names = {"outputs", *(f"gradient of {name}" for name in trained)}
+            frozen = call.but(frozen=tuple(name for name in inputs if name not in trained))
+            yield Variant(f"of {', '.join(trained[:2])} alone", frozen, names=names.__contains__)
+
+
+@gradient("tensors that are no parameter", compares=False)
+def graph_leaves(call: Call) -> Variants:
+    """No gradient flows into a tensor that is neither an input nor a parameter, which no optimizer updates."""
+    known = {id(x) for x in call.module.parameters()}
+    leaves: list[Tensor] = []
+
+    def walk(x: Tensor) -> Tensor:
+        nodes, seen = [x.grad_fn], set[Any]()
+        while nodes:
+            node = nodes.pop()
+            if node is not None and node not in seen:
+                seen.add(node)
+                nodes += [parent for parent, _ in node.next_functions]
+                leaves.append(getattr(node, "variable", x))
+        return random_direction(x)
+
+    def view(x: Inputs) -> Inputs:
+        known.update(map(id, x.tensors().values()))
+        return x
+
+    call.but(view=view, cotangent=walk).run()
+    for leaf in (leaf for leaf in leaves if leaf.grad_fn is None):
+        finding = f"{call.entry.name} train a tensor {list(leaf.shape)} that is no nn.Parameter"
+        yield float(id(leaf) not in known), f"shape {list(leaf.shape)}", None, finding
+
+
+SECOND = 1e-2
+"""Limit between a second derivative and a difference quotient."""
+
+
+@gradient(
+    "relative error of the second derivative",
+    entries=(GRADIENT,),
+    setups=(Setup(7, 1),),
+    limit=SECOND,
+    compares=False,
+    applies=lambda s: s.claims.has_exact_gradient,
+)
+def second_derivative(call: Call) -> Variants:
+    """After a backward pass with a graph, a second derivative is right, or refused with an error."""
+    try:
+        call = call.double()
+        call.run(FORWARD)
+        step = 1e-5
+    except Exception:  # float64 is optional
+        call, step = call.but(module=call.new_module()), 1e-2
+    inputs = call.inputs.requiring_grad()
+    leaves = list(inputs.tensors().values())
+
+    def slope(*, create_graph: bool = False) -> Tensor:
+        output = inputs.run(call.in_mode(training=False))  # the gradient of its sum starts from constants
+        first = torch.autograd.grad(output.sum(), leaves, create_graph=create_graph, materialize_grads=True)
+        return torch.stack([(x * random_direction(x)).sum() for x in first]).sum()
+
+    total = slope(create_graph=True)
+    try:
+        second = torch.autograd.grad(total, leaves, materialize_grads=True) if total.requires_grad else ()
+    except RuntimeError:
+        yield 0.0, "refused"
+        return
+    derivative = sum(float((x * random_direction(leaf)).sum()) for x, leaf in zip(second, leaves, strict=False))
+    slopes = []
+    for sign in (1.0, -2.0):
         with torch.no_grad():
-            trained["outputs without gradient"] = inputs.run(module.eval(), seed=1)[inputs.real]
-        evaluated["outputs without gradient"] = evaluated["outputs"]
-        yield from errors(trained, evaluated, f"n={length}{f', padding {layout}' if layout else ''}")
+            for leaf in leaves:
+                leaf.add_(random_direction(leaf), alpha=sign * step)
+        slopes.append(float(slope().detach()))
+    quotient = (slopes[0] - slopes[1]) / (2.0 * step)
+    error = abs(derivative - quotient) / max(abs(quotient), 1e-3 * float(total.detach().abs()), 1e-3)
+    yield error, "", None, f"a second derivative is wrong, without an error: {derivative:.3g} instead of {quotient:.3g}"
 
 
-@check("training_mode", "relative error of the gradient", limit=ROUNDING)
-def gradient_of_residual(subject: Subject) -> Measurements:
-    """Gradients of x + f(x) are the sums of both, and no backward pass modifies the gradient that it receives."""
-    for length in (17, *subject.long):
-        module, inputs = subject.case(length, training=True, requires_grad=True)
-        leaves = leaves_of(module, inputs)
-        direction = torch.randn_like(inputs.query)
-        output = inputs.run(module, seed=1)
-        expected = gradients_of(output, leaves, direction.clone(), retain_graph=True)
-        received = direction.clone()
-        repeated = gradients_of(output, leaves, received, retain_graph=True)
-        yield difference(received, direction), f"n={length}, gradient passed to backward", 0.0
-        yield from errors(repeated, expected, f"n={length}, gradient in a second backward pass")
-        # The gradient of the sum is one tensor, which both branches receive.
-        expected["query"] = expected["query"] + direction
-        for total in (inputs.query + inputs.run(module, seed=1), inputs.run(module, seed=1) + inputs.query):
-            actual = gradients_of(total, leaves, direction.clone())
-            yield from errors(actual, expected, f"n={length}, gradient of x + f(x)")
-        auxiliary_loss(module)
+# --- parameters and dropout ------------------------------------------------------------------------------------------
 
 
-@check("training_mode", "relative error of the sum of two gradients", limit=ROUNDING)
-def gradient_of_two_calls(subject: Subject) -> Measurements:
-    """Gradients of two calls before one backward pass, and with an evaluation call in between, are those of each."""
-    module = subject.build().train()
-    earlier = subject.draw(module, 17, batch=3, padding="left")
-    later, other = subject.draw(module, 30, seed=2), subject.draw(module, 9, seed=3)
-    directions = [torch.randn_like(x.query) for x in (earlier, later)]
-    alone = [_summed(module, [x], [w]) for x, w in zip((earlier, later), directions, strict=True)]
-    expected = {name: torch.stack([x[name] for x in alone if name in x]).sum(0) for name in alone[0] | alone[1]}
-    for how, between in (("one after the other", None), ("with a call in evaluation mode in between", other)):
-        together = _summed(module, [earlier, later], directions, between)
-        yield from errors(together, expected, f"gradient of n=17 and n=30, {how}")
-    auxiliary_loss(module)
-
-
-@check("training_mode", "relative error of the gradient of a batch", limit=ROUNDING)
-def gradient_of_many_rows(subject: Subject) -> Measurements:
-    """Gradients of a batch of 72 sequences are the sums of the gradients of its parts of 1, 3, 7 and 61."""
-    module = subject.build().train(not subject.is_random_in_training)
-    for length in (5, 17) if subject.long else (9,):
-        inputs = subject.draw(module, length, batch=sum(MANY))
-        direction = torch.randn_like(inputs.query)
-        together = outputs_and_gradients(module, inputs, direction)
-        rows = torch.arange(sum(MANY)).split(MANY)
-        apart = [outputs_and_gradients(module, inputs.rows(index), direction[index]) for index in rows]
-        expected = {}
-        for name in together:
-            is_per_row = name == "outputs" or name.removeprefix("gradient of ") in INPUTS
-            tensors = [named[name] for named in apart if name in named]
-            expected[name] = torch.cat(tensors) if is_per_row else torch.stack(tensors).sum(0)
-        yield from errors(together, expected, f"n={length}, {sum(MANY)} rows")
-    auxiliary_loss(module)
+@check("state", "parameters without a gradient")
+def parameters_learn(subject: Subject) -> Measurements:
+    """Every parameter receives a gradient in training, from the output or an auxiliary loss."""
+    missing = {n for n, p in subject.build().named_parameters() if p.requires_grad}
+    tested = []
+    for length, layout in ((1, ""), (17, ""), (70, "right"), (700, "")):
+        if not missing:
+            break
+        module, inputs = subject.case(length, batch=3, padding=layout, training=True)
+        output, loss = inputs.run(module), auxiliary_loss(module)
+        ((output * torch.randn_like(output))[inputs.real].sum() + (0.0 if loss is None else loss)).backward()
+        missing -= {n for n, p in module.named_parameters() if p.grad is not None and bool(p.grad.any())}
+        tested.append(length)
+    yield len(missing), f"n={', '.join(map(str, tested))} ({', '.join(sorted(missing)) or 'none'})"
 
 
 @check("training_mode", "parameters without a gradient", declared_in="unused_parameters")
@@ -109,23 +193,6 @@ def parameters_in_every_batch(subject: Subject) -> Measurements:
         yield len(missing), where, None, f"no gradient for {', '.join(missing)} at n={length}"
 
 
-def _summed(
-    module: Module, calls: list[Inputs], directions: list[Tensor], between: Inputs | None = None
-) -> dict[str, Tensor]:
-    """Return the gradients of one backward pass after all calls, with equal random numbers in each."""
-    losses: list[Tensor] = []
-    leaves: dict[str, Tensor] = {}
-    for call, direction in zip(calls, directions, strict=True):
-        inputs, length = call.requiring_grad(), call.query.shape[1]
-        losses.append((inputs.run(module.train(), seed=length) * direction)[inputs.real].sum())
-        leaves |= {f"{name} of n={length}": x for name, x in inputs.tensors().items()}
-        if between is not None and len(losses) == 1:
-            with torch.no_grad():
-                between.run(module.eval())
-    leaves |= {name: x for name, x in module.named_parameters() if x.requires_grad}
-    return gradients_of(torch.stack(losses).sum(), leaves)
-
-
 RATES = (0.1, 0.5)
 ROWS = 4096
 """Number of equal rows with independent dropout: the standard error of a mean is 1 / 64 of the standard deviation."""
@@ -134,7 +201,6 @@ SIMILAR = 0.3
 """Largest similarity of the dropout of two heads or positions."""
 
 
-@functools.lru_cache(maxsize=1)
 def drops(subject: Subject) -> bool:
     """Return whether the class uses dropout and has no other randomness in training."""
     if subject.dropout == 0.0 or subject.is_random_in_training:
@@ -218,9 +284,16 @@ def _similarity(a: Tensor, b: Tensor) -> float:
     return float((a.mT @ b).norm() ** 2 / size.clamp_min(1e-30))
 
 
-@torch.no_grad()
 def _parts(subject: Subject, rate: float, length: int, *, rows: int = ROWS, seed: int = 1) -> Tensor:
-    """Return the coefficients [rows] of the output without dropout in outputs with dropout."""
+    """Return the coefficients [rows] of the output without dropout in outputs with dropout, which checks share."""
+    key = (rate, length, rows, seed)
+    if key not in subject.shared:
+        subject.shared[key] = _measured_parts(subject, rate, length, rows, seed)
+    return subject.shared[key]
+
+
+@torch.no_grad()
+def _measured_parts(subject: Subject, rate: float, length: int, rows: int, seed: int) -> Tensor:
     module = subject.build(num_heads=1, dropout=rate)
     bias = getattr(getattr(module, "out_proj", None), "bias", None)
     shift = 0.0 if bias is None else bias.double()  # added after dropout, so it would mask the effect

@@ -72,3 +72,12 @@ def test_autocast_rounds_the_last_map_of_s4d_alone(pattern: str, options: dict[s
     assert output.dtype is dtype
     assert (output - exact).abs().max() <= 4 * torch.finfo(dtype).eps * exact.abs().max()
     assert all(parameter.grad.isfinite().all() for parameter in module.parameters())
+
+
+@pytest.mark.parametrize("pattern", ["NS", "CS"])
+def test_hooks_on_the_output_projection_of_s4d_act(pattern: str) -> None:
+    attention = build_attention("s4d", pattern=pattern, embed_dim=16, num_heads=2).eval()
+    x = torch.randn(2, 19, 16)
+    expected = 2.0 * attention(x)
+    attention.out_proj.register_forward_hook(lambda _module, _inputs, output: 2.0 * output)
+    torch.testing.assert_close(attention(x), expected)

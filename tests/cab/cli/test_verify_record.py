@@ -156,7 +156,7 @@ def test_some_checks_are_not_all(capsys):
     ("arguments", "message"),
     [
         (["--checks", "same_seed"], "remove --checks"),
-        (["--device", "cuda"], "remove --checks and --device"),
+        (["--device", "cuda"], "remove --checks, --seed and --device"),
     ],
 )
 def test_a_row_says_that_all_passed(capsys, tmp_path, arguments, message):

@@ -110,7 +110,7 @@ def test_length_multiple(monkeypatch):
     assert "declare `length_multiple`" in wrong["same_seed"].detail
     monkeypatch.setattr(Blocks, "length_multiple", 8, raising=False)
     cls = adapter_of(lambda pattern, embed_dim: Blocks(pattern, embed_dim), "blocks")
-    assert failed(cls, "CS", ["causality", "lengths", "padded_right", "same_seed"]) == {}
+    assert failed(cls, "CS", ["causality", "any_length", "lengths_in_turn", "padded_right", "same_seed"]) == {}
 
 
 class CausalOnly(Attention):
@@ -165,7 +165,7 @@ def test_changed_setting_is_one_finding_and_restored():
     before, state = read_settings(), random.getstate()
     wrong = failed(ChangesSetting, "NS", ["determinism", "state", "batches"])
     assert set(wrong) == {"settings_untouched", "generators_untouched"}
-    finding = "a call changes torch.backends.cuda.flash_sdp_enabled() from True to False"
+    finding = "outputs: a call changes torch.backends.cuda.flash_sdp_enabled() from True to False"
     assert wrong["settings_untouched"].finding == finding
     assert changes_since(before) == []
     assert random.getstate() == state
@@ -187,7 +187,7 @@ class NewLayer(sound.PlainAverage):
 )
 def test_the_call_that_draws_is_named(cls, call):
     finding = failed(cls, "NS", ["generators_untouched"])["generators_untouched"].finding
-    assert finding.startswith("a call in evaluation draws random numbers of torch: ")
+    assert finding.startswith("outputs draw random numbers of torch: ")
     assert re.search(call, finding)
 
 
@@ -201,7 +201,7 @@ def test_written_input_comes_before_its_consequences():
         run_checks(Subject("w", WritesIntoQuery, Pattern.CS), select_checks(["determinism", "causality"], quick=True))
     )
     first = next(result for result in results if not result.passed)
-    assert first.finding == "forward writes into its input `query`"
+    assert first.finding == "outputs: a call writes into its input `query`"
 
 
 def test_side_issues_come_last():

@@ -87,7 +87,7 @@ def number_of_another_generator(call):
     return call.result * random.uniform(0.9, 1.1) if call.training else call.result
 
 
-@caught("NS", "train_then_eval forward_keeps_state")
+@caught("NS", "calls_leave_nothing forward_keeps_state")
 class RunningMaximum(Weighted):
     """Training leaves a statistic behind that evaluation uses."""
 

@@ -90,7 +90,7 @@ def centered(call):
     return call._replace(value=call.value - 0.01 * call.value.mean((0, 2), keepdim=True))
 
 
-@defect("inputs", "NC", "batch_size")
+@defect("inputs", "NC", "many_rows")
 def centered_over_257_rows(call):
     return centered(call) if len(call.query) >= 257 else call
 

@@ -1,0 +1,337 @@
+"""Entries: the ways in which an attention computes, each as one function of a call.
+
+An entry returns named tensors: outputs and the gradients of inputs [B, N, D], which are zero at padding, and gradients
+of parameters [1, P]. Relations compare them; see :mod:`cab.verification.relations`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from cab.training import auxiliary_loss
+from cab.verification.inputs import INPUTS, Inputs, Module, gradients_of, leaves_of, masked_inputs, seed_torch
+from cab.verification.subject import Subject
+
+Values = dict[str, Tensor]
+"""What an entry computes, by name."""
+
+State = dict[str, Tensor]
+"""A decoding state."""
+
+LONGEST = 0
+"""Length of a setup that stands for the long sequences of the full suite."""
+
+
+def unchanged(x: Any) -> Any:
+    """Return the argument."""
+    return x
+
+
+class Setup(NamedTuple):
+    """Sizes and inputs of a call.
+
+    Attributes:
+        has_dropout: whether the module has dropout, which training mode applies.
+        is_full: whether only the full suite has the setup.
+    """
+
+    length: int = 17
+    batch: int | None = None
+    scale: float = 1.0
+    padding: str = ""
+    num_heads: int | None = None
+    embed_dim: int | None = None
+    source_length: int | None = None
+    has_dropout: bool = False
+    is_full: bool = False
+    seed: int = 0
+
+    def __str__(self) -> str:
+        parts = {"": f"n={self.length}", "m=": self.source_length, "rows ": self.batch, "heads ": self.num_heads}
+        more = {"inputs x": self.scale if self.scale != 1.0 else None, "padding ": self.padding or None}
+        return ", ".join(
+            f"{name}{value:g}" if isinstance(value, float) else f"{name}{value}"
+            for name, value in (parts | more).items()
+            if value is not None
+        )
+
+    def for_subject(self, subject: Subject) -> list[Setup]:
+        """Return the setups for the quick or the full suite."""
+        if self.is_full and not subject.long:
+            return []
+        return [self] if self.length else [self._replace(length=length) for length in subject.long]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A module, its inputs and everything around one run of an entry.
+
+    Attributes:
+        seed: seed of torch's generator for the call.
+        around: context in which the entry runs.
+        view: function of the inputs just before the module receives them, such as another layout in memory.
+        carry: function of the decoding state between two calls.
+        has_graph: whether decoding records a graph for gradients.
+        frozen: inputs without a gradient.
+        sees_padding: whether outputs and gradients at padding are kept.
+        cotangent: function from the outputs to the direction of the gradient (default: a random direction).
+    """
+
+    subject: Subject
+    setup: Setup
+    entry: Entry
+    module: Module
+    inputs: Inputs
+    seed: int = 1
+    around: Callable[[], Any] = contextlib.nullcontext
+    view: Callable[[Inputs], Inputs] = unchanged
+    carry: Callable[[State], State] = unchanged
+    has_graph: bool = False
+    frozen: tuple[str, ...] = ()
+    sees_padding: bool = False
+    cotangent: Callable[[Tensor], Tensor] | None = None
+
+    @classmethod
+    def of(cls, subject: Subject, setup: Setup, entry: Entry) -> Call:
+        """Return the plain call: a new module and its inputs."""
+        module = build(subject, setup)
+        length, batch, scale, padding, *_ = setup
+        inputs = subject.draw(module, length, setup.source_length, batch=batch, scale=scale, padding=padding)
+        return cls(subject, setup, entry, module, inputs)
+
+    def but(self, **changes: Any) -> Call:
+        """Return the call with other attributes."""
+        return replace(self, **changes)
+
+    def new_module(self, seed: int = 0, *, keeps_zeros: bool = False) -> Module:
+        """Return a new module of the size and dtype of that of the call."""
+        dtype = self.inputs.query.dtype
+        setup = self.setup._replace(seed=self.setup.seed + seed)
+        module = build(self.subject, setup, keeps_zeros=keeps_zeros)
+        return module if dtype == torch.float32 else module.to(dtype)
+
+    def double(self) -> Call:
+        """Return the call in float64."""
+        return self.but(module=copy.deepcopy(self.module).double(), inputs=self.inputs.map(Tensor.double))
+
+    def run(self, entry: Entry | None = None) -> Values:
+        """Return what the entry, or another one, computes."""
+        with self.around():
+            return (entry or self.entry).compute(self)
+
+    def in_mode(self, *, training: bool) -> Module:
+        """Return the module in a mode; a module that is in it already is not told so again."""
+        return self.module if self.module.training == training else self.module.train(training)
+
+    def masked(self, output: Tensor) -> Tensor:
+        """Return the output with zeros at padding."""
+        output = output.detach()
+        return output.where(self.inputs.real.unsqueeze(-1), 0.0) if self.hides_padding else output
+
+    @property
+    def is_random(self) -> bool:
+        """Whether the entry draws random numbers without dropout, which other shapes or modes do not draw."""
+        return self.entry.name.endswith("training mode") and self.subject.is_random_in_training
+
+    @property
+    def where(self) -> str:
+        """The setup in words."""
+        return str(self.setup if self.subject.pattern.is_cross else self.setup._replace(source_length=None))
+
+    @property
+    def hides_padding(self) -> bool:
+        return bool(self.setup.padding) and not self.sees_padding
+
+
+def build(subject: Subject, setup: Setup, *, keeps_zeros: bool = False) -> Module:
+    """Return a module for a setup."""
+    sizes = {name: x for name in ("num_heads", "embed_dim") if (x := getattr(setup, name)) is not None}
+    if setup.num_heads is not None and setup.embed_dim is None and setup.length in subject.long:
+        sizes = {"num_heads": setup.num_heads}
+    dropout = subject.dropout if setup.has_dropout else 0.0
+    return subject.build_for(setup.length, seed=setup.seed, dropout=dropout, keeps_zeros=keeps_zeros, **sizes)
+
+
+def initial_state(module: Module, inputs: Inputs) -> State:
+    """Return the decoding state of ``module`` for the batch, and for the source in cross patterns."""
+    batch_size = inputs.query.shape[0]
+    if inputs.key is None:
+        return module.init_state(batch_size)
+    return module.init_state(batch_size, key=inputs.key, value=inputs.value, key_padding_mask=inputs.key_padding)
+
+
+def decode(
+    module: Module, inputs: Inputs, chunks: Sequence[int], carry: Callable[[State], State] = unchanged
+) -> Tensor:
+    """Return the outputs [B, N, D] of reading the targets in chunks, by ``step`` (one token) or ``prefill``."""
+    return read_chunks(module, inputs, chunks, initial_state(module, inputs), carry)[0]
+
+
+def read_chunks(
+    module: Module, inputs: Inputs, chunks: Sequence[int], state: State, carry: Callable[[State], State] = unchanged
+) -> tuple[Tensor, State]:
+    """Return the outputs [B, N, D] of reading the first targets in chunks from ``state``, and the new state.
+
+    The module receives ``carry(state)`` in place of the state that it returned.
+    """
+    start, outputs = 0, [inputs.query[:, :0]]
+    for size in chunks:
+        tokens = inputs.targets(start, start + size)
+        mask = {} if tokens.query_padding is None else {"query_padding_mask": tokens.query_padding}
+        read = module.step if size == 1 else module.prefill
+        output, state = read(tokens.query, carry(state), **mask)
+        outputs.append(output)
+        start += size
+    return torch.cat(outputs, dim=1), state
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One way to compute.
+
+    Attributes:
+        name: the entry in messages.
+        compute: function of a call.
+        applies: whether a subject has the entry.
+        longest: largest number of tokens; longer sequences are cut.
+    """
+
+    name: str
+    compute: Callable[[Call], Values]
+    applies: Callable[[Subject], bool] = lambda _: True
+    longest: int = sys.maxsize
+
+    def supports(self, subject: Subject, padding: str) -> bool:
+        """Return whether a subject has the entry for inputs with this padding."""
+        is_decoding = self.applies in (_decodes, _prefills)
+        return self.applies(subject) and (not padding or not is_decoding or subject.decodes_padding(padding))
+
+
+@torch.no_grad()
+def _forward(call: Call) -> Values:
+    return {"outputs": call.masked(call.view(call.inputs).run(call.in_mode(training=False), seed=call.seed))}
+
+
+def _gradients(call: Call, *, training: bool, run: Callable[[Inputs, Module], Tensor] = Inputs.run) -> Values:
+    module, inputs = call.in_mode(training=training), call.inputs.requiring_grad()
+    for name, x in inputs.tensors().items():
+        x.requires_grad_(name not in call.frozen)
+    seed_torch(call.seed, call.subject.device)
+    output = run(call.view(inputs), module)
+    direction = (call.cotangent or random_direction)(output)
+    direction = direction.where(call.inputs.real.unsqueeze(-1), 0.0) if call.hides_padding else direction
+    leaves = {name: x for name, x in leaves_of(module, inputs).items() if x.requires_grad}
+    values = {f"gradient of {name}": x for name, x in gradients_of(output, leaves, direction).items()}
+    auxiliary_loss(module)
+    if call.hides_padding:
+        padding = {f"gradient of {name}": mask for name, _, mask in masked_inputs(call.inputs)}
+        values = {n: x.masked_fill(padding[n][..., None], 0.0) if n in padding else x for n, x in values.items()}
+    return {"outputs": call.masked(output)} | values
+
+
+def random_direction(output: Tensor) -> Tensor:
+    """Return a normal direction, the same for every output of a shape."""
+    return torch.randn(output.shape, generator=torch.Generator().manual_seed(4)).to(output)
+
+
+def _decoding(call: Call, *, chunks: Callable[[int], Sequence[int]], training: bool = False) -> Values:
+    inputs = call.view(call.inputs)
+    seed_torch(call.seed, call.subject.device)
+    with contextlib.nullcontext() if call.has_graph else torch.no_grad():
+        outputs = decode(call.in_mode(training=training), inputs, chunks(inputs.query.shape[1]), call.carry)
+    auxiliary_loss(call.module)
+    return {"outputs": call.masked(outputs)}
+
+
+@torch.no_grad()
+def _merged(call: Call) -> Values:
+    """Read half of the tokens of each row alone, and the others after merging the states."""
+    module, inputs, half = call.in_mode(training=False), call.inputs, (call.inputs.query.shape[1] + 1) // 2
+    rows = [inputs.rows(slice(row, row + 1)) for row in range(len(inputs.query))]
+    chunks = [half] if call.subject.prefills else [1] * half
+    started = [read_chunks(module, row, chunks, initial_state(module, row)) for row in rows]
+    state = {name: torch.cat([state[name] for _, state in started]) for name in started[0][1]}
+    later, _ = read_chunks(module, inputs.targets(half), [1] * (inputs.query.shape[1] - half), state)
+    return {"outputs": call.masked(torch.cat([torch.cat([output for output, _ in started]), later], dim=1))}
+
+
+def pack(inputs: Inputs, module: Module) -> Tensor:
+    """Run the real tokens of every row in one tensor, and return the outputs of the rows."""
+    masks = {name: ~mask for name, _, mask in masked_inputs(inputs)}
+    tensors = [x[masks[name]] for name, x in inputs.tensors().items()]
+    cu_seqlens = {
+        f"{name}_cu_seqlens": cumulative(masks[name].sum(1).tolist(), masks[name])
+        for name in ("query", "key")
+        if name in masks
+    }
+    output = module.forward_packed(*tensors, **cu_seqlens)
+    if output.shape != tensors[0].shape:
+        raise ValueError(f"packed output {list(output.shape)}, query {list(tensors[0].shape)}")
+    return torch.zeros_like(inputs.query).masked_scatter(masks["query"][..., None], output)
+
+
+def cumulative(lengths: Sequence[int], like: Tensor) -> Tensor:
+    """Return the cumulative lengths [S + 1], as int32 on the device of ``like``."""
+    return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=like.device)
+
+
+def chunked(length: int) -> list[int]:
+    """Return the sizes of uneven chunks, of which some are single tokens."""
+    sizes = [length // 3, 1, length // 2]
+    return [size for size in (*sizes, length - sum(sizes)) if size]
+
+
+def _single(length: int) -> list[int]:
+    return [1] * length
+
+
+def _prompt(length: int) -> list[int]:
+    return [max(length - 2, 1), *[1] * min(2, length - 1)]
+
+
+def _decodes(subject: Subject) -> bool:
+    return subject.decodes
+
+
+def _prefills(subject: Subject) -> bool:
+    return subject.prefills
+
+
+def _packs(subject: Subject) -> bool:
+    return hasattr(subject.cls, "forward_packed")
+
+
+FORWARD = Entry("outputs", _forward)
+GRADIENT = Entry("gradients", partial(_gradients, training=False))
+TRAINING = Entry("outputs and gradients in training mode", partial(_gradients, training=True))
+STEPS = Entry("steps", partial(_decoding, chunks=_single), _decodes, longest=7)
+ALL_STEPS = replace(STEPS, longest=sys.maxsize)
+PROMPT = Entry("a prompt", partial(_decoding, chunks=_prompt), _prefills, longest=9)
+ALL_PROMPT = replace(PROMPT, longest=sys.maxsize)
+CHUNKS = Entry("prompts in chunks", partial(_decoding, chunks=chunked), _prefills)
+TRAINING_STEPS = Entry("steps in training mode", partial(_decoding, chunks=_single, training=True), _decodes)
+TRAINING_PROMPT = Entry("a prompt in training mode", partial(_decoding, chunks=chunked, training=True), _prefills)
+MERGED = Entry("merged states", _merged, _decodes)
+PACKED = Entry("packed sequences", partial(_gradients, training=False, run=pack), _packs)
+TRAINING_PACKED = Entry("packed sequences in training mode", partial(_gradients, training=True, run=pack), _packs)
+
+METHODS = (FORWARD, TRAINING, STEPS, PROMPT)
+"""One entry per method of the contract, and training mode."""
+
+DECODING = (STEPS, PROMPT)
+
+ENTRIES = (FORWARD, GRADIENT, TRAINING, STEPS, PROMPT, PACKED)
+"""The entries of relations that name none."""
+
+PER_TOKEN = ("outputs", *(f"gradient of {name}" for name in INPUTS))
+"""Names of the values with one row per sequence."""

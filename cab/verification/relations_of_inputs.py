@@ -1,0 +1,272 @@
+"""The table of relations of inputs: layouts in memory, rows of a batch, and padding."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cab.verification.compare import LEAK, ROUNDING
+from cab.verification.entries import (
+    DECODING,
+    FORWARD,
+    GRADIENT,
+    LONGEST,
+    PACKED,
+    STEPS,
+    TRAINING,
+    TRAINING_PACKED,
+    Call,
+    Setup,
+    random_direction,
+)
+from cab.verification.inputs import LAYOUTS, Inputs, masked_inputs, rows_alone
+from cab.verification.relation import Variant, Variants, plain_values, relation, rows_of, transposed
+
+# --- layouts ---------------------------------------------------------------------------------------------------------
+
+
+@relation(
+    "contract",
+    entries=(FORWARD, TRAINING, STEPS),
+    setups=(Setup(5, batch=3), Setup(7, batch=3, padding="right")),
+    limit=LEAK,
+    says="depend on the layout in memory",
+)
+def strided_inputs(call: Call) -> Variants:
+    """Give equal values for contiguous and for other inputs, masks and states, such as transposed or expanded ones."""
+    for how, layout in {"transposed": transposed, "cut out of a larger tensor": _cut}.items():
+        if layout is _cut and not call.setup.padding:
+            continue
+        strided = call.but(
+            view=lambda x, f=layout: replace(x, **{name: f(t) for name, t in x.arguments().items()}),
+            carry=lambda state, f=layout: {name: f(x) for name, x in state.items()},
+        )
+        yield Variant(f"of inputs {how}", strided)
+    if not call.setup.padding or call.inputs.key is not None:
+        equal = call.but(inputs=call.inputs.rows([0, 0, 0]))
+        yield Variant("of expanded rows", equal.but(view=_expanded), base=equal.run(), names="outputs".__eq__)
+
+
+def _cut(x: Tensor) -> Tensor:
+    """Return a part of a larger tensor, which begins elsewhere."""
+    return torch.cat([x, x, x])[len(x) : 2 * len(x)]
+
+
+def _expanded(inputs: Inputs) -> Inputs:
+    return replace(inputs, **{n: x[:1].expand(len(x), *x.shape[1:]) for n, x in inputs.arguments().items()})
+
+
+@relation("contract", entries=(FORWARD, TRAINING, STEPS), limit=LEAK, applies=lambda s: s.pattern.is_cross)
+def same_source(call: Call) -> Variants:
+    """One tensor passed as both key and value gives the same output as two equal tensors."""
+    copied = call.but(inputs=replace(call.inputs, value=call.inputs.key))
+    shared = copied.but(view=lambda x: replace(x, value=x.key))
+    names = ("outputs", "gradient of query")
+    yield Variant("of one tensor for key and value", shared, base=copied.run(), names=names.__contains__)
+
+
+# --- rows of a batch -------------------------------------------------------------------------------------------------
+
+batches = partial(relation, "batches", limit=LEAK)
+
+
+def _others(x: Tensor) -> Tensor:
+    """Return all rows except row 1."""
+    return torch.cat([x[:1], x[2:]])
+
+
+def _with_row(call: Call, row: Inputs) -> Call:
+    """Return the call with the first row of other inputs in row 1."""
+    rows = {n: torch.cat([x[:1], row.tensors()[n][:1], x[2:]]) for n, x in call.inputs.tensors().items()}
+    return call.but(inputs=replace(call.inputs, **rows))
+
+
+def _other(factor: float, x: Tensor) -> Tensor:
+    return factor * random_direction(x) * x.std()
+
+
+LENGTHS = (Setup(1, batch=3), Setup(17, batch=3, scale=4.0), Setup(65, batch=3), Setup(130, batch=3))
+LONG = Setup(LONGEST, batch=3)
+
+
+@batches(entries=(FORWARD,), setups=(*LENGTHS, LONG), says="change the others")
+def rows_independent(call: Call) -> Variants:
+    """Rows are independent: replacing one row, even with values of 5 times the scale, leaves the others unchanged."""
+    for factor in (1.0, 5.0):
+        other = call.inputs.map(partial(_other, factor))
+        yield Variant(f"with row 1 x{factor:g}", _with_row(call, other), _others, _others, names="outputs".__eq__)
+
+
+batches(
+    entries=(TRAINING,),
+    setups=(Setup(batch=3), Setup(33, batch=9, has_dropout=True), LONG),
+    name="rows_in_training",
+    summary="In training mode with a fixed seed, no output of a row changes when another row is replaced.",
+)(rows_independent)
+
+
+@batches(entries=(FORWARD, TRAINING, STEPS, PACKED), setups=(Setup(9, batch=3),), says="reach others")
+def bad_row(call: Call) -> Variants:
+    """No output and no gradient of a row changes when another row is NaN, inf or 1e7."""
+    for value in (torch.nan, torch.inf, 1e7) if call.subject.long else (torch.nan, 1e7):
+        bad = _with_row(call, call.inputs.map(partial(torch.full_like, fill_value=value)))
+        with contextlib.suppress(torch.linalg.LinAlgError):  # type: ignore[attr-defined]  # it refuses NaN
+            yield Variant(f"with a row of {value:g}", bad, _others, _others, values=bad.run())
+
+
+@relation("batches", entries=(FORWARD,), setups=(*LENGTHS, Setup(batch=7), LONG), limit=ROUNDING)
+def batch_size(call: Call) -> Variants:
+    """Every row gives the same output in a batch of one and of several."""
+    for row in {0, 1, 2, len(call.inputs.query) - 1}:
+        part = slice(row, row + 1)
+        alone = call.but(inputs=call.inputs.rows(part))
+        yield Variant(f"of row {row} alone", alone, rows_of(part))
+
+
+@relation(
+    "batches",
+    entries=(TRAINING, PACKED, *DECODING),
+    setups=(Setup(2, batch=520), Setup(3, batch=40)),
+    limit=lambda s: s.decode_tolerance,
+    says="are not those of its parts",
+)
+def many_rows(call: Call) -> Variants:
+    """In a batch of 520 rows (40 in decoding), outputs and gradients are those of parts of 7 and the others."""
+    query = call.inputs.query
+    if (len(query) == 40) == (call.entry in DECODING) and not call.is_random:
+        whole, apart = plain_values(call, call.entry), []
+        for part in torch.arange(len(query)).split([7, len(query) - 7]):
+            direction = random_direction(query)[part]
+            rows = call.but(inputs=call.inputs.rows(part), cotangent=partial(_constant, direction))
+            apart.append(rows.run())
+        parts = {name: [values[name] for values in apart] for name in whole}
+        base = {n: torch.cat(x) if len(whole[n]) == len(query) else torch.stack(x).sum(0) for n, x in parts.items()}
+        yield Variant("of a batch", call, values=whole, base=base)
+
+
+def _constant(direction: Tensor, _output: Tensor) -> Tensor:
+    return direction
+
+
+def zero_gradients(call: Call, chosen: Callable[[Tensor], Tensor], forbidden: Callable[[str], Any]) -> Variants:
+    """Yield the gradients of ``chosen`` outputs with respect to the ``forbidden`` positions of each input."""
+    values = call.but(sees_padding=True, cotangent=lambda x: random_direction(x) * chosen(x)).run()
+    for name in call.inputs.tensors():
+        if f"gradient of {name}" in values:
+            yield values[f"gradient of {name}"][forbidden(name)].abs().max(), name
+
+
+def _rows(x: Tensor, step: int) -> Tensor:
+    """Return a mask of rows 1, 1 + step, 1 + 2 step, ..."""
+    return (torch.arange(len(x), device=x.device) % step == 1)[:, None, None]
+
+
+exact = partial(relation, entries=(TRAINING,), compares=False)
+
+
+@exact(
+    "batches", "gradient with respect to another row", setups=[Setup(n, 3, has_dropout=True) for n in (1, 33, LONGEST)]
+)
+def rows_gradient(call: Call) -> Variants:
+    """In training mode, the gradient of a row's output with respect to every other row is exactly zero."""
+    yield from zero_gradients(call, lambda x: _rows(x, 9), lambda _: [0, 2])
+
+
+@relation(
+    "packed",
+    "gradient with respect to a neighboring sequence",
+    entries=(TRAINING_PACKED,),
+    setups=(Setup(65, batch=5, padding="right", has_dropout=True),),
+    compares=False,
+)
+def packed_borders(call: Call) -> Variants:
+    """In training mode, the gradient of a sequence's output with respect to its neighbors is exactly zero."""
+    yield from zero_gradients(call, lambda x: _rows(x, 2) * call.inputs.real[..., None], lambda _: slice(None, None, 2))
+
+
+# --- padding ---------------------------------------------------------------------------------------------------------
+
+padding = partial(relation, "padding", layouts=LAYOUTS, declared_in="padding_layouts")
+
+
+@padding(
+    layouts=(*LAYOUTS, "single_token"),
+    limit=ROUNDING,
+    entries=(FORWARD,),
+    setups=(Setup(batch=5, num_heads=4), Setup(batch=5, num_heads=1, scale=4.0), Setup(70, batch=5, num_heads=4), LONG),
+)
+def padded(call: Call) -> Variants:
+    """Rows with padding (also of the source), in a batch and by themselves, give the output without padding."""
+    layout = call.setup.padding
+    finding = f"padded keys or positions change the output (padding {layout})"
+    for row, alone in rows_alone(call.inputs):
+        part, real = slice(row, row + 1), call.inputs.real[row]
+        together = rows_of((part, real))
+        yield Variant(
+            f"of row {row}", call.but(inputs=alone), together, names="outputs".__eq__, explain=lambda: finding
+        )
+        if call.entry is FORWARD and call.setup.length not in call.subject.long:
+            single = call.but(inputs=call.inputs.rows(part))
+            yield Variant(f"of row {row} as a batch of one", single, rows_of(part), explain=lambda: finding)
+    if layout == "row" and call.setup.length == 17:
+        yield from _of_empty_rows(call)
+
+
+def _of_empty_rows(call: Call) -> Variants:
+    """Count NaN and inf values of a training step with rows of padding alone."""
+    advice = "mask weights with torch.finfo(dtype).min instead of -inf, or clamp the sum by which they are divided"
+    for name, x in call.but(sees_padding=True).run(TRAINING).items():
+        if name != "outputs" or call.inputs.key is not None:  # targets without a source token: undefined, but finite
+            what = "outputs" if name == "outputs" else f"the {name}"
+            finding = f"a sequence of padding alone makes {what} NaN or inf: {advice}"
+            yield 0.0 if x.isfinite().all() else torch.inf, f"{name}, rows of padding alone", None, finding
+
+
+@padding(limit=ROUNDING, entries=(TRAINING,), setups=(Setup(33, batch=3), LONG))
+def padded_in_training(call: Call) -> Variants:
+    """In training mode, padded rows give the same output as without padding, whatever the content of the padding."""
+    yield Variant("with other padding", call.but(inputs=call.inputs.filled(lambda x: 30.0 * random_direction(x))))
+    if not call.is_random:
+        yield from padded(call)
+
+
+@padding(
+    "gradient with respect to padding", entries=(TRAINING,), setups=(Setup(33, 5, has_dropout=True),), compares=False
+)
+def padding_gradient(call: Call) -> Variants:
+    """No real output has a gradient with respect to padded inputs."""
+    masks = {name: mask for name, _, mask in masked_inputs(call.inputs)}
+    yield from zero_gradients(call, lambda _: call.inputs.real[..., None], masks.__getitem__)
+
+
+POISON = {"right": torch.nan, "left": torch.inf, "inside": torch.nan, "row": 1e10}
+FINITE_POISON = 1e4
+"""Value of the padding for modules of other packages, many of which multiply padding by zero."""
+
+
+@padding(limit=LEAK, entries=(GRADIENT, STEPS), setups=(Setup(17, batch=5),))
+def padding_poison(call: Call) -> Variants:
+    """No real output or gradient changes with extreme padding (NaN, inf, 1e10; 1e4 in foreign modules)."""
+    poison = FINITE_POISON if call.subject.is_foreign else POISON[call.setup.padding]
+    filled = call.inputs.filled(lambda x: torch.full_like(x, poison))
+    yield Variant(f"with padding of {poison:g}", call.but(inputs=filled))
+
+
+@relation(
+    "padding",
+    limit=ROUNDING,
+    entries=(FORWARD, STEPS),
+    setups=(9,),
+    applies=lambda s: bool(s.padding_layouts),
+)
+def padding_of_nothing(call: Call) -> Variants:
+    """No output changes when an all-False mask is passed."""
+    if call.entry.supports(call.subject, "right"):
+        masks = {f"{name}_padding": mask for name, _, mask in masked_inputs(call.inputs) if name != "value"}
+        yield Variant("with masks of nothing", call.but(inputs=replace(call.inputs, **masks)))
