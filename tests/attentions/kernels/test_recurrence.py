@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from attentions.kernels.delta_rule import generalized_delta_rule
 from attentions.kernels.recurrence import BLOCK, recurrence
 from attentions.rwkv import TokenShift
 from cab import LayerPosition, PaddingMasks, UserError, build_attention
@@ -24,25 +23,6 @@ pytestmark = slow_unless_new(*METHODS)
 
 def drawn(*shape: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64)
-
-
-def removals(length: int) -> tuple[Tensor, Tensor]:
-    """Directions of length one, and a share in 0 to 1 of each of their features."""
-    removal = drawn(ROWS, HEADS, length, KEYS)
-    removal = removal / removal.norm(dim=-1, keepdim=True)
-    return removal, removal * torch.rand_like(removal)
-
-
-@pytest.mark.parametrize("rate", [0.0, -0.6, -1.0])
-def test_dividing_decays_keeps_digits(rate: float) -> None:
-    """float32 against float64 over many blocks, at both ends of the decays' range."""
-    length = 301
-    heads = [drawn(ROWS, HEADS, length, width) for width in (KEYS, KEYS, VALUES)]
-    log_decay = torch.full_like(heads[0], rate)
-    inputs = [*heads, *removals(length), log_decay, drawn(ROWS, HEADS, KEYS, VALUES)]
-    exact = generalized_delta_rule(*inputs)
-    for got, wanted in zip(generalized_delta_rule(*(x.float() for x in inputs)), exact, strict=True):
-        assert (got - wanted).norm() < 2e-6 * wanted.norm()
 
 
 @pytest.mark.parametrize("kind", ["head", "feature"])
