@@ -186,7 +186,9 @@ def generalized_delta_rule(
     size = block_size(length, GENERALIZED_BLOCK)
     span = min(span, size)
     q, k, v, r, e, g = (in_blocks(x, size) for x in (query, key, value, removal, erasure, log_decay))
-    through, before, to_end = _block_decays(g)
+    from_start = g.cumsum(dim=-2)
+    through, before = from_start.exp(), F.pad(from_start[..., :-1, :], (0, 0, 1, 0)).exp()
+    to_end = (g.new_ones(size, size).triu(1) @ g).exp()  # sums, not differences of sums
     for_q, for_r, for_ke = _span_decays(g, span)
     rows = [x.unflatten(3, (-1, span)) * factors for x, factors in ((q, for_q), (r, for_r))]
     columns = [(x.unsqueeze(3) * for_ke).mT for x in (k, e)]
@@ -203,14 +205,7 @@ def generalized_delta_rule(
     return output.flatten(2, 3)[:, :, :length], state
 
 
-def _block_decays(g: Tensor) -> list[Tensor]:
-    """Return the decays from the start of a block through each token and to before it, and from each to the end."""
-    t = torch.arange(g.shape[-2], device=g.device)
-    start, end = torch.full_like(t, -1), torch.full_like(t, len(t) - 1)
-    return _decays(g, [start, start, t], [t, t - 1, end])
-
-
-def _span_decays(g: Tensor, span: int) -> list[Tensor]:
+def _span_decays(g: Tensor, span: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return the decays of q and of r [B, H, J, spans, span, K], and those of k and e [B, H, J, spans, C, K].
 
     They are relative to the middle of a span. What token j <= i writes is read by token i of the span with the product
@@ -218,21 +213,20 @@ def _span_decays(g: Tensor, span: int) -> list[Tensor]:
     Those of k and e are meaningless after the span.
     """
     size = g.shape[-2]
+    bounded = g.clamp(min=-1.6 * math.log(torch.finfo(g.dtype).max) / max(span, 2))  # at most half a span in a factor
     t = torch.arange(size, device=g.device)
     last = t[span - 1 :: span]
     middles, writers = last - span // 2, torch.minimum(t, last.unsqueeze(1)).flatten()
     middle = middles.repeat_interleave(span)
-    bounded = g.clamp(min=-1.6 * math.log(torch.finfo(g.dtype).max) / max(span, 2))  # at most half a span in a factor
-    decays = _decays(bounded, [middle, middle, writers], [t, t - 1, middles.repeat_interleave(size)])
-    return [x.unflatten(3, (-1, width)) for x, width in zip(decays, (span, span, size), strict=True)]
-
-
-def _decays(g: Tensor, after: list[Tensor], until: list[Tensor]) -> list[Tensor]:
-    """Return exp of the sums of log decays g [B, H, J, C, K] after and until tokens [M], its inverse if reversed."""
-    t = torch.arange(g.shape[-2], device=g.device)
-    begin, end = torch.cat(after).unsqueeze(1), torch.cat(until).unsqueeze(1)
-    signs = (t <= end).to(g.dtype) - (t <= begin).to(g.dtype)
-    return list((signs @ g).exp().split([len(x) for x in until], dim=3))
+    after, until = torch.cat([middle, middle, writers]), torch.cat([t, t - 1, middles.repeat_interleave(size)])
+    signs = (t <= until.unsqueeze(1)).to(g.dtype) - (t <= after.unsqueeze(1)).to(g.dtype)
+    for_q, for_r, for_ke = (signs @ bounded.detach()).split([size, size, len(writers)], dim=-2)
+    # The gradients of the middle cancel: as if decays were relative to the start, which no later token has a part in
+    sums = bounded.cumsum(dim=-2)
+    sums = sums - sums.detach()
+    for_q, for_r = for_q + sums, for_r + F.pad(sums[..., :-1, :], (0, 0, 1, 0))
+    for_ke = for_ke.unflatten(3, (-1, size)) - sums.unsqueeze(3)
+    return for_q.exp().unflatten(3, (-1, span)), for_r.exp().unflatten(3, (-1, span)), for_ke.exp()
 
 
 def _values_and_removals(
