@@ -16,8 +16,8 @@ from tests.helpers.attentions.agreement import assert_forms_agree, make, with_ou
 from tests.helpers.attentions.trust import slow_unless_new
 
 ROWS, HEADS, KEYS, VALUES = 2, 3, 5, 4
-CONVOLVED = ["gla", "hgrn2", "ssd", "deltanet", "gated_deltanet"]
-METHODS = [*CONVOLVED, "retention", "lightning", "rwkv6", "rwkv7"]
+CONVOLVED = ["gla", "hgrn2", "ssd", "deltanet", "gated_deltanet", "kda", "gated_deltanet_2"]
+METHODS = [*CONVOLVED, "retention", "lightning", "rwkv6", "rwkv7", "mamba3"]
 pytestmark = slow_unless_new(*METHODS)
 
 
@@ -61,7 +61,10 @@ EXTREMES: dict[str, tuple[str, float, float]] = {  # a parameter ("" for the key
     "gla": ("decay_map.1.bias", 100.0, -3000.0),
     "ssd": ("log_rate", -20.0, 9.0),
     "gated_deltanet": ("log_rate", -20.0, 9.0),
+    "gated_deltanet_2": ("log_rate", -20.0, 9.0),
     "hgrn2": ("", 8.0, -80.0),
+    "kda": ("log_rate", -20.0, 9.0),
+    "mamba3": ("step_proj.bias", -20.0, 100.0),
     "rwkv6": ("decay", -20.0, 100.0),
     "rwkv7": ("decay", -100.0, 100.0),
 }
