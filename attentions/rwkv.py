@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, Unpack
 
 import torch
@@ -12,7 +13,7 @@ from torch.nn import functional as F
 from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent
 from attentions.kernels import fla_kernels
 from attentions.kernels.chunks import tokens_at_once
-from attentions.kernels.delta_rule import generalized_delta_rule
+from attentions.kernels.delta_rule import GENERALIZED_BLOCK, generalized_delta_rule
 from attentions.kernels.fla_kernels import Form
 from attentions.kernels.linear_attention import unit
 from attentions.kernels.numerics import recompute
@@ -199,7 +200,7 @@ class RWKV7Attention(TokenShift):
         gate_rank: width between G_1 and G_2; by default 5 sqrt(``embed_dim``), rounded likewise.
     """
 
-    forms = (generalized_delta_rule, fla_kernels.generalized_delta_rule)
+    forms = (partial(generalized_delta_rule, span=GENERALIZED_BLOCK), fla_kernels.generalized_delta_rule)
 
     def __init__(
         self,

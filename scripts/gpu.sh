@@ -79,8 +79,8 @@ groups=(
     "vanilla local differential mla linear performer based abc forgetting moba nsa"
     "gla hgrn2 rwkv6"
     "deltanet gated_deltanet"
-    "retention lightning ssd"
-    "rwkv7"
+    "retention lightning ssd mamba3"
+    "rwkv7 kda gated_deltanet_2"
 )
 read -ra names <<<"${groups[*]}"
 others=() # all

@@ -17,6 +17,8 @@ Shapes: B batch, H heads, N tokens, K and V widths of a key and a value; J block
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -146,48 +148,85 @@ def delta_rule(
 
 
 GENERALIZED_BLOCK = 16
-"""Tokens per block. Within a block decays are divided by each other, which bounds ``log_decay``."""
+"""Tokens per block, whose products with each other are formed. A power of two."""
+
+SPAN = 8
+"""Tokens per span. Decays between its tokens are quotients of decays from its middle. A power of two."""
 
 
 def generalized_delta_rule(
-    query: Tensor, key: Tensor, value: Tensor, removal: Tensor, erasure: Tensor, log_decay: Tensor, state: Tensor
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    removal: Tensor,
+    erasure: Tensor,
+    log_decay: Tensor,
+    state: Tensor,
+    *,
+    span: int = SPAN,
 ) -> tuple[Tensor, Tensor]:
     """Return outputs [B, H, N, V] and the state [B, H, K, V] after the last token.
 
-    Within a block what a token finds, x_t = r_t S_{t-1}, solves (1 + A) x = D v + d r S with A and D the decayed
-    products of r with earlier e and k, and S before the block: a triangular system for the two parts of the right side
-    at once, since S is not known yet (the WY form). Float32 at least.
+    Within a block what a token adds along e, u_t = -r_t S_{t-1}, solves (1 + A) u = -D v - d r S with A and D the
+    decayed products of r with earlier e and k, and S before the block: a triangular system for the two parts of the
+    right side at once, since S is not known yet (the WY form). Computed in float32 or wider.
 
     Args:
         query, key: q and k [B, H, N, K].
         value: [B, H, N, V].
         removal, erasure: r, by which the state is read, and e, where that is taken away, [B, H, N, K]. Products r_i e_j
             beyond one make states that grow.
-        log_decay: g [B, H, N, K], -1 <= g <= 0: with it factors within a block stay below exp(8), for which
-            float16 has room too, in a backward pass under autocast.
+        log_decay: g <= 0, [B, H, N, K]. Within a block, a feature retains at least 2e-8 of itself per
+            token in float32, and 2e-62 in float64.
         state: S before the first token, [B, H, K, V].
+        span: tokens whose decays are divided by each other. Twice as many are faster, for g >= -8 in float32.
+            Factors stay below exp(-g span / 2); with exp(11), float16 has room in a backward pass under autocast.
     """
     length = query.shape[2]
     size = block_size(length, GENERALIZED_BLOCK)
+    span = min(span, size)
     q, k, v, r, e, g = (in_blocks(x, size) for x in (query, key, value, removal, erasure, log_decay))
-    g_cumsum = g.cumsum(dim=-2)
-    g_before = F.pad(g_cumsum[..., :-1, :], (0, 0, 1, 0))
-    g_last, g_middle = g_cumsum[..., -1:, :], g_cumsum[..., size // 2, None, :].detach()  # any reference gives the same
-    q_decayed, r_decayed = q * (g_cumsum - g_middle).exp(), r * (g_before - g_middle).exp()
-    inverse = (g_middle - g_cumsum).exp()
-    k_inverse, e_inverse = (k * inverse).mT, (e * inverse).mT
+    from_start = g.cumsum(dim=-2)
+    through, before = from_start.exp(), F.pad(from_start[..., :-1, :], (0, 0, 1, 0)).exp()
+    to_end = (g.new_ones(size, size).triu(1) @ g).exp()  # sums, not differences of sums
+    for_q, for_r, for_ke = _span_decays(g, span)
+    rows = [x.unflatten(3, (-1, span)) * factors for x, factors in ((q, for_q), (r, for_r))]
+    columns = [(x.unsqueeze(3) * for_ke).mT for x in (k, e)]
     # Decayed products within the block: of q with k and e (outputs), of r with k and with e (what is removed)
-    a_q = torch.cat([(q_decayed @ k_inverse).tril(), -(q_decayed @ e_inverse).tril()], dim=-1)
-    a_rk, a_re = (r_decayed @ k_inverse).tril(-1), (r_decayed @ e_inverse).tril(-1)
-    # (1 + a_re) [u, w] = [a_rk v, r d]: the WY form
-    right_sides = torch.cat([a_rk @ v, r * g_before.exp()], dim=-1)
+    a_qk, a_qe, a_rk, a_re = ((x @ y).flatten(3, 4) for x in rows for y in columns)
+    a_q, a_rk, a_re = torch.cat([a_qk.tril(), a_qe.tril()], dim=-1), a_rk.tril(-1), a_re.tril(-1)
+    # (1 + a_re) [u, w] = -[a_rk v, r d]: the WY form
+    right_sides = torch.cat([a_rk @ v, r * before], dim=-1).neg_()
     uw = torch.linalg.solve_triangular(a_re, right_sides, upper=False, unitriangular=True)
     u, w = uw.split([v.shape[-1], k.shape[-1]], dim=-1)
-    to_end = (g_last - g_cumsum).exp()
-    ke_to_end = torch.cat([k * to_end, -e * to_end], dim=-2).mT
-    vu, h, state = _values_and_removals(state, v, u, w, ke_to_end, g_last.exp().mT)
-    output = a_q @ vu + (q * g_cumsum.exp()) @ h
+    ke_to_end = torch.cat([k * to_end, e * to_end], dim=-2).mT
+    vu, h, state = _values_and_removals(state, v, u, w, ke_to_end, through[..., -1:, :].mT)
+    output = a_q @ vu + (q * through) @ h
     return output.flatten(2, 3)[:, :, :length], state
+
+
+def _span_decays(g: Tensor, span: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the decays of q and of r [B, H, J, spans, span, K], and those of k and e [B, H, J, spans, C, K].
+
+    They are relative to the middle of a span. What token j <= i writes is read by token i of the span with the product
+    of the decays from the middle to i and from j to the middle, of which one may be a quotient. Neither overflows.
+    Those of k and e are meaningless after the span.
+    """
+    size = g.shape[-2]
+    bounded = g.clamp(min=-1.6 * math.log(torch.finfo(g.dtype).max) / max(span, 2))  # at most half a span in a factor
+    t = torch.arange(size, device=g.device)
+    last = t[span - 1 :: span]
+    middles, writers = last - span // 2, torch.minimum(t, last.unsqueeze(1)).flatten()
+    middle = middles.repeat_interleave(span)
+    after, until = torch.cat([middle, middle, writers]), torch.cat([t, t - 1, middles.repeat_interleave(size)])
+    signs = (t <= until.unsqueeze(1)).to(g.dtype) - (t <= after.unsqueeze(1)).to(g.dtype)
+    for_q, for_r, for_ke = (signs @ bounded.detach()).split([size, size, len(writers)], dim=-2)
+    # The gradients of the middle cancel: as if decays were relative to the start, which no later token has a part in
+    sums = bounded.cumsum(dim=-2)
+    sums = sums - sums.detach()
+    for_q, for_r = for_q + sums, for_r + F.pad(sums[..., :-1, :], (0, 0, 1, 0))
+    for_ke = for_ke.unflatten(3, (-1, size)) - sums.unsqueeze(3)
+    return for_q.exp().unflatten(3, (-1, span)), for_r.exp().unflatten(3, (-1, span)), for_ke.exp()
 
 
 def _values_and_removals(
@@ -199,7 +238,7 @@ def _values_and_removals(
         state: before the first block, [B, H, K, V].
         value: v, [B, H, J, C, V].
         u, w: solutions of the triangular system, [B, H, J, C, V] and [B, H, J, C, K].
-        ke_to_end: k and -e, decayed to the end of the block, [B, H, J, K, 2 C].
+        ke_to_end: k and e, decayed to the end of the block, [B, H, J, K, 2 C].
         decay: over the block, [B, H, J, K, 1].
     """
     if uses_delta_kernel(w):  # a value is a row that reads nothing of the state

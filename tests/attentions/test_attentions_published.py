@@ -105,12 +105,21 @@ def test_ranks_of_rwkv7_follow_the_width() -> None:
     assert [x.shape[1] for x in (module.decay_in, module.rate_in, module.gate_in)] == [64, 64, 128]
 
 
-@pytest.mark.parametrize(("name", "own"), [("ssd", 3), ("gated_deltanet", 2)])
-def test_rates_and_steps_have_no_weight_decay(name: str, own: int) -> None:
+STEPS = [
+    ("ssd", 3, "step_proj"),
+    ("gated_deltanet", 2, "step_proj"),
+    ("kda", 2, "decay_map.1"),
+    ("gated_deltanet_2", 2, "decay_map.1"),
+    ("mamba3", 2, "step_proj"),
+]
+
+
+@pytest.mark.parametrize(("name", "own", "linear"), STEPS)
+def test_rates_and_steps_have_no_weight_decay(name: str, own: int, linear: str) -> None:
     module = build_attention(name, pattern="CS", embed_dim=24, num_heads=3)
     first, second = parameter_groups(module, learning_rate=1.0, weight_decay=0.1)
     assert (first["weight_decay"], second["weight_decay"], len(second["params"])) == (0.1, 0.0, own)
-    step = torch.nn.functional.softplus(module.step_proj.bias)
+    step = torch.nn.functional.softplus(module.get_submodule(linear).bias)
     assert ((step > 0.9e-3) & (step < 0.11)).all()
 
 

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from attentions.kernels.delta_rule import generalized_delta_rule
 from attentions.kernels.recurrence import BLOCK, recurrence
 from attentions.rwkv import TokenShift
 from cab import LayerPosition, PaddingMasks, UserError, build_attention
@@ -17,32 +16,13 @@ from tests.helpers.attentions.agreement import assert_forms_agree, make, with_ou
 from tests.helpers.attentions.trust import slow_unless_new
 
 ROWS, HEADS, KEYS, VALUES = 2, 3, 5, 4
-CONVOLVED = ["gla", "hgrn2", "ssd", "deltanet", "gated_deltanet"]
-METHODS = [*CONVOLVED, "retention", "lightning", "rwkv6", "rwkv7"]
+CONVOLVED = ["gla", "hgrn2", "ssd", "deltanet", "gated_deltanet", "kda", "gated_deltanet_2"]
+METHODS = [*CONVOLVED, "retention", "lightning", "rwkv6", "rwkv7", "mamba3"]
 pytestmark = slow_unless_new(*METHODS)
 
 
 def drawn(*shape: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64)
-
-
-def removals(length: int) -> tuple[Tensor, Tensor]:
-    """Directions of length one, and a share in 0 to 1 of each of their features."""
-    removal = drawn(ROWS, HEADS, length, KEYS)
-    removal = removal / removal.norm(dim=-1, keepdim=True)
-    return removal, removal * torch.rand_like(removal)
-
-
-@pytest.mark.parametrize("rate", [0.0, -0.6, -1.0])
-def test_dividing_decays_keeps_digits(rate: float) -> None:
-    """float32 against float64 over many blocks, at both ends of the decays' range."""
-    length = 301
-    heads = [drawn(ROWS, HEADS, length, width) for width in (KEYS, KEYS, VALUES)]
-    log_decay = torch.full_like(heads[0], rate)
-    inputs = [*heads, *removals(length), log_decay, drawn(ROWS, HEADS, KEYS, VALUES)]
-    exact = generalized_delta_rule(*inputs)
-    for got, wanted in zip(generalized_delta_rule(*(x.float() for x in inputs)), exact, strict=True):
-        assert (got - wanted).norm() < 2e-6 * wanted.norm()
 
 
 @pytest.mark.parametrize("kind", ["head", "feature"])
@@ -81,7 +61,10 @@ EXTREMES: dict[str, tuple[str, float, float]] = {  # a parameter ("" for the key
     "gla": ("decay_map.1.bias", 100.0, -3000.0),
     "ssd": ("log_rate", -20.0, 9.0),
     "gated_deltanet": ("log_rate", -20.0, 9.0),
+    "gated_deltanet_2": ("log_rate", -20.0, 9.0),
     "hgrn2": ("", 8.0, -80.0),
+    "kda": ("log_rate", -20.0, 9.0),
+    "mamba3": ("step_proj.bias", -20.0, 100.0),
     "rwkv6": ("decay", -20.0, 100.0),
     "rwkv7": ("decay", -100.0, 100.0),
 }

@@ -1,0 +1,85 @@
+"""Kimi Delta Attention (Kimi Team 2025): a delta rule with one decay per feature."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, projection
+from attentions.kernels import fla_kernels
+from attentions.kernels.delta_rule import generalized_delta_rule
+from attentions.kernels.fla_kernels import Form
+from attentions.kernels.linear_attention import unit
+from attentions.ssd import step_map
+from cab import ParamGroupOverride, register_attention
+from cab.attention import CommonArguments
+
+
+@register_attention("kda", patterns="CS", complexity="n", paper="Kimi Team 2025")
+class KDAAttention(Recurrent):
+    """Compute S_t = (I - b_t k_t k_t^T) diag(a_t) S_{t-1} + b_t k_t (x) v_t and o_t = q_t S_t / sqrt(K).
+
+    Kimi Linear, arXiv:2510.26692. q, k and v pass short convolutions and silu, q and k are divided by their norms,
+    b = sigmoid(x W) per head, and a_t = exp(-A softplus(x W_1 W_2 + c)) per feature, with A per head. An RMS norm per
+    head, the factor sigmoid(x G_1 G_2 + d) and ``out_proj`` follow. W_1 and G_1 are as wide as a head.
+
+    The initialization is that of flash-linear-attention (attentions/defaults.csv). A and c have no weight decay.
+
+    Args:
+        negative_eigenvalues: whether b is in 0 to 2 instead of 0 to 1.
+        conv_size: kernel size of the short convolutions; 4 as published, 0 for none.
+    """
+
+    forms = (generalized_delta_rule, fla_kernels.generalized_delta_rule)
+
+    def __init__(
+        self, *, negative_eigenvalues: bool = False, conv_size: int = 4, **common: Unpack[CommonArguments]
+    ) -> None:
+        super().__init__(conv_size=conv_size, gain=None, out_gain=None, **common)
+        self.largest_strength = 2.0 if negative_eigenvalues else 1.0
+        keys, values = self.num_heads * self.key_width, self.num_heads * self.value_width
+        self.strength_proj = projection(self.embed_dim, self.num_heads, None)
+        self.decay_map = nn.Sequential(
+            projection(self.embed_dim, self.value_width, None), step_map(self.value_width, keys)
+        )
+        self.gate_map = nn.Sequential(
+            projection(self.embed_dim, self.value_width, None), nn.Linear(self.value_width, values)
+        )
+        self.log_rate = nn.Parameter(torch.empty(self.num_heads, 1, 1).uniform_(1.0, 16.0).log())
+
+    def param_group_overrides(self) -> dict[str, ParamGroupOverride]:
+        return {name: ParamGroupOverride(weight_decay=0.0) for name in ("log_rate", "decay_map.1.bias")}
+
+    def query_side_inputs(self, query: Tensor) -> dict[str, Tensor]:
+        return {"gate": self.gate_map(query)}
+
+    def key_side_inputs(self, key: Tensor) -> dict[str, Tensor]:
+        return {"strength": self.strength_proj(key), "step": self.decay_map(key)}
+
+    def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor) -> RecurrenceInputs:
+        query, key = unit(F.silu(query)), unit(F.silu(key))
+        log_decay = -self.log_rate.to(key.dtype).exp() * F.softplus(self.split_heads(extras["step"]))
+        strength = self.largest_strength * self.split_heads(extras["strength"]).sigmoid()
+        return RecurrenceInputs(query * self.key_width**-0.5, key, F.silu(value), log_decay, strength)
+
+    def update(self, terms: RecurrenceInputs, memory: Tensor, form: Form) -> tuple[Tensor, Tensor]:
+        query, key, value, log_decay, strength = terms
+        assert log_decay is not None
+        assert strength is not None
+        written = key * strength
+        return form(query, written, value, key * log_decay.exp(), written, log_decay, memory)
+
+    def write(self, now: RecurrenceInputs, memory: Tensor) -> Tensor:
+        """Compute S_t from S_{t-1} [B, H, K, V] and the terms of one token."""
+        assert now.log_decay is not None
+        assert now.strength is not None
+        memory = memory * now.log_decay.exp().unsqueeze(-1)
+        missing = now.value - torch.einsum("bhk,bhkv->bhv", now.key, memory)
+        return memory + (now.strength * now.key).unsqueeze(-1) * missing.unsqueeze(-2)
+
+    def finish(self, output: Tensor, _value: Tensor, extras: Extras) -> Tensor:
+        """Normalize o [B, H, N, V] and multiply it by the sigmoid of the gate."""
+        return self.normalize(output) * self.split_heads(extras["gate"]).sigmoid()

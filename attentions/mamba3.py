@@ -1,0 +1,147 @@
+"""The layer of Mamba-3 (Lahoti et al. 2026), with one input and one output per feature (SISO)."""
+
+from __future__ import annotations
+
+import math
+from typing import Unpack
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, projection
+from attentions.kernels import fla_kernels
+from attentions.kernels.chunks import Heads
+from attentions.kernels.numerics import upcast
+from attentions.ssd import step_map
+from cab import DecodeState, ParamGroupOverride, UserError, register_attention
+from cab.attention import CommonArguments, Decoded
+from cab.claims import Claims
+from cab.padding import lengths
+from cab.registry.options import Positive
+
+SLOWEST = 1e-4
+"""Least rate A."""
+
+
+@register_attention("mamba3", patterns="CS", complexity="n", paper="Lahoti et al. 2026")
+class Mamba3Attention(Recurrent):
+    """Compute h_t = a_t (h_{t-1} + (1 - l_t) dt_t B_{t-1} (x) x_{t-1}) + l_t dt_t B_t (x) x_t, y_t = C_t h_t + D x_t.
+
+    Mamba-3, arXiv:2603.15569, the SISO layer. B = R(norm(k) + b) and C = R(norm(q) + c) with an RMS norm over features
+    that all heads share, one bias per head, and rotations R of pairs of features by the angles sum_{s <= t} pi
+    tanh(u_s W_r) dt_s; half of the features are rotated. x = v, twice as wide as ``embed_dim``; dt = softplus(u W_d +
+    d), a = exp(-dt max(softplus(u W_a), 1e-4)) and l = sigmoid(u W_l) have one number per head. The factor silu(u W_z)
+    and ``out_proj`` follow. There is no convolution and no norm of the output.
+
+    The initialization is that of state-spaces/mamba (attentions/defaults.csv). D and d have no weight decay.
+
+    Args:
+        state_size: width of B and C, the state size per feature; 128 as published.
+
+    Raises:
+        ValueError: for a ``state_size`` below 4.
+    """
+
+    norm_eps = 1e-5
+    autocast_dtypes = (torch.bfloat16,)  # without a norm, outputs for large inputs exceed the range of float16
+    claims = Claims(parameter_budget=0.15)  # 6 D^2 per layer, as published
+
+    def __init__(self, *, state_size: Positive = 128, **common: Unpack[CommonArguments]) -> None:
+        if state_size < 4:
+            raise UserError(f"state_size must be at least 4, got {state_size}")
+        super().__init__(
+            key_width=state_size,
+            value_expansion=2.0,
+            gate=True,
+            gain=None,
+            out_gain=None,
+            shares_keys=True,
+            norm_has_weight=False,
+            **common,
+        )
+        self.query_norm = nn.Parameter(torch.ones(state_size))
+        self.key_norm = nn.Parameter(torch.ones(state_size))
+        self.query_bias = nn.Parameter(torch.ones(self.num_heads, 1, state_size))
+        self.key_bias = nn.Parameter(torch.ones(self.num_heads, 1, state_size))
+        self.skip = nn.Parameter(torch.ones(self.num_heads, 1, 1))
+        self.step_proj = step_map(self.embed_dim, self.num_heads)
+        self.rate_proj = projection(self.embed_dim, self.num_heads, None)
+        self.share_proj = projection(self.embed_dim, self.num_heads, None)
+        self.angle_proj = projection(self.embed_dim, state_size // 4, None)
+
+    def param_group_overrides(self) -> dict[str, ParamGroupOverride]:
+        return {name: ParamGroupOverride(weight_decay=0.0) for name in ("skip", "step_proj.bias")}
+
+    def key_side_inputs(self, key: Tensor) -> dict[str, Tensor]:
+        maps = {"step": self.step_proj, "rate": self.rate_proj, "share": self.share_proj, "angle": self.angle_proj}
+        return {name: linear(key) for name, linear in maps.items()}
+
+    def dynamics(self, extras: Extras) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Compute -dt A, (1 - l) dt and l dt [B, H, N], and the steps of the angles [B, H, N, R]."""
+        step, rate, share = (extras[name].transpose(1, 2).contiguous() for name in ("step", "rate", "share"))
+        step, share = F.softplus(step), share.sigmoid()
+        angle = math.pi * extras["angle"].tanh().unsqueeze(1) * step.unsqueeze(-1)
+        return -step * F.softplus(rate).clamp(min=SLOWEST), step * (1 - share), step * share, angle
+
+    def rotate(self, x: Tensor, weight: Tensor, bias: Tensor, angle: Tensor) -> Tensor:
+        """Normalize x [B, 1, N, K] and rotate x + bias by angles [B, H, N, R], pair after pair of features."""
+        x = self.normalize(x) * weight.to(x.dtype) + bias.to(x.dtype)
+        size = 2 * angle.shape[-1]
+        even, odd, cos, sin = x[..., 0:size:2], x[..., 1:size:2], angle.cos(), angle.sin()
+        turned = torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1).flatten(-2)
+        return torch.cat([turned, x[..., size:]], dim=-1)
+
+    def finish(self, output: Tensor, value: Tensor, extras: Extras) -> Tensor:
+        """Add D x and multiply by silu of the gate."""
+        return (output + self.skip.to(output.dtype) * value) * F.silu(self.split_heads(extras["gate"]))
+
+    def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
+        """Return the initial state: ``memory`` without the last token, and angles, B, x and l dt of that token."""
+        heads = self.num_heads
+        shapes = {
+            "angle": (self.angle_proj.out_features,),
+            "key": (self.key_width,),
+            "value": (self.value_width,),
+            "written": (1,),
+        }
+        last = {name: upcast(like.new_zeros(batch_size, heads, *shape)) for name, shape in shapes.items()}
+        return {**super().init_decode_state(batch_size, like), **last}
+
+    def decode_chunk(self, heads: Heads, padding: Tensor | None, state: DecodeState, extras: Extras) -> Decoded:
+        """Compute the sum over earlier tokens as a recurrence of the tokens one before, and add the current one."""
+        query, key, value = map(upcast, heads)
+        log_decay, before, now, angle = self.dynamics(extras)
+        # Sums in float64: float32 loses digits of an angle after thousands of tokens
+        angle = (state["angle"].unsqueeze(2) + angle.double().cumsum(dim=2)).remainder(2 * math.pi).to(value.dtype)
+        query = self.rotate(query, self.query_norm, self.query_bias, angle)
+        key = self.rotate(key, self.key_norm, self.key_bias, angle)
+        tokens = {"angle": angle, "key": key, "value": value, "written": now.unsqueeze(-1)}
+        seen = {name: torch.cat([state[name].unsqueeze(2), x], dim=2) for name, x in tokens.items()}
+        earlier = {name: x[:, :, :-1] for name, x in seen.items()}
+        scale = (earlier["written"] + before.unsqueeze(-1)) * log_decay.exp().unsqueeze(-1)
+        terms = RecurrenceInputs(query, earlier["key"], scale * earlier["value"], log_decay)
+        ours, theirs = self.forms
+        form = theirs if fla_kernels.can_use_kernels(terms.value, state["memory"], heads[0].dtype) else ours
+        output, memory = self.update(self.mask_padding(terms, padding), state["memory"], form)
+        output = output + (now * (query * key).sum(dim=-1)).unsqueeze(-1) * value
+        count = lengths(query, padding)
+        rows = torch.arange(len(count), device=count.device)
+        last = {name: x[rows, :, count] for name, x in seen.items()}
+        return self.finish(output, value, extras), {"memory": memory, "length": state["length"] + count, **last}
+
+    def reference(self, query: Tensor, key: Tensor, value: Tensor, **extras: Tensor) -> Tensor:
+        """Compute the recurrence of one row token by token, [H or 1, n, ...] to [H, n, V]."""
+        extras = {name: x[None] for name, x in extras.items()}
+        log_decay, before, now, angle = self.dynamics(extras)
+        angle = angle.cumsum(dim=2)
+        query = self.rotate(query[None], self.query_norm, self.query_bias, angle)
+        key = self.rotate(key[None], self.key_norm, self.key_bias, angle)
+        written = torch.einsum("bhnk,bhnv->nbhkv", key, value[None])
+        memory, previous, outputs = torch.zeros_like(written[0]), torch.zeros_like(written[0]), []
+        for t, current in enumerate(written):
+            decay, weight, share = (x[:, :, t, None, None] for x in (log_decay.exp(), before, now))
+            memory = decay * (memory + weight * previous) + share * current
+            outputs.append(torch.einsum("bhk,bhkv->bhv", query[:, :, t], memory))
+            previous = current
+        return self.finish(torch.stack(outputs, dim=2), value[None], extras)[0]

@@ -1,0 +1,84 @@
+"""The generalized delta rule in blocks is the recurrence, in float32 too, whatever it forgets."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from attentions.kernels.delta_rule import generalized_delta_rule
+
+ROWS, HEADS, KEYS, VALUES = 2, 3, 5, 4
+
+
+def token_by_token(*inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """S_t = exp(g_t) S_{t-1} - e_t (x) (r_t S_{t-1}) + k_t (x) v_t."""
+    *tokens, state = inputs
+    outputs = []
+    for q, k, v, r, e, g in zip(*(x.unbind(2) for x in tokens), strict=True):
+        found = torch.einsum("bhk,bhkv->bhv", r, state)
+        state = (
+            g.exp().unsqueeze(-1) * state - e.unsqueeze(-1) * found.unsqueeze(-2) + k.unsqueeze(-1) * v.unsqueeze(-2)
+        )
+        outputs.append(torch.einsum("bhk,bhkv->bhv", q, state))
+    return torch.stack(outputs, dim=2), state
+
+
+def drawn_inputs(length: int, log_decay: Tensor, removal_decays: bool) -> list[Tensor]:
+    """Draw q, k, v, r, e, g and S; a decayed r is that of a delta rule with one decay per feature."""
+    q, k, r, share = (torch.randn(ROWS, HEADS, length, KEYS, dtype=torch.float64) for _ in range(4))
+    v, state = (torch.randn(ROWS, HEADS, n, VALUES, dtype=torch.float64) for n in (length, KEYS))
+    r = r / r.norm(dim=-1, keepdim=True)
+    e = r * (share.sigmoid() if not removal_decays else share[..., :1].sigmoid())
+    return [q, k, v, r * log_decay.exp() if removal_decays else r, e, log_decay, state]
+
+
+def assert_is_the_recurrence(inputs: list[Tensor], dtype: torch.dtype, limit: float, span: int) -> None:
+    """Outputs, last states and all gradients, relative to their norms, or for g to that of the terms that cancel."""
+    results = []
+    for form, kind in ((token_by_token, torch.float64), (generalized_delta_rule, dtype)):
+        leaves = [x.detach().to(kind).requires_grad_() for x in inputs]
+        output, state = form(*leaves) if form is token_by_token else generalized_delta_rule(*leaves, span=span)
+        total = (output * output.detach().cos()).sum() + state.square().sum()
+        results.append([output, state, *torch.autograd.grad(total, leaves)])
+    scales = [x.norm() for x in results[0]]
+    scales[-2] = torch.maximum(scales[-2], (inputs[0] * results[0][2]).norm())  # dg sums q dq - k dk
+    for got, wanted, scale in zip(results[1], results[0], scales, strict=True):
+        assert (got - wanted).norm() <= limit * scale + 1e-30
+
+
+CASES = [(torch.float64, 1e-12), (torch.float32, 3e-6)]
+
+
+@pytest.mark.parametrize(("dtype", "limit"), CASES, ids=["float64", "float32"])
+@pytest.mark.parametrize("removal_decays", [False, True])
+@pytest.mark.parametrize("lowest", [-1.0, -5.0, -16.0, -100.0])
+@pytest.mark.parametrize("length", [1, 2, 7, 37, 101])
+def test_any_decay(length: int, lowest: float, removal_decays: bool, dtype: torch.dtype, limit: float) -> None:
+    log_decay = lowest * torch.rand(ROWS, HEADS, length, KEYS, dtype=torch.float64)
+    inputs = drawn_inputs(length, log_decay, removal_decays)
+    assert_is_the_recurrence(inputs, dtype, limit, span=8)
+    if lowest == -1.0:
+        assert_is_the_recurrence(inputs, dtype, limit, span=16)
+
+
+@pytest.mark.parametrize(("dtype", "limit"), CASES, ids=["float64", "float32"])
+@pytest.mark.parametrize("rate", [-1e30, -100.0, -16.0])
+def test_fast_and_slow_features_and_tokens(rate: float, dtype: torch.dtype, limit: float) -> None:
+    """Some tokens forget everything, one feature always does, and the others keep their digits."""
+    log_decay = -torch.rand(ROWS, HEADS, 61, KEYS, dtype=torch.float64) / 100
+    log_decay[:, :, ::5] = rate
+    log_decay[..., 0] = rate
+    assert_is_the_recurrence(drawn_inputs(61, log_decay, True), dtype, limit, span=8)
+
+
+@pytest.mark.parametrize("lowest", [-1.0, -100.0])
+def test_masked_tokens_neither_write_nor_decay(lowest: float) -> None:
+    log_decay = lowest * torch.rand(ROWS, HEADS, 37, KEYS, dtype=torch.float64)
+    *tokens, state = (x.float() for x in drawn_inputs(37, log_decay, True))
+    masked = torch.rand(37) < 0.4
+    silent = [x if i in (0, 2) else x.masked_fill(masked.unsqueeze(-1), 0.0) for i, x in enumerate(tokens)]
+    output, after = generalized_delta_rule(*silent, state)
+    wanted, wanted_after = generalized_delta_rule(*(x[:, :, ~masked] for x in tokens), state)
+    torch.testing.assert_close(output[:, :, ~masked], wanted, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(after, wanted_after, rtol=1e-5, atol=1e-5)
