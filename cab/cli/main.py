@@ -48,7 +48,7 @@ EXAMPLES = {
     "Leaderboard": "cab leaderboard results/local",
     "Table 3": "cab run suite=paper --dry-run",
     "Is it correct?": "cab verify hf:mamba2 --quick",
-    "What does it cost?": "cab efficiency abc --pattern NS,CS",
+    "What does it cost?": "cab efficiency abc --pattern NS",
     "How good is it?": "cab run suite=core attention=abc cluster=local",
 }
 """Command for each frequent goal; all are in the README."""

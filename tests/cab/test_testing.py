@@ -51,8 +51,8 @@ def run_pytest(tmp_path, test: str, *arguments: str) -> tuple[int, str]:
 
 
 def test_one_item_per_check(tmp_path):
-    [test] = [x for x in re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL) if "import" in x]
-    test = test.replace("GatedMean", "Sound")
+    test = re.findall(r"```python\n# test_gated_mean.py\n(.*?)```", GUIDE, re.DOTALL)[0]
+    test = test.replace("GatedMean", "Sound").replace("NS NC", "NS CS")
     assert len(test.split("\n\n")[0].splitlines() + test.split("\n\n")[1].splitlines()) == 3
     code, output = run_pytest(tmp_path, test, "-k", "CS and (lookahead or padded_left or decode_steps)")
     assert code == 0, output

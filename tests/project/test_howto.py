@@ -29,7 +29,7 @@ PAGES = {
     str(path.relative_to(DOCS)): path.read_text()
     for path in committed("docs/tutorials/your-first-attention.md", "docs/howto/*.md")
 }
-OTHER_PROGRAMS = ("source", "make", "pip")
+OTHER_PROGRAMS = ("source", "make", "pip", "pytest")
 DOWNLOAD, VERIFY_FILES = "cab data download", "cab data verify"
 
 
