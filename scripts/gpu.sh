@@ -78,7 +78,7 @@ fi
 groups=(
     "vanilla local differential mla linear performer based abc forgetting moba nsa"
     "gla hgrn2 rwkv6"
-    "deltanet gated_deltanet"
+    "deltanet gated_deltanet deltaproduct"
     "retention lightning ssd mamba3"
     "rwkv7 kda gated_deltanet_2"
 )

@@ -46,6 +46,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     ],
     "cosformer": [{}, {"kernel": "leaky_relu"}, {"reweighting_length": 9, "kernel": "elu1"}],
     "deltanet": [{"conv_size": 0}, {"conv_size": 3, "negative_eigenvalues": True}],
+    "deltaproduct": [{"conv_size": 0, "num_factors": 1}, {"num_factors": 3, "negative_eigenvalues": False}],
     "diag_attention": [
         {"block_size": 4},
         {"block_size": 4, "weights": "rela"},

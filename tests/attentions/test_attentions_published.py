@@ -108,6 +108,7 @@ def test_ranks_of_rwkv7_follow_the_width() -> None:
 STEPS = [
     ("ssd", 3, "step_proj"),
     ("gated_deltanet", 2, "step_proj"),
+    ("deltaproduct", 2, "step_proj"),
     ("kda", 2, "decay_map.1"),
     ("gated_deltanet_2", 2, "decay_map.1"),
     ("mamba3", 2, "step_proj"),

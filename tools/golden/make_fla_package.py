@@ -25,7 +25,9 @@ SOURCE = "flash-linear-attention 0.6.0, layers."
 def patch() -> None:
     """Replace what needs a GPU."""
     modules = importlib.import_module("fla.modules")
-    modules.FusedRMSNormGated.forward = lambda module, x, gate: norm(module, x) * gate.sigmoid()
+    modules.FusedRMSNormGated.forward = lambda module, x, gate: (
+        norm(module, x) * (gate.sigmoid() if module.activation == "sigmoid" else F.silu(gate))
+    )
     modules.ShortConvolution.forward = convolution
     kda = importlib.import_module("fla.ops.kda.naive").naive_recurrent_kda
     gdn2 = importlib.import_module("fla.ops.gdn2.naive").naive_recurrent_gdn2
@@ -46,6 +48,15 @@ def patch() -> None:
     def run_gdn2(q: Tensor, k: Tensor, v: Tensor, g: Tensor, b: Tensor, w: Tensor, **_: Any) -> tuple[Tensor, Any]:
         return gdn2(unit(q), unit(k), v, g, b, w)
 
+    product = importlib.import_module("fla.ops.gated_delta_product.naive").naive_recurrent_gated_delta_product
+
+    def run_product(
+        q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, num_householder: int, **_: Any
+    ) -> tuple[Tensor, Any]:
+        scale = q.shape[-1] ** -0.5
+        return product(unit(q), unit(k), v, g, beta, scale, output_final_state=True, num_householder=num_householder)
+
+    importlib.import_module("fla.layers.gated_deltaproduct").chunk_gated_delta_product = run_product
     importlib.import_module("fla.layers.kda").chunk_kda = run_kda
     importlib.import_module("fla.layers.gdn2").chunk_gdn2 = run_gdn2
 
@@ -86,6 +97,38 @@ def start(name: str, module: str, cls: str, linears: dict[str, str]) -> None:
     save_start(f"{name}_start", f"{SOURCE}{module}.{cls}", name, "CS", 64, 32, found)
 
 
+def make_deltaproduct() -> None:
+    """Record three factors; the package orders features by factor, head and feature, we by head, factor and feature."""
+    recorder = Recorder("deltaproduct", "CS", 16, 2, num_factors=3)
+    public = layer(
+        "gated_deltaproduct", "GatedDeltaProduct", hidden_size=16, num_heads=2, head_dim=6, num_householder=3
+    )
+    ours = recorder.ours
+
+    def by_factor(x: Tensor) -> Tensor:
+        return x.unflatten(0, (2, 3, -1)).transpose(0, 1).flatten(0, 2)
+
+    recorder.linears(q_proj=public.q_proj, out_proj=public.o_proj, gate_proj=public.g_proj)
+    for name, theirs in (("k_proj", public.k_proj), ("v_proj", public.v_proj), ("strength_proj", public.b_proj)):
+        put(theirs.weight, by_factor(ours.get_submodule(name).weight))
+    put(public.a_proj.weight, ours.step_proj.weight)
+    put(public.dt_bias, ours.step_proj.bias)
+    put(public.A_log, ours.log_rate)
+    put(public.o_norm.weight, ours.norm_weight)
+    convolutions(recorder, public.q_conv1d, public.k_conv1d, public.v_conv1d)
+    for theirs in (public.k_conv1d, public.v_conv1d):
+        put(theirs.weight, by_factor(theirs.weight.flatten(1).clone()))
+    source = f"{SOURCE}gated_deltaproduct.GatedDeltaProduct"
+    recorder.save("deltaproduct", source, lambda x: public(x)[0], recorder.inputs(17), reason=KERNELS)
+    drawn = [
+        layer("gated_deltaproduct", "GatedDeltaProduct", hidden_size=64, num_heads=64, head_dim=1) for _ in range(32)
+    ]
+    names = {"k_proj": "k_proj", "v_proj": "v_proj", "strength_proj": "b_proj", "gate_proj": "g_proj"}
+    start = {f"{own}.weight": [getattr(x, theirs).weight for x in drawn] for own, theirs in names.items()}
+    start |= {"step_proj.bias": [x.dt_bias for x in drawn], "log_rate": [x.A_log for x in drawn]}
+    save_start("deltaproduct_start", source, "deltaproduct", "CS", 64, 64, start)
+
+
 def main(folder: Path) -> None:
     sys.path.insert(0, str(folder))
     patch()
@@ -95,6 +138,7 @@ def main(folder: Path) -> None:
         for one in (kda, gdn2):
             make(one[0], *one)
             make(f"{one[0]}_negative", *one, negative_eigenvalues=True)
+        make_deltaproduct()
     for one in (kda, gdn2):
         start(*one)
 
