@@ -5,6 +5,7 @@ Shapes: B batch, H heads, N targets, M keys, E width of a head.
 
 from __future__ import annotations
 
+import itertools
 from typing import Unpack
 
 import torch
@@ -124,7 +125,8 @@ def _span(read: Tensor, logits: Tensor, value: Tensor, mass: Tensor, mean: Tenso
     length, size = value.shape[2], min(BLOCK, value.shape[2])
     logits = F.pad(logits.double(), (0, 0, 0, -length % size), value=mask_value())
     y, x, v = (in_blocks(each, size) for each in (read, logits, value))
-    masses = torch.cat([mass.unsqueeze(2), x.logsumexp(dim=-2)], dim=2).logcumsumexp(dim=2)
+    of_blocks = [mass, *x.logsumexp(dim=-2).unbind(2)]  # the second derivative of logcumsumexp is NaN
+    masses = torch.stack(list(itertools.accumulate(of_blocks, torch.logaddexp)), dim=2)
     mass, after = masses[:, :, :-1].unsqueeze(-2), masses[:, :, 1:].unsqueeze(-2)
     added = (x - after).exp().to(v.dtype).mT @ v
     means, mean = block_recurrence(mean, added, (mass - after).exp().to(v.dtype).mT)

@@ -17,6 +17,7 @@ from attentions.kernels.numerics import masked_softmax, upcast
 from attentions.kernels.token_cache import append_tokens, empty_cache, masked_tokens
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, Decoded
+from cab.claims import Claims
 from cab.padding import lengths
 from cab.registry.options import Even, Positive
 
@@ -39,6 +40,7 @@ class LatentKeyValueAttention(Attention):
     """
 
     requires_right_padding = True
+    claims = Claims(absorbed=("k_proj", "v_proj"))
 
     def __init__(
         self, *, kv_rank: Positive | None = None, rotary_dim: Even | None = None, **common: Unpack[CommonArguments]

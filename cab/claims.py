@@ -35,6 +35,7 @@ class Claims:
         max_self_contribution: how much of an output's change may come from its own token at initialization.
         softmax_limit: options with which it equals softmax attention, or approaches it.
         parameter_budget: parameters it may add to a backbone, as a fraction of it (CAB's rule: a tenth).
+        absorbed: submodules whose weight decoding multiplies into another map, so that it never calls them.
         float32_devices: devices on which it works in float32, the dtype of the checks.
     """
 
@@ -43,4 +44,5 @@ class Claims:
     max_self_contribution: float = 0.93
     softmax_limit: SoftmaxLimit | None = None
     parameter_budget: float = 0.1
+    absorbed: tuple[str, ...] = ()
     float32_devices: tuple[str, ...] = ("cpu", "cuda")

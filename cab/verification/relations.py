@@ -101,11 +101,8 @@ class _Draws(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         before = torch.get_rng_state()
         output = func(*args, **(kwargs or {}))
-        if (
-            self.first is self.unknown
-            and func is not torch.manual_seed
-            and not torch.equal(before, torch.get_rng_state())
-        ):
+        is_first = self.first is self.unknown and func is not torch.manual_seed
+        if is_first and not torch.equal(before, torch.get_rng_state()):
             self.first = f"{func.__name__} ({places(traceback.extract_stack())})"
         return output
 
@@ -222,7 +219,8 @@ def hooks_act(call: Call) -> Variants:
     if call.is_random or difference(actual, expected) > ROUNDING:  # without a hook, too: other checks say so
         return
     for name, submodule in call.module.named_modules():
-        if submodule is not call.module and not any(True for _ in submodule.children()):
+        is_leaf = submodule is not call.module and not any(True for _ in submodule.children())
+        if is_leaf and name not in call.subject.claims.absorbed:
             hook = submodule.register_forward_hook(lambda _module, _inputs, output: _scaled(output))
             yield Variant(f"with a hook on {name}", call, base=call.run(FORWARD))
             hook.remove()

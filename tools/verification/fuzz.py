@@ -23,7 +23,8 @@ from cab.registry.registries import ATTENTIONS
 from cab.verification import subject_of
 from cab.verification.compare import difference, distance, gradient_floor
 from cab.verification.inputs import Inputs, Module, outputs_and_gradients
-from cab.verification.numerics import FAST, autocast, near
+from cab.verification.numerics import FAST
+from cab.verification.precision import autocast, near
 from cab.verification.subject import Subject
 
 EXACT = 1e-6

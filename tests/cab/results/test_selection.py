@@ -189,7 +189,10 @@ def test_no_deviation_and_no_index(rows: list[dict[str, Any]]) -> None:
 def test_metrics_that_are_not_scored_are_named() -> None:
     made = score(table(*two(), result(2.0, "none"), result(2.0, "none", "mae")))
     assert math.isfinite(index_of(made.table, "none"))
-    assert made.notes == ["NC lstf: not scored (measured only for 'none': informer etth1 M mae)"]
+    assert made.notes[0] == "NC lstf: not scored (measured only for 'none': informer etth1 M mae)"
+    assert made.notes[1:] == [
+        "NC: every metric of two attentions is 0.707 and -0.707 once normalized; run more attentions"
+    ]
     names = {"dataset": "weather", "config_variant": "", "preset": "paper"}
     made = score(table(*(result(1.0, "abc", name, **names) for name in ("mse", "mae", "mape"))), normalization="paper")
     assert any("no constants in the paper for informer weather mape" in note for note in made.notes)
