@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from cab.attention import Attention
-from cab.errors import UserError, exits_as_errors
+from cab.errors import UserError, exits_as_errors, first_line
 from cab.verification.subject import HEADS, WHOLE, WIDTH, Subject, takes
 
 ARGUMENTS = "pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout"
@@ -48,11 +48,8 @@ OTHERS = "<", f"{Path(__file__).parents[1]}{os.sep}", f"{Path(torch.__file__).pa
 
 def explain(error: BaseException, subject: Subject) -> str:
     """Return type, first line and place of an exception, and what to write instead if that is known."""
-    lines = []
-    with contextlib.suppress(Exception):  # of an exception whose __str__ raises
-        lines = str(error).strip().splitlines()
-    kind = type(error).__name__
-    text = lines[0] if lines and isinstance(error, UserError) else ": ".join([kind, *lines[:1]])
+    line, kind = first_line(error), type(error).__name__
+    text = line if line == kind or isinstance(error, UserError) else f"{kind}: {line}"
     place = places(traceback.extract_tb(error.__traceback__))
     hint = next((hint for pattern, hint in HINTS.items() if re.search(pattern, text)), "")
     if not hint and issubclass(subject.cls, Attention) and subject.cls.forward is not Attention.forward:

@@ -129,9 +129,9 @@ SECOND = 1e-2
 def second_derivative(call: Call) -> Variants:
     """After a backward pass with a graph, a second derivative is right, or refused with an error."""
     try:
-        call = call.double()
-        call.run(FORWARD)
-        step = 1e-5
+        exact = call.double()
+        exact.run(FORWARD)
+        call, step = exact, 1e-5
     except Exception:  # float64 is optional
         call, step = call.but(module=call.new_module()), 1e-2
     inputs = call.inputs.requiring_grad()
