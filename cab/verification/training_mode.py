@@ -43,7 +43,7 @@ def training_is_evaluation(call: Call) -> Variants:
 @gradient(entries=(TRAINING,), setups=(Setup(9, batch=3), LONGEST))
 def gradient_of_residual(call: Call) -> Variants:
     """Gradients are linear in the gradient that they receive, whatever its scale and layout, and do not modify it."""
-    for scale in (1e-6, 1e5):
+    for scale in (2.0**-20, 2.0**17):  # exact in every dtype
         scaled = call.but(cotangent=lambda x, scale=scale: scale * random_direction(x))
         yield Variant(f"of a gradient x{scale:g}", scaled, factor=scale)
     received: list[Tensor] = []
@@ -142,6 +142,8 @@ def second_derivative(call: Call) -> Variants:
         first = torch.autograd.grad(output.sum(), leaves, create_graph=create_graph, materialize_grads=True)
         return torch.stack([(x * random_direction(x)).sum() for x in first]).sum()
 
+    if call.subject.epsilon > 1e-6:  # a quotient of differences says nothing of a module that computes coarsely
+        return
     total = slope(create_graph=True)
     try:
         second = torch.autograd.grad(total, leaves, materialize_grads=True) if total.requires_grad else ()

@@ -95,7 +95,7 @@ def test_a_bug_of_the_installed_release_is_replayed(monkeypatch: pytest.MonkeyPa
     program("verification.replay_public_bugs", monkeypatch, *options).main()
     [row] = pd.read_csv(table).to_dict("records")
     assert (row["result"], row["after_repair"]) == ("caught", "open")
-    assert "padded row" in row["evidence"]
+    assert "padding left" in row["evidence"]
 
 
 @pytest.fixture

@@ -235,14 +235,22 @@ def test_results_before_a_crash_of_the_process_are_printed(tmp_path):
                 self.linear = nn.Linear(embed_dim, embed_dim)
 
             def forward(self, query, **masks):
-                if query.shape[1] == 65:
+                if query.shape[1] == 1:
                     os.abort()
                 return self.linear(query)
         """)
     )
-    command = ["verify", "crashing.py:Crashing", "--pattern", "NS", "--quick", "--checks", "inputs_untouched,same_seed"]
+    command = [
+        "verify",
+        "crashing.py:Crashing",
+        "--pattern",
+        "NS",
+        "--quick",
+        "--checks",
+        "inputs_untouched,length_one",
+    ]
     process = cab(*command, "--csv", cwd=tmp_path)
     assert process.returncode < 0
     assert process.stdout.splitlines()[1].startswith("Crashing,NS,inputs_untouched,true,")
     assert "crashing.py" in process.stderr
-    assert os.sep + "calls.py" in process.stderr
+    assert f"{os.sep}verification{os.sep}" in process.stderr

@@ -40,7 +40,7 @@ def test_near_ties_are_no_defect(name: str, pattern: str, monkeypatch: pytest.Mo
     subject, check = subject_of(name, pattern, options={}), select_checks(["padded_left"])
     with OtherRounding():
         assert all(result.passed for result in run_checks(subject, check))
-        monkeypatch.setattr(compare, "RARE", 0.0)
+        monkeypatch.setattr(relation, "RARE", 0.0)
         assert not any(result.passed for result in run_checks(subject, check))
 
 
