@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cab.verification import compare, run_checks, select_checks, subject_of
+from cab.verification import relation, run_checks, select_checks, subject_of
 from tests.helpers.verification.broken_long import DigitsLost, RoundingDecides, ScaledBySize
 from tests.helpers.verification.mutations import MEDIUM, failures
 
