@@ -72,7 +72,7 @@ def _load_costs(path: Path, protocol: str) -> pd.DataFrame:
 
 
 def _setting(table: pd.DataFrame) -> list[str]:
-    """Return for each row the settings that tell it from others; the first ones that suffice."""
+    """Return the settings that distinguish each row from rows of other settings, as few as suffice."""
     names = [name for name in _SETTING if name in table and table[name].nunique(dropna=False) > 1]
     counts = [len(table[names[:size]].drop_duplicates()) for size in range(1, len(names) + 1)]
     shown = names[: counts.index(counts[-1]) + 1] if names else []

@@ -30,7 +30,7 @@ def settings(published: pd.DataFrame) -> pd.DataFrame:
 
 
 def _resolved(row: Mapping[Any, str]) -> Any:
-    """Return the own value of an option: a fact of the registry, or a product of settings; None if there is none."""
+    """Return the own value of an option: a fact of the registry, or a product of settings; None without one."""
     option, attention = row["option"], row.get("attention", "")
     if option == "supported":
         registered = TASKS.get(row["task"]).backbones[row["backbone"]] if "task" in row else ATTENTIONS.get(attention)

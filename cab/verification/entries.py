@@ -130,7 +130,7 @@ class Call:
             return (entry or self.entry).compute(self)
 
     def in_mode(self, *, training: bool) -> Module:
-        """Return the module in a mode; a module that is in it already is not told so again."""
+        """Return the module in a mode, without a call of ``train`` if it is in it already."""
         return self.module if self.module.training == training else self.module.train(training)
 
     def masked(self, output: Tensor) -> Tensor:

@@ -88,7 +88,7 @@ def frozen_leaves(call: Call) -> Variants:
             yield Variant(f"of {', '.join(trained[:2])} alone", frozen, names=names.__contains__)
 
 
-@gradient("tensors that are no parameter", compares=False)
+@gradient("tensors that are not parameters", compares=False)
 def graph_leaves(call: Call) -> Variants:
     """No gradient flows into a tensor that is neither an input nor a parameter, which no optimizer updates."""
     known = {id(x) for x in call.module.parameters()}

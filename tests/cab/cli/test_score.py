@@ -126,7 +126,7 @@ def test_correlation(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_own_and_published_results_in_one_call(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each source has the values that it has alone with the same constants; names and a column tell them apart."""
+    """Each source has the values that it has alone with the same constants; names and a column distinguish them."""
     sources = {"own": [str(records)], "published": [RAW], "both": [str(records), RAW]}
     made = {}
     for name, folders in sources.items():
