@@ -2,11 +2,12 @@
 PYTHON ?= python3
 BIN := .venv/bin
 RESULTS ?= results/demo
+SEED ?= 0
 # pip leaves compiling to the first import: where Python may not keep what it compiles, every process does it again.
 export PYTHONDONTWRITEBYTECODE =
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: setup fairseq demo test test-slow test-all test-lowest verify lint docs bench gpu clean
+.PHONY: setup fairseq demo test test-slow test-all test-lowest verify lint docs bench mutations gpu clean
 
 setup:
 	@PYTHON="$(PYTHON)" scripts/environment.sh
@@ -50,6 +51,10 @@ docs: setup
 
 bench: setup
 	$(BIN)/cab efficiency --pattern NS CS NC CC --phase forward forward+backward decode --lengths 256 512 1024 2048 4096 8192 16384 --batch-size 1 --third-party --out results/bench/costs.csv --plot results/bench
+
+# Change attentions at random: which changes do `cab verify --quick`, the tests or neither notice?
+mutations: setup
+	@mkdir -p build && $(BIN)/python -m tools.verification.mutation_lot --seed $(SEED) | tee build/mutations.csv
 
 # Verify, time and train on a machine with a GPU, with the torch of PYTHON. DEVICE=cpu tries the same commands, shortened.
 gpu:

@@ -134,5 +134,6 @@ def markdown(text: str) -> str:
 
 
 def latex(text: str) -> str:
-    """Escape the special characters of LaTeX, and replace signs by commands."""
-    return "".join(LATEX.get(char, char) for char in sanitize_text(text))
+    """Escape the special characters of LaTeX, and replace signs by commands and the minus of a number by math."""
+    escaped = "".join(LATEX.get(char, char) for char in sanitize_text(text))
+    return re.sub(r"(?<![\w.])-(?=\d)", "$-$", escaped)

@@ -30,6 +30,7 @@ from cab.verification import (  # noqa: F401
     relations,
     relations_of_inputs,
     training_mode,
+    walk,
 )
 from cab.verification.check import CHECKS, FLOAT32, Check, Worst
 from cab.verification.mistakes import check_runs, explain

@@ -1,0 +1,59 @@
+"""The lot of mutations: a lot is determined by its seed, changes one expression, and says what notices it."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tools.verification import mutation_lot
+from tools.verification.mutation_lot import KINDS, ROOT, Mutation, Reached, draw, noticed_by
+
+PAIR = ("linear", "NS")
+FILE = Path("attentions/kernels/token_cache.py")
+
+
+@pytest.fixture
+def reached() -> Reached:
+    lines = (ROOT / FILE).read_text(encoding="utf-8").splitlines()
+    return {FILE: {number: {PAIR} for number in range(1, len(lines) + 1)}}
+
+
+def test_lot_is_determined_by_its_seed(reached: Reached) -> None:
+    first, same, other = (draw(random.Random(seed), reached) for seed in ("1 0", "1 0", "2 0"))
+    assert first == same != other
+    assert first.kind in KINDS
+
+
+def test_mutation_changes_one_expression(reached: Reached) -> None:
+    original = (ROOT / FILE).read_text(encoding="utf-8")
+    for number in range(40):
+        mutation = draw(random.Random(f"0 {number}"), reached)
+        assert mutation.text != original
+        assert mutation.text.replace(mutation.after, mutation.before) == original.replace(
+            mutation.after, mutation.before
+        )
+        compile(mutation.text, str(FILE), "exec")
+
+
+def test_what_notices_a_mutation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / FILE).parent.mkdir(parents=True)
+    shutil.copy(ROOT / FILE, tmp_path / FILE)
+    original = (tmp_path / FILE).read_text(encoding="utf-8")
+    mutation = Mutation(FILE, 1, "constant", "1", "(2)", "changed", (PAIR,))
+    failing: set[str] = set()
+
+    def passes(command: Sequence[str], folder: Path) -> bool:
+        assert (folder / FILE).read_text(encoding="utf-8") == "changed"
+        return command[1] not in failing
+
+    monkeypatch.setattr(mutation_lot, "_passes", passes)
+    assert noticed_by(mutation, tmp_path) == ""
+    failing.add("pytest")
+    assert noticed_by(mutation, tmp_path) == "tests"
+    failing.add("cab")
+    assert noticed_by(mutation, tmp_path) == "quick (linear NS)"
+    assert (tmp_path / FILE).read_text(encoding="utf-8") == original

@@ -1,0 +1,254 @@
+"""Change one expression of an attention at random, and report what notices: ``cab verify --quick``, a test, nothing.
+
+    python -m tools.verification.mutation_lot [--seed SEED] [--count COUNT] [--only NUMBER]
+
+A mutation is a file of ``attentions``, then a kind of change, then a place, each drawn uniformly. The place lies on a
+line that short forward, backward and decoding calls of registered attentions reach. It is made in a copy of the
+project, where ``cab verify --quick`` checks up to ``PAIRS`` attention-pattern pairs that reach the line, and, if they
+pass, the fast tests that name the module or these attentions run. The rows go to the standard output as CSV. Of each
+row that nothing noticed, a maintainer says why the change is equivalent, or writes a check.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import csv
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+COPIED = ("cab", "attentions", "backbones", "tasks", "engines", "configs", "results", "tests", "docs", "pyproject.toml")
+PAIRS = 3
+TIMEOUT = 900.0
+"""Seconds after which a mutation counts as noticed: an endless loop."""
+
+Pair = tuple[str, str]
+Reached = dict[Path, dict[int, set[Pair]]]
+
+
+def reached_lines() -> Reached:
+    """Return the lines of ``attentions`` that short calls reach, with the pairs that reach them."""
+    import torch
+
+    from cab.registry.registries import ATTENTIONS
+    from cab.verification import subject_of
+    from cab.verification.entries import CHUNKS, FORWARD, STEPS, TRAINING, Call, Setup
+
+    torch.set_num_threads(1)
+    lines: Reached = defaultdict(lambda: defaultdict(set))
+    folder = str(ROOT / "attentions")
+    for entry in ATTENTIONS:
+        for pattern in entry.patterns:
+            pair = (entry.name, str(pattern))
+
+            def trace(frame: FrameType, event: str, _: Any, pair: Pair = pair) -> Any:
+                name = frame.f_code.co_filename
+                if not name.startswith(folder):
+                    return None
+                if event == "line" and frame.f_code.co_name != "<module>":
+                    lines[Path(name).relative_to(ROOT)][frame.f_lineno].add(pair)
+                return trace
+
+            subject = subject_of(*pair, options={})
+            sys.settrace(trace)
+            try:
+                for one in (FORWARD, TRAINING, STEPS, CHUNKS):
+                    if one.supports(subject, "left"):
+                        Call.of(subject, Setup(37, batch=3, padding="left", has_dropout=one is TRAINING), one).run()
+            finally:
+                sys.settrace(None)
+    return lines
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A change of one expression."""
+
+    file: Path
+    line: int
+    kind: str
+    before: str
+    after: str
+    text: str
+    pairs: tuple[Pair, ...]
+
+
+SWAPS: dict[type, type] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.FloorDiv,
+    ast.And: ast.Or,
+    ast.Or: ast.And,
+    ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
+}
+
+
+def _comparison(node: ast.AST) -> ast.AST | None:
+    if isinstance(node, ast.Compare) and type(node.ops[0]) in SWAPS:
+        return ast.Compare(node.left, [SWAPS[type(node.ops[0])](), *node.ops[1:]], node.comparators)
+    return None
+
+
+def _operator(node: ast.AST) -> ast.AST | None:
+    if isinstance(node, ast.BinOp) and type(node.op) in SWAPS:
+        return ast.BinOp(node.left, SWAPS[type(node.op)](), node.right)
+    if isinstance(node, ast.BoolOp):
+        return ast.BoolOp(SWAPS[type(node.op)](), node.values)
+    return None
+
+
+def _constant(node: ast.AST) -> ast.AST | None:
+    if not isinstance(node, ast.Constant) or isinstance(node.value, str | bytes | None | type(...)):
+        return None
+    value = node.value
+    return ast.Constant(not value if isinstance(value, bool) else value + 1 if isinstance(value, int) else value * 1.5)
+
+
+def _sign(node: ast.AST) -> ast.AST | None:
+    return node.operand if isinstance(node, ast.UnaryOp) else None
+
+
+def _call(node: ast.AST) -> ast.AST | None:
+    """Leave out a call of a method: ``x.exp()`` becomes ``x``."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return None
+    receiver = node.func.value
+    return None if isinstance(receiver, ast.Name) and receiver.id in ("torch", "F", "math", "self") else receiver
+
+
+def _argument(node: ast.AST) -> ast.AST | None:
+    """Leave out the last named argument."""
+    return ast.Call(node.func, node.args, node.keywords[:-1]) if isinstance(node, ast.Call) and node.keywords else None
+
+
+def _choice(node: ast.AST) -> ast.AST | None:
+    """Exchange the branches of a conditional expression."""
+    return ast.IfExp(node.test, node.orelse, node.body) if isinstance(node, ast.IfExp) else None
+
+
+KINDS: dict[str, Callable[[ast.AST], ast.AST | None]] = {
+    "comparison": _comparison,
+    "operator": _operator,
+    "constant": _constant,
+    "sign": _sign,
+    "call": _call,
+    "argument": _argument,
+    "choice": _choice,
+}
+
+
+def draw(generator: random.Random, reached: Reached) -> Mutation:
+    """Draw a mutation: a file, a kind, a place."""
+    while True:
+        file = generator.choice(sorted(reached))
+        kind = generator.choice(sorted(KINDS))
+        source = (ROOT / file).read_text(encoding="utf-8")
+        places = [(node, new) for node in _code(ast.parse(source)) if (new := KINDS[kind](node)) is not None]
+        places = [(node, new) for node, new in places if node.lineno in reached[file]]
+        if places:
+            node, new = generator.choice(places)
+            before, after = ast.get_source_segment(source, node) or "", f"({ast.unparse(new)})"
+            lines = source.splitlines(keepends=True)
+            start = len("".join(lines[: node.lineno - 1]).encode()) + node.col_offset
+            end = len("".join(lines[: node.end_lineno - 1]).encode()) + node.end_col_offset
+            text = (source.encode()[:start] + after.encode() + source.encode()[end:]).decode()
+            pairs = sorted(reached[file][node.lineno])
+            chosen = generator.sample(pairs, min(PAIRS, len(pairs)))
+            return Mutation(file, node.lineno, kind, before, after, text, tuple(chosen))
+
+
+def _code(tree: ast.AST) -> Iterator[Any]:
+    """Yield the expressions of a module without its annotations."""
+    for node in ast.iter_child_nodes(tree):
+        hidden: dict[str, Any] = {"annotation": None, "returns": None, "decorator_list": []}
+        for name in hidden.keys() & node._fields:
+            setattr(node, name, hidden[name])
+        if isinstance(node, ast.expr):
+            yield node
+        yield from _code(node)
+
+
+def noticed_by(mutation: Mutation, copy: Path) -> str:
+    """Return what notices the mutation in a copy of the project: ``quick``, ``tests`` or nothing."""
+    target = copy / mutation.file
+    original = target.read_text(encoding="utf-8")
+    target.write_text(mutation.text, encoding="utf-8")
+    try:
+        for name, pattern in mutation.pairs:
+            command = ("-m", "cab", "verify", name, "--pattern", pattern, "--quick", "--fail-fast")
+            if not _passes(command, copy):
+                return f"quick ({name} {pattern})"
+        tests = ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *_tests(mutation))
+        return "" if _passes(tests, copy) else "tests"
+    finally:
+        target.write_text(original, encoding="utf-8")
+
+
+def _tests(mutation: Mutation) -> list[str]:
+    """Return the arguments that select the fast tests which name the module or the attentions."""
+    module = ".".join(mutation.file.with_suffix("").parts)
+    files = [path for path in (ROOT / "tests").rglob("test_*.py") if module in path.read_text(encoding="utf-8")]
+    general = [ROOT / "tests/golden/test_golden.py", ROOT / "tests/attentions/test_attentions_published.py"]
+    words = {name for name, _ in mutation.pairs} | {path.stem for path in files}
+    chosen = [str(path.relative_to(ROOT)) for path in dict.fromkeys((*files, *general))]
+    return ["-m", "not slow", "-k", " or ".join(sorted(words)), *chosen]
+
+
+def _passes(command: Sequence[str], folder: Path) -> bool:
+    environment = os.environ | {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(
+            [sys.executable, *command], cwd=folder, env=environment, capture_output=True, timeout=TIMEOUT, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode in (0, 5)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Draw the lot and print one row per mutation."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--count", type=int, default=60)
+    parser.add_argument("--only", type=int, help="number of one mutation of the lot")
+    options = parser.parse_args(arguments)
+    reached, table = reached_lines(), csv.writer(sys.stdout)
+    table.writerow(("number", "noticed_by", "file", "line", "kind", "before", "after", "pairs"))
+    with tempfile.TemporaryDirectory() as folder:
+        for name in COPIED:
+            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
+            copy(ROOT / name, Path(folder) / name)
+        for number in range(options.count) if options.only is None else [options.only]:
+            mutation = draw(random.Random(f"{options.seed} {number}"), reached)
+            pairs = " ".join(f"{name}:{pattern}" for name, pattern in mutation.pairs)
+            place = (mutation.file, mutation.line, mutation.kind, mutation.before, mutation.after)
+            table.writerow((number, noticed_by(mutation, Path(folder)) or "NOTHING", *place, pairs))
+            sys.stdout.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
