@@ -7,6 +7,7 @@ paper's Appendix G (window 16, 16 landmarks, ...), in other patterns their defau
 examples:
   cab efficiency abc local:window_size=128 --pattern NS,CS --phase forward+backward --lengths 4096 8192
   cab efficiency performer linear --protocol lra --batch-size 2
+  cab efficiency abc --pattern CS --phase prefill decode --batch-size 1 8 64 --lengths 1024 8192 32768
   cab efficiency --third-party --out costs.csv --plot figures
   cab crossover costs.csv
 """
@@ -16,7 +17,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from cab.efficiency.cost import Cost
     from cab.efficiency.subjects import AttentionSubject
 
-PHASES = ("forward", "forward+backward", "decode", "decode-graph")
+PHASES = ("forward", "forward+backward", "prefill", "decode", "decode-graph")
 PACKED = ("uniform", "log-normal", "one-long")
 REPEATS = {"cpu": 5, "cuda": 20}
 
@@ -49,7 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--phase", nargs="+", choices=PHASES, metavar="PHASE", help=phases)
     parser.add_argument("--lengths", nargs="+", type=int, metavar="N", help="default: 256 to 8192, in powers of 2")
     parser.add_argument("--packed", choices=PACKED, help="measure packed sequences with these lengths up to N")
-    for name, default in (("--batch-size", 4), ("--embed-dim", 512), ("--num-heads", 8)):
+    parser.add_argument("--batch-size", nargs="+", type=int, metavar="N", help="default: 4")
+    for name, default in (("--embed-dim", 512), ("--num-heads", 8)):
         parser.add_argument(name, type=int, metavar="N", help=f"default: {default}")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda if available")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
@@ -84,15 +87,15 @@ def run(args: argparse.Namespace) -> int:
     from cab.efficiency.machine import refuse_when_shared
     from cab.efficiency.report import tables
 
-    plan = _plan(args)
-    device = plan.setting.device
+    plans = _plans(args)
+    device = plans[0].setting.device
     if device == "cuda" and not args.shared_gpu:
         refuse_when_shared()
     measured: list[Cost] = []
     is_new = args.out and not args.out.is_file()
     with contextlib.ExitStack() as files:
         refuse = (lambda *_: "") if args.no_verify else _verification(device)
-        costs = measure(plan, refuse=refuse, report=print_note)
+        costs: Iterator[Cost] = chain.from_iterable(measure(plan, refuse=refuse, report=print_note) for plan in plans)
         if is_new:
             args.out.parent.mkdir(parents=True, exist_ok=True)
             costs = write_costs(costs, files.enter_context(args.out.open("w", newline="")))
@@ -117,8 +120,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _plan(args: argparse.Namespace) -> Plan:
-    """Return what to measure, with the defaults of the protocol."""
+def _plans(args: argparse.Namespace) -> list[Plan]:
+    """Return what to measure, one plan per batch size, with the defaults of the protocol."""
     import torch
 
     from cab.efficiency.benchmark import Plan
@@ -132,8 +135,8 @@ def _plan(args: argparse.Namespace) -> Plan:
     defaults = appendix_g() | ({**SIZES, "lengths": LENGTHS} if is_lra else {})
     defaults["repeats"] = defaults["calls"] if args.protocol == "paper" else REPEATS[device]
     chosen = {name: value for name, value in vars(args).items() if value is not None}
-    sizes = {name: (defaults | chosen)[name] for name in ("batch_size", "embed_dim", "num_heads", "repeats")}
-    setting = Setting(**sizes, device=device, dtype=args.dtype, packed=args.packed or "", time_limit=args.time_limit)
+    sizes = {name: (defaults | chosen)[name] for name in ("embed_dim", "num_heads", "repeats")}
+    sizes |= {"device": device, "dtype": args.dtype, "packed": args.packed or "", "time_limit": args.time_limit}
     patterns = list(args.pattern)
     attentions = select_attentions(args.attentions, patterns)
     others: list[ThirdPartySubject] = []
@@ -144,7 +147,8 @@ def _plan(args: argparse.Namespace) -> Plan:
         print_note(note)
     phases = list(dict.fromkeys(args.phase or ["forward+backward" if is_lra else "forward"]))
     lengths = sorted(set(args.lengths or defaults["lengths"]))
-    return Plan(attentions, others, patterns, phases, lengths, setting, args.protocol)
+    settings = [Setting(batch_size, **sizes) for batch_size in args.batch_size or [defaults["batch_size"]]]
+    return [Plan(attentions, others, patterns, phases, lengths, setting, args.protocol) for setting in settings]
 
 
 def _verification(device: str) -> Callable[[AttentionSubject, Pattern], str]:
@@ -159,8 +163,15 @@ def _verification(device: str) -> Callable[[AttentionSubject, Pattern], str]:
     from cab.verification.suite import GROUPS, ON_DEMAND, runs_in_float32
 
     groups = [group for group in GROUPS if group not in (*ON_DEMAND, "growth")]
+    known: dict[tuple[str, Pattern], str] = {}
 
     def reason(subject: AttentionSubject, pattern: Pattern) -> str:
+        key = (subject.label, pattern)
+        if key not in known:
+            known[key] = verified(subject, pattern)
+        return known[key]
+
+    def verified(subject: AttentionSubject, pattern: Pattern) -> str:
         cls = subject.cls
         where = device if runs_in_float32(cls, device) else "cpu"
         if where == "cpu" and not subject.options and is_verified(code_of(cls), str(pattern)):

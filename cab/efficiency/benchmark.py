@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from cab.efficiency.cost import DECODING, Cost
+from cab.efficiency.cost import CAUSAL, Cost
 from cab.efficiency.machine import Machine, clock_facts, under_roof
 from cab.efficiency.network import PATTERN as NETWORK_PATTERN, PHASES as NETWORK_PHASES, NetworkSubject
 from cab.efficiency.packed import PHASES as PACKED_PHASES, packed_and_padded
@@ -68,7 +68,7 @@ class Plan:
             )
         if not any(is_defined(phase, pattern) for phase in self.phases for pattern in self.patterns):
             raise UserError(
-                f"phase {phases} is not defined for {' '.join(self.patterns)}; decoding requires pattern CS or CC"
+                f"phase {phases} is not defined for {' '.join(self.patterns)}; it requires pattern CS or CC"
             )
         if "decode-graph" in self.phases and self.setting.device != "cuda":
             raise UserError(f"phase decode-graph requires --device cuda, got {self.setting.device}")
@@ -86,7 +86,7 @@ def measure(plan: Plan, *, refuse: Refusal = lambda *_: "", report: Report = lam
         others = [subject for subject in plan.third_party if pattern in subject.patterns]
         for phase in plan.phases:
             if not is_defined(phase, pattern):
-                report(f"{pattern} skipped in phase {phase}: decoding requires CS or CC")
+                report(f"{pattern} skipped in phase {phase}: it requires CS or CC")
                 continue
             for label, reason in refused.items():
                 for length in plan.lengths:
@@ -117,7 +117,7 @@ def _measure(plan: Plan, subjects: Sequence[Subject], pattern: Pattern, phase: s
         subjects = [NetworkSubject.of(subject, max(plan.lengths)) for subject in attentions]
     elif setting.packed:
         subjects = [kind for subject in attentions for kind in packed_and_padded(subject)]
-    elif phase in DECODING:
+    elif phase in CAUSAL:
         subjects = attentions
     else:
         subjects = [ProjectionsSubject(), *subjects]

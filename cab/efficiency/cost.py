@@ -13,13 +13,16 @@ from cab.files.disk import sanitize_csv_cell
 DECODING = ("decode", "decode-graph")
 """Phases that decode token by token."""
 
+CAUSAL = ("prefill", *DECODING)
+"""Phases of generation, which only causal patterns have."""
+
 
 @dataclass(frozen=True)
 class Cost:
     """Time and memory of one attention, pattern, phase and length.
 
     Attributes:
-        seconds: time per call, or per token when decoding; None if not measured, see ``status``.
+        seconds: time per call, such as one prompt, or per token when decoding; None if not measured, see ``status``.
         bytes: peak memory of tensors during a call, above inputs and weights; when decoding, size of the state.
         p10, p90: 10th and 90th percentile of the seconds over rounds.
         status: ``ok``, ``oom`` (out of memory), ``unsupported`` (the attention rejects the length or precision),

@@ -25,8 +25,8 @@ Text = Callable[[Cost], str]
 
 
 def tables(costs: Iterable[Cost]) -> str:
-    """Return the tables of time, memory, roofline and third-party comparison, per pattern and phase."""
-    groups = groupby(costs, key=lambda cost: (cost.pattern, cost.phase))
+    """Return the tables of time, memory, roofline and third-party comparison, per batch size, pattern and phase."""
+    groups = groupby(costs, key=lambda cost: (cost.batch_size, cost.pattern, cost.phase))
     return "\n\n".join(table for _, group in groups for table in phase_tables(list(group)))
 
 

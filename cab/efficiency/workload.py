@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from cab.attention import Attention, DecodeState
-from cab.efficiency.cost import DECODING
+from cab.efficiency.cost import CAUSAL
 from cab.efficiency.setting import Setting
 from cab.errors import UserError
 from cab.patterns import Pattern
@@ -128,6 +128,19 @@ def forward_backward(
     return Workload(call, counted=counted, passes=BACKWARD, least_bytes=2 * least_bytes(module, inputs))
 
 
+def prefill(module: nn.Module, pattern: Pattern, length: int, setting: Setting) -> Workload:
+    """Return the workload of reading a prompt of ``length`` into an empty state; in CC, so long is the source, too."""
+    inputs = make_inputs(pattern, length, setting)
+    decoder = decoder_of(module)
+
+    @torch.no_grad()
+    def call() -> DecodeState:
+        with setting.autocast():
+            return decoder.prefill(inputs["query"], empty_state(decoder, inputs, setting))[1]
+
+    return Workload(call, counted=call, least_bytes=least_bytes(module, inputs) + held_bytes(call().values()))
+
+
 def decode(module: nn.Module, pattern: Pattern, length: int, setting: Setting) -> Workload:
     """Return the workload of ``DECODED`` steps after a prefix of ``length``; in CC the source has that length too."""
     return decoding(*after_prefix(module, pattern, length, setting), setting)
@@ -162,17 +175,26 @@ def after_prefix(
     module: nn.Module, pattern: Pattern, length: int, setting: Setting
 ) -> tuple[Attention, Tensor, DecodeState]:
     """Return the module, the tokens [DECODED, B, D] to decode, and the state before them."""
+    decoder, inputs = decoder_of(module), make_inputs(pattern, length, setting)
+    decoded = torch.randn(DECODED, setting.batch_size, setting.embed_dim, device=setting.device)
+    with setting.autocast():
+        state = empty_state(decoder, inputs, setting)
+        for tokens in inputs["query"].split(PROMPT, dim=1):
+            _, state = decoder.prefill(tokens, state)
+    return decoder, decoded.to(setting.torch_dtype), state
+
+
+def decoder_of(module: nn.Module) -> Attention:
+    """Return the module in evaluation mode; UserError if it has no decoding."""
     if not isinstance(module, Attention):
         raise UserError("does not support step-by-step decoding")
-    inputs = make_inputs(pattern, length, setting)
-    decoded = torch.randn(DECODED, setting.batch_size, setting.embed_dim, device=setting.device)
-    module.eval()
-    with setting.autocast():
-        source = {name: inputs[name] for name in ("key", "value") if name in inputs}
-        state = module.init_state(setting.batch_size, device=setting.device, dtype=setting.torch_dtype, **source)
-        for tokens in inputs["query"].split(PROMPT, dim=1):
-            _, state = module.prefill(tokens, state)
-    return module, decoded.to(setting.torch_dtype), state
+    return module.eval()
+
+
+def empty_state(module: Attention, inputs: Inputs, setting: Setting) -> DecodeState:
+    """Return the state before the first token."""
+    source = {name: inputs[name] for name in ("key", "value") if name in inputs}
+    return module.init_state(setting.batch_size, device=setting.device, dtype=setting.torch_dtype, **source)
 
 
 def decoding(
@@ -230,11 +252,12 @@ def capture_graph(call: Callable[[], None]) -> Callable[[], None]:
 PHASES: dict[str, Callable[[nn.Module, Pattern, int, Setting], Workload]] = {
     "forward": forward,
     "forward+backward": forward_backward,
+    "prefill": prefill,
     "decode": decode,
     "decode-graph": decode_graph,
 }
 
 
 def is_defined(phase: str, pattern: Pattern) -> bool:
-    """Return whether the phase is defined for the pattern; only causal patterns decode."""
-    return phase not in DECODING or pattern.is_causal
+    """Return whether the phase is defined for the pattern; only causal patterns read prompts and decode."""
+    return phase not in CAUSAL or pattern.is_causal

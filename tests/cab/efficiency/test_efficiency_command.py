@@ -57,6 +57,32 @@ def test_costs_in_the_columns_that_are_read_elsewhere(
     assert all(row | facts == row for row in rows)
 
 
+def test_costs_of_generation_by_batch_size(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading a prompt counts the operations of a forward pass; the size of the state grows with the batch."""
+    monkeypatch.setattr("cab.efficiency.workload.DECODED", 2)
+    out = tmp_path / "costs.csv"
+    sizes = ["--embed-dim", "8", "--num-heads", "2", "--device", "cpu", "--repeats", "2", "--lengths", "20"]
+    phases = ["--phase", "forward", "prefill", "decode", "--batch-size", "1", "3"]
+    names = ["linear", "--pattern", "CS", "CC", "--no-verify", "--out", str(out)]
+    assert main(["efficiency", *names, *phases, *sizes]) == 0
+    rows = {
+        (row["attention"], row["pattern"], row["phase"], row["batch_size"]): row for row in costs_of(out.read_text())
+    }
+    for pattern, batch in product(("CS", "CC"), "13"):
+        prompt, forward = (rows["eager", pattern, phase, batch] for phase in ("prefill", "forward"))
+        assert float(prompt["seconds"]) > 0
+        assert prompt["product_flops"] == forward["product_flops"]
+        assert int(prompt["least_bytes"]) > int(forward["least_bytes"])  # it keeps a state
+        assert int(rows["linear", pattern, "decode", "3"]["bytes"]) == 3 * int(
+            rows["linear", pattern, "decode", "1"]["bytes"]
+        )
+        assert ("projections", pattern, "prefill", batch) not in rows
+    titles = [line for line in capsys.readouterr().out.splitlines() if line.startswith("batch ")]
+    assert {title.split(",")[0] for title in titles} == {"batch 1", "batch 3"}
+
+
 @pytest.mark.parametrize("error", [None, KeyboardInterrupt])
 def test_an_existing_file_is_replaced_at_the_end(
     error: type[BaseException] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -132,7 +158,7 @@ def test_what_fails_verification_is_not_timed(
         (["abc:num_landmarks"], "option 'num_landmarks' has no value; write it as name=value"),
         (["local", "--pattern", "CC"], "does not support pattern CC"),
         (["--pattern", "XX"], "unknown pattern 'XX'"),
-        (["--phase", "decode"], "decoding requires pattern CS or CC"),
+        (["--phase", "decode"], "it requires pattern CS or CC"),
         (["--phase", "decode-graph", "--pattern", "CS", "--device", "cpu"], "requires --device cuda, got cpu"),
         (["--phase", "forward+backward", "--protocol", "paper"], "supports only phase forward"),
         (["--protocol", "lra", "--pattern", "CS"], "protocol lra supports only pattern NS and the phases forward and"),
