@@ -154,7 +154,7 @@ def _measured(function: Function, call: Call, against: Entry, says: str, limit: 
                 exact = _exact_errors(function, call, against) if exact is None else exact
                 value = float(exact.get((item.how, name), error).max())
             finding = " ".join(filter(None, (call.entry.name, item.how, says)))
-            yield value, where, None, (item.explain and value and item.explain()) or finding
+            yield value, where, None, (item.explain and value > near and item.explain()) or finding
 
 
 def _exact_errors(function: Function, call: Call, against: Entry) -> dict[tuple[str, str], Tensor]:
