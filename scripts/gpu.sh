@@ -79,7 +79,7 @@ groups=(
     "vanilla local differential mla linear performer based abc forgetting moba nsa"
     "gla hgrn2 rwkv6"
     "deltanet gated_deltanet deltaproduct"
-    "retention lightning ssd mamba3"
+    "retention lightning ssd mamba3 mlstm"
     "rwkv7 kda gated_deltanet_2"
 )
 read -ra names <<<"${groups[*]}"

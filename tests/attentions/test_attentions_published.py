@@ -105,6 +105,13 @@ def test_ranks_of_rwkv7_follow_the_width() -> None:
     assert [x.shape[1] for x in (module.decay_in, module.rate_in, module.gate_in)] == [64, 64, 128]
 
 
+def test_mlstm_starts_with_closed_input_gates_and_open_forget_gates() -> None:
+    module = build_attention("mlstm", pattern="CS", embed_dim=24, num_heads=4)
+    assert not any(linear.weight.any() for linear in (module.input_proj, module.forget_proj))
+    assert module.input_proj.bias.tolist() == [-10.0] * 4
+    assert module.forget_proj.bias.tolist() == [3.0, 4.0, 5.0, 6.0]
+
+
 STEPS = [
     ("ssd", 3, "step_proj"),
     ("gated_deltanet", 2, "step_proj"),

@@ -12,7 +12,7 @@ from typing import Any, Optional
 
 import numpy as np
 import torch
-from einops import rearrange, repeat
+from einops import rearrange
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -309,62 +309,6 @@ def make_starts_of_s4(folder: Path) -> None:
     }
     source = "state-spaces/s4 e757cef, S4Block with the DPLR kernel"
     save_start("s4_start", source, "s4", "CS", 64, 1, statistics, state_size=16)
-
-
-def make_mamba3(folder: Path) -> None:
-    """The module without its CUDA kernel, which the reference of its tests replaces."""
-    root = folder / "state-spaces+mamba"
-    step = part(
-        root / "tests" / "ops" / "triton" / "test_mamba3_siso.py",
-        "def mamba3_siso_step_ref",
-        "def mamba3_siso_fwd_ref",
-        **{"Optional": Optional, "Tuple": tuple, "repeat": repeat},
-    )["mamba3_siso_step_ref"]
-
-    class Norm(nn.Module):
-        def __init__(self, width: int, eps: float, **_: Any) -> None:
-            super().__init__()
-            self.weight, self.eps = nn.Parameter(torch.ones(width)), eps
-
-        def forward(self, x: Tensor) -> Tensor:
-            return x * (x.square().mean(dim=-1, keepdim=True) + self.eps).rsqrt() * self.weight
-
-    def combined(**inputs: Any) -> Tensor:
-        return step(**{name: x for name, x in inputs.items() if isinstance(x, Tensor)})[0]
-
-    module = part(
-        root / "mamba_ssm" / "modules" / "mamba3.py",
-        "class Mamba3",
-        None,
-        **{"rearrange": rearrange, "RMSNormGated": Norm, "mamba3_siso_combined": combined},
-    )["Mamba3"]
-    recorder = Recorder("mamba3", "CS", 16, 2, state_size=12)
-    ours = recorder.ours
-    with torch.no_grad():
-        ours.rate_proj.weight[0] *= 30  # logits for which the rate is at its least
-    public = module(16, d_state=12, headdim=16).double()
-    names = ("gate", "v", "k", "q", "step", "rate", "share", "angle")
-    put(public.in_proj.weight, torch.cat([getattr(ours, f"{name}_proj").weight for name in names]))
-    put(public.dt_bias, ours.step_proj.bias)
-    for theirs, own in (
-        (public.B_bias, ours.key_bias),
-        (public.C_bias, ours.query_bias),
-        (public.B_norm.weight, ours.key_norm),
-        (public.C_norm.weight, ours.query_norm),
-        (public.D, ours.skip),
-    ):
-        put(theirs, own)
-    recorder.linears(out_proj=public.out_proj)
-    source = "state-spaces/mamba 5235bdc, Mamba3"
-    reason = "CUDA kernel replaced by mamba3_siso_step_ref of its tests"
-    recorder.save("mamba3", source, public, recorder.inputs(17), reason=reason)
-    drawn = [module(64, d_state=12, headdim=2) for _ in range(32)]
-    split = [[*x.in_proj.weight.split([128, 128, 12, 12, 64, 64, 64, 3])] for x in drawn]
-    start = {f"{name}_proj.weight": [x[i] for x in split] for i, name in enumerate(names)}
-    start |= {"step_proj.bias": [x.dt_bias for x in drawn], "out_proj.weight": [x.out_proj.weight for x in drawn]}
-    start |= {"key_bias": [x.B_bias for x in drawn], "query_bias": [x.C_bias for x in drawn]}
-    start |= {"key_norm": [x.B_norm.weight for x in drawn], "skip": [x.D for x in drawn]}
-    save_start("mamba3_start", source, "mamba3", "CS", 64, 64, start, state_size=12)
 
 
 if __name__ == "__main__":

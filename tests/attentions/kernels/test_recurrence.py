@@ -17,7 +17,7 @@ from tests.helpers.attentions.trust import slow_unless_new
 
 ROWS, HEADS, KEYS, VALUES = 2, 3, 5, 4
 CONVOLVED = ["gla", "hgrn2", "ssd", "deltanet", "gated_deltanet", "deltaproduct", "kda", "gated_deltanet_2"]
-METHODS = [*CONVOLVED, "retention", "lightning", "rwkv6", "rwkv7", "mamba3"]
+METHODS = [*CONVOLVED, "retention", "lightning", "rwkv6", "rwkv7", "mamba3", "mlstm"]
 pytestmark = slow_unless_new(*METHODS)
 
 
@@ -66,6 +66,7 @@ EXTREMES: dict[str, tuple[str, float, float]] = {  # a parameter ("" for the key
     "hgrn2": ("", 8.0, -80.0),
     "kda": ("log_rate", -20.0, 9.0),
     "mamba3": ("step_proj.bias", -20.0, 100.0),
+    "mlstm": ("forget_proj.bias", 100.0, -100.0),
     "rwkv6": ("decay", -20.0, 100.0),
     "rwkv7": ("decay", -100.0, 100.0),
 }
