@@ -16,7 +16,7 @@ WRONG: dict[tuple[str, str], list[dict[str, Any]]] = {  # of limits that types s
     ("cosformer", "NS"): [{"kernel": "tanh"}],
     ("dpfp", "NS"): [{"nu": 0}],
     ("etc", "NS"): [{"radius": -1}],
-    ("gla", "CS"): [{"conv_size": 1}],
+    ("gla", "CS"): [{"short_convolution": 1}],
     ("linformer", "NS"): [{"max_length": 0}],
     ("logsparse", "CS"): [{"restart": 2, "local": 3}],
     ("longshort", "CS"): [{"chunk_size": 0}, {"num_landmarks": 16}, {"conv_kernel_size": 5}],
