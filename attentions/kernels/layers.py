@@ -91,15 +91,20 @@ class MergedNorm(nn.Module):
 BASE = 10_000.0
 
 
-def rotate(x: Tensor, position: Tensor) -> Tensor:
+def rotate(x: Tensor, position: Tensor, *, by_halves: bool = False) -> Tensor:
     """Rotate coordinates 2c and 2c + 1 of ``x`` [B, H, N, E] by position * 10000^(-2c / E), in float32 or wider.
 
-    ``position`` is [B or 1, N]; the product of two turned vectors depends on the difference of their positions.
+    ``position`` is [B or 1, N]; the product of two turned vectors depends on the difference of their positions. The
+    pairs of ``by_halves`` are the coordinates c and c + E / 2, as in Llama.
     """
     width = x.shape[-1]
     frequency = BASE ** (-torch.arange(0, width, 2, device=x.device, dtype=torch.float64) / width)
     angle = position.double()[:, None, :, None] * frequency  # a float32 angle is off by 1e-4 after thousands of tokens
-    return turn(x, angle)
+    if not by_halves:
+        return turn(x, angle)
+    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1)
 
 
 def turn(x: Tensor, angle: Tensor) -> Tensor:
@@ -107,3 +112,14 @@ def turn(x: Tensor, angle: Tensor) -> Tensor:
     cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
     even, odd = x[..., 0::2], x[..., 1::2]
     return torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1).flatten(-2)
+
+
+def alibi_slopes(heads: Tensor) -> Tensor:
+    """Return ALiBi's slopes for the numbers 0, ..., H - 1 of all heads.
+
+    With P the largest power of two up to H, the first P slopes are 2^(-8 (h + 1) / P). The others are every second
+    slope of 2 P heads.
+    """
+    power = 1 << (len(heads).bit_length() - 1)
+    exponents = torch.where(heads < power, (heads + 1) / power, (heads - power + 0.5) / power)
+    return 2.0 ** (-8 * exponents)

@@ -28,6 +28,17 @@ from tests.helpers.attentions.trust import slow_unless_new
 EARLY, MIDDLE, LATE = ({"layer_position": LayerPosition(i, 3)} for i in range(3))
 NSA = {"num_blocks": 3, "window_size": 5, "compress_size": 2, "compress_stride": 1}
 
+POSITIONS = [
+    {"positions": "rope"},
+    {"positions": "rope", "num_kv_heads": 1, "qk_norm": True, "output_gate": True, "short_convolution": 3},
+    {"positions": "rope", "window": 5, "sink_tokens": 2, "short_convolution": 2},
+    {"positions": "alibi"},
+    {"positions": "alibi", "sink": "learned"},
+    {"positions": "alibi", "window": 4, "sink_tokens": 3, "sink": "one"},
+    {"window": 1},
+    {"window": 7, "num_kv_heads": 1},
+]
+
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "abc": [{"num_landmarks": 3}],
     "adaptive_span CS": [
@@ -54,7 +65,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     ],
     "differential": [LATE],
     "dpfp": [{"nu": 3}],
-    "eager": [{"sink": "learned"}],
+    "eager": [{"sink": "learned"}, {"qk_norm": True, "output_gate": True}],
     "efficient": [{}],
     "etc": [{"radius": 6, "num_globals": 5, "max_distance": 3}, {"radius": 2, "num_globals": 0}, {"radius": 3}],
     "flash_gau": [{"query_key_dim": 6, "group_size": 4}],
@@ -135,10 +146,20 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "transformer_xl CS": [{"segment": 6, "memory": 0, "position": "none"}, {"segment": 1, "memory": 3}],
     "transnormer_t1": [EARLY | {"block_size": 4, "positions": "lrpe"}, LATE],
     "transnormer_t2": [EARLY | {"block_size": 4}, LATE | {"positions": "lrpe"}],
-    "vanilla": [{"num_kv_heads": 1}, {"sink": "one"}, {"sink": "learned", "num_kv_heads": 1}],
+    "vanilla": [
+        {"num_kv_heads": 1},
+        {"sink": "one"},
+        {"sink": "learned", "num_kv_heads": 1},
+        {"qk_norm": True},
+        {"output_gate": True},
+        {"qk_norm": True, "output_gate": True, "sink": "learned", "num_kv_heads": 1},
+    ],
+    **{f"{name} {pattern}": POSITIONS for name in ("vanilla", "eager", "flash") for pattern in ("NS", "CS")},
     "yoso": [{"num_hashes": 5}],
 }
-ONE_PATTERN = {"denominator_floor": "NS NC CC"}
+ONE_PATTERN = {"performer denominator_floor": "NS NC CC"} | dict.fromkeys(
+    ("vanilla window", "eager window", "flash window"), "CS"
+)
 """Options that some patterns refuse."""
 
 
@@ -148,7 +169,7 @@ def cases() -> list[Any]:
         name, _, pattern = key.partition(" ")
         for one in options:
             allowed = [str(p) for p in ATTENTIONS.get(name).patterns if not pattern or p == pattern]
-            allowed = [p for p in allowed if all(p in ONE_PATTERN.get(option, p) for option in one)]
+            allowed = [p for p in allowed if all(p in ONE_PATTERN.get(f"{name} {option}", p) for option in one)]
             values = "-".join(map(str, one.values()))
             marks = slow_unless_new(name)
             params += [pytest.param(name, p, one, id=f"{name}-{p}-{values}", marks=marks) for p in allowed]
