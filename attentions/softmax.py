@@ -17,7 +17,8 @@ from cab.padding import lengths
 from cab.registry.options import Positive
 
 PLAIN = softmax_if(
-    sink="none", positions="none", qk_norm=False, output_gate=False, window=None, sink_tokens=0, short_convolution=0
+    **{"sink": "none", "num_kv_heads": None, "positions": "none", "window": None, "sink_tokens": 0},
+    **{"qk_norm": False, "output_gate": False, "short_convolution": 0},
 )
 """Options without which it is softmax attention."""
 
@@ -34,6 +35,7 @@ class VanillaAttention(Attention):
 
     Args:
         qkv_bias: whether the query, key and value projections have biases; PoinTr's have none.
+        out_bias: whether the output projection has a bias; Llama has none at all.
         num_kv_heads: heads of keys and values, each shared by several heads of queries: grouped-query attention
             (Ainslie et al. 2023); 1 is multi-query attention (Shazeer 2019). Default: ``num_heads``.
         sink: an additional logit whose weight is dropped, so that a target can attend to nothing: ``none``; ``one``, a
@@ -57,6 +59,7 @@ class VanillaAttention(Attention):
         self,
         *,
         qkv_bias: bool = True,
+        out_bias: bool = True,
         num_kv_heads: int | None = None,
         sink: Literal["none", "one", "learned"] = "none",
         positions: Literal["none", "rope", "alibi"] = "none",
@@ -77,14 +80,18 @@ class VanillaAttention(Attention):
         self.positions, self.window, self.sink_tokens = positions, window, sink_tokens
         self.check_order()
         # With the padding on the right, the causal order alone hides it from every real target.
+        self.selects_tokens = window is not None
         self.requires_right_padding = self.pattern is Pattern.CS or positions != "none"
         self.q_norm, self.k_norm = (nn.RMSNorm(self.head_dim, eps=1e-6) if qk_norm else None for _ in range(2))
         self.gate_proj = nn.Linear(self.embed_dim, self.embed_dim, bias=False) if output_gate else None
         if self.gate_proj is not None:
             nn.init.xavier_uniform_(self.gate_proj.weight, gain=2**-0.5)
-        if not qkv_bias:
-            for projection in (self.q_proj, self.k_proj, self.v_proj):
-                projection.register_parameter("bias", None)
+        unbiased = [
+            *(() if qkv_bias else (self.q_proj, self.k_proj, self.v_proj)),
+            *(() if out_bias else (self.out_proj,)),
+        ]
+        for projection in unbiased:
+            projection.register_parameter("bias", None)
 
     def share_keys(self) -> None:
         """Create projections to fewer heads of keys and values."""
@@ -117,7 +124,7 @@ class VanillaAttention(Attention):
     def prepared(self, x: Tensor, norm: nn.RMSNorm | None, position: Tensor) -> Tensor:
         """Normalize and rotate queries or keys [B, H, N, E] at ``position`` [B or 1, N], if the options say so."""
         if norm is not None:
-            x = norm(upcast(x)).to(x.dtype)
+            x = F.rms_norm(upcast(x), (self.head_dim,), upcast(norm.weight), norm.eps).to(x.dtype)
         return rotate(upcast(x), position, by_halves=True).to(x.dtype) if self.positions == "rope" else x
 
     def gated(self, heads: Tensor, gate: Tensor | None) -> Tensor:
@@ -249,7 +256,7 @@ class VanillaAttention(Attention):
         return state
 
     def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
-        state = {"key": key if self.k_norm is None else self.k_norm(upcast(key)).to(key.dtype), "value": value}
+        state = {"key": self.prepared(key, self.k_norm, key.new_zeros(1, 1)), "value": value}
         return state if padding.key is None else {**state, "key_padding": padding.key}
 
     def decode_cross(
