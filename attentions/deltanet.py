@@ -17,7 +17,7 @@ from attentions.kernels.fla_kernels import Form
 from attentions.kernels.linear_attention import KERNELS, unit
 from attentions.ssd import step_map
 from cab import DecodeState, ParamGroupOverride, Pattern, register_attention
-from cab.attention import CommonArguments, Decoded
+from cab.attention import CommonArguments, Decoded, SizeArguments
 from cab.claims import Claims
 from cab.padding import lengths
 from cab.registry.options import Positive
@@ -54,13 +54,13 @@ class DeltaNetAttention(DeltaRule):
 
     Args:
         negative_eigenvalues: whether b is in 0 to 2 instead of 0 to 1, so that a transition can be negative.
-        conv_size: kernel size of the short convolutions; 4 in the paper, 0 for none.
+        short_convolution: kernel size of the short convolutions; 4 in the paper, 0 for none.
     """
 
     def __init__(
-        self, *, negative_eigenvalues: bool = False, conv_size: int = 4, **common: Unpack[CommonArguments]
+        self, *, negative_eigenvalues: bool = False, short_convolution: int = 4, **common: Unpack[SizeArguments]
     ) -> None:
-        super().__init__(conv_size=conv_size, gain=GAIN, out_gain=GAIN, **common)
+        super().__init__(short_convolution=short_convolution, gain=GAIN, out_gain=GAIN, **common)
         self.largest_strength = 2.0 if negative_eigenvalues else 1.0
         self.strength_proj = projection(self.embed_dim, self.num_heads, GAIN)
 
@@ -87,7 +87,7 @@ class GatedDeltaNetAttention(DeltaRule):
 
     Args:
         negative_eigenvalues: whether b is in 0 to 2 instead of 0 to 1.
-        conv_size: kernel size of the short convolutions; 4 in the paper, 0 for none.
+        short_convolution: kernel size of the short convolutions; 4 in the paper, 0 for none.
     """
 
     claims = Claims(parameter_budget=0.15)  # 5.25 D^2 per layer, as published: 11.8% of GPT-2
@@ -96,14 +96,14 @@ class GatedDeltaNetAttention(DeltaRule):
         self,
         *,
         negative_eigenvalues: bool = False,
-        conv_size: int = 4,
-        **common: Unpack[CommonArguments],
+        short_convolution: int = 4,
+        **common: Unpack[SizeArguments],
     ) -> None:
         super().__init__(
             key_expansion=0.75,
             value_expansion=1.5,
             gate=True,
-            conv_size=conv_size,
+            short_convolution=short_convolution,
             gain=None,
             out_gain=None,
             **common,

@@ -8,16 +8,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.bases.recurrent import CONVOLVED, Extras, RecurrenceInputs, Recurrent, projection
+from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, projection
 from attentions.kernels import fla_kernels
 from attentions.kernels.delta_rule import delta_rule
 from attentions.kernels.fla_kernels import Form
-from attentions.kernels.layers import ShortConvolution
 from attentions.kernels.linear_attention import unit
 from attentions.ssd import step_map
 from cab import ParamGroupOverride, register_attention
-from cab.attention import CommonArguments
+from cab.attention import SizeArguments
 from cab.claims import Claims
+from cab.convolution import ShortConvolution
 from cab.registry.options import Positive
 
 
@@ -35,7 +35,7 @@ class DeltaProductAttention(Recurrent):
     Args:
         num_factors: n, the steps per token.
         negative_eigenvalues: whether b is in 0 to 2 instead of 0 to 1.
-        conv_size: kernel size of the short convolutions; 4 as published, 0 for none.
+        short_convolution: kernel size of the short convolutions; 4 as published, 0 for none.
     """
 
     forms = (delta_rule, fla_kernels.delta_rule)
@@ -46,20 +46,26 @@ class DeltaProductAttention(Recurrent):
         *,
         num_factors: Positive = 2,
         negative_eigenvalues: bool = True,
-        conv_size: int = 4,
-        **common: Unpack[CommonArguments],
+        short_convolution: int = 4,
+        **common: Unpack[SizeArguments],
     ) -> None:
         super().__init__(
-            key_expansion=0.75, value_expansion=1.5, gate=True, conv_size=conv_size, gain=None, out_gain=None, **common
+            key_expansion=0.75,
+            value_expansion=1.5,
+            gate=True,
+            short_convolution=short_convolution,
+            gain=None,
+            out_gain=None,
+            **common,
         )
         self.num_factors = num_factors
         self.largest_strength = 2.0 if negative_eigenvalues else 1.0
         key, value = num_factors * self.key_width, num_factors * self.value_width
         self.k_proj = projection(self.embed_dim, self.num_heads * key, None)
         self.v_proj = projection(self.embed_dim, self.num_heads * value, None)
-        if conv_size:
-            for name, width in zip(CONVOLVED[1:], (key, value), strict=True):
-                self.convolutions[name] = ShortConvolution(self.num_heads, width, conv_size)
+        if self.convolutions is not None:
+            for name, width in (("key", key), ("value", value)):
+                self.convolutions[name] = ShortConvolution(self.num_heads, width, short_convolution)
         self.strength_proj = projection(self.embed_dim, self.num_heads * num_factors, None)
         self.log_rate = nn.Parameter(torch.empty(self.num_heads, 1).uniform_(1e-3, 16.0).log())
         self.step_proj = step_map(self.embed_dim, self.num_heads)
@@ -92,21 +98,16 @@ class DeltaProductAttention(Recurrent):
         return output[:, :, count - 1 :: count], memory
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor, **extras: Tensor) -> Tensor:
-        """Compute the recurrence of one row step by step, [H, n, ...] to [H, n, V]."""
-        heads = {name: x[None] for name, x in zip(CONVOLVED, (query, key, value), strict=True)}
-        for name, convolution in self.convolutions.items():
-            assert isinstance(convolution, ShortConvolution)
-            heads[name], _ = convolution(heads[name], convolution.init_decode_state(1, query), None)
+        """Compute the recurrence of convolved heads of one row step by step, [H, n, ...] to [H, n, V]."""
         extras = {name: x[None] for name, x in extras.items()}
-        query, key, convolved = heads.values()
-        terms = self.terms(query, key, convolved, extras, torch.arange(query.shape[2]))
+        terms = self.terms(query[None], key[None], value[None], extras, torch.arange(query.shape[1]))
         memory = value.new_zeros(1, self.num_heads, self.key_width, self.value_width)
         outputs = []
-        for t in range(query.shape[2]):
+        for t in range(query.shape[1]):
             q, k, v, g, b = (x[:, :, t] for x in terms if x is not None)
             memory = memory * g.exp()[..., None, None]
             for k_i, v_i, b_i in zip(*(x.chunk(self.num_factors, dim=-1) for x in (k, v, b)), strict=True):
                 missing = v_i - torch.einsum("bhk,bhkv->bhv", k_i, memory)
                 memory = memory + (b_i * k_i).unsqueeze(-1) * missing.unsqueeze(-2)
             outputs.append(torch.einsum("bhk,bhkv->bhv", q, memory))
-        return self.finish(torch.stack(outputs, dim=2), convolved, extras)[0]
+        return self.finish(torch.stack(outputs, dim=2), value[None], extras)[0]

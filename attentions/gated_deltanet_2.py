@@ -11,7 +11,7 @@ from attentions.bases.recurrent import Extras, RecurrenceInputs, projection
 from attentions.kda import KDAAttention
 from attentions.kernels.fla_kernels import Form
 from cab import register_attention
-from cab.attention import CommonArguments
+from cab.attention import SizeArguments
 from cab.claims import Claims
 
 
@@ -24,15 +24,15 @@ class GatedDeltaNet2Attention(KDAAttention):
 
     Args:
         negative_eigenvalues: whether b is in 0 to 2 instead of 0 to 1; w stays in 0 to 1.
-        conv_size: kernel size of the short convolutions; 4 as published, 0 for none.
+        short_convolution: kernel size of the short convolutions; 4 as published, 0 for none.
     """
 
     claims = Claims(parameter_budget=0.2)  # 6 D^2 and the low-rank maps per layer, as published
 
     def __init__(
-        self, *, negative_eigenvalues: bool = False, conv_size: int = 4, **common: Unpack[CommonArguments]
+        self, *, negative_eigenvalues: bool = False, short_convolution: int = 4, **common: Unpack[SizeArguments]
     ) -> None:
-        super().__init__(negative_eigenvalues=negative_eigenvalues, conv_size=conv_size, **common)
+        super().__init__(negative_eigenvalues=negative_eigenvalues, short_convolution=short_convolution, **common)
         self.strength_proj = projection(self.embed_dim, self.num_heads * self.key_width, None)
         self.write_proj = projection(self.embed_dim, self.num_heads * self.value_width, None)
 

@@ -155,6 +155,7 @@ class SoftAttention(Attention):
         super().__init__(**common)
         self.num_landmarks = num_landmarks
         self.k_proj = nn.Identity()  # type: ignore[assignment]  # keys are the queries
+        self.make_convolutions()
         self.landmark_map = nn.Linear(self.head_dim, self.head_dim, bias=False)
         self.landmark_norm = nn.LayerNorm(self.head_dim)
         self.conv = value_convolution(self.num_heads, conv_kernel_size)

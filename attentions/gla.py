@@ -30,17 +30,16 @@ class GatedLinearAttention(Recurrent):
 
     Args:
         gate_rank: width between W_1 and W_2.
-        conv_size: kernel size of short convolutions of q, k and v, followed by silu; 0, as published, for none.
+        short_convolution: kernel size of short convolutions of q, k and v, followed by silu; 0, as published, for none.
     """
 
     def __init__(
         self,
         *,
         gate_rank: Positive = 16,
-        conv_size: int = 0,
         **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(key_expansion=0.5, gate=True, conv_size=conv_size, gain=GAIN, out_gain=GAIN, **common)
+        super().__init__(key_expansion=0.5, gate=True, gain=GAIN, out_gain=GAIN, **common)
         self.decay_map = nn.Sequential(
             projection(self.embed_dim, gate_rank, GAIN),
             xavier_linear(gate_rank, self.num_heads * self.key_width, gain=GAIN),
@@ -50,7 +49,7 @@ class GatedLinearAttention(Recurrent):
         return {"decay_logit": self.decay_map(key)}
 
     def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor) -> RecurrenceInputs:
-        if self.conv_size:
+        if self.short_convolution:
             query, key, value = F.silu(query), F.silu(key), F.silu(value)
         log_decay = F.logsigmoid(self.split_heads(extras["decay_logit"])) / TEMPERATURE
         return RecurrenceInputs(query * self.key_width**-0.5, key, value, log_decay)
@@ -66,17 +65,12 @@ class HGRN2Attention(Recurrent):
     l is a learned lower bound per feature that grows from layer to layer. Layer i of L starts at i / L, as published,
     and learns its own bound. The published bounds are cumulative sums of one softmax over all layers, which a single
     layer cannot compute. The first layer has no bound.
-
-    Args:
-        conv_size: kernel size of short convolutions of q, k and v; 0, as published, for none.
     """
 
     normalizes_heads_jointly = True
 
-    def __init__(
-        self, *, layer_position: LayerPosition = SINGLE_LAYER, conv_size: int = 0, **common: Unpack[CommonArguments]
-    ) -> None:
-        super().__init__(conv_size=conv_size, **common)
+    def __init__(self, *, layer_position: LayerPosition = SINGLE_LAYER, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
         self.bound: nn.Parameter | None = None
         if layer_position.index:
             bound = torch.full((self.num_heads, 1, self.key_width), layer_position.index / layer_position.num_layers)

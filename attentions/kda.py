@@ -15,7 +15,7 @@ from attentions.kernels.fla_kernels import Form
 from attentions.kernels.linear_attention import unit
 from attentions.ssd import step_map
 from cab import ParamGroupOverride, register_attention
-from cab.attention import CommonArguments
+from cab.attention import SizeArguments
 
 
 @register_attention("kda", patterns="CS", complexity="n", paper="Kimi Team 2025")
@@ -30,15 +30,15 @@ class KDAAttention(Recurrent):
 
     Args:
         negative_eigenvalues: whether b is in 0 to 2 instead of 0 to 1.
-        conv_size: kernel size of the short convolutions; 4 as published, 0 for none.
+        short_convolution: kernel size of the short convolutions; 4 as published, 0 for none.
     """
 
     forms = (generalized_delta_rule, fla_kernels.generalized_delta_rule)
 
     def __init__(
-        self, *, negative_eigenvalues: bool = False, conv_size: int = 4, **common: Unpack[CommonArguments]
+        self, *, negative_eigenvalues: bool = False, short_convolution: int = 4, **common: Unpack[SizeArguments]
     ) -> None:
-        super().__init__(conv_size=conv_size, gain=None, out_gain=None, **common)
+        super().__init__(short_convolution=short_convolution, gain=None, out_gain=None, **common)
         self.largest_strength = 2.0 if negative_eigenvalues else 1.0
         keys, values = self.num_heads * self.key_width, self.num_heads * self.value_width
         self.strength_proj = projection(self.embed_dim, self.num_heads, None)

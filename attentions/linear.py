@@ -110,6 +110,7 @@ class BasedAttention(LinearizedAttention):
         self.feature_dim = feature_dim
         self.q_proj = xavier_linear(self.embed_dim, self.num_heads * feature_dim, gain=2**-0.5)
         self.k_proj = xavier_linear(self.embed_dim, self.num_heads * feature_dim, gain=2**-0.5)
+        self.make_convolutions()
 
     def prepare(self, x: Tensor) -> Tensor:
         return x * self.feature_dim**-0.25

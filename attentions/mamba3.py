@@ -14,7 +14,7 @@ from attentions.kernels import fla_kernels
 from attentions.kernels.chunks import Heads
 from attentions.kernels.numerics import upcast
 from attentions.ssd import step_map
-from cab import DecodeState, ParamGroupOverride, UserError, register_attention
+from cab import Attention, DecodeState, ParamGroupOverride, UserError, register_attention
 from cab.attention import CommonArguments, Decoded
 from cab.claims import Claims
 from cab.padding import lengths
@@ -110,7 +110,7 @@ class Mamba3Attention(Recurrent):
 
     def decode_chunk(self, heads: Heads, padding: Tensor | None, state: DecodeState, extras: Extras) -> Decoded:
         """Compute the sum over earlier tokens as a recurrence of the tokens one before, and add the current one."""
-        query, key, value = map(upcast, heads)
+        (query, key, value), past = Attention.convolve(self, list(map(upcast, heads)), padding, state)
         log_decay, before, now, angle = self.dynamics(extras)
         # Sums in float64: float32 loses digits of an angle after thousands of tokens
         angle = (state["angle"].unsqueeze(2) + angle.double().cumsum(dim=2)).remainder(2 * math.pi).to(value.dtype)
@@ -128,7 +128,7 @@ class Mamba3Attention(Recurrent):
         count = lengths(query, padding)
         rows = torch.arange(len(count), device=count.device)
         last = {name: x[rows, :, count] for name, x in seen.items()}
-        return self.finish(output, value, extras), {"memory": memory, "length": state["length"] + count, **last}
+        return self.finish(output, value, extras), {"memory": memory, "length": state["length"] + count, **last, **past}
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor, **extras: Tensor) -> Tensor:
         """Compute the recurrence of one row token by token, [H or 1, n, ...] to [H, n, V]."""

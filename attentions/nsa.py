@@ -91,6 +91,7 @@ class NativeSparseAttention(Attention):
         self.compress_size, self.compress_stride = compress_size, compress_stride
         self.separate_kv = separate_kv
         self.k_proj, self.v_proj = self.new_projection(), self.new_projection()
+        self.make_convolutions()
         self.gate = nn.Linear(self.embed_dim, BRANCHES * self.num_heads)
         self.compress_k = self.compress_v = None
         if compression == "mlp":

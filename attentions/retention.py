@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, projection
+from attentions.kernels.layers import alibi_slopes
 from cab import LayerPosition, UserError, register_attention
 from cab.attention import SINGLE_LAYER, CommonArguments
 from cab.claims import Claims
@@ -127,14 +128,3 @@ class LightningAttention(Recurrent):
         weight, bias = (x.to(output.dtype) for x in (self.layer_norm.weight, self.layer_norm.bias))
         normed = F.layer_norm(self.merge_heads(output), (self.embed_dim,), weight, bias, self.layer_norm.eps)
         return self.split_heads(normed) * gate.sigmoid()
-
-
-def alibi_slopes(heads: Tensor) -> Tensor:
-    """Return ALiBi's slopes for the numbers 0, ..., H - 1 of all heads.
-
-    With P the largest power of two up to H, the first P slopes are 2^(-8 (h + 1) / P). The others are every second
-    slope of 2 P heads.
-    """
-    power = 1 << (len(heads).bit_length() - 1)
-    exponents = torch.where(heads < power, (heads + 1) / power, (heads - power + 0.5) / power)
-    return 2.0 ** (-8 * exponents)

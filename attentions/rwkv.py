@@ -166,7 +166,8 @@ class RWKV6Attention(TokenShift):
     def compute_row(self, query: Tensor, _key: Tensor, _value: Tensor, _draws: Any) -> Tensor:
         """Compute the outputs as a sum over all pairs of tokens, [n, D] to [n, D]."""
         x = query[None]
-        (r, k, v), extras = self.inputs(x, F.pad(x[:, :-1], (0, 0, 1, 0)))
+        heads, extras = self.inputs(x, F.pad(x[:, :-1], (0, 0, 1, 0)))
+        r, k, v = self.convolve_row(heads)
         sums = F.pad(-self.split_heads(extras["decay"]).exp(), (0, 0, 1, 0)).cumsum(dim=2)
         between = (sums[:, :, :-1].unsqueeze(3) - sums[:, :, 1:].unsqueeze(2)).clamp(max=0).exp()  # [1, H, i, j, K]
         products = torch.einsum("bhic,bhjc,bhijc->bhij", r, k, between).tril(-1)
@@ -275,7 +276,7 @@ class RWKV7Attention(TokenShift):
         """Compute the outputs token by token with S [H, V, K] as in the paper, [n, D] to [n, D]."""
         x = query[None]
         heads, extras = self.inputs(x, F.pad(x[:, :-1], (0, 0, 1, 0)))
-        r, k, v = (y[0].transpose(0, 1).unsqueeze(2) for y in heads)  # [n, H, 1, E], rows
+        r, k, v = (y[0].transpose(0, 1).unsqueeze(2) for y in self.convolve_row(heads))  # [n, H, 1, E], rows
         w, a = (self.split_heads(extras[name])[0].sigmoid().transpose(0, 1) for name in ("decay_logit", "rate_logit"))
         w, a = (-FASTEST * w).exp(), a.unsqueeze(2)
         z = k * self.removed

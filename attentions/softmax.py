@@ -1,4 +1,4 @@
-"""Softmax attention (Vaswani et al. 2017): by torch's fused kernels, written out, and by the flash kernel alone."""
+"""Softmax attention (Vaswani et al. 2017) by torch's fused kernels, with the options of later models."""
 
 from __future__ import annotations
 
@@ -7,12 +7,20 @@ from typing import ClassVar, Literal, Unpack
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from attentions.kernels.numerics import mask_value
+from attentions.kernels.layers import alibi_slopes, rotate
+from attentions.kernels.numerics import mask_value, upcast
 from cab import Attention, DecodeState, PaddingMasks, Pattern, UserError, register_attention
 from cab.attention import CommonArguments, Decoded
 from cab.claims import Claims, softmax_if
+from cab.padding import lengths
+from cab.registry.options import Positive
+
+PLAIN = softmax_if(
+    **{"sink": "none", "num_kv_heads": None, "positions": "none", "window": None, "sink_tokens": 0},
+    **{"qk_norm": False, "output_gate": False, "short_convolution": 0},
+)
+"""Options without which it is softmax attention."""
 
 
 @register_attention("vanilla", patterns="NS CS NC CC", complexity="n^2", paper="Vaswani et al. 2017")
@@ -22,15 +30,28 @@ class VanillaAttention(Attention):
     A target without a visible key gets zero. Decoding stores all keys and values: 2 D numbers per token, or fewer with
     fewer heads of keys and values.
 
+    The other options are those of decoder-only models since 2021. A position of a sequence counts its own tokens, from
+    the first that is not padding.
+
     Args:
         qkv_bias: whether the query, key and value projections have biases; PoinTr's have none.
+        out_bias: whether the output projection has a bias; Llama has none at all.
         num_kv_heads: heads of keys and values, each shared by several heads of queries: grouped-query attention
             (Ainslie et al. 2023); 1 is multi-query attention (Shazeer 2019). Default: ``num_heads``.
         sink: an additional logit whose weight is dropped, so that a target can attend to nothing: ``none``; ``one``, a
             logit of 0 (Miller 2023); ``learned``, one per head with initial value 0 (OpenAI 2025, gpt-oss).
+        positions: in NS and CS. ``rope`` rotates the coordinates c and c + E / 2 of queries and keys by position *
+            10000^(-2c / E) (Su et al. 2021, with the pairs of Llama); ``alibi`` adds -s_h |i - j| to the logits, with
+            slopes s_h = 2^(-8 h / H) of heads h = 1 .. H (Press et al. 2021).
+        qk_norm: RMS norms of the queries and keys of each head, with weights that all heads share, before the rotation
+            (Qwen3; Dehghani et al. 2023).
+        output_gate: multiply the heads by sigmoid(x W_g), x the layer's input (Qiu et al. 2025).
+        window: in CS, a target sees the last ``window`` tokens, itself included. Decoding stores no others.
+        sink_tokens: first tokens of a sequence, which stay visible beside the window (Xiao et al. 2023, StreamingLLM).
+            Positions are those of the sequence, not of the cache.
     """
 
-    claims = Claims(softmax_limit=softmax_if())
+    claims = Claims(softmax_limit=PLAIN)
     recent: ClassVar[int] = 64
     """Decoded tokens that are kept apart from the long cache, so that a step does not copy the whole of it."""
 
@@ -38,8 +59,14 @@ class VanillaAttention(Attention):
         self,
         *,
         qkv_bias: bool = True,
+        out_bias: bool = True,
         num_kv_heads: int | None = None,
         sink: Literal["none", "one", "learned"] = "none",
+        positions: Literal["none", "rope", "alibi"] = "none",
+        qk_norm: bool = False,
+        output_gate: bool = False,
+        window: Positive | None = None,
+        sink_tokens: int = 0,
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
@@ -50,11 +77,21 @@ class VanillaAttention(Attention):
         self.sink_logit = nn.Parameter(torch.zeros(self.num_heads)) if sink == "learned" else None
         if self.num_kv_heads < self.num_heads:
             self.share_keys()
+        self.positions, self.window, self.sink_tokens = positions, window, sink_tokens
+        self.check_order()
         # With the padding on the right, the causal order alone hides it from every real target.
-        self.requires_right_padding = self.pattern is Pattern.CS
-        if not qkv_bias:
-            for projection in (self.q_proj, self.k_proj, self.v_proj):
-                projection.register_parameter("bias", None)
+        self.selects_tokens = window is not None
+        self.requires_right_padding = self.pattern is Pattern.CS or positions != "none"
+        self.q_norm, self.k_norm = (nn.RMSNorm(self.head_dim, eps=1e-6) if qk_norm else None for _ in range(2))
+        self.gate_proj = nn.Linear(self.embed_dim, self.embed_dim, bias=False) if output_gate else None
+        if self.gate_proj is not None:
+            nn.init.xavier_uniform_(self.gate_proj.weight, gain=2**-0.5)
+        unbiased = [
+            *(() if qkv_bias else (self.q_proj, self.k_proj, self.v_proj)),
+            *(() if out_bias else (self.out_proj,)),
+        ]
+        for projection in unbiased:
+            projection.register_parameter("bias", None)
 
     def share_keys(self) -> None:
         """Create projections to fewer heads of keys and values."""
@@ -63,26 +100,99 @@ class VanillaAttention(Attention):
             nn.init.xavier_uniform_(linear.weight, gain=2**-0.5)
             nn.init.zeros_(linear.bias)
             self.add_module(name, linear)
+        self.make_convolutions()
+
+    def check_order(self) -> None:
+        """Raise UserError for options that need an order of the tokens which the pattern does not have."""
+        if self.positions != "none" and self.pattern.is_cross:
+            raise UserError(f"positions={self.positions} requires pattern NS or CS, got pattern {self.pattern}")
+        if self.positions == "rope" and self.head_dim % 2:
+            raise UserError(f"positions=rope requires an even width per head, got {self.head_dim}")
+        if self.window is not None and self.pattern is not Pattern.CS:
+            raise UserError(f"window={self.window} requires pattern CS, got pattern {self.pattern}")
+        if self.sink_tokens and self.window is None:
+            raise UserError(f"sink_tokens={self.sink_tokens} requires a window: without one, all tokens are visible")
+
+    @property
+    def restricts_pairs(self) -> bool:
+        """Whether weights of pairs of tokens depend on their positions, beyond the causal order."""
+        return self.positions == "alibi" or self.window is not None
+
+    def query_side_inputs(self, query: Tensor) -> dict[str, Tensor]:
+        return {} if self.gate_proj is None else {"gate": self.gate_proj(query)}
+
+    def prepared(self, x: Tensor, norm: nn.RMSNorm | None, position: Tensor) -> Tensor:
+        """Normalize and rotate queries or keys [B, H, N, E] at ``position`` [B or 1, N], if the options say so."""
+        if norm is not None:
+            x = F.rms_norm(upcast(x), (self.head_dim,), upcast(norm.weight), norm.eps).to(x.dtype)
+        return rotate(upcast(x), position, by_halves=True).to(x.dtype) if self.positions == "rope" else x
+
+    def gated(self, heads: Tensor, gate: Tensor | None) -> Tensor:
+        """Multiply heads [B, H, N, E] by the output gate [B, N, D], if any."""
+        return heads if gate is None else heads * self.split_heads(gate).sigmoid()
+
+    def restricted(self, visible: Tensor | None, targets: Tensor, sources: Tensor, dtype: torch.dtype) -> Tensor:
+        """Restrict ``visible`` to the causal order and the window, and add slopes.
+
+        Args:
+            visible: bool [B or 1, 1, 1 or N, M].
+            targets, sources: positions [B or 1, N] and [B or 1, M].
+            dtype: of a mask with slopes.
+
+        Returns:
+            A bool mask, or with slopes one that is added to the logits, [B or 1, H, N, M].
+        """
+        distance = targets[:, None, :, None] - sources[:, None, None]
+        seen = distance >= 0 if self.pattern is Pattern.CS else torch.ones_like(distance, dtype=torch.bool)
+        if self.window is not None:
+            seen = seen & ((distance < self.window) | (sources < self.sink_tokens)[:, None, None])
+        if visible is not None:
+            seen = seen & visible
+        if self.positions != "alibi":
+            return seen
+        slopes = alibi_slopes(torch.arange(self.num_heads, device=targets.device, dtype=torch.float64))
+        return (-slopes.view(-1, 1, 1) * distance.abs()).to(dtype).masked_fill(~seen, -torch.inf)
 
     def split_heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
-        if self.pattern is Pattern.CS:
-            return self.softmax_attention(query, key, value, is_causal=True)
-        return self.softmax_attention(query, key, value, visible=_visible(padding.key))
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, gate: Tensor | None = None
+    ) -> Tensor:
+        position, is_causal = torch.arange(query.shape[2], device=query.device)[None], self.pattern is Pattern.CS
+        query, key = self.prepared(query, self.q_norm, position), self.prepared(key, self.k_norm, position)
+        visible = None if is_causal else _visible(padding.key)
+        if self.restricts_pairs:
+            visible, is_causal = self.restricted(visible, position, position, query.dtype), False
+        return self.gated(self.softmax_attention(query, key, value, visible=visible, is_causal=is_causal), gate)
 
-    def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def reference(self, query: Tensor, key: Tensor, value: Tensor, gate: Tensor | None = None) -> Tensor:
+        if self.q_norm is not None and self.k_norm is not None:
+            query, key = (
+                x / (x.square().mean(dim=-1, keepdim=True) + 1e-6).sqrt() * norm.weight
+                for x, norm in ((query, self.q_norm), (key, self.k_norm))
+            )
+        if self.positions == "rope":
+            query, key = rotated_as_complex(query), rotated_as_complex(key)
         repeats = self.num_heads // self.num_kv_heads
         key, value = key.repeat_interleave(repeats, dim=0), value.repeat_interleave(repeats, dim=0)
         logits = self.logits(query, key)
+        i, j = (torch.arange(n, device=query.device) for n in logits.shape[1:])
+        distance = i[:, None] - j
+        if self.positions == "alibi":
+            slopes = alibi_slopes(torch.arange(self.num_heads, device=query.device))
+            logits = logits - slopes[:, None, None] * distance.abs()
         if self.pattern is Pattern.CS:
-            logits = logits.masked_fill(torch.ones_like(logits, dtype=torch.bool).triu(1), -torch.inf)
+            logits = logits.masked_fill(distance < 0, -torch.inf)
+        if self.window is not None:
+            logits = logits.masked_fill((distance >= self.window) & (j >= self.sink_tokens), -torch.inf)
         if self.sink == "none":
-            return logits.softmax(dim=-1) @ value
-        sink = query.new_zeros(self.num_heads) if self.sink_logit is None else self.sink_logit
-        sink = sink[:, None, None].expand(-1, logits.shape[1], 1)
-        return torch.cat([logits, sink], dim=-1).softmax(dim=-1)[..., :-1] @ value
+            heads = logits.softmax(dim=-1) @ value
+        else:
+            sink = query.new_zeros(self.num_heads) if self.sink_logit is None else self.sink_logit
+            sink = sink[:, None, None].expand(-1, logits.shape[1], 1)
+            heads = torch.cat([logits, sink], dim=-1).softmax(dim=-1)[..., :-1] @ value
+        return heads if gate is None else heads / (1 + (-self.split_heads(gate[None])[0]).exp())
 
     def logits(self, query: Tensor, key: Tensor) -> Tensor:
         """Compute logits [..., N, M] of queries [..., N, E] and keys [..., M, E]."""
@@ -93,7 +203,8 @@ class VanillaAttention(Attention):
     ) -> Tensor:
         """Compute weighted means of ``value`` [B, H, N, E].
 
-        ``visible`` is bool [B, 1, 1 or N, M]; a target without a visible key gets zero.
+        ``visible`` [B or 1, 1 or H, 1 or N, M] is bool, or added to the logits. A target without a visible key gets
+        zero.
         """
         repeats = self.num_heads // self.num_kv_heads
         if repeats > 1:
@@ -102,8 +213,10 @@ class VanillaAttention(Attention):
             return self.attend_with_sink(query, key, value, visible, is_causal)
         if visible is None:
             return self.kernel(query, key, value, None, is_causal)
-        sees_none = ~visible.any(dim=-1, keepdim=True)
-        return self.kernel(query, key, value, visible | sees_none, False).masked_fill(sees_none, 0.0)
+        adds = visible.is_floating_point()
+        sees_none = (visible == -torch.inf if adds else ~visible).all(dim=-1, keepdim=True)
+        mask = visible.masked_fill(sees_none, 0.0 if adds else True)
+        return self.kernel(query, key, value, mask, False).masked_fill(sees_none, 0.0)
 
     def attend_with_sink(
         self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, is_causal: bool
@@ -123,11 +236,11 @@ class VanillaAttention(Attention):
         value = F.pad(value, (0, 0, 1, 0))
         if is_causal:
             return self.kernel(F.pad(query, (0, 0, 1, 0)), key, value, None, True)[:, :, 1:, : self.head_dim]
-        seen = None if visible is None else F.pad(visible, (1, 0), value=True)
+        seen = None if visible is None else F.pad(visible, (1, 0), value=not visible.is_floating_point())
         return self.kernel(query, key, value, seen, False)[..., : self.head_dim]
 
     def kernel(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, is_causal: bool) -> Tensor:
-        """Compute softmax attention in which every target has a visible key."""
+        """Compute softmax attention in which every target has a visible key; a mask of numbers is added to logits."""
         dropout = self.weight_dropout
         return F.scaled_dot_product_attention(query, key, value, visible, dropout, is_causal, scale=self.scale)
 
@@ -135,34 +248,69 @@ class VanillaAttention(Attention):
         """Return an empty state: a long cache of keys and values, and a short one of recent tokens."""
         empty = like.new_empty(batch_size, self.num_kv_heads, 0, self.head_dim)
         state = dict.fromkeys(("key", "value", "recent_key", "recent_value"), empty)
-        return {**state, "key_padding": empty.new_zeros(batch_size, 0, dtype=torch.bool)}
+        state["key_padding"] = empty.new_zeros(batch_size, 0, dtype=torch.bool)
+        if self.positions != "none" or self.window is not None:
+            state["length"] = torch.zeros(batch_size, dtype=torch.long, device=like.device)
+        if self.restricts_pairs:
+            state["position"] = state["length"].new_empty(batch_size, 0)
+        return state
 
     def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
-        state = {"key": key, "value": value}
+        state = {"key": self.prepared(key, self.k_norm, key.new_zeros(1, 1)), "value": value}
         return state if padding.key is None else {**state, "key_padding": padding.key}
 
-    def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> Decoded:
+    def decode_cross(
+        self, query: Tensor, state: DecodeState, _padding: PaddingMasks, gate: Tensor | None = None
+    ) -> Decoded:
+        query = self.prepared(query, self.q_norm, query.new_zeros(1, 1))
         visible = _visible(state.get("key_padding"))
-        return self.softmax_attention(query, state["key"], state["value"], visible=visible), state
+        return self.gated(self.softmax_attention(query, state["key"], state["value"], visible=visible), gate), state
 
-    def decode(self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks) -> Decoded:
-        state = self._appended(state, key, value, padding.key)
-        return self._attend_to_cache(query, state), state
+    def decode(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        state: DecodeState,
+        padding: PaddingMasks,
+        gate: Tensor | None = None,
+    ) -> Decoded:
+        position = torch.arange(query.shape[2], device=query.device)[None]
+        if "length" in state:
+            position = state["length"][:, None] + position
+            state = {**state, "length": state["length"] + lengths(key, padding.key)}
+        query, key = self.prepared(query, self.q_norm, position), self.prepared(key, self.k_norm, position)
+        if self.restricts_pairs:
+            state = {**state, "position": torch.cat([state["position"], position], dim=1)}
+        state = {**state, **self._appended(state, key, value, padding.key)}
+        return self.gated(self._attend_to_cache(query, state), gate), self._within_window(state)
+
+    def _within_window(self, state: DecodeState) -> DecodeState:
+        """Remove the keys that no later token sees from the long cache, whenever there is no other."""
+        if self.window is None or state["recent_key"].shape[2]:
+            return state
+        position, first = state["position"], state["length"][:, None] - self.window + 1
+        kept = ((position >= first) | (position < self.sink_tokens)) & ~state["key_padding"]
+        columns = kept.any(dim=0).nonzero()[:, 0]
+        tokens = {name: state[name].index_select(1, columns) for name in ("position", "key_padding")}
+        return {**state, **tokens, **{name: state[name].index_select(2, columns) for name in ("key", "value")}}
 
     def _attend_to_cache(self, query: Tensor, state: DecodeState) -> Tensor:
         """Attend from the last T tokens, which the state already contains: query [B, H, T, E]."""
         key, recent_key, padding = state["key"], state["recent_key"], state["key_padding"]
         length, past = query.shape[2], padding.shape[1] - query.shape[2]
-        if past == 0 and recent_key.shape[2] == 0:
+        if past == 0 and recent_key.shape[2] == 0 and not self.restricts_pairs:
             return self.softmax_attention(query, key, state["value"], is_causal=True)
         visible = ~padding[:, None, None] & padding.new_ones(length, past + length).tril(past)
+        if self.restricts_pairs:
+            visible = self.restricted(visible, state["position"][:, past:], state["position"], query.dtype)
         if recent_key.shape[2] == 0:
             return self.softmax_attention(query, key, state["value"], visible=visible)
         # A few targets and two blocks of keys: one row of weights a target, without joining the blocks. The queries
         # that share a key stand below each other.
         q = query.unflatten(1, (self.num_kv_heads, -1)).flatten(2, 3)
         logits = torch.cat([self.logits(q, key), self.logits(q, recent_key)], dim=-1).view(*query.shape[:3], -1)
-        logits = logits.masked_fill(~visible, mask_value(logits.dtype))
+        logits = with_mask(logits, visible, mask_value(logits.dtype))
         if self.sink != "none":
             sink = logits.new_zeros(self.num_heads) if self.sink_logit is None else self.sink_logit
             sink = sink.to(logits.dtype)[:, None, None].expand(len(logits), -1, length, 1)
@@ -190,63 +338,15 @@ def _visible(hidden: Tensor | None) -> Tensor | None:
     return None if hidden is None else ~hidden[:, None, None]
 
 
-@register_attention("eager", patterns="NS CS NC CC", complexity="n^2", paper="Vaswani et al. 2017")
-class EagerAttention(VanillaAttention):
-    """Compute softmax(q k^T / sqrt(E)) v (CAB, Eq. 1) with separate operations, which store all N x M weights.
-
-    The same function, options and decoding as ``vanilla``.
-    """
-
-    def kernel(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, is_causal: bool) -> Tensor:
-        if is_causal:
-            visible = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device).tril()
-        logits = (query * self.scale) @ key.transpose(2, 3)
-        if visible is not None:
-            logits = logits.masked_fill(~visible, float("-inf"))
-        return F.dropout(logits.softmax(dim=-1), self.dropout, self.training) @ value
+def with_mask(logits: Tensor, visible: Tensor, hidden: float) -> Tensor:
+    """Add a mask of numbers to the logits, or set those outside a bool mask to ``hidden``."""
+    return logits + visible if visible.is_floating_point() else logits.masked_fill(~visible, hidden)
 
 
-@register_attention("flash", patterns="NS CS NC CC", complexity="n^2", paper="Dao et al. 2022")
-class FlashAttention(VanillaAttention):
-    """Compute softmax(q k^T / sqrt(E)) v (CAB, Eq. 1) by the fused, tiled kernel, without N x M weights in memory.
-
-    The same function, options and decoding as ``vanilla``, which leaves the kernel to torch.
-
-    Raises:
-        ValueError: when called where no flash kernel is: on a CPU with dropout, on CUDA in float32, elsewhere.
-    """
-
-    claims = Claims(softmax_limit=softmax_if(), float32_devices=("cpu",))
-
-    def kernel(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, is_causal: bool) -> Tensor:
-        if self.weight_dropout and query.device.type == "cpu":
-            raise self._no_kernel(query)
-        if query.device.type == "cuda" and visible is not None:
-            if visible.shape[2] > 1:  # a prompt read in pieces; the kernel for CUDA takes no masks
-                return super().kernel(query, key, value, visible, is_causal)
-            query, key, value = mask_by_coordinate(query, key, value, visible)
-            visible = None
-        try:
-            with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-                output = F.scaled_dot_product_attention(
-                    query, key, value, visible, self.weight_dropout, is_causal, scale=self.scale
-                )
-        except RuntimeError as error:
-            if "No available kernel" not in str(error):  # out of memory, for one
-                raise
-            raise self._no_kernel(query) from error
-        return output[..., : self.head_dim]
-
-    def _no_kernel(self, query: Tensor) -> UserError:
-        return UserError(
-            f"no flash kernel for {query.dtype} on {query.device.type} with head width {self.head_dim} and "
-            f"dropout {self.dropout}. Use float16 or bfloat16 (autocast) on CUDA, dropout 0 on a CPU, or attention "
-            "'vanilla', which computes the same function with any kernel"
-        )
-
-
-def mask_by_coordinate(query: Tensor, key: Tensor, value: Tensor, visible: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Add a coordinate to query and key that masks the keys outside ``visible`` [B, 1, 1, M]."""
-    hidden = (~visible).squeeze(2).unsqueeze(-1).to(key.dtype) * mask_value(key.dtype)
-    key = torch.cat([key, hidden.expand_as(key[..., :1])], dim=-1)
-    return F.pad(query, (0, 1), value=1.0), key, F.pad(value, (0, 1))
+def rotated_as_complex(x: Tensor) -> Tensor:
+    """Rotate row t of [..., n, E] by t 10000^(-2c / E) as complex numbers of the coordinates c and c + E / 2."""
+    half, position = x.shape[-1] // 2, torch.arange(x.shape[-2], device=x.device, dtype=x.dtype)
+    frequency = 10_000 ** (-torch.arange(half, device=x.device, dtype=x.dtype) / half)
+    angle = position[:, None] * frequency
+    turned = torch.complex(x[..., :half], x[..., half:]) * torch.polar(torch.ones_like(angle), angle)
+    return torch.cat([turned.real, turned.imag], dim=-1)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent
 from cab import ParamGroupOverride, register_attention
-from cab.attention import CommonArguments
+from cab.attention import SizeArguments
 from cab.claims import Claims
 from cab.registry.options import Positive
 
@@ -31,7 +31,7 @@ class SSDAttention(Recurrent):
 
     Args:
         state_size: width of B and C, the state size per feature; 128 in the released models.
-        conv_size: kernel size of the short convolutions; 4 in the paper, 0 for none.
+        short_convolution: kernel size of the short convolutions; 4 in the paper, 0 for none.
     """
 
     normalizes_heads_jointly = True
@@ -41,14 +41,14 @@ class SSDAttention(Recurrent):
         self,
         *,
         state_size: Positive = 128,
-        conv_size: int = 4,
-        **common: Unpack[CommonArguments],
+        short_convolution: int = 4,
+        **common: Unpack[SizeArguments],
     ) -> None:
         super().__init__(
             key_width=state_size,
             value_expansion=2.0,
             gate=True,
-            conv_size=conv_size,
+            short_convolution=short_convolution,
             conv_bias=True,
             gain=None,
             out_gain=None,

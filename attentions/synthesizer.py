@@ -57,6 +57,7 @@ class SynthesizerAttention(Attention):
             self.q_proj = nn.Identity()  # type: ignore[assignment]
         if variant != "random_plus":
             self.k_proj = nn.Identity()  # type: ignore[assignment]
+        self.make_convolutions()
         shape = (self.num_heads, max_length, max_length) if self.reads_positions else (self.head_dim, max_length)
         self.scores = nn.Parameter(torch.zeros(shape))
         if variant != "random_plus":

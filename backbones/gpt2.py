@@ -62,9 +62,9 @@ class GPT2(TokenDecoder):
         max_length: number of learned positions.
         scale_embedding: multiply embeddings by sqrt(embed_dim).
         activation: ``relu``, ``gelu``, ``gelu_tanh``, ``swish`` or ``identity``.
-        norm: ``layer``, or ``simplerms`` as in TransNormer's language model: weightless norms, with an additional one
-            after the embedding.
-        feed_forward: ``plain``, or ``glu``, gated with a third linear layer.
+        norm: ``layer``; ``rms``; or ``simplerms`` as in TransNormer's language model: weightless norms, with an
+            additional one after the embedding.
+        feed_forward: ``plain``; ``glu``, gated with a third linear layer; or ``glu_without_bias``.
         residual: ``plain`` sums, or ``gtrxl`` gates (:class:`backbones.layers.gates.GRUGate`).
         gate_bias: initial bias of the gates; the larger, the closer a layer starts to the identity.
         checkpoint_activations: recompute layers in the backward pass instead of storing their activations.
@@ -100,7 +100,7 @@ class GPT2(TokenDecoder):
             embed_dim,
             positions=POSITIONS[positions](embed_dim, max_length),
             scale=math.sqrt(embed_dim) if scale_embedding else 1.0,
-            norm=None if norm == "layer" else norm,
+            norm="simplerms" if norm == "simplerms" else None,
             dropout=dropout,
         )
         self.decoder_layers = self.make_layers(
@@ -165,7 +165,7 @@ class GPT2(TokenDecoder):
         if selected is not None:
             x = x.flatten(0, 1).index_select(0, selected)
         x = self.finish(x)
-        output = self.predict(x) if targets is None else token_losses(x, embedding.tokens.weight, None, targets)
+        output = self.predict(x) if targets is None else token_losses(x, self.output_weight, None, targets)
         return output if mems is None else (output, mems)
 
     def init_mems(self, batch_size: int, num_tokens: int) -> DecodeState:
@@ -184,7 +184,12 @@ class GPT2(TokenDecoder):
         return self.final_norm(x)
 
     def predict(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.decoder_embedding.tokens.weight)
+        return F.linear(x, self.output_weight)
+
+    @property
+    def output_weight(self) -> Tensor:
+        """Return the matrix [V, D] of the logits."""
+        return self.decoder_embedding.tokens.weight
 
     def init_state(self, batch_size: int) -> DecodingState:
         """Return the decoding state before the first token of ``batch_size`` sequences."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from backbones.layers.tokens import LearnedPositions, SinusoidalPositions
+from backbones.layers.tokens import LearnedPositions, NormKind, SinusoidalPositions, make_norm
 from backbones.layers.transformer import stack
 from cab import Backbone, LayerPosition, Pattern, UserError, register_backbone
 from cab.backbone import AttentionFactory
@@ -35,6 +35,7 @@ class Mixer(Backbone):
         vocab_size: number of symbols; 0 is the empty symbol.
         embed_dim, num_heads, num_layers: sizes of the stack.
         ffn_dim: inner width of the SwiGLU; 0 for mixers only.
+        norm: ``layer``; ``rms``, with which a layer is a block of Llama; or ``simplerms``.
         positions: ``none``, ``learned`` or ``sinusoidal``.
         max_length: number of learned positions.
         convolution: kernel size of a causal depthwise convolution before the first mixer, on the sequence and on the
@@ -59,6 +60,7 @@ class Mixer(Backbone):
         num_heads: int = 16,
         num_layers: int = 2,
         ffn_dim: int = 352,
+        norm: NormKind = "layer",
         positions: Literal["none", "learned", "sinusoidal"] = "none",
         max_length: int = 1280,
         convolution: int = 0,
@@ -82,10 +84,11 @@ class Mixer(Backbone):
                 embed_dim=embed_dim,
                 num_heads=num_heads,
                 ffn_dim=ffn_dim,
+                norm=norm,
                 attention_dropout=attention_dropout,
             ),
         )
-        self.final_norm = nn.LayerNorm(embed_dim)
+        self.final_norm = make_norm(norm, embed_dim)
         self.output = nn.Linear(embed_dim, vocab_size, bias=not tied)
         self.decompression = Decompression(embed_dim, num_compressed_symbols) if num_compressed_symbols else None
         nn.init.normal_(self.symbols.weight, std=init_std)
@@ -156,11 +159,12 @@ class MixerLayer(nn.Module):
         embed_dim: int,
         num_heads: int,
         ffn_dim: int,
+        norm: NormKind,
         attention_dropout: float,
         layer_position: LayerPosition,
     ) -> None:
         super().__init__()
-        self.attention_norm = nn.LayerNorm(embed_dim)
+        self.attention_norm = make_norm(norm, embed_dim)
         self.attention = make_attention(
             make_attention.pattern,
             embed_dim=embed_dim,
@@ -168,11 +172,11 @@ class MixerLayer(nn.Module):
             dropout=attention_dropout,
             layer_position=layer_position,
         )
-        self.feed_forward = Branch(embed_dim, ffn_dim) if ffn_dim else nn.Identity()
+        self.feed_forward = Branch(embed_dim, ffn_dim, norm) if ffn_dim else nn.Identity()
         if make_attention.pattern.is_cross:
-            self.source_norm = nn.LayerNorm(embed_dim)
+            self.source_norm = make_norm(norm, embed_dim)
             is_last = layer_position.index + 1 == layer_position.num_layers
-            self.source_feed_forward = Branch(embed_dim, ffn_dim) if ffn_dim and not is_last else nn.Identity()
+            self.source_feed_forward = Branch(embed_dim, ffn_dim, norm) if ffn_dim and not is_last else nn.Identity()
 
     def forward(self, x: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Map [B, N, D] to [B, N, D]; also return ``memory`` [B, M, D] for the next layer in the cross patterns."""
@@ -186,9 +190,9 @@ class MixerLayer(nn.Module):
 class Branch(nn.Module):
     """x + SwiGLU(norm(x))."""
 
-    def __init__(self, embed_dim: int, ffn_dim: int) -> None:
+    def __init__(self, embed_dim: int, ffn_dim: int, norm: NormKind) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(embed_dim)
+        self.norm = make_norm(norm, embed_dim)
         self.swiglu = SwiGLU(embed_dim, ffn_dim)
 
     def forward(self, x: Tensor) -> Tensor:

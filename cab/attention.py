@@ -6,7 +6,7 @@ Legend of shapes: B batch, N targets, M keys, T new tokens, D width, H heads, E 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NotRequired, TypedDict
 
@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from cab.claims import Claims
+from cab.convolution import HeadConvolutions
+from cab.errors import UserError
 from cab.input_checks import check_decoding, check_dimensions, check_heads, check_inputs, check_sequence, check_step
 from cab.packing import PackedSequences
 from cab.padding import (
@@ -33,6 +35,9 @@ DecodeState = dict[str, Tensor]
 Decoded = tuple[Tensor, DecodeState]
 """The outputs of some tokens, and the state after them."""
 
+Convolved = tuple[Sequence[Tensor], DecodeState]
+"""Query, key and value of some tokens after the short convolutions, and the state of these after them."""
+
 
 @dataclass(frozen=True)
 class LayerPosition:
@@ -46,13 +51,19 @@ SINGLE_LAYER = LayerPosition(0, 1)
 """The position of an attention that is in no network."""
 
 
-class CommonArguments(TypedDict):
-    """The constructor arguments that all attentions share, for ``**common: Unpack[CommonArguments]``."""
+class SizeArguments(TypedDict):
+    """The common constructor arguments without ``short_convolution``, for a class with a default of its own."""
 
     pattern: Pattern | str
     embed_dim: int
     num_heads: int
     dropout: NotRequired[float]
+
+
+class CommonArguments(SizeArguments):
+    """The constructor arguments that all attentions share, for ``**common: Unpack[CommonArguments]``."""
+
+    short_convolution: NotRequired[int]
 
 
 def reorder_state(state: DecodeState, index: Tensor) -> DecodeState:
@@ -105,6 +116,8 @@ class Attention(PackedSequences):
         embed_dim: width D of inputs and outputs.
         num_heads: heads H; must divide ``embed_dim``.
         dropout: probability in [0, 1) of dropping an attention weight, where the method has weights.
+        short_convolution: kernel size of causal depthwise convolutions of the projected queries, keys and values
+            (So et al. 2021); 0 for none. In NS and CS, in a class that computes from these heads.
 
     Raises:
         ValueError: if the dimensions do not fit each other, or an option is out of its range.
@@ -137,7 +150,15 @@ class Attention(PackedSequences):
     v_proj: nn.Linear
     out_proj: nn.Linear
 
-    def __init__(self, *, pattern: Pattern | str, embed_dim: int, num_heads: int, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        *,
+        pattern: Pattern | str,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        short_convolution: int = 0,
+    ) -> None:
         super().__init__()
         check_dimensions(embed_dim, num_heads, dropout)
         self.pattern = Pattern.parse(pattern)
@@ -147,6 +168,37 @@ class Attention(PackedSequences):
         self.dropout = dropout
         self.use_reference = False  # tests set it to run the readable form
         self.make_projections()
+        self.short_convolution = short_convolution
+        self.convolutions: HeadConvolutions | None = None
+        self.make_convolutions()
+
+    @classmethod
+    def has_convolutions(cls) -> bool:
+        """Return whether the class accepts ``short_convolution``: it computes from projected heads."""
+        return cls.compute is Attention.compute and cls.decode_inputs is Attention.decode_inputs
+
+    def make_convolutions(self) -> None:
+        """Create the short convolutions, if any; call it again after a projection of another width is created."""
+        if not self.short_convolution:
+            return
+        if self.pattern.is_cross or not self.has_convolutions():
+            reason = f"pattern {self.pattern}" if self.pattern.is_cross else type(self).__name__
+            raise UserError(f"short_convolution is not supported in {reason}, got {self.short_convolution}")
+        maps = {"query": self.q_proj, "key": self.k_proj, "value": self.v_proj}
+        heads = {name: self.split_heads(x.weight.T[:1, None]) for name, x in maps.items() if isinstance(x, nn.Linear)}
+        shapes = {name: (x.shape[1], x.shape[3]) for name, x in heads.items()}
+        self.convolutions = HeadConvolutions.of(shapes, self.short_convolution)
+
+    def convolve(self, heads: Sequence[Tensor], padding: Tensor | None, state: DecodeState | None = None) -> Convolved:
+        """Apply the short convolutions, if any, to projected heads after ``state`` (None: from the first token)."""
+        if self.convolutions is None:
+            return heads, {}
+        before = self.convolutions.init_decode_state(len(heads[0]), heads[0]) if state is None else state
+        return self.convolutions(heads, before, padding)
+
+    def convolve_row(self, heads: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Apply the short convolutions, if any, to heads [1, H, n, E] of a whole row in their readable form."""
+        return heads if self.convolutions is None else self.convolutions.reference(heads)
 
     def make_projections(self) -> None:
         """Create the four projections: Xavier uniform, q, k, v with gain 1/sqrt(2), as most of CAB's classes do.
@@ -225,7 +277,8 @@ class Attention(PackedSequences):
         check_inputs(self.pattern, query, key, value, query_padding_mask, key_padding_mask, self.embed_dim)
         if not self.pattern.is_cross:
             query_padding_mask = key_padding_mask = union(query_padding_mask, key_padding_mask)
-        query, query_padding_mask, order = clean_rows(query, query_padding_mask, compacts=self.requires_right_padding)
+        compacts = self.requires_right_padding or self.convolutions is not None
+        query, query_padding_mask, order = clean_rows(query, query_padding_mask, compacts=compacts)
         if key is None or value is None:
             key = value = query
             key_padding_mask = query_padding_mask
@@ -242,8 +295,9 @@ class Attention(PackedSequences):
             **self.key_side_inputs(key),
             **self.sample_noise(query, key, padding),
         }
-        if extras:
-            heads = self.attend(*self.project(query, key, value), padding, **extras)
+        if extras or self.convolutions is not None:
+            projected, _ = self.convolve(self.project(query, key, value), padding.key)
+            heads = self.attend(*projected, padding, **extras)
         else:  # Spelled out, the projections belong to ``attend`` alone, which frees each once it is read.
             heads = self.attend(
                 self.split_heads(self.q_proj(query)),
@@ -258,7 +312,7 @@ class Attention(PackedSequences):
         """Compute one sequence without padding by ``reference``: [n, D] and twice [m, D] to [n, D]."""
         if self.reference is None:
             raise NotImplementedError(f"{type(self).__name__} has no reference()")
-        heads = [x[0] for x in self.project(query[None], key[None], value[None])]
+        heads = [x[0] for x in self.convolve_row(self.project(query[None], key[None], value[None]))]
         extras = {**self.query_side_inputs(query[None]), **self.key_side_inputs(key[None])}
         output = self.reference(*heads, **{name: x[0] for name, x in extras.items()}, **draws)
         return self.out_proj(self.merge_heads(output[None]))[0]
@@ -316,7 +370,8 @@ class Attention(PackedSequences):
                 return self.encode_source_inputs(*self.clean_source(key, value, key_padding_mask))
             source = {"key": key, "value": value, "key_padding": ~real_tokens(key, key_padding_mask)}
         elif self.init_decode_state is not None:
-            return self.init_decode_state(batch_size, like)
+            past = {} if self.convolutions is None else self.convolutions.init_decode_state(batch_size, like)
+            return {**past, **self.init_decode_state(batch_size, like)}
         prefix = like.new_empty(batch_size, 0, self.embed_dim)
         return {"query": prefix, "query_padding": ~real_tokens(prefix, None), **source}
 
@@ -350,7 +405,9 @@ class Attention(PackedSequences):
             heads, state = self.decode_cross(query, state, PaddingMasks(query=mask), **extras)
         else:
             extras = {**extras, **self.key_side_inputs(tokens)}
-            heads, state = self.decode(*self.project(tokens, tokens, tokens), state, PaddingMasks(mask, mask), **extras)
+            projected, past = self.convolve(self.project(tokens, tokens, tokens), mask, state)
+            heads, state = self.decode(*projected, state, PaddingMasks(mask, mask), **extras)
+            state = {**state, **past}
         return self.out_proj(self.merge_heads(heads)), state
 
     def step(self, query_t: Tensor, state: DecodeState, *, query_padding_mask: Tensor | None = None) -> Decoded:

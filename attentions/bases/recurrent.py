@@ -5,6 +5,7 @@ Shapes: B batch, H heads, N tokens, K key width and V value width per head.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, NamedTuple, Unpack
 
 import torch
@@ -14,15 +15,12 @@ from torch.nn import functional as F
 from attentions.kernels import fla_kernels
 from attentions.kernels.chunks import Extras as Extras, Heads, over_chunks
 from attentions.kernels.fla_kernels import Form
-from attentions.kernels.layers import ShortConvolution
 from attentions.kernels.numerics import upcast
 from attentions.kernels.recurrence import recurrence
-from cab import Attention, UserError
-from cab.attention import CommonArguments, Decoded, DecodeState, PaddingMasks
+from cab import Attention
+from cab.attention import Convolved, Decoded, DecodeState, PaddingMasks, SizeArguments
+from cab.convolution import HeadConvolutions
 from cab.padding import lengths
-
-CONVOLVED = ("query", "key", "value")
-"""Names of the inputs of the short convolutions, in the order of the state."""
 
 
 class RecurrenceInputs(NamedTuple):
@@ -50,8 +48,8 @@ class Recurrent(Attention):
     inputs. It applies gates in ``finish``. Sums are computed in float32 or wider. A padded token neither writes nor
     decays. The layer has no attention weights, so ``dropout`` has no effect. No projection has a bias.
 
-    The decoding state has constant size: S (H K V numbers) and, with short convolutions, the last ``conv_size - 1``
-    tokens of the unconvolved q, k and v.
+    The decoding state has constant size: S (H K V numbers) and, with short convolutions of kernel size W, the last
+    W - 1 tokens of the unconvolved q, k and v.
 
     Attributes:
         norm_eps: added to the mean square in the RMS norm.
@@ -64,20 +62,21 @@ class Recurrent(Attention):
         key_width: K, overrides ``key_expansion``.
         gate: whether to add a gate computed from the layer's input, as wide as the values.
         shares_keys: whether all heads share one query and one key.
-        conv_size: kernel size of the causal depthwise convolutions of q, k and v; 0 for none.
+        short_convolution: kernel size of the causal depthwise convolutions of q, k and v; 0 for none.
         conv_bias: whether these convolutions have a bias.
         gain: Xavier gain of the projections of the inputs; None for the initialization of ``nn.Linear``.
         out_gain: Xavier gain of ``out_proj``; None for the initialization of ``nn.Linear``.
         norm_has_weight: whether the norm has learnable weights.
 
     Raises:
-        ValueError: for a ``conv_size`` of 1 or below 0, or an expansion that is not positive.
+        ValueError: for a ``short_convolution`` of 1 or below 0.
     """
 
     requires_right_padding = True
     has_constant_size_state = True
     normalizes_heads_jointly = False
     norm_eps: ClassVar[float] = 1e-5
+    renamed: ClassVar = {"short_convolution": "conv_size"}
     forms: ClassVar[tuple[Form, Form]] = (recurrence, fla_kernels.recurrence)
 
     def __init__(
@@ -88,20 +87,18 @@ class Recurrent(Attention):
         key_width: int | None = None,
         gate: bool = False,
         shares_keys: bool = False,
-        conv_size: int = 0,
+        short_convolution: int = 0,
         conv_bias: bool = False,
         gain: float | None = 2 ** (-0.5),
         out_gain: float | None = 1.0,
         norm_has_weight: bool = True,
-        **common: Unpack[CommonArguments],
+        **common: Unpack[SizeArguments],
     ) -> None:
         super().__init__(**common)
-        if conv_size < 0 or conv_size == 1:
-            raise UserError(f"conv_size must be 0 for no convolution, or at least 2, got {conv_size}")
         self.key_width = max(1, round(key_expansion * self.head_dim)) if key_width is None else key_width
         self.value_width = max(1, round(value_expansion * self.head_dim))
         self.key_heads = 1 if shares_keys else self.num_heads
-        self.conv_size = conv_size
+        self.short_convolution = short_convolution
         keys, values = self.key_heads * self.key_width, self.num_heads * self.value_width
         self.q_proj = projection(self.embed_dim, keys, gain)
         self.k_proj = projection(self.embed_dim, keys, gain)
@@ -112,9 +109,11 @@ class Recurrent(Attention):
             self.gate_proj = projection(self.embed_dim, values, gain)
         weights = torch.ones(values if self.normalizes_heads_jointly else self.value_width)
         self.norm_weight = nn.Parameter(weights) if norm_has_weight else None
-        shapes = [(self.key_heads, self.key_width)] * 2 + [(self.num_heads, self.value_width)]
-        convolutions = [ShortConvolution(*shape, conv_size, bias=conv_bias) for shape in shapes if conv_size]
-        self.convolutions = nn.ModuleDict(dict(zip(CONVOLVED, convolutions, strict=False)))
+        key, value = (self.key_heads, self.key_width), (self.num_heads, self.value_width)
+        if short_convolution:
+            self.convolutions = HeadConvolutions.of(
+                {"query": key, "key": key, "value": value}, short_convolution, bias=conv_bias
+            )
 
     def make_projections(self) -> None:
         """Do nothing: the projections are created in the constructor, where their widths are known."""
@@ -150,17 +149,24 @@ class Recurrent(Attention):
         weight = self.norm_weight.to(x.dtype)
         return x * (weight.view(self.num_heads, 1, self.value_width) if self.normalizes_heads_jointly else weight)
 
+    @classmethod
+    def has_convolutions(cls) -> bool:
+        return True
+
+    def convolve(
+        self, heads: Sequence[Tensor], _padding: Tensor | None, _state: DecodeState | None = None
+    ) -> Convolved:
+        """Leave the heads to :meth:`decode_chunk`, which convolves them in float32 and does not store the results."""
+        return heads, {}
+
     # --- in blocks of tokens -------------------------------------------------------------------------------
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Return the initial state: ``memory`` S [B, H, K, V], ``length`` [B], and the inputs of the convolutions."""
         memory = upcast(like.new_zeros(batch_size, self.num_heads, self.memory_width, self.value_width))
         length = torch.zeros(batch_size, dtype=torch.long, device=like.device)
-        state = {"memory": memory, "length": length}
-        for name, convolution in self.convolutions.items():
-            assert isinstance(convolution, ShortConvolution)
-            state[name] = upcast(convolution.init_decode_state(batch_size, like))
-        return state
+        past = {} if self.convolutions is None else self.convolutions.init_decode_state(batch_size, upcast(like))
+        return {"memory": memory, "length": length, **past}
 
     @property
     def memory_width(self) -> int:
@@ -178,17 +184,14 @@ class Recurrent(Attention):
 
     def decode_chunk(self, heads: Heads, padding: Tensor | None, state: DecodeState, extras: Extras) -> Decoded:
         """Run :meth:`decode` for one chunk of tokens, whose terms are held in memory together."""
-        convolved, after = dict(zip(CONVOLVED, map(upcast, heads), strict=True)), {}
-        for name, convolve in self.convolutions.items():
-            convolved[name], after[name] = convolve(convolved[name], state[name], padding)
-        query, key, value = convolved.values()
+        (query, key, value), past = super().convolve(list(map(upcast, heads)), padding, state)
         position = state["length"].unsqueeze(1) + torch.arange(query.shape[2], device=query.device)
         terms = self.mask_padding(self.terms(query, key, value, extras, position), padding)
         ours, theirs = self.forms
         form = theirs if fla_kernels.can_use_kernels(terms.value, state["memory"], heads[0].dtype) else ours
         output, memory = self.update(terms, state["memory"], form)
         length = state["length"] + lengths(query, padding)
-        return self.finish(output, value, extras), {"memory": memory, "length": length, **after}
+        return self.finish(output, value, extras), {"memory": memory, "length": length, **past}
 
     def update(self, terms: RecurrenceInputs, memory: Tensor, form: Form) -> tuple[Tensor, Tensor]:
         """Compute o of all tokens and S after the last one with ``form``, one of ``forms``."""
@@ -206,15 +209,8 @@ class Recurrent(Attention):
     # --- one token at a time-------------------------------------------------------------------------------
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor, **extras: Tensor) -> Tensor:
-        """Compute the recurrence of one row token by token, [H, n, ...] to [H, n, V]."""
-        heads = {"query": query, "key": key, "value": value}
-        for name, convolution in self.convolutions.items():
-            assert isinstance(convolution, ShortConvolution)
-            bias = None if convolution.bias is None else convolution.bias.flatten()
-            taps = convolution.weight.permute(1, 3, 2, 0).flatten(0, 1)  # [H K, 1, W]
-            flat = F.pad(heads[name].mT.flatten(0, 1), (self.conv_size - 1, 0))
-            heads[name] = F.conv1d(flat[None], taps, bias, groups=len(taps))[0].unflatten(0, heads[name].shape[::2]).mT
-        query, key, value = (x[None] for x in heads.values())
+        """Compute the recurrence of convolved heads of one row token by token, [H, n, ...] to [H, n, V]."""
+        query, key, value = query[None], key[None], value[None]
         extras = {name: x[None] for name, x in extras.items()}
         terms = self.terms(query, key, value, extras, torch.arange(query.shape[2], device=query.device)[None])
         memory = value.new_zeros(1, self.num_heads, terms.key.shape[-1], self.value_width)

@@ -1,4 +1,4 @@
-"""Layers that several attentions share: convolutions over positions, norms of a token, rotary positions.
+"""Layers that several attentions share: convolutions of values over positions, norms of a token, rotary positions.
 
 Shapes: B batch, H heads, G batch times heads, N tokens, E width of a head, D = H E, K taps.
 """
@@ -14,55 +14,6 @@ from torch.nn import functional as F
 
 from attentions.kernels.chunks import in_chunks
 from cab import UserError
-from cab.padding import lengths
-
-
-class ShortConvolution(nn.Module):
-    """Compute y_t = b + sum_{i < W} w_i * x_{t - W + 1 + i} elementwise, with zeros before the first token.
-
-    Initialized as ``nn.Conv1d``.
-
-    Args:
-        num_heads: heads H.
-        width: width E per head.
-        size: kernel size W.
-        bias: whether to add b.
-    """
-
-    def __init__(self, num_heads: int, width: int, size: int, *, bias: bool = False) -> None:
-        super().__init__()
-        bound = size**-0.5
-        self.weight = nn.Parameter(torch.empty(size, num_heads, 1, width).uniform_(-bound, bound))
-        self.bias = nn.Parameter(torch.empty(num_heads, 1, width).uniform_(-bound, bound)) if bias else None
-
-    def init_decode_state(self, batch_size: int, like: Tensor) -> Tensor:
-        """Return the inputs before the first token: zeros [B, H, W - 1, E]."""
-        size, num_heads, _, width = self.weight.shape
-        return like.new_zeros(batch_size, num_heads, size - 1, width)
-
-    def forward(self, x: Tensor, before: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Convolve x [B, H, N, E], preceded by ``before`` [B, H, W - 1, E].
-
-        Args:
-            x: [B, H, N, E].
-            before: the W - 1 inputs before ``x``.
-            padding: bool [B, N], True at the right end of each row, or None.
-
-        Returns:
-            The outputs, and the last W - 1 inputs that are not padding.
-        """
-        length, weight = x.shape[2], self.weight.to(x.dtype)
-        seen = torch.cat([before.to(x.dtype), x], dim=2)
-        output = seen[:, :, :length] * weight[0]
-        for tap in range(1, len(weight)):
-            output = torch.addcmul(output, seen[:, :, tap : tap + length], weight[tap])
-        if self.bias is not None:
-            output = output + self.bias.to(x.dtype)
-        if padding is None:
-            return output, seen[:, :, length:]
-        last = lengths(x, padding).unsqueeze(1) + torch.arange(len(weight) - 1, device=x.device)
-        return output, seen.gather(2, last[:, None, :, None].expand_as(before))
-
 
 BLOCK = 64
 """Positions of one block."""
@@ -140,15 +91,20 @@ class MergedNorm(nn.Module):
 BASE = 10_000.0
 
 
-def rotate(x: Tensor, position: Tensor) -> Tensor:
+def rotate(x: Tensor, position: Tensor, *, by_halves: bool = False) -> Tensor:
     """Rotate coordinates 2c and 2c + 1 of ``x`` [B, H, N, E] by position * 10000^(-2c / E), in float32 or wider.
 
-    ``position`` is [B or 1, N]; the product of two turned vectors depends on the difference of their positions.
+    ``position`` is [B or 1, N]; the product of two turned vectors depends on the difference of their positions. The
+    pairs of ``by_halves`` are the coordinates c and c + E / 2, as in Llama.
     """
     width = x.shape[-1]
     frequency = BASE ** (-torch.arange(0, width, 2, device=x.device, dtype=torch.float64) / width)
     angle = position.double()[:, None, :, None] * frequency  # a float32 angle is off by 1e-4 after thousands of tokens
-    return turn(x, angle)
+    if not by_halves:
+        return turn(x, angle)
+    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1)
 
 
 def turn(x: Tensor, angle: Tensor) -> Tensor:
@@ -156,3 +112,14 @@ def turn(x: Tensor, angle: Tensor) -> Tensor:
     cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
     even, odd = x[..., 0::2], x[..., 1::2]
     return torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1).flatten(-2)
+
+
+def alibi_slopes(heads: Tensor) -> Tensor:
+    """Return ALiBi's slopes for the numbers 0, ..., H - 1 of all heads.
+
+    With P the largest power of two up to H, the first P slopes are 2^(-8 (h + 1) / P). The others are every second
+    slope of 2 P heads.
+    """
+    power = 1 << (len(heads).bit_length() - 1)
+    exponents = torch.where(heads < power, (heads + 1) / power, (heads - power + 0.5) / power)
+    return 2.0 ** (-8 * exponents)

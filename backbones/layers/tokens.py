@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from cab import UserError
 
-NormKind = Literal["layer", "simplerms"]
+NormKind = Literal["layer", "rms", "simplerms"]
 NORMS: dict[str, Callable[[int], nn.Module]] = {
     "layer": nn.LayerNorm,
+    "rms": partial(nn.RMSNorm, eps=1e-6),
     "simplerms": partial(nn.RMSNorm, eps=1e-16, elementwise_affine=False),
 }
 """``simplerms`` (Qin et al. 2022) is x / rms(x), without weights; it adds 1e-8 to the root."""

@@ -23,7 +23,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "identity": lambda x: x,
 }
 Activation = Literal["relu", "gelu", "gelu_tanh", "swish", "identity"]
-FeedForwardKind = Literal["plain", "glu"]
+FeedForwardKind = Literal["plain", "glu", "glu_without_bias"]
 ResidualKind = Literal["plain", "gtrxl"]
 
 States = tuple[Mapping[str, DecodeState], ...]
@@ -75,8 +75,8 @@ class Residual(nn.Module):
 class FeedForward(nn.Module):
     """Two position-wise linear layers with an activation and dropout between them.
 
-    ``kind`` glu has a third: W_3 (activation(W_1 x) * W_2 x) (Shazeer 2020). Initialized Xavier uniform with zero
-    biases, or with PyTorch's default (``is_xavier=False``).
+    ``kind`` glu has a third: W_3 (activation(W_1 x) * W_2 x) (Shazeer 2020); glu_without_bias has it, and no biases.
+    Initialized Xavier uniform with zero biases, or with PyTorch's default (``is_xavier=False``).
     """
 
     def __init__(
@@ -90,14 +90,16 @@ class FeedForward(nn.Module):
         is_xavier: bool = True,
     ) -> None:
         super().__init__()
-        self.expand = nn.Linear(embed_dim, ffn_dim)
-        self.reduce = nn.Linear(ffn_dim, embed_dim)
-        self.gate = nn.Linear(embed_dim, ffn_dim) if kind == "glu" else None
+        bias = kind != "glu_without_bias"
+        self.expand = nn.Linear(embed_dim, ffn_dim, bias=bias)
+        self.reduce = nn.Linear(ffn_dim, embed_dim, bias=bias)
+        self.gate = None if kind == "plain" else nn.Linear(embed_dim, ffn_dim, bias=bias)
         self.activation = ACTIVATIONS[activation]
         self.dropout = nn.Dropout(dropout)
         for linear in (x for x in (self.expand, self.reduce, self.gate) if x is not None and is_xavier):
             nn.init.xavier_uniform_(linear.weight)
-            nn.init.zeros_(linear.bias)
+            if bias:
+                nn.init.zeros_(linear.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.gate is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
 import shutil
@@ -13,7 +12,6 @@ from pathlib import Path
 
 from cab.files.text_table import text_table
 from cab.registry.entries import Entry
-from cab.registry.options import argument_texts
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, Registry
 from cab.registry.tables import CONFIGS
 
@@ -106,7 +104,7 @@ def file_options(path: Path, prefix: str) -> Iterator[tuple[str, str]]:
 
 def _class_options(entry: Entry[type], group: str) -> Iterator[tuple[str, str]]:
     """Yield ``GROUP.OPTION=DEFAULT`` and description of each option of a class."""
-    texts = argument_texts(inspect.getdoc(entry.cls) or "")
+    texts = entry.texts
     for name, default in entry.options.items():
         value = default if isinstance(default, str) else json.dumps(default, default=str)
         yield f"{group}.{name}={value}", texts.get(name, "")

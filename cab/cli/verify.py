@@ -39,7 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "attentions",
         nargs="*",
         metavar="NAME",
-        help="registered names, FILE.py:Class, FILE.py:function, package.module:name or hf:TYPE, such as hf:mamba2",
+        help="registered names, FILE.py:Class, FILE.py:function, package.module:name or hf:TYPE, such as hf:mamba2; "
+        "and options of their constructors, such as positions=rope",
     )
     add_pattern(parser, "NS, CS, NC or CC (default: all supported patterns)")
     parser.add_argument(
@@ -164,7 +165,7 @@ def _results(
         rows = results[start:]
         if not args.csv and ((is_alone and not args.record) or not all(row.passed for row in rows)):
             _print(out, f"{'' if is_alone else f'{title}  '}{group:<16}{_group_text(rows, errors)}")
-    if not args.checks and args.device == "cpu" and not args.seed:
+    if not args.checks and args.device == "cpu" and not args.seed and not subject.options:
         _note(args.record or remembered(), subject, results, quick=args.quick)
     return results
 
@@ -229,8 +230,11 @@ def _check_record(args: argparse.Namespace) -> None:
     """Raise UserError for options that a row does not record, or a file with other columns."""
     from cab.records import verified
 
-    if args.checks or args.device != "cpu" or args.seed:
-        raise UserError("--record requires all checks with seed 0 on a CPU: remove --checks, --seed and --device")
+    if args.checks or args.device != "cpu" or args.seed or any(map(_is_option, args.attentions)):
+        raise UserError(
+            "--record requires all checks with seed 0 and default options on a CPU: remove --checks, --seed, --device "
+            "and options"
+        )
     check_writable(args.record.parent, "--record")
     if args.record.exists() and not verified.has_columns(args.record):
         raise UserError(f"--record: {args.record} is not a table with columns {','.join(verified.COLUMNS)}")
@@ -253,22 +257,36 @@ def _without_row(subjects: Sequence[Subject], args: argparse.Namespace) -> list[
 
 def _subjects(args: argparse.Namespace, patterns: Sequence[Pattern]) -> Iterator[Subject]:
     """Yield every attention in every pattern to verify; user errors are raised before the first check runs."""
+    from cab.verification.foreign import parse_options
     from cab.verification.suite import subject_of
 
-    if not args.attentions:
+    pairs = [word for word in args.attentions if _is_option(word)]
+    targets = [word for word in args.attentions if not _is_option(word)]
+    if not targets:
         raise UserError(
             "name an attention: `cab verify abc`, `cab verify FILE.py:Class --pattern CS` or `cab verify hf:llama`. "
             "`cab list attentions` prints the registered names"
         )
     _check_device(args.device)
-    options: dict[str, Any] = {"options": {}, "complexity": args.complexity, "device": args.device}
-    for target in args.attentions:
+    options: dict[str, Any] = {
+        "options": parse_options(pairs),
+        "complexity": args.complexity,
+        "device": args.device,
+    }
+    for target in targets:
         attention, claimed, name = _target(target)
         if not patterns and not claimed:
             raise UserError(f"{target} is not registered: name its pattern with --pattern NS, CS, NC or CC")
         for pattern in patterns or claimed:
             subject = subject_of(attention, pattern, **options)
-            yield dataclasses.replace(subject, name=name or subject.name, seed=args.seed)
+            yield dataclasses.replace(subject, name=" ".join([name or subject.name, *pairs]), seed=args.seed)
+
+
+def _is_option(word: str) -> bool:
+    """Return whether an argument is OPTION=VALUE and not the name of an attention."""
+    from cab.registry.names import is_file
+
+    return word.partition("=")[0].isidentifier() and "=" in word and not is_file(word)
 
 
 def _target(target: str) -> tuple[str | type, Sequence[Pattern], str]:

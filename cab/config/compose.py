@@ -104,7 +104,7 @@ class RegistrySource(ConfigSource):
     def load_config(self, config_path: str) -> ConfigResult:
         group, name = _split(config_path)
         options = REGISTRIES[group].get(name).options if group in REGISTRIES else {}
-        if group == "attention":
+        if group == "attention" and not is_file(name):
             options = {option: f"${{tuned:{name},{option}}}" for option in options}
         content = OmegaConf.create({"name": name, **options})
         return ConfigResult(self.provider, self.full_path(), content, {"package": None})

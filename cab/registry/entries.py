@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 from cab.errors import UnsupportedError, UserError, exits_as_errors, first_line
 from cab.patterns import Pattern
-from cab.registry.options import annotations_of, checked_options
+from cab.registry.options import annotations_of, argument_texts, checked_options
 from cab.registry.sources import Location
 
 if TYPE_CHECKING:  # used in string annotations only, since cab.attention imports torch
@@ -70,7 +70,17 @@ class Entry(Generic[T]):
             if name not in self.options:
                 known = ", ".join(sorted(self.options)) or "none"
                 raise UserError(f"{kind} '{self.name}' has no option '{name}' (options: {known})")
-        return checked_options(options, annotations_of(self.cls), kind, defaults=self.options)
+        return checked_options(options, self.kinds, kind, defaults=self.options)
+
+    @property
+    def kinds(self) -> dict[str, Any]:
+        """Annotations of the options."""
+        return annotations_of(self.cls)
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """Descriptions of the options."""
+        return argument_texts(inspect.getdoc(self.cls) or "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +95,26 @@ class AttentionEntry(Entry["Attention"]):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "label", self.label or self.name)
+
+    @functools.cached_property
+    def options(self) -> dict[str, Any]:
+        """Those of the class, with or without the short convolution of the base class."""
+        options = dict(super().options)
+        if any(p.kind is p.VAR_KEYWORD for p in inspect.signature(self.cls).parameters.values()):
+            options.setdefault("short_convolution", 0)
+        if not self.cls.has_convolutions():
+            options.pop("short_convolution", None)
+        return options
+
+    @property
+    def kinds(self) -> dict[str, Any]:
+        return {"short_convolution": int, **super().kinds}
+
+    @property
+    def texts(self) -> dict[str, str]:
+        from cab.attention import Attention
+
+        return {**argument_texts(inspect.getdoc(Attention) or ""), **super().texts}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,6 @@ from cab.records.results import load_results
 from cab.records.verified import is_verified
 from cab.registry.entries import Entry
 from cab.registry.names import is_file
-from cab.registry.options import argument_texts
 from cab.registry.program import code_of, code_of_location
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.registry.tables import decode_state_size
@@ -97,9 +96,8 @@ def _section(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], *
 def _card(entry: Entry[Any], facts: Sequence[tuple[str, str]], *sections: Table) -> Card:
     """Return the card with the facts and the options that every registered class has."""
     documentation = inspect.getdoc(entry.cls) or ""
-    texts = argument_texts(documentation)
     rows = [
-        (option, default if isinstance(default, str) else json.dumps(default, default=str), texts.get(option, ""))
+        (option, default if isinstance(default, str) else json.dumps(default, default=str), entry.texts.get(option, ""))
         for option, default in entry.options.items()
     ]
     description = re.split(r"\n(?=\w+:\n)", documentation)[0].strip().replace("``", "`")

@@ -127,7 +127,7 @@ def reads_all(subject: Subject) -> bool:
     """Return whether the outputs of a self pattern are expected to read all tokens that they may attend to."""
     if subject.pattern.is_cross or not subject.reads_others or subject.max_token_distance is not None:
         return False
-    return not subject.declared("selects_tokens")
+    return not subject.selects_tokens
 
 
 @check("context", "share of tokens not read", applies=reads_all, declared_in="selects_tokens")
@@ -158,7 +158,7 @@ def context_map(subject: Subject) -> Measurements:
     "context",
     "required change of the output, relative to the measured change,",
     limit=1.0,
-    applies=lambda s: s.reads_source and not s.declared("selects_tokens"),
+    applies=lambda s: s.reads_source and not s.selects_tokens,
     declared_in="selects_tokens",
 )
 def source_map(subject: Subject) -> Measurements:

@@ -181,6 +181,11 @@ class Subject:
         return None if distance is None else int(distance)
 
     @fact
+    def selects_tokens(self) -> bool:
+        """Whether the module declares that outputs do not depend on all tokens."""
+        return bool(getattr(self.build(), "selects_tokens", False))
+
+    @fact
     def dropout(self) -> float:
         """0.3, or 0 if the class rejects dropout in training on this device, such as flash attention on a CPU."""
         module = self.build(dropout=0.3).train()

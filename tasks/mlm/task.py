@@ -21,6 +21,7 @@ from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import MaskedLM
 from cab.metric import Metric, mean_over_batches
 from cab.registry.options import Positive
+from cab.registry.registries import BACKBONES
 from cab.task import Batches
 from tasks.bpe import tokenizer_data, tokenizer_path
 from tasks.corpus.blocks import PackedLines
@@ -124,8 +125,9 @@ class MLM(Task):
         """The entry after the dictionary of LM."""
         return self.corpus.size
 
-    def backbone_options(self, backbone: str) -> dict[str, Any]:  # noqa: ARG002
-        return {"vocab_size": self.mask + 1, "max_length": self.block_len}
+    def backbone_options(self, backbone: str) -> dict[str, Any]:
+        options = {"vocab_size": self.mask + 1, "max_length": self.block_len}
+        return {name: value for name, value in options.items() if name in BACKBONES.get(backbone).options}
 
     def hide(self, tokens: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Return the page as the network reads it [B, N], and the indices to predict [K] in the flattened page.

@@ -28,6 +28,17 @@ from tests.helpers.attentions.trust import slow_unless_new
 EARLY, MIDDLE, LATE = ({"layer_position": LayerPosition(i, 3)} for i in range(3))
 NSA = {"num_blocks": 3, "window_size": 5, "compress_size": 2, "compress_stride": 1}
 
+POSITIONS = [
+    {"positions": "rope"},
+    {"positions": "rope", "num_kv_heads": 1, "qk_norm": True, "output_gate": True, "short_convolution": 3},
+    {"positions": "rope", "window": 5, "sink_tokens": 2, "short_convolution": 2},
+    {"positions": "alibi"},
+    {"positions": "alibi", "sink": "learned"},
+    {"positions": "alibi", "window": 4, "sink_tokens": 3, "sink": "one"},
+    {"window": 1},
+    {"window": 7, "num_kv_heads": 1},
+]
+
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "abc": [{"num_landmarks": 3}],
     "adaptive_span CS": [
@@ -45,8 +56,8 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"segment": 4, "memory": 3, "compressed": 9, "factor": 2, "position": "none"},
     ],
     "cosformer": [{}, {"kernel": "leaky_relu"}, {"reweighting_length": 9, "kernel": "elu1"}],
-    "deltanet": [{"conv_size": 0}, {"conv_size": 3, "negative_eigenvalues": True}],
-    "deltaproduct": [{"conv_size": 0, "num_factors": 1}, {"num_factors": 3, "negative_eigenvalues": False}],
+    "deltanet": [{"short_convolution": 0}, {"short_convolution": 3, "negative_eigenvalues": True}],
+    "deltaproduct": [{"short_convolution": 0, "num_factors": 1}, {"num_factors": 3, "negative_eigenvalues": False}],
     "diag_attention": [
         {"block_size": 4},
         {"block_size": 4, "weights": "rela"},
@@ -54,19 +65,19 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     ],
     "differential": [LATE],
     "dpfp": [{"nu": 3}],
-    "eager": [{"sink": "learned"}],
+    "eager": [{"sink": "learned"}, {"qk_norm": True, "output_gate": True}],
     "efficient": [{}],
     "etc": [{"radius": 6, "num_globals": 5, "max_distance": 3}, {"radius": 2, "num_globals": 0}, {"radius": 3}],
     "flash_gau": [{"query_key_dim": 6, "group_size": 4}],
     "flash_quad": [{"query_key_dim": 6, "scale_length": 9}],
     "forgetting": [{}],
     "funnel": [{"factor": 3}, {"factor": 5, "position": "none"}],
-    "gated_deltanet": [{"conv_size": 3, "negative_eigenvalues": True}],
-    "gated_deltanet_2": [{"conv_size": 3, "negative_eigenvalues": True}],
-    "gla": [{"conv_size": 3, "gate_rank": 2}],
-    "hgrn2": [{"conv_size": 3}, LATE],
+    "gated_deltanet": [{"short_convolution": 3, "negative_eigenvalues": True}],
+    "gated_deltanet_2": [{"short_convolution": 3, "negative_eigenvalues": True}],
+    "gla": [{"short_convolution": 3, "gate_rank": 2}],
+    "hgrn2": [{"short_convolution": 3}, LATE],
     "image_local": [{"block": 8}, {"block": 1}],
-    "kda": [{"conv_size": 0}, {"conv_size": 3, "negative_eigenvalues": True}],
+    "kda": [{"short_convolution": 0}, {"short_convolution": 3, "negative_eigenvalues": True}],
     "lara": [{"num_landmarks": 4}],
     "lightning": [LATE, {"variant": "repository"} | MIDDLE],
     "linear": [{}, {"kernel": "relu"}, {"kernel": "leaky_relu"}, {"kernel": "identity"}],
@@ -129,16 +140,26 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         for spread in ("merged", "heads")
     ],
     "sparse_transformer NS": [{"layout": "strided", "stride": 0}],
-    "ssd": [{"conv_size": 0}, {"conv_size": 3, "state_size": 3}],
+    "ssd": [{"short_convolution": 0}, {"short_convolution": 3, "state_size": 3}],
     "synthesizer": [{"variant": variant, "max_length": 80} for variant in get_args(Variant)],
     "transformer_xl": [{"segment": 7, "memory": 5}, {"segment": 4, "memory": 9}],
     "transformer_xl CS": [{"segment": 6, "memory": 0, "position": "none"}, {"segment": 1, "memory": 3}],
     "transnormer_t1": [EARLY | {"block_size": 4, "positions": "lrpe"}, LATE],
     "transnormer_t2": [EARLY | {"block_size": 4}, LATE | {"positions": "lrpe"}],
-    "vanilla": [{"num_kv_heads": 1}, {"sink": "one"}, {"sink": "learned", "num_kv_heads": 1}],
+    "vanilla": [
+        {"num_kv_heads": 1},
+        {"sink": "one"},
+        {"sink": "learned", "num_kv_heads": 1},
+        {"qk_norm": True},
+        {"output_gate": True},
+        {"qk_norm": True, "output_gate": True, "sink": "learned", "num_kv_heads": 1},
+    ],
+    **{f"{name} {pattern}": POSITIONS for name in ("vanilla", "eager", "flash") for pattern in ("NS", "CS")},
     "yoso": [{"num_hashes": 5}],
 }
-ONE_PATTERN = {"denominator_floor": "NS NC CC"}
+ONE_PATTERN = {"performer denominator_floor": "NS NC CC"} | dict.fromkeys(
+    ("vanilla window", "eager window", "flash window"), "CS"
+)
 """Options that some patterns refuse."""
 
 
@@ -148,7 +169,7 @@ def cases() -> list[Any]:
         name, _, pattern = key.partition(" ")
         for one in options:
             allowed = [str(p) for p in ATTENTIONS.get(name).patterns if not pattern or p == pattern]
-            allowed = [p for p in allowed if all(p in ONE_PATTERN.get(option, p) for option in one)]
+            allowed = [p for p in allowed if all(p in ONE_PATTERN.get(f"{name} {option}", p) for option in one)]
             values = "-".join(map(str, one.values()))
             marks = slow_unless_new(name)
             params += [pytest.param(name, p, one, id=f"{name}-{p}-{values}", marks=marks) for p in allowed]

@@ -16,7 +16,7 @@ WRONG: dict[tuple[str, str], list[dict[str, Any]]] = {  # of limits that types s
     ("cosformer", "NS"): [{"kernel": "tanh"}],
     ("dpfp", "NS"): [{"nu": 0}],
     ("etc", "NS"): [{"radius": -1}],
-    ("gla", "CS"): [{"conv_size": 1}],
+    ("gla", "CS"): [{"short_convolution": 1}],
     ("linformer", "NS"): [{"max_length": 0}],
     ("logsparse", "CS"): [{"restart": 2, "local": 3}],
     ("longshort", "CS"): [{"chunk_size": 0}, {"num_landmarks": 16}, {"conv_kernel_size": 5}],
@@ -29,7 +29,10 @@ WRONG: dict[tuple[str, str], list[dict[str, Any]]] = {  # of limits that types s
     ("skyformer", "NS"): [{"num_landmarks": 1}],
     ("soft", "NS"): [{"conv_kernel_size": 4}],
     ("sparse_transformer", "CS"): [{"stride": 0}, {"stride": 4, "summary": 5}],
-    ("vanilla", "CS"): [{"num_kv_heads": 2}, {"num_kv_heads": 0}],
+    ("vanilla", "CS"): [{"num_kv_heads": 2}, {"num_kv_heads": 0}, {"window": 0}, {"sink_tokens": 2}],
+    ("vanilla", "NS"): [{"window": 4}, {"sink_tokens": 2}, {"positions": "learned"}],
+    ("vanilla", "NC"): [{"positions": "rope"}, {"positions": "alibi"}, {"window": 4}, {"short_convolution": 4}],
+    ("vanilla", "CC"): [{"positions": "rope"}, {"positions": "alibi"}, {"window": 4}, {"short_convolution": 4}],
     ("yoso", "NS"): [{"hash_length": 0}, {"hash_length": 17}],
 }
 CASES = [(*pair, options) for pair, wrong in WRONG.items() for options in wrong]

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from attentions.differential import DifferentialAttention
+from attentions.flash import mask_by_coordinate
 from attentions.forgetting import ForgettingAttention
 from attentions.mla import LatentKeyValueAttention
 from attentions.nsa import NativeSparseAttention
-from attentions.softmax import mask_by_coordinate
 from cab import UserError, build_attention
 from cab.registry.build import state_bytes
 from tests.helpers.attentions import agreement

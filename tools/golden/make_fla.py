@@ -108,7 +108,7 @@ def convolutions(recorder: Recorder, *public: nn.Module) -> None:
 
 def make_gla() -> None:
     for file, size in (("gla", 0), ("gla_conv", 4)):
-        recorder = Recorder("gla", "CS", 24, 2, conv_size=size, gate_rank=5)
+        recorder = Recorder("gla", "CS", 24, 2, short_convolution=size, gate_rank=5)
         public = layer(
             "gla", "GatedLinearAttention", hidden_size=24, num_heads=2, gate_low_rank_dim=5, use_short_conv=bool(size)
         )
@@ -123,7 +123,7 @@ def make_gla() -> None:
 
 def make_hgrn2() -> None:
     for file, index, size in (("hgrn2", 0, 0), ("hgrn2_third_layer", 2, 4)):
-        recorder = Recorder("hgrn2", "CS", 16, 2, layer=(index, 4), conv_size=size)
+        recorder = Recorder("hgrn2", "CS", 16, 2, layer=(index, 4), short_convolution=size)
         public = layer(
             "hgrn2",
             "HGRN2Attention",
@@ -149,7 +149,7 @@ def make_hgrn2() -> None:
 
 def make_deltanet() -> None:
     for file, size, negative in (("deltanet", 4, False), ("deltanet_plain", 0, True)):
-        recorder = Recorder("deltanet", "CS", 16, 2, conv_size=size, negative_eigenvalues=negative)
+        recorder = Recorder("deltanet", "CS", 16, 2, short_convolution=size, negative_eigenvalues=negative)
         public = layer(
             "delta_net",
             "DeltaNet",

@@ -45,7 +45,7 @@ def test_digits_are_kept_beside_what_is_forgotten(rate: float, kind: str) -> Non
 
 def convolved(name: str) -> dict[str, Any]:
     """With a short convolution, for the methods that have one."""
-    return {"conv_size": 4} if name in CONVOLVED else {}
+    return {"short_convolution": 4} if name in CONVOLVED else {}
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -91,7 +91,7 @@ def test_a_whole_number_is_one_configuration() -> None:
 def test_every_default_of_ours_fits_its_annotation() -> None:
     for registry in (ATTENTIONS, BACKBONES, TASKS):
         for entry in registry:
-            kinds = annotations_of(entry.cls)
+            kinds = entry.kinds
             assert not [name for name in entry.options if kinds[name] is Any], entry.name
             entry.check_options(entry.options, registry.kind)
 

@@ -21,6 +21,7 @@ WIDTH = {
 }
 SMALL: dict[str, dict[str, Any]] = {
     "gpt2": {**WIDTH, "num_layers": 2},
+    "llama": {**WIDTH, "num_layers": 2},
     "roberta": {**WIDTH, "num_layers": 2, "max_length": 37},
     "encoder": {**WIDTH, "num_layers": 2, "max_length": 37, "num_classes": 5, "init_std": 0.125},
     "transformer": {

@@ -1,0 +1,87 @@
+"""Llama (Touvron et al. 2023): a causal or masked language model, used for LM and MLM. Attention layers: CS or NS."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from backbones.gpt2 import GPT2
+from backbones.layers.transformer import LayerStack
+from cab import UserError, register_backbone
+from cab.backbone import AttentionFactory
+
+
+@register_backbone("llama", paper="Touvron et al. 2023", tasks={"lm": "CS", "mlm": "NS"})
+class Llama(GPT2):
+    """Predict the next token from all tokens up to the current one (CS), or masked tokens from both sides (NS).
+
+    Pre-norm layers with RMS norms (epsilon 1e-6), SwiGLU (Shazeer 2020), no biases and no position embedding: positions
+    are the attention's. `vanilla` is Llama's with ``positions=rope, qkv_bias=false, out_bias=false``, which `cab run`
+    sets, and with ``num_kv_heads`` below ``num_heads`` that of Llama 2 70B and Llama 3. Any other attention has its
+    own positions, or none. The default sizes are those of `gpt2`, with SwiGLUs of 8/3 the width.
+
+    Args:
+        make_attention: builds the attention layers, one CS or NS per layer.
+        vocab_size: size of the dictionary, including the mask in NS.
+        embed_dim, num_heads, ffn_dim, num_layers: sizes of the stack.
+        dropout: applied to embeddings and branch outputs.
+        attention_dropout: applied to attention weights.
+        tied: share the input and output tables.
+        init_std: draw tables and all linear weights, attentions included, from N(0, init_std^2), as released (0.02) and
+            in flash-linear-attention. Biases keep their values. By default, tables are drawn from N(0, 1 / embed_dim),
+            SwiGLUs are Xavier uniform, and attentions use their own initialization.
+        checkpoint_activations: recompute layers in the backward pass instead of storing their activations.
+    """
+
+    all_layers_use_tested_pattern = True
+
+    def __init__(
+        self,
+        *,
+        make_attention: AttentionFactory,
+        vocab_size: int = 48520,
+        embed_dim: int = 768,
+        num_heads: int = 12,
+        ffn_dim: int = 2048,
+        num_layers: int = 12,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        tied: bool = False,
+        init_std: float | None = None,
+        checkpoint_activations: bool = False,
+    ) -> None:
+        super().__init__(
+            make_attention=make_attention,
+            vocab_size=vocab_size,
+            embed_dim=embed_dim,
+            num_heads=num_heads,
+            ffn_dim=ffn_dim,
+            num_layers=num_layers,
+            dropout=dropout,
+            attention_dropout=attention_dropout,
+            positions="none",
+            scale_embedding=False,
+            activation="swish",
+            norm="rms",
+            feed_forward="glu_without_bias",
+            checkpoint_activations=checkpoint_activations,
+        )
+        self.head = None if tied else nn.Linear(embed_dim, vocab_size, bias=False)
+        if self.head is not None:
+            nn.init.normal_(self.head.weight, std=embed_dim**-0.5)
+        if init_std is not None:
+            for module in self.modules():
+                if isinstance(module, nn.Linear | nn.Embedding):
+                    nn.init.normal_(module.weight, std=init_std)
+
+    def make_layers(self, num_layers: int, *arguments: Any, **options: Any) -> LayerStack:
+        """Build the layers with attentions of the pattern under test."""
+        make_attention = arguments[0]
+        if make_attention.pattern.is_cross:
+            raise UserError(f"backbone 'llama' has no layer with pattern {make_attention.pattern} (supported: NS CS)")
+        return super().make_layers(num_layers, make_attention, make_attention.pattern, **options)
+
+    @property
+    def output_weight(self) -> Tensor:
+        return self.decoder_embedding.tokens.weight if self.head is None else self.head.weight
