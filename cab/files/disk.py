@@ -155,7 +155,7 @@ def sanitize_csv_cell(value: object) -> object:
     if not isinstance(value, str):
         return value
     text = sanitize_text(value)
-    if len(text) < 2 or text[0] not in "=+-@":
+    if len(text) < 2 or unicodedata.normalize("NFKC", text[0]) not in ("=", "+", "-", "@"):  # also full-width signs
         return text
     try:
         float(text)

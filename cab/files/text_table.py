@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import itertools
+import math
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
@@ -78,15 +79,16 @@ def csv_errors(path: Path) -> Iterator[None]:
         raise UserError(f"{path} cannot be read as CSV ({first_line(error)}); save it as CSV in UTF-8") from None
 
 
-def csv_rows(path: Path, needed: Iterable[str] = ()) -> Iterator[tuple[int, dict[str, str]]]:
+def csv_rows(path: Path, needed: Iterable[str] = (), *, strip: bool = False) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield the line and the texts of each row; UserError with the line unless each has a value per column.
 
     Args:
         needed: columns that the file must have.
+        strip: whether spaces around texts are removed.
     """
     with csv_errors(path), path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.reader(file, strict=True)
-        columns = next(reader, [])
+        reader = csv.reader(file, strict=True, skipinitialspace=strip)
+        columns = [name.strip() if strip else name for name in next(reader, [])]
         if repeated := [name for name in columns if columns.count(name) > 1]:
             raise UserError(f"{path}, line 1: the column '{repeated[0]}' occurs more than once; remove one of them")
         if lacking := set(needed) - set(columns):
@@ -95,12 +97,22 @@ def csv_rows(path: Path, needed: Iterable[str] = ()) -> Iterator[tuple[int, dict
             if row and len(row) != len(columns):
                 raise UserError(f"{path}, line {reader.line_num}: {len(row)} values for {len(columns)} columns")
             if row:
-                yield reader.line_num, dict(zip(columns, row, strict=True))
+                texts = map(str.strip, row) if strip else row
+                yield reader.line_num, dict(zip(columns, texts, strict=True))
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
     """Read the rows of a CSV file as texts, see :func:`csv_rows`."""
     return [row for _, row in csv_rows(path)]
+
+
+def parse_number(text: str) -> float | None:
+    """Return the finite number that a text is; None for any other text, such as ``nan`` or ``1_000``."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and "_" not in text else None
 
 
 def number(value: float, decimals: int = 3) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from cab.errors import UserError
 from cab.files.disk import listed
-from cab.files.text_table import csv_rows
+from cab.files.text_table import csv_rows, parse_number
 from cab.patterns import Pattern
 from cab.records.files import COMMITTED_DIRS, REFERENCE_DIRS, record_paths
 from cab.records.identity import changed_modules, value_changes
@@ -305,10 +305,10 @@ def _published_row(path: Path, line: int, row: Mapping[str, str]) -> tuple[Any, 
             **{name: row.get(name, "") for name in (*CELL, "metric")},
             "preset": row.get("preset") or PUBLISHED,
             "seed": int(seed),
-            "value": float(value) if value else math.nan,
+            "value": parse_number(value) if value else math.nan,
             "higher_is_better": {"1": True, "0": False}[row["higher_is_better"]],
         }
-        if value and ("_" in value or not math.isfinite(fields["value"])):
+        if fields["value"] is None:
             raise ValueError(f"'{value:.40}'")
     except (ValueError, KeyError) as error:
         raise UserError(

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cab.errors import UserError
-from cab.files.text_table import csv_errors, read_csv
+from cab.files.text_table import csv_rows, parse_number, read_csv
+from cab.patterns import Pattern
 from cab.records.identity import hash_of
 from cab.records.results import PAPER_DIR, installed_code
 from cab.records.verified import COMMITTED, read_rows
@@ -35,6 +36,9 @@ def load_costs(*paths: str | Path, protocol: str = "") -> pd.DataFrame:
     of memory) becomes NaN. Rows whose ``kind`` is not ``attention`` are skipped. With ``protocol``, those of another
     protocol are, if the file has any of this one. ``setting`` says which rows may be compared: what differs among the
     file, the run and the settings of the rows, or an empty text.
+
+    Raises:
+        UserError: a row has an invalid or missing value, or is that of an earlier line again.
     """
     import pandas as pd
 
@@ -50,45 +54,60 @@ def _load_costs(path: Path, protocol: str) -> pd.DataFrame:
 
     if not path.exists():
         raise UserError(f"no cost file at {path}; create it with `cab efficiency --out {path}`")
-    with csv_errors(path):
-        table = pd.read_csv(path, skipinitialspace=True).rename(columns=lambda name: str(name).strip())
-    if {*_PUBLISHED} <= {*table}:
-        milliseconds, mebibytes = (_numbers(table[name], path) for name in ("time_ms", "memory_mib"))
-        table = table.assign(pattern="NS", phase="forward", seconds=milliseconds / 1e3, bytes=mebibytes * 2**20)
-    if lacking := sorted({*COLUMNS[:6]} - {*table}):
-        required = f"{','.join(COLUMNS[:6])}, or {','.join(_PUBLISHED)}"
-        raise UserError(f"{path} lacks the columns {', '.join(lacking)}; required: {required}")
-    table = table[table["kind"] == "attention"] if "kind" in table else table
-    if table.empty:
+    lines: dict[tuple[str, ...], int] = {}
+    rows, costs = [], []
+    for line, row in csv_rows(path, strip=True):
+        if row.get("kind", "attention") != "attention":
+            continue
+        if (first := lines.setdefault(tuple(row.values()), line)) != line:
+            raise UserError(f"{path}, line {line}: the costs of line {first} again; remove one of them")
+        rows.append(row)
+        costs.append(_cost(row, f"{path}, line {line}"))
+    if not rows:
         raise UserError(f"{path} contains no costs")
-    if "protocol" in table and (table["protocol"] == protocol).any():
-        table = table[table["protocol"] == protocol]
-    table = table.assign(**{name: _numbers(table[name], path) for name in ("length", "seconds", "bytes")})
-    for name in COLUMNS[:4]:
-        if table[name].isna().any():
-            raise UserError(f"{path}: column '{name}' has an empty value, or one that means none, such as nan")
-    table = table.assign(complexity=table.get("complexity", "n"), setting=_setting(table))
-    return table[[*COLUMNS, "setting"]].fillna({"complexity": "n"})
+    used = [i for i, row in enumerate(rows) if protocol and row.get("protocol") == protocol] or range(len(rows))
+    settings = _setting(pd.DataFrame([rows[i] for i in used]))
+    return pd.DataFrame([costs[i] for i in used], columns=COLUMNS).assign(setting=settings)
+
+
+def _cost(row: Mapping[str, str], place: str) -> dict[str, Any]:
+    """Return the values of :data:`COLUMNS` in a row of a file of costs."""
+    if row.keys() >= set(_PUBLISHED):
+        row = {"pattern": Pattern.NS, "phase": "forward", **row}
+        seconds, size = (_measurement(row, name, place) for name in ("time_ms", "memory_mib"))
+        seconds, size = seconds / 1e3, size * 2**20
+    elif lacking := sorted({*COLUMNS[:6]} - row.keys()):
+        required = f"{','.join(COLUMNS[:6])}, or {','.join(_PUBLISHED)}"
+        raise UserError(f"{place}: no column {', '.join(lacking)}; required: {required}")
+    else:
+        seconds, size = (_measurement(row, name, place) for name in ("seconds", "bytes"))
+    if empty := [name for name in COLUMNS[:4] if not row[name]]:
+        raise UserError(f"{place}: no {empty[0]}")
+    if row["pattern"] not in list(Pattern):
+        raise UserError(f"{place}: the pattern must be one of {', '.join(Pattern)}, got '{row['pattern']:.40}'")
+    length = _measurement(row, "length", place)
+    if length < 1 or length != int(length):
+        raise UserError(f"{place}: the length must be a positive whole number of tokens, got '{row['length']:.40}'")
+    texts = {"complexity": row.get("complexity") or "n", **{name: row[name] for name in COLUMNS[:3]}}
+    return {**texts, "length": int(length), "seconds": seconds, "bytes": size}
+
+
+def _measurement(row: Mapping[str, str], column: str, place: str) -> float:
+    """Return a finite number of at least 0, or NaN for an empty value."""
+    text = row[column]
+    value = parse_number(text) if text else math.nan
+    if value is None or value < 0:
+        raise UserError(f"{place}: {column} must be a finite number of at least 0, or empty, got '{text:.40}'")
+    return value
 
 
 def _setting(table: pd.DataFrame) -> list[str]:
     """Return the settings that distinguish each row from rows of other settings, as few as suffice."""
-    names = [name for name in _SETTING if name in table and table[name].nunique(dropna=False) > 1]
+    names = [name for name in _SETTING if name in table and table[name].nunique() > 1]
     counts = [len(table[names[:size]].drop_duplicates()) for size in range(1, len(names) + 1)]
     shown = names[: counts.index(counts[-1]) + 1] if names else []
-    rows = table[shown].fillna("none").to_dict("records")
-    return [", ".join(f"{name} {value}" for name, value in row.items()) for row in rows]
-
-
-def _numbers(column: pd.Series, path: Path) -> pd.Series:
-    import pandas as pd
-
-    values = pd.to_numeric(column, errors="coerce")
-    least, kind = (1, "positive") if column.name == "length" else (0, "non-negative")
-    wrong = (values.isna() & column.notna()) | (values < least) | (values == float("inf"))
-    if wrong.any():
-        raise UserError(f"{path}: {column.name} '{column[wrong].iloc[0]}' is not a finite {kind} number")
-    return values
+    rows = table[shown].to_dict("records")
+    return [", ".join(f"{name} {value or 'none'}" for name, value in row.items()) for row in rows]
 
 
 MEASURED = PAPER_DIR.parent / "efficiency" / "costs.csv"
@@ -197,11 +216,7 @@ def _measured(
 
 def _number(row: Mapping[str, str], column: str) -> float | None:
     """Return the number in a row of a CSV file, or None for an empty or invalid value."""
-    try:
-        value = float(row.get(column) or "")
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
+    return parse_number(row.get(column) or "")
 
 
 @functools.cache

@@ -9,7 +9,9 @@ import base64
 import io
 import itertools
 import math
+import unicodedata
 import warnings
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -69,8 +71,9 @@ def image(figure: Figure, title: str) -> Markup:
 
 
 def short(name: str) -> str:
-    """Return ``name``, truncated to fit the figure."""
-    return name if len(name) <= LONGEST_LABEL else name[: LONGEST_LABEL - 1] + "…"
+    """Return ``name``, truncated to fit the figure; wide characters of East Asian scripts count twice."""
+    ends = list(itertools.accumulate(1 + (unicodedata.east_asian_width(char) in "WF") for char in name))
+    return name if not ends or ends[-1] <= LONGEST_LABEL else name[: bisect_right(ends, LONGEST_LABEL - 1)] + "…"
 
 
 def looks(attentions: Iterable[str]) -> dict[str, dict[str, Any]]:

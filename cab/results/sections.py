@@ -108,7 +108,8 @@ def _curves(board: Board, pattern: str, results: pd.DataFrame) -> Iterator[Block
     looks = figures.looks(board.measured["attention"])
     for number, ((place, metric), curve) in enumerate(extrapolation_curves(measured).items()):
         title = f"{PATTERNS.get(pattern, pattern)}: {metric} by length, {place.replace('/', ' / ')}"
-        figure = figures.length_figure(curve, title=metric, ylabel=metric, looks=looks, log=False)
+        label = figures.short(metric)
+        figure = figures.length_figure(curve, title=label, ylabel=label, looks=looks, log=False)
         wide = curve.pivot(index="attention", columns="length", values="value").sort_index().reset_index()
         table = Table.of(wide, id=element_id(board.key, pattern, "curve", str(number)), caption=title)
         yield Block(title, "", [Picture(figure, title, f"figure3c-{board.key}-{place}-{metric}")], [table])

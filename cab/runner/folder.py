@@ -36,6 +36,8 @@ ABOUT = "cell.json"
 
 A record of an earlier start is kept until the run has a new one.
 """
+PROGRESS = ("step-*.ckpt", "best-*.pt", "average-*.pt", "scores-*.json")
+"""Files that only an unfinished run needs."""
 RETRIED = (*(status for status in Status if status is not Status.FINISHED), "interrupted")
 """Statuses that ``cab run --retry`` accepts."""
 
@@ -113,6 +115,21 @@ def start_run(folder: Path, about: Mapping[str, Any], identity: Identity, *, sta
     with replacing(folder / ABOUT) as temporary:
         temporary.write_text(json.dumps({**about, "identity": identity.to_plain(), "started": started}, indent=1))
     return started
+
+
+def discard_progress(folder: Path) -> None:
+    """Delete the files of :data:`PROGRESS` in the locked folder of a run that has a record."""
+    for pattern in PROGRESS:
+        for file in folder.glob(pattern):
+            file.unlink()
+
+
+def discard_leftovers(folder: Path) -> None:
+    """Delete the progress of a finished run whose process was killed after it wrote the record, if this user may."""
+    if any(any(folder.glob(pattern)) for pattern in PROGRESS) and not is_replacing(folder):
+        with contextlib.suppress(OSError, UserError), lock_run_dir(folder) as is_ours:
+            if is_ours and not is_replacing(folder):
+                discard_progress(folder)
 
 
 def _about(folder: Path) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from cab.records.identity import DECISIVE, Identity, described, differences
 from cab.records.record import Cost, Record, Status, now
 from cab.registry.program import UNKNOWN
 from cab.runner.cell import Cell
-from cab.runner.folder import is_replacing
+from cab.runner.folder import discard_leftovers, is_replacing
 from cab.runner.processes import status_of
 from cab.runner.provenance import about_run, identity_of
 
@@ -248,6 +248,13 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.2g} min" if hours < 1.5 else f"{hours:.4g} h" if hours < 1000 else f"{hours:,.0f} h"
 
 
+def cached(cell: Cell, record: Record) -> Outcome:
+    """Return the outcome of a cell that has a record."""
+    if record.status is Status.FINISHED:
+        discard_leftovers(cell.config.results_dir / cell.name)
+    return Outcome(cell.title, "cached", record)
+
+
 def cells_to_run(jobs: Iterable[Job], report: Report) -> Iterator[tuple[Cell, Job]]:
     """Yield the cells without a valid record; errors are reported before a cell is passed to another process."""
     for job in jobs:
@@ -262,7 +269,7 @@ def cells_to_run(jobs: Iterable[Job], report: Report) -> Iterator[tuple[Cell, Jo
         if record is None:
             yield cell, job
         else:
-            report.add(Outcome(cell.title, "cached", record))
+            report.add(cached(cell, record))
 
 
 def record_lost_run(cell: Cell, command: str, error: Exception) -> None:

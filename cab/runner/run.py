@@ -17,17 +17,17 @@ import torch
 from cab.backbone import AttentionSpec, Backbone
 from cab.errors import UnsupportedError, UserError, exits_as_errors, first_line, optional
 from cab.files.cache import report_waiting
-from cab.files.disk import check_writable, disk_errors, is_full_disk
+from cab.files.disk import check_writable, disk_errors, is_full_disk, replacing
 from cab.records.files import record_path, weights_path
 from cab.records.record import Cost, Record, RunMetadata, Status, now
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.runner.batches import DeviceBatches, mix_seed
 from cab.runner.cell import GPU, Cell
 from cab.runner.engine import Run, Training, make_initial_backbone, open_run
-from cab.runner.folder import atomic_save, lock_run_dir, start_run
+from cab.runner.folder import ABOUT, atomic_save, discard_progress, lock_run_dir, start_run
 from cab.runner.processes import status_of
 from cab.runner.provenance import ResourceUsage, about_run, program_of
-from cab.runner.report import ExistingRecords, Outcome
+from cab.runner.report import ExistingRecords, Outcome, cached
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ def run_cell(config: Mapping[str, Any], *, command: str = "", existing: Existing
     cell, existing = Cell.from_config(config), existing or ExistingRecords()
     record = existing.find(cell)
     if record is not None:
-        return Outcome(cell.title, "cached", record)
+        return cached(cell, record)
     check_writable(cell.config.results_dir, "results_dir")
     run = open_run(cell, command)
     if not run.processes.is_first:
@@ -57,25 +57,23 @@ def run_cell(config: Mapping[str, Any], *, command: str = "", existing: Existing
         record = existing.find(cell)  # of a process that held the lock until now
         if record is not None:
             return Outcome(cell.title, "cached", record)
-        record = reuse_result(run, existing)
-        if record is not None:
-            return Outcome(cell.title, "reused", record)
-        return Outcome(cell.title, "completed", _run_and_write(run))
+        with disk_errors(cell.config.results_dir):
+            record = reuse_result(run, existing)
+            if record is not None:
+                return Outcome(cell.title, "reused", record)
+            return Outcome(cell.title, "completed", _run_and_write(run))
 
 
 def _run_and_write(run: Run) -> Record:
     """Train and evaluate the cell, and write its record; checkpoints are kept unless the run finishes."""
     config = run.cell.config
-    with disk_errors(config.results_dir):
-        content = {"cell": run.cell.key, "command": run.command, "config": dict(config.resolved)}
-        started = start_run(run.folder, content, run.identity, started=now(), afresh=config.force)
-        record = _attempt(run, started)
-        assert record is not None
-        record.write(config.results_dir, run.cell.name)
+    content = {"cell": run.cell.key, "command": run.command, "config": dict(config.resolved)}
+    started = start_run(run.folder, content, run.identity, started=now(), afresh=config.force)
+    record = _attempt(run, started)
+    assert record is not None
+    record.write(config.results_dir, run.cell.name)
     if record.status is Status.FINISHED:
-        for pattern in ("step-*.ckpt", "best-*.pt", "average-*.pt", "scores-*.json"):
-            for file in run.folder.glob(pattern):
-                file.unlink()
+        discard_progress(run.folder)
     return record
 
 
@@ -221,10 +219,13 @@ def reuse_result(run: Run, existing: ExistingRecords) -> Record | None:
         names = ("hash", "cell", "config", "changed", "command", "verified", "initial_weights")
         changes = {name: getattr(about, name) for name in names}
         weights = weights_path(twin.config.results_dir, twin.name)
+        (run.folder / ABOUT).unlink(missing_ok=True)  # of an interrupted run, which would count as started afresh
         if weights.exists():
-            shutil.copyfile(weights, weights_path(cell.config.results_dir, cell.name))
+            with replacing(weights_path(cell.config.results_dir, cell.name)) as temporary:
+                shutil.copyfile(weights, temporary)
         reused = dataclasses.replace(record, **changes, weights_reused_from=record.hash)
         reused.write(cell.config.results_dir, cell.name)
+        discard_progress(run.folder)
         return reused
     return None
 

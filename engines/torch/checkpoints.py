@@ -59,9 +59,9 @@ class LossMean:
         """Return the first step with a NaN or infinite loss, or 0."""
         return 0 if self._bad_step is None else int(self._bad_step)
 
-    def state(self) -> list[float]:
-        """Return the constructor's arguments."""
-        return [float(self._total), self.steps]
+    def state(self, processes: SingleProcess) -> list[float]:
+        """Return the constructor's arguments with which all processes together have the same mean."""
+        return [processes.mean(float(self._total)), self.steps]
 
 
 class History:
@@ -135,8 +135,8 @@ class History:
         """Return everything that a resumed run needs."""
         return {
             **{name: getattr(self, name) for name in PLAIN_STATE},
-            "loss": self._losses.state(),
-            "auxiliary": self._auxiliary.state(),
+            "loss": self._losses.state(self._processes),
+            "auxiliary": self._auxiliary.state(self._processes),
             "seconds": self.earlier_seconds + time.perf_counter() - self._started,
         }
 
@@ -166,7 +166,9 @@ class TrainingState:
             from engines.torch.recurrent_memory import RecurrentMemory
 
             self.memory = RecurrentMemory(order.shares.accumulate)
-        self._num_steps, self._device, self._run = order.num_steps, run.device, run
+        self.interval = LossMean()
+        """Of the steps since the last row of the loggers."""
+        self._num_steps, self._device, self._run, self._processes = order.num_steps, run.device, run, processes
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that a resumed run needs; every process must call this."""
@@ -177,6 +179,7 @@ class TrainingState:
             "optimizer": optimizer_state(self.optimizer),
             "scaler": self.scaler.state_dict(),
             "history": self.history.state_dict(),
+            "interval": self.interval.state(self._processes),
             "memories": self.memory and self.memory.state_dict(),
         }
 
@@ -189,6 +192,7 @@ class TrainingState:
             raise ValueError(obstacle)
         load_network_state(self.network, saved["network"])
         self.history.load_state_dict(saved["history"])
+        self.interval = LossMean(*saved["interval"])
         if self.memory is not None:
             self.memory.load_state_dict(saved["memories"], self._device)
         load_optimizer_state(self.optimizer, saved["optimizer"])

@@ -118,7 +118,6 @@ def run_steps(
     accumulate = order.shares.accumulate
     rate = config.rate(order.steps_per_epoch)
     timed = step_timer(run, order)
-    interval = LossMean()
     epoch = None
     network.train()
     for step in loggers.steps:
@@ -146,7 +145,7 @@ def run_steps(
                         total = loss if auxiliary is None else loss + auxiliary
                         scaler.scale(total / accumulate).backward()
                 history.add_losses(loss, auxiliary, completed, accumulate)
-                interval.add(loss, completed, accumulate)
+                state.interval.add(loss, completed, accumulate)
                 losses.append(loss.detach())
             with timed("optimizer"):
                 scaler.unscale_(optimizer)
@@ -164,7 +163,7 @@ def run_steps(
         history.check_losses(completed)
         if is_logged:
             numbers: Entry = {
-                "loss": processes.mean(interval.mean()),  # waits for the device
+                "loss": processes.mean(state.interval.mean()),  # waits for the device
                 "learning_rate": config.learning_rate * rate(step),
                 "gradient_norm": float(whole(norm)),
             }
@@ -176,7 +175,7 @@ def run_steps(
             numbers = {**entry, **numbers}
         if is_logged:
             loggers.write(completed, numbers)
-            interval = LossMean()
+            state.interval = LossMean()
         if completed in averaged:
             checkpoints.save_weights(whole_state_dict(network), checkpoints.weights("average", completed))
         stop = stop_signal(run, processes, completed)

@@ -1,10 +1,12 @@
-"""Replay public bugs: run `cab verify` on releases of transformers before and after the repair of each bug.
+"""Replay public bugs: run `cab verify` on releases of public packages before and after the repair of each bug.
 
     python -m tools.verification.replay_public_bugs --releases DIR --out results/public_bugs.csv
 
-`tools/verification/public_bugs.csv` lists the bugs; a bug without a good release is open in the newest release.
-`tools/verification/public_bug_releases.csv` lists the packages of each release. They are installed with pip into DIR,
-one folder per release, without dependencies; torch and numpy of this environment are used.
+`tools/verification/public_bugs.csv` lists the bugs; a bug without a good release is open in the newest release. Its
+column `name` may end with options of `cab verify`.
+A release is a version of transformers, whose packages are in `tools/verification/public_bug_releases.csv`, or that of
+another package, such as `minGRU-pytorch==0.2.1`. Releases are installed with pip into DIR, one folder per release,
+without dependencies; torch and numpy of this environment are used.
 
 Columns of the output: the columns of the list; `result` is `caught` if one of the checks fails in the bad release and
 `missed` otherwise; `evidence` is the detail of the first failed check; `after_repair` is `passed`, `open`, or
@@ -35,10 +37,12 @@ def install(release: str, folder: Path) -> Path | None:
     """Install a release into its folder unless it exists; return None for the release of this environment."""
     if release == version("transformers"):
         return None
-    target = folder / release
+    target = folder.resolve() / release
     if not target.is_dir():
-        [pins] = [row for row in read(LISTS / "public_bug_releases.csv") if row["transformers"] == release]
-        packages = [f"{name}=={pin}" for name, pin in pins.items()]
+        packages = [release]
+        if "==" not in release:
+            [pins] = [row for row in read(LISTS / "public_bug_releases.csv") if row["transformers"] == release]
+            packages = [f"{name}=={pin}" for name, pin in pins.items()]
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--no-deps"]
         subprocess.run([*command, "--target", target, *packages], check=True)
     return target
@@ -48,8 +52,8 @@ def failures(name: str, checks: str, target: Path | None) -> list[dict[str, str]
     """Return the failed checks of `cab verify --csv` with a release; raises RuntimeError if it does not run."""
     paths = [str(target)] if target else []
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([*paths, str(ROOT)]), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "cab.cli.main", "verify", name, "--quick", "--csv", "--checks", checks]
-    process = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    command = [sys.executable, "-m", "cab.cli.main", "verify", *name.split(), "--quick", "--csv", "--checks", checks]
+    process = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
     if process.returncode not in (0, 1):
         raise RuntimeError(process.stderr.strip().splitlines()[-1])
     return [row for row in csv.DictReader(io.StringIO(process.stdout)) if row["passed"] == "false"]

@@ -190,19 +190,41 @@ def test_costs_of_our_own_form(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "cannot be read as CSV"),
+        ("", "contains no costs"),
         (f"{HEAD}\n", "contains no costs"),
-        ("attention,length\nabc,5\n", "lacks the columns bytes, pattern, phase, seconds"),
-        (f"{HEAD}\nabc,NS,forward,256,fast,1\n", "seconds 'fast' is not a finite non-negative number"),
-        (f"{HEAD}\nabc,NS,forward,-256,1,1\n", "length '-256' is not a finite positive number"),
-        (f"{HEAD}\nabc,NS,forward,,1,1\n", "column 'length' has an empty value"),
-        (f"{HEAD}\nnan,NS,forward,1,1,1\n", "column 'attention' has an empty value"),
+        (f"{HEAD},kind\nabc,NS,forward,256,1,1,peer\n", "contains no costs"),
+        ("attention,length\nabc,5\n", "line 2: no column bytes, pattern, phase, seconds; required"),
+        ("attention,length,time_ms\nabc,5,1\n", "line 2: no column bytes"),
+        (f"{HEAD}\nabc,NS,forward,256,fast,1\n", "line 2: seconds must be a finite number .* got 'fast'"),
+        (f"{HEAD}\nabc,NS,forward,256,1,1\nabc,NS,forward,512,-1,1\n", "line 3: seconds must be .* got '-1'"),
+        (f"{HEAD}\nabc,NS,forward,256,nan,1\n", "seconds must be a finite number of at least 0, or empty"),
+        (f"{HEAD}\nabc,NS,forward,256,1_0,1\n", "seconds must be .* got '1_0'"),
+        (f"{HEAD}\nabc,NS,forward,256,1,1e400\n", "bytes must be .* got '1e400'"),
+        (f"{HEAD}\nabc,NS,forward,-256,1,1\n", "length must be .* got '-256'"),
+        (f"{HEAD}\nabc,NS,forward,0,1,1\n", "line 2: the length must be a positive whole number"),
+        (f"{HEAD}\nabc,NS,forward,25.6,1,1\n", "line 2: the length must be a positive whole number .* got '25.6'"),
+        (f"{HEAD}\nabc,NS,forward,,1,1\n", "line 2: no length"),
+        (f"{HEAD}\n ,NS,forward,1,1,1\n", "line 2: no attention"),
+        (f"{HEAD}\nabc,NS,,1,1,1\n", "line 2: no phase"),
+        (f"{HEAD}\nabc,XX,forward,1,1,1\n", "line 2: the pattern must be one of NS, CS, NC, CC, got 'XX'"),
+        (f"{HEAD}\nabc,NS,forward,256,1\n", "line 2: 5 values for 6 columns"),
+        (f"{HEAD}\nabc,NS,forward,256,1,1,,\n", "line 2: 8 values for 6 columns"),
+        (f"{HEAD}, bytes\nabc,NS,forward,256,1,1,1\n", "line 1: the column 'bytes' occurs more than once"),
+        (f"{HEAD}\n" + "abc,NS,forward,256,1,1\n" * 2, "line 3: the costs of line 2 again; remove one of them"),
+        (f'{HEAD}\n"abc,NS,forward,256,1,1\n', "cannot be read as CSV"),
     ],
 )
 def test_costs_that_are_none(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "costs.csv").write_text(text)
     with pytest.raises(UserError, match=message):
         load_costs(tmp_path / "costs.csv")
+
+
+def test_spaces_around_values_are_no_part_of_them(tmp_path: Path) -> None:
+    (tmp_path / "costs.csv").write_text("attention , length, time_ms,memory_mib\nnull , 256.0, 2 ,\n")
+    [row] = load_costs(tmp_path / "costs.csv").to_dict("records")
+    assert (row["attention"], row["pattern"], row["length"], row["seconds"]) == ("null", "NS", 256, 0.002)
+    assert math.isnan(row["bytes"])
 
 
 def test_settings_are_compared_apart(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import itertools
 import re
 import shutil
@@ -34,6 +36,10 @@ HOSTILE = [
     "]]><!--",
     "mark:x:y:z#&?%2F/..",
     "長い" * 150,
+    "one_word_" * 45,
+    "=1+1",
+    "＝1+1",
+    "a\nb\tc",
 ]
 
 
@@ -183,6 +189,30 @@ def test_hostile_names_are_inert(tmp_path: Path, add: Callable[..., Path]) -> No
     shown = {text for tag, text in elements.texts if tag == "th"}
     assert {name for name in HOSTILE if name.isprintable()} <= shown
     assert not re.search("[\x00\x1b\u202e\ufffe]", page)
+
+
+@pytest.mark.filterwarnings("error")
+def test_names_change_neither_elements_nor_cells(tmp_path: Path) -> None:
+    """In any field, and in the CSV files, where a spreadsheet would execute some."""
+    shapes, widths = {}, {}
+    for kind, names in {"hostile": HOSTILE, "plain": [f"name{place}" for place in range(len(HOSTILE))]}.items():
+        results, out = tmp_path / kind / "results", tmp_path / kind / "out"
+        for place, name in enumerate(names):
+            for field in ("task", "dataset", "config_variant", "backbone", "attention", "preset"):
+                make_record({"mse": number(place, field)}, **{field: name}).write(results)
+            make_record({name: number(place), f"{name}_512": 1.2}, dataset="ettm1").write(results)
+        _, elements = page_of(results, out)
+        shapes[kind] = Counter((tag, *attributes) for tag, attributes in elements.found)
+        rows = [
+            row
+            for path in sorted(out.glob("*.csv"))
+            for row in csv.reader(io.StringIO(path.read_text(encoding="utf-8")))
+        ]
+        widths[kind] = [len(row) for row in rows]
+        assert not [cell for row in rows for cell in row if re.match("[=＝@＠]|[-+].*[a-z=]", cell) and cell != "-"]
+        assert all(cell.isprintable() for row in rows for cell in row)
+    assert shapes["hostile"] == shapes["plain"]
+    assert widths["hostile"] == widths["plain"]
 
 
 def test_the_same_results_give_the_same_bytes() -> None:

@@ -16,6 +16,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.select import Select
 
 from cab.cli.main import main
+from tests.helpers.made_records import make_record
 from tests.helpers.suite_records import made_suite as made_suite
 
 pytestmark = pytest.mark.browser
@@ -113,7 +114,8 @@ def test_a_name_opens_its_summary(page: webdriver.Chrome) -> None:
 def test_a_phone_scrolls_down_only_and_dark_mode_inverts_figures(
     browser: webdriver.Chrome, made_suite: Path, suite_folder: Path, tmp_path: Path
 ) -> None:
-    make_page(browser, made_suite, suite_folder, out=tmp_path / "out")
+    make_record({"mse": 1.0}, preset="one_word_" * 45).write(tmp_path / "long")
+    make_page(browser, made_suite, suite_folder, tmp_path / "long", out=tmp_path / "out")
     sizes = "const box = document.querySelector('#board .scroll'); return box.scrollWidth - box.clientWidth"
     assert browser.execute_script(sizes) == 0, "the board fits a wide window"
     width = 390

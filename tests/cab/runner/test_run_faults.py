@@ -78,6 +78,31 @@ def test_an_interrupted_evaluation_finds_its_scores(
     assert not list(tmp_path.glob("*/scores-*"))
 
 
+@pytest.mark.parametrize("kind", ["finished", "force", "read-only"])
+def test_what_a_process_left_that_was_killed_after_its_record_is_deleted(
+    kind: str, troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the checkpoints of a run that starts again, nor in a folder of somebody else."""
+
+    def killed(_: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("cab.runner.run.discard_progress", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run_cell(troubled())
+    [record] = tmp_path.glob("*.json")
+    if kind == "force":
+        with pytest.raises(UserError, match="no space left"):
+            run_cell(troubled("force=true", "trainer.checkpoint_every=2", trouble="full"))
+    if kind == "read-only":
+        monkeypatch.setattr("cab.runner.folder.discard_progress", lambda _: Path("/proc/version").unlink())
+    before = record.read_bytes()
+    assert run_cell(troubled()).kind == "cached"
+    assert record.read_bytes() == before
+    assert bool(list(tmp_path.glob("*/step-*"))) == (kind != "finished")
+
+
 def test_a_failed_cell_is_run_again_only_when_asked(troubled: Cell, tmp_path: Path) -> None:
     run_cell(troubled(trouble="crash"))
     again = run_cell(troubled())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from cab.config.compose import compose
 from cab.records.files import weights_path
 from cab.records.record import Record
 from cab.runner.cell import Cell
+from cab.runner.folder import PROGRESS, cell_statuses
 from cab.runner.run import run_cell, same_network
 
 
@@ -51,6 +53,33 @@ def test_the_network_of_another_pattern_is_not_trained_again(trained: tuple[Path
     assert own.record is not None
     assert own.record.metrics == first.metrics, "the networks were not the same"
     assert not own.record.weights_reused_from
+
+
+def test_an_interrupted_run_whose_network_another_one_trained_is_finished(
+    trained: tuple[Path, Record], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of it is left, and a process that is killed while it copies leaves nothing incomplete."""
+    folder = Path(shutil.copytree(trained[0], tmp_path / "results"))
+    cell = config(folder, "attention=vanilla", "pattern=CS", "trainer.checkpoint_every=1")
+    with monkeypatch.context() as patched:
+        patched.setattr("cab.runner.run.reuse_result", lambda *_: None)
+        patched.setattr("cab.runner.run._scores", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run_cell(cell)
+    [name] = [status.hash for status in cell_statuses(folder) if status.status == "interrupted"]
+    with monkeypatch.context() as patched:
+        patched.setattr("cab.runner.run.shutil.copyfile", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run_cell(cell)
+    assert run_cell(cell).kind == "reused"
+    assert {status.status for status in cell_statuses(folder)} == {"finished"}
+    assert not [path for pattern in PROGRESS for path in folder.glob(f"*/{pattern}")]
+    twins = [path.read_bytes() for path in folder.glob("*/weights.pt") if path != weights_path(folder, name)]
+    assert weights_path(folder, name).read_bytes() in twins
+
+
+def killed(*_: Any) -> None:
+    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize(

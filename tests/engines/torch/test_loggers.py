@@ -224,6 +224,18 @@ def test_a_resumed_run_has_each_step_once(
         assert [step for _, step in sent][-4:] == [5, 6, 7, 8]
 
 
+def test_rows_of_a_resumed_run_are_those_of_another(troubled: Cell, tmp_path: Path) -> None:
+    """Its checkpoint is between two rows, whose loss is the mean over the steps since the last one."""
+    options = ["trainer.log_every=3", "trainer.checkpoint_every=2", "task.at=6"]
+    trained(troubled(*options, f"results_dir={tmp_path / 'calm'}"))
+    with pytest.raises(UserError, match="no space left"):
+        run_cell(troubled(*options, f"results_dir={tmp_path / 'cut'}", trouble="full"))
+    trained(troubled(*options, f"results_dir={tmp_path / 'cut'}"))
+    calm, cut = (pd.read_csv(path) for path in sorted(tmp_path.glob("*/*/metrics.csv")))
+    assert list(calm["step"]) == [3, 6, 8]
+    assert list(cut["loss"]) == list(calm["loss"])
+
+
 def test_two_users_have_two_runs(tmp_path: Path) -> None:
     folders = [tmp_path / user / "hash" for user in ("one", "other")]
     for folder in folders:
