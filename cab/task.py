@@ -6,7 +6,7 @@ A task does not depend on the training loop, and the loop (:mod:`cab.runner`) do
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Protocol
@@ -56,6 +56,7 @@ class Task(ABC):
             is then read in rows: item i + 1 continues item i.
         packages: imported modules that are not dependencies of the benchmark, with the extra that installs each.
         splits: data sets by name of the split, which :meth:`setup` sets; only ``train`` is read by the benchmark.
+        test_split: name of the split that :meth:`evaluate` and :meth:`baselines` read; ``cab evaluate`` changes it.
     """
 
     version: ClassVar[int] = 1
@@ -63,6 +64,7 @@ class Task(ABC):
     recurrent: ClassVar[bool] = False
     packages: ClassVar[Mapping[str, str]] = {}
     splits: Mapping[str, Any] = field(init=False, repr=False)
+    test_split: str = field(init=False, repr=False, default="test")
 
     limit: Annotated[int, Ge(1)] | None = None
 
@@ -139,6 +141,12 @@ class Task(ABC):
 
         Also called with a network on the device ``meta``, to check whether the weights match.
         """
+
+    @property
+    def split_names(self) -> Sequence[str]:
+        """Names that ``test_split`` can have."""
+        splits = getattr(self, "splits", {})
+        return [*splits] if self.test_split in splits else []
 
     @property
     def training_set(self) -> Dataset[Any]:

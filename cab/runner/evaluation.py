@@ -143,7 +143,7 @@ def evaluate(
     or adds a warning.
     """
     task, seed = cell.task, cell.config.seed
-    file = folder / f"scores-{_digest(backbone)}.jsonl"
+    file = folder / f"scores-{_digest(backbone)}-{cell.hash}-{task.test_split}.jsonl"
     batches = DeviceBatches(device, processes=processes, finished=file, seed=seed, limit=task.limit)
     torch.manual_seed(mix_seed(seed, -1))  # the same whether the run was resumed or not
     with torch.no_grad(), cell.config.trainer.autocast(device):

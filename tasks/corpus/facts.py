@@ -34,6 +34,8 @@ Names = Annotated[int, Interval(ge=1, le=len(ALL_NAMES))]
 """Number of names in generated books."""
 NEVER = 10**6
 """Distance in tokens if the fact does not occur before."""
+Answers = list[tuple[float, int]]
+"""Loss of each answer, and the distance in tokens to the last occurrence of the answer."""
 
 
 @dataclass(frozen=True)
@@ -79,28 +81,19 @@ class Facts:
                 last_told[name if name >= 0 else asked] = place
             asked = name
 
+    def answers(self, tokens: Tensor, losses: Tensor) -> Answers:
+        """Return the answers in tokens [B, N] with these losses, except those whose loss is NaN."""
+        return [
+            (row_losses[place], distance)
+            for row, row_losses in zip(tokens.tolist(), losses.tolist(), strict=True)
+            for place, distance in self.distances(row)
+            if not math.isnan(row_losses[place])
+        ]
 
-Answers = list[tuple[float, int]]
-"""Loss of each answer, and the distance in tokens to the last occurrence of the answer."""
-
-
-def answers_in(facts: Facts, tokens: Tensor, losses: Tensor) -> Answers:
-    """Return the answers in tokens [B, N] with these losses, except those whose loss is NaN."""
-    return [
-        (row_losses[place], distance)
-        for row, row_losses in zip(tokens.tolist(), losses.tolist(), strict=True)
-        for place, distance in facts.distances(row)
-        if not math.isnan(row_losses[place])
-    ]
-
-
-def looked_up(facts: Facts, texts: Iterable[Tensor], window: int) -> Answers:
-    """Return the answers of ideal lookup by name within ``window`` preceding tokens, for sequences [N]."""
-    return [
-        (0.0 if distance <= window else math.log(len(THINGS)), distance)
-        for tokens in texts
-        for _, distance in facts.distances(tokens.tolist())
-    ]
+    def looked_up(self, texts: Iterable[Tensor], window: int) -> Answers:
+        """Return the answers of ideal lookup by name within ``window`` preceding tokens, for sequences [N]."""
+        answers = (distance for tokens in texts for _, distance in self.distances(tokens.tolist()))
+        return [(0.0 if distance <= window else math.log(len(THINGS)), distance) for distance in answers]
 
 
 def level_perplexities(answers: Sequence[tuple[float, int]], levels: Mapping[str, range]) -> dict[str, float]:

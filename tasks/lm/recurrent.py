@@ -16,7 +16,7 @@ from cab.backbone_protocols import RecurrentLM
 from cab.metric import mean_over_batches
 from cab.registry.options import Positive
 from cab.task import Batches
-from tasks.corpus.facts import Answers, Facts, answers_in
+from tasks.corpus.facts import Answers, Facts
 from tasks.corpus.losses import sum_of
 from tasks.lm.recurrence import BatchedBooks, BookChunks, Segment, read_books, segment_losses
 from tasks.lm.task import LM
@@ -109,9 +109,9 @@ class RecurrentLMTask(LM):
 
     def answers(self, facts: Facts, backbone: Backbone, batches: Batches) -> Answers:
         def score(tokens: Tensor, losses: Tensor) -> Answers:
-            return answers_in(facts, tokens[None], losses[None])
+            return facts.answers(tokens[None], losses[None])
 
-        return [*chain.from_iterable(self._map_books(score, backbone, batches, "test", self.context))]
+        return [*chain.from_iterable(self._map_books(score, backbone, batches, self.test_split, self.context))]
 
     def test_texts(self) -> Iterable[Tensor]:
-        return self.corpus.books("test")
+        return self.corpus.books(self.test_split)

@@ -31,18 +31,7 @@ from cab.task import Batches
 from tasks.bpe import tokenizer_data, tokenizer_path
 from tasks.corpus.blocks import Blocks
 from tasks.corpus.books import WIKITEXTS, find_books
-from tasks.corpus.facts import (
-    ALL_NAMES,
-    CHAPTERS,
-    THINGS,
-    Answers,
-    Facts,
-    Names,
-    answers_in,
-    level_perplexities,
-    looked_up,
-    names_variant,
-)
+from tasks.corpus.facts import ALL_NAMES, CHAPTERS, THINGS, Answers, Facts, Names, level_perplexities, names_variant
 from tasks.corpus.losses import OTHER, REPEATED, mean_or_zero, repeat_sums, sum_of, token_losses
 from tasks.corpus.tokens import PAD, perplexity, read_corpus, unigram_loss
 
@@ -158,6 +147,10 @@ class LM(Task):
         self.splits = {"train": Blocks(self.corpus, "train", self.block_len, whole=True)}
 
     @property
+    def split_names(self) -> Sequence[str]:
+        return [*self.corpus.files]
+
+    @property
     def context(self) -> int:
         """Number of tokens that training reads at once."""
         return self.block_len
@@ -230,14 +223,14 @@ class LM(Task):
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
         if self._facts is not None:
-            ppl = perplexity(self.mean_loss(backbone, batches, "test", self.context))
+            ppl = perplexity(self.mean_loss(backbone, batches, self.test_split, self.context))
             answers = self.answers(self._facts, backbone, batches)
             scores = level_perplexities(answers, LEVELS) | {"ppl": ppl}
         else:
             scores = self._test_perplexities(backbone, batches)
         for length in self.context_lengths:
             try:
-                mean = self.mean_loss(backbone, batches, "test", length, self.context_tokens)
+                mean = self.mean_loss(backbone, batches, self.test_split, length, self.context_tokens)
             except (UserError, torch.OutOfMemoryError) as error:  # an additional length must not cost the main score
                 log.warning("perplexity at context length %d failed: %s", length, error)
                 mean = math.nan
@@ -252,13 +245,15 @@ class LM(Task):
             mean = mean_over_batches(groups.values())
             scores = {name: perplexity(mean_over_batches([group])) for name, group in groups.items()}
         else:
-            mean = self.mean_loss(backbone, batches, "test", self.context)
-        scores |= {"ppl": perplexity(mean), "word_ppl": self._per_word(mean, "test")}
+            mean = self.mean_loss(backbone, batches, self.test_split, self.context)
+        scores |= {"ppl": perplexity(mean), "word_ppl": self._per_word(mean, self.test_split)}
         if "word_ppl_validation" in self._word_perplexities:
             mean = self.mean_loss(backbone, batches, "validation", self.context)
             scores["word_ppl_validation"] = self._per_word(mean, "validation")
         if self.overlap:
-            scores["word_ppl_overlap"] = self._per_word(self.overlapping_loss(backbone, batches, "test"), "test")
+            scores["word_ppl_overlap"] = self._per_word(
+                self.overlapping_loss(backbone, batches, self.test_split), self.test_split
+            )
         return scores
 
     def _per_word(self, mean: float, split: str) -> float:
@@ -270,34 +265,34 @@ class LM(Task):
         def score(rows: Tensor) -> dict[str, tuple[float, int]]:
             return repeat_sums(rows, self.token_losses(backbone, rows))
 
-        rows = self.map_blocks(score, batches, "test", self.block_len)
+        rows = self.map_blocks(score, batches, self.test_split, self.block_len)
         return {name: total_of(row[name] for row in rows) for name in self.repeat_metrics}
 
     def answers(self, facts: Facts, backbone: Backbone, batches: Batches) -> Answers:
         """Return the answers of the test split."""
 
         def score(rows: Tensor) -> Answers:
-            return answers_in(facts, rows, F.pad(self.token_losses(backbone, rows), (1, 0)))
+            return facts.answers(rows, F.pad(self.token_losses(backbone, rows), (1, 0)))
 
-        return [*chain.from_iterable(self.map_blocks(score, batches, "test", self.block_len, whole=True))]
+        return [*chain.from_iterable(self.map_blocks(score, batches, self.test_split, self.block_len, whole=True))]
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """Return unigram perplexities, or in generated books those of ideal lookup within windows."""
         if self._facts is not None:
             windows, texts = dict.fromkeys((0, 4, 16, self.block_len, self.context)), [*self.test_texts()]
-            return {f"look_up_{n}": level_perplexities(looked_up(self._facts, texts, n), LEVELS) for n in windows}
-        mean = unigram_loss(self.corpus, "test")
-        return {"unigram": {"ppl": perplexity(mean), "word_ppl": self._per_word(mean, "test")}}
+            return {f"look_up_{n}": level_perplexities(self._facts.looked_up(texts, n), LEVELS) for n in windows}
+        mean = unigram_loss(self.corpus, self.test_split)
+        return {"unigram": {"ppl": perplexity(mean), "word_ppl": self._per_word(mean, self.test_split)}}
 
     def test_texts(self) -> Iterable[Tensor]:
         """Return the test texts as the network reads them."""
-        blocks = Blocks(self.corpus, "test", self.block_len, whole=True)
+        blocks = Blocks(self.corpus, self.test_split, self.block_len, whole=True)
         return (blocks[i] for i in range(len(blocks)))
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
         network = cast(TokenLM, backbone)
         length = max(1, min(64, self.block_len // 2))  # a text as long as a training block, for fixed-size attentions
-        prompts = batches.first(Blocks(self.corpus, "test", length, whole=True), 2)
+        prompts = batches.first(Blocks(self.corpus, self.test_split, length, whole=True), 2)
         generator = torch.Generator(device=prompts.device).manual_seed(1)
         limits = Limits(max_length=max(1, min(self.sample_tokens, self.block_len - length)))
         texts = sample(network, network.init_state(len(prompts)), prompts, limits, top_p=0.9, generator=generator)

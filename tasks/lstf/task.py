@@ -139,7 +139,7 @@ class LSTF(Task):
             return [error_sums(forecast[is_scored], future[is_scored]), error_sums(forecast, future), *levels]
 
         num_scored = self._num_scored
-        rows = batches.map(self.splits["test"], self.evaluation_batch_size, score)
+        rows = batches.map(self.splits[self.test_split], self.evaluation_batch_size, score)
         scores, every, *levels = map(mean_errors, zip(*rows, strict=True))
         if self.test_windows == "whole_batches":
             scores |= {f"{name}_all_windows": value for name, value in every.items()}
@@ -148,7 +148,7 @@ class LSTF(Task):
     @property
     def _num_scored(self) -> int:
         """Number of test windows that ``mse`` and ``mae`` include."""
-        count = len(self.splits["test"])
+        count = len(self.splits[self.test_split])
         whole_batches = count // PUBLISHED_BATCH * PUBLISHED_BATCH
         return whole_batches if self.test_windows == "whole_batches" and whole_batches else count
 
@@ -160,7 +160,7 @@ class LSTF(Task):
         repeat = -(-self.pred_len // steps)
         scored = range(self._num_scored)[: self.limit]
         for start in range(0, len(scored), 256):
-            batch = self.splits["test"].__getitems__(list(scored[start : start + 256]))
+            batch = self.splits[self.test_split].__getitems__(list(scored[start : start + 256]))
             past, future = batch["past"], batch["future"]
             errors["repeat_last_value"].append(error_sums(past[:, -1:].expand_as(future), future))
             repeated = past[:, -steps:].repeat(1, repeat, 1)[:, : self.pred_len]
@@ -169,8 +169,8 @@ class LSTF(Task):
         return {name: mean_errors(rows) for name, rows in errors.items()}
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
-        count = len(self.splits["test"])
-        chosen = torch.utils.data.Subset(self.splits["test"], [0, count // 3, 2 * count // 3, count - 1])
+        count = len(self.splits[self.test_split])
+        chosen = torch.utils.data.Subset(self.splits[self.test_split], [0, count // 3, 2 * count // 3, count - 1])
         batch = batches.first(chosen, 4)
         series = (batch["past"], batch["future"], self.forecast(backbone, batch))
         windows = [*zip(*(x[..., -1].float().cpu().numpy() for x in series), strict=True)]

@@ -26,18 +26,7 @@ from cab.task import Batches
 from tasks.bpe import tokenizer_data, tokenizer_path
 from tasks.corpus.blocks import PackedLines
 from tasks.corpus.books import SPLITS, find_books
-from tasks.corpus.facts import (
-    ALL_NAMES,
-    CHAPTERS,
-    THINGS,
-    Answers,
-    Facts,
-    Names,
-    answers_in,
-    level_perplexities,
-    looked_up,
-    names_variant,
-)
+from tasks.corpus.facts import ALL_NAMES, CHAPTERS, THINGS, Answers, Facts, Names, level_perplexities, names_variant
 from tasks.corpus.losses import mean_or_zero, sum_of, token_losses
 from tasks.corpus.tokens import NUM_SPECIAL, PAD, padding_or_none, perplexity, read_corpus, unigram_loss
 from tasks.mlm.pages import HiddenPages
@@ -109,6 +98,10 @@ class MLM(Task):
     def _asks(self) -> bool:
         """Whether only answers are learned and scored."""
         return self.loss_on == "answers" and self.dataset == "synthetic"
+
+    @property
+    def _scored(self) -> str:
+        return self.test_split if self.scored_part == "test" else self.scored_part
 
     def check(self) -> None:
         if not 0.0 < self.mask_share <= 1.0:
@@ -184,9 +177,9 @@ class MLM(Task):
         return self.mean_loss(backbone, batches, "validation")
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
-        scores = {"ppl": perplexity(self.mean_loss(backbone, batches, self.scored_part))}
+        scores = {"ppl": perplexity(self.mean_loss(backbone, batches, self._scored))}
         if self.scored_part == "validation":
-            scores["ppl_test"] = perplexity(self.mean_loss(backbone, batches, "test"))
+            scores["ppl_test"] = perplexity(self.mean_loss(backbone, batches, self.test_split))
         return scores if self._facts is None else self._level_scores(self._facts, backbone, batches) | scores
 
     def _level_scores(self, facts: Facts, backbone: Backbone, batches: Batches) -> dict[str, float]:
@@ -194,26 +187,26 @@ class MLM(Task):
             tokens, seen, places = batch
             losses = torch.full(tokens.shape, torch.nan, device=tokens.device).flatten()
             chosen = token_losses(backbone, self.mask + 1, tokens.flatten()[places], seen, selected=places)
-            return answers_in(facts, tokens, losses.index_copy(0, places, chosen).view_as(tokens))
+            return facts.answers(tokens, losses.index_copy(0, places, chosen).view_as(tokens))
 
-        rows = batches.map(self._hidden("test"), self.evaluation_batch_size, score)
+        rows = batches.map(self._hidden(self.test_split), self.evaluation_batch_size, score)
         return level_perplexities([*chain.from_iterable(rows)], LEVELS)
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """Return unigram perplexities, or in generated pages those of lookup within windows."""
         if self._facts is not None:
-            pages = self.splits[self.scored_part]
+            pages = self.splits[self._scored]
             texts = [pages.__getitems__([i])[0] for i in range(len(pages))]
             windows = (0, 4, self.block_len)
-            return {f"look_up_{n}": level_perplexities(looked_up(self._facts, texts, n), LEVELS) for n in windows}
-        scores = {"ppl": perplexity(unigram_loss(self.corpus, self.scored_part))}
+            return {f"look_up_{n}": level_perplexities(self._facts.looked_up(texts, n), LEVELS) for n in windows}
+        scores = {"ppl": perplexity(unigram_loss(self.corpus, self._scored))}
         if self.scored_part == "validation":
-            scores["ppl_test"] = perplexity(unigram_loss(self.corpus, "test"))
+            scores["ppl_test"] = perplexity(unigram_loss(self.corpus, self.test_split))
         return {"unigram": scores}
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
         """Write pages of the test split with the chosen tokens as [truth|prediction]."""
-        tokens, seen, places = batches.first(HiddenPages(self.splits["test"], 2, self.hide), 2)
+        tokens, seen, places = batches.first(HiddenPages(self.splits[self.test_split], 2, self.hide), 2)
         guesses = backbone(seen, padding_or_none(tokens), selected=places).argmax(dim=-1)
         words = [self.corpus.text([token]) for token in tokens.flatten().tolist()]
         for place, guess in zip(places.tolist(), guesses.tolist(), strict=True):

@@ -167,8 +167,11 @@ class Needle(Task):
     def setup(self, data_root: Path | None) -> None:  # noqa: ARG002
         counts = dict(zip(SPLITS, (self.examples, self.test_examples, self.test_examples), strict=True))
         self.splits = {split: Haystacks(split, count, self.length, self.num_needles) for split, count in counts.items()}
-        count = self.test_examples
-        self._tests = {length: Haystacks("test", count, length, self.num_needles) for length in self.lengths}
+
+    @property
+    def _tests(self) -> dict[int, Haystacks]:
+        count, needles = self.test_examples, self.num_needles
+        return {length: Haystacks(self.test_split, count, length, needles) for length in self.lengths}
 
     def fingerprint(self) -> dict[str, Any]:
         splits = {**self.splits, **{str(length): split for length, split in self._tests.items()}}

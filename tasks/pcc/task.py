@@ -116,7 +116,7 @@ class PCC(Task):
         return 1000.0 * mean_over_batches(batches.map(shapes, self.evaluation_batch_size, score))
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
-        scores = self._scores(backbone, batches, "test")
+        scores = self._scores(backbone, batches, self.test_split)
         if self.validation_split == "val":
             return scores
         return scores | {f"{k}_unseen": v for k, v in self._scores(backbone, batches, "val").items()}
@@ -129,7 +129,7 @@ class PCC(Task):
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """Return the scores of the view itself, and of the view with its mirror images (left-right, front-back)."""
-        test = self.splits["test"]
+        test = self.splits[self.test_split]
         shapes = [test.__getitems__([i]) for i in range(len(test))[: self.limit]]
         answers = {"input_cloud": lambda points: points, "mirrored": mirrored}
         return {
@@ -138,7 +138,7 @@ class PCC(Task):
         }
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
-        batch = batches.first(self.splits["test"], 4)
+        batch = batches.first(self.splits[self.test_split], 4)
         clouds = {"seen": batch["partial"], "completed": backbone(batch["partial"])[1], "truth": batch["complete"]}
         columns = [(name, x.float().cpu().numpy()) for name, x in clouds.items()]
         draw_grid(columns, _draw_cloud, folder / "clouds.png", size=(3.0, 3.0), projection="3d")

@@ -180,7 +180,7 @@ class Probe(Task):
         return mean_over_batches(batches.map(self.splits["validation"], self.evaluation_batch_size, score))
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
-        scores = self._scores(backbone, batches, "test")
+        scores = self._scores(backbone, batches, self.test_split)
         if "longer" in self.splits:
             longer = self._scores(backbone, batches, "longer")
             scores |= {f"{name}_longer": value for name, value in longer.items()}
@@ -197,7 +197,7 @@ class Probe(Task):
         """Predict the most frequent validation answer; for answers from the context, its most frequent value."""
         answers = self.splits["validation"].batch.answers  # in training MAD predicts every next token
         commonest = int(answers[answers != IGNORE_INDEX].mode().values)
-        test = self.splits["test"].batch
+        test = self.splits[self.test_split].batch
         guesses = {"commonest": torch.full_like(test.answers, commonest)}
         if self.dataset in IN_CONTEXT:
             values = test.context[..., 1]

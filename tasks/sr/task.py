@@ -131,7 +131,7 @@ class SR(Task):
 
     @property
     def _scored(self) -> ImagePairs:
-        test: ImagePairs = self.splits["test"]
+        test: ImagePairs = self.splits[self.test_split]
         return test if self.scored_images == "all" else test.subset(0, min(PUBLISHED_IMAGES, len(test)), mirror=False)
 
     def baselines(self) -> dict[str, dict[str, float]]:

@@ -155,7 +155,7 @@ class Sum(Task):
         return [self.bpe.decode([t for t in row if t != end]).strip() for row in tokens.tolist()]
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
-        test = self.splits["test"]
+        test = self.splits[self.test_split]
         summarize = partial(self.summarize, cast(SequenceToSequence, backbone))
         self._summaries = [*chain.from_iterable(batches.map(test, self.evaluation_batch_size, summarize))]
         references = [reference for _, reference in islice(test.read_texts(), self.limit)]
@@ -164,7 +164,7 @@ class Sum(Task):
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """Return the scores of the first sentence of each document, and of the summary of other documents."""
-        documents, references = zip(*islice(self.splits["test"].read_texts(), self.limit), strict=True)
+        documents, references = zip(*islice(self.splits[self.test_split].read_texts(), self.limit), strict=True)
         others = (*references[1:], references[0])
         return {
             "lead_sentences": rouge(zip(references, map(lead, documents), strict=True)),
@@ -173,7 +173,7 @@ class Sum(Task):
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:  # noqa: ARG002
         """Write the first summaries of the test split with their references."""
-        examples = zip(self.splits["test"].read_texts(), self._summaries[:5], strict=False)
+        examples = zip(self.splits[self.test_split].read_texts(), self._summaries[:5], strict=False)
         shown = [
             f"--- documents\n{documents[:2000]}\n--- reference\n{reference}\n--- summary\n{summary}"
             for (documents, reference), summary in examples

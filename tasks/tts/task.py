@@ -205,11 +205,11 @@ class TTS(Task):
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
         stored = in_16_bits if self.as_fairseq else np.asarray
-        return self._distortions(backbone, batches, "test", self.iterations, stored=stored)
+        return self._distortions(backbone, batches, self.test_split, self.iterations, stored=stored)
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """Return the scores of the mean training frame at the utterance's length, and of mean aligned phonemes."""
-        utterances, mean = self.splits["test"].utterances[: self.limit], self.scale.mel[0]
+        utterances, mean = self.splits[self.test_split].utterances[: self.limit], self.scale.mel[0]
         frames = {"mean_frame": [np.repeat(mean[None], len(u.mel), axis=0) for u in utterances]}
         if all(utterance.aligned for utterance in utterances):
             means = mean_phonemes(self.splits["train"].utterances)
@@ -225,7 +225,7 @@ class TTS(Task):
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
         import soundfile
 
-        test = self.splits["test"]
+        test = self.splits[self.test_split]
         batch = batches.first(test, 3)
         utterances = [test.utterances[i] for i in batch["index"].tolist()]
         spoken, targets = self.synthesize(backbone, batch), [self.target(u, backbone) for u in utterances]
