@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -43,9 +43,20 @@ class Metric:
 
 
 def mean_over_batches(sums: Iterable[tuple[float, int]]) -> float:
-    """Return the mean of a value over all batches, from its sum and its count in each."""
+    """Return the mean of a value over all batches, from its sum and its count in each; NaN without any value."""
+    total, count = total_of(sums)
+    return total / count if count else math.nan
+
+
+def total_of(sums: Iterable[tuple[float, int]]) -> tuple[float, int]:
+    """Return the sum of all sums and of all counts."""
     total, count = 0.0, 0
     for batch_sum, batch_count in sums:
         total += batch_sum
         count += batch_count
-    return total / count
+    return total, count
+
+
+def mean_scores(examples: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean over examples of each score."""
+    return {name: mean_over_batches((scores[name], 1) for scores in examples) for name in examples[0]}

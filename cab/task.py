@@ -6,10 +6,12 @@ A task does not depend on the training loop, and the loop (:mod:`cab.runner`) do
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, Protocol
 
+from annotated_types import Ge
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -21,27 +23,30 @@ from cab.metric import Metric
 
 
 class Batches(Protocol):
-    """Iterates over a complete data set in order."""
+    """Access of a task to its data sets in validation and evaluation."""
 
-    def __call__(self, dataset: Dataset[Any], batch_size: int) -> Iterator[Any]:
-        """Yield the batches of ``dataset`` on the device of the run."""
+    def map(self, dataset: Dataset[Any], batch_size: int, score: Callable[[Any], Any]) -> list[Any]:
+        """Return ``score(batch)`` for each batch of ``dataset`` in order, the only way to evaluate.
 
-    def scores(
-        self, dataset: Dataset[Any], batch_size: int, score: Callable[[Any], list[list[float]]]
-    ) -> list[list[float]]:
-        """Return the scores of all examples of ``dataset``, in order; ``score`` maps a batch to one list per example.
-
-        An interrupted evaluation resumes after the last finished batch. With ``shares_evaluation``, the processes of
-        the run share the examples. Call it once per evaluation.
+        The processes of a run share the batches, and an interrupted evaluation resumes after the last finished batch.
+        So a score depends on its batch alone, and is a plain value that JSON can store: numbers, texts, lists of them,
+        mappings. With ``task.limit``, only the first examples are read.
         """
 
+    def first(self, dataset: Dataset[Any], count: int) -> Any:
+        """Return a batch of the first ``count`` examples, or of all if there are fewer, for plots."""
 
+
+@dataclass(kw_only=True, eq=False)
 class Task(ABC):
     """Base class of tasks.
 
     The constructor of a subclass takes ``dataset``, which the benchmark sets, and its options as keyword arguments
-    with defaults. Validation, evaluation and plots run under the autocast of ``trainer.precision``, as training does;
-    compute scores in float32 or better.
+    with defaults; a dataclass has ``limit`` as well. Validation, evaluation and plots run under the autocast of
+    ``trainer.precision``, as training does; compute scores in float32 or better.
+
+    Args:
+        limit: number of examples of each split that validation and evaluation read, for a rehearsal; null: all.
 
     Attributes:
         version: version of the evaluation protocol. Increase it with every change: results of different versions are
@@ -51,16 +56,17 @@ class Task(ABC):
             is then read in rows: item i + 1 continues item i.
         packages: imported modules that are not dependencies of the benchmark, with the extra that installs each.
         splits: data sets by name of the split, which :meth:`setup` sets; only ``train`` is read by the benchmark.
-        shares_evaluation: whether all processes of a run call :meth:`evaluate`, which divides its work among them with
-            ``batches.scores``; otherwise only the first process does.
+        test_split: name of the split that :meth:`evaluate` and :meth:`baselines` read; ``cab evaluate`` changes it.
     """
 
     version: ClassVar[int] = 1
     required_protocols: ClassVar[tuple[type, ...]] = ()
     recurrent: ClassVar[bool] = False
     packages: ClassVar[Mapping[str, str]] = {}
-    splits: Mapping[str, Any] = {}
-    shares_evaluation: ClassVar[bool] = False
+    splits: Mapping[str, Any] = field(init=False, repr=False)
+    test_split: str = field(init=False, repr=False, default="test")
+
+    limit: Annotated[int, Ge(1)] | None = None
 
     @classmethod
     def protocol_of(cls, backbone: type) -> type:
@@ -135,6 +141,12 @@ class Task(ABC):
 
         Also called with a network on the device ``meta``, to check whether the weights match.
         """
+
+    @property
+    def split_names(self) -> Sequence[str]:
+        """Names that ``test_split`` can have."""
+        splits = getattr(self, "splits", {})
+        return [*splits] if self.test_split in splits else []
 
     @property
     def training_set(self) -> Dataset[Any]:

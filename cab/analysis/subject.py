@@ -15,9 +15,9 @@ from cab.config.compose import compose
 from cab.errors import UserError
 from cab.records.files import weights_path
 from cab.records.record import Record
-from cab.runner.batches import DeviceBatches
 from cab.runner.cell import Cell
 from cab.runner.engine import make_backbone, make_initial_backbone
+from cab.runner.evaluation import DeviceBatches
 from cab.runner.folder import load_network
 
 
@@ -36,7 +36,7 @@ class Subject:
 
     def batch(self, rows: int) -> Any:
         """Return the first ``rows`` examples of the training set."""
-        return next(DeviceBatches(torch.device("cpu"))(self.cell.task.training_set, rows))
+        return DeviceBatches(torch.device("cpu")).first(self.cell.task.training_set, rows)
 
     def attention_layers(self) -> list[tuple[str, Attention]]:
         """Return path and module of every attention layer under test."""

@@ -24,6 +24,7 @@ GROUPS = {
         "run": "train and evaluate one configuration, a sweep with -m, Table 3 or the synthetic suite",
         "status": "show the status of every run in a results folder",
         "reproduce": "rerun the configuration of a result and compare the scores",
+        "evaluate": "score the kept weights of a run again, on fewer examples or with other options of the task",
         "data": "list, download and verify the published data sets",
         "demo": "rehearse Table 3 in small, in one to two minutes, and check the installation",
     },

@@ -1,25 +1,16 @@
-"""Batches of a run, on its device.
-
-The order of training batches depends on (seed, step) only, so a resumed run sees the same batches. Validation and
-evaluation read the complete data set in order.
-"""
+"""Training batches of a run: their order depends on (seed, step) only, so a resumed run sees the same batches."""
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler, Subset
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 from cab.errors import UserError
-from cab.files.disk import replacing
-from cab.runner.processes import Processes
 
 
 class Draw(NamedTuple):
@@ -134,56 +125,10 @@ def training_batches(
     return DataLoader(
         SeededItems(dataset, order.seed),
         batch_sampler=order,  # type: ignore[arg-type]  # it yields draws, which SeededItems accepts
-        collate_fn=_uncollated,
+        collate_fn=uncollated,
         num_workers=num_workers,
         pin_memory=device.type == "cuda",
     )
-
-
-class DeviceBatches:
-    """Batches of a complete data set in order, moved to the device; passed to a task's validation and evaluation.
-
-    All of ``processes`` call :meth:`scores`, with the same weights. ``partial_scores`` stores finished batches.
-    """
-
-    def __init__(
-        self, device: torch.device, *, processes: Processes | None = None, partial_scores: Path | None = None
-    ) -> None:
-        self.device = device
-        self.processes = processes or Processes()
-        self.partial_scores = partial_scores
-
-    def __call__(self, dataset: Dataset[Any], batch_size: int) -> Iterator[Any]:
-        pins = self.device.type == "cuda"
-        for batch in DataLoader(dataset, batch_size=batch_size, collate_fn=_uncollated, pin_memory=pins):
-            yield on_device(batch, self.device)
-
-    def scores(
-        self, dataset: Dataset[Any], batch_size: int, score: Callable[[Any], list[list[float]]]
-    ) -> list[list[float]]:
-        """Return the scores of all examples in order, see :meth:`cab.task.Batches.scores`."""
-        file, size, count = self.partial_scores, len(dataset), self.processes.count  # type: ignore[arg-type]
-        scores: list[list[float]] = json.loads(file.read_text()) if file and file.exists() else []
-        while len(scores) < size:
-            examples = range(len(scores), min(len(scores) + count * batch_size, size))
-            share = math.ceil(len(examples) / count)
-            indices = [examples[i % len(examples)] for i in range(self.processes.rank, share * count, count)]
-            [batch] = self(Subset(dataset, indices), batch_size)
-            scores += self._gather(score(batch))[: len(examples)]
-            if file and self.processes.is_first:
-                with replacing(file) as temporary:
-                    temporary.write_text(json.dumps(scores))
-        return scores
-
-    def _gather(self, scores: list[list[float]]) -> list[list[float]]:
-        """Return the scores of all processes, which have the same number: the first of each, then the second."""
-        if self.processes.count == 1:
-            return scores
-        local = torch.tensor(scores, dtype=torch.float64, device=self.device)
-        gathered = [torch.empty_like(local) for _ in range(self.processes.count)]
-        torch.distributed.all_gather(gathered, local)
-        rows: list[list[float]] = torch.stack(gathered, dim=1).flatten(0, 1).tolist()
-        return rows
 
 
 def on_device(batch: Any, device: torch.device) -> Any:
@@ -198,7 +143,7 @@ def on_device(batch: Any, device: torch.device) -> Any:
     return batch
 
 
-def _uncollated(batch: Any) -> Any:
+def uncollated(batch: Any) -> Any:
     """Return the batch unchanged, since the data sets return whole batches."""
     return batch
 

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType
@@ -38,8 +39,25 @@ class Processes:
 
     @property
     def is_first(self) -> bool:
-        """Whether this process evaluates, writes the record and locks the folder."""
+        """Whether this process writes the record and locks the folder."""
         return self.rank == 0
+
+    def connect(self, device: torch.device) -> None:
+        """Connect several processes with each other, which exchange tensors on ``device``."""
+        import torch.distributed as dist
+
+        if self.count == 1 or dist.is_initialized():  # by an earlier cell; a destroyed group can deadlock
+            return
+        if "MASTER_ADDR" not in os.environ:
+            _init_slurm_rendezvous()
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", rank=self.rank, world_size=self.count)
+
+
+def _init_slurm_rendezvous() -> None:
+    """Set the first node of the Slurm job as the rendezvous host, with a port derived from the job's ID."""
+    hosts = subprocess.run(["scontrol", "show", "hostnames"], capture_output=True, text=True, check=True).stdout
+    os.environ["MASTER_ADDR"] = hosts.split()[0]
+    os.environ["MASTER_PORT"] = str(15_000 + int(os.environ["SLURM_JOB_ID"]) % 10_000)
 
 
 def find_processes() -> Processes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import logging
 import shlex
 import shutil
@@ -12,18 +11,16 @@ import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import torch
-
-from cab.backbone import AttentionSpec, Backbone
+from cab.backbone import AttentionSpec
 from cab.errors import UnsupportedError, UserError, exits_as_errors, first_line, optional
 from cab.files.cache import report_waiting
 from cab.files.disk import check_writable, disk_errors, is_full_disk, replacing
 from cab.records.files import record_path, weights_path
 from cab.records.record import Cost, Record, RunMetadata, Status, now
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
-from cab.runner.batches import DeviceBatches, mix_seed
 from cab.runner.cell import GPU, Cell
 from cab.runner.engine import Run, Training, make_initial_backbone, open_run
+from cab.runner.evaluation import evaluate
 from cab.runner.folder import ABOUT, atomic_save, discard_progress, lock_run_dir, start_run
 from cab.runner.processes import status_of
 from cab.runner.provenance import ResourceUsage, about_run, program_of
@@ -120,7 +117,7 @@ def _warn_of_marks(cell: Cell, about: RunMetadata) -> None:
 
 
 def _train_and_evaluate(run: Run, about: RunMetadata, usage: ResourceUsage) -> Record | None:
-    """Return the record of a run that succeeds; the other processes help to evaluate if they can, and return None."""
+    """Return the record of a run that succeeds; the other processes help to evaluate, and return None."""
     cell, started, warnings = run.cell, time.perf_counter(), list[str]()
     with run.signals.watched(), cell.config.trainer.matmul_precision(), run.open_files:
         with report_waiting(f"{cell.title}: drawing the initial weights"):
@@ -128,13 +125,12 @@ def _train_and_evaluate(run: Run, about: RunMetadata, usage: ResourceUsage) -> R
             backbone = make_initial_backbone(cell)
         training = run.engine.train(run, backbone)
         if not run.processes.is_first:
-            if cell.task.shares_evaluation:
-                _scores(run, backbone, warnings)
+            evaluate(cell, backbone, run.device, run.processes, run.folder)
             return None
         trained = time.perf_counter()
         atomic_save(backbone.state_dict(), weights_path(cell.config.results_dir, cell.name))
         with report_waiting(f"{cell.title}: evaluating"):
-            scores = _scores(run, backbone, warnings)
+            scores = evaluate(cell, backbone, run.device, run.processes, run.folder, warnings)
         if repr(cell.task.baselines()) != repr(baselines):  # as text, in which NaN equals NaN
             raise RuntimeError(
                 "the scores of the trivial baselines changed during the run: code of the attention or of a library "
@@ -175,28 +171,6 @@ def _cost(
         measured = {**usage.memory(), **usage.cpu(), "expected_gpu_hours": hours if hardware == GPU else None}
         cost = {**measured, **({"cpu_seconds": None} if training.earlier_seconds else {}), **cost}
     return Cost(**cost)
-
-
-def _scores(run: Run, backbone: Backbone, warnings: list[str]) -> dict[str, float]:
-    """Evaluate the task; the first process saves its plots in the folder of the run, or adds a warning."""
-    task, file = run.cell.task, run.folder / f"scores-{_digest(backbone)}.json"
-    processes = run.processes if task.shares_evaluation else None
-    batches = DeviceBatches(run.device, processes=processes, partial_scores=file)
-    torch.manual_seed(mix_seed(run.cell.config.seed, -1))  # the same whether the run was resumed or not
-    with torch.no_grad(), run.cell.config.trainer.autocast(run.device):
-        scores = task.evaluate(backbone, batches)
-        if run.processes.is_first:
-            with optional("the plots", warnings):
-                task.save_plots(backbone, batches, run.folder)
-    return scores
-
-
-def _digest(network: torch.nn.Module) -> str:
-    """Return the first 16 hexadecimal digits of the SHA-256 of all weights."""
-    digest = hashlib.sha256()
-    for weights in network.state_dict().values():
-        digest.update(weights.detach().cpu().reshape(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()[:16]
 
 
 def reuse_result(run: Run, existing: ExistingRecords) -> Record | None:

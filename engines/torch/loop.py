@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from cab.backbone import Backbone
 from cab.errors import Preempted, UserError
-from cab.runner.batches import DeviceBatches, Shares, StepBatches, mix_seed, on_device, training_batches
+from cab.runner.batches import Shares, StepBatches, mix_seed, on_device, training_batches
 from cab.runner.engine import Run, Training
+from cab.runner.evaluation import DeviceBatches
 from cab.task import Task
 from cab.training import after_optimizer_step, auxiliary_loss
 from engines.torch.checkpoints import Checkpoints, Entry, LossMean, TrainingState, averaged_steps, checkpoint_files
@@ -263,9 +264,10 @@ def step_timer(run: Run, order: StepBatches) -> Callable[[str], AbstractContextM
 
 def validate(run: Run, network: Backbone) -> float:
     """Return the task's validation score."""
+    task = run.cell.task
     network.eval()
     with torch.no_grad(), run.cell.config.trainer.autocast(run.device):
-        score = run.cell.task.validate(network, DeviceBatches(run.device))
+        score = task.validate(network, DeviceBatches(run.device, limit=task.limit))
     network.train()
     return score
 

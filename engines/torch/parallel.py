@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import os
-import subprocess
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -64,12 +62,7 @@ class Distributed(SingleProcess):
         self._processes = processes
         self._device = device
         self._is_sharded = strategy == "fsdp"
-        if dist.is_initialized():  # by an earlier cell; a group that is destroyed can deadlock with its threads
-            return
-        if "MASTER_ADDR" not in os.environ:
-            _init_slurm_rendezvous()
-        backend = "nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, rank=processes.rank, world_size=processes.count)
+        processes.connect(device)
 
     def prepare_network(self, backbone: Backbone, device: torch.device) -> Backbone:
         network = (copy.deepcopy(backbone) if self._is_sharded else backbone).to(device)
@@ -123,13 +116,6 @@ def shard(network: nn.Module, mesh: Any) -> None:
         for layer in layers:
             fully_shard(layer, mesh=mesh)
     fully_shard(network, mesh=mesh)
-
-
-def _init_slurm_rendezvous() -> None:
-    """Set the first node of the Slurm job as the rendezvous host, with a port derived from the job's ID."""
-    hosts = subprocess.run(["scontrol", "show", "hostnames"], capture_output=True, text=True, check=True).stdout
-    os.environ["MASTER_ADDR"] = hosts.split()[0]
-    os.environ["MASTER_PORT"] = str(15_000 + int(os.environ["SLURM_JOB_ID"]) % 10_000)
 
 
 class GlobalBatchNorm1d(nn.BatchNorm1d):

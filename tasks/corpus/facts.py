@@ -6,7 +6,7 @@ Each word, and each name with a thing (``annalamp``), is one token.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -34,6 +34,8 @@ Names = Annotated[int, Interval(ge=1, le=len(ALL_NAMES))]
 """Number of names in generated books."""
 NEVER = 10**6
 """Distance in tokens if the fact does not occur before."""
+Answers = list[tuple[float, int]]
+"""Loss of each answer, and the distance in tokens to the last occurrence of the answer."""
 
 
 @dataclass(frozen=True)
@@ -79,40 +81,26 @@ class Facts:
                 last_told[name if name >= 0 else asked] = place
             asked = name
 
+    def answers(self, tokens: Tensor, losses: Tensor) -> Answers:
+        """Return the answers in tokens [B, N] with these losses, except those whose loss is NaN."""
+        return [
+            (row_losses[place], distance)
+            for row, row_losses in zip(tokens.tolist(), losses.tolist(), strict=True)
+            for place, distance in self.distances(row)
+            if not math.isnan(row_losses[place])
+        ]
 
-class FactScores:
-    """Losses of answers, overall and by level: ranges of the distance to the last occurrence of the answer."""
+    def looked_up(self, texts: Iterable[Tensor], window: int) -> Answers:
+        """Return the answers of ideal lookup by name within ``window`` preceding tokens, for sequences [N]."""
+        answers = (distance for tokens in texts for _, distance in self.distances(tokens.tolist()))
+        return [(0.0 if distance <= window else math.log(len(THINGS)), distance) for distance in answers]
 
-    def __init__(self, facts: Facts, levels: Mapping[str, range]) -> None:
-        self.facts, self.levels = facts, levels
-        self._losses: list[float] = []
-        self._distances: list[int] = []
 
-    def add(self, tokens: Tensor, losses: Tensor) -> None:
-        """Add tokens [B, N] and their losses, except answers at an unknown distance."""
-        for row, row_losses in zip(tokens.tolist(), losses.tolist(), strict=True):
-            for place, distance in self.facts.distances(row):
-                if not math.isnan(row_losses[place]):
-                    self._losses.append(row_losses[place])
-                    self._distances.append(distance)
-
-    def add_look_up(self, tokens: Tensor, window: int) -> None:
-        """Add the losses of ideal lookup by name within ``window`` preceding tokens, for a sequence [N]."""
-        for _, distance in self.facts.distances(tokens.tolist()):
-            self._losses.append(0.0 if distance <= window else math.log(len(THINGS)))
-            self._distances.append(distance)
-
-    @property
-    def mean(self) -> float:
-        return sum(self._losses) / len(self._losses)
-
-    def perplexities(self) -> dict[str, float]:
-        """Return ``ppl_LEVEL`` of each level."""
-        means = {}
-        for level, distances in self.levels.items():
-            chosen = [x for x, distance in zip(self._losses, self._distances, strict=True) if distance in distances]
-            means[f"ppl_{level}"] = perplexity(sum(chosen) / len(chosen)) if chosen else math.nan
-        return means
+def level_perplexities(answers: Sequence[tuple[float, int]], levels: Mapping[str, range]) -> dict[str, float]:
+    """Return ``ppl``, the perplexity of all answers, and ``ppl_LEVEL`` of those at each level of distance."""
+    groups = {"ppl": [loss for loss, _ in answers]}
+    groups |= {f"ppl_{level}": [x for x, distance in answers if distance in at] for level, at in levels.items()}
+    return {name: perplexity(sum(losses) / len(losses)) if losses else math.nan for name, losses in groups.items()}
 
 
 def names_variant(dataset: str, names: int) -> str:

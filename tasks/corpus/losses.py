@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from cab import Backbone
-from tasks.corpus.tokens import perplexity
 
 LARGE = 2**26
 """Number of logits (256 MiB in float32) above which a backbone that supports it computes losses in chunks."""
@@ -50,27 +48,22 @@ def ends_repeated_bigram(blocks: Tensor) -> Tensor:
     return repeated.scatter_(1, places[:, 1:], ordered[:, 1:] == ordered[:, :-1])
 
 
-class RepeatScores:
-    """Perplexities of tokens that end a repeated bigram, and of all others."""
+def sum_of(losses: Tensor) -> tuple[float, int]:
+    """Return the sum of losses, in double precision, and their number."""
+    return losses.double().sum().item(), losses.numel()
 
-    names: ClassVar = ("ppl_repeated", "ppl_other")
 
-    def __init__(self) -> None:
-        self._sums, self._counts = [0.0, 0.0], [0, 0]
+REPEATED, OTHER = "ppl_repeated", "ppl_other"
+"""Perplexities of tokens that end a repeated bigram, and of all others."""
 
-    def add(self, blocks: Tensor, losses: Tensor) -> None:
-        """Add blocks [B, N + 1] with the losses of their tokens but the first, [B, N]."""
-        repeated = ends_repeated_bigram(blocks)
-        for group, chosen in enumerate((repeated, ~repeated)):
-            self._sums[group] += losses[chosen].double().sum().item()
-            self._counts[group] += int(chosen.sum())
 
-    @property
-    def mean(self) -> tuple[float, int]:
-        """Mean loss of all tokens, and their number."""
-        return sum(self._sums) / sum(self._counts), sum(self._counts)
+def repeat_sums(blocks: Tensor, losses: Tensor) -> dict[str, tuple[float, int]]:
+    """Return the summed loss and the number of tokens of both groups.
 
-    def perplexities(self) -> dict[str, float]:
-        """Return the perplexity of each group; NaN for a group without tokens."""
-        groups = zip(self.names, self._sums, self._counts, strict=True)
-        return {name: perplexity(total / count) if count else math.nan for name, total, count in groups}
+    Args:
+        blocks: tokens [B, N + 1].
+        losses: losses of all tokens but the first, [B, N].
+    """
+    repeated = ends_repeated_bigram(blocks)
+    groups = {REPEATED: repeated, OTHER: ~repeated}
+    return {name: sum_of(losses[chosen]) for name, chosen in groups.items()}

@@ -170,8 +170,8 @@ def padding_or_none(tokens: Tensor) -> Tensor | None:
 
 
 def perplexity(mean: float) -> float:
-    """Return exp of a mean loss in nats, or infinity on overflow."""
-    return math.exp(mean) if mean < 700 else math.inf
+    """Return exp of a mean loss in nats, infinity on overflow, NaN for NaN."""
+    return math.inf if mean >= 700 else math.exp(mean)
 
 
 def unigram_loss(corpus: Corpus, split: str) -> float:

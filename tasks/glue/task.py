@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -193,13 +194,17 @@ class GLUE(Task):
             return F.cross_entropy(logits, batch.labels.long())
         return F.mse_loss(logits.squeeze(1), batch.labels.float() / BEST_SCORE)
 
-    def _guesses(self, backbone: Backbone, batches: Batches, split: str) -> np.ndarray:
-        evaluated = batches(self.splits[split], self.evaluation_batch_size)
-        logits = torch.cat([self._logits(backbone, batch) for batch in evaluated]).cpu()
+    def _guesses(self, backbone: Backbone, batch: Batch) -> np.ndarray:
+        logits = self._logits(backbone, batch).cpu()
         return (logits.argmax(dim=1) if self._classes else logits.squeeze(1) * BEST_SCORE).numpy()
 
     def _scores(self, backbone: Backbone, batches: Batches, split: str) -> dict[str, float]:
-        return scores_of(self.dataset, self._guesses(backbone, batches, split), self.splits[split].labels)
+        def score(batch: Batch) -> list[float]:
+            return self._guesses(backbone, batch).tolist()
+
+        rows = batches.map(self.splits[split], self.evaluation_batch_size, score)
+        guesses = np.array([*chain.from_iterable(rows)], dtype=np.int64 if self._classes else np.float32)
+        return scores_of(self.dataset, guesses, self.splits[split].labels[: self.limit])
 
     def validate(self, backbone: Backbone, batches: Batches) -> float:
         """Return 1 minus the first metric."""
@@ -217,7 +222,7 @@ class GLUE(Task):
         """Return the scores of predicting the most frequent training class, or the mean training score."""
         labels = self.splits[TRAIN].labels
         answer = np.bincount(labels.astype(int)).argmax() if self._classes else labels.mean()
-        truths = {split: self.splits[split].labels for split in self._scored}
+        truths = {split: self.splits[split].labels[: self.limit] for split in self._scored}
         scores = {
             name + ENDINGS[split]: value
             for split, truth in truths.items()
@@ -229,7 +234,8 @@ class GLUE(Task):
         """Write the first examples of each test split with labels and predictions."""
         lines = []
         for split in self._scored:
-            rows, guesses = self.splits[split], self._guesses(backbone, batches, split)
+            rows = self.splits[split]
+            guesses = self._guesses(backbone, batches.first(rows, 20))
             for texts, label, guess in zip(rows.texts[:20], rows.labels, guesses, strict=False):
                 shown = [self._classes[int(x)] if self._classes else f"{x:.2f}" for x in (label, guess)]
                 lines.append("\t".join((split, *shown, *texts)))

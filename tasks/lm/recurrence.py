@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -13,7 +13,6 @@ from torch.utils.data import Dataset
 from cab import Backbone
 from cab.attention import DecodeState
 from cab.backbone_protocols import RecurrentLM
-from cab.task import Batches
 from tasks.corpus.losses import token_losses
 from tasks.corpus.tokens import END, PAD, Corpus
 
@@ -57,8 +56,8 @@ class BookChunks(Dataset[Segment]):
         return Segment(torch.from_numpy(tokens), torch.from_numpy(self._begins[indices]))
 
 
-class BatchedBooks(Dataset[Segment]):
-    """Every book from its beginning, ``rows`` at once: items are their first blocks, their second blocks, ...
+class BatchedBooks(Dataset[list[Segment]]):
+    """Books in groups of ``rows``, which are read at once: their first blocks, their second blocks, ...
 
     The longest books come first. When a book ends, the last row is dropped.
     """
@@ -66,19 +65,16 @@ class BatchedBooks(Dataset[Segment]):
     def __init__(self, blocks: BookChunks, rows: int) -> None:
         self.blocks = blocks
         by_length = np.argsort(-blocks.counts, kind="stable")
-        groups = [by_length[start : start + rows] for start in range(0, len(by_length), rows)]
-        self._items = [
-            (blocks.firsts[group[blocks.counts[group] > k]] + k).tolist()
-            for group in groups
-            for k in range(blocks.counts[group[0]])
-        ]
+        self._groups = [by_length[start : start + rows] for start in range(0, len(by_length), rows)]
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self._groups)
 
-    def __getitems__(self, indices: list[int]) -> Segment:
-        (index,) = indices
-        return self.blocks.__getitems__(self._items[index])
+    def __getitems__(self, indices: list[int]) -> list[Segment]:
+        [index] = indices
+        group, counts = self._groups[index], self.blocks.counts
+        numbers = range(counts[group[0]])
+        return [self.blocks.__getitems__((self.blocks.firsts[group[counts[group] > k]] + k).tolist()) for k in numbers]
 
 
 def segment_losses(
@@ -93,23 +89,15 @@ def segment_losses(
 
 
 def read_books(
-    backbone: Backbone, batches: Batches, corpus: Corpus, blocks: BookChunks, *, rows: int, remembered: int
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the tokens [n] and losses [n] of each book, in whole blocks, ``rows`` books at once."""
+    backbone: Backbone, vocab_size: int, segments: Sequence[Segment], remembered: int
+) -> list[tuple[Tensor, Tensor]]:
+    """Return the tokens [n] and losses [n] of each book of a group, in whole blocks."""
     mems: DecodeState | None = None
-    books: list[list[Any]] = []
-    for segment in batches(BatchedBooks(blocks, rows), 1):
-        if segment.begins.all():
-            yield from map(_join, books)
-            mems, books = None, [[] for _ in segment.begins]
+    books: list[list[Any]] = [[] for _ in segments[0].begins]
+    for segment in segments:
         if mems is not None:
             mems = {name: x[: len(segment.tokens)] for name, x in mems.items()}
-        losses, mems = segment_losses(backbone, corpus.size, segment, mems, remembered)
+        losses, mems = segment_losses(backbone, vocab_size, segment, mems, remembered)
         for book, *block in zip(books, segment.tokens[:, 1:], losses, strict=False):  # without books that have ended
             book.append(block)
-    yield from map(_join, books)
-
-
-def _join(blocks: list[Any]) -> tuple[Tensor, Tensor]:
-    tokens, losses = zip(*blocks, strict=True)
-    return torch.cat(tokens), torch.cat(losses)
+    return [tuple(map(torch.cat, zip(*book, strict=True))) for book in books]  # type: ignore[misc]

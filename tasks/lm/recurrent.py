@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 from torch import Tensor
 
 from cab import Backbone, UserError, register_task
 from cab.attention import DecodeState
 from cab.backbone_protocols import RecurrentLM
+from cab.metric import mean_over_batches
 from cab.registry.options import Positive
 from cab.task import Batches
-from tasks.corpus.facts import FactScores
-from tasks.lm.recurrence import BookChunks, Segment, read_books, segment_losses
+from tasks.corpus.facts import Answers, Facts
+from tasks.corpus.losses import sum_of
+from tasks.lm.recurrence import BatchedBooks, BookChunks, Segment, read_books, segment_losses
 from tasks.lm.task import LM
 
 
@@ -78,24 +81,37 @@ class RecurrentLMTask(LM):
     def loss_counts(self, backbone: Backbone, batch: Segment) -> Tensor:  # type: ignore[override]
         return super().loss_counts(backbone, batch.tokens)
 
-    def split_losses(
-        self, backbone: Backbone, batches: Batches, split: str, length: int, limit: int | None
-    ) -> Iterator[Tensor]:
-        books = self._books(backbone, batches, split, length, limit)
-        return (losses[self.is_scored(tokens)] for tokens, losses in books)
-
-    def _books(
-        self, backbone: Backbone, batches: Batches, split: str, length: int, limit: int | None = None
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield tokens and losses of books; ``length`` includes the block and its memory."""
+    def _map_books(
+        self,
+        score: Callable[[Tensor, Tensor], Any],
+        backbone: Backbone,
+        batches: Batches,
+        split: str,
+        length: int,
+        limit: int | None = None,
+    ) -> list[Any]:
+        """Return the score of the tokens and losses of each book; ``length`` includes the block and its memory."""
         blocks = BookChunks(self.corpus, split, min(length, self.block_len), limit=limit)
-        rows, remembered = self.evaluation_batch_size, max(0, length - self.block_len)
-        return read_books(backbone, batches, self.corpus, blocks, rows=rows, remembered=remembered)
+        remembered = max(0, length - self.block_len)
 
-    def level_scores(self, scores: FactScores, backbone: Backbone, batches: Batches) -> dict[str, float]:
-        for tokens, losses in self._books(backbone, batches, "test", self.context):
-            scores.add(tokens[None], losses[None])
-        return scores.perplexities()
+        def score_group(group: list[Segment]) -> list[Any]:
+            return [score(*book) for book in read_books(backbone, self.corpus.size, group, remembered)]
+
+        return [*chain.from_iterable(batches.map(BatchedBooks(blocks, self.evaluation_batch_size), 1, score_group))]
+
+    def mean_loss(
+        self, backbone: Backbone, batches: Batches, split: str, length: int, limit: int | None = None
+    ) -> float:
+        def score(tokens: Tensor, losses: Tensor) -> tuple[float, int]:
+            return sum_of(losses[self.is_scored(tokens)])
+
+        return mean_over_batches(self._map_books(score, backbone, batches, split, length, limit))
+
+    def answers(self, facts: Facts, backbone: Backbone, batches: Batches) -> Answers:
+        def score(tokens: Tensor, losses: Tensor) -> Answers:
+            return facts.answers(tokens[None], losses[None])
+
+        return [*chain.from_iterable(self._map_books(score, backbone, batches, self.test_split, self.context))]
 
     def test_texts(self) -> Iterable[Tensor]:
-        return self.corpus.books("test")
+        return self.corpus.books(self.test_split)

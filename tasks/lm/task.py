@@ -10,27 +10,29 @@ from __future__ import annotations
 import logging
 import math
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.data import Subset
 
 from backbones.generation import Limits, sample
 from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import TokenLM
-from cab.metric import Metric
+from cab.metric import Metric, mean_over_batches, total_of
 from cab.registry.options import Positive
 from cab.task import Batches
 from tasks.bpe import tokenizer_data, tokenizer_path
 from tasks.corpus.blocks import Blocks
 from tasks.corpus.books import WIKITEXTS, find_books
-from tasks.corpus.facts import ALL_NAMES, CHAPTERS, THINGS, Facts, FactScores, Names, names_variant
-from tasks.corpus.losses import RepeatScores, mean_or_zero, token_losses
+from tasks.corpus.facts import ALL_NAMES, CHAPTERS, THINGS, Answers, Facts, Names, level_perplexities, names_variant
+from tasks.corpus.losses import OTHER, REPEATED, mean_or_zero, repeat_sums, sum_of, token_losses
 from tasks.corpus.tokens import PAD, perplexity, read_corpus, unigram_loss
 
 log = logging.getLogger(__name__)
@@ -87,7 +89,7 @@ class LM(Task):
 
     packages: ClassVar[Mapping[str, str]] = {"tokenizers": "text"}
     required_protocols: ClassVar = (TokenLM,)
-    repeat_metrics: ClassVar[tuple[str, ...]] = tuple(RepeatScores.names)
+    repeat_metrics: ClassVar[tuple[str, ...]] = (REPEATED, OTHER)
 
     dataset: str
     source: str | None = None
@@ -145,6 +147,10 @@ class LM(Task):
         self.splits = {"train": Blocks(self.corpus, "train", self.block_len, whole=True)}
 
     @property
+    def split_names(self) -> Sequence[str]:
+        return [*self.corpus.files]
+
+    @property
     def context(self) -> int:
         """Number of tokens that training reads at once."""
         return self.block_len
@@ -180,99 +186,113 @@ class LM(Task):
             return tokens != PAD
         return self._facts.is_answer.to(tokens.device)[tokens]
 
+    def map_blocks(
+        self, score: Callable[[Tensor], Any], batches: Batches, split: str, length: int, **options: Any
+    ) -> list[Any]:
+        """Return the score of each block, or batch of blocks, [B, N + 1] of a split; a shorter last block is alone."""
+
+        def score_batch(batch: Tensor | list[Tensor]) -> list[Any]:
+            return [score(rows) for rows in ([batch] if isinstance(batch, Tensor) else [row[None] for row in batch])]
+
+        blocks = Blocks(self.corpus, split, length, **options)
+        return [*chain.from_iterable(batches.map(blocks, self.evaluation_batch_size, score_batch))]
+
     def mean_loss(
         self, backbone: Backbone, batches: Batches, split: str, length: int, limit: int | None = None
-    ) -> tuple[float, int]:
-        """Return the mean loss and the number of scored tokens of a split, in blocks of ``length`` without overlap."""
-        total, count = 0.0, 0
-        for scored in self.split_losses(backbone, batches, split, length, limit):
-            total += scored.double().sum().item()
-            count += scored.numel()
-        return total / count, count
+    ) -> float:
+        """Return the mean loss of the scored tokens of a split, in blocks of ``length`` without overlap."""
 
-    def _blocks(self, batches: Batches, split: str, length: int, **options: Any) -> Iterator[Tensor]:
-        """Yield the blocks of a split [B, N + 1], in order; a shorter last block is alone."""
-        for batch in batches(Blocks(self.corpus, split, length, **options), self.evaluation_batch_size):
-            yield from [batch] if isinstance(batch, Tensor) else [row[None] for row in batch]
+        def score(rows: Tensor) -> tuple[float, int]:
+            return sum_of(self.scored_losses(backbone, rows))
 
-    def split_losses(
-        self, backbone: Backbone, batches: Batches, split: str, length: int, limit: int | None
-    ) -> Iterator[Tensor]:
-        """Yield the losses [K] of the scored tokens of a split, in blocks of ``length``."""
-        return (self.scored_losses(backbone, rows) for rows in self._blocks(batches, split, length, limit=limit))
+        return mean_over_batches(self.map_blocks(score, batches, split, length, limit=limit))
 
     def overlapping_loss(self, backbone: Backbone, batches: Batches, split: str) -> float:
-        """Return the summed loss of a split, with ``overlap`` or more context tokens except in the first block."""
-        total, repeated = 0.0, 0
-        for rows in self._blocks(batches, split, self.block_len, overlap=self.overlap):
-            for tokens in rows:
-                total += self.token_losses(backbone, tokens[None])[0, repeated:].double().sum().item()
-                repeated = self.overlap
-        return total
+        """Return the mean loss of a split, with ``overlap`` or more context tokens except in the first block."""
+
+        def score(repeated: int, batch: Tensor | list[Tensor]) -> list[tuple[float, int]]:
+            return [sum_of(self.token_losses(backbone, tokens[None])[0, repeated:]) for tokens in batch]
+
+        blocks, sums = Blocks(self.corpus, split, self.block_len, overlap=self.overlap), []
+        for repeated, chosen in ((0, range(1)), (self.overlap, range(1, len(blocks)))):
+            sums += batches.map(Subset(blocks, chosen), self.evaluation_batch_size, partial(score, repeated))
+        return mean_over_batches(chain.from_iterable(sums))
 
     def validate(self, backbone: Backbone, batches: Batches) -> float:
-        return self.mean_loss(backbone, batches, "validation", self.context)[0]
+        return self.mean_loss(backbone, batches, "validation", self.context)
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
-        repeats = self._repeat_scores(backbone, batches) if self.repeat_metrics and not self._facts else None
-        mean, count = repeats.mean if repeats else self.mean_loss(backbone, batches, "test", self.context)
-        scores = {"ppl": perplexity(mean), **(repeats.perplexities() if repeats else {})}
-        if self._facts is None:
-            scores["word_ppl"] = perplexity(mean * count / self.corpus.words["test"])
-            if "word_ppl_validation" in self._word_perplexities:
-                mean, count = self.mean_loss(backbone, batches, "validation", self.context)
-                scores["word_ppl_validation"] = perplexity(mean * count / self.corpus.words["validation"])
-            if self.overlap:
-                total = self.overlapping_loss(backbone, batches, "test")
-                scores["word_ppl_overlap"] = perplexity(total / self.corpus.words["test"])
+        if self._facts is not None:
+            ppl = perplexity(self.mean_loss(backbone, batches, self.test_split, self.context))
+            answers = self.answers(self._facts, backbone, batches)
+            scores = level_perplexities(answers, LEVELS) | {"ppl": ppl}
         else:
-            scores |= self.level_scores(FactScores(self._facts, LEVELS), backbone, batches)
+            scores = self._test_perplexities(backbone, batches)
         for length in self.context_lengths:
             try:
-                mean, _ = self.mean_loss(backbone, batches, "test", length, self.context_tokens)
+                mean = self.mean_loss(backbone, batches, self.test_split, length, self.context_tokens)
             except (UserError, torch.OutOfMemoryError) as error:  # an additional length must not cost the main score
                 log.warning("perplexity at context length %d failed: %s", length, error)
-                scores[f"ppl_{length}"] = math.nan
-                continue
+                mean = math.nan
             scores[f"ppl_{length}"] = perplexity(mean)
         return scores
 
-    def _repeat_scores(self, backbone: Backbone, batches: Batches) -> RepeatScores:
-        scores = RepeatScores()
-        for rows in self._blocks(batches, "test", self.block_len):
-            scores.add(rows, self.token_losses(backbone, rows))
+    def _test_perplexities(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
+        """Return the perplexities per token, and per word: with as many tokens per word as in the whole split."""
+        scores = {}
+        if self.repeat_metrics:
+            groups = self._repeat_sums(backbone, batches)
+            mean = mean_over_batches(groups.values())
+            scores = {name: perplexity(mean_over_batches([group])) for name, group in groups.items()}
+        else:
+            mean = self.mean_loss(backbone, batches, self.test_split, self.context)
+        scores |= {"ppl": perplexity(mean), "word_ppl": self._per_word(mean, self.test_split)}
+        if "word_ppl_validation" in self._word_perplexities:
+            mean = self.mean_loss(backbone, batches, "validation", self.context)
+            scores["word_ppl_validation"] = self._per_word(mean, "validation")
+        if self.overlap:
+            scores["word_ppl_overlap"] = self._per_word(
+                self.overlapping_loss(backbone, batches, self.test_split), self.test_split
+            )
         return scores
 
-    def level_scores(self, scores: FactScores, backbone: Backbone, batches: Batches) -> dict[str, float]:
-        """Return the perplexities of the answers of the test split by their distance."""
-        for rows in self._blocks(batches, "test", self.block_len, whole=True):
-            scores.add(rows, F.pad(self.token_losses(backbone, rows), (1, 0)))
-        return scores.perplexities()
+    def _per_word(self, mean: float, split: str) -> float:
+        return perplexity(mean * len(self.corpus.files[split]) / self.corpus.words[split])
+
+    def _repeat_sums(self, backbone: Backbone, batches: Batches) -> dict[str, tuple[float, int]]:
+        """Return the summed loss and the number of test tokens that end a repeated bigram, and of all others."""
+
+        def score(rows: Tensor) -> dict[str, tuple[float, int]]:
+            return repeat_sums(rows, self.token_losses(backbone, rows))
+
+        rows = self.map_blocks(score, batches, self.test_split, self.block_len)
+        return {name: total_of(row[name] for row in rows) for name in self.repeat_metrics}
+
+    def answers(self, facts: Facts, backbone: Backbone, batches: Batches) -> Answers:
+        """Return the answers of the test split."""
+
+        def score(rows: Tensor) -> Answers:
+            return facts.answers(rows, F.pad(self.token_losses(backbone, rows), (1, 0)))
+
+        return [*chain.from_iterable(self.map_blocks(score, batches, self.test_split, self.block_len, whole=True))]
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """Return unigram perplexities, or in generated books those of ideal lookup within windows."""
         if self._facts is not None:
-            windows = dict.fromkeys((0, 4, 16, self.block_len, self.context))
-            return {f"look_up_{window}": self._looked_up(self._facts, window) for window in windows}
-        mean = unigram_loss(self.corpus, "test")
-        words = perplexity(mean * len(self.corpus.files["test"]) / self.corpus.words["test"])
-        return {"unigram": {"ppl": perplexity(mean), "word_ppl": words}}
+            windows, texts = dict.fromkeys((0, 4, 16, self.block_len, self.context)), [*self.test_texts()]
+            return {f"look_up_{n}": level_perplexities(self._facts.looked_up(texts, n), LEVELS) for n in windows}
+        mean = unigram_loss(self.corpus, self.test_split)
+        return {"unigram": {"ppl": perplexity(mean), "word_ppl": self._per_word(mean, self.test_split)}}
 
     def test_texts(self) -> Iterable[Tensor]:
         """Return the test texts as the network reads them."""
-        blocks = Blocks(self.corpus, "test", self.block_len, whole=True)
+        blocks = Blocks(self.corpus, self.test_split, self.block_len, whole=True)
         return (blocks[i] for i in range(len(blocks)))
-
-    def _looked_up(self, facts: Facts, window: int) -> dict[str, float]:
-        scores = FactScores(facts, LEVELS)
-        for tokens in self.test_texts():
-            scores.add_look_up(tokens, window)
-        return {"ppl": perplexity(scores.mean), **scores.perplexities()}
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
         network = cast(TokenLM, backbone)
         length = max(1, min(64, self.block_len // 2))  # a text as long as a training block, for fixed-size attentions
-        prompts = next(batches(Blocks(self.corpus, "test", length, whole=True), 2))
+        prompts = batches.first(Blocks(self.corpus, self.test_split, length, whole=True), 2)
         generator = torch.Generator(device=prompts.device).manual_seed(1)
         limits = Limits(max_length=max(1, min(self.sample_tokens, self.block_len - length)))
         texts = sample(network, network.init_state(len(prompts)), prompts, limits, top_p=0.9, generator=generator)

@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import PairClassifier
-from cab.metric import Metric
+from cab.metric import Metric, mean_over_batches
 from cab.registry.names import is_generated
 from cab.registry.options import Positive
 from cab.task import Batches
@@ -215,23 +214,24 @@ class LongRangeArena(Task):
         return 100.0 - self._accuracy(backbone, batches, "validation")
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
-        return {"accuracy": self._accuracy(backbone, batches, "test")}
+        return {"accuracy": self._accuracy(backbone, batches, self.test_split)}
 
     def _accuracy(self, backbone: Backbone, batches: Batches, split: str) -> float:
-        rows = self.splits[split]
-        guesses = [self.logits(backbone, batch).argmax(-1) for batch in batches(rows, self.evaluation_batch_size)]
-        return baselines.accuracy(torch.cat(guesses).cpu().numpy(), rows)
+        def score(batch: Batch) -> tuple[int, int]:
+            return int((self.logits(backbone, batch).argmax(-1) == batch.labels).sum()), len(batch.labels)
+
+        return 100.0 * mean_over_batches(batches.map(self.splits[split], self.evaluation_batch_size, score))
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """Return the accuracies of the most frequent class and of simple statistics of a sequence."""
         answers = {"majority": baselines.majority, **BASELINES[self.question]}
-        train, test = self.splits["train"], self.splits["test"]
+        train, test = self.splits["train"], self.splits[self.test_split]
         return {name: {"accuracy": answer(train, test)} for name, answer in answers.items()}
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
         """Draw test images with labels and predictions; sequences of other symbols have no plots."""
         if self.has_pixels:
-            batch = next(batches(self.splits["test"], 8))
+            batch = batches.first(self.splits[self.test_split], 8)
             pairs = zip(batch.labels.tolist(), self.logits(backbone, batch).argmax(-1).tolist(), strict=True)
             images = (batch.texts[0] - 1).clamp(min=0).view(-1, 1, self.side, self.side).cpu().numpy()
             columns = [*zip((f"{label} | {guess}" for label, guess in pairs), images, strict=True)]

@@ -174,8 +174,9 @@ def standardize(values: np.ndarray, train_rows: int) -> np.ndarray:
 class Windows(Dataset[dict[str, Tensor]]):
     """Windows of one split of a series, ``stride`` rows apart: ``seq_len`` rows of past, ``pred_len`` to forecast.
 
-    A batch is a dict of ``past`` [B, seq_len, C], ``past_time`` [B, seq_len, 4], ``known`` [B, label_len, C] (the end
-    of the past), ``decoder_time`` [B, label_len + pred_len, 4], ``future`` [B, pred_len, C].
+    A batch is a dict of ``index`` [B], the numbers of the windows, ``past`` [B, seq_len, C], ``past_time``
+    [B, seq_len, 4], ``known`` [B, label_len, C] (the end of the past), ``decoder_time`` [B, label_len + pred_len, 4],
+    ``future`` [B, pred_len, C].
     """
 
     def __init__(
@@ -192,6 +193,7 @@ class Windows(Dataset[dict[str, Tensor]]):
         past = start + torch.arange(self.seq_len)
         decoder = start + self.seq_len - self.label_len + torch.arange(self.label_len + self.pred_len)
         return {
+            "index": torch.tensor(indices),
             "past": self.values[past],
             "past_time": self.calendar[past],
             "known": self.values[decoder[:, : self.label_len]],

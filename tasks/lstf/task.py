@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import Forecaster
-from cab.metric import Metric
+from cab.metric import Metric, mean_over_batches
 from cab.registry.options import Positive
 from cab.task import Batches
 from tasks.lstf.data import Series, Windows, read_series, standardize
@@ -127,52 +127,51 @@ class LSTF(Task):
         return F.mse_loss(self.forecast(backbone, batch), batch["future"])
 
     def validate(self, backbone: Backbone, batches: Batches) -> float:
-        error = Error()
-        for batch in batches(self.splits["validation"], self.evaluation_batch_size):
-            error.add(self.forecast(backbone, batch), batch["future"])
-        return error.mse
+        def score(batch: dict[str, Tensor]) -> Sums:
+            return error_sums(self.forecast(backbone, batch), batch["future"])
+
+        return mean_errors(batches.map(self.splits["validation"], self.evaluation_batch_size, score))["mse"]
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
-        scored, every = Error(), Error()
-        levels = {f"mse_{level}": (steps, Error()) for level, steps in self._levels.items()}
-        remaining = self._num_scored
-        for batch in batches(self.splits["test"], self.evaluation_batch_size):
-            forecast, future = self.forecast(backbone, batch), batch["future"]
-            every.add(forecast, future)
-            scored.add(forecast[:remaining], future[:remaining])
-            remaining = max(0, remaining - len(future))
-            for steps, error in levels.values():
-                error.add(forecast[:, steps], future[:, steps])
-        scores = scored.means
+        def score(batch: dict[str, Tensor]) -> list[Sums]:
+            forecast, future, is_scored = self.forecast(backbone, batch), batch["future"], batch["index"] < num_scored
+            levels = [error_sums(forecast[:, steps], future[:, steps]) for steps in self._levels.values()]
+            return [error_sums(forecast[is_scored], future[is_scored]), error_sums(forecast, future), *levels]
+
+        num_scored = self._num_scored
+        rows = batches.map(self.splits[self.test_split], self.evaluation_batch_size, score)
+        scores, every, *levels = map(mean_errors, zip(*rows, strict=True))
         if self.test_windows == "whole_batches":
-            scores |= {f"{name}_all_windows": value for name, value in every.means.items()}
-        return scores | {name: error.mse for name, (_, error) in levels.items()}
+            scores |= {f"{name}_all_windows": value for name, value in every.items()}
+        return scores | {f"mse_{name}": level["mse"] for name, level in zip(self._levels, levels, strict=True)}
 
     @property
     def _num_scored(self) -> int:
         """Number of test windows that ``mse`` and ``mae`` include."""
-        count = len(self.splits["test"])
+        count = len(self.splits[self.test_split])
         whole_batches = count // PUBLISHED_BATCH * PUBLISHED_BATCH
         return whole_batches if self.test_windows == "whole_batches" and whole_batches else count
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """Return the scores of repeating the last value or the last day, and of the linear forecast."""
-        errors = {"repeat_last_value": Error(), "repeat_last_day": Error(), "ridge": Error()}
+        errors: dict[str, list[Sums]] = {"repeat_last_value": [], "repeat_last_day": [], "ridge": []}
         ridge = RidgeForecast(self.splits["train"])
         steps = min(self.series.steps_per_day, self.seq_len)
         repeat = -(-self.pred_len // steps)
-        for start in range(0, self._num_scored, 256):
-            batch = self.splits["test"].__getitems__(list(range(start, min(start + 256, self._num_scored))))
+        scored = range(self._num_scored)[: self.limit]
+        for start in range(0, len(scored), 256):
+            batch = self.splits[self.test_split].__getitems__(list(scored[start : start + 256]))
             past, future = batch["past"], batch["future"]
-            errors["repeat_last_value"].add(past[:, -1:].expand_as(future), future)
-            errors["repeat_last_day"].add(past[:, -steps:].repeat(1, repeat, 1)[:, : self.pred_len], future)
-            errors["ridge"].add(ridge(past), future)
-        return {name: error.means for name, error in errors.items()}
+            errors["repeat_last_value"].append(error_sums(past[:, -1:].expand_as(future), future))
+            repeated = past[:, -steps:].repeat(1, repeat, 1)[:, : self.pred_len]
+            errors["repeat_last_day"].append(error_sums(repeated, future))
+            errors["ridge"].append(error_sums(ridge(past), future))
+        return {name: mean_errors(rows) for name, rows in errors.items()}
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
-        count = len(self.splits["test"])
-        chosen = torch.utils.data.Subset(self.splits["test"], [0, count // 3, 2 * count // 3, count - 1])
-        batch = next(batches(chosen, 4))
+        count = len(self.splits[self.test_split])
+        chosen = torch.utils.data.Subset(self.splits[self.test_split], [0, count // 3, 2 * count // 3, count - 1])
+        batch = batches.first(chosen, 4)
         series = (batch["past"], batch["future"], self.forecast(backbone, batch))
         windows = [*zip(*(x[..., -1].float().cpu().numpy() for x in series), strict=True)]
         title = f"LSTF {self.dataset} {self.features}: forecasts of the target on the test split"
@@ -189,26 +188,23 @@ def _draw_forecast(axes: Any, window: Any) -> None:
     axes.legend(loc="upper left", ncols=3, frameon=False)
 
 
-class Error:
-    """Running mean of squared and absolute errors, in double precision."""
+Sums = tuple[float, float, int]
+"""Sums of squared and absolute errors, in double precision, and the number of values."""
 
-    def __init__(self) -> None:
-        self._squared = self._absolute = 0.0
-        self._count = 0
 
-    def add(self, forecast: Tensor, truth: Tensor) -> None:
-        difference = forecast.double() - truth.double()
-        self._squared += difference.square().sum().item()
-        self._absolute += difference.abs().sum().item()
-        self._count += difference.numel()
+def error_sums(forecast: Tensor, truth: Tensor) -> Sums:
+    """Return the sums over all values of a batch."""
+    difference = forecast.double() - truth.double()
+    return difference.square().sum().item(), difference.abs().sum().item(), difference.numel()
 
-    @property
-    def mse(self) -> float:
-        return self._squared / self._count
 
-    @property
-    def means(self) -> dict[str, float]:
-        return {"mse": self.mse, "mae": self._absolute / self._count}
+def mean_errors(batches: Sequence[Sums]) -> dict[str, float]:
+    """Return the mean errors over all batches."""
+    squared, absolute, counts = zip(*batches, strict=True)
+    return {
+        "mse": mean_over_batches(zip(squared, counts, strict=True)),
+        "mae": mean_over_batches(zip(absolute, counts, strict=True)),
+    }
 
 
 MOST_WINDOWS = 8_192

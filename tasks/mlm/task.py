@@ -11,6 +11,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -26,9 +27,10 @@ from cab.task import Batches
 from tasks.bpe import tokenizer_data, tokenizer_path
 from tasks.corpus.blocks import PackedLines
 from tasks.corpus.books import SPLITS, find_books
-from tasks.corpus.facts import ALL_NAMES, CHAPTERS, THINGS, Facts, FactScores, Names, names_variant
-from tasks.corpus.losses import mean_or_zero, token_losses
+from tasks.corpus.facts import ALL_NAMES, CHAPTERS, THINGS, Answers, Facts, Names, level_perplexities, names_variant
+from tasks.corpus.losses import mean_or_zero, sum_of, token_losses
 from tasks.corpus.tokens import NUM_SPECIAL, PAD, padding_or_none, perplexity, read_corpus, unigram_loss
+from tasks.mlm.pages import HiddenPages
 
 MASKED, REPLACED, KEPT = 0.8, 0.1, 0.1  # fractions of the chosen tokens (Devlin et al. 2019, section 3.1)
 
@@ -98,6 +100,10 @@ class MLM(Task):
         """Whether only answers are learned and scored."""
         return self.loss_on == "answers" and self.dataset == "synthetic"
 
+    @property
+    def _scored(self) -> str:
+        return self.test_split if self.scored_part == "test" else self.scored_part
+
     def check(self) -> None:
         if not 0.0 < self.mask_share <= 1.0:
             raise UserError(f"task.mask_share must be above 0 and at most 1, got {self.mask_share}")
@@ -147,63 +153,62 @@ class MLM(Task):
         seen = torch.where(chosen & (draw[1] >= 1.0 - REPLACED), random_tokens, seen)
         return seen, chosen.flatten().nonzero().squeeze(1)
 
-    def masked_loss(self, backbone: Backbone, tokens: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def hidden_loss(self, backbone: Backbone, tokens: Tensor, seen: Tensor, places: Tensor) -> Tensor:
         """Return the negative log-likelihood of each chosen token, in nats [K]."""
-        seen, places = self.hide(tokens, generator)
         padding = padding_or_none(tokens)
         return token_losses(backbone, self.mask + 1, tokens.flatten()[places], seen, padding, selected=places)
 
     def loss(self, backbone: Backbone, batch: Tensor) -> Tensor:
-        return mean_or_zero(self.masked_loss(backbone, batch))
+        return mean_or_zero(self.hidden_loss(backbone, batch, *self.hide(batch)))
 
     def loss_counts(self, backbone: Backbone, batch: Tensor) -> Tensor:  # noqa: ARG002
         return torch.tensor(len(self.hide(batch)[1]))
 
     def mean_loss(self, backbone: Backbone, batches: Batches, split: str) -> float:
         """Return the mean loss over the chosen tokens of a split; the choice is fixed."""
-        generator = torch.Generator().manual_seed(0)
-        evaluated = batches(self.splits[split], self.evaluation_batch_size)
-        losses = (self.masked_loss(backbone, batch, generator) for batch in evaluated)
-        return mean_over_batches((chosen.double().sum().item(), chosen.numel()) for chosen in losses)
+
+        def score(batch: HiddenPages.Batch) -> tuple[float, int]:
+            return sum_of(self.hidden_loss(backbone, *batch))
+
+        return mean_over_batches(batches.map(self._hidden(split), self.evaluation_batch_size, score))
+
+    def _hidden(self, split: str) -> HiddenPages:
+        return HiddenPages(self.splits[split], self.evaluation_batch_size, self.hide)
 
     def validate(self, backbone: Backbone, batches: Batches) -> float:
         return self.mean_loss(backbone, batches, "validation")
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
-        scores = {"ppl": perplexity(self.mean_loss(backbone, batches, self.scored_part))}
+        scores = {"ppl": perplexity(self.mean_loss(backbone, batches, self._scored))}
         if self.scored_part == "validation":
-            scores["ppl_test"] = perplexity(self.mean_loss(backbone, batches, "test"))
-        return scores if self._facts is None else scores | self._level_scores(self._facts, backbone, batches)
+            scores["ppl_test"] = perplexity(self.mean_loss(backbone, batches, self.test_split))
+        return scores if self._facts is None else self._level_scores(self._facts, backbone, batches) | scores
 
     def _level_scores(self, facts: Facts, backbone: Backbone, batches: Batches) -> dict[str, float]:
-        generator = torch.Generator().manual_seed(0)
-        scores = FactScores(facts, LEVELS)
-        for batch in batches(self.splits["test"], self.evaluation_batch_size):
-            seen, places = self.hide(batch, generator)
-            losses = torch.full(batch.shape, torch.nan, device=batch.device).flatten()
-            chosen = token_losses(backbone, self.mask + 1, batch.flatten()[places], seen, selected=places)
-            scores.add(batch, losses.index_copy(0, places, chosen).view_as(batch))
-        return scores.perplexities()
+        def score(batch: HiddenPages.Batch) -> Answers:
+            tokens, seen, places = batch
+            losses = torch.full(tokens.shape, torch.nan, device=tokens.device).flatten()
+            chosen = token_losses(backbone, self.mask + 1, tokens.flatten()[places], seen, selected=places)
+            return facts.answers(tokens, losses.index_copy(0, places, chosen).view_as(tokens))
+
+        rows = batches.map(self._hidden(self.test_split), self.evaluation_batch_size, score)
+        return level_perplexities([*chain.from_iterable(rows)], LEVELS)
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """Return unigram perplexities, or in generated pages those of lookup within windows."""
         if self._facts is not None:
-            return {f"look_up_{window}": self._looked_up(self._facts, window) for window in (0, 4, self.block_len)}
-        scores = {"ppl": perplexity(unigram_loss(self.corpus, self.scored_part))}
+            pages = self.splits[self._scored]
+            texts = [pages.__getitems__([i])[0] for i in range(len(pages))]
+            windows = (0, 4, self.block_len)
+            return {f"look_up_{n}": level_perplexities(self._facts.looked_up(texts, n), LEVELS) for n in windows}
+        scores = {"ppl": perplexity(unigram_loss(self.corpus, self._scored))}
         if self.scored_part == "validation":
-            scores["ppl_test"] = perplexity(unigram_loss(self.corpus, "test"))
+            scores["ppl_test"] = perplexity(unigram_loss(self.corpus, self.test_split))
         return {"unigram": scores}
-
-    def _looked_up(self, facts: Facts, window: int) -> dict[str, float]:
-        scores, pages = FactScores(facts, LEVELS), self.splits[self.scored_part]
-        for i in range(len(pages)):
-            scores.add_look_up(pages.__getitems__([i])[0], window)
-        return {"ppl": perplexity(scores.mean), **scores.perplexities()}
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
         """Write pages of the test split with the chosen tokens as [truth|prediction]."""
-        tokens = next(batches(self.splits["test"], 2))
-        seen, places = self.hide(tokens, torch.Generator().manual_seed(0))
+        tokens, seen, places = batches.first(HiddenPages(self.splits[self.test_split], 2, self.hide), 2)
         guesses = backbone(seen, padding_or_none(tokens), selected=places).argmax(dim=-1)
         words = [self.corpus.text([token]) for token in tokens.flatten().tolist()]
         for place, guess in zip(places.tolist(), guesses.tolist(), strict=True):

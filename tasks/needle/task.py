@@ -167,8 +167,11 @@ class Needle(Task):
     def setup(self, data_root: Path | None) -> None:  # noqa: ARG002
         counts = dict(zip(SPLITS, (self.examples, self.test_examples, self.test_examples), strict=True))
         self.splits = {split: Haystacks(split, count, self.length, self.num_needles) for split, count in counts.items()}
-        count = self.test_examples
-        self._tests = {length: Haystacks("test", count, length, self.num_needles) for length in self.lengths}
+
+    @property
+    def _tests(self) -> dict[int, Haystacks]:
+        count, needles = self.test_examples, self.num_needles
+        return {length: Haystacks(self.test_split, count, length, needles) for length in self.lengths}
 
     def fingerprint(self) -> dict[str, Any]:
         splits = {**self.splits, **{str(length): split for length, split in self._tests.items()}}
@@ -186,10 +189,10 @@ class Needle(Task):
         return F.cross_entropy(self.logits(backbone, batch).flatten(0, 1), batch.answers.flatten())
 
     def validate(self, backbone: Backbone, batches: Batches) -> float:
-        return mean_over_batches(
-            (self.loss(backbone, batch).item() * len(batch.tokens), len(batch.tokens))
-            for batch in batches(self.splits["validation"], self.evaluation_batch_size)
-        )
+        def score(batch: Haystack) -> tuple[float, int]:
+            return self.loss(backbone, batch).item() * len(batch.tokens), len(batch.tokens)
+
+        return mean_over_batches(batches.map(self.splits["validation"], self.evaluation_batch_size, score))
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
         scores: dict[str, float] = {}
@@ -208,13 +211,15 @@ class Needle(Task):
 
     def _accuracies(self, backbone: Backbone, batches: Batches, split: Haystacks) -> list[float]:
         """Return the accuracy of all answers, then that in each part of the text; NaN without facts."""
-        correct, depths = [], []
-        for batch in batches(split, self.evaluation_batch_size):
-            correct.append((self.logits(backbone, batch).argmax(-1) == batch.answers).flatten().cpu())
-            depths.append(batch.depths.flatten().cpu())
-        everywhere, depth = torch.cat(correct), (torch.cat(depths) * self.depths).long()
-        groups = [everywhere, *(everywhere[depth == number] for number in range(self.depths))]
-        return [group.double().mean().item() for group in groups]
+
+        def score(batch: Haystack) -> list[tuple[int, int]]:
+            correct = self.logits(backbone, batch).argmax(-1) == batch.answers
+            depth = (batch.depths * self.depths).long()
+            groups = [correct, *(correct[depth == number] for number in range(self.depths))]
+            return [(int(group.sum()), group.numel()) for group in groups]
+
+        groups = zip(*batches.map(split, self.evaluation_batch_size, score), strict=True)
+        return [mean_over_batches(group) for group in groups]
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """Return the accuracy of a random thing of the text, the best without looking up names."""

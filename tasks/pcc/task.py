@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from cab import Backbone, Task, register_task
 from cab.backbone_protocols import PointCompleter
-from cab.metric import Metric
+from cab.metric import Metric, mean_over_batches, mean_scores
 from cab.registry.options import Positive
 from cab.task import Batches
 from tasks.pcc.data import TRAINING_VIEWS, Clouds, Shapes, read_pcn
@@ -107,34 +107,38 @@ class PCC(Task):
 
     def validate(self, backbone: Backbone, batches: Batches) -> float:
         """Return the Chamfer distance (l1) x 1000 of the fine points."""
-        shapes, total = self.splits[self.validation_split], 0.0
-        for batch in batches(shapes, self.evaluation_batch_size):
-            total += chamfer_l1(backbone(batch["partial"])[1].float(), batch["complete"]).sum().item()
-        return 1000.0 * total / len(shapes)
+
+        def score(batch: Mapping[str, Tensor]) -> tuple[float, int]:
+            distance = chamfer_l1(backbone(batch["partial"])[1].float(), batch["complete"])
+            return distance.sum().item(), len(distance)
+
+        shapes = self.splits[self.validation_split]
+        return 1000.0 * mean_over_batches(batches.map(shapes, self.evaluation_batch_size, score))
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
-        scores = self._scores(backbone, batches, "test")
+        scores = self._scores(backbone, batches, self.test_split)
         if self.validation_split == "val":
             return scores
         return scores | {f"{k}_unseen": v for k, v in self._scores(backbone, batches, "val").items()}
 
     def _scores(self, backbone: Backbone, batches: Batches, split: str) -> dict[str, float]:
-        clouds = ((backbone(batch["partial"])[1], batch["complete"]) for batch in batches(self.splits[split], 1))
-        return mean_scores(clouds, self.f_score_of)
+        def score(batch: Mapping[str, Tensor]) -> dict[str, float]:
+            return cloud_scores(backbone(batch["partial"])[1], batch["complete"], self.f_score_of)
+
+        return mean_scores(batches.map(self.splits[split], 1, score))
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """Return the scores of the view itself, and of the view with its mirror images (left-right, front-back)."""
-        test = self.splits["test"]
-        shapes = [test.__getitems__([i]) for i in range(len(test))]
-        pairs = [(shape["partial"], shape["complete"]) for shape in shapes]
+        test = self.splits[self.test_split]
+        shapes = [test.__getitems__([i]) for i in range(len(test))[: self.limit]]
+        answers = {"input_cloud": lambda points: points, "mirrored": mirrored}
         return {
-            "input_cloud": mean_scores(pairs, self.f_score_of),
-            "mirrored": mean_scores(((mirrored(partial), complete) for partial, complete in pairs), self.f_score_of),
+            name: mean_scores([cloud_scores(of(x["partial"]), x["complete"], self.f_score_of) for x in shapes])
+            for name, of in answers.items()
         }
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
-        count = min(4, len(self.splits["test"]))
-        batch = next(batches(torch.utils.data.Subset(self.splits["test"], range(count)), count))
+        batch = batches.first(self.splits[self.test_split], 4)
         clouds = {"seen": batch["partial"], "completed": backbone(batch["partial"])[1], "truth": batch["complete"]}
         columns = [(name, x.float().cpu().numpy()) for name, x in clouds.items()]
         draw_grid(columns, _draw_cloud, folder / "clouds.png", size=(3.0, 3.0), projection="3d")
@@ -154,28 +158,22 @@ def mirrored(points: Tensor) -> Tensor:
     return (points.unsqueeze(1) * signs[:, None]).flatten(1, 2)
 
 
-def mean_scores(pairs: Iterable[tuple[Tensor, Tensor]], f_score_of: str = "real") -> dict[str, float]:
-    """Return Chamfer distances x 1000 and F-score at 0.01 of (points, truth) [1, N, 3], without zero points.
+def cloud_scores(points: Tensor, truth: Tensor, f_score_of: str = "real") -> dict[str, float]:
+    """Return Chamfer distances x 1000 and F-score at 0.01 of points and truth [1, N, 3], without zero points.
 
     Without any points, the distances are infinite and the F-score is 0; with NaN points, the distances are NaN.
 
     With ``f_score_of="all"`` the F-score counts zero points (PoinTr's ``utils/metrics.py`` filters them for the
     distances only), and ``f_score_real`` does not.
     """
-    real = "f_score" if f_score_of == "real" else "f_score_real"
-    totals, count = dict.fromkeys([*NAMES, real], 0.0), 0
-    for points, truth in pairs:
-        if f_score_of == "all":
-            totals["f_score"] += f_score(points.double(), truth.double()).item()
-        a, b = (cloud[cloud.abs().sum(dim=-1) != 0].unsqueeze(0).double() for cloud in (points, truth))
-        count += 1
-        if not a.shape[1] or not b.shape[1]:
-            totals["cd_l1"] = totals["cd_l2"] = math.inf
-            continue
-        totals["cd_l1"] += 1000.0 * chamfer_l1(a, b).item()
-        totals["cd_l2"] += 1000.0 * chamfer_l2(a, b).item()
-        totals[real] += f_score(a, b).item()
-    return {name: total / count for name, total in totals.items()}
+    a, b = (cloud[cloud.abs().sum(dim=-1) != 0].unsqueeze(0).double() for cloud in (points, truth))
+    scores = {"cd_l1": math.inf, "cd_l2": math.inf, "f_score": 0.0}
+    if a.shape[1] and b.shape[1]:
+        distances = {"cd_l1": 1000.0 * chamfer_l1(a, b).item(), "cd_l2": 1000.0 * chamfer_l2(a, b).item()}
+        scores = {**distances, "f_score": f_score(a, b).item()}
+    if f_score_of == "all":
+        scores |= {"f_score": f_score(points.double(), truth.double()).item(), "f_score_real": scores["f_score"]}
+    return scores
 
 
 PAIRS = 1 << 24  # distances in memory at once

@@ -173,45 +173,48 @@ class Probe(Task):
         return (batch.answers != IGNORE_INDEX).sum()
 
     def validate(self, backbone: Backbone, batches: Batches) -> float:
-        sums = []
-        for batch in batches(self.splits["validation"], self.evaluation_batch_size):
+        def score(batch: ProbeBatch) -> tuple[float, int]:
             count = int(self.loss_counts(backbone, batch))
-            sums.append((self.loss(backbone, batch).item() * count, count))
-        return mean_over_batches(sums)
+            return self.loss(backbone, batch).item() * count, count
+
+        return mean_over_batches(batches.map(self.splits["validation"], self.evaluation_batch_size, score))
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
-        scores = self._scores(backbone, batches, "test")
+        scores = self._scores(backbone, batches, self.test_split)
         if "longer" in self.splits:
             longer = self._scores(backbone, batches, "longer")
             scores |= {f"{name}_longer": value for name, value in longer.items()}
         return scores
 
     def _scores(self, backbone: Backbone, batches: Batches, split: str) -> dict[str, float]:
-        guesses = [
-            query_logits(backbone, batch).argmax(-1)
-            for batch in batches(self.splits[split], self.evaluation_batch_size)
-        ]
-        return _share(torch.cat(guesses).cpu(), self.splits[split].batch.answers)
+        def score(batch: ProbeBatch) -> dict[str, tuple[int, int]]:
+            return _correct(query_logits(backbone, batch).argmax(-1), batch.answers)
+
+        rows = batches.map(self.splits[split], self.evaluation_batch_size, score)
+        return {name: mean_over_batches(row[name] for row in rows) for name in rows[0]}
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """Predict the most frequent validation answer; for answers from the context, its most frequent value."""
         answers = self.splits["validation"].batch.answers  # in training MAD predicts every next token
         commonest = int(answers[answers != IGNORE_INDEX].mode().values)
-        test = self.splits["test"].batch
+        test = self.splits[self.test_split].batch
         guesses = {"commonest": torch.full_like(test.answers, commonest)}
         if self.dataset in IN_CONTEXT:
             values = test.context[..., 1]
             fillers = -torch.arange(1, values.shape[1] + 1)  # distinct, so never the mode
             values = values.where(values > 0, fillers)
             guesses["most_frequent_in_context"] = values.mode(dim=1, keepdim=True).values.expand(-1, self.num_queries)
-        return {name: _share(guess, test.answers) for name, guess in guesses.items()}
+        return {
+            name: {score: correct / count for score, (correct, count) in _correct(guess, test.answers).items()}
+            for name, guess in guesses.items()
+        }
 
 
-def _share(guesses: Tensor, answers: Tensor) -> dict[str, float]:
-    """Return ``accuracy`` over all answers, and ``sequences``, the fraction of examples with only correct answers."""
+def _correct(guesses: Tensor, answers: Tensor) -> dict[str, tuple[int, int]]:
+    """Return the correct and all answers (``accuracy``), and examples with only correct answers (``sequences``)."""
     asked = answers != IGNORE_INDEX
     right = (guesses == answers) & asked
     return {
-        "accuracy": right.sum().item() / asked.sum().item(),
-        "sequences": (right | ~asked).all(dim=1).double().mean().item(),
+        "accuracy": (int(right.sum()), int(asked.sum())),
+        "sequences": (int((right | ~asked).all(dim=1).sum()), len(answers)),
     }

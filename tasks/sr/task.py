@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -12,11 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils.data import Subset
 
 from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import Denoiser
-from cab.metric import Metric, mean_over_batches
+from cab.metric import Metric, mean_over_batches, mean_scores
 from cab.registry.options import Positive
 from cab.task import Batches
 from tasks.pictures import draw_grid, draw_image
@@ -46,7 +45,6 @@ class SR(Task):
 
     packages: ClassVar[Mapping[str, str]] = {"skimage": "vision", "PIL": "vision"}
     required_protocols: ClassVar = (Denoiser,)
-    shares_evaluation: ClassVar[bool] = True
 
     dataset: str
     low_resolution: int = 16
@@ -107,12 +105,13 @@ class SR(Task):
 
     def validate(self, backbone: Backbone, batches: Batches) -> float:
         """Return the loss on the validation split, with fixed noise."""
+
+        def score(batch: Mapping[str, Tensor]) -> tuple[float, int]:
+            return self.loss(backbone, batch).item() * len(batch["truth"]), len(batch["truth"])
+
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            return mean_over_batches(
-                (self.loss(backbone, batch).item() * len(batch["truth"]), len(batch["truth"]))
-                for batch in batches(self.splits["validation"], self.evaluation_batch_size)
-            )
+            return mean_over_batches(batches.map(self.splits["validation"], self.evaluation_batch_size, score))
 
     def sample(self, backbone: Backbone, batch: Mapping[str, Tensor]) -> Tensor:
         """Sample high-resolution images [B, 3, H, W] in [-1, 1]."""
@@ -124,32 +123,29 @@ class SR(Task):
         return self.diffusion.sample(denoise, blurred, batch["index"].tolist())
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
-        def score(batch: Mapping[str, Tensor]) -> list[list[float]]:
+        def score(batch: Mapping[str, Tensor]) -> list[dict[str, float]]:
             return [*map(similarity, to_uint8(self.sample(backbone, batch)), to_uint8(batch["truth"]))]
 
-        return mean_scores(batches.scores(self._scored, self.evaluation_batch_size, score))
+        rows = batches.map(self._scored, self.evaluation_batch_size, score)
+        return mean_scores([*itertools.chain.from_iterable(rows)])
 
     @property
     def _scored(self) -> ImagePairs:
-        test: ImagePairs = self.splits["test"]
+        test: ImagePairs = self.splits[self.test_split]
         return test if self.scored_images == "all" else test.subset(0, min(PUBLISHED_IMAGES, len(test)), mirror=False)
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """Return the scores of the upsampled low resolution (bicubic)."""
         scored = self._scored
-        return {"bicubic": mean_scores([*map(similarity, scored.blurred, scored.truth)])}
+        pairs = zip(scored.blurred[: self.limit], scored.truth[: self.limit], strict=True)
+        return {"bicubic": mean_scores([similarity(*pair) for pair in pairs])}
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
-        batch = next(batches(Subset(self._scored, range(min(6, len(self._scored)))), 6))
+        batch = batches.first(self._scored, 6)
         low = f"{self.low_resolution} pixels, bicubic"
         kinds = {low: batch["blurred"], "sampled": self.sample(backbone, batch), "truth": batch["truth"]}
         columns = [(name, [*to_uint8(images)]) for name, images in kinds.items()]
         draw_grid(columns, draw_image, folder / "images.png")
-
-
-def mean_scores(scores: Sequence[Sequence[float]]) -> dict[str, float]:
-    """Return the means over images of PSNR and SSIM."""
-    return dict(zip(NAMES, np.array(scores).mean(axis=0).tolist(), strict=True))
 
 
 def to_uint8(images: Tensor) -> np.ndarray:
@@ -158,13 +154,13 @@ def to_uint8(images: Tensor) -> np.ndarray:
     return scaled.round().to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
 
 
-def similarity(image: np.ndarray, truth: np.ndarray) -> list[float]:
+def similarity(image: np.ndarray, truth: np.ndarray) -> dict[str, float]:
     """Return PSNR in dB and SSIM (Gaussian window of 11, sigma 1.5) of uint8 RGB images [H, W, 3]."""
     from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
     ssim = structural_similarity(
         truth, image, data_range=255, channel_axis=2, gaussian_weights=True, sigma=1.5, use_sample_covariance=False
     )
-    if np.array_equal(image, truth):
-        return [float("inf"), float(ssim)]
-    return [float(peak_signal_noise_ratio(truth, image, data_range=255)), float(ssim)]
+    is_equal = np.array_equal(image, truth)
+    psnr = float("inf") if is_equal else peak_signal_noise_ratio(truth, image, data_range=255)
+    return {"psnr": float(psnr), "ssim": float(ssim)}

@@ -6,7 +6,8 @@ import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, zip_longest
+from functools import partial
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
 
@@ -18,7 +19,7 @@ from backbones.generation import Limits, beam_search, greedy
 from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import SequenceToSequence
 from cab.files.cache import digest_of
-from cab.metric import Metric, mean_over_batches
+from cab.metric import Metric, mean_over_batches, mean_scores
 from cab.registry.options import Positive
 from cab.task import Batches
 from tasks.bpe import find_tokenizer, tokenizer_data, tokenizer_path, vocabulary_size
@@ -132,13 +133,12 @@ class Sum(Task):
 
     def validate(self, backbone: Backbone, batches: Batches) -> float:
         """Return the mean negative log-likelihood per token, in nats."""
-        return mean_over_batches(
-            (
-                self.token_loss(backbone, batch, smoothing=0.0, reduction="sum").item(),
-                int(self.loss_counts(backbone, batch)),
-            )
-            for batch in batches(self.splits["val"], self.evaluation_batch_size)
-        )
+
+        def score(batch: Batch) -> tuple[float, int]:
+            total = self.token_loss(backbone, batch, smoothing=0.0, reduction="sum")
+            return total.item(), int(self.loss_counts(backbone, batch))
+
+        return mean_over_batches(batches.map(self.splits["val"], self.evaluation_batch_size, score))
 
     def summarize(self, backbone: SequenceToSequence, batch: Batch) -> list[str]:
         """Generate the summaries of a batch."""
@@ -155,19 +155,16 @@ class Sum(Task):
         return [self.bpe.decode([t for t in row if t != end]).strip() for row in tokens.tolist()]
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
-        test = self.splits["test"]
-        self._summaries = [
-            summary
-            for batch in batches(test, self.evaluation_batch_size)
-            for summary in self.summarize(cast(SequenceToSequence, backbone), batch)
-        ]
-        references = [reference for _, reference in test.read_texts()]
+        test = self.splits[self.test_split]
+        summarize = partial(self.summarize, cast(SequenceToSequence, backbone))
+        self._summaries = [*chain.from_iterable(batches.map(test, self.evaluation_batch_size, summarize))]
+        references = [reference for _, reference in islice(test.read_texts(), self.limit)]
         right = {name: right_words(references, self._summaries, words) for name, words in self._levels.items()}
         return rouge(zip(references, self._summaries, strict=True)) | right
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """Return the scores of the first sentence of each document, and of the summary of other documents."""
-        documents, references = zip(*self.splits["test"].read_texts(), strict=True)
+        documents, references = zip(*islice(self.splits[self.test_split].read_texts(), self.limit), strict=True)
         others = (*references[1:], references[0])
         return {
             "lead_sentences": rouge(zip(references, map(lead, documents), strict=True)),
@@ -176,7 +173,7 @@ class Sum(Task):
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:  # noqa: ARG002
         """Write the first summaries of the test split with their references."""
-        examples = zip(self.splits["test"].read_texts(), self._summaries[:5], strict=False)
+        examples = zip(self.splits[self.test_split].read_texts(), self._summaries[:5], strict=False)
         shown = [
             f"--- documents\n{documents[:2000]}\n--- reference\n{reference}\n--- summary\n{summary}"
             for (documents, reference), summary in examples
@@ -225,12 +222,11 @@ def rouge(pairs: Iterable[tuple[str, str]]) -> dict[str, float]:
     scorers = [
         (names, RougeScorer(list(NAMES.values()), use_stemmer=names != PLAIN)) for names in (tuple(NAMES), PLAIN)
     ]
-    totals, count = dict.fromkeys((*NAMES, *PLAIN), 0.0), 0
+    rows = []
     for reference, summary in pairs:
         texts = ["\n".join(split_sentences(text)) for text in (reference, summary.strip() or "<empty>")]
-        for names, scorer in scorers:
-            scores = scorer.score(*texts)
-            for ours, theirs in zip(names, NAMES.values(), strict=True):
-                totals[ours] += 100.0 * scores[theirs].fmeasure
-        count += 1
-    return {name: total / count for name, total in totals.items()}
+        scores = [
+            named for names, scorer in scorers for named in zip(names, scorer.score(*texts).values(), strict=True)
+        ]
+        rows.append({name: 100.0 * score.fmeasure for name, score in scores})
+    return mean_scores(rows)

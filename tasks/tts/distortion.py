@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import numpy as np
@@ -15,6 +15,7 @@ import torch
 from scipy.fft import dct
 from torch import Tensor
 
+from cab.metric import mean_over_batches
 from tasks.tts.audio import RATE, compiled_librosa
 
 WINDOW, HOP = int(0.05 * RATE), int(0.0125 * RATE)
@@ -54,20 +55,26 @@ def warped_distance(a: np.ndarray, b: np.ndarray) -> float:
     return float(compiled_librosa().sequence.dtw(C=cdist(a, b) / np.sqrt(a.shape[1]), backtrack=False)[-1, -1])
 
 
-def distortions(
-    pairs: Iterable[tuple[np.ndarray, np.ndarray]], *, over: Literal["synthesized", "target"] = "synthesized"
-) -> dict[str, float]:
-    """Return MCD and MSD of (synthesized, target) waves: summed path costs over the frames of one side.
+Costs = Mapping[str, tuple[float, int]]
+"""Path costs of an utterance, ``mcd`` and ``msd``, each with the number of frames."""
+
+
+def path_costs(
+    synthesized: np.ndarray, target: np.ndarray, *, over: Literal["synthesized", "target"] = "synthesized"
+) -> Costs:
+    """Return the path costs between two waves, with the frames of one side; NaN if the first is not finite."""
+    if not np.isfinite(synthesized).all():
+        return dict.fromkeys(("mcd", "msd"), (math.nan, 1))
+    a, b = log_mel_power(synthesized), log_mel_power(target)
+    frames = len(a if over == "synthesized" else b)
+    return {"mcd": (warped_distance(cepstra(a), cepstra(b)), frames), "msd": (warped_distance(a, b), frames)}
+
+
+def distortions(utterances: Iterable[Costs]) -> dict[str, float]:
+    """Return MCD and MSD: the sums of the path costs of all utterances over the sums of their frames.
 
     fairseq divides its scores by the synthesized frames, and its checkpoint selection metric by those of the targets,
-    which a network that does not stop cannot lower. NaN if a synthesized wave is not finite.
+    which a network that does not stop cannot lower.
     """
-    totals, frames = {"mcd": 0.0, "msd": 0.0}, 0
-    for synthesized, target in pairs:
-        if not np.isfinite(synthesized).all():
-            return dict.fromkeys(totals, math.nan)
-        a, b = log_mel_power(synthesized), log_mel_power(target)
-        totals["mcd"] += warped_distance(cepstra(a), cepstra(b))
-        totals["msd"] += warped_distance(a, b)
-        frames += len(a if over == "synthesized" else b)
-    return {name: total / frames for name, total in totals.items()}
+    rows = [*utterances]
+    return {name: mean_over_batches(costs[name] for costs in rows) for name in rows[0]}

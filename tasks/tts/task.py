@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -32,7 +33,7 @@ from tasks.tts.data import (
     split_by_chapter,
     synthetic_utterances,
 )
-from tasks.tts.distortion import distortions
+from tasks.tts.distortion import Costs, distortions, path_costs
 from tasks.tts.durations import aligned_tokens, attended_durations, focus, load_teacher
 from tasks.tts.objectives import Batch, Durations, Steps
 
@@ -157,13 +158,15 @@ class TTS(Task):
 
     def validate(self, backbone: Backbone, batches: Batches) -> float:
         if self.chosen_by == "mcd":
-            waves = self._waves(backbone, batches, "dev", self.validation_iterations)
-            return distortions(waves, over="target")["mcd"]
-        sums, counts = [], []
-        for batch in batches(self.splits["dev"], self.evaluation_batch_size):
-            counts.append(self.loss_counts(backbone, batch).double())
-            sums.append(self.loss(backbone, batch).double() * counts[-1])
-        return float((torch.stack(sums).sum(dim=0) / torch.stack(counts).sum(dim=0)).sum())
+            return self._distortions(backbone, batches, "dev", self.validation_iterations, over="target")["mcd"]
+
+        def score(batch: Batch) -> list[list[float]]:
+            counts = self.loss_counts(backbone, batch).double()
+            return [(self.loss(backbone, batch).double() * counts).tolist(), counts.tolist()]
+
+        rows = batches.map(self.splits["dev"], self.evaluation_batch_size, score)
+        sums, counts = (torch.tensor(x, dtype=torch.float64).sum(dim=0) for x in zip(*rows, strict=True))
+        return float((sums / counts).sum())
 
     def synthesize(self, backbone: Backbone, batch: Batch) -> list[np.ndarray]:
         """Return log-mel frames [F, 80] of each utterance of a batch."""
@@ -175,43 +178,55 @@ class TTS(Task):
         """Return the target log-mel frames."""
         return self.objective(_class(backbone)).target(self.splits["train"], utterance)
 
-    def _waves(
-        self, backbone: Backbone, batches: Batches, split: str, iterations: int
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Return (synthesized, target) of each utterance, both through Griffin-Lim, without the prompt."""
-        utterances = self.splits[split]
-        for batch in batches(utterances, self.evaluation_batch_size):
-            for index, mel in zip(batch["index"].tolist(), self.synthesize(backbone, batch), strict=True):
-                yield self._pair(mel, self.target(utterances.utterances[index], backbone), iterations)
+    def _distortions(
+        self,
+        backbone: Backbone,
+        batches: Batches,
+        split: str,
+        iterations: int,
+        *,
+        over: Literal["synthesized", "target"] = "synthesized",
+        stored: Callable[[np.ndarray], np.ndarray] = np.asarray,
+    ) -> dict[str, float]:
+        """Return the distortions of a split, between waves as ``stored`` returns them."""
+        utterances = self.splits[split].utterances
 
-    def _pair(self, mel: np.ndarray, target: np.ndarray, iterations: int) -> tuple[np.ndarray, np.ndarray]:
-        spoken, real = (frames[min(self._prompt_frames, len(frames) - 1) :] for frames in (mel, target))
-        return griffin_lim(spoken, iterations=iterations), griffin_lim(real, iterations=iterations)
+        def score(batch: Batch) -> list[Costs]:
+            targets = [self.target(utterances[i], backbone) for i in batch["index"].tolist()]
+            pairs = zip(self.synthesize(backbone, batch), targets, strict=True)
+            return [path_costs(*map(stored, self.waves(*pair, iterations)), over=over) for pair in pairs]
+
+        return distortions(chain.from_iterable(batches.map(self.splits[split], self.evaluation_batch_size, score)))
+
+    def waves(self, mel: np.ndarray, target: np.ndarray, iterations: int) -> list[np.ndarray]:
+        """Return the waves of synthesized and target frames, by Griffin-Lim and without the prompt."""
+        scored = (frames[min(self._prompt_frames, len(frames) - 1) :] for frames in (mel, target))
+        return [griffin_lim(frames, iterations=iterations) for frames in scored]
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
-        waves = self._waves(backbone, batches, "test", self.iterations)
-        if self.as_fairseq:
-            return distortions((in_16_bits(spoken), in_16_bits(target)) for spoken, target in waves)
-        return distortions(waves)
+        stored = in_16_bits if self.as_fairseq else np.asarray
+        return self._distortions(backbone, batches, self.test_split, self.iterations, stored=stored)
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """Return the scores of the mean training frame at the utterance's length, and of mean aligned phonemes."""
-        utterances, mean = self.splits["test"].utterances, self.scale.mel[0]
+        utterances, mean = self.splits[self.test_split].utterances[: self.limit], self.scale.mel[0]
         frames = {"mean_frame": [np.repeat(mean[None], len(u.mel), axis=0) for u in utterances]}
         if all(utterance.aligned for utterance in utterances):
             means = mean_phonemes(self.splits["train"].utterances)
             frames["mean_phoneme"] = [spoken_by_phoneme(u, means, mean) for u in utterances]
         targets = [np.asarray(utterance.mel) for utterance in utterances]
         return {
-            name: distortions(self._pair(*pair, self.iterations) for pair in zip(mels, targets, strict=True))
+            name: distortions(
+                path_costs(*self.waves(*pair, self.iterations)) for pair in zip(mels, targets, strict=True)
+            )
             for name, mels in frames.items()
         }
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
         import soundfile
 
-        test = self.splits["test"]
-        batch = next(batches(torch.utils.data.Subset(test, range(min(3, len(test)))), 3))
+        test = self.splits[self.test_split]
+        batch = batches.first(test, 3)
         utterances = [test.utterances[i] for i in batch["index"].tolist()]
         spoken, targets = self.synthesize(backbone, batch), [self.target(u, backbone) for u in utterances]
         columns = [("predicted", spoken), ("target", targets)]

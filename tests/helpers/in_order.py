@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from cab.runner.batches import DeviceBatches
+from cab.runner.evaluation import DeviceBatches
 
 in_order = DeviceBatches(torch.device("cpu"))

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from cab.config.compose import compose
-from cab.runner.batches import DeviceBatches
 from cab.runner.cell import Cell
 from cab.runner.engine import make_initial_backbone
+from cab.runner.evaluation import DeviceBatches
 from tests.helpers.runs.step_gradients import CELLS, cut, without_draws, write_pairs
 
 

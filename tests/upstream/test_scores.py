@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from backbones.layers.points import farthest_points
-from tasks.pcc.task import PCC, mean_scores
+from tasks.pcc.task import PCC, cloud_scores
 from tasks.sr.task import similarity
 from tasks.tts.audio import RATE
-from tasks.tts.distortion import distortions
+from tasks.tts.distortion import distortions, path_costs
 from tests.cab.config.test_compose_paper import composed
 
 
@@ -24,7 +24,7 @@ def test_distortions_are_fairseqs() -> None:
         loud = 0.6 + 0.4 * np.sin(2 * np.pi * 3 * time)
         return (tone * loud + 0.01 * rng.standard_normal(length)).astype(np.float32)
 
-    found = distortions([(wave(a), wave(b)) for a, b in ((9000, 7000), (5000, 8123))])
+    found = distortions([path_costs(wave(a), wave(b)) for a, b in ((9000, 7000), (5000, 8123))])
     assert found == pytest.approx({"mcd": 1.5840614, "msd": 3.0359320}, rel=1e-5)
 
 
@@ -35,8 +35,8 @@ def test_clouds_are_scored_as_published() -> None:
     rng = np.random.default_rng(5)
     truth = rng.uniform(-0.5, 0.5, (600, 3))
     points = np.concatenate([truth[:400] + 0.006 * rng.standard_normal((400, 3)), np.zeros((100, 3))])
-    pair = tuple(torch.from_numpy(cloud.astype(np.float32)).unsqueeze(0) for cloud in (points, truth))
-    found = mean_scores([pair], composed("pcc", "pcn", "pointr", "paper")["task"]["f_score_of"])  # type: ignore[list-item]
+    clouds = (torch.from_numpy(cloud.astype(np.float32)).unsqueeze(0) for cloud in (points, truth))
+    found = cloud_scores(*clouds, composed("pcc", "pcn", "pointr", "paper")["task"]["f_score_of"])
     assert found["f_score"] == pytest.approx(0.39272727, abs=1e-7)
     assert found["f_score_real"] == pytest.approx(0.432, abs=1e-7)
     assert found["cd_l1"] == pytest.approx(21.3013667, rel=1e-5)
@@ -63,4 +63,4 @@ def test_images_are_scored_as_published() -> None:
     rng = np.random.default_rng(11)
     truth = rng.integers(0, 256, (8, 8, 3)).repeat(4, 0).repeat(4, 1).astype(np.uint8)
     image = np.clip(truth + rng.normal(0, 20, truth.shape), 0, 255).astype(np.uint8)
-    assert similarity(image, truth) == pytest.approx((22.54166810405531, 0.9396862092077755), rel=1e-6)
+    assert similarity(image, truth) == pytest.approx({"psnr": 22.54166810405531, "ssim": 0.9396862092077755}, rel=1e-6)

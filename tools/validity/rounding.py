@@ -26,7 +26,7 @@ from cab.errors import UserError
 from cab.padding import union
 from cab.patterns import Pattern
 from cab.registry.registries import ATTENTIONS
-from cab.runner.batches import DeviceBatches
+from cab.runner.evaluation import DeviceBatches
 from cab.verification.suite import subject_of
 
 UNROUNDED = "float32"

@@ -26,6 +26,7 @@ from tests.helpers.made_records import make_record
         ),
         (["task=lm", "dataset=pg19", "pattern=CS", "attention=abc", "other_attention=abc"], ["other_attention=abc"]),
         (["task=lm", "dataset=pg19", "pattern=CS", "attention=abc", "trainer.micro_batch_size=2"], []),
+        (["task=lm", "dataset=pg19", "pattern=CS", "attention=abc", "task.limit=5"], ["task.limit=5"]),
     ],
 )
 def test_settings_are_compared_with_the_published_ones(overrides: list[str], changed: list[str]) -> None:

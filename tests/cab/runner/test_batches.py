@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import math
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-
 import pytest
-import torch
-from torch.utils.data import Dataset
 
 from cab import UserError
-from cab.runner.batches import DeviceBatches, Draw, Shares, StepBatches, mix_seed
-from cab.runner.processes import Processes
+from cab.runner.batches import Draw, Shares, StepBatches, mix_seed
 
 
 def draws(start: int = 0, seed: int = 3, **shares: int) -> list[Draw]:
@@ -96,45 +87,6 @@ def test_a_batch_larger_than_the_data_is_all_of_it() -> None:
     shares = Shares.cut(num_items=3, batch_size=8, micro_batch_size=None)
     order = StepBatches(num_items=3, shares=shares, num_steps=2, seed=0)
     assert [sorted(draw.indices) for draw in order] == [[0, 1, 2], [0, 1, 2]]
-
-
-def test_processes_share_the_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three threads as processes, in batches of two; the first four examples of eleven were scored earlier."""
-    barrier, ranks, exchanged = threading.Barrier(3), threading.local(), [torch.empty(0)] * 3
-    file = tmp_path / "scores.json"
-    file.write_text(json.dumps([[i, -1.0] for i in range(4)]))
-    scored = []
-
-    def all_gather(gathered: list[torch.Tensor], own: torch.Tensor) -> None:
-        exchanged[ranks.own] = own
-        barrier.wait(10)
-        for target, source in zip(gathered, exchanged, strict=True):
-            target.copy_(source)
-        barrier.wait(10)
-
-    def score(batch: list[int]) -> list[list[float]]:
-        scored.append(len(batch))
-        return [[i, math.inf] for i in batch]
-
-    class Examples(Dataset[int]):
-        def __len__(self) -> int:
-            return 11
-
-        def __getitems__(self, indices: list[int]) -> list[int]:
-            return indices
-
-    def run(rank: int) -> list[list[float]]:
-        ranks.own = rank
-        return DeviceBatches(torch.device("cpu"), processes=Processes(rank, 3), partial_scores=file).scores(
-            Examples(), 2, score
-        )
-
-    monkeypatch.setattr("torch.distributed.all_gather", all_gather)
-    with ThreadPoolExecutor(3) as pool:
-        results = [*pool.map(run, range(3))]
-    assert results == [[[i, -1.0 if i < 4 else math.inf] for i in range(11)]] * 3
-    assert json.loads(file.read_text()) == results[0]
-    assert sorted(scored) == [1, 1, 1, 2, 2, 2]
 
 
 def test_mixed_seeds_do_not_collide() -> None:

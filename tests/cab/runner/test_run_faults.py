@@ -61,13 +61,13 @@ def test_an_interrupted_evaluation_finds_its_scores(
     evaluate, scored = Troubled.evaluate, []
 
     def interrupted(task: Troubled, backbone: Any, batches: Any) -> dict[str, float]:
-        def score(batch: Any) -> list[list[float]]:
+        def score(batch: Any) -> int:
             scored.append(len(batch))
             if len(scored) == 2:
                 raise KeyboardInterrupt
-            return [[0.0]] * len(batch)
+            return len(batch)
 
-        assert batches.scores(task.training_set, 5, score) == [[0.0]] * 12
+        assert batches.map(task.training_set, 5, score) == [5, 5, 2]
         return evaluate(task, backbone, batches)
 
     monkeypatch.setattr(Troubled, "evaluate", interrupted)

@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from cab import UserError
+from cab.metric import mean_over_batches
 from tasks.corpus.blocks import Blocks
 from tasks.corpus.books import wikitext
-from tasks.corpus.losses import RepeatScores, ends_repeated_bigram
-from tasks.corpus.tokens import END, NUM_SPECIAL
+from tasks.corpus.losses import OTHER, REPEATED, ends_repeated_bigram, repeat_sums
+from tasks.corpus.tokens import END, NUM_SPECIAL, perplexity
 from tasks.lm.task import LM
 from tests.helpers.in_order import in_order
 from tests.tasks.lm.test_lm import Bigram
@@ -131,12 +132,12 @@ def test_perplexities_of_repeated_bigrams(tmp_path: Path) -> None:
         own = task.token_losses(backbone, block[None])[0].tolist()
         for mark, loss in zip(marks(block.tolist()), own, strict=True):
             losses[mark].append(loss)
-    for name, group in zip(RepeatScores.names, (losses[True], losses[False]), strict=True):
+    for name, group in zip((REPEATED, OTHER), (losses[True], losses[False]), strict=True):
         assert scores[name] == pytest.approx(math.exp(sum(group) / len(group)), rel=1e-4)
         assert name in {metric.name for metric in task.metrics}
 
 
 def test_a_group_without_tokens_has_no_perplexity() -> None:
-    scores = RepeatScores()
-    scores.add(torch.tensor([[4, 5, 6]]), torch.ones(1, 2))
-    assert math.isnan(scores.perplexities()["ppl_repeated"])
+    sums = repeat_sums(torch.tensor([[4, 5, 6]]), torch.ones(1, 2))
+    assert sums == {REPEATED: (0.0, 0), OTHER: (2.0, 2)}
+    assert math.isnan(perplexity(mean_over_batches([sums[REPEATED]])))

@@ -84,16 +84,16 @@ def test_a_row_of_a_batch_goes_on_where_it_ended_and_nothing_is_read_twice(micro
 def test_books_at_once_are_each_book_from_its_beginning(task: RecurrentLMTask, rows: int) -> None:
     at_once = BatchedBooks(BookChunks(task.corpus, "test", LENGTH), rows)
     read: list[list[Tensor]] = []
-    begun: list[int] = []
     for i in range(len(at_once)):
-        tokens, begins = at_once.__getitems__([i])
-        assert len(tokens) <= rows
-        if begins.any():
-            assert begins.all()
-            begun = list(range(len(read), len(read) + len(begins)))
-            read += [[] for _ in begins]
-        for number, row in zip(begun, tokens[:, 1:], strict=False):
-            read[number].append(row[row != PAD])
+        segments = at_once.__getitems__([i])
+        assert len(segments[0].begins) <= rows
+        assert [bool(segment.begins.any()) for segment in segments] == [True, *[False] * (len(segments) - 1)]
+        assert segments[0].begins.all()
+        group: list[list[Tensor]] = [[] for _ in segments[0].begins]
+        for segment in segments:
+            for book, row in zip(group, segment.tokens[:, 1:], strict=False):
+                book.append(row[row != PAD])
+        read += group
     ends = [0, *task.corpus.ends["test"].tolist()]
     expected = [task.corpus.read("test", a, b).tolist() for a, b in itertools.pairwise(ends)]
     assert sorted(torch.cat(book).tolist() for book in read) == sorted(expected)

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from backbones.layers.points import nearest_points
 from cab import UserError
+from cab.metric import mean_scores
 from tasks.pcc.data import read_pcd
 from tasks.pcc.synthetic import generate_shape
-from tasks.pcc.task import PCC, chamfer_l1, chamfer_l2, distances, f_score, mean_scores, mirrored, nearest
+from tasks.pcc.task import PCC, chamfer_l1, chamfer_l2, cloud_scores, distances, f_score, mirrored, nearest
 from tests.helpers.in_order import in_order
 
 
@@ -62,7 +63,7 @@ def test_a_point_on_a_point_has_a_finite_gradient() -> None:
 def test_scores_leave_out_zeros_and_are_means() -> None:
     a, b = clouds(2)
     padded = torch.cat([a, torch.zeros(3, 30, 3)], dim=1)
-    scores = mean_scores((padded[i : i + 1], b[i : i + 1]) for i in range(3))
+    scores = mean_scores([cloud_scores(padded[i : i + 1], b[i : i + 1]) for i in range(3)])
     assert scores["cd_l1"] == pytest.approx(1000 * chamfer_l1(a, b).mean().item(), rel=1e-5)
     assert scores["cd_l2"] == pytest.approx(1000 * chamfer_l2(a, b).mean().item(), rel=1e-5)
 
@@ -78,7 +79,7 @@ def test_identical_clouds_are_identical_away_from_the_origin(offset: float) -> N
 
 @pytest.mark.parametrize("value", [0.0, float("nan"), float("inf")])
 def test_a_degenerate_cloud_has_a_score(value: float) -> None:
-    scores = mean_scores([(torch.full((1, 8, 3), value), torch.rand(1, 16, 3))])
+    scores = cloud_scores(torch.full((1, 8, 3), value), torch.rand(1, 16, 3))
     assert scores["f_score"] == 0.0
     assert not math.isfinite(scores["cd_l1"])
     assert not math.isfinite(scores["cd_l2"])

@@ -14,7 +14,8 @@ from PIL import Image
 from torch import Tensor
 
 from cab import UserError
-from cab.runner.batches import DeviceBatches
+from cab.metric import mean_scores
+from cab.runner.evaluation import DeviceBatches
 from tasks.sr.data import center_crop, degrade, render
 from tasks.sr.diffusion import Diffusion
 from tasks.sr.task import SR, similarity, to_uint8
@@ -125,8 +126,8 @@ def test_only_images_that_are_scored_are_sampled(
     """And an interrupted evaluation does not sample again what it has scored."""
     monkeypatch.setattr("tasks.sr.task.PUBLISHED_IMAGES", 3)
     task = ready(write_images(tmp_path, 7), num_held_out=5, scored_images=scored_images, evaluation_batch_size=2)
-    expected = np.array([similarity(degrade(render(i, 8, 16), 8), render(i, 8, 16)) for i in numbers]).mean(axis=0)
-    assert [*task.baselines()["bicubic"].values()] == pytest.approx(expected.tolist(), rel=1e-6)
+    expected = mean_scores([similarity(degrade(render(i, 8, 16), 8), render(i, 8, 16)) for i in numbers])
+    assert task.baselines()["bicubic"] == pytest.approx(expected, rel=1e-6)
     calls: list[int] = []
     is_resumable = False
 
@@ -140,10 +141,11 @@ def test_only_images_that_are_scored_are_sampled(
     assert sum(calls) == len(numbers) * task.diffusion_steps
     calls.clear()
     is_resumable = True
-    batches = DeviceBatches(torch.device("cpu"), partial_scores=tmp_path / "scores.json")
+    batches = DeviceBatches(torch.device("cpu"), finished=tmp_path / "scores.jsonl")
     with pytest.raises(InterruptedError):
         task.evaluate(network, batches)  # type: ignore[arg-type]
-    assert task.evaluate(network, batches) == whole  # type: ignore[arg-type]
+    resumed = DeviceBatches(torch.device("cpu"), finished=tmp_path / "scores.jsonl")
+    assert task.evaluate(network, resumed) == whole  # type: ignore[arg-type]
     assert sum(calls) == len(numbers) * task.diffusion_steps + 2 * min(2, len(numbers) - 2)  # steps of a batch
 
 

@@ -121,7 +121,7 @@ def network(task: Sum) -> Any:
 @pytest.mark.parametrize("search", ["greedy", "beam"])
 def test_summaries_keep_their_lengths(search: str, tmp_path: Path) -> None:
     task = ready(write_pairs(tmp_path), search=search, num_beams=2)
-    batch = next(in_order(task.splits["test"], 6))
+    batch = in_order.first(task.splits["test"], 6)
     with torch.no_grad():
         summaries = task.summarize(network(task), batch)
         scores = task.evaluate(network(task), in_order)

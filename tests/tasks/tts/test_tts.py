@@ -17,7 +17,7 @@ from cab.cli.main import main
 from cab.records.files import weights_path
 from tasks.tts.audio import HOP, RATE, features, griffin_lim, read_wave
 from tasks.tts.data import Scale, Utterance, read_ljspeech, split_at_end, split_by_chapter
-from tasks.tts.distortion import distortions, log_mel_power
+from tasks.tts.distortion import distortions, log_mel_power, path_costs
 from tasks.tts.durations import aligned_tokens, attended_durations
 from tasks.tts.phonemes import ALIGNED, PUNCTUATION, WRITTEN, read_phones, written_tokens
 from tasks.tts.task import TTS, mean_phonemes, spoken_by_phoneme
@@ -167,7 +167,7 @@ def test_what_is_given_is_not_scored(tmp_path: Path) -> None:
     targets = [task.target(utterance, backbone) for utterance in task.splits["test"].utterances]
     pairs = zip(spoken, targets, strict=True)
     waves = [[griffin_lim(mel[min(8, len(mel) - 1) :], iterations=2) for mel in pair] for pair in pairs]
-    assert scores == distortions((a, b) for a, b in waves)
+    assert scores == distortions(path_costs(a, b) for a, b in waves)
     assert [len(mel) for mel in spoken] == [12, 12]
 
 

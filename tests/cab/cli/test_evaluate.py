@@ -1,0 +1,105 @@
+"""`cab evaluate`: the kept weights of a run are scored again."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cab.cli.main import main
+from cab.config.compose import compose
+from cab.records.files import record_path
+from cab.runner.evaluation import DeviceBatches
+from cab.runner.run import run_cell
+from tests.helpers.runs.processes import run_module
+
+CELL = ["task=probe", "dataset=recall", "backbone=mixer", "pattern=CS", "attention=vanilla", "preset=smoke"]
+FEW = [
+    "trainer.max_steps=2",
+    "task.test_examples=40",
+    "task.evaluation_batch_size=16",
+    "task.examples=64",
+    "device=cpu",
+]
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("results")
+    record = run_cell(compose([*CELL, *FEW, f"results_dir={folder}"])).record
+    assert record is not None
+    return record_path(folder, record.hash)
+
+
+def table(text: str) -> dict[str, tuple[str, str]]:
+    """Return the recorded and the new value of each metric."""
+    rows = [line.split() for line in text.splitlines()]
+    return {row[0]: (row[1], row[2]) for row in rows if row and row[0] in ("accuracy", "sequences")}
+
+
+def test_the_same_evaluation_has_the_recorded_scores(result: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", str(result)]) == 0
+    scores = table(capsys.readouterr().out)
+    assert len(scores) == 2
+    assert all(recorded == evaluated for recorded, evaluated in scores.values())
+    assert not list(result.with_suffix("").glob("scores-*"))
+
+
+def test_a_limit_and_another_split_are_named(result: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", str(result), "--limit", "2", "--split", "validation"]) == 0
+    output = capsys.readouterr().out
+    assert "task.limit was None, is 2" in output
+    assert "split validation instead of test" in output
+    assert table(output)["sequences"][1] in ("0", "0.5", "1")
+    assert main(["evaluate", str(result), "task.evaluation_batch_size=7"]) == 0
+    output = capsys.readouterr().out
+    assert "task.evaluation_batch_size was 16, is 7" in output
+    recorded, evaluated = table(output)["accuracy"]
+    assert float(evaluated) == pytest.approx(float(recorded), abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--split", "dev"], "task 'probe' has no split 'dev' (splits: train, validation, test)"),
+        (["seed=2"], "'seed=2' is not an option of the task"),
+        (["task.lenght=3"], "no option 'lenght'"),
+        (["--limit", "0"], "task.limit: Input should be greater than or equal to 1"),
+    ],
+)
+def test_refused(result: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", str(result), *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_weights_are_required(result: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copy(result, tmp_path)
+    assert main(["evaluate", str(tmp_path / result.name)]) == 2
+    assert "were not kept" in capsys.readouterr().err
+
+
+def test_an_interrupted_evaluation_resumes(
+    result: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scored: list[int] = []
+    score = DeviceBatches._score
+
+    def interrupted(batches: DeviceBatches, batch: object, function: object, number: int) -> object:
+        scored.append(number)
+        if len(scored) == 3:
+            raise KeyboardInterrupt
+        return score(batches, batch, function, number)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(DeviceBatches, "_score", interrupted)
+    assert main(["evaluate", str(result)]) == 130
+    assert main(["evaluate", str(result)]) == 0
+    assert scored == [0, 1, 2, 2]
+    assert all(recorded == evaluated for recorded, evaluated in table(capsys.readouterr().out).values())
+
+
+@pytest.mark.slow
+def test_two_processes_have_the_scores_of_one(result: Path) -> None:
+    outputs = [run_module("cab", "evaluate", result, processes=count) for count in (1, 2)]
+    assert [output.returncode for output in outputs] == [0, 0], outputs[1].stderr
+    assert outputs[0].stdout == outputs[1].stdout

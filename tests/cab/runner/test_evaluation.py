@@ -1,0 +1,108 @@
+"""Batches of an evaluation are scored once, by any number of processes, also after an interruption."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+from cab import UserError
+from cab.runner.evaluation import DeviceBatches
+from cab.runner.processes import Processes
+
+CPU = torch.device("cpu")
+
+
+class Examples(Dataset[int]):
+    def __len__(self) -> int:
+        return 11
+
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        return indices
+
+
+@pytest.fixture
+def in_threads(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Run a function of the rank in three threads, which exchange values as processes do."""
+    barrier, ranks, exchanged = threading.Barrier(3), threading.local(), [None] * 3
+
+    def all_gather_object(gathered: list[Any], own: Any) -> None:
+        exchanged[ranks.own] = own
+        barrier.wait(10)
+        gathered[:] = exchanged
+        barrier.wait(10)
+
+    def run(function: Any) -> list[Any]:
+        def of_rank(rank: int) -> Any:
+            ranks.own = rank
+            return function(rank)
+
+        with ThreadPoolExecutor(3) as pool:
+            return [*pool.map(of_rank, range(3))]
+
+    monkeypatch.setattr("torch.distributed.all_gather_object", all_gather_object)
+    return run
+
+
+def test_processes_share_the_batches_that_are_not_finished(in_threads: Any, tmp_path: Path) -> None:
+    """Of two calls with six batches each, four batches of the first were finished; a line is incomplete."""
+    file = tmp_path / "scores.jsonl"
+    finished = [{"sum": -i} for i in range(4)]
+    file.write_text("".join(f"{json.dumps([0, row])}\n" for row in finished) + "[0, {")
+    scored = []
+
+    def score(batch: list[int]) -> dict[str, float]:
+        scored.append(tuple(batch))
+        return {"sum": math.inf if 10 in batch else sum(batch) / 3}
+
+    def run(rank: int) -> list[Any]:
+        batches = DeviceBatches(CPU, processes=Processes(rank, 3), finished=file)
+        return [batches.map(Examples(), 2, score), batches.map(Examples(), 2, score)]
+
+    results = in_threads(run)
+    complete = [*({"sum": (4 * i + 1) / 3} for i in range(5)), {"sum": math.inf}]
+    assert results == [[[*finished, *complete[4:]], complete]] * 3
+    twice = [(8, 9), (10,)]
+    assert sorted(scored) == sorted([(0, 1), (2, 3), (4, 5), (6, 7), *twice, *twice])
+    scored.clear()
+    assert in_threads(run) == results
+    assert not scored
+
+
+@pytest.mark.parametrize(("error", "expected"), [(UserError("too long"), UserError), (KeyError("x"), RuntimeError)])
+def test_an_error_of_one_process_ends_all(in_threads: Any, error: Exception, expected: type[Exception]) -> None:
+    def score(batch: list[int]) -> int:
+        if 3 in batch:
+            raise error
+        return 0
+
+    def run(rank: int) -> None:
+        with pytest.raises(expected, match=r"too long|KeyError"):
+            DeviceBatches(CPU, processes=Processes(rank, 3)).map(Examples(), 2, score)
+
+    in_threads(run)
+
+
+def test_random_numbers_of_a_batch_depend_on_the_seed_and_its_number(tmp_path: Path) -> None:
+    def draw(_: list[int]) -> float:
+        return float(torch.rand(()))
+
+    alone = DeviceBatches(CPU, seed=1).map(Examples(), 2, draw)
+    assert len({*alone, *DeviceBatches(CPU, seed=2).map(Examples(), 2, draw)}) == 12
+    file = tmp_path / "scores.jsonl"
+    file.write_text("[0, 0.5]\n[0, 0.5]\n")
+    assert DeviceBatches(CPU, seed=1, finished=file).map(Examples(), 2, draw) == [0.5, 0.5, *alone[2:]]
+
+
+def test_a_limit_leaves_the_first_examples() -> None:
+    batches = DeviceBatches(CPU, limit=5)
+    assert batches.map(Examples(), 2, list) == [[0, 1], [2, 3], [4]]
+    assert batches.first(Examples(), 7) == [*range(7)]
+    assert batches.first(Examples(), 20) == [*range(11)]
