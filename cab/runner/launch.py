@@ -18,11 +18,11 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
 
-from cab.config.compose import compose, hydra_context, names_of, parse_overrides, quoted
+from cab.config.compose import attention_name, compose, hydra_context, names_of, parse_overrides, quoted
 from cab.config.run_config import REGISTRIES, ClusterConfig, LocalConfig, SlurmConfig, parse_cluster
 from cab.records.identity import flat
 from cab.records.record import Status
-from cab.registry.names import files_of, is_file, is_generated, name_of_file
+from cab.registry.names import files_of, is_generated, is_stack
 from cab.registry.registries import TASKS
 from cab.registry.tables import config_folders, tuning_rows
 from cab.runner.cell import GROUPS, Cell, runnable_cells, why_not_runnable
@@ -120,13 +120,14 @@ def expand(arguments: Sequence[str]) -> tuple[list[list[str]], list[str]]:
     for override in parse_overrides(list(arguments)):
         if override.key_or_group in GROUPS:
             listed = names_of(override)
-            named[override.key_or_group] = [name_of_file(name) if is_file(name) else name for name in listed]
+            is_attention = override.key_or_group == "attention"
+            named[override.key_or_group] = list(map(attention_name, listed)) if is_attention else listed
         else:
             settings.append((override.key_or_group, _alternatives(override)))
     indexed = {task.name for task in TASKS if task.in_index}
     runnable = dict.fromkeys(
         cell
-        for cell in runnable_cells()
+        for cell in runnable_cells(filter(is_stack, named.get("attention", ())))
         if ("dataset" in named or not is_generated(cell[1]))
         and ("task" in named or cell[0] in indexed)
         and ("backbone" in named or cell[2] in TASKS.get(cell[0]).names)
@@ -156,7 +157,7 @@ def _applies(key: str, groups: Mapping[str, str]) -> bool:
     group, _, option = key.partition(".")
     if not option or group not in REGISTRIES:
         return True
-    return option.partition(".")[0] in REGISTRIES[group].get(groups[group]).options
+    return REGISTRIES[group].get(groups[group]).has_option(option)
 
 
 def _alternatives(override: Override) -> list[str]:
@@ -231,7 +232,7 @@ def _settings_of_file(path: str, package: str) -> dict[str, tuple[Any, str]]:
     if group not in REGISTRIES:
         return {}
     entry = REGISTRIES[group].get(name)
-    return {f"{group}.{key}": (value, entry.cls.__module__) for key, value in entry.options.items()}
+    return {f"{group}.{key}": (value, entry.cls.__module__) for key, value in flat(entry.options).items()}
 
 
 def _text(value: Any) -> str:
