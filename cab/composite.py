@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Unpack, cast
+from typing import Any, ClassVar, cast
 
 from torch import Tensor, nn
 
 from cab.attention import SINGLE_LAYER, Attention, CommonArguments, Decoded, DecodeState, LayerPosition
+from cab.patterns import Pattern
 
 Names = Sequence[Sequence[str]]
 """The attentions of each layer, by name."""
@@ -20,6 +21,11 @@ def build_part(cls: type[Attention], layer_position: LayerPosition, **arguments:
     if "layer_position" in inspect.signature(cls).parameters:
         arguments["layer_position"] = layer_position
     return cls(**arguments)
+
+
+def count_layers(module: nn.Module) -> int:
+    """Return the number of layers of a :class:`Composite`, by which its costs are divided; 1 for other modules."""
+    return len(module.layers) if isinstance(module, Composite) else 1
 
 
 class Composite(Attention):
@@ -35,8 +41,8 @@ class Composite(Attention):
 
     Args:
         layers: layers to build instead.
-        options: options of each attention.
         layer_position: position of the only layer.
+        options: options of an attention, by its name.
     """
 
     parts: ClassVar[Mapping[str, type[Attention]]]
@@ -45,13 +51,23 @@ class Composite(Attention):
     def __init__(
         self,
         *,
+        pattern: Pattern | str,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
         layers: Names = (),
-        options: Mapping[str, Mapping[str, Any]] | None = None,
         layer_position: LayerPosition = SINGLE_LAYER,
-        **common: Unpack[CommonArguments],
+        **options: Mapping[str, Any],
     ) -> None:
+        common: CommonArguments = {
+            "pattern": pattern,
+            "embed_dim": embed_dim,
+            "num_heads": num_heads,
+            "dropout": dropout,
+        }
         super().__init__(**common)
-        layers, options = layers or self.kinds, options or {}
+        assert options.keys() <= self.parts.keys()
+        layers = layers or self.kinds
         positions = [LayerPosition(index, len(layers)) for index in range(len(layers))]
         self.layers = nn.ModuleList(
             nn.ModuleList(build_part(self.parts[name], position, **common, **options.get(name, {})) for name in layer)

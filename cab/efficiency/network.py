@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cab.efficiency.setting import Setting
-from cab.efficiency.subjects import AttentionSubject
+from cab.efficiency.subjects import AttentionSubject, merged
 from cab.efficiency.workload import BACKWARD, Workload, held_bytes, in_evaluation, inference
 from cab.patterns import Pattern
 from cab.registry.build import build_backbone
@@ -79,7 +79,7 @@ class NetworkSubject(AttentionSubject):
         tuned = tuned_options(TASK, NETWORK, str(pattern), self.name)
         return build_backbone(
             NETWORK,
-            attention={"name": self.name, **tuned, **self.options},
+            attention={"name": self.name, **merged(tuned, self.options)},
             pattern=pattern,
             vocab_size=BYTES,
             num_classes=CLASSES,

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from cab.attention import SINGLE_LAYER, Attention, LayerPosition
 from cab.backbone import AttentionFactory, AttentionSpec, Backbone
-from cab.composite import build_part
+from cab.composite import build_part, count_layers
 from cab.errors import UnsupportedError, UserError, exits_as_errors, first_line
 from cab.patterns import Pattern
 from cab.registry.entries import AttentionEntry
@@ -77,7 +77,7 @@ def make_attention(
     entry, options = ATTENTIONS.get(spec.name), spec.options
     if isinstance(entry, StackEntry):
         layers = entry.layers_at(None if layer_position is SINGLE_LAYER else layer_position, pattern)
-        options = {"layers": layers, "options": options}
+        options = {"layers": layers, **options}
         if len(layers) == 1 and len(layers[0]) == 1:
             (part,) = layers[0]
             entry, options = entry.parts[part], spec.options.get(part, {})
@@ -217,8 +217,8 @@ def measure_decode_state(entry: AttentionEntry) -> str:
 
 
 def state_bytes(attention: Attention, num_tokens: int) -> int:
-    """Measure the bytes of the decode state of one sequence after ``num_tokens`` tokens."""
-    return sum(tensor.nbytes for tensor in decode_state(attention, num_tokens).values())
+    """Measure the bytes of the decode state of one sequence and layer after ``num_tokens`` tokens."""
+    return sum(tensor.nbytes for tensor in decode_state(attention, num_tokens).values()) // count_layers(attention)
 
 
 @torch.no_grad()

@@ -30,7 +30,7 @@ def is_stack(name: str) -> bool:
     """Return whether ``name`` lists attentions: of several layers (``gla*3,vanilla``) or in one (``local+linear``)."""
     file, _, class_name = name.rpartition(":")
     is_class = class_name.isidentifier() and os.path.isfile(file)  # noqa: PTH113
-    return not is_class and not {",", "+", "*"}.isdisjoint(name)
+    return not is_class and not name.startswith("hf:") and not {",", "+", "*"}.isdisjoint(name)
 
 
 Layers = tuple[tuple[str, ...], ...]
