@@ -136,7 +136,7 @@ def _names(group: str) -> list[str]:
 def _tuned(entry: AttentionEntry) -> dict[str, Any]:
     """Return the resolver of each option of an attention, or of the parts of a stack."""
     if isinstance(entry, StackEntry):
-        return {part: _tuned(entry.parts[part]) for part in entry.options}
+        return {name: _tuned(entry.parts[name]) for name in entry.options}
     return {option: f"${{tuned:{entry.name},{option}}}" for option in entry.options}
 
 
@@ -238,6 +238,11 @@ def names_of(override: Override) -> list[str]:
             raise UserError(f"no {override.key_or_group} matches '{override.input_line:.80}'")
         return names
     return list(map(_name, value.list if isinstance(value, ChoiceSweep) else [value]))
+
+
+def names_in(argument: str) -> list[str]:
+    """Return the names that an override lists, from its text."""
+    return names_of(*parse_overrides([argument]))
 
 
 def _name(item: Any) -> str:

@@ -97,6 +97,12 @@ class StackEntry(AttentionEntry):
         return [labels(self.layers[position.index % len(self.layers)])]
 
 
+def parts_of(entry: AttentionEntry) -> dict[str, AttentionEntry]:
+    """Return the attentions of an entry by the prefix of their options: the parts of a stack, or the entry itself."""
+    parts = entry.parts.items() if isinstance(entry, StackEntry) else ()
+    return {f"{name}.": part for name, part in parts} or {"": entry}
+
+
 def labels(layer: tuple[AttentionEntry, ...]) -> tuple[str, ...]:
     """Return the names of the attentions in a layer."""
     return tuple(part.label for part in layer)

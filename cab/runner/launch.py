@@ -23,7 +23,8 @@ from cab.config.run_config import REGISTRIES, ClusterConfig, LocalConfig, SlurmC
 from cab.records.identity import flat
 from cab.records.record import Status
 from cab.registry.names import files_of, is_generated, is_stack
-from cab.registry.registries import TASKS
+from cab.registry.registries import ATTENTIONS, TASKS
+from cab.registry.stacks import parts_of
 from cab.registry.tables import config_folders, tuning_rows
 from cab.runner.cell import GROUPS, Cell, runnable_cells, why_not_runnable
 from cab.runner.engine import check_without_data
@@ -196,8 +197,12 @@ def explain(overrides: Sequence[str], *, added: Sequence[str] = ()) -> list[list
         loader = GlobalHydra.instance().config_loader()
         files = loader.compute_defaults_list("run", list(overrides), RunMode.RUN).defaults
     layers = [_settings_of_file(file.config_path, file.package or "") for file in files if file.config_path]
-    cell = (config["task"]["name"], config["backbone"]["name"], config["pattern"], config["attention"]["name"])
-    tuned = {f"attention.{row['option']}": file for file, row in tuning_rows(*cell, preset=config["preset"])}
+    cell = (config["task"]["name"], config["backbone"]["name"], config["pattern"])
+    tuned = {
+        f"attention.{prefix}{row['option']}": file
+        for prefix, part in parts_of(ATTENTIONS.get(config["attention"]["name"])).items()
+        for file, row in tuning_rows(*cell, part.name, preset=config["preset"])
+    }
     overridden = {text.lstrip("+").partition("=")[0]: text in added for text in overrides}
     rows = []
     for name, value in flat(config).items():
@@ -232,7 +237,12 @@ def _settings_of_file(path: str, package: str) -> dict[str, tuple[Any, str]]:
     if group not in REGISTRIES:
         return {}
     entry = REGISTRIES[group].get(name)
-    return {f"{group}.{key}": (value, entry.cls.__module__) for key, value in flat(entry.options).items()}
+    parts = parts_of(entry) if group == "attention" else {"": entry}
+    return {
+        f"{group}.{prefix}{key}": (value, part.cls.__module__)
+        for prefix, part in parts.items()
+        for key, value in part.options.items()
+    }
 
 
 def _text(value: Any) -> str:
