@@ -92,7 +92,8 @@ class StackEntry(AttentionEntry):
         if position.num_layers < len(self.layers):
             raise UnsupportedError(
                 f"stack '{self.label}' has {len(self.layers)} layers, and the network only {position.num_layers} with "
-                f"pattern {pattern}: use a shorter stack, or a deeper network, as with backbone.num_layers"
+                f"pattern {pattern}: use a shorter stack, or a deeper network (options backbone.num_layers, "
+                "encoder_layers and decoder_layers)"
             )
         return [labels(self.layers[position.index % len(self.layers)])]
 
