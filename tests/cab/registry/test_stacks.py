@@ -6,17 +6,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
-from cab import LayerPosition, Pattern, UserError, build_backbone
+from cab import LayerPosition, Pattern, UserError, build_attention, build_backbone
 from cab.config.compose import check_overrides, compose
-from cab.registry.build import parse_spec
+from cab.registry.build import parse_spec, state_bytes
 from cab.registry.program import code_of, modules_of
 from cab.registry.registries import ATTENTIONS
 from cab.registry.stacks import StackEntry
+from cab.results.costs import State
+from cab.results.state import measure_state
 from cab.runner.cell import Cell
 from cab.runner.launch import expand
+from engines.fairseq.command import attention_options
 
 SIZES: dict[str, Any] = {"vocab_size": 9, "embed_dim": 8, "num_heads": 2, "ffn_dim": 8}
+NAMES = ("gla", "vanilla", "gla*3,vanilla")
 CELL = ("task=lm", "dataset=synthetic", "backbone=gpt2", "pattern=CS", "preset=smoke")
 
 
@@ -130,3 +135,15 @@ def test_outside_a_network_only_the_shares_of_a_stack_matter() -> None:
     assert isinstance(entry, StackEntry)
     assert entry.layers_at(None, Pattern.CS) == [("linear",), ("linear",), ("vanilla",)]
     assert entry.layers_at(LayerPosition(8, 12), Pattern.CS) == [("vanilla",)]
+
+
+def test_fairseq_reads_the_options_of_parts() -> None:
+    options = {"local": {"window_size": 8, "extent": "total"}, "linear": {"kernel": "elu1"}}
+    assert OmegaConf.to_container(OmegaConf.from_dotlist(attention_options(options).split())) == options
+
+
+def test_a_decode_state_is_that_of_the_mean_layer() -> None:
+    sizes = [state_bytes(build_attention(name, pattern="CS", embed_dim=16, num_heads=2), 10) for name in NAMES]
+    assert sizes[2] == (3 * sizes[0] + sizes[1]) // 4
+    states = [measure_state(ATTENTIONS.get(name), {}) for name in ("gla", "vanilla", "gla,vanilla")]
+    assert states[2] == State(states[1].numbers / 2, grows=True)
