@@ -81,7 +81,10 @@ def test_options_are_those_of_the_parts() -> None:
             parse_spec({"name": "local+linear", **options})
 
 
-def test_the_code_of_a_stack_is_that_of_all_parts_and_of_their_order(tmp_path: Path) -> None:
+def test_the_code_of_a_stack_is_that_of_all_parts_and_of_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ATTENTIONS, "_of_files", {})
     text = "from attentions.softmax import VanillaAttention\n\n\nclass Mine(VanillaAttention):\n    version = {}\n"
     codes = set()
     for edit in ("1", "2"):
