@@ -64,6 +64,7 @@ def test_transformer_steps_are_the_training_form(pattern: str, attention: str) -
     ("attention", "options"),
     [
         ("gla*2,local+vanilla", {"num_layers": 4}),
+        ("flash_gau", {"num_layers": 3, "feed_forward": "none"}),
         *itertools.product(CAUSAL, [{"positions": "sinusoidal"}, {"positions": "learned"}]),
         ("linear", {"num_layers": 3, "residual": "gtrxl"}),
         *(("linear", {"num_layers": 3, "name": name}) for name in VARIANTS if name.startswith("gpt2")),
