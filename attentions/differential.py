@@ -60,7 +60,7 @@ class DifferentialAttention(VanillaAttention):
         """Regroup heads: [..., H, N, E] to [..., heads, N, D / heads]."""
         return x.transpose(-3, -2).flatten(-2).unflatten(-1, (heads, -1)).transpose(-3, -2)
 
-    def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:  # type: ignore[override]  # no gate
         q, k = (self.pairs(x, 2 * self.num_pairs) for x in (query, key))
         logits = q @ k.mT * self.width**-0.5
         if self.pattern is Pattern.CS:

@@ -108,11 +108,11 @@ class S4Attention(Attention):
         with torch.autocast(query.device.type, enabled=False):
             u = upcast(query)
             pieces = zip(u.split(size, dim=2), *(x.split(size) for x in self.modes()), strict=True)
-            y = torch.cat([recompute_upcast(self.convolve, piece) for piece in pieces], dim=2)
+            y = torch.cat([recompute_upcast(self.filtered, piece) for piece in pieces], dim=2)
             y = self.activate(torch.addcmul(y, self.skip.to(u.dtype), u))
         return self.out_proj(y.to(query.dtype))
 
-    def convolve(self, u: Tensor, *space: Tensor) -> Tensor:
+    def filtered(self, u: Tensor, *space: Tensor) -> Tensor:
         """Return K * u, [B, L, D] to [B, L, D]; the kernel of 2 L lags ends with lag -1."""
         length = u.shape[1]
         kernel = self.kernel(length, *space).to(u.dtype)

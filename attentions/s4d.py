@@ -95,7 +95,7 @@ class S4DAttention(Attention):
         return log_step, torch.view_as_complex(self.readout.to(dtype)) * (torch.expm1(log_step) / a)
 
     def compute(self, query: Tensor, *_: Tensor | PaddingMasks) -> Tensor:
-        return self.convolve(query, None)  # padding is zero and on the right: it adds nothing to any sum
+        return self.filtered(query, None)  # padding is zero and on the right: it adds nothing to any sum
 
     def compute_row(self, query: Tensor, *_: Any) -> Tensor:
         """Sum over all pairs of positions with the explicit kernel, [L, D] to [L, D]."""
@@ -109,7 +109,7 @@ class S4DAttention(Attention):
         y = torch.einsum("cdij,jd->icd", pairs, query) + self.skip * query.unsqueeze(1)
         return self.out_proj(F.gelu(y).flatten(1))
 
-    def convolve(self, x: Tensor, state: Tensor | None) -> Tensor:
+    def filtered(self, x: Tensor, state: Tensor | None) -> Tensor:
         """Compute in blocks, starting from ``state`` (complex [B, D, M]): [B, L, D] to [B, L, D]."""
         batch, length, _ = x.shape
         block = self.block_size(length)
@@ -172,7 +172,7 @@ class S4DAttention(Attention):
         if tokens.shape[1] == 1:
             output, modes = self.recur(tokens, modes, mask)
         else:
-            output, modes = self.convolve(tokens, modes), self.modes_after(tokens, modes, mask)
+            output, modes = self.filtered(tokens, modes), self.modes_after(tokens, modes, mask)
         return output, {"modes": torch.view_as_real(modes)}
 
     def recur(self, query: Tensor, modes: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor]:

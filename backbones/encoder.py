@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from backbones.layers.tokens import LearnedPositions, TokenEmbedding
-from backbones.layers.transformer import TransformerLayer, stack
+from backbones.layers.transformer import Activation, FeedForwardKind, TransformerLayer, stack
 from cab import Backbone, Pattern, UserError, register_backbone
 from cab.backbone import AttentionFactory
 
@@ -35,6 +35,7 @@ class Encoder(Backbone):
         attention_dropout: applied to attention weights.
         pooling: ``mean`` over the tokens that are not padding, or ``padded_mean`` as published: their sum divided by
             ``max_length``, so that the norm of the vector depends on the sequence length.
+        activation, feed_forward: of the feed-forward layers, as for ``gpt2``.
         init_std: standard deviation of the embedding tables; small networks with short training need more than the
             published 0.02.
         checkpoint_activations: recompute layers in the backward pass instead of storing their activations.
@@ -54,6 +55,8 @@ class Encoder(Backbone):
         num_layers: int = 2,
         dropout: float = 0.1,
         attention_dropout: float = 0.1,
+        activation: Activation = "gelu",
+        feed_forward: FeedForwardKind = "plain",
         pooling: Literal["mean", "padded_mean"] = "mean",
         init_std: float = 0.02,
         checkpoint_activations: bool = False,
@@ -71,7 +74,8 @@ class Encoder(Backbone):
             num_heads=num_heads,
             ffn_dim=ffn_dim,
             norm="pre",
-            activation="gelu",
+            activation=activation,
+            feed_forward=feed_forward,
             dropout=dropout,
             attention_dropout=attention_dropout,
             activation_dropout=dropout,

@@ -64,7 +64,8 @@ class GPT2(TokenDecoder):
         activation: ``relu``, ``gelu``, ``gelu_tanh``, ``swish`` or ``identity``.
         norm: ``layer``; ``rms``; or ``simplerms`` as in TransNormer's language model: weightless norms, with an
             additional one after the embedding.
-        feed_forward: ``plain``; ``glu``, gated with a third linear layer; or ``glu_without_bias``.
+        feed_forward: ``plain``; ``glu``, gated with a third linear layer; ``glu_without_bias``; or ``none``, as in
+            FLASH.
         residual: ``plain`` sums, or ``gtrxl`` gates (:class:`backbones.layers.gates.GRUGate`).
         gate_bias: initial bias of the gates; the larger, the closer a layer starts to the identity.
         checkpoint_activations: recompute layers in the backward pass instead of storing their activations.

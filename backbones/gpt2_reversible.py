@@ -19,9 +19,9 @@ class ReversibleGPT2(GPT2):
     """
 
     def make_layers(self, num_layers: int, *arguments: Any, residual: ResidualKind, **options: Any) -> LayerStack:
-        if self.checkpoint_activations or residual != "plain":
+        if self.checkpoint_activations or residual != "plain" or options["feed_forward"] == "none":
             raise UserError(
-                "gpt2_reversible recomputes activations and cannot invert a gate: "
-                "set checkpoint_activations=false and residual=plain"
+                "gpt2_reversible recomputes activations, cannot invert a gate and needs feed-forward layers: set "
+                "checkpoint_activations=false, residual=plain and feed_forward=plain or glu"
             )
         return stack(num_layers, partial(ReversibleLayer, *arguments, **options), ReversibleStack)

@@ -78,7 +78,7 @@ class RoBERTa(RoBERTaEncoder):
         attention_dropout: applied to attention weights.
         activation: of the feed-forward layers, as in GPT-2.
         norm: ``layer``, or ``simplerms`` as in TransNormer: the layers' norms without weights.
-        feed_forward: ``plain``, or ``glu``, gated with a third linear layer.
+        feed_forward: ``plain``; ``glu``, gated with a third linear layer; or ``none``, as in FLASH.
         init_std: by default, tables and all linear layers, attentions included, are drawn from N(0, 0.02^2), as in
             fairseq, with zero biases. This is too small for narrow networks: at width 64 they do not learn retrieval. A
             number replaces 0.02, outside the attentions only; 1/8 suits width 64.

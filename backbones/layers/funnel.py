@@ -45,7 +45,7 @@ class PoolingLayer(TransformerLayer):
             key_padding_mask=padding_mask,
         )
         x = self.self_residual.leave(pooled, y)
-        return self.feed_forward_residual.leave(x, self.feed_forward(self.feed_forward_residual.enter(x)))
+        return self.feed(x)
 
 
 class FunnelStack(LayerStack):

@@ -34,6 +34,7 @@ class ReversibleLayer(TransformerLayer):
         if branch == "attention":
             y = self.self_attention(self.self_residual.enter(x), query_padding_mask=padding_mask)
             return self.self_residual.dropout(y)
+        assert self.feed_forward is not None
         return self.feed_forward_residual.dropout(self.feed_forward(self.feed_forward_residual.enter(x)))
 
     def read(

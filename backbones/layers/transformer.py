@@ -23,7 +23,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "identity": lambda x: x,
 }
 Activation = Literal["relu", "gelu", "gelu_tanh", "swish", "identity"]
-FeedForwardKind = Literal["plain", "glu", "glu_without_bias"]
+FeedForwardKind = Literal["plain", "glu", "glu_without_bias", "none"]
 ResidualKind = Literal["plain", "gtrxl"]
 
 States = tuple[Mapping[str, DecodeState], ...]
@@ -108,7 +108,7 @@ class FeedForward(nn.Module):
 
 
 class TransformerLayer(nn.Module):
-    """Self attention, cross attention if ``cross`` is given, and feed-forward layer.
+    """Self attention, cross attention if ``cross`` is given, and feed-forward layer, unless its kind is ``none``.
 
     Args:
         pattern, cross: patterns of the self attention and of the cross attention.
@@ -156,15 +156,11 @@ class TransformerLayer(nn.Module):
         if cross is not None:
             self.cross_attention = attention(cross)
             self.cross_residual = join()
-        self.feed_forward = FeedForward(
-            embed_dim,
-            ffn_dim,
-            activation=activation,
-            kind=feed_forward,
-            dropout=activation_dropout,
-            is_xavier=is_xavier,
-        )
-        self.feed_forward_residual = join()
+        self.feed_forward: FeedForward | None = None
+        if feed_forward != "none":
+            options: dict[str, Any] = {"kind": feed_forward, "dropout": activation_dropout, "is_xavier": is_xavier}
+            self.feed_forward = FeedForward(embed_dim, ffn_dim, activation=activation, **options)
+            self.feed_forward_residual = join()
 
     def forward(
         self,
@@ -191,6 +187,12 @@ class TransformerLayer(nn.Module):
                 key_padding_mask=memory_padding_mask,
             )
             x = self.cross_residual.leave(x, y)
+        return self.feed(x)
+
+    def feed(self, x: Tensor) -> Tensor:
+        """Apply the residual branch of the feed-forward layer, if there is one."""
+        if self.feed_forward is None:
+            return x
         return self.feed_forward_residual.leave(x, self.feed_forward(self.feed_forward_residual.enter(x)))
 
     def init_state(
@@ -224,7 +226,7 @@ class TransformerLayer(nn.Module):
             y, after = read_attention(self.cross_attention, self.cross_residual.enter(x), states["cross"], padding_mask)
             x = self.cross_residual.leave(x, y)
             new["cross"] = after
-        return self.feed_forward_residual.leave(x, self.feed_forward(self.feed_forward_residual.enter(x))), new
+        return self.feed(x), new
 
 
 def read_attention(

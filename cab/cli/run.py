@@ -77,7 +77,7 @@ def run(arguments: list[str]) -> int:
         from cab.runner.launch import explain, run_sweeps  # report mistyped names first
 
     if flags.explain:
-        settings = explain(sweeps[0], added=[override for override in sweeps[0] if override not in overrides])
+        settings = explain(sweeps[0], added=sweeps[0][len(overrides) :])
         print(text_table(["setting", "value", "default", "source"], settings, align="l"))
         return 0
     if tunes:

@@ -11,7 +11,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -111,7 +111,9 @@ def _verify(checks: list[Check], args: argparse.Namespace, out: TextIO) -> int:
         _print_row(out, COLUMNS)
     everything, failed = list["CheckResult"](), list["CheckResult"]()
     for subject in subjects:
-        results = _results(subject, checks, args, out, is_alone=len(subjects) == 1)
+        is_alone, parts = len(subjects) == 1, getattr(subject.cls, "parts", ())
+        sound = {result.attention for result in failed}.isdisjoint(parts)
+        results = _results(subject, checks, args, out, is_alone=is_alone, may_pass=sound)
         wrong = [result for result in results if not result.passed]
         everything, failed = everything + results, failed + wrong
         if args.junit is not None:
@@ -129,12 +131,12 @@ def _verify(checks: list[Check], args: argparse.Namespace, out: TextIO) -> int:
 
 
 def _results(
-    subject: Subject, checks: Sequence[Check], args: argparse.Namespace, out: TextIO, *, is_alone: bool
+    subject: Subject, checks: Sequence[Check], args: argparse.Namespace, out: TextIO, *, is_alone: bool, may_pass: bool
 ) -> list[CheckResult]:
     """Print the results of one subject as they come, record them, and return them.
 
     Without a row per check, there is one line per group: of every group if the subject ``is_alone``, or of those with
-    failed checks.
+    failed checks. A stack with a failed part is recorded as not verified (``may_pass``).
     """
     from tqdm import tqdm
 
@@ -166,7 +168,7 @@ def _results(
         if not args.csv and ((is_alone and not args.record) or not all(row.passed for row in rows)):
             _print(out, f"{'' if is_alone else f'{title}  '}{group:<16}{_group_text(rows, errors)}")
     if not args.checks and args.device == "cpu" and not args.seed and not subject.options:
-        _note(args.record or remembered(), subject, results, quick=args.quick)
+        _note(args.record or remembered(), subject, results, quick=args.quick, may_pass=may_pass)
     return results
 
 
@@ -273,11 +275,11 @@ def _subjects(args: argparse.Namespace, patterns: Sequence[Pattern]) -> Iterator
         "complexity": args.complexity,
         "device": args.device,
     }
-    for target in targets:
+    for target, chosen in chain.from_iterable(_with_parts(name, patterns) for name in targets):
         attention, claimed, name = _target(target)
-        if not patterns and not claimed:
+        if not chosen and not claimed:
             raise UserError(f"{target} is not registered: name its pattern with --pattern NS, CS, NC or CC")
-        for pattern in patterns or claimed:
+        for pattern in chosen or claimed:
             subject = subject_of(attention, pattern, **options)
             yield dataclasses.replace(subject, name=" ".join([name or subject.name, *pairs]), seed=args.seed)
 
@@ -289,18 +291,40 @@ def _is_option(word: str) -> bool:
     return word.partition("=")[0].isidentifier() and "=" in word and not is_file(word)
 
 
+def _with_parts(target: str, patterns: Sequence[Pattern]) -> Iterator[tuple[str, Sequence[Pattern]]]:
+    """Yield a name with patterns; before that of a stack its parts, in the patterns in which they are not verified."""
+    from cab.records.verified import is_verified
+    from cab.registry.names import is_stack
+    from cab.registry.program import code_of
+    from cab.registry.registries import ATTENTIONS
+    from cab.registry.stacks import StackEntry
+
+    if is_stack(target):
+        stack = ATTENTIONS.get(target)
+        assert isinstance(stack, StackEntry)
+        patterns = patterns or stack.patterns
+        for part in stack.parts.values():
+            pending = [pattern for pattern in patterns if not is_verified(code_of(part.cls), str(pattern))]
+            if pending:
+                yield part.name, pending
+            if done := [pattern for pattern in patterns if pattern not in pending]:
+                print_note(f"{part.label} is already verified in {' '.join(done)}")
+    yield target, patterns
+
+
 def _target(target: str) -> tuple[str | type, Sequence[Pattern], str]:
     """Return what a name means: an attention, its patterns, and the name of a registered class in a file."""
-    from cab.registry.names import is_file
+    from cab.registry.names import is_file, is_stack
     from cab.registry.registries import ATTENTIONS
     from cab.verification.foreign import ForeignModule, subject_class
 
-    if not is_file(target) and ":" not in target:
-        return target, ATTENTIONS.get(target).patterns, ""
+    if is_stack(target) or (not is_file(target) and ":" not in target):
+        entry = ATTENTIONS.get(target)
+        return target, entry.patterns, entry.label
     cls = subject_class(target)
-    entry = ATTENTIONS.entry_of(cls)
-    if entry is not None:  # in every table, a class in a file has the name of the class
-        return cls, entry.patterns, ATTENTIONS.entry_of_file(target).label if is_file(target) else ""
+    registered = ATTENTIONS.entry_of(cls)
+    if registered is not None:  # in every table, a class in a file has the name of the class
+        return cls, registered.patterns, ATTENTIONS.entry_of_file(target).label if is_file(target) else ""
     return cls, cls.patterns if issubclass(cls, ForeignModule) else (), ""
 
 
@@ -313,7 +337,7 @@ def _check_device(device: str) -> None:
         raise UserError(f"device '{device}' is not available: {str(error).splitlines()[0]}") from error
 
 
-def _note(record: Path, subject: Subject, results: Sequence[CheckResult], *, quick: bool) -> None:
+def _note(record: Path, subject: Subject, results: Sequence[CheckResult], *, quick: bool, may_pass: bool) -> None:
     """Write the row of a pair, or remove it if a check failed; timing checks do not count."""
     from cab.records.verified import Row, note, package_of
     from cab.registry.program import code_of
@@ -326,4 +350,4 @@ def _note(record: Path, subject: Subject, results: Sequence[CheckResult], *, qui
         reach[group] = max(reach.get(group, 0), result.longest)
     code, package = code_of(subject.cls), package_of(subject.cls)
     row = Row.of_today(subject.name, str(subject.pattern), code, quick=quick, reach=reach, package=package)
-    note(record, row, passed=all(result.passed for result in counted))
+    note(record, row, passed=may_pass and all(result.passed for result in counted))

@@ -35,9 +35,11 @@ from omegaconf.errors import OmegaConfBaseException
 from cab.config.run_config import KEYS, REGISTRIES, DataConfig
 from cab.errors import UnsupportedError, UserError, unknown_name
 from cab.patterns import LONG_NAMES, Pattern
-from cab.registry.names import is_file, name_of_file
+from cab.registry.entries import AttentionEntry
+from cab.registry.names import is_file, is_stack, name_of_file
 from cab.registry.options import annotations_of, check_names
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
+from cab.registry.stacks import StackEntry
 from cab.registry.tables import CONFIGS, config_folders, presets, read_table, tuned_options
 
 USUAL_CHOICES = {"trainer": "default", "logger": "csv", "cluster": "none"}
@@ -93,7 +95,7 @@ class RegistrySource(ConfigSource):
 
     def is_config(self, config_path: str) -> bool:
         group, name = _split(config_path)
-        return self.is_group(group) and name in _names(group)
+        return self.is_group(group) and (name in _names(group) or (group == "attention" and name in ATTENTIONS))
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         groups = ["dataset", *REGISTRIES] if config_path.strip("/") == "" else []
@@ -104,8 +106,8 @@ class RegistrySource(ConfigSource):
     def load_config(self, config_path: str) -> ConfigResult:
         group, name = _split(config_path)
         options = REGISTRIES[group].get(name).options if group in REGISTRIES else {}
-        if group == "attention" and not is_file(name):
-            options = {option: f"${{tuned:{name},{option}}}" for option in options}
+        if group == "attention":
+            options = _tuned(ATTENTIONS.get(name))
         content = OmegaConf.create({"name": name, **options})
         return ConfigResult(self.provider, self.full_path(), content, {"package": None})
 
@@ -129,6 +131,15 @@ def _names(group: str) -> list[str]:
     if group == "dataset":
         return sorted({dataset for task in TASKS for dataset in task.datasets})
     return REGISTRIES[group].names() if group in REGISTRIES else []
+
+
+def _tuned(entry: AttentionEntry) -> dict[str, Any]:
+    """Return the resolver of each option of an attention, or of the parts of a stack."""
+    if isinstance(entry, StackEntry):
+        return {name: _tuned(entry.parts[name]) for name in entry.options}
+    if is_file(entry.name):
+        return dict(entry.options)
+    return {option: f"${{tuned:{entry.name},{option}}}" for option in entry.options}
 
 
 def paper_value(table: str, column: str, *where: str) -> Any:
@@ -160,9 +171,12 @@ def check_overrides(arguments: Iterable[str], *, sweep: bool = False) -> list[st
     for index, override in enumerate(parsed):
         _check_key(override)
         if override.is_sweep_override() and not sweep:
-            raise UserError(f"'{arguments[index]:.80}' has several values; add -m to run them all: `cab run -m ...`")
+            stack = "; write one stack in brackets: attention=[gla*3,vanilla]" * (override.key_or_group == "attention")
+            raise UserError(
+                f"'{arguments[index]:.80}' has several values; add -m to run them all: `cab run -m ...`{stack}"
+            )
         if override.key_or_group == "attention" and not override.is_sweep_override():
-            arguments[index] = f"attention={quoted(name_of_file(str(override.value())))}"
+            arguments[index] = f"attention={quoted(attention_name(names_of(override)[0]))}"
     chosen: dict[str, list[str]] = {}
     for override in parsed:  # of a group that is named twice, both values are checked
         chosen.setdefault(override.key_or_group, []).extend(names_of(override))
@@ -174,11 +188,11 @@ def check_overrides(arguments: Iterable[str], *, sweep: bool = False) -> list[st
         chosen["backbone"] = backbones
         arguments.append(f"backbone={backbones[0]}")
     if "attention" in chosen:
-        chosen["attention"] = [ATTENTIONS.get(name).name if is_file(name) else name for name in chosen["attention"]]
+        chosen["attention"] = list(map(attention_name, chosen["attention"]))
     choices: dict[str, Iterable[str]] = {
         "dataset": sorted({name for task in tasks for name in task.datasets}),
         "backbone": BACKBONES.names() if "backbone" in chosen else backbones,
-        "attention": ATTENTIONS.names(),
+        "attention": [*ATTENTIONS.names(), *filter(is_stack, chosen.get("attention", ()))],
         "pattern": list(map(str, Pattern)),
         "preset": presets(),
         **_groups_with_files(),
@@ -188,7 +202,7 @@ def check_overrides(arguments: Iterable[str], *, sweep: bool = False) -> list[st
     for override in parsed:
         group, _, option = override.key_or_group.partition(".")
         if option and (group in REGISTRIES or group in USUAL_CHOICES):
-            _check_option(group, option.partition(".")[0], chosen.get(group))
+            _check_option(group, option, chosen.get(group))
     return arguments
 
 
@@ -225,8 +239,24 @@ def names_of(override: Override) -> list[str]:
         if not names:
             raise UserError(f"no {override.key_or_group} matches '{override.input_line:.80}'")
         return names
-    values = value.list if isinstance(value, ChoiceSweep) else [value]
-    return [item.text if isinstance(item, QuotedString) else str(item) for item in values]
+    return list(map(_name, value.list if isinstance(value, ChoiceSweep) else [value]))
+
+
+def names_in(argument: str) -> list[str]:
+    """Return the names that an override lists, from its text."""
+    return names_of(*parse_overrides([argument]))
+
+
+def _name(item: Any) -> str:
+    """Return a name in an override; a list in brackets is a stack of attentions."""
+    if isinstance(item, list):
+        return ",".join(map(_name, item))
+    return item.text if isinstance(item, QuotedString) else str(item)
+
+
+def attention_name(name: str) -> str:
+    """Return the one form of the name of a class in a file, or of a stack; any other name is returned unchecked."""
+    return ATTENTIONS.get(name_of_file(name)).name if is_file(name) or is_stack(name) else name
 
 
 def _normalized(argument: str) -> str:
@@ -274,9 +304,10 @@ def _check_option(group: str, option: str, names: Sequence[str] | None) -> None:
     if group in REGISTRIES:
         registry = REGISTRIES[group]
         entries = [registry.get(name) for name in names] if names else registry.load()
-        if not any(option in entry.options for entry in entries):
-            entries[0].check_options({option: None}, group)
+        if not any(entry.has_option(option) for entry in entries):
+            entries[0].check_options(OmegaConf.to_container(OmegaConf.from_dotlist([option])), group)
         return
+    option = option.partition(".")[0]
     choices = _groups_with_files()[group]
     if any(option in choices[name] for name in names or [USUAL_CHOICES[group]]):
         return

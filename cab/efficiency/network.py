@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cab.config.compose import paper_value
 from cab.efficiency.setting import Setting
-from cab.efficiency.subjects import AttentionSubject
+from cab.efficiency.subjects import AttentionSubject, merged
 from cab.efficiency.workload import BACKWARD, Workload, held_bytes, in_evaluation, inference
 from cab.patterns import Pattern
 from cab.registry.build import build_backbone
@@ -77,16 +78,19 @@ class NetworkSubject(AttentionSubject):
 
     def build(self, pattern: Pattern, setting: Setting, *, dropout: float = 0.0) -> nn.Module:
         tuned = tuned_options(TASK, NETWORK, str(pattern), self.name)
+        columns = ("ffn_dim", "feed_forward", "activation")
+        sizes = {name: paper_value("lra_networks", name, "attention", self.name) for name in columns}
+        sizes["ffn_dim"] = sizes["ffn_dim"] * setting.embed_dim // SIZES["embed_dim"]
         return build_backbone(
             NETWORK,
-            attention={"name": self.name, **tuned, **self.options},
+            attention={"name": self.name, **merged(tuned, self.options)},
             pattern=pattern,
             vocab_size=BYTES,
             num_classes=CLASSES,
             max_length=self.longest,
             embed_dim=setting.embed_dim,
             num_heads=setting.num_heads,
-            ffn_dim=2 * setting.embed_dim,
+            **sizes,
             dropout=dropout,
             attention_dropout=dropout,
         )

@@ -11,6 +11,7 @@ measured one after another.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import math
 import random
@@ -27,6 +28,7 @@ import psutil
 import torch
 from torch import Tensor
 
+from cab.composite import count_layers
 from cab.efficiency.cost import Cost
 from cab.efficiency.machine import Machine, seconds
 from cab.efficiency.operations import Operations, count_operations
@@ -170,6 +172,10 @@ def prepare(case: Case, pattern: Pattern, phase: str, length: int, setting: Sett
     case.calls = min(MAX_CALLS, max(1, math.ceil(MIN_SECONDS / max(once, 1e-9))))
     state = case.workload.state_bytes
     case.bytes = peak_bytes(case.workload.call, setting.device) if state is None else state
+    layers = count_layers(module)  # costs of a stack are those of its mean layer; without gradients, one runs at a time
+    case.bytes //= 1 if phase == "forward" else layers
+    tokens, least = layers * case.workload.tokens, case.workload.least_bytes // layers
+    case.workload = dataclasses.replace(case.workload, tokens=tokens, least_bytes=least)
     with contextlib.suppress(Exception):  # kernels that cannot be traced are timed without a roofline
         case.operations = count_operations(case.workload.counted)
 
@@ -297,8 +303,9 @@ def measure_once(subject: Subject, pattern: Pattern, inputs: Inputs, setting: Se
     is_cuda, weights = setting.device == "cuda", module.state_dict().values()
     peak = active_bytes("peak") if is_cuda else held_bytes(weights) + peak_bytes(call)
     p10, p25, p75, p90 = map(float, np.percentile(durations, (10, 25, 75, 90)))
-    middle = [duration for duration in durations if p25 <= duration <= p75] or durations
-    return {"seconds": float(np.mean(middle)), "p10": p10, "p90": p90, "bytes": peak}
+    middle, layers = [x for x in durations if p25 <= x <= p75] or durations, count_layers(module)
+    times = {"seconds": float(np.mean(middle)) / layers, "p10": p10 / layers, "p90": p90 / layers}
+    return {**times, "bytes": peak // layers}
 
 
 def active_bytes(kind: str) -> int:

@@ -11,14 +11,17 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor, nn
 
+from cab.attention import Attention
 from cab.backbone import AttentionSpec
+from cab.composite import Composite
 from cab.efficiency.setting import Setting, appendix_g
 from cab.efficiency.workload import Workload
 from cab.errors import UserError
 from cab.patterns import Pattern
 from cab.registry.build import make_attention
-from cab.registry.names import is_file
+from cab.registry.names import is_file, is_stack
 from cab.registry.registries import ATTENTIONS
+from cab.registry.stacks import StackEntry
 from cab.verification.foreign import ForeignModule, parse_options, subject_class
 from cab.verification.suite import subject_of
 
@@ -61,18 +64,24 @@ class AttentionSubject:
     def parse(cls, text: str) -> AttentionSubject:
         """Parse an attention; raises UserError for an unknown name or option."""
         name, *pairs = text.split(":")
-        if is_file(name) and pairs:
+        while pairs and "=" not in pairs[0] and (is_file(name) or is_stack(name)):
             name, pairs = f"{name}:{pairs[0]}", pairs[1:]
         entry = ATTENTIONS.get(name)
-        options = entry.check_options(parse_options(pairs), "attention")
+        options: dict[str, Any] = {}
+        for path, value in parse_options(pairs).items():
+            part, _, option = path.rpartition(".")
+            (options.setdefault(part, {}) if part else options)[option] = value
+        options = entry.check_options(options, "attention")
         label = ":".join([entry.label, *pairs])
         return cls(label, entry.name, entry.cls, entry.patterns, entry.complexity, options)
 
     def all_options(self, pattern: Pattern) -> dict[str, Any]:
         """Return the given options, then those of Appendix G (pattern NS only), then the defaults of the class."""
-        defaults = ATTENTIONS.get(self.name).options
+        entry = ATTENTIONS.get(self.name)
         paper = appendix_g()["options"] if pattern is Pattern.NS else {}
-        return defaults | {name: value for name, value in paper.items() if name in defaults} | dict(self.options)
+        is_stack = isinstance(entry, StackEntry)
+        defaults = merged(entry.options, dict.fromkeys(entry.options, paper) if is_stack else paper)
+        return merged(defaults, self.options)
 
     def for_length(self, length: int) -> AttentionSubject:
         """Return the subject that Appendix G measures at ``length``: ProbSparse with Skyformer's factor.
@@ -94,6 +103,14 @@ class AttentionSubject:
         )
 
 
+def merged(options: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options with those values that are given, also in the parts of a stack."""
+    return {
+        name: merged(value, given.get(name, {})) if isinstance(value, Mapping) else given.get(name, value)
+        for name, value in options.items()
+    }
+
+
 class ForeignSubject(AttentionSubject):
     """A module of another package: ``hf:TYPE``, ``package.module:name`` or ``FILE.py:name``, as in `cab verify`."""
 
@@ -105,6 +122,8 @@ class ForeignSubject(AttentionSubject):
 
 def parse_subject(text: str) -> AttentionSubject:
     """Return the subject of an attention with options, or of a module of another package; UserError for other names."""
+    if is_stack(text.partition("=")[0]):
+        return AttentionSubject.parse(text)
     words = text.split(":")
     file = ":".join(words[:2]) if is_file(words[0]) and len(words) > 1 else ""
     is_other = bool(file) or words[0] == "hf" or ("." in words[0] and not is_file(words[0]))
@@ -140,7 +159,12 @@ class Projections(nn.Module):
 
 def has_projections(module: nn.Module) -> bool:
     """Return whether the module has query, key and value projections; S4D does not."""
-    return all(hasattr(module, name) for name in ("q_proj", "k_proj", "v_proj"))
+    parts = (
+        [part for part in module.layers.modules() if isinstance(part, Attention)]
+        if isinstance(module, Composite)
+        else [module]
+    )
+    return all(hasattr(part, name) for part in parts for name in ("q_proj", "k_proj", "v_proj"))
 
 
 def select_attentions(texts: list[str], patterns: list[Pattern]) -> list[AttentionSubject]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -15,10 +14,12 @@ from torch.overrides import TorchFunctionMode
 
 from cab.attention import SINGLE_LAYER, Attention, LayerPosition
 from cab.backbone import AttentionFactory, AttentionSpec, Backbone
+from cab.composite import build_part, count_layers
 from cab.errors import UnsupportedError, UserError, exits_as_errors, first_line
 from cab.patterns import Pattern
 from cab.registry.entries import AttentionEntry
 from cab.registry.registries import ATTENTIONS, BACKBONES
+from cab.registry.stacks import StackEntry
 
 OtherAttention = str | Mapping[str, Any] | Mapping[Pattern, AttentionSpec]
 
@@ -36,13 +37,14 @@ def build_attention(
     """Build an attention for one pattern.
 
     Args:
-        name: registered name, or ``FILE.py:Class``.
+        name: registered name, ``FILE.py:Class``, or a stack of names, such as ``gla*3,vanilla`` or ``local+linear``.
         pattern: attention pattern.
         embed_dim: width of the inputs and outputs; a multiple of ``num_heads``.
         num_heads: number of heads.
         dropout: dropout probability of the attention weights.
-        layer_position: position among the network's attention layers, for methods that depend on it.
-        options: other keyword arguments of the constructor.
+        layer_position: position among the network's attention layers, for stacks, and for methods that depend on it.
+            Without it, a stack is a network of its layers with residual connections.
+        options: other keyword arguments of the constructor; those of a stack are mappings by part.
 
     Raises:
         UserError: the name is unknown, the pattern or an option is not supported, or the dimensions are invalid.
@@ -72,9 +74,15 @@ def make_attention(
     ``allow_unsound`` allows patterns that are registered as ``unsound``, for layers outside the test.
     """
     check_pattern(spec, pattern, allow_unsound=allow_unsound)
-    cls = ATTENTIONS.get(spec.name).cls
-    position = {"layer_position": layer_position} if "layer_position" in inspect.signature(cls).parameters else {}
-    return cls(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout, **position, **spec.options)
+    entry, options = ATTENTIONS.get(spec.name), spec.options
+    if isinstance(entry, StackEntry):
+        layers = entry.layers_at(None if layer_position is SINGLE_LAYER else layer_position, pattern)
+        options = {"layers": layers, **options}
+        if len(layers) == 1 and len(layers[0]) == 1:
+            (part,) = layers[0]
+            entry, options = entry.parts[part], spec.options.get(part, {})
+    sizes = {"embed_dim": embed_dim, "num_heads": num_heads, "dropout": dropout}
+    return build_part(entry.cls, layer_position, pattern=pattern, **sizes, **options)
 
 
 def check_pattern(spec: AttentionSpec, pattern: Pattern, *, allow_unsound: bool = False) -> None:
@@ -209,8 +217,8 @@ def measure_decode_state(entry: AttentionEntry) -> str:
 
 
 def state_bytes(attention: Attention, num_tokens: int) -> int:
-    """Measure the bytes of the decode state of one sequence after ``num_tokens`` tokens."""
-    return sum(tensor.nbytes for tensor in decode_state(attention, num_tokens).values())
+    """Measure the bytes of the decode state of one sequence and layer after ``num_tokens`` tokens."""
+    return sum(tensor.nbytes for tensor in decode_state(attention, num_tokens).values()) // count_layers(attention)
 
 
 @torch.no_grad()

@@ -64,6 +64,10 @@ class Entry(Generic[T]):
         parameters = [p for p in inspect.signature(self.cls).parameters.values() if p.kind is p.KEYWORD_ONLY]
         return {p.name: p.default for p in parameters if p.default is not p.empty and p.name not in self.reserved}
 
+    def has_option(self, path: str) -> bool:
+        """Return whether users can set an option, such as ``num_landmarks``, or ``local.window_size`` of a stack."""
+        return path.partition(".")[0] in self.options
+
     def check_options(self, options: Mapping[str, Any], kind: str) -> dict[str, Any]:
         """Return the options, in the form of :func:`cab.registry.options.checked_options`."""
         for name in options:

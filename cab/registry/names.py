@@ -1,12 +1,15 @@
-"""What a name alone shows: a class in a file, or a generated data set."""
+"""What a name alone shows: a class in a file, a stack of attentions, or a generated data set."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from cab.errors import UserError
 from cab.registry.entries import relative
 
 SYNTHETIC = "synthetic"
@@ -20,7 +23,49 @@ def is_generated(dataset: str) -> bool:
 
 def is_file(name: str) -> bool:
     """Return whether ``name`` means a class in a file (``FILE.py:Class``), not a registered name."""
-    return ".py" in name or "/" in name
+    return (".py" in name or "/" in name) and not is_stack(name)
+
+
+def is_stack(name: str) -> bool:
+    """Return whether ``name`` lists attentions: of several layers (``gla*3,vanilla``) or in one (``local+linear``)."""
+    file, _, class_name = name.rpartition(":")
+    is_class = class_name.isidentifier() and os.path.isfile(file)  # noqa: PTH113
+    return not is_class and not name.startswith("hf:") and not {",", "+", "*"}.isdisjoint(name)
+
+
+Layers = tuple[tuple[str, ...], ...]
+"""The attentions of each layer in the period of a stack."""
+
+
+def layers_of(stack: str) -> Layers:
+    """Return the shortest period of a stack: layers separated by ``,``, repeated by ``*N``, with ``+`` in one layer.
+
+    UserError for a name that has another form, or one attention in every layer.
+    """
+    layers: list[tuple[str, ...]] = []
+    for item in stack.strip("[] ").split(","):
+        found = re.fullmatch(r"([^*]+)(?:\*([1-9]\d{0,2}))?", item.strip())
+        parts = tuple(map(str.strip, found[1].split("+"))) if found else ("",)
+        if not all(parts) or len({*parts}) < len(parts):
+            raise UserError(
+                f"cannot read layer '{item}' of the stack '{stack}': write NAME, NAME*COUNT or NAME+OTHER, with commas "
+                "between layers, such as gla*3,vanilla"
+            )
+        layers += [parts] * int((found and found[2]) or 1)
+    sizes = (size for size in range(1, len(layers) + 1) if len(layers) % size == 0)
+    period = next(layers[:size] for size in sizes if layers[:size] * (len(layers) // size) == layers)
+    if period == [(period[0][0],)]:
+        raise UserError(
+            f"'{stack}' is {period[0][0]} in every layer: write that name, or the whole stack in brackets, such as "
+            "attention=[gla*3,vanilla]"
+        )
+    return tuple(period)
+
+
+def stack_name(layers: Sequence[Sequence[str]]) -> str:
+    """Return the name of a stack with these layers."""
+    runs = (("+".join(layer), len(list(run))) for layer, run in groupby(layers))
+    return ",".join(f"{layer}*{count}" if count > 1 else layer for layer, count in runs)
 
 
 def name_of_file(target: str) -> str:
@@ -35,4 +80,5 @@ def files_of(config: Mapping[str, Any]) -> tuple[str, ...]:
     others = config.get("other_attention") or ()
     specs = [config["attention"], *(others.values() if isinstance(others, Mapping) else [others])]
     names = [spec["name"] if isinstance(spec, Mapping) else str(spec) for spec in specs if spec]
+    names = [part for name in names for part in (sum(layers_of(name), ()) if is_stack(name) else (name,))]
     return tuple(sorted({name for name in names if is_file(name)}))

@@ -57,11 +57,12 @@ class Source(NamedTuple):
 def modules_of(roots: Iterable[type | str], *, is_running: bool = False) -> dict[str, str]:
     """Return the digest of each module that classes, or modules by name, consist of, by its name.
 
-    The name of a module outside packages is that of its file. With ``is_running``, only modules that this process has
-    executed are followed.
+    A class in ``parts`` of another one belongs to it. The name of a module outside packages is that of its file. With
+    ``is_running``, only modules that this process has executed are followed.
     """
     digests: dict[str, str] = {}
     waiting: list[tuple[str, Path | None, Path | None]] = []
+    roots = [each for root in roots for each in (root, *getattr(root, "parts", {}).values())]
     for root in roots:
         module = root if isinstance(root, str) else root.__module__
         file = STANDALONE.get(module) or _file_of_executed(module) or _found(module, None)

@@ -24,8 +24,9 @@ from cab import executed
 from cab.errors import UserError, exits_as_errors, unknown_name
 from cab.patterns import Pattern
 from cab.registry.entries import AttentionEntry, BackboneEntry, Entry, described
-from cab.registry.names import is_file, name_of_file
+from cab.registry.names import is_file, is_stack, layers_of, name_of_file
 from cab.registry.sources import Location, decorator_calls, module_specs
+from cab.registry.stacks import compose_stack
 
 if TYPE_CHECKING:  # used in string annotations only, since cab.attention imports torch
     from cab.attention import Attention
@@ -181,13 +182,15 @@ class Registry(Generic[E]):
 
 
 class AttentionRegistry(Registry[AttentionEntry]):
-    """Registry of attentions, which also resolves names of the form ``FILE.py:Class``."""
+    """Registry of attentions, which also resolves ``FILE.py:Class`` and composes stacks such as ``gla*3,vanilla``."""
 
     def __init__(self, kind: str, base: Callable[[], type[Any]]) -> None:
         super().__init__(kind, base)
         self._of_files: dict[tuple[str, str], AttentionEntry] = {}
 
     def get(self, name: str) -> AttentionEntry:
+        if is_stack(name):
+            return compose_stack(name, self.get)
         if not is_file(name):
             return super().get(name)
         name = name_of_file(name)
@@ -216,6 +219,13 @@ class AttentionRegistry(Registry[AttentionEntry]):
     def __iter__(self) -> Iterator[AttentionEntry]:
         yield from super().__iter__()
         yield from (entry for (name, path), entry in self._of_files.items() if os.path.abspath(name) == path)  # noqa: PTH100
+
+    def __contains__(self, name: object) -> bool:
+        if not (isinstance(name, str) and is_stack(name)):
+            return super().__contains__(name)
+        with contextlib.suppress(UserError):
+            return all(part in self for layer in layers_of(name) for part in layer)
+        return False
 
 
 def _attention() -> type[Attention]:

@@ -17,6 +17,7 @@ from cab.errors import UserError
 from cab.files.disk import user_path
 from cab.registry.entries import AttentionEntry
 from cab.registry.registries import ATTENTIONS, TASKS
+from cab.registry.stacks import StackEntry
 
 PRESETS = ("paper", "mini", "smoke")
 """Presets of configs/, the largest first."""
@@ -90,9 +91,13 @@ def tuned_options(task: str, backbone: str, pattern: str, attention: str, *, pre
     """Return the options of an attention in a cell: Table 5 if it has a row, else the constructor's defaults.
 
     In preset mini, whose sequences are short, configs/suite/options.csv has the last word: windows, landmarks,
-    features and states of about the published share.
+    features and states of about the published share. The options of a stack are those of its parts.
     """
-    options = dict(ATTENTIONS.get(attention).options)
+    entry = ATTENTIONS.get(attention)
+    if isinstance(entry, StackEntry):
+        parts = ((name, entry.parts[name].name) for name in entry.options)
+        return {name: tuned_options(task, backbone, pattern, part, preset=preset) for name, part in parts}
+    options = dict(entry.options)
     for _, row in tuning_rows(task, backbone, pattern, attention, preset=preset):
         if row["option"] in options:
             options[row["option"]] = yaml.safe_load(row["value"])
@@ -120,9 +125,18 @@ def attention_label(config: Mapping[str, Any]) -> str:
     usual = tuned_options(
         config["task"]["name"], config["backbone"]["name"], config["pattern"], name, preset=config["preset"]
     )
-    shown = [f"{key}={value}" for key, value in sorted(options.items()) if key != "name" and value != usual[key]]
+    shown = list(_differing({key: value for key, value in options.items() if key != "name"}, usual))
     shown += [] if config.get("tuning") is None else ["tuned"]
     return ATTENTIONS.get(name).label + (f"({', '.join(shown)})" if shown else "")
+
+
+def _differing(options: Mapping[str, Any], usual: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield the options that differ, such as ``window_size=16``, or ``local.window_size=16`` of a stack."""
+    for name, value in sorted(options.items()):
+        if isinstance(value, Mapping):
+            yield from _differing(value, usual[name], f"{prefix}{name}.")
+        elif value != usual[name]:
+            yield f"{prefix}{name}={value}"
 
 
 def decode_state_size(entry: AttentionEntry) -> str:

@@ -35,11 +35,13 @@ def suite_state(entry: AttentionEntry) -> State | None:
 
 def measure_state(entry: AttentionEntry, options: Mapping[str, Any]) -> State:
     """Measure the state of a causal attention in the network of cell ``recall`` CS."""
-    from cab.registry.build import build_attention, decode_state  # imports torch
+    from cab.composite import count_layers  # imports torch
+    from cab.registry.build import build_attention, decode_state
 
     attention = build_attention(entry.name, pattern="CS", embed_dim=WIDTH, num_heads=1, **options).eval()
+    layers = count_layers(attention)
     before, after = (
-        sum(tensor.numel() for tensor in decode_state(attention, count).values() if tensor.is_floating_point())
+        sum(tensor.numel() for tensor in decode_state(attention, count).values() if tensor.is_floating_point()) / layers
         for count in (64, 128)
     )
     return State((after - before) / 64, grows=True) if after > before else State(after, grows=False)

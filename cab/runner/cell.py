@@ -7,7 +7,7 @@ a cell also has the attention, the preset and the seed, so it is what one run tr
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -198,8 +198,9 @@ def check_task_backbone(task: str, backbone: str, pattern: Pattern | None = None
     )
 
 
-def runnable_cells() -> list[tuple[str, str, str, str, str]]:
-    """Return every runnable combination of task, data set, backbone, pattern and attention."""
+def runnable_cells(stacks: Iterable[str] = ()) -> list[tuple[str, str, str, str, str]]:
+    """Return every runnable combination of task, data set, backbone, pattern and attention, and those of ``stacks``."""
+    attentions = [*ATTENTIONS, *map(ATTENTIONS.get, stacks)]
     return [
         (task.name, dataset, backbone, str(pattern), attention.name)
         for task in TASKS
@@ -208,7 +209,7 @@ def runnable_cells() -> list[tuple[str, str, str, str, str]]:
         if backbone in BACKBONES
         for pattern in patterns
         if task.has_pattern(dataset, pattern)
-        for attention in ATTENTIONS
+        for attention in attentions
         if pattern in attention.patterns
     ]
 

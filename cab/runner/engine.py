@@ -27,6 +27,7 @@ from cab.records.identity import Identity
 from cab.records.record import Record
 from cab.registry import build
 from cab.registry.registries import ATTENTIONS, BACKBONES
+from cab.registry.stacks import StackEntry
 from cab.runner.cell import Cell
 from cab.runner.processes import Processes, StopSignals, find_processes, limit_gpu_memory
 from cab.runner.provenance import identity_of
@@ -154,7 +155,8 @@ def check_without_data(cell: Cell) -> tuple[Processes, torch.device, Engine]:
     _check_packages(cell)
     engine = find_engine(cell.config.engine)
     engine.check(cell, processes)
-    if cell.label != ATTENTIONS.get(cell.config.attention.name).label:  # it has options of its own
+    attention = ATTENTIONS.get(cell.config.attention.name)
+    if cell.label != attention.label or isinstance(attention, StackEntry):  # options or depth may be refused
         with _build_errors(cell), build.without_memory():
             _make_backbone(cell, cell.config.backbone.options)
     return processes, device, engine

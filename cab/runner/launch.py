@@ -18,12 +18,13 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
 
-from cab.config.compose import compose, hydra_context, names_of, parse_overrides, quoted
+from cab.config.compose import attention_name, compose, hydra_context, names_of, parse_overrides, quoted
 from cab.config.run_config import REGISTRIES, ClusterConfig, LocalConfig, SlurmConfig, parse_cluster
 from cab.records.identity import flat
 from cab.records.record import Status
-from cab.registry.names import files_of, is_file, is_generated, name_of_file
-from cab.registry.registries import TASKS
+from cab.registry.names import files_of, is_generated, is_stack
+from cab.registry.registries import ATTENTIONS, TASKS
+from cab.registry.stacks import parts_of
 from cab.registry.tables import config_folders, tuning_rows
 from cab.runner.cell import GROUPS, Cell, runnable_cells, why_not_runnable
 from cab.runner.engine import check_without_data
@@ -120,13 +121,14 @@ def expand(arguments: Sequence[str]) -> tuple[list[list[str]], list[str]]:
     for override in parse_overrides(list(arguments)):
         if override.key_or_group in GROUPS:
             listed = names_of(override)
-            named[override.key_or_group] = [name_of_file(name) if is_file(name) else name for name in listed]
+            is_attention = override.key_or_group == "attention"
+            named[override.key_or_group] = list(map(attention_name, listed)) if is_attention else listed
         else:
             settings.append((override.key_or_group, _alternatives(override)))
     indexed = {task.name for task in TASKS if task.in_index}
     runnable = dict.fromkeys(
         cell
-        for cell in runnable_cells()
+        for cell in runnable_cells(filter(is_stack, named.get("attention", ())))
         if ("dataset" in named or not is_generated(cell[1]))
         and ("task" in named or cell[0] in indexed)
         and ("backbone" in named or cell[2] in TASKS.get(cell[0]).names)
@@ -156,7 +158,7 @@ def _applies(key: str, groups: Mapping[str, str]) -> bool:
     group, _, option = key.partition(".")
     if not option or group not in REGISTRIES:
         return True
-    return option.partition(".")[0] in REGISTRIES[group].get(groups[group]).options
+    return REGISTRIES[group].get(groups[group]).has_option(option)
 
 
 def _alternatives(override: Override) -> list[str]:
@@ -195,8 +197,12 @@ def explain(overrides: Sequence[str], *, added: Sequence[str] = ()) -> list[list
         loader = GlobalHydra.instance().config_loader()
         files = loader.compute_defaults_list("run", list(overrides), RunMode.RUN).defaults
     layers = [_settings_of_file(file.config_path, file.package or "") for file in files if file.config_path]
-    cell = (config["task"]["name"], config["backbone"]["name"], config["pattern"], config["attention"]["name"])
-    tuned = {f"attention.{row['option']}": file for file, row in tuning_rows(*cell, preset=config["preset"])}
+    cell = (config["task"]["name"], config["backbone"]["name"], config["pattern"])
+    tuned = {
+        f"attention.{prefix}{row['option']}": file
+        for prefix, part in parts_of(ATTENTIONS.get(config["attention"]["name"])).items()
+        for file, row in tuning_rows(*cell, part.name, preset=config["preset"])
+    }
     overridden = {text.lstrip("+").partition("=")[0]: text in added for text in overrides}
     rows = []
     for name, value in flat(config).items():
@@ -231,7 +237,12 @@ def _settings_of_file(path: str, package: str) -> dict[str, tuple[Any, str]]:
     if group not in REGISTRIES:
         return {}
     entry = REGISTRIES[group].get(name)
-    return {f"{group}.{key}": (value, entry.cls.__module__) for key, value in entry.options.items()}
+    parts = parts_of(entry) if group == "attention" else {"": entry}
+    return {
+        f"{group}.{prefix}{key}": (value, part.cls.__module__)
+        for prefix, part in parts.items()
+        for key, value in part.options.items()
+    }
 
 
 def _text(value: Any) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from cab.config.compose import names_in, quoted
 from cab.errors import UserError, unknown_name
 from cab.patterns import LONG_NAMES
 from cab.registry.names import SYNTHETIC
@@ -36,7 +37,7 @@ def paper_sweeps(values: Mapping[str, str], others: Sequence[str]) -> list[list[
         raise unknown_name("preset", preset, presets())
     datasets = values["dataset"].split(",") if "dataset" in values else []
     sweeps: dict[tuple[str, ...], dict[str, None]] = {}
-    for cell in _selected({key: values[key].split(",") for key in GROUPS if key in values}):
+    for cell in _selected({key: names_in(f"{key}={values[key]}") for key in GROUPS if key in values}):
         for dataset, variant in cell.parts:
             if SYNTHETIC in datasets:
                 dataset = SYNTHETIC
@@ -45,7 +46,10 @@ def paper_sweeps(values: Mapping[str, str], others: Sequence[str]) -> list[list[
                 sweeps.setdefault(place, {})[cell.attention] = None
     return [
         [
-            *(f"{key}={name}" for key, name in zip(GROUPS, (*place[:4], ",".join(attentions)), strict=True)),
+            *(
+                f"{key}={name}"
+                for key, name in zip(GROUPS, (*place[:4], ",".join(map(quoted, attentions))), strict=True)
+            ),
             *([f"task.features={place[4]}"] if place[4] else []),
             *([] if "seed" in values else [f"seed={_seeds(place[3], place[4], preset)}"]),
             f"preset={preset}",

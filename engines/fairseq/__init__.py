@@ -19,6 +19,7 @@ from typing import cast
 from cab import Backbone, UserError
 from cab.files.disk import replacing
 from cab.registry.registries import ATTENTIONS
+from cab.registry.stacks import parts_of
 from cab.runner.cell import Cell
 from cab.runner.engine import Run, Training
 from cab.runner.processes import DivergedError, Processes
@@ -45,7 +46,8 @@ def check(cell: Cell, processes: Processes) -> None:
     if not (environment.HOME / "ready").exists():
         raise UserError("engine=fairseq needs fairseq's own environment: run make fairseq")
     name = cell.config.attention.name
-    if not ATTENTIONS.get(name).cls.__module__.startswith("attentions."):
+    parts = parts_of(ATTENTIONS.get(name)).values()
+    if not all(part.cls.__module__.startswith("attentions.") for part in parts):
         code = "import sys; from cab.registry.registries import ATTENTIONS; print(sys.argv[1] in ATTENTIONS)"
         if environment.python(code, name).strip() != "True":
             raise UserError(

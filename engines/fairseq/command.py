@@ -9,6 +9,7 @@ from typing import Any, cast
 from cab import UserError
 from cab.config.run_config import RunConfig, TrainerConfig
 from cab.errors import UnsupportedError
+from cab.records.identity import flat
 from cab.registry.registries import BACKBONES
 from cab.runner.cell import Cell
 from tasks.lm.task import LM
@@ -75,8 +76,8 @@ def _gpt2(options: Mapping[str, Any]) -> list[str]:
 
 
 def attention_options(options: Mapping[str, Any]) -> str:
-    """Format options for the plug-in: ``name=value`` separated by spaces."""
-    return " ".join(f"{name}={json.dumps(value, separators=(',', ':'))}" for name, value in options.items())
+    """Format options for the plug-in: ``name=value``, or ``part.name=value`` of a stack, separated by spaces."""
+    return " ".join(f"{name}={json.dumps(value, separators=(',', ':'))}" for name, value in flat(options).items())
 
 
 def task_arguments(cell: Cell) -> list[str]:

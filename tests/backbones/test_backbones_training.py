@@ -122,6 +122,7 @@ NETWORKS_OF_EACH_KIND: list[tuple[str, str, dict[str, Any]]] = [
     *((name, pattern, {}) for name, pattern in {name: (name, pattern) for name, pattern in SLOTS}.values()),
     ("gpt2", "CS", {"residual": "gtrxl"}),
 ]
+STACK = "abc,linear+vanilla"
 UNUSED = {"pointr": r"neighborhood\."}
 """Parameters without an effect: all blocks of the public network own a neighborhood, and the first one uses it."""
 
@@ -166,6 +167,23 @@ def test_every_attention_that_has_the_pattern_trains_there(name: str, pattern: s
                     gradients = [p.grad for p in parameters if p.grad is not None]
                     assert gradients or not parameters, (entry.name, path)
                     assert all(gradient.isfinite().all() for gradient in gradients), (entry.name, path)
+
+
+@pytest.mark.parametrize(("name", "pattern"), SLOTS)
+def test_a_stack_has_its_attentions_in_turn_in_every_backbone_with_layers(name: str, pattern: str) -> None:
+    """The period starts with the first layer of each kind, and one step reaches every attention."""
+    depths: dict[str, Any] = {option: 4 for option in BACKBONES.get(name).options if option.endswith("_layers")}
+    depths |= {"attention_resolutions": [16, 8]} if name == "sr3" else {}
+    if name in ("gpt2_universal", "gpt2_act"):
+        with pytest.raises(UserError, match="the network only 1 with pattern CS: use a shorter stack"):
+            make(name, STACK, pattern, network=depths)
+        return
+    backbone = make(name, STACK, pattern, network=depths)
+    tested = [backbone.get_submodule(path) for path, slot in backbone.attention_layers() if str(slot) == pattern]
+    kinds = [type(slot).__name__ for slot in tested]
+    assert kinds == (["ABCAttention", STACK] * len(kinds))[: len(kinds)]
+    LOSSES[NETWORKS[name][0]][0](backbone).backward()
+    assert all(parameter.grad is not None for slot in tested for parameter in slot.parameters())
 
 
 LEARNING = [(name, pattern, attention, {}) for name, pattern in SLOTS for attention in ("vanilla", "abc")]

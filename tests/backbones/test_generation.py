@@ -18,6 +18,7 @@ from backbones.transformer import Transformer
 from cab import UserError
 from tests.helpers.backbones.language_models import VARIANTS, VOCABULARY, padding, slots, small, tokens
 
+STACKS = [("CS", "abc,local+linear"), ("CC", "linear+abc,vanilla")]
 CAUSAL = ["vanilla", "local", "longshort", "abc", "s4d", "cosformer"]
 
 
@@ -49,7 +50,7 @@ def step_through(backbone: TokenDecoder, state: DecodingState, ids: Tensor, firs
 
 
 @pytest.mark.parametrize(
-    ("pattern", "attention"), [("CS", "local"), ("CS", "s4d"), ("CC", "vanilla"), ("CC", "performer")]
+    ("pattern", "attention"), [("CS", "local"), ("CS", "s4d"), ("CC", "vanilla"), ("CC", "performer"), *STACKS]
 )
 def test_transformer_steps_are_the_training_form(pattern: str, attention: str) -> None:
     backbone, source, ids = transformer(pattern, attention), tokens(5, 19), tokens(5, 18)
@@ -62,6 +63,8 @@ def test_transformer_steps_are_the_training_form(pattern: str, attention: str) -
 @pytest.mark.parametrize(
     ("attention", "options"),
     [
+        ("gla*2,local+vanilla", {"num_layers": 4}),
+        ("flash_gau", {"num_layers": 3, "feed_forward": "none"}),
         *itertools.product(CAUSAL, [{"positions": "sinusoidal"}, {"positions": "learned"}]),
         ("linear", {"num_layers": 3, "residual": "gtrxl"}),
         *(("linear", {"num_layers": 3, "name": name}) for name in VARIANTS if name.startswith("gpt2")),

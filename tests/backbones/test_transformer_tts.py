@@ -39,9 +39,10 @@ def batch() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 CAUSAL = [("vanilla", "CS"), ("abc", "CS"), ("local", "CS"), ("longshort", "CS"), ("s4d", "CS"), ("cosformer", "CS")]
 CROSS = [("vanilla", "CC"), ("abc", "CC"), ("performer", "CC"), ("linear", "CC")]
+STACKS = [("abc,local+linear", "CS"), ("linear+abc,vanilla", "CC")]
 
 
-@pytest.mark.parametrize(("attention", "pattern"), CAUSAL + CROSS)
+@pytest.mark.parametrize(("attention", "pattern"), CAUSAL + CROSS + STACKS)
 def test_synthesis_step_by_step_is_teacher_forcing(attention: str, pattern: str) -> None:
     """The frames that synthesis made, given back as teacher, are predicted again, padding and all."""
     backbone = tts(attention, pattern).double().eval()

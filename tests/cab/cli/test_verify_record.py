@@ -24,6 +24,7 @@ from cab.records.verified import (
     verified_codes,
     write_rows,
 )
+from cab.registry.registries import ATTENTIONS
 from cab.verification import select_checks
 from tests.cab.cli.test_verify import verify
 
@@ -180,3 +181,31 @@ def test_a_row_says_how_far_each_group_looked():
     row = Row.of_today("a", "NS", "0" * 16, quick=True, reach={"causality": 130, "parameters": 0, "growth": 8192})
     assert row.max_tokens_checked == "causality=130 growth=8192"
     assert row.torch_version == torch_version() == ".".join(row.torch_version.split(".")[:2])
+
+
+NOISY = """
+    from itertools import count
+
+    from attentions.softmax import VanillaAttention
+
+    CALLS = count()
+
+
+    class Noisy(VanillaAttention):
+        def forward(self, query, *others, **masks):
+            output = super().forward(query, *others, **masks)
+            return output if FACTOR else output + next(CALLS)
+"""
+
+
+@pytest.mark.parametrize("is_sound", [True, False])
+def test_a_stack_is_verified_after_those_parts_that_are_not(capsys, tmp_path, monkeypatch, is_sound):
+    monkeypatch.setattr(ATTENTIONS, "_of_files", {})
+    path = tmp_path / "noisy.py"
+    path.write_text(textwrap.dedent(NOISY).replace("FACTOR", str(is_sound)))
+    stack = f"{path}:Noisy*2,gla"
+    status, out, err = verify(capsys, stack, "--csv")
+    assert (status == 0) == is_sound
+    assert "gla is already verified in CS" in err
+    assert {row[0] for row in csv.reader(out.splitlines()[1:])} == {"Noisy", "Noisy*2,gla"}
+    assert {row.attention for row in read_rows(remembered())} == ({"Noisy", "Noisy*2,gla"} if is_sound else set())

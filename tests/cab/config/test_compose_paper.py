@@ -118,6 +118,9 @@ def test_protocols_are_the_published_ones() -> None:
         ("lm", "gpt2", "vanilla", "gpt2_wt103"),
         ("lm", "gpt2", "transnormer_t1", "gpt2_wt103_glu"),
         ("mlm", "roberta", "transnormer_t2", "roberta_wt103_glu"),
+        ("mlm", "roberta", "[diag_attention*3,norm_attention*9]", "roberta_wt103_glu"),
+        ("lm", "gpt2", "flash_quad", "gpt2_wt103_flash"),
+        ("mlm", "roberta", "flash_gau", "roberta_wt103_flash"),
     ],
 )
 def test_wikitext103_is_the_network_that_transnormer_counted(

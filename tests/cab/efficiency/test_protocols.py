@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import resource
 import signal
@@ -296,3 +297,21 @@ def test_failure_at_one_length_is_a_status() -> None:
 
     costs = list(measure_as_paper(Fake("short", Short()), Pattern.NS, [4, 5], EIGHT_CALLS))
     assert [cost.status for cost in costs] == ["ok", "oom"]
+
+
+def test_a_stack_has_the_costs_of_its_mean_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of four layers, each call takes a quarter of its time; the options of Appendix G apply to each part."""
+    stack = AttentionSubject.parse("linear*3,local:local.window_size=4")
+    assert stack.label == "linear*3,local:local.window_size=4"
+    assert stack.all_options(Pattern.CS) == {
+        "linear": {"kernel": "elu1"},
+        "local": {"window_size": 4, "extent": "total"},
+    }
+    parts = [AttentionSubject.parse(name) for name in ("linear", "local:window_size=4")]
+    linear, local, mean = (measure_length([subject], Pattern.CS, "decode", 16, SMALL)[0] for subject in (*parts, stack))
+    assert mean.bytes == (3 * linear.bytes + local.bytes) // 4
+    assert mean.flops == pytest.approx((3 * linear.flops + local.flops) / 4, rel=0.1)
+    ticks = itertools.count()
+    monkeypatch.setattr(machine, "perf_counter", lambda: next(ticks))
+    cost, *_ = measure_length([stack], Pattern.CS, "forward", 16, SMALL)
+    assert cost.seconds == pytest.approx(0.25)

@@ -9,6 +9,7 @@ import math
 import random
 import statistics
 from collections import defaultdict
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,7 @@ def test_own_values_are_means_over_the_selected_runs(
         pairs = (pair.partition("=")[::2] for pair in table.select.format(**row).split())
         wanted = {name: value for name, value in pairs if value}
         values = [random.uniform(1, 9) for _ in range(2)]
-        if "unavailable" in wanted or not (metric := wanted.pop("metric", "")):
+        if not (metric := wanted.pop("metric", "")):
             continue
         run = tuple(sorted(wanted.items()))
         values = runs[run].setdefault(metric, values)
@@ -125,10 +126,11 @@ def write_runs(folder: Path, wanted: dict[str, str], metrics: dict[str, list[flo
     cell: dict[str, Any] = {"task": "lm", "dataset": "pg19", "config_variant": "", "backbone": "gpt2", "pattern": "NS"}
     cell |= {"attention": wanted.get("attention.name", "vanilla")}
     cell |= {name: value for name, value in wanted.items() if "." not in name}
-    config: dict[str, dict[str, str]] = defaultdict(dict)
+    config: dict[str, Any] = {}
     for path, value in wanted.items():
-        if "." in path:
-            config[path.partition(".")[0]][path.partition(".")[2]] = value
+        *groups, name = path.split(".")
+        if groups:
+            reduce(lambda inner, group: inner.setdefault(group, {}), groups, config)[name] = value
     for seed in (0, 1):
         cost = {"hours": 3.0, "params_millions": 7.0} | {name: values[seed] for name, values in metrics.items()}
         scores = {name: value for name, value in cost.items() if name not in ("hours", "params_millions")} or {"x": 1.0}

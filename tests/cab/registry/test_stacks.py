@@ -1,0 +1,152 @@
+"""Stacks: their names, options and code, which are those of their parts; and networks that are made of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from cab import LayerPosition, Pattern, UserError, build_attention, build_backbone
+from cab.config.compose import check_overrides, compose
+from cab.registry.build import parse_spec, state_bytes
+from cab.registry.program import code_of, modules_of
+from cab.registry.registries import ATTENTIONS
+from cab.registry.stacks import StackEntry
+from cab.results.costs import State
+from cab.results.state import measure_state
+from cab.runner.cell import Cell
+from cab.runner.launch import expand
+from engines.fairseq.command import attention_options
+
+SIZES: dict[str, Any] = {"vocab_size": 9, "embed_dim": 8, "num_heads": 2, "ffn_dim": 8}
+NAMES = ("gla", "vanilla", "gla*3,vanilla")
+CELL = ("task=lm", "dataset=synthetic", "backbone=gpt2", "pattern=CS", "preset=smoke")
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("gla,gla,gla,vanilla", "gla*3,vanilla"),
+        (" gla*2, gla*1 , vanilla ", "gla*3,vanilla"),
+        ("[linear,vanilla*2,linear,vanilla*2]", "linear,vanilla*2"),
+        ("local+linear*2", "local+linear"),
+    ],
+)
+def test_a_stack_has_one_name(written: str, name: str) -> None:
+    assert (ATTENTIONS.get(written).name, ATTENTIONS.get(name).label) == (name, name)
+    assert written in ATTENTIONS
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("gla*3", r"'gla\*3' is gla in every layer: write that name, or the whole stack in brackets"),
+        ("gla,,vanilla", "cannot read layer '' of the stack 'gla,,vanilla': write NAME"),
+        ("gla*0,vanilla", r"cannot read layer 'gla\*0'"),
+        ("gla+gla", r"cannot read layer 'gla\+gla'"),
+        ("gla,vanila", "unknown attention 'vanila': did you mean 'vanilla'"),
+        ("fnet,gla", "no pattern is supported by every attention of the stack 'fnet,gla': fnet NS, gla CS"),
+    ],
+)
+def test_mistakes_name_the_fix(name: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        ATTENTIONS.get(name)
+    assert name not in ATTENTIONS or "no pattern" in message
+
+
+def kinds(backbone: Any) -> list[str]:
+    """Return the name of the attention in each layer."""
+    names = {entry.cls: entry.name for entry in map(ATTENTIONS.get, ("linear", "vanilla"))}
+    return [names[type(layer.self_attention)] for layer in backbone.decoder_layers]
+
+
+def test_the_period_is_repeated_to_the_depth_of_the_network() -> None:
+    backbone = build_backbone("gpt2", attention="linear*2,vanilla", pattern="CS", num_layers=5, **SIZES)
+    assert kinds(backbone) == ["linear", "linear", "vanilla", "linear", "linear"]
+    with pytest.raises(UserError, match=r"stack 'linear\*2,vanilla' has 3 layers, and the network only 2 with pattern"):
+        build_backbone("gpt2", attention="linear*2,vanilla", pattern="CS", num_layers=2, **SIZES)
+
+
+def test_options_are_those_of_the_parts() -> None:
+    spec = parse_spec({"name": "local+linear", "local": {"window_size": 8}})
+    assert spec.options == {"local": {"window_size": 8}}
+    for options, message in (
+        ({"window_size": 8}, r"no option 'window_size' \(parts: local, linear\); set .* attention\.local\.window_size"),
+        ({"local": {"window": 8}}, r"no option 'window' \(options: extent, window_size\)"),
+        ({"local": {"window_size": 0}}, r"attention\.local\.window_size: .* greater than or equal to 1, got 0"),
+    ):
+        with pytest.raises(UserError, match=message):
+            parse_spec({"name": "local+linear", **options})
+
+
+def test_the_code_of_a_stack_is_that_of_all_parts_and_of_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ATTENTIONS, "_of_files", {})
+    text = "from attentions.softmax import VanillaAttention\n\n\nclass Mine(VanillaAttention):\n    version = {}\n"
+    codes = set()
+    for edit in ("1", "2"):
+        file = tmp_path / edit / "mine.py"
+        file.parent.mkdir()
+        file.write_text(text.format(edit))
+        entry = ATTENTIONS.get(f"{file}:Mine*2,gla")
+        assert entry.label == "Mine*2,gla"
+        codes.add(code_of(entry.cls))
+    codes |= {code_of(ATTENTIONS.get(name).cls) for name in ("vanilla", "gla,vanilla", "gla*2,vanilla", "vanilla+gla")}
+    assert len(codes) == 6
+    parts = {**modules_of([ATTENTIONS.get("gla").cls]), **modules_of([ATTENTIONS.get("vanilla").cls])}
+    assert parts.items() <= modules_of([ATTENTIONS.get("gla,vanilla").cls]).items()
+
+
+def test_a_run_names_a_stack_in_brackets_or_quotes() -> None:
+    written = ("attention=[linear,linear,local+vanilla]", "attention='linear*2,local+vanilla'")
+    cells = [Cell.from_config(compose([*CELL, name])) for name in written]
+    assert {cell.label for cell in cells} == {"linear*2,local+vanilla"}
+    assert len({cell.hash for cell in cells}) == 1
+    assert cells[0].config.resolved["attention"]["local"]["window_size"] == 16
+    changed = Cell.from_config(compose([*CELL, written[0], "attention.local.window_size=8"]))
+    assert changed.label == "linear*2,local+vanilla(local.window_size=8)"
+    assert changed.changed["attention.local.window_size"] == 8
+    assert changed.attention_code == cells[0].attention_code != ""
+
+
+def test_a_sweep_names_stacks_among_attentions() -> None:
+    cells, left_out = expand([*CELL, "attention=vanilla,[gla*3,vanilla],[local,fnet]", "attention.local.window_size=8"])
+    assert [cell[4] for cell in cells] == ["attention=vanilla", "attention='gla*3,vanilla'"]
+    assert len(cells[1]) == 6
+    assert left_out[0].startswith("attention 'local,fnet' does not support pattern CS (supported: NS)")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["attention=gla*3,vanilla"], r"add -m to run them all: .*; write one stack in brackets: attention=\[gla"),
+        (["attention=local+linear", "attention.local.window=8"], "has no option 'window'"),
+        (["attention=local+linear", "attention.window_size=8"], "such as attention.local.window_size"),
+        (["attention=[gla,vanila]"], "unknown attention 'vanila'"),
+    ],
+)
+def test_overrides_name_the_fix(overrides: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        check_overrides([*CELL, *overrides])
+
+
+def test_outside_a_network_only_the_shares_of_a_stack_matter() -> None:
+    entry = ATTENTIONS.get("linear*6,vanilla*3")
+    assert isinstance(entry, StackEntry)
+    assert entry.layers_at(None, Pattern.CS) == [("linear",), ("linear",), ("vanilla",)]
+    assert entry.layers_at(LayerPosition(8, 12), Pattern.CS) == [("vanilla",)]
+
+
+def test_fairseq_reads_the_options_of_parts() -> None:
+    options = {"local": {"window_size": 8, "extent": "total"}, "linear": {"kernel": "elu1"}}
+    assert OmegaConf.to_container(OmegaConf.from_dotlist(attention_options(options).split())) == options
+
+
+def test_a_decode_state_is_that_of_the_mean_layer() -> None:
+    sizes = [state_bytes(build_attention(name, pattern="CS", embed_dim=16, num_heads=2), 10) for name in NAMES]
+    assert sizes[2] == (3 * sizes[0] + sizes[1]) // 4
+    states = [measure_state(ATTENTIONS.get(name), {}) for name in ("gla", "vanilla", "gla,vanilla")]
+    assert states[2] == State(states[1].numbers / 2, grows=True)
