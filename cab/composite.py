@@ -59,12 +59,7 @@ class Composite(Attention):
         layer_position: LayerPosition = SINGLE_LAYER,
         **options: Mapping[str, Any],
     ) -> None:
-        common: CommonArguments = {
-            "pattern": pattern,
-            "embed_dim": embed_dim,
-            "num_heads": num_heads,
-            "dropout": dropout,
-        }
+        common = CommonArguments(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
         super().__init__(**common)
         assert options.keys() <= self.parts.keys()
         layers = layers or self.kinds

@@ -231,6 +231,11 @@ def quoted(name: str) -> str:
     return name if is_plain else QuotedString(text=name, quote=Quote.single).with_quotes()
 
 
+def written(name: str) -> str:
+    """Return a name as users write it in an override: a stack in brackets, which :func:`check_overrides` quotes."""
+    return f"[{name}]" if is_stack(name) and re.fullmatch(r"[\w./:+*,-]*", name, re.ASCII) else quoted(name)
+
+
 def names_of(override: Override) -> list[str]:
     """Return the names that an override of a group lists."""
     value = override.value()

@@ -18,7 +18,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
 
-from cab.config.compose import attention_name, compose, hydra_context, names_of, parse_overrides, quoted
+from cab.config.compose import attention_name, compose, hydra_context, names_of, parse_overrides, written
 from cab.config.run_config import REGISTRIES, ClusterConfig, LocalConfig, SlurmConfig, parse_cluster
 from cab.records.identity import flat
 from cab.records.record import Status
@@ -140,7 +140,7 @@ def expand(arguments: Sequence[str]) -> tuple[list[list[str]], list[str]]:
             groups = dict(zip(GROUPS, names, strict=True))
             applicable = [alternatives for key, alternatives in settings if _applies(key, groups)]
             for options in itertools.product(*applicable):
-                cells[(*(f"{group}={quoted(name)}" for group, name in groups.items()), *options)] = None
+                cells[(*(f"{group}={written(name)}" for group, name in groups.items()), *options)] = None
     return [list(cell) for cell in cells], _left_out(named, runnable)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from cab.config.compose import names_in, quoted
+from cab.config.compose import names_in, written
 from cab.errors import UserError, unknown_name
 from cab.patterns import LONG_NAMES
 from cab.registry.names import SYNTHETIC
@@ -48,7 +48,7 @@ def paper_sweeps(values: Mapping[str, str], others: Sequence[str]) -> list[list[
         [
             *(
                 f"{key}={name}"
-                for key, name in zip(GROUPS, (*place[:4], ",".join(map(quoted, attentions))), strict=True)
+                for key, name in zip(GROUPS, (*place[:4], ",".join(map(written, attentions))), strict=True)
             ),
             *([f"task.features={place[4]}"] if place[4] else []),
             *([] if "seed" in values else [f"seed={_seeds(place[3], place[4], preset)}"]),

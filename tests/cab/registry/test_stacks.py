@@ -114,7 +114,7 @@ def test_a_run_names_a_stack_in_brackets_or_quotes() -> None:
 
 def test_a_sweep_names_stacks_among_attentions() -> None:
     cells, left_out = expand([*CELL, "attention=vanilla,[gla*3,vanilla],[local,fnet]", "attention.local.window_size=8"])
-    assert [cell[4] for cell in cells] == ["attention=vanilla", "attention='gla*3,vanilla'"]
+    assert [cell[4] for cell in cells] == ["attention=vanilla", "attention=[gla*3,vanilla]"]
     assert len(cells[1]) == 6
     assert left_out[0].startswith("attention 'local,fnet' does not support pattern CS (supported: NS)")
 
