@@ -16,6 +16,7 @@ from torch import nn
 
 from cab.errors import UserError, exits_as_errors, first_line
 from cab.executed import SOURCES, KeepingLoader
+from cab.files.cache import report_waiting
 from cab.registry.program import STANDALONE, module_of, packages
 
 
@@ -51,7 +52,7 @@ def _import(path: Path, shown: str) -> ModuleType:
     """Import a file: as the module that it is in a package of attentions, or else on its own."""
     name = module_of(path)
     try:
-        with exits_as_errors():
+        with exits_as_errors(), report_waiting(f"importing {shown}"):
             return importlib.import_module(name) if name else _import_alone(path)
     except Exception as error:
         raise UserError(f"cannot import {shown}: {type(error).__name__}: {first_line(error)}") from error

@@ -6,6 +6,7 @@ Each function adds them to the published values of a table.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pandas as pd
 
 from cab.errors import UserError
 from cab.files.disk import listed
-from cab.files.text_table import csv_errors
+from cab.files.text_table import csv_rows, parse_number
 from cab.records.record import Record
 from cab.records.results import VERDICTS
 from cab.registry.names import SYNTHETIC
@@ -213,12 +214,20 @@ def gradients(table: PaperTable, published: pd.DataFrame, files: Sequence[Path])
     """Return the relative standard deviation of the norms that `cab paper gradients --out` writes."""
     found: dict[str, float] = {}
     for file in files:
-        with csv_errors(file):
-            norms = pd.read_csv(file)
-        if not {"attention", "all"} <= {*norms}:
-            raise UserError(
-                f"{file} has no columns attention, all; {table.name} reads norms.csv of `cab paper gradients`"
-            )
-        for attention, values in norms.groupby("attention")["all"]:
-            found[str(attention)] = values.std(ddof=0) / values.mean()
+        norms: dict[str, list[float]] = {}
+        for line, row in csv_rows(file, ("attention", "all")):
+            norm = parse_number(row["all"])
+            if not row["attention"] or norm is None or norm < 0:
+                raise UserError(
+                    f"{file}, line {line}: {table.name} needs an attention and a finite norm of at least 0, got "
+                    f"'{row['attention']:.40}' and '{row['all']:.40}'; it reads norms.csv of `cab paper gradients`"
+                )
+            norms.setdefault(row["attention"], []).append(norm)
+        if not norms:
+            raise UserError(f"{file} contains no norms; {table.name} reads norms.csv of `cab paper gradients`")
+        if repeated := norms.keys() & found.keys():
+            raise UserError(f"{file} has norms of {min(repeated)} again; name one file per attention")
+        for attention, values in norms.items():
+            mean = statistics.fmean(values)
+            found[attention] = statistics.pstdev(values, mean) / mean if mean else math.nan
     return published.assign(own=published["attention"].map(found))

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, NoReturn
 
 from tqdm import tqdm
@@ -87,7 +88,7 @@ class Pool:
 
     def _run_slot(self, environment: dict[str, str], bar: tqdm[NoReturn]) -> None:
         """Run waiting cells one after another, in a new worker after one dies or for code of another file."""
-        executor, files = new_worker(environment), tuple[str, ...]()
+        executor, worker, files = new_worker(environment), None, tuple[str, ...]()
         with contextlib.suppress(queue.Empty):
             while not self.is_stopped:
                 cell, job = self.waiting.get_nowait()
@@ -97,28 +98,33 @@ class Pool:
                 for _ in range(MAX_ATTEMPTS):
                     try:
                         with self.starting:
+                            others = multiprocessing.active_children()
                             future = None if self.is_stopped else executor.submit(run_job, job)
+                            started = set(multiprocessing.active_children()).difference(others)
+                        worker = next(iter(started), worker)
                         kind, error = future.result() if future else (STOPPED, "")
                     except BrokenProcessPool:
-                        kind, error, executor = STOPPED, "", new_worker(environment)
+                        kind, error, executor = STOPPED, end_of(worker), new_worker(environment)
                     if kind != STOPPED or self.is_stopped:
                         break
-                    log.warning("the worker of %s died", cell.title)
+                    log.warning("the worker of %s died%s", cell.title, error and f" ({error})")
                 self._report(cell, job, kind, error)
                 bar.update()
         executor.shutdown()
 
     def _report(self, cell: Cell, job: Job, kind: str, error: str) -> None:
-        if error:
-            self.report.add_error(UserError(error), job.command)
-        elif kind == "locked":
+        if kind == STOPPED and self.is_stopped:
+            return
+        if kind == "locked":
             log.warning("another process is running %s", cell.title)
+        elif kind != STOPPED and error:
+            self.report.add_error(UserError(error), job.command)
         elif kind != STOPPED:
             self.report.add_recorded(cell, otherwise="its record was deleted")
-        elif not self.is_stopped:
+        else:
             from cab.runner.report import record_lost_run  # imports torch
 
-            why = f"its worker died {MAX_ATTEMPTS} times"
+            why = f"its worker died {MAX_ATTEMPTS} times{error and f' ({error})'}"
             with contextlib.suppress(OSError):  # as on a full disk
                 record_lost_run(cell, job.command, LostProcessError(why))
             self.report.add_recorded(cell, otherwise=why)
@@ -128,6 +134,17 @@ def new_worker(environment: dict[str, str]) -> ProcessPoolExecutor:
     """Return an executor with one process, whose death does not affect the other workers."""
     settings = environment, logging.getLogger("engines").level
     return ProcessPoolExecutor(1, mp_context=SPAWN, initializer=start_worker, initargs=settings)
+
+
+def end_of(worker: BaseProcess | None) -> str:
+    """Return how a worker that died ended, such as ``SIGSEGV``; empty if this is unknown."""
+    if worker is None:
+        return ""
+    worker.join(1)
+    code = worker.exitcode or 0
+    if code == -signal.SIGKILL:
+        return "SIGKILL, which the system sends if memory runs out"
+    return signal.Signals(-code).name if code < 0 else f"exit status {code}" * (code > 0)
 
 
 def start_worker(environment: dict[str, str], level: int) -> None:

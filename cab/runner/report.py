@@ -17,7 +17,7 @@ from cab.errors import UnsupportedError, UserError, first_line
 from cab.files.disk import check_writable
 from cab.records.files import paths_of_hash, record_path
 from cab.records.identity import DECISIVE, Identity, described, differences
-from cab.records.record import Cost, Record, Status, now
+from cab.records.record import Cost, Record, Status
 from cab.registry.program import UNKNOWN
 from cab.runner.cell import Cell
 from cab.runner.folder import discard_leftovers, is_replacing
@@ -171,7 +171,8 @@ class Report:
         raises: raise the error of a cell; for commands with a single cell.
         expected: total number of cells, to estimate the remaining time.
         left_out: reasons why combinations are skipped.
-        started, began: start time, in seconds of the monotonic clock and in UTC (ISO 8601).
+        started: start time, in seconds of the monotonic clock.
+        earlier: versions of the records that the command may replace, see :func:`_version`.
     """
 
     raises: bool = False
@@ -180,7 +181,7 @@ class Report:
     left_out: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
-    began: str = field(default_factory=now)
+    earlier: dict[Path, tuple[int, int] | None] = field(default_factory=dict)
     existing: ExistingRecords = field(default_factory=ExistingRecords)
 
     @property
@@ -222,14 +223,15 @@ class Report:
 
         The record that ``force`` or ``retry`` was to replace does not count.
         """
-        record = None
+        record, is_new = None, False
         folder = cell.config.results_dir
         for path in paths_of_hash(folder, cell.hash):  # its code may have changed since
             with contextlib.suppress(UserError):
                 record = Record.read(path)
-            if record is not None and (record.ended >= self.began or path.stem == cell.name):
+            is_new = _version(path) != self.earlier.get(path)
+            if record is not None and (is_new or path.stem == cell.name):
                 break
-        if record is None or ((cell.config.force or cell.config.retry) and record.ended < self.began):
+        if record is None or ((cell.config.force or cell.config.retry) and not is_new):
             self.failures.append(f"{cell.title}: {otherwise}")
         else:
             self.add(Outcome(cell.title, "completed", record))
@@ -246,6 +248,15 @@ def duration(seconds: float) -> str:
     """Return a duration in minutes, or in hours if it is long."""
     hours = seconds / 3600
     return f"{seconds / 60:.2g} min" if hours < 1.5 else f"{hours:.4g} h" if hours < 1000 else f"{hours:,.0f} h"
+
+
+def _version(path: Path) -> tuple[int, int] | None:
+    """Return what distinguishes a file from one that replaced it, whatever the clocks of both machines."""
+    try:
+        about = path.stat()
+    except OSError:  # in a set of records
+        return None
+    return about.st_ino, about.st_mtime_ns
 
 
 def cached(cell: Cell, record: Record) -> Outcome:
@@ -267,6 +278,8 @@ def cells_to_run(jobs: Iterable[Job], report: Report) -> Iterator[tuple[Cell, Jo
             report.add_error(error, job.command)
             continue
         if record is None:
+            paths = paths_of_hash(cell.config.results_dir, cell.hash)
+            report.earlier |= {path: _version(path) for path in paths}
             yield cell, job
         else:
             report.add(cached(cell, record))

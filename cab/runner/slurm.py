@@ -20,6 +20,7 @@ from typing import Any
 
 from cab.config.run_config import SlurmConfig
 from cab.errors import Preempted, UserError
+from cab.files.disk import replacing
 from cab.runner.cell import Cell
 from cab.runner.report import Job, Report, cells_to_run, record_lost_run
 
@@ -163,7 +164,8 @@ def _submit(cells: list[tuple[Cell, Job]], options: SlurmConfig, folder: Path, a
             batch = cells[start : start + array_size]
             configs, commands = [job.config for _, job in batch], [job.command for _, job in batch]
             for (cell, _), job in zip(batch, executor.map_array(CellJob(), configs, commands), strict=True):
-                (folder / f"{cell.hash}.job").write_text(job.job_id)
+                with replacing(folder / f"{cell.hash}.job") as temporary:
+                    temporary.write_text(job.job_id)
                 submitted[cell.hash] = job.job_id
     except (RuntimeError, submitit.core.utils.FailedJobError) as error:
         text = str(getattr(error, "stderr", None) or error).strip().splitlines()[-1]

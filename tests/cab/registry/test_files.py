@@ -50,6 +50,13 @@ def test_every_path_of_a_file_is_one_attention(tmp_path: Path) -> None:
     assert {cell.label for cell in cells} == {"Mine"}
 
 
+def test_a_file_that_hangs_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("cab.files.cache.SLOW", 0.01)
+    Path("slow.py").write_text(f"import time\ntime.sleep(0.2)\n{MINE}")
+    assert main(["run", "--dry-run", *CELL, "attention=slow.py:Mine"]) == 0
+    assert "importing slow.py takes long" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["größe.py", "my file.py", "it's.py", 'a"b.py', "a,b.py", "(x).py", "a=b.py"])
 def test_a_file_can_have_any_name(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path(name).write_text(MINE)

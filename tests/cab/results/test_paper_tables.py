@@ -7,6 +7,7 @@ import io
 import itertools
 import math
 import random
+import re
 import statistics
 from collections import defaultdict
 from functools import reduce
@@ -283,7 +284,24 @@ def test_own_gradients(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     own = {row["attention"]: float(row["own"]) for row in shown if row["own"]}
     assert own == pytest.approx({n: statistics.pstdev(v) / statistics.fmean(v) for n, v in norms.items()}, abs=1e-6)
     assert main(["paper", "transnormer2", "results/paper/lra.csv"]) == 2
-    assert "has no columns attention, all" in capsys.readouterr().err
+    assert "lra.csv has no columns all" in capsys.readouterr().err
+    assert main(["paper", "transnormer2", *[str(tmp_path / "linear.csv")] * 2]) == 2
+    assert "linear.csv has norms of linear again" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("", "contains no norms"),
+        *((f"abc,{text}\n", f"line 2: .* got 'abc' and '{text}'") for text in ("x", "nan", "-1", "", "1_0", "1e400")),
+        (",1\n", "line 2: .* needs an attention"),
+        ("abc,1\nabc,1,2\n", "line 3: 3 values for 2 columns"),
+    ],
+)
+def test_norms_that_are_none(rows: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "norms.csv").write_text(f"attention,all\n{rows}")
+    assert main(["paper", "transnormer2", str(tmp_path / "norms.csv")]) == 2
+    assert re.search(message, capsys.readouterr().err)
 
 
 # --- from the configuration and the networks --------------------------------------------------------------------------

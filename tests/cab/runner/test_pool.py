@@ -75,22 +75,33 @@ def die(job: Job) -> tuple[str, str]:
     if not mark.exists():
         if mark.suffix == ".once":
             mark.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGSEGV if mark.suffix == ".fault" else signal.SIGKILL)
     return "locked", ""
 
 
-@pytest.mark.parametrize(("name", "failures"), [pytest.param("killed.once", 0, marks=pytest.mark.slow), ("killed", 1)])
+@pytest.mark.parametrize(
+    ("name", "causes"),
+    [
+        pytest.param("killed.once", [], marks=pytest.mark.slow),
+        ("killed", ["SIGKILL, which the system sends if memory runs out"]),
+        pytest.param("killed.fault", ["SIGSEGV"], marks=pytest.mark.slow),
+    ],
+)
 def test_a_cell_whose_worker_dies_runs_once_more(
-    name: str, failures: int, troubled: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    causes: list[str],
+    troubled: Callable[..., dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pool, "run_job", die)
     config = troubled()
     report = Report()
     waiting = Pool([(Cell.from_config(config), Job(config, str(tmp_path / name)))], report)
     waiting.run([worker_environment(0, 1, [])])
-    assert len(report.failures) == failures
+    assert len(report.failures) == len(causes)
     errors = [record["error"] for record in records(tmp_path)]
-    assert errors == ["LostProcessError: its worker died 2 times"] * failures
+    assert errors == [f"LostProcessError: its worker died 2 times ({cause})" for cause in causes]
 
 
 def test_no_cell_starts_after_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:

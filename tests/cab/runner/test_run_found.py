@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Callable
@@ -14,8 +15,7 @@ from filelock import FileLock
 from cab import UserError
 from cab.cli.main import main
 from cab.data.sources import data_sets
-from cab.records.record import with_checksum
-from cab.runner.cell import Cell as CheckedCell
+from cab.records.record import Record, with_checksum
 from cab.runner.report import Job, Report, cells_to_run
 from cab.runner.run import run_cell
 from tests.helpers.runs.troubled import Troubled, trained
@@ -130,11 +130,15 @@ def test_a_single_run_that_is_busy_has_its_own_status(measured: Path, troubled: 
 
 
 def test_a_worker_that_dies_does_not_pass_off_the_old_record(measured: Path, troubled: Cell) -> None:
-    cell = CheckedCell.from_config(troubled("trainer.max_steps=1", "force=true"))
-    assert measured.exists()
-    report = Report(began="9999-01-01T00:00:00+00:00")
+    """Nor is a new one refused for the clock of its machine."""
+    config = troubled("trainer.max_steps=1", "force=true")
+    report = Report()
+    [(cell, _)] = cells_to_run([Job(config, "")], report)
     report.add_recorded(cell, otherwise="its worker died")
     assert report.failures == [f"{cell.title}: its worker died"]
+    dataclasses.replace(Record.read(measured), ended="1970-01-01T00:00:00+00:00").write(measured.parent)
+    report.add_recorded(cell, otherwise="its worker died")
+    assert len(report.failures) == len(report.outcomes) == 1
 
 
 def test_a_cost_has_processor_seconds_the_load_and_the_expected_hours(
