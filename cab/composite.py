@@ -37,7 +37,8 @@ class Composite(Attention):
 
     Attributes:
         parts: classes of the attentions by name.
-        kinds: layers that are built by default.
+        kinds: layers that are built by default, with dropout in the last one: the output is then linear in what is
+            dropped, so `cab verify` can check its mean.
 
     Args:
         layers: layers to build instead.
@@ -62,12 +63,14 @@ class Composite(Attention):
         common = CommonArguments(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
         super().__init__(**common)
         assert options.keys() <= self.parts.keys()
-        layers = layers or self.kinds
-        positions = [LayerPosition(index, len(layers)) for index in range(len(layers))]
-        self.layers = nn.ModuleList(
-            nn.ModuleList(build_part(self.parts[name], position, **common, **options.get(name, {})) for name in layer)
-            for layer, position in zip(layers, positions if len(layers) > 1 else [layer_position], strict=True)
-        )
+        is_default, layers = not layers, layers or self.kinds
+        self.layers = nn.ModuleList()
+        for index, layer in enumerate(layers):
+            position = LayerPosition(index, len(layers)) if len(layers) > 1 else layer_position
+            if is_default:
+                common["dropout"] = dropout if index + 1 == len(layers) else 0.0
+            parts = (build_part(self.parts[name], position, **common, **options.get(name, {})) for name in layer)
+            self.layers.append(nn.ModuleList(parts))
         paths = {part: path for path, part in self.layers.named_modules() if isinstance(part, Attention)}
         absorbed = tuple(f"layers.{path}.{name}" for part, path in paths.items() for name in part.claims.absorbed)
         self.claims = dataclasses.replace(self.claims, absorbed=absorbed)

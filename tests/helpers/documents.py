@@ -56,7 +56,8 @@ def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 def run_shown(command: str, folder: Path) -> str:
     """Run a command of a page in ``folder`` and return its output; what takes long is shortened."""
     program, *words = shlex.split(command)
-    words = [name for word in words for name in (sorted(map(str, folder.glob(word))) if "*" in word else [word])]
+    found = {word: sorted(map(str, folder.glob(word))) for word in words if "*" in word}
+    words = [name for word in words for name in found.get(word) or [word]]
     if "--dry-run" in words:  # every cell of all attentions would be composed
         words += [] if "attention=" in command else ["attention=abc"]
     else:
