@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,21 +18,22 @@ from cab.backbone_protocols import Prober
 from cab.metric import Metric, mean_over_batches
 from cab.registry.options import Positive
 from cab.task import Batches
-from tasks.probe import algorithms, mad, recall
+from tasks.probe import algorithms, mad, recall, states
 from tasks.probe.batches import IGNORE_INDEX, Examples, ProbeBatch, query_logits
 
 IN_CONTEXT = ("recall", "noisy")
 """Data sets whose answers are values in the context."""
 PACKED = ("copying", "compression")
 ALGORITHMS = ("copy", "reverse", "addition")
+STATES = ("parity", "modulo3", "s3", "s5")
 SPLITS = ("train", "validation", "test", "longer")
 
 
 @register_task(
     "probe",
-    paper="Poli et al. 2024; Arora et al. 2024; Dehghani et al. 2019",
+    paper="Poli et al. 2024; Arora et al. 2024; Dehghani et al. 2019; Grazzi et al. 2025",
     datasets="recall noisy copying compression mad_recall mad_noisy mad_fuzzy mad_copying mad_memorization mqar "
-    "copy reverse addition",
+    "copy reverse addition parity modulo3 s3 s5",
     backbones={"mixer": "NS CS NC CC"},
     dataset_patterns={
         "mad_recall": "CS",
@@ -43,6 +45,10 @@ SPLITS = ("train", "validation", "test", "longer")
         "copy": "CS",
         "reverse": "CS",
         "addition": "CS",
+        "parity": "CS",
+        "modulo3": "CS",
+        "s3": "CS",
+        "s5": "CS",
     },
     in_index=False,
     report="tasks.probe.report:SECTION",
@@ -53,14 +59,16 @@ class Probe(Task):
 
     ``recall``, ``noisy``, ``copying`` and ``compression`` are identical data in all four patterns
     (:mod:`tasks.probe.batches`); in pattern CS, ``compression`` is MAD's. ``mad_*`` are its other five tasks,
-    ``mqar`` is Zoology's, ``copy``, ``reverse`` and ``addition`` are the algorithms of the Universal Transformer.
+    ``mqar`` is Zoology's, ``copy``, ``reverse`` and ``addition`` are the algorithms of the Universal Transformer;
+    ``parity``, ``modulo3``, ``s3`` and ``s5`` track the state of a group (:mod:`tasks.probe.states`).
 
     Args:
         dataset: the probe.
         vocab_size: in ``recall``, ``noisy``, ``copying`` and ``compression`` the number of values, and of keys; in the
             algorithms the number of digits; otherwise of all symbols, as published.
-        length: positions per example of ``mad_*`` and ``mqar``; maximum input symbols of the algorithms.
-        longer_length: maximum input symbols of the algorithms in an additional test split.
+        length: positions per example of ``mad_*`` and ``mqar``; maximum input symbols of the algorithms and groups.
+        longer_length: maximum input symbols of the algorithms in an additional test split, and those of the groups in
+            the test.
         pairs: facts per example, or symbols to copy or compress.
         distance: number of fillers between context and queries.
         noise: fraction of pairs that are never queried.
@@ -101,9 +109,10 @@ class Probe(Task):
         names = {"accuracy": "of answers", "sequences": "all right"}
         if self.dataset in ALGORITHMS:
             names |= {"accuracy_longer": "of answers", "sequences_longer": "all right"}
-        return tuple(
-            Metric(name, unit, higher_is_better=True, primary=name == "accuracy") for name, unit in names.items()
-        )
+        primary = "accuracy"
+        if self.dataset in STATES:
+            names, primary = {"horizon": "positions", **names}, "horizon"
+        return tuple(Metric(name, unit, True, primary=name == primary) for name, unit in names.items())
 
     def check(self) -> None:
         if not 0.0 <= self.noise < 1.0:
@@ -134,6 +143,8 @@ class Probe(Task):
         length = self.longer_length if split == "longer" else self.length
         fixed: dict[str, Any] = {"vocab_size": self.vocab_size, "length": length}
         everything = split == "train" and self.train_on == "all"
+        longest = self.longer_length if split == "test" else self.length
+        sizes: dict[str, Any] = {"shortest": longest if split == "test" else states.SHORTEST, "longest": longest}
         generators = {
             "recall": partial(recall.recall, **asked),
             "noisy": partial(recall.recall, **asked),
@@ -148,6 +159,7 @@ class Probe(Task):
             "copy": partial(algorithms.copy, **fixed),
             "reverse": partial(algorithms.copy, **fixed, reverse=True),
             "addition": partial(algorithms.addition, **fixed),
+            **{group: partial(states.word_problem, group=group, **sizes) for group in STATES},
         }
         return generators[self.dataset](rng, rows)
 
@@ -187,11 +199,24 @@ class Probe(Task):
         return scores
 
     def _scores(self, backbone: Backbone, batches: Batches, split: str) -> dict[str, float]:
-        def score(batch: ProbeBatch) -> dict[str, tuple[int, int]]:
-            return _correct(query_logits(backbone, batch).argmax(-1), batch.answers)
+        def score(batch: ProbeBatch) -> dict[str, Any]:
+            return self._counts(query_logits(backbone, batch).argmax(-1), batch.answers)
 
-        rows = batches.map(self.splits[split], self.evaluation_batch_size, score)
-        return {name: mean_over_batches(row[name] for row in rows) for name in rows[0]}
+        return self._scores_of(batches.map(self.splits[split], self.evaluation_batch_size, score))
+
+    def _counts(self, guesses: Tensor, answers: Tensor) -> dict[str, Any]:
+        """Return the correct and all answers and sequences, and for states the correct answers at each position."""
+        at_positions = {"right": (guesses == answers).sum(0).tolist()} if self.dataset in STATES else {}
+        return {**_correct(guesses, answers), **at_positions}
+
+    def _scores_of(self, counts: Sequence[dict[str, Any]]) -> dict[str, float]:
+        scores: dict[str, float] = {
+            name: mean_over_batches(each[name] for each in counts) for name in ("accuracy", "sequences")
+        }
+        if self.dataset in STATES:
+            sequences = sum(each["sequences"][1] for each in counts)
+            scores["horizon"] = states.horizon(np.sum([each["right"] for each in counts], axis=0) / sequences)
+        return scores
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """Predict the most frequent validation answer; for answers from the context, its most frequent value."""
@@ -204,10 +229,7 @@ class Probe(Task):
             fillers = -torch.arange(1, values.shape[1] + 1)  # distinct, so never the mode
             values = values.where(values > 0, fillers)
             guesses["most_frequent_in_context"] = values.mode(dim=1, keepdim=True).values.expand(-1, self.num_queries)
-        return {
-            name: {score: correct / count for score, (correct, count) in _correct(guess, test.answers).items()}
-            for name, guess in guesses.items()
-        }
+        return {name: self._scores_of([self._counts(guess, test.answers)]) for name, guess in guesses.items()}
 
 
 def _correct(guesses: Tensor, answers: Tensor) -> dict[str, tuple[int, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from attentions.differential import DifferentialAttention
 from attentions.flash import mask_by_coordinate
 from attentions.forgetting import ForgettingAttention
+from attentions.kernels.layers import alibi_slopes, rotate
 from attentions.mla import LatentKeyValueAttention
 from attentions.nsa import NativeSparseAttention
 from cab import UserError, build_attention
@@ -18,9 +20,48 @@ from tests.helpers.attentions import agreement
 from tests.helpers.attentions.agreement import assert_decodes, assert_forms_agree, make
 
 
-@pytest.mark.parametrize("options", [{"num_kv_heads": 1}, {"sink": "learned", "num_kv_heads": 1}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_kv_heads": 1},
+        {"sink": "learned", "num_kv_heads": 1},
+        {"positions": "rope", "qk_norm": True, "short_convolution": 4},
+        {"positions": "alibi", "sink": "one"},
+        {"positions": "alibi", "window": 7, "sink_tokens": 3, "output_gate": True},
+    ],
+)
 def test_decoding_beyond_the_recent_keys(options: dict[str, Any]) -> None:
     assert_decodes(make("vanilla", "CS", **options), 75, 0, (60, 1))
+
+
+def test_a_window_bounds_the_cache() -> None:
+    """To the first tokens, those of the window that a next token sees, and the recent ones; rows may be ragged."""
+    module = make("vanilla", "CS", window=10, sink_tokens=4, positions="rope").eval()
+    mask = torch.zeros(2, 90, dtype=torch.bool)
+    mask[1, :30] = True
+    with torch.no_grad():
+        state = module.prefill(torch.randn(2, 90, 24).double(), module.init_state(2), query_padding_mask=mask)[1]
+        kept = [row[~hidden].tolist() for row, hidden in zip(state["position"], state["key_padding"], strict=True)]
+        assert {0, 1, 2, 3, *range(81, 90)} <= set(kept[0])
+        assert {0, 1, 2, 3, *range(51, 60)} <= set(kept[1])
+        sizes = []
+        for token in torch.randn(200, 2, 24).double():
+            state = module.step(token, state)[1]
+            sizes.append(state["key"].shape[2] + state["recent_key"].shape[2])
+    assert max(sizes[64:]) <= 4 + 9 + module.recent
+
+
+def test_slopes_and_rotations_are_the_published() -> None:
+    """ALiBi's for 8 and 12 heads (section 3 and its code); rotary positions turn c and c + E / 2, as in Llama."""
+    slopes = alibi_slopes(torch.arange(8, dtype=torch.float64))
+    torch.testing.assert_close(slopes, 0.5 ** torch.arange(1, 9, dtype=torch.float64))
+    twelve = alibi_slopes(torch.arange(12, dtype=torch.float64))
+    torch.testing.assert_close(twelve[8:], 0.5 ** torch.tensor([0.5, 1.5, 2.5, 3.5], dtype=torch.float64))
+    x = torch.tensor([1.0, 0.0, 0.0, 2.0], dtype=torch.float64).view(1, 1, 1, 4)
+    turned = rotate(x, torch.tensor([[3]]), by_halves=True).flatten().tolist()
+    angle, slow = 3.0, 0.03
+    expected = [math.cos(angle), -2 * math.sin(slow), math.sin(angle), 2 * math.cos(slow)]
+    assert turned == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("heads", [1, 2, 3])

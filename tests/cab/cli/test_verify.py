@@ -122,9 +122,20 @@ def test_a_file_of_a_registered_package_is_what_the_package_imports(capsys):
     assert sys.modules["abc"] is abc
 
 
+def test_options_are_verified(capsys):
+    arguments = ["positions=alibi", "window=5", "--pattern", "CS", "--checks", "lookahead_length", "--csv"]
+    status, out, err = verify(capsys, "vanilla", *arguments)
+    assert status == 0, err
+    assert out.splitlines()[1].startswith("vanilla positions=alibi window=5,CS,lookahead_length,true")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ("vanilla position=rope --pattern CS", "attention 'vanilla' has no option 'position'"),
+        ("vanilla positions=rope --pattern CC", "positions=rope requires pattern NS or CS, got pattern CC"),
+        ("vanilla positions=rope --record rows.csv", "--record requires all checks with seed 0 and default options"),
+        ("positions=rope", "name an attention"),
         ("vanila", "did you mean 'vanilla'"),
         ("vanilla --pattern XS", "unknown pattern 'XS'"),
         ("vanilla --checks causal", "unknown check 'causal': did you mean 'causality'"),
