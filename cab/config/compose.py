@@ -1,6 +1,6 @@
 """Compose the configuration of a cell with Hydra, from overrides whose names are checked first.
 
-The groups task, dataset, backbone and attention are created from the registries. Presets read the paper's tables.
+The groups and resolvers are in :mod:`cab.config.groups`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from typing import Any
 
 import hydra
 import yaml
-from hydra.core.config_search_path import ConfigSearchPath
-from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import (
     ChoiceSweep,
@@ -25,13 +23,11 @@ from hydra.core.override_parser.types import (
     Quote,
     QuotedString,
 )
-from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
-from hydra.plugins.config_source import ConfigResult, ConfigSource
-from hydra.plugins.search_path_plugin import SearchPathPlugin
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import OmegaConf
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
+from cab.config.groups import names_in
 from cab.config.run_config import KEYS, REGISTRIES, DataConfig
 from cab.errors import UnsupportedError, UserError, unknown_name
 from cab.patterns import LONG_NAMES, Pattern
@@ -39,8 +35,7 @@ from cab.registry.entries import AttentionEntry
 from cab.registry.names import is_file, is_stack, name_of_file
 from cab.registry.options import annotations_of, check_names
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
-from cab.registry.stacks import StackEntry
-from cab.registry.tables import CONFIGS, config_folders, presets, read_table, tuned_options
+from cab.registry.tables import config_folders, presets
 
 USUAL_CHOICES = {"trainer": "default", "logger": "csv", "cluster": "none"}
 """Default choices of the groups that are folders of configs/."""
@@ -58,106 +53,24 @@ def compose(overrides: Sequence[str]) -> dict[str, Any]:
     overrides = check_overrides(overrides)
     with hydra_context():
         composed = hydra.compose("run", overrides=overrides)
-        if missing := sorted(OmegaConf.missing_keys(composed)):
-            raise UserError(f"no value for {', '.join(missing)}")
-        config: Any = OmegaConf.to_container(composed, resolve=True)
-    _check_preset(config["preset"], task=config["task"]["name"], backbone=config["backbone"]["name"])
+        try:
+            config: Any = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
+        except MissingMandatoryValue:
+            missing = sorted(OmegaConf.missing_keys(composed))
+            raise UserError(f"no value for {', '.join(missing)}") from None
+    check_preset(config["preset"], task=config["task"]["name"], backbone=config["backbone"]["name"])
     return {str(key): value for key, value in config.items()}
 
 
 @contextlib.contextmanager
 def hydra_context() -> Iterator[None]:
-    """Use our groups, folders and resolvers in Hydra inside the block, and raise UserError for its errors."""
-    OmegaConf.register_new_resolver("paper", paper_value, replace=True)
-    OmegaConf.register_new_resolver("tuned", _tuned_value, replace=True)
-    Plugins.instance().register(RegistrySource)
-    Plugins.instance().register(ConfigFolders)
+    """Use Hydra inside the block, and raise UserError for its errors."""
     try:
-        with hydra.initialize_config_dir(config_dir=str(CONFIGS), version_base="1.3"):
+        with hydra.initialize(config_path=None, version_base="1.3"):
             yield
     except (HydraException, OmegaConfBaseException) as error:
         lines = [line.strip(" .") for line in str(error).splitlines() if "To append to your config" not in line]
         raise UserError("; ".join(filter(None, lines))) from error
-
-
-class RegistrySource(ConfigSource):
-    """The groups task, dataset, backbone and attention: a name and the constructor's options, with their defaults."""
-
-    @staticmethod
-    def scheme() -> str:
-        return "registry"
-
-    def available(self) -> bool:
-        return True
-
-    def is_group(self, config_path: str) -> bool:
-        return config_path.strip("/") in ("", "dataset", *REGISTRIES)
-
-    def is_config(self, config_path: str) -> bool:
-        group, name = _split(config_path)
-        return self.is_group(group) and (name in _names(group) or (group == "attention" and name in ATTENTIONS))
-
-    def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
-        groups = ["dataset", *REGISTRIES] if config_path.strip("/") == "" else []
-        names = _names(config_path.strip("/"))
-        listed = {ObjectType.GROUP: groups, ObjectType.CONFIG: names, None: [*groups, *names]}
-        return sorted(listed[results_filter])
-
-    def load_config(self, config_path: str) -> ConfigResult:
-        group, name = _split(config_path)
-        options = REGISTRIES[group].get(name).options if group in REGISTRIES else {}
-        if group == "attention":
-            options = _tuned(ATTENTIONS.get(name))
-        content = OmegaConf.create({"name": name, **options})
-        return ConfigResult(self.provider, self.full_path(), content, {"package": None})
-
-
-class ConfigFolders(SearchPathPlugin):
-    """Puts the registries and other packages' folders behind configs/."""
-
-    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        search_path.append("registries", "registry://")
-        for folder in config_folders()[1:]:
-            search_path.append("cab.configs", f"file://{folder}")
-
-
-def _split(config_path: str) -> tuple[str, str]:
-    """Return group and name; an attention's name may be the path of a file."""
-    group, _, name = config_path.removesuffix(".yaml").partition("/")
-    return group, name
-
-
-def _names(group: str) -> list[str]:
-    if group == "dataset":
-        return sorted({dataset for task in TASKS for dataset in task.datasets})
-    return REGISTRIES[group].names() if group in REGISTRIES else []
-
-
-def _tuned(entry: AttentionEntry) -> dict[str, Any]:
-    """Return the resolver of each option of an attention, or of the parts of a stack."""
-    if isinstance(entry, StackEntry):
-        return {name: _tuned(entry.parts[name]) for name in entry.options}
-    if is_file(entry.name):
-        return dict(entry.options)
-    return {option: f"${{tuned:{entry.name},{option}}}" for option in entry.options}
-
-
-def paper_value(table: str, column: str, *where: str) -> Any:
-    """Resolve ``${paper:TABLE,COLUMN,KEY,VALUE,...}``: one value of a table of configs/paper; empty cells are null.
-
-    An empty cell of a key matches any value. The earliest row wins, so rows with such a cell come last.
-    """
-    key_values = dict(zip(where[::2], where[1::2], strict=True))
-    for row in read_table(table):
-        if all(row[key] in (value, "") for key, value in key_values.items()):
-            return yaml.safe_load(row[column]) if row[column] else None
-    raise UserError(f"configs/paper/{table}.csv has no row with {', '.join(where)}")
-
-
-def _tuned_value(attention: str, option: str, *, _root_: DictConfig) -> Any:
-    """Resolve ``${tuned:ATTENTION,OPTION}``: the option in this cell, see :func:`cab.registry.tables.tuned_options`."""
-    cell = _root_.task.name, _root_.backbone.name, str(_root_.pattern), attention
-    return tuned_options(*cell, preset=_root_.preset)[option]
 
 
 def check_overrides(arguments: Iterable[str], *, sweep: bool = False) -> list[str]:
@@ -220,7 +133,7 @@ def parse_overrides(arguments: list[str]) -> list[Override]:
                 "put a value with special characters in two pairs of quotes: `KEY=\"'VALUE'\"`"
             ) from error
         value = parsed[-1].value()
-        if isinstance(value, IntervalSweep) or (isinstance(value, Glob) and not _names(parsed[-1].key_or_group)):
+        if isinstance(value, IntervalSweep) or (isinstance(value, Glob) and not names_in(parsed[-1].key_or_group)):
             raise UserError(f"{argument:.80}: list the values of a sweep, separated by commas, or use range(1,4)")
     return parsed
 
@@ -240,7 +153,7 @@ def names_of(override: Override) -> list[str]:
     """Return the names that an override of a group lists."""
     value = override.value()
     if isinstance(value, Glob):
-        names = value.filter(_names(override.key_or_group))
+        names = value.filter(names_in(override.key_or_group))
         if not names:
             raise UserError(f"no {override.key_or_group} matches '{override.input_line:.80}'")
         return names
@@ -283,7 +196,10 @@ def _check_key(override: Override) -> None:
     group, _, option = override.key_or_group.replace("/", ".").partition(".")
     if group == "hydra":
         instead = HYDRA.get(option, "the configuration reference lists what cab run has")
-        raise UserError(f"'{override.key_or_group}' is an option of Hydra that cab run does not have; {instead}")
+        raise UserError(
+            f"'{override.key_or_group}' is an option of Hydra that cab run does not have; {instead}, or use "
+            "`python -m cab.hydra_app`"
+        )
     if group not in KEYS:
         raise unknown_name("option", group, KEYS)
     if group == DataConfig.group:
@@ -333,7 +249,7 @@ def _groups_with_files() -> Mapping[str, Mapping[str, tuple[str, ...]]]:
     return choices
 
 
-def _check_preset(preset: str, *, task: str, backbone: str) -> None:
+def check_preset(preset: str, *, task: str, backbone: str) -> None:
     """Raise UnsupportedError if the task has no recipe, or the backbone no size; ``paper`` has the default sizes."""
     for path in (f"recipe/{task}/{preset}.yaml", *([f"size/{backbone}/{preset}.yaml"] if preset != "paper" else [])):
         if not any((folder / path).is_file() for folder in config_folders()):

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from cab.config.compose import paper_value
+from cab.config.groups import paper_value
 from cab.patterns import Pattern
 from cab.registry.build import build_backbone
 from cab.registry.registries import ATTENTIONS, BACKBONES

@@ -6,6 +6,7 @@ launchers trust the status of a job and stop at the first failure.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import shlex
@@ -98,10 +99,16 @@ def jobs_of(sweeps: Sequence[Sequence[str]], report: Report, *, is_sweep: bool) 
         cells = [cell for runnable, _ in expanded for cell in runnable]
         report.left_out = list(dict.fromkeys(reason for _, reasons in expanded for reason in reasons))
     report.expected = len(cells)
+    composed: dict[tuple[str, ...], dict[str, Any]] = {}  # by the overrides without the seed, which only sets itself
     for overrides in cells:
         command = f"cab run {shlex.join(overrides)}"
+        seeds = [override for override in overrides if override.startswith("seed=")]
+        others = tuple(override for override in overrides if override not in seeds)
         try:
-            config = compose(overrides)
+            if others not in composed:
+                composed[others] = compose(others)
+            own = {"seed": parse_overrides(seeds)[-1].value()} if seeds else {}
+            config = {**copy.deepcopy(composed[others]), **own}
         except Exception as error:
             report.add_error(error, command)
             continue

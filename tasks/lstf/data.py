@@ -9,11 +9,10 @@ import warnings
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 import torch
-from pandas.api.types import is_bool_dtype, is_numeric_dtype
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -21,6 +20,9 @@ from cab import UserError
 from cab.errors import first_line
 from cab.files.cache import read_bytes
 from tasks.files import find_data
+
+if TYPE_CHECKING:  # a plan of runs does not import pandas
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,8 @@ def read_series(name: str, data_root: Path | None) -> Series:
 
 def _read_csv(path: Path, content: bytes) -> pd.DataFrame:
     """Parse a table: the first line has the names, and every line as many values as there are names."""
+    import pandas as pd
+
     try:
         text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8-sig").rstrip()
         widths = [line.count(",") for line in text.splitlines()]
@@ -120,7 +124,9 @@ def _check_columns(path: Path, table: pd.DataFrame, source: Source) -> None:
 
 
 def _numbers(path: Path, table: pd.DataFrame) -> pd.DataFrame:
-    texts = table.astype({name: str for name in table.columns if is_bool_dtype(table[name])})
+    import pandas as pd
+
+    texts = table.astype({name: str for name in table.columns if pd.api.types.is_bool_dtype(table[name])})
     numbers = texts.apply(pd.to_numeric, errors="coerce")
     bad = ~np.isfinite(numbers.to_numpy(np.float64))
     if bad.any():
@@ -134,10 +140,14 @@ def _numbers(path: Path, table: pd.DataFrame) -> pd.DataFrame:
 
 def _dates(path: Path, column: pd.Series, steps_per_day: int) -> pd.DatetimeIndex:
     """Convert dates at regular intervals, those with a time zone to UTC; UserError for others."""
+    import pandas as pd
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # pandas warns about formats it cannot guess
         dates = pd.to_datetime(column, errors="coerce", utc=True).dt.tz_localize(None)
-    broken = np.flatnonzero(dates.isna() | is_numeric_dtype(column))  # numbers would be nanoseconds since 1970
+    broken = np.flatnonzero(
+        dates.isna() | pd.api.types.is_numeric_dtype(column)
+    )  # numbers would be nanoseconds since 1970
     if len(broken):
         raise UserError(
             f"{path}, line {broken[0] + 2}, column 'date': '{column.iloc[broken[0]]}' is not a date "

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from cab.config.compose import compose, paper_value
+from cab.config.compose import compose
+from cab.config.groups import paper_value
 from cab.registry.registries import TASKS
 from cab.registry.tables import read_table, tuned_options
 

@@ -1,0 +1,39 @@
+"""A run composed by Hydra alone, with its command line, launchers and sweepers: ``python -m cab.hydra_app ...``.
+
+Every group is named, as in ``task=lstf dataset=etth1 backbone=informer pattern=NS attention=abc``. The value for a
+sweeper is the task's first metric.
+"""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from typing import Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from cab.errors import UserError
+
+
+@hydra.main(config_path=None, config_name="run", version_base="1.3")
+def main(config: DictConfig) -> float | None:
+    """Run one cell, and return its first metric."""
+    from cab.config.compose import check_preset
+    from cab.runner.run import run_cell
+
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    check_preset(config.preset, task=config.task.name, backbone=config.backbone.name)
+    resolved: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    outcome = run_cell(
+        resolved, command=shlex.join(["python", "-m", "cab.hydra_app", *HydraConfig.get().overrides.task])
+    )
+    logging.info("%s: %s", outcome.kind, outcome.title)
+    if outcome.record is not None and outcome.record.error:
+        raise UserError(outcome.record.error)
+    return outcome.record.metrics[0].value if outcome.record is not None else None
+
+
+if __name__ == "__main__":
+    main()
