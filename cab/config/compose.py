@@ -27,11 +27,10 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from cab.config.groups import names_in
+from cab.config.groups import names_of_group
 from cab.config.run_config import KEYS, REGISTRIES, DataConfig
 from cab.errors import UnsupportedError, UserError, unknown_name
 from cab.patterns import LONG_NAMES, Pattern
-from cab.registry.entries import AttentionEntry
 from cab.registry.names import is_file, is_stack, name_of_file
 from cab.registry.options import annotations_of, check_names
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
@@ -133,7 +132,8 @@ def parse_overrides(arguments: list[str]) -> list[Override]:
                 "put a value with special characters in two pairs of quotes: `KEY=\"'VALUE'\"`"
             ) from error
         value = parsed[-1].value()
-        if isinstance(value, IntervalSweep) or (isinstance(value, Glob) and not names_in(parsed[-1].key_or_group)):
+        is_open = isinstance(value, Glob) and not names_of_group(parsed[-1].key_or_group)
+        if is_open or isinstance(value, IntervalSweep):
             raise UserError(f"{argument:.80}: list the values of a sweep, separated by commas, or use range(1,4)")
     return parsed
 
@@ -153,7 +153,7 @@ def names_of(override: Override) -> list[str]:
     """Return the names that an override of a group lists."""
     value = override.value()
     if isinstance(value, Glob):
-        names = value.filter(names_in(override.key_or_group))
+        names = value.filter(names_of_group(override.key_or_group))
         if not names:
             raise UserError(f"no {override.key_or_group} matches '{override.input_line:.80}'")
         return names

@@ -39,11 +39,11 @@ class RegistrySource(ConfigSource):
 
     def is_config(self, config_path: str) -> bool:
         group, name = _split(config_path)
-        return self.is_group(group) and (name in names_in(group) or (group == "attention" and name in ATTENTIONS))
+        return self.is_group(group) and (name in names_of_group(group) or (group == "attention" and name in ATTENTIONS))
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         groups = ["dataset", *REGISTRIES] if config_path.strip("/") == "" else []
-        names = names_in(config_path.strip("/"))
+        names = names_of_group(config_path.strip("/"))
         listed = {ObjectType.GROUP: groups, ObjectType.CONFIG: names, None: [*groups, *names]}
         return sorted(listed[results_filter])
 
@@ -71,7 +71,7 @@ def _split(config_path: str) -> tuple[str, str]:
     return group, name
 
 
-def names_in(group: str) -> list[str]:
+def names_of_group(group: str) -> list[str]:
     """Return the choices of a group of the registries; none for another group."""
     if group == "dataset":
         return sorted({dataset for task in TASKS for dataset in task.datasets})

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cab.config.compose import paper_value
+from cab.config.groups import paper_value
 from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import AttentionSubject, merged
 from cab.efficiency.workload import BACKWARD, Workload, held_bytes, in_evaluation, inference
@@ -79,7 +79,7 @@ class NetworkSubject(AttentionSubject):
     def build(self, pattern: Pattern, setting: Setting, *, dropout: float = 0.0) -> nn.Module:
         tuned = tuned_options(TASK, NETWORK, str(pattern), self.name)
         columns = ("ffn_dim", "feed_forward", "activation")
-        sizes = {name: paper_value("lra_networks", name, "attention", self.name) for name in columns}
+        sizes = {name: paper_value("lra_networks", name, "preset", "paper", "attention", self.name) for name in columns}
         sizes["ffn_dim"] = sizes["ffn_dim"] * setting.embed_dim // SIZES["embed_dim"]
         return build_backbone(
             NETWORK,

@@ -83,8 +83,11 @@ class Entry(Generic[T]):
 
     @property
     def texts(self) -> dict[str, str]:
-        """Descriptions of the options."""
-        return argument_texts(inspect.getdoc(self.cls) or "")
+        """Descriptions of the options, those of base classes included."""
+        texts: dict[str, str] = {}
+        for cls in reversed(self.cls.__mro__):
+            texts |= argument_texts(inspect.cleandoc(cls.__doc__ or ""))
+        return texts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,12 +116,6 @@ class AttentionEntry(Entry["Attention"]):
     @property
     def kinds(self) -> dict[str, Any]:
         return {"short_convolution": int, **super().kinds}
-
-    @property
-    def texts(self) -> dict[str, str]:
-        from cab.attention import Attention
-
-        return {**argument_texts(inspect.getdoc(Attention) or ""), **super().texts}
 
 
 @dataclass(frozen=True, kw_only=True)

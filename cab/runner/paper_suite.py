@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from cab.config.compose import names_in, written
 from cab.errors import UserError, unknown_name
 from cab.patterns import LONG_NAMES
 from cab.registry.names import SYNTHETIC
@@ -32,6 +31,8 @@ def paper_sweeps(values: Mapping[str, str], others: Sequence[str]) -> list[list[
         values: overrides by key; :data:`GROUPS` select, ``preset`` is `paper` by default.
         others: overrides of all runs with other keys.
     """
+    from cab.config.compose import names_in, written  # imports Hydra
+
     preset = values.get("preset", "paper")
     if preset not in presets():
         raise unknown_name("preset", preset, presets())

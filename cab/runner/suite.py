@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cab.config.compose import names_in, written
 from cab.errors import UserError, unknown_name
 from cab.patterns import LONG_NAMES
 from cab.records.record import Record, Status
@@ -121,6 +120,8 @@ def _singles(sweep: Sequence[str]) -> list[list[str]]:
             raise UserError(f"tune=true requires a single value of {override.key_or_group}")
     if str(SEED) in _value(sweep, "seed").split(","):
         raise UserError(f"seed {SEED} is that of the grid of tune=true; choose another seed")
+    from cab.config.compose import names_in, written
+
     names = map(written, names_in(f"attention={_value(sweep, 'attention')}"))
     return [[*_without(sweep, "attention"), f"attention={name}"] for name in names]
 
@@ -135,6 +136,8 @@ def _without(overrides: Sequence[str], *keys: str) -> list[str]:
 
 
 def _is_of(record: Record, single: Sequence[str]) -> bool:
+    from cab.config.compose import written
+
     names = {key: written(record.config[key]["name"]) for key in ("task", "backbone", "attention")}
     return all(_value(single, key) == name for key, name in {**names, "pattern": record.config["pattern"]}.items())
 

@@ -91,7 +91,7 @@ def test_the_configuration_is_printed_with_the_values_of_the_tables(
     assert main(["run", "--cfg", "job", *overrides(preset="paper", attention="abc", seed="7")]) == 0
     printed = capsys.readouterr().out
     config = yaml.safe_load(printed)
-    assert (config["seed"], config["attention"]) == (7, {"name": "abc", "num_landmarks": 16})
+    assert (config["seed"], config["attention"]) == (7, {"name": "abc", "num_landmarks": 16, "short_convolution": 0})
     assert config["trainer"]["learning_rate"] == 1e-4
     assert "${" not in printed
     assert not list(tmp_path.iterdir())

@@ -157,7 +157,7 @@ def test_some_checks_are_not_all(capsys):
     ("arguments", "message"),
     [
         (["--checks", "same_seed"], "remove --checks"),
-        (["--device", "cuda"], "remove --checks, --seed and --device"),
+        (["--device", "cuda"], "remove --checks, --seed, --device and options"),
     ],
 )
 def test_a_row_says_that_all_passed(capsys, tmp_path, arguments, message):

@@ -304,8 +304,8 @@ def test_a_stack_has_the_costs_of_its_mean_layer(monkeypatch: pytest.MonkeyPatch
     stack = AttentionSubject.parse("linear*3,local:local.window_size=4")
     assert stack.label == "linear*3,local:local.window_size=4"
     assert stack.all_options(Pattern.CS) == {
-        "linear": {"kernel": "elu1"},
-        "local": {"window_size": 4, "extent": "total"},
+        "linear": {"kernel": "elu1", "short_convolution": 0},
+        "local": {"window_size": 4, "extent": "total", "short_convolution": 0},
     }
     parts = [AttentionSubject.parse(name) for name in ("linear", "local:window_size=4")]
     linear, local, mean = (measure_length([subject], Pattern.CS, "decode", 16, SMALL)[0] for subject in (*parts, stack))

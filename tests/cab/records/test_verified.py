@@ -16,7 +16,7 @@ from cab.records.verified import LEGEND, Row, note, read_rows, remembered, write
 from cab.registry.files import load_object
 from cab.registry.program import code_of
 from cab.registry.registries import ATTENTIONS
-from tasks.lstf.task import Error
+from tasks.lstf.task import error_sums
 from tests.helpers.made_records import make_record
 from tests.helpers.runs.fixtures import quick_pictures as quick_pictures
 
@@ -36,14 +36,14 @@ LEAKING = """
 """
 REWRITING = """
     from cab import Attention
-    from tasks.lstf.task import Error
+    import tasks.lstf.task as lstf
 
-    add = Error.add
+    error_sums = lstf.error_sums
 
 
     class Rewriting(Attention):
         def attend(self, query, key, value, padding):
-            Error.add = lambda error, forecast, truth: add(error, truth, truth)
+            lstf.error_sums = lambda forecast, truth: error_sums(truth, truth)
             return value
 """
 CELL = ["task=lstf", "dataset=synthetic", "backbone=informer", "pattern=CS", "preset=smoke", "device=cpu", "logger=csv"]
@@ -133,7 +133,7 @@ def test_an_attention_of_a_file_takes_options_and_is_found_again(
 def test_a_run_fails_whose_attention_changes_how_everything_is_scored(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("tasks.lstf.task.Error.add", Error.add)  # restored after the test
+    monkeypatch.setattr("tasks.lstf.task.error_sums", error_sums)  # restored after the test
     monkeypatch.chdir(tmp_path)
     Path("rewriting.py").write_text(textwrap.dedent(REWRITING))
     status, _, err = run(capsys, "attention=rewriting.py:Rewriting")
@@ -148,7 +148,7 @@ def test_a_run_fails_whose_attention_changes_how_everything_is_scored(
     [
         ("leaking.py", "name a class: leaking.py:Class"),
         ("linears.py:Wide", "linears.py:Wide cannot be used in a network: derive it from cab.Attention"),
-        ("leaking.py:Leaking attention.shre=1", "has no option 'shre' (options: share)"),
+        ("leaking.py:Leaking attention.shre=1", "has no option 'shre' (options: share, short_convolution)"),
     ],
 )
 def test_mistakes_are_one_line(refused: Callable[..., str], file: Path, target: str, words: str) -> None:

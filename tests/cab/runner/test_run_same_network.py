@@ -63,7 +63,7 @@ def test_an_interrupted_run_whose_network_another_one_trained_is_finished(
     cell = config(folder, "attention=vanilla", "pattern=CS", "trainer.checkpoint_every=1")
     with monkeypatch.context() as patched:
         patched.setattr("cab.runner.run.reuse_result", lambda *_: None)
-        patched.setattr("cab.runner.run._scores", killed)
+        patched.setattr("cab.runner.run.evaluate", killed)
         with pytest.raises(KeyboardInterrupt):
             run_cell(cell)
     [name] = [status.hash for status in cell_statuses(folder) if status.status == "interrupted"]
