@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, NoReturn
@@ -75,8 +75,13 @@ class Pool:
                 for future in futures:
                     future.result()
             except (Preempted, KeyboardInterrupt):
-                log.warning("stopping: the workers write checkpoints")
+                log.warning("stopping: the workers write checkpoints; a second Ctrl-C kills them")
                 self.stop()
+                try:
+                    wait(futures)
+                except (Preempted, KeyboardInterrupt):  # a run that hangs reads no signal
+                    for process in multiprocessing.active_children():
+                        process.kill()
                 raise
 
     def stop(self) -> None:

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from cab import UserError
+from cab.errors import Preempted
 from cab.runner import pool
 from cab.runner.cell import Cell
 from cab.runner.pool import Pool, run_in_pool, worker_environment
@@ -102,6 +103,36 @@ def test_a_cell_whose_worker_dies_runs_once_more(
     assert len(report.failures) == len(causes)
     errors = [record["error"] for record in records(tmp_path)]
     assert errors == [f"LostProcessError: its worker died 2 times ({cause})" for cause in causes]
+
+
+def hang(job: Job) -> tuple[str, str]:
+    """A job that ignores signals, as one does that waits for a step."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    Path(job.command).touch()
+    time.sleep(600)
+    return "locked", ""
+
+
+@pytest.mark.slow
+def test_a_second_signal_kills_a_worker_that_hangs(
+    troubled: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "run_job", hang)
+    mark = tmp_path / "hangs"
+
+    def interrupt() -> None:
+        while not mark.exists():
+            time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    config = troubled()
+    waiting = Pool([(Cell.from_config(config), Job(config, str(mark)))] * 2, Report())
+    threading.Thread(target=interrupt, daemon=True).start()
+    with pytest.raises(Preempted):
+        waiting.run([worker_environment(0, 1, [])])
+    assert not records(tmp_path)
 
 
 def test_no_cell_starts_after_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
