@@ -269,6 +269,7 @@ REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
     ),
     ("gpt2_reversible", "CS", {"residual": "gtrxl"}, "cannot invert a gate: .* residual=plain"),
     ("gpt2_reversible", "CS", {"checkpoint_activations": True}, "recomputes activations .*activations=false"),
+    ("gpt2_reversible", "CS", {"feed_forward": "none"}, "alternates .* set feed_forward=plain or glu"),
     ("pointr", "NC", {"points_per_query": 5}, "5 must be a square number"),
     ("pointr", "NC", {"num_proxies": 21, "first_samples": 20}, "num_proxies 21 at most first_samples 20"),
     ("roberta", "NS", {"max_length": 0}, "max_length of at least 1"),
