@@ -19,9 +19,13 @@ class ReversibleGPT2(GPT2):
     """
 
     def make_layers(self, num_layers: int, *arguments: Any, residual: ResidualKind, **options: Any) -> LayerStack:
-        if self.checkpoint_activations or residual != "plain" or options["feed_forward"] == "none":
+        if self.checkpoint_activations or residual != "plain":
             raise UserError(
-                "gpt2_reversible recomputes activations, cannot invert a gate and needs feed-forward layers: set "
-                "checkpoint_activations=false, residual=plain and feed_forward=plain or glu"
+                "gpt2_reversible recomputes activations and cannot invert a gate: "
+                "set checkpoint_activations=false and residual=plain"
+            )
+        if options["feed_forward"] == "none":
+            raise UserError(
+                "gpt2_reversible alternates attention and feed-forward layers: set feed_forward=plain or glu"
             )
         return stack(num_layers, partial(ReversibleLayer, *arguments, **options), ReversibleStack)

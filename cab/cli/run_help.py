@@ -13,6 +13,7 @@ from pathlib import Path
 from cab.files.text_table import text_table
 from cab.registry.entries import Entry
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, Registry
+from cab.registry.stacks import parts_of
 from cab.registry.tables import CONFIGS
 
 TEXT = """\
@@ -80,9 +81,11 @@ def help_text(arguments: Sequence[str]) -> str:
     for cluster in CLUSTERS:
         options = file_options(CONFIGS / "cluster" / f"{cluster}.yaml", "cluster.")
         parts.append(f"with cluster={cluster}:\n\n{_table(options)}")
+    from cab.config.compose import names_in  # imports hydra
+
     chosen = [argument.split("=", 1) for argument in arguments if argument.partition("=")[0] in GROUPS]
     for group, values in chosen:
-        for name in values.split(","):
+        for name in names_in(f"{group}={values}"):
             parts.append(f"with {group}={name}:\n\n{_table(_class_options(GROUPS[group].get(name), group))}")
     return "\n".join(parts if chosen else [*parts, MORE])
 
@@ -104,10 +107,11 @@ def file_options(path: Path, prefix: str) -> Iterator[tuple[str, str]]:
 
 def _class_options(entry: Entry[type], group: str) -> Iterator[tuple[str, str]]:
     """Yield ``GROUP.OPTION=DEFAULT`` and description of each option of a class."""
-    texts = entry.texts
-    for name, default in entry.options.items():
-        value = default if isinstance(default, str) else json.dumps(default, default=str)
-        yield f"{group}.{name}={value}", texts.get(name, "")
+    for prefix, part in parts_of(entry).items():
+        texts = part.texts
+        for name, default in part.options.items():
+            value = default if isinstance(default, str) else json.dumps(default, default=str)
+            yield f"{group}.{prefix}{name}={value}", texts.get(name, "")
 
 
 def _table(options: Iterable[tuple[str, str]]) -> str:

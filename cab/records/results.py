@@ -20,8 +20,9 @@ from cab.records.identity import changed_modules, value_changes
 from cab.records.record import CELL, COMPARISON_KEY, Record, Status
 from cab.records.verified import LEGEND, verdict, verified_codes
 from cab.registry.names import is_file
-from cab.registry.program import code_of_location
+from cab.registry.program import code_of, code_of_location
 from cab.registry.registries import ATTENTIONS
+from cab.registry.stacks import StackEntry
 from cab.registry.tables import run_defaults
 
 if TYPE_CHECKING:
@@ -223,7 +224,10 @@ def installed_code(attention: str) -> str:
     """Return the hash of the code of a registered attention; empty if it is not installed."""
     if is_file(attention) or attention not in ATTENTIONS:
         return ""
-    location = ATTENTIONS.get(attention).location
+    entry = ATTENTIONS.get(attention)
+    if isinstance(entry, StackEntry):
+        return code_of(entry.cls)
+    location = entry.location
     return "" if location.file is None else code_of_location(location.module, location.qualname)
 
 

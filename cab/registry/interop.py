@@ -13,6 +13,7 @@ from cab.attention import Attention, DecodeState
 from cab.errors import UserError
 from cab.patterns import Pattern
 from cab.registry.build import build_attention
+from cab.registry.names import is_stack
 
 
 class FlaLayer(nn.Module):
@@ -34,6 +35,7 @@ class FlaLayer(nn.Module):
 
     def __init__(self, name: str, *, hidden_size: int, num_heads: int, layer_idx: int, **options: Any) -> None:
         super().__init__()
+        check_is_one(name)
         self.layer_idx = layer_idx
         self.attention = build_attention(
             name, pattern=Pattern.CS, embed_dim=hidden_size, num_heads=num_heads, **options
@@ -90,6 +92,12 @@ class FlaLayer(nn.Module):
         return output.reshape_as(hidden_states), None, past_key_values
 
 
+def check_is_one(name: str) -> None:
+    """Raise UserError for a stack, whose layers another library has to choose."""
+    if is_stack(name):
+        raise UserError(f"'{name}' is a stack of CAB's backbones: name the attention of this layer alone")
+
+
 def padding_of_last_tokens(attention_mask: Tensor | None, hidden_states: Tensor) -> Tensor | None:
     """Return the padding [B, T] of the last T tokens, True at padding, from a mask [B, L] that is 0 at padding."""
     if attention_mask is None:
@@ -144,6 +152,7 @@ def use_in_transformers(name: str, **options: Any) -> str:
         from transformers import AttentionInterface, AttentionMaskInterface
     except ImportError as error:
         raise UserError(f"cannot import transformers ({error}); install it: `pip install transformers`") from error
+    check_is_one(name)
     check_depends_on_heads(name, options)
     words = "_".join(["cab", name, *(f"{option}_{value}" for option, value in options.items())])
     entry = "".join(letter if letter.isalnum() else "_" for letter in words)

@@ -33,14 +33,11 @@ def is_stack(name: str) -> bool:
     return not is_class and not name.startswith("hf:") and not {",", "+", "*"}.isdisjoint(name)
 
 
-Layers = tuple[tuple[str, ...], ...]
-"""The attentions of each layer in the period of a stack."""
+def layers_of(stack: str) -> tuple[tuple[str, ...], ...]:
+    """Return the attentions of each layer in the shortest period of a stack.
 
-
-def layers_of(stack: str) -> Layers:
-    """Return the shortest period of a stack: layers separated by ``,``, repeated by ``*N``, with ``+`` in one layer.
-
-    UserError for a name that has another form, or one attention in every layer.
+    Layers are separated by ``,`` and repeated by ``*N``; ``+`` separates the attentions of one layer. UserError for a
+    name that has another form, or one attention in every layer.
     """
     layers: list[tuple[str, ...]] = []
     for item in stack.strip("[] ").split(","):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cab.errors import UnsupportedError, UserError
 from cab.patterns import Pattern
-from cab.registry.entries import AttentionEntry
+from cab.registry.entries import AttentionEntry, Entry
 from cab.registry.names import layers_of, stack_name
 from cab.registry.sources import Location
 
@@ -98,8 +98,8 @@ class StackEntry(AttentionEntry):
         return [labels(self.layers[position.index % len(self.layers)])]
 
 
-def parts_of(entry: AttentionEntry) -> dict[str, AttentionEntry]:
-    """Return the attentions of an entry by the prefix of their options: the parts of a stack, or the entry itself."""
+def parts_of(entry: Entry[Any]) -> dict[str, Entry[Any]]:
+    """Return entries by the prefix of their options: the parts of a stack, or the entry itself."""
     parts = entry.parts.items() if isinstance(entry, StackEntry) else ()
     return {f"{name}.": part for name, part in parts} or {"": entry}
 

@@ -24,6 +24,7 @@ from cab.registry.entries import Entry
 from cab.registry.names import is_file
 from cab.registry.program import code_of, code_of_location
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
+from cab.registry.stacks import parts_of
 from cab.registry.tables import decode_state_size
 from cab.results.costs import is_edited
 from cab.results.formats import Cell, gain, texts
@@ -96,10 +97,12 @@ def _section(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], *
 def _card(entry: Entry[Any], facts: Sequence[tuple[str, str]], *sections: Table) -> Card:
     """Return the card with the facts and the options that every registered class has."""
     documentation = inspect.getdoc(entry.cls) or ""
-    rows = [
-        (option, default if isinstance(default, str) else json.dumps(default, default=str), entry.texts.get(option, ""))
-        for option, default in entry.options.items()
-    ]
+    rows = []
+    for prefix, part in parts_of(entry).items():
+        described = part.texts
+        for option, default in part.options.items():
+            text = default if isinstance(default, str) else json.dumps(default, default=str)
+            rows.append((f"{prefix}{option}", text, described.get(option, "")))
     description = re.split(r"\n(?=\w+:\n)", documentation)[0].strip().replace("``", "`")
     about = [("Class", f"{entry.cls.__qualname__} ({entry.origin})"), ("Source", entry.paper)]
     options = _section("Options", ("Option", "Default", "Description"), rows)

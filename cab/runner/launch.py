@@ -244,10 +244,9 @@ def _settings_of_file(path: str, package: str) -> dict[str, tuple[Any, str]]:
     if group not in REGISTRIES:
         return {}
     entry = REGISTRIES[group].get(name)
-    parts = parts_of(entry) if group == "attention" else {"": entry}
     return {
         f"{group}.{prefix}{key}": (value, part.cls.__module__)
-        for prefix, part in parts.items()
+        for prefix, part in parts_of(entry).items()
         for key, value in part.options.items()
     }
 

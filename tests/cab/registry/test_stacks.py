@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
 
-from cab import LayerPosition, Pattern, UserError, build_attention, build_backbone
+from cab import FlaLayer, LayerPosition, Pattern, UserError, build_attention, build_backbone, use_in_transformers
 from cab.config.compose import check_overrides, compose
+from cab.records.results import installed_code
 from cab.registry.build import parse_spec, state_bytes
 from cab.registry.program import code_of, modules_of
 from cab.registry.registries import ATTENTIONS
@@ -150,3 +152,16 @@ def test_a_decode_state_is_that_of_the_mean_layer() -> None:
     assert sizes[2] == (3 * sizes[0] + sizes[1]) // 4
     states = [measure_state(ATTENTIONS.get(name), {}) for name in ("gla", "vanilla", "gla,vanilla")]
     assert states[2] == State(states[1].numbers / 2, grows=True)
+
+
+def test_tables_know_the_installed_code_of_a_stack() -> None:
+    assert installed_code("gla,vanilla") == code_of(ATTENTIONS.get("gla,vanilla").cls)
+    assert installed_code("gla,,vanilla") == installed_code("gla,unknown") == ""
+
+
+def test_a_layer_of_another_library_is_no_stack() -> None:
+    for make in (use_in_transformers, partial(FlaLayer, hidden_size=8, num_heads=2, layer_idx=0)):
+        with pytest.raises(
+            UserError, match=r"'gla\*3,vanilla' is a stack of CAB's backbones: name the attention of this"
+        ):
+            make("gla*3,vanilla")
