@@ -28,7 +28,7 @@ from tests.helpers.attentions.trust import slow_unless_new
 EARLY, MIDDLE, LATE = ({"layer_position": LayerPosition(i, 3)} for i in range(3))
 NSA = {"num_blocks": 3, "window_size": 5, "compress_size": 2, "compress_stride": 1}
 
-POSITIONS = [
+POSITIONS: list[dict[str, Any]] = [
     {"positions": "rope"},
     {"positions": "rope", "num_kv_heads": 1, "qk_norm": True, "output_gate": True, "short_convolution": 3},
     {"positions": "rope", "window": 5, "sink_tokens": 2, "short_convolution": 2},
