@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import textwrap
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -106,7 +107,8 @@ def file_options(path: Path, prefix: str) -> Iterator[tuple[str, str]]:
 
 def _class_options(entry: Entry[type], group: str) -> Iterator[tuple[str, str]]:
     """Yield ``GROUP.OPTION=DEFAULT`` and description of each option of a class."""
-    texts = argument_texts(inspect.getdoc(entry.cls) or "")
+    documented = [argument_texts(inspect.cleandoc(base.__doc__ or "")) for base in inspect.getmro(entry.cls)]
+    texts = dict(ChainMap(*documented))  # a task has the options of its bases
     for name, default in entry.options.items():
         value = default if isinstance(default, str) else json.dumps(default, default=str)
         yield f"{group}.{name}={value}", texts.get(name, "")
