@@ -183,6 +183,7 @@ def _print_plan(sweeps: Sequence[Sequence[str]], *, is_sweep: bool, is_summary: 
     from cab.runner.plan import PLAN_COLUMNS, SUMMARY_COLUMNS, plan_notes, plan_rows, planned_runs, summary_rows
     from cab.runner.report import Report
     from cab.runner.slurm import job_script
+    from cab.runner.slurm_request import REQUEST_COLUMNS, by_request, request_row, time_warnings
 
     report = Report(raises=not is_sweep)
     jobs = list(jobs_of(sweeps, report, is_sweep=is_sweep))
@@ -195,7 +196,12 @@ def _print_plan(sweeps: Sequence[Sequence[str]], *, is_sweep: bool, is_summary: 
     else:
         print(text_table(PLAN_COLUMNS, plan_rows(runs), align="rll"))
     if slurm is cluster:
-        print("\n" + job_script(slurm, user_path(jobs[0].config["results_dir"]), len(runs)))
+        requests = by_request([run.cell for run in runs if not run.status], lambda cell: cell, slurm)
+        print("\n" + text_table(REQUEST_COLUMNS, [request_row(*request) for request in requests], align="lrrrrr"))
+        for text in time_warnings([run.cell for run in runs if not run.status], slurm) if not is_summary else ():
+            print(text)
+        for request, cells in requests:
+            print("\n" + job_script(request, user_path(jobs[0].config["results_dir"]), len(cells)))
     return report
 
 

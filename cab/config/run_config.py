@@ -174,11 +174,12 @@ class SlurmConfig(ClusterConfig):
     """``cluster=slurm``; see configs/cluster/slurm.yaml for the meaning of each option."""
 
     partition: str | None = None
-    time: Positive = 1440
-    gpus: Natural = 1
+    time: Positive | None = None
+    nodes: Positive = 1
+    gpus: Natural | None = None
     processes: Positive | None = None
     cpus: Positive = 8
-    memory: PositiveFloat = 64
+    memory: PositiveFloat | None = None
     constraint: str | None = None
     account: str | None = None
     qos: str | None = None

@@ -11,6 +11,7 @@ from cab.runner.cell import GPU, Cell
 from cab.runner.engine import check_without_data
 from cab.runner.report import ExistingRecords, Job, Report, duration
 from cab.runner.run import same_network
+from cab.runner.slurm_request import time_warnings
 
 PLAN_COLUMNS = ("expected_time", "record", "command")
 SUMMARY_COLUMNS = ("pattern", "task", "backbone", "dataset", "runs", "to_do", "hours_per_run", "hours")
@@ -56,6 +57,8 @@ def planned_runs(jobs: Iterable[Job], report: Report) -> list[PlannedRun]:
             report.add_error(error, job.command)
             continue
         hours, hardware = cell.expected_hours() or (None, "")
+        if hardware != GPU and job.config["cluster"]["name"] == "slurm" and cell.config.device != "cpu":
+            hours, hardware = None, ""  # measured on other hardware
         status = "" if record is None else str(record.status)
         if not status and not cell.config.force and any(twin.hash in trained for twin in same_network(cell)):
             status = REUSED
@@ -123,12 +126,4 @@ def plan_notes(runs: Sequence[PlannedRun], cluster: SlurmConfig, *, gpus: int = 
         )
     if unknown := sum(run.hours is None for run in left):
         yield f"{unknown} runs of unknown time are not counted"
-    limit = cluster.time / 60 * (1 + cluster.max_requeues)
-    for hours, task in sorted({(run.hours or 0, run.cell.config.task.name) for run in left if run.hardware == GPU}):
-        if hours > limit:
-            needed = -(-hours // (1 + cluster.max_requeues))
-            yield (
-                f"warning: {task} takes {_digits(hours)} hours on one GPU; cluster=slurm stops it after "
-                f"{_digits(limit)} (cluster.time={cluster.time} minutes, {1 + cluster.max_requeues} times): set "
-                f"cluster.time={60 * needed:.0f} or cluster.gpus"
-            )
+    yield from time_warnings([run.cell for run in left if run.hardware == GPU], cluster)

@@ -23,6 +23,7 @@ from cab.errors import Preempted, UserError
 from cab.files.disk import replacing
 from cab.runner.cell import Cell
 from cab.runner.report import Job, Report, cells_to_run, record_lost_run
+from cab.runner.slurm_request import by_request
 
 log = logging.getLogger("cab")
 
@@ -51,8 +52,10 @@ def _submitit() -> Any:
 
 
 def slurm_parameters(options: SlurmConfig) -> dict[str, Any]:
-    """Return the parameters of a submitit executor for Slurm."""
-    memory = options.memory
+    """Return the parameters of a submitit executor for Slurm, from a complete request."""
+    memory, gpus = options.memory, options.gpus
+    assert memory is not None
+    assert gpus is not None
     texts = {name: str(getattr(options, name)) for name in ("partition", "constraint", "account", "qos")}
     texts |= {f"extra.{name}": f"{name}={value}" for name, value in options.extra.items()}
     for name, text in texts.items():
@@ -60,17 +63,18 @@ def slurm_parameters(options: SlurmConfig) -> dict[str, Any]:
             raise UserError(f"cluster.{name} must be one line of printable text, got {text!r}")
     parameters = {
         "job_name": "cab",
-        "nodes": 1,
-        "ntasks_per_node": options.processes or max(1, options.gpus),
+        "nodes": options.nodes,
+        "ntasks_per_node": options.processes or max(1, gpus),
         "cpus_per_task": options.cpus,
-        "gpus_per_node": options.gpus or None,
+        "gpus_per_node": gpus or None,
         "mem": f"{memory:.0f}GB" if memory == round(memory) else f"{memory * 1024:.0f}MB",
         "array_parallelism": options.max_concurrent_jobs,
         "setup": [STAY_WHILE_PREEMPTED, *options.setup],
         "additional_parameters": options.extra,
         **{name: getattr(options, name) for name in ("time", "partition", "constraint", "account", "qos")},
     }
-    return {name: value for name, value in parameters.items() if value is not None}
+    given = {name: value for name, value in parameters.items() if value is not None}
+    return {**given, "wckey": None}  # instead of submitit's own key, which some clusters refuse
 
 
 class CellJob:
@@ -97,7 +101,7 @@ class CellJob:
 
 
 def job_script(options: SlurmConfig, results_dir: Path, count: int) -> str:
-    """Return the batch script of ``count`` jobs; Slurm need not be installed."""
+    """Return the batch script of ``count`` jobs with one request; Slurm need not be installed."""
     submitit = _submitit()
     folder = jobs_folder(results_dir, cluster_settings())
     command = f"{PYTHON} -u -m submitit.core._submit {shlex.quote(str(folder / '%j'))}"
@@ -120,7 +124,9 @@ def run_on_slurm(jobs: Iterable[Job], report: Report, options: SlurmConfig) -> N
     if numbers:
         names = ", ".join(arrays_of(numbers))
         log.info("%d cells are in the queue already, as %s; `scancel` removes a job that is held", len(numbers), names)
-    numbers |= _submit([item for item in cells if item[0].hash not in numbers], options, folder, array_size)
+    waiting = [item for item in cells if item[0].hash not in numbers]
+    for request, group in by_request(waiting, lambda item: item[0], options):
+        numbers |= _submit(group, request, folder, array_size)
     if not options.wait:
         return
     arrays = arrays_of(numbers)

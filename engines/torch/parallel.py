@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.nn.functional import all_reduce
 
 from cab.backbone import Backbone
 from cab.runner.processes import Processes
@@ -118,6 +117,20 @@ def shard(network: nn.Module, mesh: Any) -> None:
     fully_shard(network, mesh=mesh)
 
 
+class SumOverProcesses(torch.autograd.Function):
+    """Sum of a tensor over all processes; its gradient is the sum of theirs."""
+
+    @staticmethod
+    def forward(_ctx: Any, x: Tensor) -> Tensor:
+        total = x.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(_ctx: Any, gradient: Tensor) -> Any:
+        return SumOverProcesses.apply(gradient)
+
+
 class GlobalBatchNorm1d(nn.BatchNorm1d):
     """Batch normalization with the statistics of the batch of all processes, on any device.
 
@@ -131,7 +144,7 @@ class GlobalBatchNorm1d(nn.BatchNorm1d):
         wide = x.double()  # the variance is a difference of large numbers away from 0
         count = torch.full_like(wide[0, :, ...].flatten()[:1], x.numel() / x.shape[1])
         sums = torch.cat([count, wide.sum(dim=axes), wide.square().sum(dim=axes)])
-        count, total, squares = all_reduce(sums).split([1, x.shape[1], x.shape[1]])
+        count, total, squares = SumOverProcesses.apply(sums).split([1, x.shape[1], x.shape[1]])
         mean = total / count
         variance = (squares / count - mean.square()).clamp(min=0.0)
         with torch.no_grad():

@@ -1,0 +1,77 @@
+"""What a cell requests from Slurm: its own options, and for others values from its expected hours."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+from cab.config.run_config import SlurmConfig
+from cab.runner.cell import Cell
+
+T = TypeVar("T")
+DAY = 1440
+"""Longest time limit in minutes of a job that is not set."""
+LEAST = 60
+"""Shortest one: the hours of small presets are measured on other hardware."""
+MARGIN = 1.5
+MOST_GPUS = 8
+
+
+def request_of(cell: Cell, options: SlurmConfig) -> SlurmConfig:
+    """Return the options with time, GPUs and memory set; expected hours are divided among the GPUs."""
+    hours, _ = cell.expected_hours() or (math.inf, "")
+    gpus = options.gpus
+    if gpus is None:
+        gpus, most = 1, (options.time or DAY) / 60 * (1 + options.max_requeues)
+        while hours < math.inf and hours / (gpus * options.nodes) > most and gpus < MOST_GPUS:
+            gpus *= 2
+    minutes = 60 * MARGIN * hours / max(1, gpus * options.nodes)
+    time = options.time or (DAY if minutes >= DAY else max(LEAST, math.ceil(minutes)))
+    memory = options.memory or (64 if cell.config.preset == "paper" else 16)
+    return dataclasses.replace(options, time=time, gpus=gpus, memory=memory)
+
+
+def by_request(
+    items: Iterable[T], cell_of: Callable[[T], Cell], options: SlurmConfig
+) -> list[tuple[SlurmConfig, list[T]]]:
+    """Return the items with equal requests in groups, in the order of their first ones."""
+    groups: list[tuple[SlurmConfig, list[T]]] = []
+    for item in items:
+        request = request_of(cell_of(item), options)
+        for other, group in groups:
+            if other == request:
+                group.append(item)
+                break
+        else:
+            groups.append((request, [item]))
+    return groups
+
+
+def request_row(request: SlurmConfig, cells: list[Cell]) -> list[Any]:
+    """Return tasks, number of jobs, machines, GPUs, time limit in minutes and memory in GB."""
+    tasks = " ".join(dict.fromkeys(cell.config.task.name for cell in cells))
+    return [tasks, *map(str, (len(cells), request.nodes, request.gpus, request.time, request.memory))]
+
+
+REQUEST_COLUMNS = ("tasks", "jobs", "nodes", "gpus", "minutes", "memory_gb")
+
+
+def time_warnings(cells: Iterable[Cell], options: SlurmConfig) -> Iterator[str]:
+    """Yield a warning for each task whose expected hours exceed the time limits of all requeues."""
+    warnings = {}
+    for cell in cells:
+        hours, hardware = cell.expected_hours() or (0.0, "")
+        request = request_of(cell, options)
+        assert request.time is not None
+        assert request.gpus is not None
+        count, times = max(1, request.gpus * request.nodes), 1 + request.max_requeues
+        if hours / count > request.time / 60 * times:
+            needed = 60 * math.ceil(hours / count / times)
+            warnings[cell.config.task.name] = (
+                f"warning: {cell.config.task.name} takes {hours / count:,.0f} hours on {count} {hardware}; Slurm stops "
+                f"it after {request.time / 60 * times:,.0f} (cluster.time={request.time} minutes, {times} times): set "
+                f"cluster.time={needed} or cluster.gpus"
+            )
+    yield from warnings.values()

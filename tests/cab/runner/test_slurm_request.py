@@ -1,0 +1,57 @@
+"""Requests of cells follow from their expected hours; own values win."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cab.cli.main import main
+from cab.config.compose import compose
+from cab.config.run_config import SlurmConfig
+from cab.runner.cell import Cell
+from cab.runner.slurm_request import by_request, request_of, time_warnings
+
+CELLS = {
+    "mlm": ["task=mlm", "dataset=pg19", "pattern=NS", "preset=paper"],
+    "lstf": ["task=lstf", "dataset=etth1", "pattern=NS", "preset=paper"],
+    "smoke": ["task=lstf", "dataset=synthetic", "pattern=NC", "preset=smoke"],
+}
+
+
+def cell(name: str) -> Cell:
+    return Cell.from_config(compose([*CELLS[name], "attention=vanilla"]))
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "expected"),
+    [
+        ("mlm", {}, (1440, 2, 64)),  # 880 hours, more than 21 days
+        ("mlm", {"nodes": 2}, (1440, 1, 64)),
+        ("mlm", {"gpus": 1, "memory": 100}, (1440, 1, 100)),
+        ("mlm", {"max_requeues": 0}, (1440, 8, 64)),
+        ("lstf", {}, (135, 1, 64)),  # 1.5 hours
+        ("lstf", {"time": 30, "gpus": 0}, (30, 0, 64)),
+        ("smoke", {}, (60, 1, 16)),
+    ],
+)
+def test_requests(name: str, own: dict[str, Any], expected: tuple[int, int, int]) -> None:
+    request = request_of(cell(name), SlurmConfig(**own))
+    assert (request.time, request.gpus, request.memory) == expected
+
+
+def test_warnings_and_groups() -> None:
+    cells = [cell("mlm"), cell("lstf"), cell("mlm")]
+    assert not list(time_warnings(cells, SlurmConfig()))
+    [warning] = time_warnings(cells, SlurmConfig(gpus=1))
+    assert warning.startswith("warning: mlm takes 880 hours on 1 GPU; Slurm stops it after 504 (cluster.time=1440")
+    assert [len(group) for _, group in by_request(cells, lambda cell: cell, SlurmConfig())] == [2, 1]
+
+
+def test_the_dry_run_shows_the_requests(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", *CELLS["smoke"], "attention=vanilla", "cluster=slurm", "cluster.nodes=3", "--dry-run"]) == 0
+    output = capsys.readouterr().out
+    assert "lstf      1      3     1       60         16" in output
+    assert "CPU core" not in output
+    assert "wckey" not in output
+    assert {"#SBATCH --nodes=3", "#SBATCH --time=60", "#SBATCH --mem=16GB"} <= set(output.splitlines())
