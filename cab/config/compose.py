@@ -49,16 +49,22 @@ HYDRA = {
 
 def compose(overrides: Sequence[str]) -> dict[str, Any]:
     """Return the resolved configuration of a cell; UserError for an invalid override, or a missing value or file."""
+    return compose_once(overrides)[0]
+
+
+def compose_once(overrides: Sequence[str]) -> tuple[dict[str, Any], bool]:
+    """Return the configuration as :func:`compose`, and whether nothing but ``seed`` itself depends on the seed."""
     overrides = check_overrides(overrides)
     with hydra_context():
         composed = hydra.compose("run", overrides=overrides)
+        is_free = not re.search(r"\$\{[^{}]*\bseed\b", OmegaConf.to_yaml(composed))
         try:
             config: Any = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
         except MissingMandatoryValue:
             missing = sorted(OmegaConf.missing_keys(composed))
             raise UserError(f"no value for {', '.join(missing)}") from None
     check_preset(config["preset"], task=config["task"]["name"], backbone=config["backbone"]["name"])
-    return {str(key): value for key, value in config.items()}
+    return {str(key): value for key, value in config.items()}, is_free
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -151,8 +152,11 @@ def commands() -> Iterator[tuple[str, str]]:
 def test_the_commands_of_reference_pages_exist(page: str, command: str) -> None:
     """The guides' commands run in tests/project/test_howto.py."""
     program, *words = shlex.split(command)
-    assert program in ("cab", "export"), page
-    if words[0] == "run":
+    assert program in ("cab", "export", "python"), page
+    if program == "python":
+        assert words[0] == "-m", page
+        assert find_spec(words[1]), page
+    elif words[0] == "run":
         overrides = [word for word in words[1:] if not word.startswith(("-", "suite=", "tune="))]
         check_overrides(overrides, sweep="-m" in words or any(word.startswith("suite=") for word in words))
     elif program == "cab":

@@ -16,7 +16,8 @@ from cab.registry.names import is_generated
 from cab.registry.registries import ATTENTIONS, TASKS
 from cab.registry.tables import read_rows
 from cab.runner.cell import runnable_cells
-from cab.runner.launch import expand
+from cab.runner.launch import expand, jobs_of
+from cab.runner.report import Report
 from tests.helpers.command import ROOT
 from tests.helpers.runs.fixtures import TROUBLED
 
@@ -172,3 +173,16 @@ def test_a_dry_run_decides_as_the_run_does(troubled: Cell, tmp_path: Path, capsy
     next(tmp_path.glob("*.json")).write_text("{")
     statuses, count = planned()
     assert (sorted(statuses), count) == (["-", "finished"], "1")
+
+
+def test_a_seed_reaches_everything_that_depends_on_it() -> None:
+    """Seeds of a cell are composed once, unless another option contains the seed."""
+    cell = ["task=lstf", "dataset=synthetic", "backbone=informer", "pattern=NC", "attention=abc", "preset=smoke"]
+    for folder, expected in (("r", ["r", "r", "r"]), ("r/${seed}", ["r/1", "r/2", "r/3"])):
+        report = Report()
+        jobs = list(
+            jobs_of([[*cell, f"results_dir={folder}", f"seed={seed}"] for seed in (1, 2, 3)], report, is_sweep=False)
+        )
+        assert [job.config["seed"] for job in jobs] == [1, 2, 3]
+        assert [job.config["results_dir"] for job in jobs] == expected
+        assert not report.failures
