@@ -18,7 +18,7 @@ from cab.registry.options import Positive
 
 PLAIN = softmax_if(
     **{"sink": "none", "num_kv_heads": None, "positions": "none", "window": None, "sink_tokens": 0},
-    **{"qk_norm": False, "output_gate": False, "short_convolution": 0},
+    **{"qk_norm": False, "output_gate": False},
 )
 """Options without which it is softmax attention."""
 
