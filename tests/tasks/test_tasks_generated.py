@@ -89,6 +89,10 @@ EXPECTED = {
     "probe copy": "5713bca08f27fc0f",
     "probe reverse": "0ae2e84c4a3fe209",
     "probe addition": "cb15f835dace37c8",
+    "probe parity": "661671a51a74ceb8",
+    "probe modulo3": "9a4ef807d61d30ef",
+    "probe s3": "8a639b50702d1503",
+    "probe s5": "67c1b459e66e7250",
 }
 
 
