@@ -86,11 +86,8 @@ class VanillaAttention(Attention):
         self.gate_proj = nn.Linear(self.embed_dim, self.embed_dim, bias=False) if output_gate else None
         if self.gate_proj is not None:
             nn.init.xavier_uniform_(self.gate_proj.weight, gain=2**-0.5)
-        unbiased = [
-            *(() if qkv_bias else (self.q_proj, self.k_proj, self.v_proj)),
-            *(() if out_bias else (self.out_proj,)),
-        ]
-        for projection in unbiased:
+        unbiased = [] if qkv_bias else [self.q_proj, self.k_proj, self.v_proj]
+        for projection in unbiased + ([] if out_bias else [self.out_proj]):
             projection.register_parameter("bias", None)
 
     def share_keys(self) -> None:

@@ -270,11 +270,7 @@ def _subjects(args: argparse.Namespace, patterns: Sequence[Pattern]) -> Iterator
             "`cab list attentions` prints the registered names"
         )
     _check_device(args.device)
-    options: dict[str, Any] = {
-        "options": parse_options(pairs),
-        "complexity": args.complexity,
-        "device": args.device,
-    }
+    options: dict[str, Any] = {"options": parse_options(pairs), "complexity": args.complexity, "device": args.device}
     for target, chosen in chain.from_iterable(_with_parts(name, patterns) for name in targets):
         attention, claimed, name = _target(target)
         if not chosen and not claimed:
