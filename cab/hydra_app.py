@@ -23,12 +23,13 @@ def main(config: DictConfig) -> float | None:
     from cab.config.compose import check_preset
     from cab.runner.run import run_cell
 
+    overrides = HydraConfig.get().overrides.task
+    if any(override.startswith("attention=[") for override in overrides):
+        raise UserError("Hydra merges the groups of a list; write a stack in quotes: \"attention='gla*3,vanilla'\"")
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     check_preset(config.preset, task=config.task.name, backbone=config.backbone.name)
     resolved: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-    outcome = run_cell(
-        resolved, command=shlex.join(["python", "-m", "cab.hydra_app", *HydraConfig.get().overrides.task])
-    )
+    outcome = run_cell(resolved, command=shlex.join(["python", "-m", "cab.hydra_app", *overrides]))
     logging.info("%s: %s", outcome.kind, outcome.title)
     if outcome.record is not None and outcome.record.error:
         raise UserError(outcome.record.error)

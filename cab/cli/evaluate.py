@@ -17,7 +17,7 @@ from cab.errors import UserError
 from cab.files.disk import sanitize_text
 from cab.files.text_table import text_table
 from cab.records.files import weights_path
-from cab.records.identity import described, differences
+from cab.records.identity import described, differences, hash_of
 from cab.records.record import Record
 
 
@@ -67,7 +67,8 @@ def run(args: argparse.Namespace) -> int:
     with lock_run_dir(folder) as is_ours:
         if not is_ours:
             raise UserError(f"another process uses {folder}; repeat the command when it has ended")
-        scores = evaluate(run.cell, network.to(run.device).eval(), run.device, run.processes, folder)
+        network, key = network.to(run.device).eval(), f"-{hash_of(run.identity.to_plain())}"  # code and data can change
+        scores = evaluate(run.cell, network, run.device, run.processes, folder, key=key)
         for file in folder.glob("scores-*.jsonl"):
             file.unlink()
     if task.test_split != type(task).test_split:

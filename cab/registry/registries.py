@@ -224,7 +224,7 @@ class AttentionRegistry(Registry[AttentionEntry]):
         if not (isinstance(name, str) and is_stack(name)):
             return super().__contains__(name)
         with contextlib.suppress(UserError):
-            return all(part in self for layer in layers_of(name) for part in layer)
+            return {part for layer in layers_of(name) for part in layer} <= set(self.names())  # with files
         return False
 
 

@@ -133,9 +133,10 @@ def attention_label(config: Mapping[str, Any]) -> str:
 def _differing(options: Mapping[str, Any], usual: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     """Yield the options that differ, such as ``window_size=16``, or ``local.window_size=16`` of a stack."""
     for name, value in sorted(options.items()):
-        if isinstance(value, Mapping):
-            yield from _differing(value, usual[name], f"{prefix}{name}.")
-        elif value != usual[name]:
+        known = usual.get(name)  # a mapping can be an option itself, whose default has other names or is None
+        if isinstance(value, Mapping) and isinstance(known, Mapping):
+            yield from _differing(value, known, f"{prefix}{name}.")
+        elif value != known:
             yield f"{prefix}{name}={value}"
 
 

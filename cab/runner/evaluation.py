@@ -136,14 +136,16 @@ def evaluate(
     processes: Processes,
     folder: Path,
     warnings: list[str] | None = None,
+    *,
+    key: str = "",
 ) -> dict[str, float]:
     """Return the scores of a network; all processes call it with the same weights.
 
-    Finished batches are stored in ``folder``. With ``warnings``, the first process saves the task's plots there,
-    or adds a warning.
+    Finished batches are stored in ``folder``, and used again with the same configuration, weights, split and ``key``.
+    With ``warnings``, the first process saves the task's plots there, or adds a warning.
     """
     task, seed = cell.task, cell.config.seed
-    file = folder / f"scores-{_digest(backbone)}-{cell.hash}-{task.test_split}.jsonl"
+    file = folder / f"scores-{_digest(backbone)}-{cell.hash}-{task.test_split}{key}.jsonl"
     batches = DeviceBatches(device, processes=processes, finished=file, seed=seed, limit=task.limit)
     torch.manual_seed(mix_seed(seed, -1))  # the same whether the run was resumed or not
     with torch.no_grad(), cell.config.trainer.autocast(device):

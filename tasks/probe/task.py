@@ -205,17 +205,17 @@ class Probe(Task):
         return self._scores_of(batches.map(self.splits[split], self.evaluation_batch_size, score))
 
     def _counts(self, guesses: Tensor, answers: Tensor) -> dict[str, Any]:
-        """Return the correct and all answers and sequences, and for states the correct answers at each position."""
-        at_positions = {"right": (guesses == answers).sum(0).tolist()} if self.dataset in STATES else {}
-        return {**_correct(guesses, answers), **at_positions}
+        """Return the correct and all answers and sequences, and for states the answers at each position."""
+        groups = {"right": guesses == answers, "asked": answers != IGNORE_INDEX} if self.dataset in STATES else {}
+        return {**_correct(guesses, answers), **{name: group.sum(0).tolist() for name, group in groups.items()}}
 
     def _scores_of(self, counts: Sequence[dict[str, Any]]) -> dict[str, float]:
         scores: dict[str, float] = {
             name: mean_over_batches(each[name] for each in counts) for name in ("accuracy", "sequences")
         }
         if self.dataset in STATES:
-            sequences = sum(each["sequences"][1] for each in counts)
-            scores["horizon"] = states.horizon(np.sum([each["right"] for each in counts], axis=0) / sequences)
+            right, asked = (np.sum([each[name] for each in counts], axis=0) for name in ("right", "asked"))
+            scores["horizon"] = states.horizon(right / np.maximum(asked, 1))  # short sequences have no last answers
         return scores
 
     def baselines(self) -> dict[str, dict[str, float]]:

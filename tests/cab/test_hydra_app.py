@@ -30,6 +30,12 @@ def test_hydra_composes_the_same_configuration(attention: str) -> None:
     assert OmegaConf.to_container(composed, resolve=True) == compose([*CELL, f"attention={attention}"])
 
 
+def test_a_list_is_no_stack_for_hydra() -> None:
+    done = run_module("cab.hydra_app", *CELL, "attention=[linear,vanilla]")
+    assert done.returncode == 1
+    assert "write a stack in quotes" in done.stderr
+
+
 @pytest.mark.slow
 def test_a_sweep_of_an_experiment(tmp_path: Path) -> None:
     (tmp_path / "experiment").mkdir()

@@ -96,6 +96,11 @@ def test_an_interrupted_evaluation_resumes(
     assert main(["evaluate", str(result)]) == 0
     assert scored == [0, 1, 2, 2]
     assert all(recorded == evaluated for recorded, evaluated in table(capsys.readouterr().out).values())
+    scored.clear()
+    assert main(["evaluate", str(result)]) == 130
+    monkeypatch.setattr("tasks.probe.task.Probe.fingerprint", lambda _: {"other": "data"})
+    assert main(["evaluate", str(result)]) == 0
+    assert scored == [0, 1, 2, 0, 1, 2]
 
 
 @pytest.mark.slow

@@ -24,6 +24,11 @@ class Mine(Attention):
         return value.mean(2, keepdim=True).expand_as(query)
 
 
+class Mapped(Mine):
+    def __init__(self, *, sizes: dict[str, int] | None = None, **common):
+        super().__init__(**common)
+
+
 class Leaving(Mine):
     def attend(self, *_):
         sys.exit(0)
@@ -48,6 +53,19 @@ def test_every_path_of_a_file_is_one_attention(tmp_path: Path) -> None:
     assert len({cell.hash for cell in cells}) == 1
     assert {cell.config.attention.name for cell in cells} == {"mine.py:Mine"}
     assert {cell.label for cell in cells} == {"Mine"}
+
+
+def test_a_stack_has_parts_of_files(tmp_path: Path) -> None:
+    for written in ("[mine.py:Mine*3,vanilla]", f"[{tmp_path}/mine.py:Mine*3,vanilla]"):
+        cell = Cell.from_config(compose([*CELL, f"attention={written}"]))
+        assert (cell.config.attention.name, cell.label) == ("mine.py:Mine*3,vanilla", "Mine*3,vanilla")
+
+
+@pytest.mark.parametrize("attention", ["mine.py:Mapped", "[mine.py:Mapped,vanilla]"])
+def test_a_label_shows_an_option_that_is_a_mapping(attention: str) -> None:
+    option = "Mapped.sizes" if "vanilla" in attention else "sizes"
+    cell = Cell.from_config(compose([*CELL, f"attention={attention}", f"attention.{option}={{a:1}}"]))
+    assert cell.label.endswith(f"({option}={{'a': 1}})")
 
 
 def test_a_file_that_hangs_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

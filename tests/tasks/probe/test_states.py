@@ -52,6 +52,15 @@ def test_answers_are_the_products_so_far() -> None:
         assert set(answers[size:]) <= {IGNORE_INDEX}
 
 
+def test_sequences_of_other_lengths_have_a_horizon() -> None:
+    """`cab evaluate --split validation` reads sequences of 3 to ``length`` elements."""
+    task = Probe(dataset="parity", length=16, longer_length=32, examples=4, test_examples=64)
+    task.setup(None)
+    for split, length in (("validation", 16), ("test", 32)):
+        answers = task.splits[split].batch.answers
+        assert task._scores_of([task._counts(answers.clamp(min=0), answers)])["horizon"] == length
+
+
 def test_horizon() -> None:
     right = np.ones((10, 6))
     assert states.horizon(right.mean(axis=0)) == 6
