@@ -147,7 +147,9 @@ def _plans(args: argparse.Namespace) -> list[Plan]:
         print_note(note)
     phases = list(dict.fromkeys(args.phase or ["forward+backward" if is_lra else "forward"]))
     lengths = sorted(set(args.lengths or defaults["lengths"]))
-    settings = [Setting(batch_size, **sizes) for batch_size in args.batch_size or [defaults["batch_size"]]]
+    settings = [
+        Setting(batch_size, **sizes) for batch_size in dict.fromkeys(args.batch_size or [defaults["batch_size"]])
+    ]
     return [Plan(attentions, others, patterns, phases, lengths, setting, args.protocol) for setting in settings]
 
 

@@ -68,7 +68,7 @@ class DeviceBatches:
             own, error = None, None
             if start + rank < len(examples):
                 try:
-                    own = self._score(next(batches), score, start + rank)
+                    own = self._score(batches, score, start + rank)
                 except Exception as raised:
                     if count == 1:
                         raise
@@ -83,11 +83,16 @@ class DeviceBatches:
         loader = DataLoader(dataset, batch_sampler=indices, collate_fn=uncollated, pin_memory=pins)  # type: ignore[arg-type]
         return (on_device(batch, self.device) for batch in loader)
 
-    def _score(self, batch: Any, score: Callable[[Any], Any], number: int) -> Any:
-        """Return the score as it is read from JSON, so that a resumed evaluation has the same."""
+    def _score(self, batches: Iterator[Any], score: Callable[[Any], Any], number: int) -> Any:
+        """Read and score a batch, each from its own seed, and return the score as it is read from JSON."""
+        self._draw_from_seed_of(number)
+        batch = next(batches)
+        self._draw_from_seed_of(number)
+        return json.loads(json.dumps(score(batch)))
+
+    def _draw_from_seed_of(self, number: int) -> None:
         if self.seed is not None:
             torch.manual_seed(mix_seed(self.seed, -1 - number))
-        return json.loads(json.dumps(score(batch)))
 
     def _gather(self, own: Any, error: Exception | None = None) -> list[Any]:
         """Return the values of all processes; raise the error of one in all of them, so that none waits for others."""
@@ -110,14 +115,20 @@ class DeviceBatches:
         return self._stored
 
     def _read(self) -> list[tuple[int, Any]]:
-        """Read the finished batches, without a last line that an interrupted process could not complete."""
+        """Read the finished batches, up to a line that is damaged, such as one that a process did not complete."""
         if self._file is None or not self._file.exists():
             return []
-        lines = self._file.read_text().splitlines(keepends=True)
-        if lines and not lines[-1].endswith("\n"):
+        lines, rows = self._file.read_text(errors="replace").splitlines(keepends=True), []
+        for line in lines:
+            try:
+                number, row = json.loads(line if line.endswith("\n") else "")
+            except (ValueError, TypeError):
+                break
+            rows.append((number, row))
+        if len(rows) < len(lines):
             with replacing(self._file) as temporary:
-                temporary.write_text("".join(lines[:-1]))
-        return [tuple(json.loads(line)) for line in lines if line.endswith("\n")]
+                temporary.write_text("".join(lines[: len(rows)]))
+        return rows
 
     def _store(self, call: int, rows: Sequence[Any]) -> None:
         if self._file is not None and self._processes.is_first:

@@ -101,6 +101,29 @@ def test_random_numbers_of_a_batch_depend_on_the_seed_and_its_number(tmp_path: P
     assert DeviceBatches(CPU, seed=1, finished=file).map(Examples(), 2, draw) == [0.5, 0.5, *alone[2:]]
 
 
+class Drawn(Examples):
+    """Data that are drawn while they are read, such as random views."""
+
+    def __getitems__(self, indices: list[int]) -> list[float]:
+        return torch.rand(len(indices)).tolist()
+
+
+def test_data_that_are_drawn_do_not_depend_on_what_was_scored_before(tmp_path: Path) -> None:
+    alone = DeviceBatches(CPU, seed=1).map(Drawn(), 2, list)
+    file = tmp_path / "scores.jsonl"
+    file.write_text(f"[0, {json.dumps(alone[0])}]\n")
+    assert DeviceBatches(CPU, seed=1, finished=file).map(Drawn(), 2, list) == alone
+
+
+@pytest.mark.parametrize("damage", ["[0, 1.5", "\0\0\n", "[0]\n[0, 0.5]\n", "5\n"])
+def test_what_follows_a_damaged_line_is_scored_again(damage: str, tmp_path: Path) -> None:
+    file = tmp_path / "scores.jsonl"
+    file.write_text("[0, 0.5]\n" + damage)
+    scores = DeviceBatches(CPU, finished=file).map(Examples(), 4, sum)
+    assert scores == [0.5, 22, 27]
+    assert file.read_text() == "[0, 0.5]\n[0, 22]\n[0, 27]\n"
+
+
 def test_a_limit_leaves_the_first_examples() -> None:
     batches = DeviceBatches(CPU, limit=5)
     assert batches.map(Examples(), 2, list) == [[0, 1], [2, 3], [4]]

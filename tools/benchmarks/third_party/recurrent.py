@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from wrappers import Whole, require_multiple
 
+from cab.attention import Attention
 from cab.backbone import AttentionSpec
 from cab.errors import UserError
 from cab.patterns import Pattern
@@ -73,13 +74,10 @@ def recurrence(kernel: Callable[[Layer, Any], Tensor]) -> Callable[..., Tensor]:
     """Return the forward pass of our recurrent layer around ``kernel(layer, terms)``, for all tokens at once."""
 
     def whole(layer: Layer, query: Tensor, key: Tensor, value: Tensor, extras: dict[str, Tensor]) -> Tensor:
-        heads, start = {"query": query, "key": key, "value": value}, layer.init_decode_state(len(query), query)
-        for name, convolve in layer.convolutions.items():
-            heads[name], _ = convolve(heads[name], start[name], None)
+        heads, _ = Attention.convolve(layer, (query, key, value), None)
         position = torch.arange(query.shape[2], device=query.device).unsqueeze(0)
-        terms = layer.terms(*heads.values(), extras, position)
-        output = kernel(layer, terms)
-        return layer.finish(output, heads["value"], extras)
+        output = kernel(layer, layer.terms(*heads, extras, position))
+        return layer.finish(output, heads[2], extras)
 
     return whole
 
@@ -188,7 +186,7 @@ def forgetting(_layer: Layer, query: Tensor, key: Tensor, value: Tensor, extras:
     return fla("forgetting_attn.naive.naive_forgetting_attn")(*inputs).transpose(1, 2)
 
 
-def mamba2(embed_dim: int, num_heads: int, state_size: int, conv_size: int | None) -> nn.Module:
+def mamba2(embed_dim: int, num_heads: int, state_size: int, short_convolution: int) -> nn.Module:
     """Build Mamba-2 of transformers in blocks of 64, which takes a quarter of time and memory of its default 256."""
     package = import_module("transformers.models.mamba2")
     config = package.Mamba2Config(
@@ -198,7 +196,7 @@ def mamba2(embed_dim: int, num_heads: int, state_size: int, conv_size: int | Non
         expand=2,
         state_size=state_size,
         n_groups=1,
-        conv_kernel=conv_size or 1,
+        conv_kernel=short_convolution or 1,
         chunk_size=64,
         num_hidden_layers=1,
     )
