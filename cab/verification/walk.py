@@ -75,7 +75,7 @@ class Walk:
         elif rule.name == "call":
             self._read(self._start(5, rule.seed), rule.sizes, rule.seed)
             with torch.enable_grad():
-                self.subject.draw(self.module, 9, batch=4).run(self.module.train()).sum().backward()
+                self.subject.draw(self.module, 9, batch=4).requiring_grad().run(self.module.train()).sum().backward()
             self.module.eval()
         elif rule.name == "load":
             self.compare()
