@@ -47,7 +47,7 @@ class VanillaAttention(Attention):
             (Qwen3; Dehghani et al. 2023).
         output_gate: multiply the heads by sigmoid(x W_g), x the layer's input (Qiu et al. 2025).
         window: in CS, a target sees the last ``window`` tokens, itself included. Decoding stores no others.
-        sink_tokens: first tokens of a sequence, which stay visible beside the window (Xiao et al. 2023, StreamingLLM).
+        sink_tokens: first tokens of a sequence, visible in addition to the window (Xiao et al. 2023, StreamingLLM).
             Positions are those of the sequence, not of the cache.
     """
 

@@ -107,6 +107,6 @@ def horizon(dataset: str, attention: Any, num_steps: int = 600) -> float:
     ids=str,
 )
 def test_parity_needs_negative_eigenvalues(attention: dict[str, Any], tracks: bool) -> None:
-    """The prediction of theory beside each attention: Grazzi et al. 2025, arXiv:2411.12537."""
+    """What theory predicts for each attention: Grazzi et al. 2025, arXiv:2411.12537."""
     found = horizon("parity", attention)
     assert found > 60 if tracks else found < 32
