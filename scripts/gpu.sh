@@ -80,7 +80,7 @@ groups=(
     "gla hgrn2 rwkv6"
     "deltanet gated_deltanet deltaproduct"
     "retention lightning ssd mamba3 mlstm"
-    "rwkv7 kda gated_deltanet_2"
+    "rwkv7 kda gated_deltanet_2 comba"
 )
 read -ra names <<<"${groups[*]}"
 others=() # all

@@ -57,6 +57,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     ],
     "cosformer": [{}, {"kernel": "leaky_relu"}, {"reweighting_length": 9, "kernel": "elu1"}],
     "deltanet": [{"short_convolution": 0}, {"short_convolution": 3, "negative_eigenvalues": True}],
+    "comba": [{"short_convolution": 0}, {"short_convolution": 3, "correction": 0.02}],
     "deltaproduct": [{"short_convolution": 0, "num_factors": 1}, {"num_factors": 3, "negative_eigenvalues": False}],
     "diag_attention": [
         {"block_size": 4},

@@ -115,6 +115,7 @@ def test_mlstm_starts_with_closed_input_gates_and_open_forget_gates() -> None:
 STEPS = [
     ("ssd", 3, "step_proj"),
     ("gated_deltanet", 2, "step_proj"),
+    ("comba", 3, "step_proj"),
     ("deltaproduct", 2, "step_proj"),
     ("kda", 2, "decay_map.1"),
     ("gated_deltanet_2", 2, "decay_map.1"),

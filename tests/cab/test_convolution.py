@@ -21,7 +21,15 @@ WITHOUT = {"fnet", "flash_gau", "flash_quad", "mla", "none", "s4", "s4d", "trans
 }
 """Layers without projected heads, or with a convolution or weights shared by queries and keys."""
 
-DEFAULTS = {"deltanet": 4, "deltaproduct": 4, "gated_deltanet": 4, "gated_deltanet_2": 4, "kda": 4, "ssd": 4}
+DEFAULTS = {
+    "comba": 4,
+    "deltanet": 4,
+    "deltaproduct": 4,
+    "gated_deltanet": 4,
+    "gated_deltanet_2": 4,
+    "kda": 4,
+    "ssd": 4,
+}
 """Those that are published with one."""
 
 WITHOUT_OWN_TOKEN = ("diag_attention", "mca")

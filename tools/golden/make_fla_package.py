@@ -56,6 +56,13 @@ def patch() -> None:
         scale = q.shape[-1] ** -0.5
         return product(unit(q), unit(k), v, g, beta, scale, output_final_state=True, num_householder=num_householder)
 
+    comba = importlib.import_module("fla.ops.comba.naive").naive_chunk_comba
+
+    def run_comba(q: Tensor, k: Tensor, v: Tensor, p: Tensor, g: Tensor, beta: Tensor, **_: Any) -> tuple[Tensor, Any]:
+        feedback = p.norm(dim=-1, keepdim=True) / k.norm(dim=-1, keepdim=True)
+        return comba(unit(q), unit(k), v, feedback * unit(k), g, beta, output_final_state=True)
+
+    importlib.import_module("fla.layers.comba").chunk_comba = run_comba
     importlib.import_module("fla.layers.gated_deltaproduct").chunk_gated_delta_product = run_product
     importlib.import_module("fla.layers.kda").chunk_kda = run_kda
     importlib.import_module("fla.layers.gdn2").chunk_gdn2 = run_gdn2
@@ -129,6 +136,31 @@ def make_deltaproduct() -> None:
     save_start("deltaproduct_start", source, "deltaproduct", "CS", 64, 64, start)
 
 
+def make_comba() -> None:
+    """Record the layer with the feedback of the equation: the scale c of k is not divided out."""
+    recorder = Recorder("comba", "CS", 16, 2)
+    public = layer("comba", "Comba", hidden_size=16, num_heads=2, head_dim=6)
+    ours = recorder.ours
+    recorder.linears(q_proj=public.q_proj, k_proj=public.k_proj, v_proj=public.v_proj, out_proj=public.o_proj)
+    recorder.linears(gate_proj=public.g_proj, strength_proj=public.b_proj)
+    put(public.a_proj.weight, ours.step_proj.weight)
+    put(public.dt_bias, ours.step_proj.bias)
+    put(public.A_log, ours.log_rate)
+    put(public.decay, ours.feedback.flatten())
+    put(public.D, ours.correction.flatten())
+    put(public.o_norm.weight, ours.norm_weight)
+    convolutions(recorder, public.q_conv1d, public.k_conv1d, public.v_conv1d)
+    source = f"{SOURCE}comba.Comba"
+    reason = f"{KERNELS}; the feedback is c k / |k|, as in the equation, instead of k / |k|"
+    recorder.save("comba", source, lambda x: public(x)[0], recorder.inputs(17), reason=reason)
+    drawn = [layer("comba", "Comba", hidden_size=64, num_heads=64, head_dim=1) for _ in range(32)]
+    names = {"k_proj": "k_proj", "v_proj": "v_proj", "strength_proj": "b_proj", "gate_proj": "g_proj"}
+    start = {f"{own}.weight": [getattr(x, theirs).weight for x in drawn] for own, theirs in names.items()}
+    start |= {"step_proj.bias": [x.dt_bias for x in drawn], "log_rate": [x.A_log for x in drawn]}
+    start |= {"feedback": [x.decay for x in drawn], "correction": [x.D for x in drawn]}
+    save_start("comba_start", source, "comba", "CS", 64, 64, start)
+
+
 def main(folder: Path) -> None:
     sys.path.insert(0, str(folder))
     patch()
@@ -139,6 +171,7 @@ def main(folder: Path) -> None:
             make(one[0], *one)
             make(f"{one[0]}_negative", *one, negative_eigenvalues=True)
         make_deltaproduct()
+        make_comba()
     for one in (kda, gdn2):
         start(*one)
 

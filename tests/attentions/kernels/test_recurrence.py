@@ -16,7 +16,7 @@ from tests.helpers.attentions.agreement import assert_forms_agree, make, with_ou
 from tests.helpers.attentions.trust import slow_unless_new
 
 ROWS, HEADS, KEYS, VALUES = 2, 3, 5, 4
-CONVOLVED = ["gla", "hgrn2", "ssd", "deltanet", "gated_deltanet", "deltaproduct", "kda", "gated_deltanet_2"]
+CONVOLVED = ["gla", "hgrn2", "ssd", "deltanet", "gated_deltanet", "deltaproduct", "kda", "gated_deltanet_2", "comba"]
 METHODS = [*CONVOLVED, "retention", "lightning", "rwkv6", "rwkv7", "mamba3", "mlstm"]
 pytestmark = slow_unless_new(*METHODS)
 
@@ -60,6 +60,7 @@ def test_fast_form_is_the_readable_one_across_blocks_and_spans(name: str, monkey
 EXTREMES: dict[str, tuple[str, float, float]] = {  # a parameter ("" for the keys), and values at both ends
     "gla": ("decay_map.1.bias", 100.0, -3000.0),
     "ssd": ("log_rate", -20.0, 9.0),
+    "comba": ("log_rate", -20.0, 9.0),
     "deltaproduct": ("log_rate", -20.0, 9.0),
     "gated_deltanet": ("log_rate", -20.0, 9.0),
     "gated_deltanet_2": ("log_rate", -20.0, 9.0),

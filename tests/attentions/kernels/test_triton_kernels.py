@@ -27,7 +27,7 @@ ADDITIVE = (
     "abc", "based", "cosformer", "efficient", "flowformer", "gla", "hgrn2", "lightning", "linear", "luna",
     "norm_attention", "performer", "retention", "rfa", "rwkv6", "ssd",
 )  # fmt: skip
-CORRECTED = ("deltanet", "deltaproduct", "gated_deltanet", "kda", "rwkv7", "dpfp")
+CORRECTED = ("comba", "deltanet", "deltaproduct", "gated_deltanet", "kda", "rwkv7", "dpfp")
 """Attentions whose causal form has such recurrences."""
 pytestmark = [needs_triton, *slow_unless_new(*ADDITIVE, *CORRECTED)]
 
