@@ -21,6 +21,7 @@ from cab.verification.entries import (
     FORWARD,
     LONGEST,
     MERGED,
+    PADDED_PROMPT,
     PROMPT,
     STEPS,
     TRAINING_PROMPT,
@@ -105,14 +106,14 @@ def decode_after_prefill(call: Call) -> Variants:
     "relative error of decoding padded input",
     layouts=LAYOUTS,
     setups=(Setup(19, batch=4),),
-    entries=(ALL_STEPS, CHUNKS, ALL_PROMPT),
+    entries=(ALL_STEPS, CHUNKS, ALL_PROMPT, PADDED_PROMPT),
 )
 def decode_padded(call: Call) -> Variants:
     """With padded targets and sources, decoding reproduces the parallel forward pass."""
-    if call.subject.prompt_padding_layouts is None:
-        yield Variant("", call)
-    elif call.entry is ALL_STEPS:
+    if call.entry is PADDED_PROMPT:
         yield from _padded_prompt(call)
+    else:
+        yield Variant("", call)
 
 
 def _padded_prompt(call: Call) -> Measurements:
@@ -126,7 +127,9 @@ def _padded_prompt(call: Call) -> Measurements:
             decoded = decode(call.module, inputs, [*prompt, 1, 1, 1])
             for row, alone in rows_alone(inputs):
                 error = difference(decoded[row, inputs.real[row]], alone.run(call.module)[0])
-                yield error, f"prompt in {len(prompt)} chunks of {max(prompt)}, 3 steps, row {row}"
+                where = f"prompt in {len(prompt)} chunks of {max(prompt)}, 3 steps, row {row}"
+                finding = f"decoding after a prompt with padding {call.setup.padding} is not that of each row alone"
+                yield error, where, None, finding
 
 
 @decoding(

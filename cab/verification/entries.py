@@ -204,17 +204,20 @@ class Entry:
         compute: function of a call.
         applies: whether a subject has the entry.
         longest: largest number of tokens; longer sequences are cut.
+        pads_prompts: whether padding is in the first call of decoding alone.
     """
 
     name: str
     compute: Callable[[Call], Values]
     applies: Callable[[Subject], bool] = lambda _: True
     longest: int = sys.maxsize
+    pads_prompts: bool = False
 
     def supports(self, subject: Subject, padding: str) -> bool:
         """Return whether a subject has the entry for inputs with this padding."""
-        is_decoding = self.applies in (_decodes, _prefills)
-        return self.applies(subject) and (not padding or not is_decoding or subject.decodes_padding(padding))
+        if not self.applies(subject) or not padding or self.applies not in (_decodes, _prefills):
+            return self.applies(subject)
+        return subject.decodes_padding(padding, in_prompts=self.pads_prompts)
 
 
 @torch.no_grad()
@@ -318,6 +321,7 @@ STEPS = Entry("steps", partial(_decoding, chunks=_single), _decodes, longest=7)
 ALL_STEPS = replace(STEPS, longest=sys.maxsize)
 PROMPT = Entry("a prompt", partial(_decoding, chunks=_prompt), _prefills, longest=9)
 ALL_PROMPT = replace(PROMPT, longest=sys.maxsize)
+PADDED_PROMPT = replace(ALL_STEPS, name="a padded prompt", pads_prompts=True)
 CHUNKS = Entry("prompts in chunks", partial(_decoding, chunks=chunked), _prefills)
 TRAINING_STEPS = Entry("steps in training mode", partial(_decoding, chunks=_single, training=True), _decodes)
 TRAINING_PROMPT = Entry("a prompt in training mode", partial(_decoding, chunks=chunked, training=True), _prefills)

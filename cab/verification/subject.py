@@ -142,9 +142,12 @@ class Subject:
         """Whether the class declares a decoding state of constant size in this pattern."""
         return self.declared("has_constant_size_state") and not self.stores_prefix
 
-    def decodes_padding(self, layout: str) -> bool:
+    def decodes_padding(self, layout: str, *, in_prompts: bool = False) -> bool:
+        """Return whether decoding supports a layout in any call, or only in prompts, which a class may declare."""
         prompts = self.prompt_padding_layouts
-        return self.decodes and layout in self.padding_layouts and (prompts is None or layout in prompts)
+        if not self.decodes or layout not in self.padding_layouts:
+            return False
+        return prompts is not None and layout in prompts if in_prompts else prompts is None
 
     # --- what a module shows ---
 

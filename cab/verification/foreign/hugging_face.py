@@ -224,7 +224,7 @@ REST = "rest"
 """Key of everything except tensors: the bytes of the pickle, repeated for every row."""
 
 RESTORE: dict[str, Callable[[Tensor], Tensor]] = {
-    "rows": Tensor.clone,
+    "rows": lambda x: x.clone(memory_format=torch.contiguous_format),
     "layer": lambda x: x.transpose(0, 1).contiguous(),
     "shared": lambda x: x[0].clone(),
 }
