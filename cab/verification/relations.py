@@ -281,6 +281,8 @@ def modules_apart(call: Call) -> Variants:
 def many_calls(call: Call) -> Variants:
     """After 200 calls in training and 100 in evaluation mode (quick: 55, 5), results are those of a new module."""
     tiny = call.subject.draw(call.module, 1, batch=1)
+    if call.entry is GRADIENT and not call.subject.long:
+        return
     count, more = (200, 100) if call.subject.long else (55, 5)
     for number in range(count + more):
         tiny.run(call.module.train(number < count))
