@@ -192,19 +192,22 @@ def _code(tree: ast.AST) -> Iterator[Any]:
 
 
 def noticed_by(mutation: Mutation, copy: Path) -> str:
-    """Return what notices the mutation in a copy of the project: ``quick``, ``tests`` or nothing."""
+    """Return what notices the mutation in a copy of the project: ``quick``, ``tests`` or nothing.
+
+    What fails without the change, too, notices nothing.
+    """
+    quick = ("-m", "cab", "verify", "--quick", "--fail-fast")
+    commands = {f"quick ({name} {pattern})": (*quick, name, "--pattern", pattern) for name, pattern in mutation.pairs}
+    commands["tests"] = ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *_tests(mutation))
     target = copy / mutation.file
     original = target.read_text(encoding="utf-8")
-    target.write_text(mutation.text, encoding="utf-8")
-    try:
-        for name, pattern in mutation.pairs:
-            command = ("-m", "cab", "verify", name, "--pattern", pattern, "--quick", "--fail-fast")
-            if not _passes(command, copy):
-                return f"quick ({name} {pattern})"
-        tests = ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *_tests(mutation))
-        return "" if _passes(tests, copy) else "tests"
-    finally:
+    for what, command in commands.items():
+        target.write_text(mutation.text, encoding="utf-8")
+        is_noticed = not _passes(command, copy)
         target.write_text(original, encoding="utf-8")
+        if is_noticed and _passes(command, copy):
+            return what
+    return ""
 
 
 def _tests(mutation: Mutation) -> list[str]:

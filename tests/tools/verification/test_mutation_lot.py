@@ -44,11 +44,11 @@ def test_what_notices_a_mutation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     shutil.copy(ROOT / FILE, tmp_path / FILE)
     original = (tmp_path / FILE).read_text(encoding="utf-8")
     mutation = Mutation(FILE, 1, "constant", "1", "(2)", "changed", (PAIR,))
-    failing: set[str] = set()
+    failing, failing_before = set[str](), set[str]()
 
     def passes(command: Sequence[str], folder: Path) -> bool:
-        assert (folder / FILE).read_text(encoding="utf-8") == "changed"
-        return command[1] not in failing
+        is_changed = (folder / FILE).read_text(encoding="utf-8") == "changed"
+        return command[1] not in (failing if is_changed else failing_before)
 
     monkeypatch.setattr(mutation_lot, "_passes", passes)
     assert noticed_by(mutation, tmp_path) == ""
@@ -56,4 +56,8 @@ def test_what_notices_a_mutation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert noticed_by(mutation, tmp_path) == "tests"
     failing.add("cab")
     assert noticed_by(mutation, tmp_path) == "quick (linear NS)"
+    failing_before.add("cab")
+    assert noticed_by(mutation, tmp_path) == "tests"
+    failing_before.add("pytest")
+    assert noticed_by(mutation, tmp_path) == ""
     assert (tmp_path / FILE).read_text(encoding="utf-8") == original
