@@ -25,7 +25,7 @@ def error_at(actual: Tensor, expected: Tensor, floor: float = 0.0) -> Tensor:
 
     The error is divided by the RMS of the expected output at the position, plus the median RMS over all positions,
     plus ``floor``. Neither small outputs at some positions nor large outputs at others hide an error. Non-finite
-    values in either tensor count as infinite error.
+    values in one tensor count as infinite error, and in both as none: checks of finite values report those.
     """
     actual, expected = actual.detach().double(), expected.detach().double()
     size = expected.pow(2).mean(-1).sqrt()
@@ -33,7 +33,7 @@ def error_at(actual: Tensor, expected: Tensor, floor: float = 0.0) -> Tensor:
     finite = size[size.isfinite()]
     typical = finite.median() if finite.numel() else size.new_zeros(())
     relative = (error / (size + typical + floor)).where(error != 0.0, 0.0)
-    return relative.nan_to_num(nan=torch.inf)
+    return relative.nan_to_num(nan=torch.inf).where(actual.isfinite().all(-1) | expected.isfinite().all(-1), 0.0)
 
 
 def difference(actual: Tensor, expected: Tensor, floor: float = 0.0) -> float:

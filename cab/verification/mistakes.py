@@ -33,6 +33,9 @@ HINTS = {
     ),
     r"has no attend\(\)": ATTEND,
     r"attend\(\) (takes|got)": "attend receives query, key, value and padding, and additional inputs by name",
+    r"unexpected keyword argument '(query|key)_padding_mask'": (
+        "forward accepts query_padding_mask and key_padding_mask; without padding, declare padding_layouts = ()"
+    ),
     r"PaddingMasks|tuple indices": (
         "the last argument of attend is PaddingMasks: use padding.key [B, M], True at padding, or None"
     ),

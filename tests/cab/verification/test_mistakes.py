@@ -93,6 +93,12 @@ class NoAttend(Attention):
 class FromConfig(nn.Module):
     def __init__(self, config):
         super().__init__()
+class NoMasks(nn.Module):
+    def __init__(self, embed_dim):
+        super().__init__()
+        self.embed_dim, self.linear = embed_dim, nn.Linear(embed_dim, embed_dim)
+    def forward(self, query, key=None, value=None):
+        return self.linear(query)
 class LateCrash(Sound):
     def attend(self, query, key, value, padding):
         return self.blocks(query) if query.shape[2] % 64 else super().attend(query, key, value, padding)
@@ -137,6 +143,7 @@ MESSAGES = {
     "MaskAdded": (2, "same_seed", r"use padding.key \[B, M\], True at padding, or None"),
     "ThreeArguments": (2, "same_seed", "attend receives query, key, value and padding"),
     "NoAttend": (2, "same_seed", r"write attend\(self, query, key, value, padding\), which returns \[B, H, N, E\]"),
+    "NoMasks": (1, "padded_right", r"without padding, declare padding_layouts = \(\)"),
     "FromConfig": (2, "same_seed", "verify a function in a file that accepts some of these four"),
 }
 """Exit status, check and message of each class."""
