@@ -17,7 +17,7 @@ from cab.files.text_table import text_table
 from cab.records.identity import distinctions
 from cab.records.record import CELL, Record, Status
 from cab.records.verified import LEGEND, mark_unverified, verdict, verified_codes
-from cab.registry.tables import ADDED, run_defaults
+from cab.registry.tables import ADDED, PRESETS, run_defaults
 from cab.runner.folder import parse_retried
 from cab.runner.processes import find_processes
 
@@ -70,7 +70,9 @@ def run(arguments: list[str]) -> int:
         from cab.runner.cell import Cell
 
         config = compose(sweeps[0])
-        Cell.from_config(config)  # refuses what a run refuses
+        cell = Cell.from_config(config)  # refuses what a run refuses
+        if config["preset"] not in PRESETS or any(override.startswith("task.") for override in sweeps[0]):
+            _ = cell.task  # its options may contradict each other; imports torch
         print(yaml.safe_dump(config, sort_keys=False, allow_unicode=True), end="")
         return 0
     with report_waiting("importing torch"):

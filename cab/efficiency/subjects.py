@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from cab.attention import Attention
-from cab.backbone import AttentionSpec
 from cab.composite import Composite
 from cab.efficiency.setting import Setting, appendix_g
 from cab.efficiency.workload import Workload
@@ -22,6 +21,7 @@ from cab.registry.build import make_attention
 from cab.registry.names import is_file, is_stack
 from cab.registry.registries import ATTENTIONS
 from cab.registry.stacks import StackEntry
+from cab.spec import Spec
 from cab.verification.foreign import ForeignModule, parse_options, subject_class
 from cab.verification.suite import subject_of
 
@@ -95,7 +95,7 @@ class AttentionSubject:
 
     def build(self, pattern: Pattern, setting: Setting, *, dropout: float = 0.0) -> nn.Module:
         return make_attention(
-            AttentionSpec(self.name, self.all_options(pattern)),
+            Spec(self.name, self.all_options(pattern)),
             pattern,
             embed_dim=setting.embed_dim,
             num_heads=setting.num_heads,

@@ -12,9 +12,10 @@ from omegaconf import OmegaConf
 from cab import FlaLayer, LayerPosition, Pattern, UserError, build_attention, build_backbone, use_in_transformers
 from cab.config.compose import check_overrides, compose
 from cab.records.results import installed_code
-from cab.registry.build import parse_spec, state_bytes
+from cab.registry.build import state_bytes
 from cab.registry.program import code_of, modules_of
 from cab.registry.registries import ATTENTIONS
+from cab.registry.specs import parse_spec
 from cab.registry.stacks import StackEntry
 from cab.results.costs import State
 from cab.results.state import measure_state
