@@ -39,7 +39,8 @@ class RegistrySource(ConfigSource):
 
     def is_config(self, config_path: str) -> bool:
         group, name = _split(config_path)
-        return self.is_group(group) and (name in names_of_group(group) or (group == "attention" and name in ATTENTIONS))
+        is_other = group == "attention" and (is_file(name) or name in ATTENTIONS)
+        return self.is_group(group) and (is_other or name in names_of_group(group))
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         groups = ["dataset", *REGISTRIES] if config_path.strip("/") == "" else []
