@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from cab.cli.terminal import log_to_terminal
+from cab.config.hydra_options import refusal, replacement
 from cab.errors import UserError, optional, unknown_name
 from cab.files.disk import sanitize_text, user_path
 from cab.files.text_table import text_table
@@ -52,7 +53,7 @@ def run(arguments: list[str]) -> int:
         if all(override.startswith(RESULTS_DIR) for override in overrides):
             return _retry(overrides, statuses)
         overrides.append(f"retry=[{','.join(status for status in statuses if status in tuple(Status))}]")
-    if flags.config or any(override.startswith("experiment=") for override in overrides):
+    if flags.config or any("experiment=" in override for override in overrides):
         from cab.config.files import with_files
 
         overrides = with_files(overrides, flags.config)
@@ -114,15 +115,20 @@ def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("-v", "--verbose", action="store_true")
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--retry")
-    parser.add_argument("--cfg", choices=("job",))
+    parser.add_argument("-c", "--cfg")
     parser.add_argument("--config", type=user_path)
-    parser.add_argument("--config-dir")
+    parser.add_argument("-cd", "--config-dir")
     parser.add_argument("--explain", action="store_true")
     parser.add_argument("--no-cost", action="store_true")
+    for name in (argument.partition("=")[0] for argument in arguments if argument.startswith("-")):
+        if replacement(name):
+            raise refusal(name)
     try:
         flags, overrides = parser.parse_known_args(arguments)
     except argparse.ArgumentError as error:
         raise UserError(str(error)) from None
+    if flags.cfg not in (None, "job"):
+        raise refusal(f"--cfg {flags.cfg}") if replacement(f"--cfg {flags.cfg}") else UserError("write --cfg job")
     for argument in overrides:
         if argument.startswith("-"):
             names = [name for action in parser._actions for name in action.option_strings]

@@ -28,6 +28,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from cab.config.groups import names_of_group
+from cab.config.hydra_options import refusal, replacement
 from cab.config.run_config import KEYS, REGISTRIES, DataConfig
 from cab.errors import UnsupportedError, UserError, unknown_name
 from cab.patterns import LONG_NAMES, Pattern
@@ -38,13 +39,6 @@ from cab.registry.tables import config_folders, presets
 
 USUAL_CHOICES = {"trainer": "default", "logger": "csv", "cluster": "none"}
 """Default choices of the groups that are folders of configs/."""
-HYDRA = {
-    **dict.fromkeys(("run.dir", "sweep.dir", "sweep.subdir"), "set results_dir=FOLDER"),
-    "launcher": "set cluster=local (workers on this machine) or cluster=slurm",
-    "sweeper": "list values with -m, as in seed=1,2",
-    "job.chdir": "a run never changes the working directory",
-}
-"""What to use in place of options of Hydra."""
 
 
 def compose(overrides: Sequence[str]) -> dict[str, Any]:
@@ -138,9 +132,10 @@ def parse_overrides(arguments: list[str]) -> list[Override]:
                 "put a value with special characters in two pairs of quotes: `KEY=\"'VALUE'\"`"
             ) from error
         value = parsed[-1].value()
-        is_open = isinstance(value, Glob) and not names_of_group(parsed[-1].key_or_group)
-        if is_open or isinstance(value, IntervalSweep):
-            raise UserError(f"{argument:.80}: list the values of a sweep, separated by commas, or use range(1,4)")
+        if isinstance(value, IntervalSweep):
+            raise refusal("interval()")
+        if isinstance(value, Glob) and not names_of_group(parsed[-1].key_or_group):
+            raise UserError(f"{argument:.80}: glob() selects names of a group; list values, or use range(1,4)")
     return parsed
 
 
@@ -174,6 +169,8 @@ def names_in(argument: str) -> list[str]:
 def _name(item: Any) -> str:
     """Return a name in an override; a list in brackets is a stack of attentions."""
     if isinstance(item, list):
+        if any(isinstance(layer, list) for layer in item):
+            raise UserError("a stack in a stack is not supported; list all layers, as in attention=[gla*2,vanilla]")
         return ",".join(map(_name, item))
     return item.text if isinstance(item, QuotedString) else str(item)
 
@@ -198,14 +195,10 @@ def _normalized(argument: str) -> str:
 def _check_key(override: Override) -> None:
     """Raise UserError for a key that no run has, and for an override that deletes its key."""
     if override.is_delete():
-        raise UserError(f"'{override.input_line}' removes an option; leave it out, and it has its usual value")
+        raise UserError(f"'{override.input_line}' removes an option: {replacement('~KEY')}")
     group, _, option = override.key_or_group.replace("/", ".").partition(".")
     if group == "hydra":
-        instead = HYDRA.get(option, "the configuration reference lists what cab run has")
-        raise UserError(
-            f"'{override.key_or_group}' is an option of Hydra that cab run does not have; {instead}, or use "
-            "`python -m cab.hydra_app`"
-        )
+        raise refusal(override.key_or_group)
     if group not in KEYS:
         raise unknown_name("option", group, KEYS)
     if group == DataConfig.group:

@@ -113,6 +113,11 @@ class AttentionEntry(Entry["Attention"]):
     def __post_init__(self) -> None:
         object.__setattr__(self, "label", self.label or self.name)
 
+    @property
+    def supported(self) -> str:
+        """Text of the supported patterns; those of each part of a stack, which supports what all of them do."""
+        return " ".join(self.patterns)
+
     @functools.cached_property
     def options(self) -> dict[str, Any]:
         """Those of the class, with or without the short convolution of the base class."""

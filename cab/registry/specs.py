@@ -33,13 +33,22 @@ def parse_other_attention(other_attention: OtherAttention) -> dict[Pattern, Spec
     return {pattern: specs.get(pattern, Spec("vanilla")) for pattern in Pattern}
 
 
+def by_part(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options with those of the parts of a stack, such as ``local.window_size``, in mappings."""
+    nested: dict[str, Any] = {}
+    for path, value in options.items():
+        part, _, option = path.rpartition(".")
+        (nested.setdefault(part, {}) if part else nested)[option] = value
+    return nested
+
+
 def check_pattern(spec: Spec, pattern: Pattern, *, allow_unsound: bool = False) -> None:
     """Raise UserError if the attention does not exist or does not support ``pattern``."""
     entry = ATTENTIONS.get(spec.name)
     allowed = entry.patterns + (entry.unsound if allow_unsound else ())
     if pattern not in allowed:
         raise UnsupportedError(
-            f"attention '{spec.name}' does not support pattern {pattern} (supported: {' '.join(entry.patterns)}); "
+            f"attention '{spec.name}' does not support pattern {pattern} (supported: {entry.supported}); "
             "`cab list attentions` prints the patterns of each"
         )
 

@@ -230,8 +230,8 @@ def why_not_runnable(named: Mapping[str, str]) -> str:
             check_dataset(named["task"], named["dataset"], pattern)
         if {"task", "backbone"} <= named.keys():
             check_task_backbone(named["task"], named["backbone"], pattern)
-        if pattern is not None and "attention" in named:
-            check_pattern(Spec(named["attention"]), pattern)
+        if "attention" in named and (pattern is not None or not ATTENTIONS.get(named["attention"]).patterns):
+            check_pattern(Spec(named["attention"]), pattern or Pattern.NS)
     except UnsupportedError as error:
         return str(error)
     return f"no cell has {', '.join(f'{group}={name}' for group, name in named.items())}; see `cab list cells`"
