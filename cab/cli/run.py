@@ -64,9 +64,9 @@ def run(arguments: list[str]) -> int:
 
     sweeps = [check_overrides(of_sweep, sweep=flags.multirun) for of_sweep in (suite or [overrides])]
     is_sweep = flags.multirun or not {"cluster=local", "cluster=slurm"}.isdisjoint(sweeps[0])
-    if (flags.cfg or flags.explain) and (is_sweep or flags.dry_run):
+    if (flags.cfg or flags.explain) and (flags.multirun or flags.dry_run):
         option = "--cfg" if flags.cfg else "--explain"
-        raise UserError(f"{option} prints one configuration: remove -m, --dry-run and cluster=")
+        raise UserError(f"{option} prints one configuration: remove -m, suite= and --dry-run")
     if flags.cfg:
         from cab.runner.cell import Cell
 

@@ -22,7 +22,7 @@ REPLACED: Mapping[tuple[str, ...], str] = {
         "--info",
         "--package",
         "--resolve",
-    ): "see `--cfg job`, which is resolved, or `--explain`",
+    ): "see `--cfg job` (resolved) or `--explain`",
     ("--hydra-help",): "`--help` lists all options",
     ("--shell-completion",): "use `cab completion bash`",
     ("--experimental-rerun",): "use `cab reproduce RESULT`",
