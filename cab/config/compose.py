@@ -24,10 +24,10 @@ from hydra.core.override_parser.types import (
     QuotedString,
 )
 from hydra.errors import HydraException
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from cab.config.groups import names_of_group
+from cab.config.groups import attention_options, names_of_group
 from cab.config.hydra_options import refusal, replacement
 from cab.config.run_config import KEYS, REGISTRIES, DataConfig
 from cab.errors import UnsupportedError, UserError, unknown_name
@@ -43,22 +43,38 @@ USUAL_CHOICES = {"trainer": "default", "logger": "csv", "cluster": "none"}
 
 def compose(overrides: Sequence[str]) -> dict[str, Any]:
     """Return the resolved configuration of a cell; UserError for an invalid override, or a missing value or file."""
-    return compose_once(overrides)[0]
+    return Composer()(overrides)
 
 
-def compose_once(overrides: Sequence[str]) -> tuple[dict[str, Any], bool]:
-    """Return the configuration as :func:`compose`, and whether nothing but ``seed`` itself depends on the seed."""
-    overrides = check_overrides(overrides)
-    with hydra_context():
-        composed = hydra.compose("run", overrides=overrides)
-        is_free = not re.search(r"\$\{[^{}]*\bseed\b", OmegaConf.to_yaml(composed))
-        try:
-            config: Any = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
-        except MissingMandatoryValue:
-            missing = sorted(OmegaConf.missing_keys(composed))
-            raise UserError(f"no value for {', '.join(missing)}") from None
-    check_preset(config["preset"], task=config["task"]["name"], backbone=config["backbone"]["name"])
-    return {str(key): value for key, value in config.items()}, is_free
+class Composer:
+    """Compose cells like :func:`compose`, once for those that differ in no more than the attention and the seed."""
+
+    def __init__(self) -> None:
+        self._shared: dict[tuple[str, ...], DictConfig] = {}
+
+    def __call__(self, overrides: Sequence[str]) -> dict[str, Any]:
+        overrides = check_overrides(overrides)
+        has_options = any(override.lstrip("+").startswith("attention.") for override in overrides)
+        varying = ("seed=",) if has_options else ("seed=", "attention=")
+        key = tuple(each.partition("=")[0] if each.startswith(varying) else each for each in overrides)
+        with hydra_context():
+            composed = self._shared.get(key)
+            if composed is None:
+                composed = hydra.compose("run", overrides=overrides)
+                plain: Any = OmegaConf.to_container(composed, resolve=False)
+                text = str({name: value for name, value in plain.items() if f"{name}=" not in varying})
+                if not re.search(r"\$\{[^{}]*\b(seed|attention)\b", text):
+                    self._shared[key] = composed
+            for override in parse_overrides([each for each in overrides if each.startswith(varying)]):
+                group, value = override.key_or_group, override.value()
+                composed[group] = attention_options(names_of(override)[0]) if group == "attention" else value
+            try:
+                config: Any = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
+            except MissingMandatoryValue:
+                missing = sorted(OmegaConf.missing_keys(composed))
+                raise UserError(f"no value for {', '.join(missing)}") from None
+        check_preset(config["preset"], task=config["task"]["name"], backbone=config["backbone"]["name"])
+        return {str(key): value for key, value in config.items()}
 
 
 @contextlib.contextmanager

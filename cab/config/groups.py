@@ -51,10 +51,8 @@ class RegistrySource(ConfigSource):
     def load_config(self, config_path: str) -> ConfigResult:
         group, name = _split(config_path)
         options = REGISTRIES[group].get(name).options if group in REGISTRIES else {}
-        if group == "attention":
-            options = _tuned(ATTENTIONS.get(name))
-        content = OmegaConf.create({"name": name, **options})
-        return ConfigResult(self.provider, self.full_path(), content, {"package": None})
+        content = attention_options(name) if group == "attention" else {"name": name, **options}
+        return ConfigResult(self.provider, self.full_path(), OmegaConf.create(content), {"package": None})
 
 
 class ConfigFolders(SearchPathPlugin):
@@ -77,6 +75,11 @@ def names_of_group(group: str) -> list[str]:
     if group == "dataset":
         return sorted({dataset for task in TASKS for dataset in task.datasets})
     return REGISTRIES[group].names() if group in REGISTRIES else []
+
+
+def attention_options(name: str) -> dict[str, Any]:
+    """Return the content of the group ``attention``: a name and options, resolved by the cell."""
+    return {"name": name, **_tuned(ATTENTIONS.get(name))}
 
 
 def _tuned(entry: AttentionEntry) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from tests.helpers.runs.processes import environment, records
 CELL = ["task=lstf", "dataset=synthetic", "backbone=informer", "attention=abc", "pattern=NC", "preset=smoke"]
 MINE = ["--config-dir", "own settings", "experiment=mine", "pattern=NC"]
 OPTIONS = "cab run does not have Hydra's '{}': "
+FROM_HYDRA = [name for names in REPLACED for name in names]
 PRINTED: list[tuple[list[str], int, str]] = [
     (["--cfg", "job"], 0, "num_landmarks: 16"),
     (["-c", "job", "++seed=3"], 0, "seed: 3"),
@@ -30,14 +31,9 @@ PRINTED: list[tuple[list[str], int, str]] = [
     (["-m", "attention=glob(lin*)", "--dry-run"], 0, "attention=linear"),
 ]
 REFUSED: list[tuple[list[str], str]] = [
-    *(([f"{name}=x"], OPTIONS.format(name)) for name in ("hydra.run.dir", "hydra.sweep.dir", "hydra.job.chdir")),
-    *(([f"{name}=x"], OPTIONS.format(name)) for name in ("hydra/launcher", "hydra/sweeper", "hydra.launcher.n_jobs")),
-    *(
-        ([name], OPTIONS.format(name))
-        for names in REPLACED
-        for name in names
-        if name.startswith("-") and " " not in name
-    ),
+    *(([f"{name}=x"], OPTIONS.format(name)) for name in FROM_HYDRA if name.startswith("hydra")),
+    *(([name], OPTIONS.format(name)) for name in FROM_HYDRA if name.startswith("-") and " " not in name),
+    (["hydra.launcher.n_jobs=2"], OPTIONS.format("hydra.launcher.n_jobs") + "set `cluster=local`"),
     *((["--cfg", value], OPTIONS.format(f"--cfg {value}")) for value in ("all", "hydra")),
     (["hydra.verbose=true"], OPTIONS.format("hydra.verbose") + "the configuration reference lists what cab run has"),
     (["-m", "trainer.learning_rate=interval(0,1)"], OPTIONS.format("interval()") + "list values with `-m`"),
