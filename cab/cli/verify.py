@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         metavar="NAME",
         help="registered names, FILE.py:Class, FILE.py:function, package.module:name or hf:TYPE, such as hf:mamba2; "
-        "and options of their constructors, such as positions=rope, or gla.short_convolution=4 of a part of a stack",
+        "and options, such as positions=rope, or gla.short_convolution=4 in a stack",
     )
     add_pattern(parser, "NS, CS, NC or CC (default: all supported patterns)")
     parser.add_argument(
