@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import nn
 
 from cab.attention import Attention, LayerPosition
 from cab.patterns import Pattern
+from cab.spec import Spec
 from cab.training import recompute
-
-
-@dataclass(frozen=True)
-class AttentionSpec:
-    """Name of an attention and the options of its constructor."""
-
-    name: str
-    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -36,8 +29,8 @@ class AttentionFactory:
     """
 
     pattern: Pattern
-    attention: AttentionSpec
-    other_attention: Mapping[Pattern, AttentionSpec]
+    attention: Spec
+    other_attention: Mapping[Pattern, Spec]
     make: Callable[..., Attention]
 
     def __call__(

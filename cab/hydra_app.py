@@ -7,6 +7,7 @@ sweeper is the task's first metric.
 from __future__ import annotations
 
 import logging
+import os
 import shlex
 from typing import Any
 
@@ -15,6 +16,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from cab.errors import UserError
+from cab.registry.tables import ADDED, config_folders
 
 
 @hydra.main(config_path=None, config_name="run", version_base="1.3")
@@ -23,6 +25,10 @@ def main(config: DictConfig) -> float | None:
     from cab.config.compose import check_preset
     from cab.runner.run import run_cell
 
+    for source in HydraConfig.get().runtime.config_sources:
+        if source.provider == "command-line":  # --config-dir, whose presets and tables apply
+            os.environ[ADDED] = source.path
+            config_folders.cache_clear()
     overrides = HydraConfig.get().overrides.task
     if any(override.startswith("attention=[") for override in overrides):
         raise UserError("Hydra merges the groups of a list; write a stack in quotes: \"attention='gla*3,vanilla'\"")

@@ -23,12 +23,12 @@ from torch.overrides import TorchFunctionMode
 
 from cab.analysis.subject import Subject, with_heads
 from cab.attention import Attention
-from cab.config.run_config import Choice
 from cab.errors import UserError
 from cab.records.identity import DEFAULT_ENGINE
 from cab.runner.cell import Cell
 from cab.runner.engine import Run, StepObserver, find_engine
 from cab.runner.processes import DivergedError, Processes
+from cab.spec import Spec
 
 QUANTILES = {"median": 0.5, "q90": 0.9, "q99": 0.99, "largest": 1.0}
 PRODUCTS = {torch.matmul, torch.bmm, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.Tensor.bmm}
@@ -169,7 +169,7 @@ def _observed_run(cell: Cell, observer: StepObserver, folder: str) -> Run:
         cell.config.trainer, checkpoint_selection="last", validate_every=None, patience=None, stop_at=None
     )
     config = dataclasses.replace(
-        cell.config, results_dir=Path(folder), profile=False, logger=Choice("csv", {}), trainer=trainer
+        cell.config, results_dir=Path(folder), profile=False, logger=Spec("csv", {}), trainer=trainer
     )
     cell = dataclasses.replace(cell, config=config)
     return Run(cell, "", find_engine(cell.config.engine), torch.device("cpu"), Processes(), observer=observer)

@@ -42,6 +42,8 @@ GROUPS = {
         "completion": "print a completion script for bash or zsh",
     },
 }
+WITH_OPTIONS = ("evaluate", "verify")
+"""Commands with arguments OPTION=VALUE, which may follow a flag; `cab run` reads its own."""
 COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
 
 EXAMPLES = {
@@ -147,7 +149,8 @@ def _dispatch(argv: list[str]) -> int:
     if parser.epilog:
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
     module.add_arguments(parser)
-    return module.run(parser.parse_args(arguments))
+    parse = parser.parse_intermixed_args if name in WITH_OPTIONS else parser.parse_args
+    return module.run(parse(arguments))
 
 
 def _help() -> str:

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 import yaml
 
 from cab.cli.terminal import log_to_terminal
+from cab.config.hydra_options import refusal, replacement
 from cab.errors import UserError, optional, unknown_name
 from cab.files.disk import sanitize_text, user_path
 from cab.files.text_table import text_table
 from cab.records.identity import distinctions
 from cab.records.record import CELL, Record, Status
 from cab.records.verified import LEGEND, mark_unverified, verdict, verified_codes
-from cab.registry.tables import ADDED, run_defaults
+from cab.registry.tables import ADDED, PRESETS, run_defaults
 from cab.runner.folder import parse_retried
 from cab.runner.processes import find_processes
 
@@ -52,7 +53,7 @@ def run(arguments: list[str]) -> int:
         if all(override.startswith(RESULTS_DIR) for override in overrides):
             return _retry(overrides, statuses)
         overrides.append(f"retry=[{','.join(status for status in statuses if status in tuple(Status))}]")
-    if flags.config or any(override.startswith("experiment=") for override in overrides):
+    if flags.config or any("experiment=" in override for override in overrides):
         from cab.config.files import with_files
 
         overrides = with_files(overrides, flags.config)
@@ -63,14 +64,16 @@ def run(arguments: list[str]) -> int:
 
     sweeps = [check_overrides(of_sweep, sweep=flags.multirun) for of_sweep in (suite or [overrides])]
     is_sweep = flags.multirun or not {"cluster=local", "cluster=slurm"}.isdisjoint(sweeps[0])
-    if (flags.cfg or flags.explain) and (is_sweep or flags.dry_run):
+    if (flags.cfg or flags.explain) and (flags.multirun or flags.dry_run):
         option = "--cfg" if flags.cfg else "--explain"
-        raise UserError(f"{option} prints one configuration: remove -m, --dry-run and cluster=")
+        raise UserError(f"{option} prints one configuration: remove -m, suite= and --dry-run")
     if flags.cfg:
         from cab.runner.cell import Cell
 
         config = compose(sweeps[0])
-        Cell.from_config(config)  # refuses what a run refuses
+        cell = Cell.from_config(config)  # refuses what a run refuses
+        if config["preset"] not in PRESETS or any(override.startswith("task.") for override in sweeps[0]):
+            _ = cell.task  # its options may contradict each other; imports torch
         print(yaml.safe_dump(config, sort_keys=False, allow_unicode=True), end="")
         return 0
     with report_waiting("importing torch"):
@@ -112,15 +115,20 @@ def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("-v", "--verbose", action="store_true")
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--retry")
-    parser.add_argument("--cfg", choices=("job",))
+    parser.add_argument("-c", "--cfg")
     parser.add_argument("--config", type=user_path)
-    parser.add_argument("--config-dir")
+    parser.add_argument("-cd", "--config-dir")
     parser.add_argument("--explain", action="store_true")
     parser.add_argument("--no-cost", action="store_true")
+    for name in (argument.partition("=")[0] for argument in arguments if argument.startswith("-")):
+        if replacement(name):
+            raise refusal(name)
     try:
         flags, overrides = parser.parse_known_args(arguments)
     except argparse.ArgumentError as error:
         raise UserError(str(error)) from None
+    if flags.cfg not in (None, "job"):
+        raise refusal(f"--cfg {flags.cfg}") if replacement(f"--cfg {flags.cfg}") else UserError("write --cfg job")
     for argument in overrides:
         if argument.startswith("-"):
             names = [name for action in parser._actions for name in action.option_strings]

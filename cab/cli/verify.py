@@ -20,6 +20,7 @@ from cab.cli.terminal import print_note
 from cab.errors import UserError
 from cab.files.disk import check_writable, sanitize_csv_cell, sanitize_text
 from cab.files.text_table import print_rows
+from cab.registry.names import is_file, is_stack
 
 if TYPE_CHECKING:
     from cab.patterns import Pattern
@@ -40,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         metavar="NAME",
         help="registered names, FILE.py:Class, FILE.py:function, package.module:name or hf:TYPE, such as hf:mamba2; "
-        "and options of their constructors, such as positions=rope",
+        "and options, such as positions=rope, or gla.short_convolution=4 in a stack",
     )
     add_pattern(parser, "NS, CS, NC or CC (default: all supported patterns)")
     parser.add_argument(
@@ -259,6 +260,7 @@ def _without_row(subjects: Sequence[Subject], args: argparse.Namespace) -> list[
 
 def _subjects(args: argparse.Namespace, patterns: Sequence[Pattern]) -> Iterator[Subject]:
     """Yield every attention in every pattern to verify; user errors are raised before the first check runs."""
+    from cab.registry.specs import by_part
     from cab.verification.foreign import parse_options
     from cab.verification.suite import subject_of
 
@@ -270,27 +272,26 @@ def _subjects(args: argparse.Namespace, patterns: Sequence[Pattern]) -> Iterator
             "`cab list attentions` prints the registered names"
         )
     _check_device(args.device)
-    options: dict[str, Any] = {"options": parse_options(pairs), "complexity": args.complexity, "device": args.device}
-    for target, chosen in chain.from_iterable(_with_parts(name, patterns) for name in targets):
+    options: dict[str, Any] = {"complexity": args.complexity, "device": args.device}
+    for target, chosen, own in chain.from_iterable(_with_parts(name, patterns, pairs) for name in targets):
         attention, claimed, name = _target(target)
         if not chosen and not claimed:
-            raise UserError(f"{target} is not registered: name its pattern with --pattern NS, CS, NC or CC")
+            raise UserError(f"no pattern of {target} is registered: name its pattern with --pattern NS, CS, NC or CC")
         for pattern in chosen or claimed:
-            subject = subject_of(attention, pattern, **options)
-            yield dataclasses.replace(subject, name=" ".join([name or subject.name, *pairs]), seed=args.seed)
+            subject = subject_of(attention, pattern, options=by_part(parse_options(own)), **options)
+            yield dataclasses.replace(subject, name=" ".join([name or subject.name, *own]), seed=args.seed)
 
 
 def _is_option(word: str) -> bool:
     """Return whether an argument is OPTION=VALUE and not the name of an attention."""
-    from cab.registry.names import is_file
-
-    return word.partition("=")[0].isidentifier() and "=" in word and not is_file(word)
+    return word.partition("=")[0].replace(".", "_").isidentifier() and "=" in word and not is_file(word)
 
 
-def _with_parts(target: str, patterns: Sequence[Pattern]) -> Iterator[tuple[str, Sequence[Pattern]]]:
-    """Yield a name with patterns; before that of a stack its parts, in the patterns in which they are not verified."""
+def _with_parts(
+    target: str, patterns: Sequence[Pattern], options: list[str]
+) -> Iterator[tuple[str, Sequence[Pattern], list[str]]]:
+    """Yield a name, patterns and options; before those of a stack its parts, where these are not verified."""
     from cab.records.verified import is_verified
-    from cab.registry.names import is_stack
     from cab.registry.program import code_of
     from cab.registry.registries import ATTENTIONS
     from cab.registry.stacks import StackEntry
@@ -300,17 +301,17 @@ def _with_parts(target: str, patterns: Sequence[Pattern]) -> Iterator[tuple[str,
         assert isinstance(stack, StackEntry)
         patterns = patterns or stack.patterns
         for part in stack.parts.values():
-            pending = [pattern for pattern in patterns if not is_verified(code_of(part.cls), str(pattern))]
+            own = [option.removeprefix(f"{part.label}.") for option in options if option.startswith(f"{part.label}.")]
+            pending = [pattern for pattern in patterns if own or not is_verified(code_of(part.cls), str(pattern))]
             if pending:
-                yield part.name, pending
+                yield part.name, pending, own
             if done := [pattern for pattern in patterns if pattern not in pending]:
                 print_note(f"{part.label} is already verified in {' '.join(done)}")
-    yield target, patterns
+    yield target, patterns, options
 
 
 def _target(target: str) -> tuple[str | type, Sequence[Pattern], str]:
     """Return what a name means: an attention, its patterns, and the name of a registered class in a file."""
-    from cab.registry.names import is_file, is_stack
     from cab.registry.registries import ATTENTIONS
     from cab.verification.foreign import ForeignModule, subject_class
 

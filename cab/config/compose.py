@@ -24,10 +24,11 @@ from hydra.core.override_parser.types import (
     QuotedString,
 )
 from hydra.errors import HydraException
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from cab.config.groups import names_of_group
+from cab.config.groups import attention_options, names_of_group
+from cab.config.hydra_options import refusal, replacement
 from cab.config.run_config import KEYS, REGISTRIES, DataConfig
 from cab.errors import UnsupportedError, UserError, unknown_name
 from cab.patterns import LONG_NAMES, Pattern
@@ -38,33 +39,42 @@ from cab.registry.tables import config_folders, presets
 
 USUAL_CHOICES = {"trainer": "default", "logger": "csv", "cluster": "none"}
 """Default choices of the groups that are folders of configs/."""
-HYDRA = {
-    **dict.fromkeys(("run.dir", "sweep.dir", "sweep.subdir"), "set results_dir=FOLDER"),
-    "launcher": "set cluster=local (workers on this machine) or cluster=slurm",
-    "sweeper": "list values with -m, as in seed=1,2",
-    "job.chdir": "a run never changes the working directory",
-}
-"""What to use in place of options of Hydra."""
 
 
 def compose(overrides: Sequence[str]) -> dict[str, Any]:
     """Return the resolved configuration of a cell; UserError for an invalid override, or a missing value or file."""
-    return compose_once(overrides)[0]
+    return Composer()(overrides)
 
 
-def compose_once(overrides: Sequence[str]) -> tuple[dict[str, Any], bool]:
-    """Return the configuration as :func:`compose`, and whether nothing but ``seed`` itself depends on the seed."""
-    overrides = check_overrides(overrides)
-    with hydra_context():
-        composed = hydra.compose("run", overrides=overrides)
-        is_free = not re.search(r"\$\{[^{}]*\bseed\b", OmegaConf.to_yaml(composed))
-        try:
-            config: Any = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
-        except MissingMandatoryValue:
-            missing = sorted(OmegaConf.missing_keys(composed))
-            raise UserError(f"no value for {', '.join(missing)}") from None
-    check_preset(config["preset"], task=config["task"]["name"], backbone=config["backbone"]["name"])
-    return {str(key): value for key, value in config.items()}, is_free
+class Composer:
+    """Compose cells like :func:`compose`, once for those that differ in no more than the attention and the seed."""
+
+    def __init__(self) -> None:
+        self._shared: dict[tuple[str, ...], DictConfig] = {}
+
+    def __call__(self, overrides: Sequence[str]) -> dict[str, Any]:
+        overrides = check_overrides(overrides)
+        has_options = any(override.lstrip("+").startswith("attention.") for override in overrides)
+        varying = ("seed=",) if has_options else ("seed=", "attention=")
+        key = tuple(each.partition("=")[0] if each.startswith(varying) else each for each in overrides)
+        with hydra_context():
+            composed = self._shared.get(key)
+            if composed is None:
+                composed = hydra.compose("run", overrides=overrides)
+                plain: Any = OmegaConf.to_container(composed, resolve=False)
+                text = str({name: value for name, value in plain.items() if f"{name}=" not in varying})
+                if not re.search(r"\$\{[^{}]*\b(seed|attention)\b", text):
+                    self._shared[key] = composed
+            for override in parse_overrides([each for each in overrides if each.startswith(varying)]):
+                group, value = override.key_or_group, override.value()
+                composed[group] = attention_options(names_of(override)[0]) if group == "attention" else value
+            try:
+                config: Any = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
+            except MissingMandatoryValue:
+                missing = sorted(OmegaConf.missing_keys(composed))
+                raise UserError(f"no value for {', '.join(missing)}") from None
+        check_preset(config["preset"], task=config["task"]["name"], backbone=config["backbone"]["name"])
+        return {str(key): value for key, value in config.items()}
 
 
 @contextlib.contextmanager
@@ -138,9 +148,10 @@ def parse_overrides(arguments: list[str]) -> list[Override]:
                 "put a value with special characters in two pairs of quotes: `KEY=\"'VALUE'\"`"
             ) from error
         value = parsed[-1].value()
-        is_open = isinstance(value, Glob) and not names_of_group(parsed[-1].key_or_group)
-        if is_open or isinstance(value, IntervalSweep):
-            raise UserError(f"{argument:.80}: list the values of a sweep, separated by commas, or use range(1,4)")
+        if isinstance(value, IntervalSweep):
+            raise refusal("interval()")
+        if isinstance(value, Glob) and not names_of_group(parsed[-1].key_or_group):
+            raise UserError(f"{argument:.80}: glob() selects names of a group; list values, or use range(1,4)")
     return parsed
 
 
@@ -174,6 +185,8 @@ def names_in(argument: str) -> list[str]:
 def _name(item: Any) -> str:
     """Return a name in an override; a list in brackets is a stack of attentions."""
     if isinstance(item, list):
+        if any(isinstance(layer, list) for layer in item):
+            raise UserError("a stack in a stack is not supported; list all layers, as in attention=[gla*2,vanilla]")
         return ",".join(map(_name, item))
     return item.text if isinstance(item, QuotedString) else str(item)
 
@@ -198,14 +211,10 @@ def _normalized(argument: str) -> str:
 def _check_key(override: Override) -> None:
     """Raise UserError for a key that no run has, and for an override that deletes its key."""
     if override.is_delete():
-        raise UserError(f"'{override.input_line}' removes an option; leave it out, and it has its usual value")
+        raise UserError(f"'{override.input_line}' removes an option: {replacement('~KEY')}")
     group, _, option = override.key_or_group.replace("/", ".").partition(".")
     if group == "hydra":
-        instead = HYDRA.get(option, "the configuration reference lists what cab run has")
-        raise UserError(
-            f"'{override.key_or_group}' is an option of Hydra that cab run does not have; {instead}, or use "
-            "`python -m cab.hydra_app`"
-        )
+        raise refusal(override.key_or_group)
     if group not in KEYS:
         raise unknown_name("option", group, KEYS)
     if group == DataConfig.group:

@@ -12,7 +12,10 @@ from cab.config.compose import quoted
 from cab.errors import UserError, first_line, unknown_name
 from cab.registry.tables import config_folders
 
-EXPERIMENT = "experiment="
+
+def is_experiment(override: str) -> bool:
+    """Return whether an override chooses an experiment; Hydra's users write ``+experiment=NAME``."""
+    return override.lstrip("+").startswith("experiment=")
 
 
 def with_files(overrides: Sequence[str], file: Path | None) -> list[str]:
@@ -20,9 +23,9 @@ def with_files(overrides: Sequence[str], file: Path | None) -> list[str]:
 
     An override of a group, such as ``attention=abc``, also replaces the options of its earlier choice.
     """
-    names = [override.removeprefix(EXPERIMENT) for override in overrides if override.startswith(EXPERIMENT)]
+    names = [override.partition("=")[2] for override in overrides if is_experiment(override)]
     layers = [list(_overrides(path)) for path in ([file] if file else []) + [_experiment(name) for name in names]]
-    layers.append([override for override in overrides if not override.startswith(EXPERIMENT)])
+    layers.append([override for override in overrides if not is_experiment(override)])
     if len(layers) == 1:
         return layers[0]
     merged: dict[str, str] = {}

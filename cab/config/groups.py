@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from cab.config.run_config import REGISTRIES
 from cab.errors import UserError
 from cab.registry.entries import AttentionEntry
-from cab.registry.names import is_file
+from cab.registry.names import is_file, is_stack
 from cab.registry.registries import ATTENTIONS, TASKS
 from cab.registry.stacks import StackEntry
 from cab.registry.tables import config_folders, read_table, tuned_options
@@ -39,7 +39,8 @@ class RegistrySource(ConfigSource):
 
     def is_config(self, config_path: str) -> bool:
         group, name = _split(config_path)
-        return self.is_group(group) and (name in names_of_group(group) or (group == "attention" and name in ATTENTIONS))
+        is_other = group == "attention" and (is_file(name) or is_stack(name) or name in ATTENTIONS)
+        return self.is_group(group) and (is_other or name in names_of_group(group))
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         groups = ["dataset", *REGISTRIES] if config_path.strip("/") == "" else []
@@ -50,10 +51,8 @@ class RegistrySource(ConfigSource):
     def load_config(self, config_path: str) -> ConfigResult:
         group, name = _split(config_path)
         options = REGISTRIES[group].get(name).options if group in REGISTRIES else {}
-        if group == "attention":
-            options = _tuned(ATTENTIONS.get(name))
-        content = OmegaConf.create({"name": name, **options})
-        return ConfigResult(self.provider, self.full_path(), content, {"package": None})
+        content = attention_options(name) if group == "attention" else {"name": name, **options}
+        return ConfigResult(self.provider, self.full_path(), OmegaConf.create(content), {"package": None})
 
 
 class ConfigFolders(SearchPathPlugin):
@@ -76,6 +75,11 @@ def names_of_group(group: str) -> list[str]:
     if group == "dataset":
         return sorted({dataset for task in TASKS for dataset in task.datasets})
     return REGISTRIES[group].names() if group in REGISTRIES else []
+
+
+def attention_options(name: str) -> dict[str, Any]:
+    """Return the content of the group ``attention``: a name and options, resolved by the cell."""
+    return {"name": name, **_tuned(ATTENTIONS.get(name))}
 
 
 def _tuned(entry: AttentionEntry) -> dict[str, Any]:

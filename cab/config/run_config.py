@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from annotated_types import Gt, Interval, MinLen
 
@@ -27,12 +27,13 @@ from cab.registry.options import (
     checked_options,
 )
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, Registry
+from cab.registry.specs import parse_other_attention
 from cab.registry.tables import run_defaults, trainer_defaults, tuned_options
+from cab.spec import Spec
 
 if TYPE_CHECKING:
     import torch
 
-    from cab.backbone import AttentionSpec
 
 REGISTRIES: Mapping[str, Registry[Any]] = {"attention": ATTENTIONS, "backbone": BACKBONES, "task": TASKS}
 MAX_WORKERS = 256
@@ -210,13 +211,6 @@ class DataConfig(OptionGroup):
     download: bool
 
 
-class Choice(NamedTuple):
-    """A task, backbone or logger: its name and options."""
-
-    name: str
-    options: Mapping[str, Any]
-
-
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """A composed configuration, with every value checked and parsed.
@@ -230,17 +224,17 @@ class RunConfig:
         resolved: the configuration as plain values, as records store it.
     """
 
-    task: Choice
+    task: Spec
     dataset: str
-    backbone: Choice
-    attention: AttentionSpec
+    backbone: Spec
+    attention: Spec
     trainer: TrainerConfig
-    logger: Choice
+    logger: Spec
     cluster: ClusterConfig
     preset: str
     pattern: Pattern
     seed: Annotated[int, Interval(ge=0, le=LARGEST_SEED)]
-    other_attention: Mapping[Pattern, AttentionSpec]
+    other_attention: Mapping[Pattern, Spec]
     tuning: dict[str, Any] | None
     results_dir: Path
     data_root: Path | None
@@ -256,23 +250,19 @@ class RunConfig:
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> RunConfig:
         """Check and parse the plain values of a composed configuration."""
-        from cab.backbone import AttentionSpec  # imports torch
-        from cab.registry.build import parse_other_attention
-
         check_complete(config, KEYS)
         plain = checked_options(config, KEYS, defaults=run_defaults())
         if not set(plain["retry"]) <= set(Status):
             raise UserError(f"retry must be a list of {', '.join(Status)}, got {plain['retry']}")
         for group, registry in REGISTRIES.items():
-            name, options = _choice(plain[group])
-            entry = registry.get(name)
-            plain[group] = {"name": entry.name, **entry.check_options(options, group)}
+            spec = Spec.of(plain[group])
+            entry = registry.get(spec.name)
+            plain[group] = {"name": entry.name, **entry.check_options(spec.options, group)}
         trainer, data = TrainerConfig.parse(plain["trainer"]), DataConfig.parse(plain["data"])
         pattern = Pattern.parse(plain["pattern"])
         plain |= {"trainer": vars(trainer), "data": vars(data), "pattern": str(pattern)}
-        parsed = {group: _choice(plain[group]) for group in ("task", "backbone", "logger")} | {
+        parsed = {group: Spec.of(plain[group]) for group in ("task", "backbone", "attention", "logger")} | {
             "dataset": plain["dataset"]["name"],
-            "attention": AttentionSpec(*_choice(plain["attention"])),
             "trainer": trainer,
             "cluster": parse_cluster(plain["cluster"]),
             "pattern": pattern,
@@ -311,7 +301,3 @@ KEYS: Mapping[str, Any] = {
     "retry": list[str],
 }
 """The annotation of each key of a composed configuration, before it is parsed."""
-
-
-def _choice(group: Mapping[str, Any]) -> Choice:
-    return Choice(group["name"], {key: value for key, value in group.items() if key != "name"})

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from cab.attention import Attention
-from cab.backbone import AttentionSpec
 from cab.composite import Composite
 from cab.efficiency.setting import Setting, appendix_g
 from cab.efficiency.workload import Workload
@@ -21,7 +20,9 @@ from cab.patterns import Pattern
 from cab.registry.build import make_attention
 from cab.registry.names import is_file, is_stack
 from cab.registry.registries import ATTENTIONS
+from cab.registry.specs import by_part
 from cab.registry.stacks import StackEntry
+from cab.spec import Spec
 from cab.verification.foreign import ForeignModule, parse_options, subject_class
 from cab.verification.suite import subject_of
 
@@ -67,11 +68,7 @@ class AttentionSubject:
         while pairs and "=" not in pairs[0] and (is_file(name) or is_stack(name)):
             name, pairs = f"{name}:{pairs[0]}", pairs[1:]
         entry = ATTENTIONS.get(name)
-        options: dict[str, Any] = {}
-        for path, value in parse_options(pairs).items():
-            part, _, option = path.rpartition(".")
-            (options.setdefault(part, {}) if part else options)[option] = value
-        options = entry.check_options(options, "attention")
+        options = entry.check_options(by_part(parse_options(pairs)), "attention")
         label = ":".join([entry.label, *pairs])
         return cls(label, entry.name, entry.cls, entry.patterns, entry.complexity, options)
 
@@ -95,7 +92,7 @@ class AttentionSubject:
 
     def build(self, pattern: Pattern, setting: Setting, *, dropout: float = 0.0) -> nn.Module:
         return make_attention(
-            AttentionSpec(self.name, self.all_options(pattern)),
+            Spec(self.name, self.all_options(pattern)),
             pattern,
             embed_dim=setting.embed_dim,
             num_heads=setting.num_heads,

@@ -13,15 +13,15 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from cab.attention import SINGLE_LAYER, Attention, LayerPosition
-from cab.backbone import AttentionFactory, AttentionSpec, Backbone
+from cab.backbone import AttentionFactory, Backbone
 from cab.composite import build_part, count_layers
-from cab.errors import UnsupportedError, UserError, exits_as_errors, first_line
+from cab.errors import UserError, exits_as_errors, first_line
 from cab.patterns import Pattern
 from cab.registry.entries import AttentionEntry
 from cab.registry.registries import ATTENTIONS, BACKBONES
+from cab.registry.specs import OtherAttention, check_pattern, check_slot, parse_other_attention, parse_spec
 from cab.registry.stacks import StackEntry
-
-OtherAttention = str | Mapping[str, Any] | Mapping[Pattern, AttentionSpec]
+from cab.spec import Spec
 
 
 def build_attention(
@@ -60,7 +60,7 @@ def build_attention(
 
 
 def make_attention(
-    spec: AttentionSpec,
+    spec: Spec,
     pattern: Pattern,
     *,
     embed_dim: int,
@@ -85,21 +85,10 @@ def make_attention(
     return build_part(entry.cls, layer_position, pattern=pattern, **sizes, **options)
 
 
-def check_pattern(spec: AttentionSpec, pattern: Pattern, *, allow_unsound: bool = False) -> None:
-    """Raise UserError if the attention does not exist or does not support ``pattern``."""
-    entry = ATTENTIONS.get(spec.name)
-    allowed = entry.patterns + (entry.unsound if allow_unsound else ())
-    if pattern not in allowed:
-        raise UnsupportedError(
-            f"attention '{spec.name}' does not support pattern {pattern} (supported: {' '.join(entry.patterns)}); "
-            "`cab list attentions` prints the patterns of each"
-        )
-
-
 def build_backbone(
     name: str,
     *,
-    attention: str | Mapping[str, Any] | AttentionSpec = "vanilla",
+    attention: str | Mapping[str, Any] | Spec = "vanilla",
     pattern: Pattern | str,
     other_attention: OtherAttention = "vanilla",
     **options: Any,
@@ -131,15 +120,6 @@ def make_backbone(name: str, factory: AttentionFactory, options: Mapping[str, An
     return backbone
 
 
-def check_slot(backbone: str, pattern: Pattern, slots: set[Pattern]) -> None:
-    """Raise UserError if ``pattern`` is not among the patterns of the backbone's attention layers (``slots``)."""
-    if pattern not in slots:
-        has = " ".join(p for p in Pattern if p in slots)
-        raise UnsupportedError(
-            f"backbone '{backbone}' has no attention layer with pattern {pattern} (supported: {has})"
-        )
-
-
 class _WithoutValues(TorchFunctionMode):
     """Skip ``normal_``, which imports torch's compiler on the meta device and takes as long as ``import torch``."""
 
@@ -165,33 +145,13 @@ def backbone_patterns(name: str) -> tuple[Pattern, ...]:
     entry = BACKBONES.get(name)
     if entry.cls.all_layers_use_tested_pattern:
         return tuple(Pattern)
-    vanilla = AttentionSpec("vanilla")
+    vanilla = Spec("vanilla")
     with without_memory():
         backbone = entry.cls(
             make_attention=AttentionFactory(Pattern.NS, vanilla, dict.fromkeys(Pattern, vanilla), make_attention)
         )
     patterns = {pattern for _, pattern in backbone.attention_layers()}
     return tuple(pattern for pattern in Pattern if pattern in patterns)
-
-
-def parse_spec(attention: str | Mapping[str, Any] | AttentionSpec) -> AttentionSpec:
-    """Return the spec of a name, or of a mapping of ``name`` and options, whose values are checked."""
-    if isinstance(attention, AttentionSpec):
-        return attention
-    if isinstance(attention, str):
-        attention = {"name": attention}
-    if not isinstance(attention, Mapping) or "name" not in attention:
-        raise UserError(f"an attention must be a name or a mapping with 'name', got {attention!r:.60}")
-    options = {name: value for name, value in attention.items() if name != "name"}
-    return AttentionSpec(attention["name"], ATTENTIONS.get(attention["name"]).check_options(options, "attention"))
-
-
-def parse_other_attention(other_attention: OtherAttention) -> dict[Pattern, AttentionSpec]:
-    """Return the spec per pattern of the attention outside the test, from one or a mapping (default: vanilla)."""
-    if isinstance(other_attention, str):
-        return dict.fromkeys(Pattern, parse_spec(other_attention))
-    specs = {Pattern.parse(pattern): parse_spec(attention) for pattern, attention in other_attention.items()}
-    return {pattern: specs.get(pattern, AttentionSpec("vanilla")) for pattern in Pattern}
 
 
 def measure_decode_state(entry: AttentionEntry) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,6 +45,15 @@ class Entry(Generic[T]):
         except Exception as error:
             raise UnsupportedError(f"'{self.name}' ({self.origin}) cannot be imported: {described(error)}") from error
 
+    @functools.cached_property
+    def outline(self) -> Any:
+        """The class, or its outline as long as nothing has imported torch: signature, annotations and docstrings."""
+        if self.imported is None and "torch" not in sys.modules:
+            from cab.registry.outlines import outline_of
+
+            return outline_of(self.location.module, self.location.qualname) or self.cls
+        return self.cls
+
     def build(self, **arguments: Any) -> T:
         """Create an instance of the class."""
         return cast("Callable[..., T]", self.cls)(**arguments)
@@ -61,7 +71,7 @@ class Entry(Generic[T]):
     @functools.cached_property
     def options(self) -> dict[str, Any]:
         """Keyword arguments of the constructor that users can set, with their defaults."""
-        parameters = [p for p in inspect.signature(self.cls).parameters.values() if p.kind is p.KEYWORD_ONLY]
+        parameters = [p for p in inspect.signature(self.outline).parameters.values() if p.kind is p.KEYWORD_ONLY]
         return {p.name: p.default for p in parameters if p.default is not p.empty and p.name not in self.reserved}
 
     def has_option(self, path: str) -> bool:
@@ -79,13 +89,13 @@ class Entry(Generic[T]):
     @property
     def kinds(self) -> dict[str, Any]:
         """Annotations of the options."""
-        return annotations_of(self.cls)
+        return annotations_of(self.outline)
 
     @property
     def texts(self) -> dict[str, str]:
         """Descriptions of the options, those of base classes included."""
         texts: dict[str, str] = {}
-        for cls in reversed(self.cls.__mro__):
+        for cls in reversed(self.outline.__mro__):
             texts |= argument_texts(inspect.cleandoc(cls.__doc__ or ""))
         return texts
 
@@ -103,13 +113,18 @@ class AttentionEntry(Entry["Attention"]):
     def __post_init__(self) -> None:
         object.__setattr__(self, "label", self.label or self.name)
 
+    @property
+    def supported(self) -> str:
+        """Text of the supported patterns; those of each part of a stack, which supports what all of them do."""
+        return " ".join(self.patterns)
+
     @functools.cached_property
     def options(self) -> dict[str, Any]:
         """Those of the class, with or without the short convolution of the base class."""
         options = dict(super().options)
-        if any(p.kind is p.VAR_KEYWORD for p in inspect.signature(self.cls).parameters.values()):
+        if any(p.kind is p.VAR_KEYWORD for p in inspect.signature(self.outline).parameters.values()):
             options.setdefault("short_convolution", 0)
-        if not self.cls.has_convolutions():
+        if not self.outline.has_convolutions():
             options.pop("short_convolution", None)
         return options
 

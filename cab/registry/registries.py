@@ -131,10 +131,10 @@ class Registry(Generic[E]):
         return [entry.name for entry in self]
 
     def load(self) -> list[E]:
-        """Import and return all entries; an entry that cannot be imported is removed with a warning."""
+        """Read and return all entries; an entry that cannot be imported is removed with a warning."""
         for entry in self:
             try:
-                _ = entry.cls
+                _ = entry.outline
             except UserError as error:
                 self._skip(str(error))
                 del self._entries[entry.name]

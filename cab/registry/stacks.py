@@ -63,6 +63,10 @@ class StackEntry(AttentionEntry):
         """The options of each part that has any, by its name."""
         return {name: part.options for name, part in self.parts.items() if part.options}
 
+    @property
+    def supported(self) -> str:
+        return ", ".join(f"{part.label} {part.supported}" for part in self.parts.values())
+
     def check_options(self, options: Mapping[str, Any], kind: str) -> dict[str, Any]:
         checked = {}
         for name, own in options.items():
@@ -121,9 +125,6 @@ def _composed(layers: tuple[tuple[AttentionEntry, ...], ...]) -> StackEntry:
     if len({part.label for part in parts}) < len(parts):
         raise UserError(f"two attentions of the stack '{label}' have the same name; rename one class")
     patterns = tuple(pattern for pattern in Pattern if all(pattern in part.patterns for part in parts))
-    if not patterns:
-        each = ", ".join(f"{part.label} {' '.join(part.patterns)}" for part in parts)
-        raise UnsupportedError(f"no pattern is supported by every attention of the stack '{label}': {each}")
     grown = [part.complexity for part in parts]
     return StackEntry(
         name=stack_name([[part.name for part in layer] for layer in layers]),

@@ -21,7 +21,7 @@ from cab.records.files import REFERENCE_DIRS
 from cab.records.results import load_results
 from cab.records.verified import is_verified
 from cab.registry.entries import Entry
-from cab.registry.names import is_file
+from cab.registry.names import is_file, is_stack
 from cab.registry.program import code_of, code_of_location
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.registry.stacks import parts_of
@@ -74,7 +74,7 @@ def summary(name: str) -> Summary:
 
 def card(name: str) -> Card:
     """Build the card of an attention, a backbone or a task, which imports its class; UserError for other names."""
-    if is_file(name) or name in ATTENTIONS:
+    if is_file(name) or is_stack(name) or name in ATTENTIONS:
         return _attention_card(name)
     if name in BACKBONES:
         backbone = BACKBONES.get(name)

@@ -44,7 +44,7 @@ def changed_settings(record: Record) -> list[str]:
     cell = [f"{key}={record.cell[key]}" for key in ("task", "dataset", "backbone", "pattern")]
     for attention in ("vanilla", record.config["attention"]["name"]):  # few settings depend on the attention
         try:
-            published = _published(*cell, f"attention={attention}", *variants)
+            published = _published(attention, *cell, *variants)
         except UserError:  # a class in a file that is gone
             break
         changed = changes(record, published)
@@ -54,7 +54,7 @@ def changed_settings(record: Record) -> list[str]:
 
 
 @functools.cache
-def _published(*overrides: str) -> dict[str, Any]:
-    from cab.config.compose import compose  # imports Hydra
+def _published(attention: str, *overrides: str) -> dict[str, Any]:
+    from cab.config.compose import compose, written  # import Hydra
 
-    return settings_of(compose([*overrides, "preset=paper"]))
+    return settings_of(compose([f"attention={written(attention)}", *overrides, "preset=paper"]))

@@ -6,6 +6,7 @@ Each function adds them to the published values of a table.
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -123,9 +124,14 @@ def _with_costs(results: pd.DataFrame) -> pd.DataFrame:
 def _selected(table: PaperTable, row: Mapping[Any, str]) -> dict[str, str]:
     """Return what the runs of a value have: values of columns of results, and of settings."""
     texts = ((template, template.format_map(dict(row))) for template in table.select.split())
-    words = (word for template, text in texts for word in ([text] if "=" in template else text.split()))
+    words = (word for template, text in texts for word in ([text] if "=" in template else _settings(text)))
     pairs = (word.partition("=")[::2] for word in words)
     return {name: value for name, value in pairs if value}
+
+
+def _settings(options: str) -> list[str]:
+    """Return the settings of overrides, in which an attention is its name: ``attention=[gla,vanilla]``."""
+    return [re.sub(r"^attention=\[?([^\]]*)\]?$", r"attention.name=\1", word) for word in options.split()]
 
 
 def _own(results: pd.DataFrame, table: PaperTable, wanted: Mapping[str, str]) -> dict[str, Any]:

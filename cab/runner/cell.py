@@ -9,20 +9,22 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cab.backbone import AttentionSpec
 from cab.config.run_config import REGISTRIES, RunConfig
 from cab.errors import UnsupportedError, UserError
 from cab.patterns import Pattern
 from cab.records.files import paths_of_hash, record_path
 from cab.records.identity import changed, flat, hash_of, other_engine, settings
 from cab.records.record import Record
-from cab.registry.build import backbone_patterns, check_pattern, check_slot
 from cab.registry.program import code_of
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
+from cab.registry.specs import check_pattern, check_slot
 from cab.registry.tables import attention_label, read_rows, run_defaults, trainer_defaults
-from cab.task import Task
+from cab.spec import Spec
+
+if TYPE_CHECKING:
+    from cab.task import Task
 
 GROUPS = ("task", "dataset", "backbone", "pattern", "attention")
 """Groups that are chosen by name, in the order of :func:`runnable_cells`."""
@@ -32,23 +34,27 @@ GPU = "GPU"
 
 @dataclass(frozen=True)
 class Cell:
-    """A checked configuration and its task."""
+    """A checked configuration, and its task."""
 
     config: RunConfig
-    task: Task
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Cell:
-        """Check a composed configuration and build its task; UnsupportedError for names that cannot be combined."""
+        """Check a composed configuration; UnsupportedError for names that cannot be combined."""
         checked = RunConfig.from_dict(config)
         task, backbone = checked.task.name, checked.backbone.name
         check_dataset(task, checked.dataset, checked.pattern)
         check_task_backbone(task, backbone, checked.pattern)
         check_pattern(checked.attention, checked.pattern)
-        built = TASKS.get(task).build(dataset=checked.dataset, **checked.task.options)
-        built.check()
-        built.bind_config(checked.resolved)
-        return cls(checked, built)
+        return cls(checked)
+
+    @functools.cached_property
+    def task(self) -> Task:
+        """The task, which imports torch; UserError if its options contradict each other."""
+        task: Task = TASKS.get(self.config.task.name).build(dataset=self.config.dataset, **self.config.task.options)
+        task.check()
+        task.bind_config(self.config.resolved)
+        return task
 
     @functools.cached_property
     def hash(self) -> str:
@@ -191,6 +197,8 @@ def check_task_backbone(task: str, backbone: str, pattern: Pattern | None = None
         )
     if pattern is None or pattern in supported[backbone]:
         return
+    from cab.registry.build import backbone_patterns  # imports torch
+
     check_slot(backbone, pattern, set(backbone_patterns(backbone)))
     raise UnsupportedError(
         f"task '{task}' does not support pattern {pattern} with backbone '{backbone}' "
@@ -222,8 +230,8 @@ def why_not_runnable(named: Mapping[str, str]) -> str:
             check_dataset(named["task"], named["dataset"], pattern)
         if {"task", "backbone"} <= named.keys():
             check_task_backbone(named["task"], named["backbone"], pattern)
-        if pattern is not None and "attention" in named:
-            check_pattern(AttentionSpec(named["attention"]), pattern)
+        if "attention" in named and (pattern is not None or not ATTENTIONS.get(named["attention"]).patterns):
+            check_pattern(Spec(named["attention"]), pattern or Pattern.NS)
     except UnsupportedError as error:
         return str(error)
     return f"no cell has {', '.join(f'{group}={name}' for group, name in named.items())}; see `cab list cells`"

@@ -6,7 +6,6 @@ launchers trust the status of a job and stop at the first failure.
 
 from __future__ import annotations
 
-import copy
 import itertools
 import json
 import shlex
@@ -19,7 +18,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
 
-from cab.config.compose import attention_name, compose, compose_once, hydra_context, names_of, parse_overrides, written
+from cab.config.compose import Composer, attention_name, compose, hydra_context, names_of, parse_overrides, written
 from cab.config.run_config import REGISTRIES, ClusterConfig, LocalConfig, SlurmConfig, parse_cluster
 from cab.records.identity import flat
 from cab.records.record import Status
@@ -99,19 +98,11 @@ def jobs_of(sweeps: Sequence[Sequence[str]], report: Report, *, is_sweep: bool) 
         cells = [cell for runnable, _ in expanded for cell in runnable]
         report.left_out = list(dict.fromkeys(reason for _, reasons in expanded for reason in reasons))
     report.expected = len(cells)
-    composed: dict[tuple[str, ...], dict[str, Any]] = {}  # by the overrides without the seed, if it only sets itself
+    composer = Composer()
     for overrides in cells:
         command = f"cab run {shlex.join(overrides)}"
-        seeds = [override for override in overrides if override.startswith("seed=")]
-        others = tuple(override for override in overrides if override not in seeds)
         try:
-            seed = parse_overrides(seeds)[-1].value() if seeds else None
-            if others in composed and isinstance(seed, int):
-                config = copy.deepcopy(composed[others]) | {"seed": seed}
-            else:
-                config, is_free = compose_once(overrides)
-                if is_free:
-                    composed[others] = config
+            config = composer(overrides)
         except Exception as error:
             report.add_error(error, command)
             continue

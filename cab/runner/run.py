@@ -11,7 +11,6 @@ import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cab.backbone import AttentionSpec
 from cab.errors import UnsupportedError, UserError, exits_as_errors, first_line, optional
 from cab.files.cache import report_waiting
 from cab.files.disk import check_writable, disk_errors, is_full_disk, replacing
@@ -25,6 +24,7 @@ from cab.runner.folder import ABOUT, atomic_save, discard_progress, lock_run_dir
 from cab.runner.processes import status_of
 from cab.runner.provenance import ResourceUsage, about_run, program_of
 from cab.runner.report import ExistingRecords, Outcome, cached
+from cab.spec import Spec
 
 log = logging.getLogger(__name__)
 
@@ -222,6 +222,6 @@ def same_network(cell: Cell) -> Iterator[Cell]:
             yield twin
 
 
-def _with_defaults(spec: AttentionSpec) -> dict[str, object]:
+def _with_defaults(spec: Spec) -> dict[str, object]:
     """Return the name and all options, including defaults."""
     return {"name": spec.name, **ATTENTIONS.get(spec.name).options, **spec.options}

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from cab import UserError
 from cab.errors import first_line
-from cab.files.cache import cache_root, read_bytes
+from cab.files.cache import cache_root, read_bytes, report_waiting
 from cab.files.disk import disk_errors
 
 
@@ -29,7 +29,8 @@ def compiled_librosa() -> ModuleType:
     """
     folder = Path(os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_root() / "numba")))
     folder.mkdir(parents=True, exist_ok=True)
-    with disk_errors(folder), FileLock(folder / "librosa.lock"):
+    title = "compiling librosa, once per machine,"
+    with report_waiting(title), disk_errors(folder), FileLock(folder / "librosa.lock"):
         import librosa
 
         noise = np.random.default_rng(0).uniform(-1, 1, 8192).astype(np.float32)

@@ -1,50 +1,128 @@
-"""Hydra alone composes a run: its own functions and command line see the groups of the registries."""
+"""Commands of Hydra's users: in a program that Hydra alone composes, and in `cab run`, which has or replaces them."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import hydra
 import pytest
-import yaml
 from omegaconf import OmegaConf
 
+from cab.cli.main import main
 from cab.config.compose import compose
-from tests.helpers.runs.processes import records, run_module
+from cab.config.hydra_options import REPLACED
+from tests.helpers.runs.processes import environment, records
 
-CELL = ["task=probe", "dataset=recall", "backbone=mixer", "pattern=CS", "preset=smoke"]
-EXPERIMENT = """
-# @package _global_
-defaults: [override /task: probe, override /dataset: recall, override /backbone: mixer, override /preset: smoke]
-pattern: CS
-task: {examples: 64, test_examples: 16}
-trainer: {max_steps: 2}
-device: cpu
-"""
+CELL = ["task=lstf", "dataset=synthetic", "backbone=informer", "attention=abc", "pattern=NC", "preset=smoke"]
+MINE = ["--config-dir", "own settings", "experiment=mine", "pattern=NC"]
+OPTIONS = "cab run does not have Hydra's '{}': "
+FROM_HYDRA = [name for names in REPLACED for name in names]
+PRINTED: list[tuple[list[str], int, str]] = [
+    (["--cfg", "job"], 0, "num_landmarks: 16"),
+    (["-c", "job", "++seed=3"], 0, "seed: 3"),
+    (["+experiment=mine", "-cd", "own settings", "--cfg", "job"], 0, "learning_rate: 0.003"),
+    (["--config", "saved.yaml", "--cfg", "job"], 0, "seed: 7"),
+    (["cluster=slurm", "cluster.extra={nodes: 2}", "--cfg", "job"], 0, "nodes: 2"),
+    (["-m", "seed=1,2", "--dry-run"], 0, "total of 2 runs"),
+    (["-m", "seed=choice(1,2)", "--dry-run"], 0, "total of 2 runs"),
+    (["-m", "seed=range(1,4)", "--dry-run"], 0, "total of 3 runs"),
+    (["-m", "attention=glob(lin*)", "--dry-run"], 0, "attention=linear"),
+]
+REFUSED: list[tuple[list[str], str]] = [
+    *(([f"{name}=x"], OPTIONS.format(name)) for name in FROM_HYDRA if name.startswith("hydra")),
+    *(([name], OPTIONS.format(name)) for name in FROM_HYDRA if name.startswith("-") and " " not in name),
+    (["hydra.launcher.n_jobs=2"], OPTIONS.format("hydra.launcher.n_jobs") + "set `cluster=local`"),
+    *((["--cfg", value], OPTIONS.format(f"--cfg {value}")) for value in ("all", "hydra")),
+    (["hydra.verbose=true"], OPTIONS.format("hydra.verbose") + "the configuration reference lists what cab run has"),
+    (["-m", "trainer.learning_rate=interval(0,1)"], OPTIONS.format("interval()") + "list values with `-m`"),
+    (["~trainer.betas"], "'~trainer.betas' removes an option: leave the key out"),
+    (["+trainer.foo=3", "--cfg", "job"], "unknown option 'trainer.foo'"),
+    (["+trainer=cluster"], "trainer"),
+    (["trainer.optimizer.lr=3"], "Could not override 'trainer.optimizer.lr'\n"),
+    (["seed=${nowhere}"], "Interpolation key 'nowhere' not found"),
+    (["attention=glob(*former)"], "'attention=glob(*former)' has several values; add -m"),
+    (["seed=glob(*)"], "glob() selects names of a group"),
+    (["cluster.extra.nodes=2"], "cluster.extra requires cluster=slurm"),
+    (["experiment=x"], "unknown experiment 'x': Known: none; put experiment/NAME.yaml into a folder"),
+    (["--config-dir", "nowhere"], "the folder of configurations nowhere does not exist"),
+    (["--config", "nowhere.yaml"], "nowhere.yaml cannot be read as YAML"),
+    (["--config", "list.yaml"], "list.yaml has no settings"),
+    (["--cfg", "jobs"], "--cfg job"),
+    (["-m", "--cfg", "job"], "--cfg prints one configuration: remove -m"),
+    (["-m", "--dryrun"], "unknown flag '--dryrun': did you mean '--dry-run'"),
+    (["--retry=lost"], "--retry requires a comma-separated list of"),
+    (["--retry"], "--retry"),
+]
+HYDRA: list[tuple[list[str], int, str]] = [
+    ([*CELL, "--cfg", "job"], 0, "name: abc"),
+    ([*CELL, "--cfg", "job", "--resolve"], 0, "num_landmarks: 16"),
+    ([*CELL, "--cfg", "job", "--package", "trainer"], 0, "batch_size:"),
+    ([*CELL, "hydra.run.dir=there", "--cfg", "hydra", "--package", "hydra.run"], 0, "dir: there"),
+    ([*CELL, "--cfg", "all"], 0, "hydra:"),
+    ([*CELL, "--info", "searchpath"], 0, "registry://"),
+    ([*CELL, "--config-name", "run", "--cfg", "job"], 0, "name: abc"),
+    ([*MINE, "--cfg", "job"], 0, "learning_rate: 0.003"),
+    ([*CELL, "~trainer.betas", "+trainer.foo=3", "--cfg", "job", "--package", "trainer"], 0, "foo: 3"),
+    ([*CELL, "attention=mine.py:Mine", "--cfg", "job"], 0, "name: mine.py:Mine"),
+    ([*CELL, "attention='linear*3,mine.py:Mine'", "--cfg", "job"], 0, "name: linear*3,mine.py:Mine"),
+    ([*CELL, "attention=nowhere.py:Mine", "--cfg", "job"], 1, "file 'nowhere.py' does not exist"),
+    ([*CELL, "seed=1,2"], 1, "To sweep over it, add --multirun"),
+    ([*CELL, "attention=[linear,vanilla]"], 1, "write a stack in quotes"),
+]
+SWEEPS = {
+    "": [],
+    "hydra_joblib_launcher": ["hydra/launcher=joblib", "hydra.launcher.n_jobs=1"],
+    "hydra_submitit_launcher": ["hydra/launcher=submitit_local"],
+    "hydra_optuna_sweeper": ["hydra/sweeper=optuna", "hydra/sweeper/sampler=grid", "hydra.sweeper.n_jobs=1"],
+}
+"""Options of a sweep by the plugin that has them."""
+
+
+@pytest.fixture(autouse=True)
+def _files(own_configs: Path) -> None:
+    (own_configs.parent / "list.yaml").write_text("- 1\n")
+    (own_configs.parent / "saved.yaml").write_text("seed: 7\n")
+    (own_configs.parent / "mine.py").write_text("from attentions.linear import LinearAttention as Mine\n")
+
+
+def run_hydra(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "cab.hydra_app", *arguments]
+    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.mark.parametrize(("arguments", "status", "part"), [*PRINTED, *((line, 2, part) for line, part in REFUSED)])
+def test_commands_of_cab_run(arguments: list[str], status: int, part: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", *CELL, *arguments]) == status
+    out, err = capsys.readouterr()
+    assert part in (err if status else out)
+    assert not (status and out)
+
+
+@pytest.mark.parametrize(("arguments", "status", "part"), HYDRA)
+def test_commands_of_hydra(arguments: list[str], status: int, part: str) -> None:
+    done = run_hydra(*arguments)
+    assert done.returncode == status, done.stderr
+    assert part in (done.stderr if status else done.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plugin", SWEEPS)
+def test_sweeps_of_hydra(plugin: str) -> None:
+    if plugin:
+        pytest.importorskip(f"hydra_plugins.{plugin}")
+    done = run_hydra("-m", *MINE, "seed=1,2", "device=cpu", "hydra.sweep.dir=sweep", *SWEEPS[plugin])
+    assert done.returncode == 0, done.stderr
+    found = records(Path("results/local"))
+    assert sorted(record["cell"]["seed"] for record in found) == [1, 2]
+    assert all(record["config"]["trainer"]["max_steps"] == 2 for record in found)
+    assert all("cab.hydra_app" in record["command"] for record in found)
 
 
 @pytest.mark.parametrize("attention", ["abc", "vanilla"])
 def test_hydra_composes_the_same_configuration(attention: str) -> None:
+    overrides = [f"attention={attention}" if option.startswith("attention") else option for option in CELL]
     with hydra.initialize(config_path=None, version_base="1.3"):
-        composed = hydra.compose("run", [*CELL, f"attention={attention}"])
-    assert OmegaConf.to_container(composed, resolve=True) == compose([*CELL, f"attention={attention}"])
-
-
-def test_a_list_is_no_stack_for_hydra() -> None:
-    done = run_module("cab.hydra_app", *CELL, "attention=[linear,vanilla]")
-    assert done.returncode == 1
-    assert "write a stack in quotes" in done.stderr
-
-
-@pytest.mark.slow
-def test_a_sweep_of_an_experiment(tmp_path: Path) -> None:
-    (tmp_path / "experiment").mkdir()
-    (tmp_path / "experiment" / "mine.yaml").write_text(EXPERIMENT.lstrip())
-    settings = ["--config-dir", tmp_path, "experiment=mine", f"hydra.sweep.dir={tmp_path}/sweep"]
-    shown = run_module("cab.hydra_app", *settings, "attention=abc", "--cfg", "job", "--resolve")
-    assert yaml.safe_load(shown.stdout)["trainer"]["max_steps"] == 2
-    done = run_module("cab.hydra_app", "-m", *settings, "attention=vanilla,linear", f"results_dir={tmp_path}/results")
-    assert done.returncode == 0, done.stderr
-    found = records(tmp_path / "results")
-    assert sorted(record["cell"]["attention"] for record in found) == ["linear", "vanilla"]
-    assert all("cab.hydra_app" in record["command"] for record in found)
+        composed = hydra.compose("run", overrides)
+    assert OmegaConf.to_container(composed, resolve=True) == compose(overrides)

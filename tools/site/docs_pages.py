@@ -27,6 +27,7 @@ from mkdocs.structure.pages import Page
 
 import cab
 from cab.cli.main import COMMANDS, main
+from cab.config.hydra_options import REPLACED
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -203,8 +204,14 @@ def paper_tables() -> str:
     return _block(output("paper"))
 
 
+def hydra() -> str:
+    """Return the table of Hydra's options that `cab run` replaces."""
+    rows = [f"| {', '.join(f'`{name}`' for name in names)} | {text} |" for names, text in REPLACED.items()]
+    return "\n".join(["| Hydra | `cab run` |", "| --- | --- |", *rows])
+
+
 PARTS: dict[str, Callable[..., str]] = {"api": api, "example": example, "list": listed, "options": options}
-PARTS["paper"] = paper_tables
+PARTS |= {"hydra": hydra, "paper": paper_tables}
 
 
 def notebook_page(path: Path) -> str:

@@ -24,21 +24,6 @@ Refused = Callable[..., None]
 
 
 @pytest.mark.parametrize(
-    ("override", "words"),
-    [
-        ("seed=${nowhere}", ["Interpolation key 'nowhere' not found", "full_key: seed"]),
-        ("+trainer=cluster", ["trainer"]),
-        ("attention=glob(*former)", ["'attention=glob(*former)' has several values; add -m"]),
-        ("seed=glob(*)", ["seed=glob(*): list the values of a sweep, separated by commas"]),
-        ("seed=interval(1,3)", ["seed=interval(1,3): list the values of a sweep"]),
-        ("cluster.extra.nodes=2", ["cluster.extra requires cluster=slurm"]),
-    ],
-)
-def test_a_message_of_hydra_is_whole(override: str, words: list[str], refused: Refused) -> None:
-    refused("run", *overrides(), override, words=words)
-
-
-@pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"attention": "vanila"}, ["unknown attention 'vanila'", "did you mean 'vanilla'"]),
@@ -67,21 +52,6 @@ def test_a_missing_override_is_named(missing: str, refused: Refused) -> None:
     name = missing.split()[1]
     arguments = [override for override in overrides() if not override.startswith(f"{name}=")]
     refused("run", *arguments, words=[f"name {missing}: {name}=NAME"])
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (["-m", "--dryrun"], ["unknown flag '--dryrun'", "did you mean '--dry-run'"]),
-        (["--retry=lost"], ["--retry requires a comma-separated list of", "failed"]),
-        (["--retry"], ["--retry"]),
-        (["--cfg", "jobs"], ["--cfg", "job"]),
-        (["-m", "--cfg", "job"], ["--cfg prints one configuration", "remove -m"]),
-    ],
-    ids=lambda value: "".join(value) if value[0].startswith("-") else "",
-)
-def test_a_flag_is_never_ignored(flags: list[str], words: list[str], refused: Refused) -> None:
-    refused("run", *overrides(), *flags, words=words)
 
 
 def test_the_configuration_is_printed_with_the_values_of_the_tables(

@@ -129,6 +129,14 @@ def test_options_are_verified(capsys):
     assert out.splitlines()[1].startswith("vanilla positions=alibi window=5,CS,lookahead_length,true")
 
 
+def test_options_of_a_part_are_verified_alone_and_in_the_stack(capsys):
+    arguments = ["[linear,gla]", "--quick", "--csv", "--pattern", "CS", "--checks", "same_seed"]
+    status, out, err = verify(capsys, *arguments, "gla.short_convolution=4")
+    assert status == 0, err
+    names = [row[0] for row in csv.reader(io.StringIO(out))][1:]
+    assert names[-2:] == ["gla short_convolution=4", "linear,gla gla.short_convolution=4"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -12,7 +12,7 @@ import yaml
 
 from backbones.gpt2 import GPT2
 from cab import UserError, register_backbone, register_task
-from cab.config.compose import check_overrides, compose
+from cab.config.compose import Composer, check_overrides, compose
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.registry.tables import config_folders, read_rows, read_table, tuned_options
 from cab.runner.cell import runnable_cells
@@ -200,3 +200,22 @@ def test_several_values_need_a_sweep(several: str) -> None:
     with pytest.raises(UserError, match=r"has several values; add -m"):
         check_overrides([*cell, several])
     check_overrides([*cell, several], sweep=True)
+
+
+def test_cells_are_composed_as_each_alone() -> None:
+    composer, base = Composer(), ["task=lstf", "dataset=synthetic", "backbone=informer", "pattern=CS"]
+    cells = [
+        ["attention=abc", "seed=1"],
+        ["attention=gla", "seed=2"],
+        ["attention=[gla,local]", "seed=3"],
+        ["attention=abc"],
+        ["attention=abc", "attention.num_landmarks=3", "seed=1"],
+        ["attention=abc", "attention.num_landmarks=3", "seed=2"],
+        ["attention=abc", "trainer.log_every=${seed}", "seed=2"],
+        ["attention=abc", "trainer.log_every=${seed}", "seed=3"],
+        ["attention=abc", "results_dir=${attention.name}", "seed=2"],
+        ["attention=gla", "results_dir=${attention.name}", "seed=2"],
+    ]
+    for cell in cells:
+        assert composer([*base, *cell]) == compose([*base, *cell]), cell
+    assert len(composer._shared) == 3

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from cab import UserError
-from cab.backbone import AttentionSpec
 from cab.config.compose import compose
 from cab.config.run_config import RunConfig
 from cab.patterns import Pattern
@@ -17,6 +16,7 @@ from cab.records.files import record_paths
 from cab.records.record import Record
 from cab.records.results import MINI_DIR, whole_records
 from cab.runner.cell import Cell
+from cab.spec import Spec
 
 CELL = ["task=lm", "dataset=synthetic", "backbone=gpt2", "attention=abc", "pattern=causal_self", "preset=smoke"]
 
@@ -29,8 +29,8 @@ def test_values_are_parsed_once() -> None:
     checked = config(other_attention={"NS": {"name": "local", "window_size": 8}}, force="yes", data_root="~/data")
     assert checked.pattern is Pattern.CS
     assert checked.attention.name == "abc"
-    assert checked.other_attention[Pattern.NS] == AttentionSpec("local", {"window_size": 8})
-    assert checked.other_attention[Pattern.CC] == AttentionSpec("vanilla")
+    assert checked.other_attention[Pattern.NS] == Spec("local", {"window_size": 8})
+    assert checked.other_attention[Pattern.CC] == Spec("vanilla")
     assert checked.data_root == Path.home() / "data"
     assert checked.force is checked.resolved["force"] is True
     assert checked.resolved["pattern"] == "CS"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
-import subprocess
 import sys
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
@@ -76,21 +75,6 @@ def test_the_index_is_what_importing_everything_registers(registry: Registry[Any
         file, line = inspect.getsourcefile(entry.cls), inspect.getsourcelines(entry.cls)[1]
         assert (str(read[name].location.file), read[name].location.line) == (file, line)
         assert read[name].cls is entry.cls
-
-
-@pytest.mark.parametrize("wrong", ["attention=abd", "dataset=etth"])
-def test_a_wrong_name_imports_no_torch_and_nothing_that_is_registered(wrong: str) -> None:
-    program = (
-        "import sys\nfrom cab.cli.main import main\nstatus = main(sys.argv[1:])\n"
-        "heavy = {'torch', 'attentions', 'backbones', 'tasks'} & {m.partition('.')[0] for m in sys.modules}\n"
-        "sys.exit(str(heavy) if heavy else status)"
-    )
-    names = {"task": "lstf", "dataset": "etth1", "attention": "abc", "pattern": "NC"}
-    names |= {wrong.partition("=")[0]: wrong.partition("=")[2]}
-    command = [sys.executable, "-c", program, "run", *(f"{key}={value}" for key, value in names.items())]
-    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert process.returncode == 2, process.stderr
-    assert f"unknown {wrong.partition('=')[0]}" in process.stderr
 
 
 def test_a_broken_module_takes_no_other_down(plugin: Callable[..., Registry[AttentionEntry]]) -> None:

@@ -94,7 +94,8 @@ def test_own_values_are_means_over_the_selected_runs(
     runs: dict[tuple[tuple[str, str], ...], dict[str, list[float]]] = defaultdict(dict)
     rows: list[Any] = published_values(table).to_dict("records")
     for row in rows:
-        pairs = (pair.partition("=")[::2] for pair in table.select.format(**row).split())
+        options = re.sub(r"\battention=\[?([^\] ]+)\]?", r"attention.name=\1", row.get("options", ""))
+        pairs = (pair.partition("=")[::2] for pair in table.select.format(**{**row, "options": options}).split())
         wanted = {name: value for name, value in pairs if value}
         values = [random.uniform(1, 9) for _ in range(2)]
         if not (metric := wanted.pop("metric", "")):

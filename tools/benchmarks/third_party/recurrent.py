@@ -17,10 +17,10 @@ from torch.nn import functional as F
 from wrappers import Whole, require_multiple
 
 from cab.attention import Attention
-from cab.backbone import AttentionSpec
 from cab.errors import UserError
 from cab.patterns import Pattern
 from cab.registry.build import make_attention
+from cab.spec import Spec
 
 Make = Callable[..., nn.Module]
 
@@ -61,7 +61,7 @@ def in_our_layer(name: str, kernel: Callable[..., Tensor]) -> Make:
     """Return a builder of the attention ``name`` with another kernel."""
 
     def make(pattern: Pattern, embed_dim: int, num_heads: int, **options: Any) -> nn.Module:
-        spec = AttentionSpec(name, options)
+        spec = Spec(name, options)
         layer: Layer = make_attention(spec, pattern, embed_dim=embed_dim, num_heads=num_heads)
         if hasattr(layer, "mixed"):
             layer.mixed_by_spans = layer.mixed  # avoid the slower, memory-saving path

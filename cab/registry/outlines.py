@@ -1,0 +1,134 @@
+"""Outlines of classes: their signatures, annotations and docstrings, read without importing torch.
+
+An outline is made from the source of a class by executing its statement, and those that bind the names which the
+statement needs. Names of installed packages, such as ``nn.Module``, are stand-ins.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import functools
+import importlib
+import importlib.util
+import inspect
+import sys
+from abc import ABCMeta
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import cab
+from cab.registry.program import packages
+
+IMPORTED = {*sys.stdlib_module_names, "annotated_types"}
+"""Packages that are imported; others are stand-ins, and those of plug-ins outlines."""
+
+
+class _AnyAttribute(ABCMeta):
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return cls
+
+
+class StandIn(metaclass=_AnyAttribute):
+    """Stands for anything in an installed package: a module, a base class, a decorator or a constant."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        return self
+
+    def __class_getitem__(cls, _: Any) -> Any:
+        return cls
+
+
+def outline_of(module: str, qualname: str) -> type | None:
+    """Return the outline of a class; None if its source is not sufficient, so that it must be imported."""
+    try:
+        outline = getattr(_outline(module), qualname)
+        defaults = [parameter.default for parameter in inspect.signature(outline).parameters.values()]
+    except Exception:  # of any kind, in the code of a user
+        return None
+    is_unknown = outline.__init__ is StandIn.__init__ or any(StandIn in (each, type(each)) for each in defaults)
+    return None if is_unknown or not isinstance(outline, type) else outline
+
+
+class _Outline(ModuleType):
+    """Module whose names are evaluated when they are needed."""
+
+    def __init__(self, spec: ModuleSpec) -> None:
+        super().__init__(f"outline of {spec.name}")
+        sys.modules[self.__name__] = self  # where dataclasses look for the names of annotations
+        self._package, self._file = spec.parent, Path(spec.origin or "")
+        body = ast.parse(self._file.read_bytes()).body
+        self._statements = {name: statement for statement in body for name in _bound_names(statement)}
+
+    def __getattr__(self, name: str) -> Any:
+        statement = vars(self).get("_statements", {}).pop(name, None)
+        if statement is None:
+            raise AttributeError(name)
+        if isinstance(statement, (ast.Import, ast.ImportFrom)):
+            alias = next(alias for alias in statement.names if name in (alias.asname, alias.name.partition(".")[0]))
+            setattr(self, name, self._imported(statement, alias))
+            return getattr(self, name)
+        for needed in _needed_names(statement):
+            with contextlib.suppress(Exception):  # an annotation may have a name for type checkers
+                getattr(self, needed)
+        if isinstance(statement, ast.ClassDef):  # the module itself registers it
+            statement.decorator_list = [d for d in statement.decorator_list if "register_" not in ast.unparse(d)]
+        exec(compile(ast.Module([statement], []), self._file, "exec"), vars(self))  # annotations stay text, as here
+        return getattr(self, name)
+
+    def _imported(self, statement: ast.Import | ast.ImportFrom, alias: ast.alias) -> Any:
+        """Return what a statement imports under a name."""
+        if isinstance(statement, ast.Import):
+            return _module(alias.name if alias.asname else alias.name.partition(".")[0])
+        name = importlib.util.resolve_name("." * statement.level + (statement.module or ""), self._package)
+        module = _module(cab._EXPORTS.get(alias.name, name) if name == "cab" else name)
+        return getattr(module, alias.name) if hasattr(module, alias.name) else _module(f"{name}.{alias.name}")
+
+
+def _module(name: str) -> Any:
+    """Return a module, its outline, or the stand-in."""
+    package = name.partition(".")[0]
+    if package in packages() and name not in sys.modules:
+        return _outline(name)
+    return importlib.import_module(name) if package in packages() | IMPORTED else StandIn
+
+
+@functools.cache
+def _outline(name: str) -> _Outline:
+    spec = importlib.util.find_spec(name)
+    if spec is None:
+        raise ModuleNotFoundError(name)
+    return _Outline(spec)
+
+
+def _bound_names(statement: ast.stmt) -> Iterator[str]:
+    """Yield the names that a statement of a module binds."""
+    if isinstance(statement, (ast.Import, ast.ImportFrom)):
+        yield from (alias.asname or alias.name.partition(".")[0] for alias in statement.names)
+    elif isinstance(statement, (ast.ClassDef, ast.FunctionDef)):
+        yield statement.name
+    elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        names = (node for target in targets for node in ast.walk(target) if isinstance(node, ast.Name))
+        yield from (node.id for node in names if isinstance(node.ctx, ast.Store))
+
+
+def _needed_names(node: ast.AST) -> Iterator[str]:
+    """Yield the names that are read when a statement is executed, and those in the annotations of a constructor."""
+    parts = ast.iter_child_nodes(node)
+    if isinstance(node, ast.Name):
+        yield node.id
+    elif isinstance(node, ast.FunctionDef) and node.name == "__init__":
+        parts = iter([node.args, *node.decorator_list])
+    elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+        defaults = [*node.args.defaults, *filter(None, node.args.kw_defaults)]
+        parts = iter([*defaults, *getattr(node, "decorator_list", ())])
+    for part in parts:
+        yield from _needed_names(part)

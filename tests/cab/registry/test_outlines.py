@@ -1,0 +1,46 @@
+"""Outlines of classes, which have the options of the classes, or none where the source is not sufficient."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cab.registry import outlines
+from cab.registry.outlines import outline_of
+from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, Registry
+
+
+@pytest.mark.parametrize("registry", [ATTENTIONS, BACKBONES, TASKS], ids=lambda registry: registry.kind)
+def test_an_outline_has_the_options_of_its_class(registry: Registry[Any]) -> None:
+    for entry in registry:
+        outline = outline_of(entry.location.module, entry.location.qualname)
+        assert outline is not None, entry.name
+        read = dataclasses.replace(entry, imported=outline)
+        assert list(read.options.items()) == list(entry.options.items()), entry.name
+        assert {name: read.kinds[name] for name in read.options} == {name: entry.kinds[name] for name in read.options}
+        assert read.texts == entry.texts, entry.name
+
+
+@pytest.mark.parametrize(
+    ("source", "is_sufficient"),
+    [
+        ("import torch\nclass Mine(torch.nn.Module):\n    def __init__(self, *, size: int = 3): pass", True),
+        ("SIZES = SMALL, LARGE = 3, 4\nclass Mine:\n    def __init__(self, *, size: int = LARGE): pass", True),
+        ("import torch\nclass Mine:\n    def __init__(self, *, size: float = torch.pi): pass", False),
+        ("from torch import nn\nclass Mine(nn.Linear): pass", False),
+        ("import torch\n@torch.jit.script\nclass Mine:\n    def __init__(self, *, size: int = 3): pass", False),
+        ("try:\n    SIZE = 3\nfinally: pass\nclass Mine:\n    def __init__(self, *, size: int = SIZE): pass", False),
+        ("def halve(): return SIZE\nSIZE = 3\nclass Mine:\n    size = halve()\n    def __init__(self): pass", False),
+    ],
+)
+def test_an_outline_never_guesses(
+    source: str, is_sufficient: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(outlines, "packages", lambda: frozenset({"outlined"}))
+    outlines._outline.cache_clear()
+    (tmp_path / "outlined.py").write_text(source)
+    assert (outline_of("outlined", "Mine") is not None) == is_sufficient
