@@ -24,11 +24,12 @@ from typing import Any, NamedTuple
 from cab.executed import IMPORTED_BY, SOURCES, is_library
 
 NOT_SCORING = (
-    "cab.analysis", "cab.cli", "cab.config.compose", "cab.config.groups", "cab.data", "cab.efficiency", "cab.errors",
-    "cab.executed", "cab.files", "cab.records", "cab.registry.entries", "cab.registry.files", "cab.registry.names",
-    "cab.registry.program", "cab.registry.registries", "cab.registry.sources", "cab.results", "cab.runner.folder",
-    "cab.runner.launch", "cab.runner.pool", "cab.runner.provenance", "cab.runner.report", "cab.runner.slurm",
-    "cab.runner.suite", "cab.verification",
+    "cab.analysis", "cab.cli", "cab.config.compose", "cab.config.groups", "cab.config.hydra_options", "cab.data",
+    "cab.efficiency", "cab.errors", "cab.executed", "cab.files", "cab.records", "cab.registry.entries",
+    "cab.registry.files", "cab.registry.names", "cab.registry.outlines", "cab.registry.program",
+    "cab.registry.registries", "cab.registry.sources", "cab.results", "cab.runner.folder", "cab.runner.launch",
+    "cab.runner.pool", "cab.runner.provenance", "cab.runner.report", "cab.runner.slurm", "cab.runner.suite",
+    "cab.verification",
 )  # fmt: skip
 """Packages and modules that cannot change a score: commands, tables, pages, checks, names and files of results."""
 _NOT_SCORING = tuple(f"{name}." for name in NOT_SCORING)

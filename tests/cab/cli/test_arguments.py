@@ -55,7 +55,7 @@ def _results(tmp_path: Path) -> None:
         ("trainer=quick", "unknown trainer 'quick': Known: default"),
         ("trainer.num_workers=100000", "trainer.num_workers: Input should be less than or equal to 256, got 100000"),
         ("data=3", "data is a group of options: set data.download"),
-        ("hydra=3", "'hydra' is an option of Hydra that cab run does not have"),
+        ("hydra=3", "cab run does not have Hydra's 'hydra'"),
         ("results_dir=''", "results_dir: String should have at least 1 character, got ''"),
         ("results_dir=file/below", "results_dir: file is not a folder"),
         ("results_dir=" + "x" * 300, "results_dir"),
