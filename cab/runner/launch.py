@@ -58,7 +58,7 @@ def run_jobs(jobs: Iterable[Job], report: Report, cluster: ClusterConfig) -> Rep
     if isinstance(cluster, LocalConfig):
         from cab.runner.pool import run_in_pool
 
-        run_in_pool(jobs, report, workers=cluster.workers, workers_per_gpu=cluster.workers_per_gpu)
+        run_in_pool(jobs, report, **vars(cluster))
         return report
     if isinstance(cluster, SlurmConfig):
         from cab.runner.slurm import run_on_slurm
