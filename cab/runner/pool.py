@@ -174,9 +174,10 @@ class Workers:
     def submit(self, job: Job) -> list[Future[tuple[str, str]]]:
         """Start a cell in all processes."""
         others = multiprocessing.active_children()
-        futures = [executor.submit(run_job, job) for executor in self._executors]
-        self._processes.update(set(multiprocessing.active_children()).difference(others))
-        return futures
+        try:
+            return [executor.submit(run_job, job) for executor in self._executors]
+        finally:
+            self._processes.update(set(multiprocessing.active_children()).difference(others))
 
     def outcome(self, futures: Sequence[Future[tuple[str, str]]]) -> tuple[str, str]:
         """Return the outcome of the first process, when it and the others have ended; BrokenProcessPool if one dies."""
