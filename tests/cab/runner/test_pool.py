@@ -105,6 +105,28 @@ def test_a_cell_whose_worker_dies_runs_once_more(
     assert errors == [f"LostProcessError: its worker died 2 times ({cause})" for cause in causes]
 
 
+@pytest.mark.slow
+def test_two_processes_of_a_cell_are_killed_and_resume_and_the_next_cell_reuses_their_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    cells = ["-m", "task=sum", "dataset=synthetic", "pattern=NS,CS", "attention=vanilla", "preset=smoke", "device=cpu"]
+    cells += ["trainer.max_steps=8", "trainer.checkpoint_every=4", "task.limit=8"]
+    alone = run_cab(*cells, "trainer.micro_batch_size=2", f"results_dir={tmp_path / 'one'}")
+    assert alone.returncode == 0, alone.stderr
+    shared = ["cluster=local", "cluster.gpus=2", f"results_dir={tmp_path / 'two'}"]
+    process = run_cab(*cells, *shared, stop=f"kill step-00000008.ckpt {tmp_path / 'killed'}")
+    assert process.returncode == 0, process.stderr
+    assert " died (SIGKILL" in process.stderr
+    assert process.stderr.count("resuming from step 4") == 1, "of the first process"
+    assert "Warning" not in process.stderr
+    for folder in ("one", "two"):
+        assert sorted(bool(record["weights_reused_from"]) for record in records(tmp_path / folder)) == [False, True]
+    found = [sorted(str(record["metrics"]) for record in records(tmp_path / folder)) for folder in ("one", "two")]
+    assert found[0] == found[1]
+    assert {record["cost"]["processes"] for record in records(tmp_path / "two")} == {2}
+
+
 def hang(job: Job) -> tuple[str, str]:
     """A job that ignores signals, as one does that waits for a step."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
