@@ -20,7 +20,7 @@ munged --force --key-file="$folder/munge/key" --socket="$folder/munge.socket" \
     --pid-file="$folder/munged.pid" --log-file="$folder/munged.log" --seed-file="$folder/munge/seed"
 
 host=$(hostname -s)
-cpus=$(nproc)
+cpus=$(env -u OMP_NUM_THREADS nproc) # which it limits
 memory=$(slurmd -C | sed -n 's/.*RealMemory=\([0-9]*\).*/\1/p')
 confine=task/none
 track=proctrack/linuxproc

@@ -1,21 +1,17 @@
-"""Published data sets: files below the data root, their lines, or a stream from the Hugging Face Hub."""
+"""Published data sets: files below the data root, and their lines, texts and images."""
 
 from __future__ import annotations
 
 import codecs
 import hashlib
 import io
-import re
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from cab import UserError
-from cab.errors import first_line
-from cab.files.cache import check_unchanged, checksums, read_bytes
+from cab.files.cache import check_unchanged, read_bytes
 from cab.files.disk import user_path
 
 
@@ -120,44 +116,3 @@ def find_file(option: str, value: str, folder: Path) -> Path:
         if place.is_file():
             return place
     raise UserError(f"{option}={value}: no file {' or '.join(map(str, places))}")
-
-
-def stream(
-    name: str, names: Mapping[str, str], columns: Sequence[str]
-) -> tuple[Callable[[str], Iterator[list[str]]], dict[str, Any]]:
-    """Return a function that yields the texts in ``columns`` of each row of a split, and an identifier of the content.
-
-    Args:
-        name: name of the data set, such as ``deepmind/pg19``; it must consist of files, not of a script.
-        names: the Hub's name of each split.
-    """
-    from datasets import load_dataset, load_dataset_builder
-
-    try:
-        config = load_dataset_builder(name).config
-        groups = config.data_files or {}
-        whole = {"sample_by": "document"} if hasattr(config, "sample_by") else {}  # of a text file: not its lines
-        splits = {split: load_dataset(name, split=names[split], streaming=True, **whole) for split in names}
-    except Exception as error:  # the library raises many kinds of exceptions, mostly network errors
-        raise UserError(f"cannot read data set '{name}' from the hub: {first_line(error)}") from None
-
-    def read(split: str) -> Iterator[list[str]]:
-        for number, row in enumerate(splits[split], start=1):
-            for column in columns:
-                if not isinstance(row.get(column), str):
-                    problem = "is not a text" if column in row else f"is missing (columns: {', '.join(row)})"
-                    raise UserError(f"{name}, {names[split]}, row {number}: column '{column}' {problem}")
-            yield [row[column] for column in columns]
-
-    return read, {"hub": name, "files": _contents([str(path) for paths in groups.values() for path in paths])}
-
-
-def _contents(files: Sequence[str]) -> dict[str, str]:
-    """Return what identifies the content of each file: its checksum, or its address with the commit on the Hub.
-
-    Without either, the content is unknown; the result is then different in every call, so nothing is cached.
-    """
-    remote = [path for path in files if "://" in path]
-    if not files or not all(re.match(r"hf://[^@]+@[0-9a-f]{40}/", path) for path in remote):
-        return {"unknown": uuid.uuid4().hex}
-    return {**checksums([Path(path) for path in files if path not in remote]), **dict.fromkeys(remote, "")}

@@ -37,8 +37,6 @@ def run(arguments: list[str]) -> int:
     """Run the configurations that the overrides name; return 0 if every one that can run has its result."""
     processes = find_processes()
     log_to_terminal(logging.INFO if processes.is_first else logging.ERROR, "%(message)s", force=True)
-    if processes.count > 1:  # DDP warns in each process of networks in which it finds no unused parameters
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     if "-h" in arguments or "--help" in arguments:
         from cab.cli.run_help import help_text
 

@@ -32,7 +32,7 @@ from cab.config.hydra_options import refusal, replacement
 from cab.config.run_config import KEYS, REGISTRIES, DataConfig
 from cab.errors import UnsupportedError, UserError, unknown_name
 from cab.patterns import LONG_NAMES, Pattern
-from cab.registry.names import is_file, is_stack, name_of_file
+from cab.registry.names import is_file, is_own_name, is_stack, name_of_file
 from cab.registry.options import annotations_of, check_names
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.registry.tables import config_folders, presets
@@ -117,8 +117,10 @@ def check_overrides(arguments: Iterable[str], *, sweep: bool = False) -> list[st
         arguments.append(f"backbone={backbones[0]}")
     if "attention" in chosen:
         chosen["attention"] = list(map(attention_name, chosen["attention"]))
+    has_source = any(override.key_or_group == "task.source" and override.value() for override in parsed)
+    own = filter(is_own_name, chosen.get("dataset", ()) if has_source else ())
     choices: dict[str, Iterable[str]] = {
-        "dataset": sorted({name for task in tasks for name in task.datasets}),
+        "dataset": sorted({*own, *(name for task in tasks for name in task.datasets)}),
         "backbone": BACKBONES.names() if "backbone" in chosen else backbones,
         "attention": [*ATTENTIONS.names(), *filter(is_stack, chosen.get("attention", ()))],
         "pattern": list(map(str, Pattern)),
@@ -232,7 +234,8 @@ def _check_names(
         raise UserError(f"name {article} {group}: {group}=NAME, one of {', '.join(names)}")
     for name in chosen.get(group, ()):
         if name not in names:
-            raise unknown_name(group, name, names)
+            own = "; for texts of your own, set task.source" if group == "dataset" and is_own_name(name) else ""
+            raise UserError(f"{unknown_name(group, name, names)}{own}")
 
 
 def _check_option(group: str, option: str, names: Sequence[str] | None) -> None:

@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from cab.config.run_config import REGISTRIES
 from cab.errors import UserError
 from cab.registry.entries import AttentionEntry
-from cab.registry.names import is_file, is_stack
+from cab.registry.names import is_file, is_own_name, is_stack
 from cab.registry.registries import ATTENTIONS, TASKS
 from cab.registry.stacks import StackEntry
 from cab.registry.tables import config_folders, read_table, tuned_options
@@ -39,6 +39,8 @@ class RegistrySource(ConfigSource):
 
     def is_config(self, config_path: str) -> bool:
         group, name = _split(config_path)
+        if group == "dataset":  # of another name, the runner checks whether the task has a source for it
+            return is_own_name(name) or name in names_of_group(group)
         is_other = group == "attention" and (is_file(name) or is_stack(name) or name in ATTENTIONS)
         return self.is_group(group) and (is_other or name in names_of_group(group))
 

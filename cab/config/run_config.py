@@ -168,6 +168,7 @@ class LocalConfig(ClusterConfig):
 
     workers: Annotated[int, Interval(ge=1, le=MAX_WORKERS)] | None = None
     workers_per_gpu: Annotated[int, Interval(ge=1, le=MAX_WORKERS)] = 1
+    gpus: Annotated[int, Interval(ge=1, le=MAX_WORKERS)] = 1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,11 @@ def is_generated(dataset: str) -> bool:
     return dataset.lower().rpartition("_")[2] == SYNTHETIC
 
 
+def is_own_name(dataset: str) -> bool:
+    """Return whether a data set with a source of its own can have the name."""
+    return re.fullmatch(r"[A-Za-z][\w.-]*", dataset) is not None and not is_generated(dataset)
+
+
 def is_file(name: str) -> bool:
     """Return whether ``name`` means a class in a file (``FILE.py:Class``), not a registered name."""
     return (".py" in name or "/" in name) and not is_stack(name)

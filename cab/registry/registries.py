@@ -24,7 +24,7 @@ from cab import executed
 from cab.errors import UserError, exits_as_errors, unknown_name
 from cab.patterns import Pattern
 from cab.registry.entries import AttentionEntry, BackboneEntry, Entry, described
-from cab.registry.names import is_file, is_stack, layers_of, name_of_file
+from cab.registry.names import is_file, is_own_name, is_stack, layers_of, name_of_file
 from cab.registry.sources import Location, decorator_calls, module_specs
 from cab.registry.stacks import compose_stack
 
@@ -53,6 +53,12 @@ class TaskEntry(Entry["Task"]):
     def has_pattern(self, dataset: str, pattern: Pattern) -> bool:
         """Return whether the data set is defined for the pattern."""
         return pattern in self.dataset_patterns.get(dataset, tuple(Pattern))
+
+    def has_own(self, dataset: str) -> bool:
+        """Return whether the task can read data of a user under this name, which no task has."""
+        return (
+            is_own_name(dataset) and all(dataset not in task.datasets for task in TASKS) and self.has_option("source")
+        )
 
     @property
     def backbones(self) -> Mapping[str, tuple[Pattern, ...]]:

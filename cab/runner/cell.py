@@ -7,7 +7,7 @@ a cell also has the attention, the preset and the seed, so it is what one run tr
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +43,7 @@ class Cell:
         """Check a composed configuration; UnsupportedError for names that cannot be combined."""
         checked = RunConfig.from_dict(config)
         task, backbone = checked.task.name, checked.backbone.name
-        check_dataset(task, checked.dataset, checked.pattern)
+        check_dataset(task, checked.dataset, checked.pattern, has_source=bool(checked.task.options.get("source")))
         check_task_backbone(task, backbone, checked.pattern)
         check_pattern(checked.attention, checked.pattern)
         return cls(checked)
@@ -175,11 +175,16 @@ def current_config(record: Record) -> dict[str, Any]:
     return config
 
 
-def check_dataset(task: str, dataset: str, pattern: Pattern | None = None) -> None:
-    """Raise UnsupportedError if the task does not have the data set, or not in this pattern."""
+def check_dataset(task: str, dataset: str, pattern: Pattern | None = None, *, has_source: bool = False) -> None:
+    """Raise UnsupportedError if the task does not have the data set, or not in this pattern.
+
+    A task with an option ``source`` has a data set of any other name if the option is set.
+    """
     entry = TASKS.get(task)
-    if dataset not in entry.datasets:
-        raise UnsupportedError(f"task '{task}' has no dataset '{dataset}' (datasets: {', '.join(entry.datasets)})")
+    if dataset not in entry.datasets and not (has_source and entry.has_own(dataset)):
+        own = "" if has_source or not entry.has_own(dataset) else "; for data of your own, set task.source"
+        known = ", ".join(entry.datasets)
+        raise UnsupportedError(f"task '{task}' has no dataset '{dataset}' (datasets: {known}{own})")
     if pattern is not None and not entry.has_pattern(dataset, pattern):
         patterns = " ".join(entry.dataset_patterns[dataset])
         raise UnsupportedError(
@@ -206,13 +211,16 @@ def check_task_backbone(task: str, backbone: str, pattern: Pattern | None = None
     )
 
 
-def runnable_cells(stacks: Iterable[str] = ()) -> list[tuple[str, str, str, str, str]]:
-    """Return every runnable combination of task, data set, backbone, pattern and attention, and those of ``stacks``."""
+def runnable_cells(stacks: Iterable[str] = (), own: Sequence[str] = ()) -> list[tuple[str, str, str, str, str]]:
+    """Return every runnable combination of task, data set, backbone, pattern and attention.
+
+    Those of ``stacks`` of attentions and of data sets of your ``own`` are added.
+    """
     attentions = [*ATTENTIONS, *map(ATTENTIONS.get, stacks)]
     return [
         (task.name, dataset, backbone, str(pattern), attention.name)
         for task in TASKS
-        for dataset in task.datasets
+        for dataset in (*task.datasets, *filter(task.has_own, own))
         for backbone, patterns in task.backbones.items()
         if backbone in BACKBONES
         for pattern in patterns
@@ -222,12 +230,12 @@ def runnable_cells(stacks: Iterable[str] = ()) -> list[tuple[str, str, str, str,
     ]
 
 
-def why_not_runnable(named: Mapping[str, str]) -> str:
+def why_not_runnable(named: Mapping[str, str], *, has_source: bool = False) -> str:
     """Return the reason why no runnable cell has these names of :data:`GROUPS`."""
     pattern = Pattern.parse(named["pattern"]) if "pattern" in named else None
     try:
         if {"task", "dataset"} <= named.keys():
-            check_dataset(named["task"], named["dataset"], pattern)
+            check_dataset(named["task"], named["dataset"], pattern, has_source=has_source)
         if {"task", "backbone"} <= named.keys():
             check_task_backbone(named["task"], named["backbone"], pattern)
         if "attention" in named and (pattern is not None or not ATTENTIONS.get(named["attention"]).patterns):

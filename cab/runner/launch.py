@@ -57,7 +57,7 @@ def run_jobs(jobs: Iterable[Job], report: Report, cluster: ClusterConfig) -> Rep
     if isinstance(cluster, LocalConfig):
         from cab.runner.pool import run_in_pool
 
-        run_in_pool(jobs, report, workers=cluster.workers, workers_per_gpu=cluster.workers_per_gpu)
+        run_in_pool(jobs, report, **vars(cluster))
         return report
     if isinstance(cluster, SlurmConfig):
         from cab.runner.slurm import run_on_slurm
@@ -127,9 +127,12 @@ def expand(arguments: Sequence[str]) -> tuple[list[list[str]], list[str]]:
         else:
             settings.append((override.key_or_group, _alternatives(override)))
     indexed = {task.name for task in TASKS if task.in_index}
+    has_source = any(key == "task.source" and values != ["task.source=null"] for key, values in settings)
     runnable = dict.fromkeys(
         cell
-        for cell in runnable_cells(filter(is_stack, named.get("attention", ())))
+        for cell in runnable_cells(
+            filter(is_stack, named.get("attention", ())), named.get("dataset", ()) if has_source else ()
+        )
         if ("dataset" in named or not is_generated(cell[1]))
         and ("task" in named or cell[0] in indexed)
         and ("backbone" in named or cell[2] in TASKS.get(cell[0]).names)
@@ -142,16 +145,16 @@ def expand(arguments: Sequence[str]) -> tuple[list[list[str]], list[str]]:
             applicable = [alternatives for key, alternatives in settings if _applies(key, groups)]
             for options in itertools.product(*applicable):
                 cells[(*(f"{group}={written(name)}" for group, name in groups.items()), *options)] = None
-    return [list(cell) for cell in cells], _left_out(named, runnable)
+    return [list(cell) for cell in cells], _left_out(named, runnable, has_source=has_source)
 
 
-def _left_out(named: Mapping[str, list[str]], runnable: Iterable[tuple[str, ...]]) -> list[str]:
+def _left_out(named: Mapping[str, list[str]], runnable: Iterable[tuple[str, ...]], *, has_source: bool) -> list[str]:
     """Return the distinct reasons why combinations of named groups cannot run."""
     groups = [group for group in GROUPS if group in named]
     possible = {tuple(cell[GROUPS.index(group)] for group in groups) for cell in runnable}
     combinations = itertools.product(*(named[group] for group in groups))
     impossible = [dict(zip(groups, names, strict=True)) for names in combinations if names not in possible]
-    return list(dict.fromkeys(map(why_not_runnable, impossible)))
+    return list(dict.fromkeys(why_not_runnable(names, has_source=has_source) for names in impossible))
 
 
 def _applies(key: str, groups: Mapping[str, str]) -> bool:

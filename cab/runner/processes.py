@@ -52,6 +52,18 @@ class Processes:
             _init_slurm_rendezvous()
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo", rank=self.rank, world_size=self.count)
 
+    def agree(self, decision: bool, device: torch.device) -> bool:
+        """Return the decision of the first process, in all of them."""
+        import torch
+        import torch.distributed as dist
+
+        if self.count == 1:
+            return decision
+        self.connect(device)
+        shared = torch.tensor(decision, device=device, dtype=torch.uint8)
+        dist.broadcast(shared, 0)
+        return bool(shared)
+
 
 def _init_slurm_rendezvous() -> None:
     """Set the first node of the Slurm job as the rendezvous host, with a port derived from the job's ID."""

@@ -43,22 +43,26 @@ def run_cell(config: Mapping[str, Any], *, command: str = "", existing: Existing
     check_writable(cell.config.results_dir, "results_dir")
     run = open_run(cell, command)
     if not run.processes.is_first:
-        _attempt(run)
+        if run.processes.agree(False, run.device):
+            _attempt(run)
         return Outcome(cell.title, "non_main_rank", None)
-    with lock_run_dir(run.folder) as is_ours:
-        if not is_ours and run.processes.count > 1:
-            raise UserError(f"another process is running {cell.title}")
+    with lock_run_dir(run.folder) as is_ours, disk_errors(cell.config.results_dir):
+        found = _find_result(run, existing) if is_ours else Outcome(cell.title, "locked", None)
+        if run.processes.agree(found is None, run.device):
+            return Outcome(cell.title, "completed", _run_and_write(run))
         if not is_ours:
             log.warning("another process is running %s", cell.title)
-            return Outcome(cell.title, "locked", None)
-        record = existing.find(cell)  # of a process that held the lock until now
-        if record is not None:
-            return Outcome(cell.title, "cached", record)
-        with disk_errors(cell.config.results_dir):
-            record = reuse_result(run, existing)
-            if record is not None:
-                return Outcome(cell.title, "reused", record)
-            return Outcome(cell.title, "completed", _run_and_write(run))
+        assert found is not None
+        return found
+
+
+def _find_result(run: Run, existing: ExistingRecords) -> Outcome | None:
+    """Return the outcome of a process that had the lock until now, or of a run of the same network."""
+    record = existing.find(run.cell)
+    if record is not None:
+        return Outcome(run.cell.title, "cached", record)
+    record = reuse_result(run, existing)
+    return None if record is None else Outcome(run.cell.title, "reused", record)
 
 
 def _run_and_write(run: Run) -> Record:
@@ -177,10 +181,10 @@ def reuse_result(run: Run, existing: ExistingRecords) -> Record | None:
     """Write and return a record for this cell from a run of the same network on the same data; None without one.
 
     Vanilla attention in pattern NS, with vanilla in all other layers, is the same network as in pattern CS. With
-    ``force``, or with several processes, results are not reused.
+    ``force``, results are not reused.
     """
     cell = run.cell
-    if cell.config.force or run.processes.count > 1:
+    if cell.config.force:
         return None
     for twin in same_network(cell):
         try:

@@ -120,14 +120,12 @@ class MetricsFile:
     """
 
     def __init__(self, cell: Cell, folder: Path, start: int) -> None:  # noqa: ARG002
-        path, kept = folder / "metrics.csv", list[dict[str, str]]()
-        if start and path.exists():
-            with path.open(newline="") as file:
-                kept = [row for row in csv.DictReader(file) if int(row["step"]) <= start]
-        self._file = path.open("w", newline="")
+        kept = rows_until(folder, start)
+        self._file = (folder / "metrics.csv").open("w", newline="")
         self._rows = csv.DictWriter(self._file, COLUMNS, extrasaction="ignore")
         self._rows.writeheader()
         self._rows.writerows(kept)
+        self._file.flush()
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
         self._rows.writerow({"step": step, **numbers})
@@ -135,6 +133,15 @@ class MetricsFile:
 
     def close(self) -> None:
         self._file.close()
+
+
+def rows_until(folder: Path, step: int) -> list[dict[str, str]]:
+    """Return the rows of ``metrics.csv`` up to a step."""
+    path = folder / "metrics.csv"
+    if not step or not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return [row for row in csv.DictReader(file) if int(row["step"]) <= step]
 
 
 class Tensorboard:
@@ -161,7 +168,7 @@ class Wandb:
     is the record and the weights.
     """
 
-    def __init__(self, cell: Cell, folder: Path, start: int) -> None:  # noqa: ARG002
+    def __init__(self, cell: Cell, folder: Path, start: int) -> None:
         import wandb
 
         options = dict(cell.config.logger.options)
@@ -171,6 +178,10 @@ class Wandb:
         self._run = wandb.init(
             id=_run_id(folder), name=cell.title, config=config, dir=folder, resume="allow", **options
         )
+        if options["mode"] == "offline":  # the file of a process that was killed lacks its last rows
+            for row in rows_until(folder, start):
+                numbers = {name: float(value) for name, value in row.items() if value}
+                self.write(int(numbers.pop("step")), numbers)
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
         self._run.log(dict(numbers), step=step)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from cab.backbone import Backbone
 from cab.errors import Preempted, UserError
-from cab.runner.batches import Shares, StepBatches, mix_seed, on_device, training_batches
+from cab.runner.batches import SeededItems, Shares, StepBatches, mix_seed, on_device, training_batches
 from cab.runner.engine import Run, Training
 from cab.runner.evaluation import DeviceBatches
 from cab.task import Task
@@ -74,7 +74,9 @@ def train(run: Run, backbone: Backbone) -> Training:
     state = resume(run, network, order, processes, checkpoints)
     order.start = state.step
     model: Any = torch.compile(network) if config.compile else network
-    objective = processes.prepare_objective(Objective(task, model, state.memory))
+    objective = processes.prepare_objective(
+        Objective(task, model, state.memory), lambda: leaves_unused(run, network, order)
+    )
     loader = training_batches(task.training_set, order, num_workers=config.num_workers, device=run.device)
     loggers = run.open_files.enter_context(contextlib.closing(Loggers(run, order)))
     with run.signals.waiting_for_step():
@@ -169,7 +171,7 @@ def run_steps(
                 "gradient_norm": float(whole(norm)),
             }
         if history.is_due(completed):
-            score = validate(run, network) if config.validate_every is not None else None
+            score = validate(run, network, completed) if config.validate_every is not None else None
             entry = history.add(completed, score)
             if config.checkpoint_selection == "best" and history.best_step == completed:
                 checkpoints.save_weights(whole_state_dict(network), checkpoints.weights("best", completed))
@@ -187,6 +189,19 @@ def run_steps(
             raise Preempted(stop)
         if observer is not None and completed == observer.num_steps:
             break
+
+
+def leaves_unused(run: Run, network: Backbone, order: StepBatches) -> bool:
+    """Return whether the next step gives no gradient to a parameter; a copy of the network computes one micro-batch."""
+    draw, task, device = next(iter(order), None), run.cell.task, run.device
+    if draw is None:
+        return False
+    network = copy.deepcopy(network).train()
+    _, batch = SeededItems(task.training_set, order.seed).__getitems__(draw)
+    with run.cell.config.trainer.autocast(device):
+        losses = Objective(task, network, None)(on_device(batch, device), None)
+    sum(loss for loss in losses if loss is not None).backward()
+    return any(parameter.requires_grad and parameter.grad is None for parameter in network.parameters())
 
 
 def micro_batches(
@@ -262,12 +277,17 @@ def step_timer(run: Run, order: StepBatches) -> Callable[[str], AbstractContextM
     return StepProfile(run, order).timed
 
 
-def validate(run: Run, network: Backbone) -> float:
-    """Return the task's validation score."""
-    task = run.cell.task
+def validate(run: Run, network: Backbone, step: int) -> float:
+    """Return the task's validation score after ``step``.
+
+    The processes share the batches, unless each has a part of the weights only.
+    """
+    task, config = run.cell.task, run.cell.config
+    processes = run.processes if config.trainer.strategy == "ddp" else None
+    batches = DeviceBatches(run.device, processes=processes, seed=mix_seed(config.seed, step), limit=task.limit)
     network.eval()
-    with torch.no_grad(), run.cell.config.trainer.autocast(run.device):
-        score = task.validate(network, DeviceBatches(run.device, limit=task.limit))
+    with torch.no_grad(), config.trainer.autocast(run.device):
+        score = task.validate(network, batches)
     network.train()
     return score
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -26,8 +27,12 @@ class SingleProcess:
         """Return the network to train, on its device: the backbone itself, or a sharded copy."""
         return backbone.to(device)
 
-    def prepare_objective(self, objective: nn.Module) -> nn.Module:
-        """Return the objective as each process calls it."""
+    def prepare_objective(self, objective: nn.Module, leaves_unused: Callable[[], bool]) -> nn.Module:  # noqa: ARG002
+        """Return the objective as each process calls it.
+
+        Args:
+            leaves_unused: returns whether its first step gives no gradient to a parameter.
+        """
         return objective
 
     def micro_batch(self, objective: nn.Module, *, is_last: bool) -> AbstractContextManager[Any]:  # noqa: ARG002
@@ -70,12 +75,14 @@ class Distributed(SingleProcess):
             shard(network, init_device_mesh(device.type, (self._processes.count,)))
         return network
 
-    def prepare_objective(self, objective: nn.Module) -> nn.Module:
+    def prepare_objective(self, objective: nn.Module, leaves_unused: Callable[[], bool]) -> nn.Module:
         if self._is_sharded:
             return objective
         devices = [self._device] if self._device.type == "cuda" else None
-        # PoinTr and Informer have weights that some of their configurations do not use.
-        return nn.parallel.DistributedDataParallel(objective, device_ids=devices, find_unused_parameters=True)
+        declared = any(getattr(module, "unused_parameters", ()) for module in objective.modules())
+        # The search costs time in every step; PoinTr and Informer have weights that some configurations do not use.
+        searches = bool(self.max(declared or leaves_unused()))
+        return nn.parallel.DistributedDataParallel(objective, device_ids=devices, find_unused_parameters=searches)
 
     def micro_batch(self, objective: nn.Module, *, is_last: bool) -> AbstractContextManager[Any]:
         if is_last or self._is_sharded:

@@ -1,4 +1,4 @@
-"""Books in three splits: a folder in PG-19's layout, a data set on the Hugging Face Hub, or generated books."""
+"""Books in three splits: a folder in PG-19's layout, a source, or generated books."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 
 from cab import UserError
 from cab.files.cache import checksums, digest_of
-from cab.files.disk import listed, user_path, visible_files
-from tasks.files import find_data, read_text, stream
+from cab.files.disk import listed, visible_files
+from tasks.files import find_data, read_text
+from tasks.source import SPLITS, Rows
 
 log = logging.getLogger(__name__)
 
-SPLITS = ("train", "validation", "test")
 WIKITEXTS = ("wikitext103", "wikitext2")
 WIKITEXT_FILES = ("wiki.{}.tokens", "wiki.{}.raw", "{}.txt")
 """Published file names, with <unk> for rare words (``tokens``) or not (``raw``), and those of PyTorch's examples."""
@@ -59,16 +59,12 @@ class Books:
             raise UserError(f"{self.name}: no book of {split} has {MIN_WORDS} words or more")
 
 
-def find_books(dataset: str, source: str | None, data_root: Path | None, *, generate: Callable[[int], str]) -> Books:
-    """Return generated books, a data set on the Hub if ``source`` is given, or files; UserError if there are none."""
+def find_books(dataset: str, source: Rows | None, data_root: Path | None, *, generate: Callable[[int], str]) -> Books:
+    """Return the texts of ``source`` if it is given, generated books, or files; UserError if there are none."""
+    if source is not None:
+        return Books(source.name, source.key, lambda split: (text for [text] in source.read(split)))
     if dataset == "synthetic":
         return generated_books(generate)
-    if source is not None:
-        folder = user_path(source)
-        if any(folder.glob("train/*.txt")):
-            return folder_books(folder)
-        read, key = stream(source, {split: split for split in SPLITS}, ["text"])
-        return Books(source, key, lambda split: (text for [text] in read(split)))
     if dataset in WIKITEXTS:
         return wikitext(dataset, data_root)
     return folder_books(find_data(dataset, data_root, "train").parent)

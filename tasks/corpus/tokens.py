@@ -16,7 +16,8 @@ from torch import Tensor
 
 from cab.files.cache import digest_of, prepared, progress
 from tasks.bpe import WORDS, find_tokenizer, vocabulary_size
-from tasks.corpus.books import SPLITS, Books
+from tasks.corpus.books import Books
+from tasks.source import SPLITS
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from torch.utils.data import Subset
 
 from backbones.generation import Limits, sample
-from cab import Backbone, Task, UserError, register_task
+from cab import Backbone, UserError, register_task
 from cab.backbone_protocols import TokenLM
 from cab.metric import Metric, mean_over_batches, total_of
 from cab.registry.options import Positive
@@ -34,6 +34,7 @@ from tasks.corpus.books import WIKITEXTS, find_books
 from tasks.corpus.facts import ALL_NAMES, CHAPTERS, THINGS, Answers, Facts, Names, level_perplexities, names_variant
 from tasks.corpus.losses import OTHER, REPEATED, mean_or_zero, repeat_sums, sum_of, token_losses
 from tasks.corpus.tokens import PAD, perplexity, read_corpus, unigram_loss
+from tasks.source import TextTask
 
 log = logging.getLogger(__name__)
 
@@ -64,13 +65,12 @@ def _chapter(rng: random.Random, names: Sequence[str]) -> str:
     "lm", paper="Radford et al. 2019", datasets="pg19 wikitext103 wikitext2 synthetic", backbones={"gpt2": "CS"}
 )
 @dataclass(kw_only=True, eq=False)
-class LM(Task):
+class LM(TextTask):
     """Predict each token of a book from the preceding ones.
 
     Args:
-        dataset: pg19 (folders in its layout, or a data set on the Hub), wikitext103 or wikitext2 (three files each), or
-            synthetic.
-        source: name of a data set on the Hub with the columns of ``deepmind/pg19``, instead of local files.
+        dataset: pg19 (folders in its layout), wikitext103 or wikitext2 (three files each), synthetic, or any name with
+            ``source``.
         tokenizer: ``gpt2``, GPT-2's, as published; ``words``: each word of the training split is a token; a
             tokenizer.json, or a folder with one or with vocab.json and merges.txt; by default, a byte-level BPE of
             ``vocab_size`` entries is trained on the training split.
@@ -91,8 +91,7 @@ class LM(Task):
     required_protocols: ClassVar = (TokenLM,)
     repeat_metrics: ClassVar[tuple[str, ...]] = (REPEATED, OTHER)
 
-    dataset: str
-    source: str | None = None
+    source_columns: Sequence[str] = ("text",)
     tokenizer: str | None = None
     vocab_size: int = 50257
     names: Names = 16
@@ -128,6 +127,7 @@ class LM(Task):
         return [*names, "word_ppl_overlap"] if self.overlap else names
 
     def check(self) -> None:
+        super().check()
         if self.overlap >= self.block_len:
             raise UserError(f"task.overlap must be from 0 to below task.block_len {self.block_len}, got {self.overlap}")
 
@@ -141,7 +141,9 @@ class LM(Task):
 
     def setup(self, data_root: Path | None) -> None:
         tokenizer = tokenizer_path(self.tokenizer, data_root)
-        books = find_books(self.dataset, self.source, data_root, generate=partial(generate_book, names=self.names))
+        books = find_books(
+            self.dataset, self.open_source(), data_root, generate=partial(generate_book, names=self.names)
+        )
         self.corpus = read_corpus(books, tokenizer=tokenizer, vocab_size=self.vocab_size)
         self._facts = Facts.of(self.corpus) if self._asks else None
         self.splits = {"train": Blocks(self.corpus, "train", self.block_len, whole=True)}

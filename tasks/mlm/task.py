@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from cab import Backbone, Task, UserError, register_task
+from cab import Backbone, UserError, register_task
 from cab.backbone_protocols import MaskedLM
 from cab.metric import Metric, mean_over_batches
 from cab.registry.options import Positive
@@ -26,11 +26,12 @@ from cab.registry.registries import BACKBONES
 from cab.task import Batches
 from tasks.bpe import tokenizer_data, tokenizer_path
 from tasks.corpus.blocks import PackedLines
-from tasks.corpus.books import SPLITS, find_books
+from tasks.corpus.books import find_books
 from tasks.corpus.facts import ALL_NAMES, CHAPTERS, THINGS, Answers, Facts, Names, level_perplexities, names_variant
 from tasks.corpus.losses import mean_or_zero, sum_of, token_losses
 from tasks.corpus.tokens import NUM_SPECIAL, PAD, padding_or_none, perplexity, read_corpus, unigram_loss
 from tasks.mlm.pages import HiddenPages
+from tasks.source import SPLITS, TextTask
 
 MASKED, REPLACED, KEPT = 0.8, 0.1, 0.1  # fractions of the chosen tokens (Devlin et al. 2019, section 3.1)
 
@@ -59,12 +60,12 @@ def _page(rng: random.Random, names: Sequence[str]) -> str:
     "mlm", paper="Liu et al. 2019", datasets="pg19 wikitext103 wikitext2 synthetic", backbones={"roberta": "NS"}
 )
 @dataclass(kw_only=True, eq=False)
-class MLM(Task):
+class MLM(TextTask):
     """Predict the masked tokens of a page from the others.
 
     Args:
-        dataset: pg19, wikitext103, wikitext2 or synthetic, as in task ``lm``.
-        source, tokenizer, vocab_size: as in task ``lm``.
+        dataset: pg19, wikitext103, wikitext2, synthetic or any name, as in task ``lm``.
+        tokenizer, vocab_size: as in task ``lm``.
         names: number of names in generated pages; from 1 to 32.
         loss_on: choose among ``all`` tokens, or in generated pages only among the ``answers``.
         block_len: maximum number of tokens per page, packed from whole lines.
@@ -78,8 +79,7 @@ class MLM(Task):
     packages: ClassVar[Mapping[str, str]] = {"tokenizers": "text"}
     required_protocols: ClassVar = (MaskedLM,)
 
-    dataset: str
-    source: str | None = None
+    source_columns: Sequence[str] = ("text",)
     tokenizer: str | None = None
     vocab_size: int = 50257
     names: Names = 16
@@ -105,6 +105,7 @@ class MLM(Task):
         return self.test_split if self.scored_part == "test" else self.scored_part
 
     def check(self) -> None:
+        super().check()
         if not 0.0 < self.mask_share <= 1.0:
             raise UserError(f"task.mask_share must be above 0 and at most 1, got {self.mask_share}")
 
@@ -118,7 +119,9 @@ class MLM(Task):
 
     def setup(self, data_root: Path | None) -> None:
         tokenizer = tokenizer_path(self.tokenizer, data_root)
-        books = find_books(self.dataset, self.source, data_root, generate=partial(generate_book, names=self.names))
+        books = find_books(
+            self.dataset, self.open_source(), data_root, generate=partial(generate_book, names=self.names)
+        )
         self.corpus = read_corpus(books, tokenizer=tokenizer, vocab_size=self.vocab_size)
         self._facts = Facts.of(self.corpus) if self._asks else None
         self.splits = {split: PackedLines(self.corpus, split, self.block_len) for split in SPLITS}

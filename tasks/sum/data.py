@@ -1,4 +1,4 @@
-"""Documents and summaries: Multi-News's files, a data set on the Hub, or generated pairs; encoded once.
+"""Documents and summaries: Multi-News's files, a source, or generated pairs; encoded once.
 
 A generated summary combines facts of all documents. Each word of a document is one token that encodes one fact: what
 each of twelve people keeps, for three the thing (``annalamp``), for nine its color (``annared``); the thing of each of
@@ -12,11 +12,11 @@ from __future__ import annotations
 import json
 import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,7 +28,8 @@ from cab import UserError
 from cab.data.sources import fetch_hint
 from cab.files.cache import checksums, prepared, progress
 from tasks.corpus.facts import NAMES, THINGS
-from tasks.files import find_data, read_lines, stream
+from tasks.files import find_data, read_lines
+from tasks.source import Rows
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -57,45 +58,68 @@ class Pairs:
     read: Callable[[str], Iterator[tuple[str, str]]]
 
 
-def find_pairs(dataset: str, source: str | None, data_root: Path | None, *, empty: str = "stop") -> Pairs:
-    """Return generated pairs, a data set on the Hub if ``source`` is given, or files under ``data_root``."""
+def find_pairs(dataset: str, source: Rows | None, data_root: Path | None, *, empty: str = "stop") -> Pairs:
+    """Return the pairs of ``source`` if it is given, generated pairs, or files under ``data_root``.
+
+    Args:
+        empty: ``stop`` at an example without a document or summary, or ``skip`` it, with a warning that counts them.
+    """
+    if source is not None:
+        return source_pairs(source, empty=empty)
     if dataset == "synthetic":
         return generated_pairs()
-    if source is not None:
-        return hub_pairs(source)
     return file_pairs(find_data(dataset, data_root, "train.tgt").parent, empty=empty)
 
 
 def file_pairs(folder: Path, *, empty: str = "stop") -> Pairs:
     """Read ``{train,val,test}.src.cleaned`` (or ``.src``) and ``.tgt``, one example per line.
 
-    Args:
-        empty: ``stop`` at an example without a document or summary, or ``skip`` it, with a warning that counts them.
-
     Raises:
         UserError: a file is missing, files differ in length, or a line is empty, with file and line.
     """
     files = {split: _split_files(folder, split) for split in SPLITS}
+    key = checksums([path for pair in files.values() for path in pair])
+    return Pairs({**key, "empty": empty}, lambda split: _complete(_lines_of(*files[split]), split, empty))
 
-    def read(split: str) -> Iterator[tuple[str, str]]:
-        (source, target), skipped, count, seen = files[split], 0, 0, set[int]()
-        for line, text, summary in _lines_of(source, target):
-            has_document = bool(text.replace(SEPARATOR, "").strip())
-            seen.add(hash((text, summary)))
-            count += 1
-            if has_document and summary:
-                yield text, summary
-                continue
-            skipped += 1
-            if empty == "stop":
-                path, kind = (target, "summary") if has_document else (source, "document")
-                raise UserError(f"{path}, line {line}: the {kind} is empty; set task.empty=skip to skip it")
-        if len(seen) < count:
-            log.warning("%d examples of %s occur more than once", count - len(seen), split)
-        if skipped:
-            log.warning("skipped %d examples of %s without a document or a summary", skipped, split)
 
-    return Pairs({**checksums([path for pair in files.values() for path in pair]), "empty": empty}, read)
+def source_pairs(source: Rows, *, empty: str = "stop") -> Pairs:
+    """Read the documents and summaries of a source, see :class:`tasks.source.TextTask`."""
+
+    def read(split: str) -> Iterator[Example]:
+        for number, (text, summary) in enumerate(source.read({"val": "validation"}.get(split, split)), start=1):
+            place = f"{source.name}, {split}, row {number}"
+            yield Example(place, place, clean(text), clean(summary))
+
+    return Pairs({**source.key, "empty": empty}, lambda split: _complete(read(split), split, empty))
+
+
+class Example(NamedTuple):
+    """A document and its summary, with the place of both for messages."""
+
+    document_place: str
+    summary_place: str
+    document: str
+    summary: str
+
+
+def _complete(examples: Iterable[Example], split: str, empty: str) -> Iterator[tuple[str, str]]:
+    """Yield the examples that have a document and a summary."""
+    skipped, count, seen = 0, 0, set[int]()
+    for document_place, summary_place, text, summary in examples:
+        has_document = bool(text.replace(SEPARATOR, "").strip())
+        seen.add(hash((text, summary)))
+        count += 1
+        if has_document and summary:
+            yield text, summary
+            continue
+        skipped += 1
+        if empty == "stop":
+            place, kind = (summary_place, "summary") if has_document else (document_place, "document")
+            raise UserError(f"{place}: the {kind} is empty; set task.empty=skip to skip it")
+    if len(seen) < count:
+        log.warning("%d examples of %s occur more than once", count - len(seen), split)
+    if skipped:
+        log.warning("skipped %d examples of %s without a document or a summary", skipped, split)
 
 
 def _split_files(folder: Path, split: str) -> tuple[Path, Path]:
@@ -110,25 +134,12 @@ def _split_files(folder: Path, split: str) -> tuple[Path, Path]:
     return source, target
 
 
-def _lines_of(source: Path, target: Path) -> Iterator[tuple[int, str, str]]:
-    """Yield the number of each line, and what it is in both files."""
+def _lines_of(source: Path, target: Path) -> Iterator[Example]:
+    """Yield the document and the summary of each line."""
     for (line, text), (_, summary) in zip_longest(read_lines(source), read_lines(target), fillvalue=(0, None)):
         if text is None or summary is None:
             raise UserError(f"{source} and {target.name} differ in their number of lines: one is truncated")
-        yield line, clean(text), clean(summary)
-
-
-def hub_pairs(name: str) -> Pairs:
-    """Stream a data set on the Hub with columns ``document`` and ``summary``, as in Multi-News."""
-    rows, key = stream(name, {"train": "train", "val": "validation", "test": "test"}, ["document", "summary"])
-
-    def read(split: str) -> Iterator[tuple[str, str]]:
-        for number, (text, summary) in enumerate((map(clean, row) for row in rows(split)), start=1):
-            if not text or not summary:
-                raise UserError(f"{name}, {split}, row {number}: the document or the summary is empty")
-            yield text, summary
-
-    return Pairs(key, read)
+        yield Example(f"{source}, line {line}", f"{target}, line {line}", clean(text), clean(summary))
 
 
 def generated_pairs() -> Pairs:

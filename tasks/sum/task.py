@@ -16,13 +16,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from backbones.generation import Limits, beam_search, greedy
-from cab import Backbone, Task, UserError, register_task
+from cab import Backbone, UserError, register_task
 from cab.backbone_protocols import SequenceToSequence
 from cab.files.cache import digest_of
 from cab.metric import Metric, mean_over_batches, mean_scores
 from cab.registry.options import Positive
 from cab.task import Batches
 from tasks.bpe import find_tokenizer, tokenizer_data, tokenizer_path, vocabulary_size
+from tasks.source import TextTask
 from tasks.sum.data import LEVELS, SEPARATOR, SPECIAL, SPLITS, SUMMARY_WORDS, VERSION, EncodedPairs, find_pairs
 
 Batch = Mapping[str, Tensor]
@@ -32,12 +33,11 @@ Batch = Mapping[str, Tensor]
     "sum", paper="Fabbri et al. 2019", datasets="multi_news synthetic", backbones={"transformer": "NS CS CC"}
 )
 @dataclass(kw_only=True, eq=False)
-class Sum(Task):
+class Sum(TextTask):
     """Summarize several news articles in one text.
 
     Args:
-        dataset: multi_news, or synthetic.
-        source: name of a data set on the Hub with columns document and summary, instead of local files.
+        dataset: multi_news, synthetic, or with ``source`` any name.
         tokenizer: ``bart``, BART's, as published; a tokenizer.json, or a folder with one, with BART's special tokens;
             by default, a byte-level BPE of ``vocab_size`` entries is trained on the training split.
         vocab_size: size of the trained tokenizer.
@@ -57,8 +57,7 @@ class Sum(Task):
     packages: ClassVar[Mapping[str, str]] = {"tokenizers": "text", "rouge_score": "text"}
     required_protocols: ClassVar = (SequenceToSequence,)
 
-    dataset: str
-    source: str | None = None
+    source_columns: Sequence[str] = ("document", "summary")
     tokenizer: str | None = None
     vocab_size: int = 50265
     empty: Literal["stop", "skip"] = "stop"
@@ -86,6 +85,7 @@ class Sum(Task):
         return LEVELS if self.dataset == "synthetic" and self.max_length >= SUMMARY_WORDS else {}
 
     def check(self) -> None:
+        super().check()
         if self.target_len < 2:
             raise UserError(f"task.target_len must be at least 2, got {self.target_len}")
         Limits(self.max_length, min_length=self.min_length, blocked_ngram=self.blocked_ngram)
@@ -96,7 +96,7 @@ class Sum(Task):
 
     def setup(self, data_root: Path | None) -> None:
         tokenizer = tokenizer_path(self.tokenizer, data_root)
-        pairs = find_pairs(self.dataset, self.source, data_root, empty=self.empty)
+        pairs = find_pairs(self.dataset, self.open_source(), data_root, empty=self.empty)
         self.bpe = find_tokenizer(
             tokenizer,
             lambda: chain.from_iterable(pairs.read("train")),

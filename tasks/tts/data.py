@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +21,8 @@ from tasks.files import find_data, read_lines
 from tasks.tts.audio import HOP, NUM_MELS, RATE, features, read_wave
 from tasks.tts.phonemes import ALIGNED, END, PAD, WRITTEN, read_phones, written_tokens
 from tasks.tts.synthetic import generate_utterance, written_form
+
+T = TypeVar("T")
 
 VERSION = 1  # of the features; increase when they change
 FRAMES_PER_STEP = 4
@@ -73,13 +75,24 @@ def read_metadata(folder: Path) -> list[tuple[str, str]]:
     return clips
 
 
-def read_ljspeech(data_root: Path | None, *, as_fairseq: bool = False) -> tuple[list[Utterance], dict[str, Any]]:
-    """Read all utterances, with features from the cache if available; also return an identifier.
+def read_ljspeech(
+    data_root: Path | None, *, num_held_out: int = 0, as_fairseq: bool = False
+) -> tuple[dict[str, list[Utterance]], dict[str, Any]]:
+    """Read the utterances of each split, with features from the cache if available; also return an identifier.
 
-    Alignments are read if there is a TextGrid for every clip; without any, the utterances have none.
+    Alignments are read if there is a TextGrid for every clip; without any, the utterances have none. The splits are
+    those of :func:`split_by_chapter`, or with ``num_held_out`` of :func:`split_at_end`.
     """
     folder = find_data("ljspeech", data_root, "metadata.csv").parent
     metadata = read_metadata(folder)
+    names = [clip for clip, _ in metadata]
+    splits = split_at_end(names, num_held_out) if num_held_out else split_by_chapter(names)
+    for split, clips in splits.items():  # before features are computed
+        if not clips:
+            raise UserError(
+                f"the {split} split of ljspeech has no clips: chapters LJ001 and LJ002 are test, LJ003 is dev, the "
+                "rest train; for a sample, set task.num_held_out=N"
+            )
     waves = [folder / "wavs" / f"{clip}.wav" for clip, _ in metadata]
     grids = [_find_grid(folder, clip) for clip, _ in metadata]
     aligned = [grid for grid in grids if grid is not None]
@@ -97,7 +110,8 @@ def read_ljspeech(data_root: Path | None, *, as_fairseq: bool = False) -> tuple[
             yield Utterance(clip, written, tokens, durations, start, mel, pitch, energy)
 
     about = {"clips": len(metadata), "alignments": len(aligned), "content": digest_of(key), **method}
-    return _cached(key, utterances()), about
+    by_name = {utterance.name: utterance for utterance in _cached(key, utterances())}
+    return {split: [by_name[clip] for clip in clips] for split, clips in splits.items()}, about
 
 
 def _find_grid(folder: Path, clip: str) -> Path | None:
@@ -164,20 +178,19 @@ def _cached(key: dict[str, Any], utterances: Iterator[Utterance]) -> list[Uttera
     return cached
 
 
-def split_by_chapter(utterances: Sequence[Utterance]) -> dict[str, list[Utterance]]:
+def split_by_chapter(clips: Sequence[str]) -> dict[str, list[str]]:
     """Split LJSpeech as fairseq does: chapters 1 and 2 test, chapter 3 dev, the rest train."""
-    splits: dict[str, list[Utterance]] = {"train": [], "dev": [], "test": []}
-    for utterance in utterances:
-        chapter = utterance.name.partition("-")[0]
-        splits[{"LJ001": "test", "LJ002": "test", "LJ003": "dev"}.get(chapter, "train")].append(utterance)
+    splits: dict[str, list[str]] = {"train": [], "dev": [], "test": []}
+    for clip in clips:
+        splits[{"LJ001": "test", "LJ002": "test", "LJ003": "dev"}.get(clip.partition("-")[0], "train")].append(clip)
     return splits
 
 
-def split_at_end(utterances: Sequence[Utterance], count: int) -> dict[str, list[Utterance]]:
-    """Use the last ``count`` utterances for test, as many before them for dev, the rest for training."""
-    rest = max(len(utterances) - 2 * count, 0)
-    bounds = {"train": (0, rest), "dev": (rest, len(utterances) - count), "test": (len(utterances) - count, None)}
-    return {split: list(utterances[slice(*bound)]) for split, bound in bounds.items()}
+def split_at_end(items: Sequence[T], count: int) -> dict[str, list[T]]:
+    """Use the last ``count`` items for test, as many before them for dev, the rest for training."""
+    rest = max(len(items) - 2 * count, 0)
+    bounds = {"train": (0, rest), "dev": (rest, len(items) - count), "test": (len(items) - count, None)}
+    return {split: list(items[slice(*bound)]) for split, bound in bounds.items()}
 
 
 @dataclass(frozen=True)

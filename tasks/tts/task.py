@@ -30,7 +30,6 @@ from tasks.tts.data import (
     Utterances,
     read_ljspeech,
     split_at_end,
-    split_by_chapter,
     synthetic_utterances,
 )
 from tasks.tts.distortion import Costs, distortions, path_costs
@@ -109,15 +108,9 @@ class TTS(Task):
             utterances, self._about = synthetic_utterances(self.generated, as_fairseq=self.as_fairseq)
             splits = split_at_end(utterances, self.generated_held_out)
         else:
-            utterances, self._about = read_ljspeech(data_root, as_fairseq=self.as_fairseq)
-            splits = split_at_end(utterances, self.num_held_out) if self.num_held_out else split_by_chapter(utterances)
+            splits, self._about = read_ljspeech(data_root, num_held_out=self.num_held_out, as_fairseq=self.as_fairseq)
         self._prompt_frames = FRAMES_PER_STEP * self.num_prompt_steps
-        for name, split in splits.items():
-            if not split:
-                raise UserError(
-                    f"the {name} split of {self.dataset} has no clips: chapters LJ001 and LJ002 are test, "
-                    "LJ003 is dev, the rest train; for a sample, set task.num_held_out=N"
-                )
+        for split in splits.values():
             shortest = min(split, key=lambda utterance: len(utterance.mel))
             if len(shortest.mel) <= self._prompt_frames:
                 raise UserError(

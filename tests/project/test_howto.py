@@ -14,6 +14,7 @@ import pytest
 
 from tests.helpers.command import cab
 from tests.helpers.committed import committed
+from tests.helpers.data.own import write_own_data
 from tests.helpers.documents import EXAMPLE, PROGRAMS, ROOT, commands_of, make_targets, run, run_shown, runnable
 from tests.helpers.untimed import UNTIMED_OPTION
 
@@ -89,6 +90,8 @@ def test_the_commands_of_a_page_run_one_after_another(page: str, tmp_path: Path,
         if "/" not in name:
             (tmp_path / name).write_text(content)
     shutil.copytree(ROOT / "results" / "paper", tmp_path / "results" / "paper")
+    if page == "howto/data.md":
+        write_own_data(tmp_path)
     for command in runnable(commands_of(PAGES[page])):
         if not command.startswith((DOWNLOAD, VERIFY_FILES)):
             run_shown(command.replace("DATA", str(official_layout)), tmp_path)

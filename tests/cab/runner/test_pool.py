@@ -20,7 +20,7 @@ from cab import UserError
 from cab.errors import Preempted
 from cab.runner import pool
 from cab.runner.cell import Cell
-from cab.runner.pool import Pool, run_in_pool, worker_environment
+from cab.runner.pool import Pool, chains_of, run_in_pool, worker_environments
 from cab.runner.processes import SHARED_BY, limit_gpu_memory
 from cab.runner.provenance import hardware
 from cab.runner.report import Job, Report
@@ -98,11 +98,33 @@ def test_a_cell_whose_worker_dies_runs_once_more(
     monkeypatch.setattr(pool, "run_job", die)
     config = troubled()
     report = Report()
-    waiting = Pool([(Cell.from_config(config), Job(config, str(tmp_path / name)))], report)
-    waiting.run([worker_environment(0, 1, [])])
+    waiting = Pool([[(Cell.from_config(config), Job(config, str(tmp_path / name)))]], report)
+    waiting.run([worker_environments(0, 1, [])])
     assert len(report.failures) == len(causes)
     errors = [record["error"] for record in records(tmp_path)]
     assert errors == [f"LostProcessError: its worker died 2 times ({cause})" for cause in causes]
+
+
+@pytest.mark.slow
+def test_two_processes_of_a_cell_are_killed_and_resume_and_the_next_cell_reuses_their_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    cells = ["-m", "task=sum", "dataset=synthetic", "pattern=NS,CS", "attention=vanilla", "preset=smoke", "device=cpu"]
+    cells += ["trainer.max_steps=8", "trainer.checkpoint_every=4", "task.limit=8"]
+    alone = run_cab(*cells, "trainer.micro_batch_size=2", f"results_dir={tmp_path / 'one'}")
+    assert alone.returncode == 0, alone.stderr
+    shared = ["cluster=local", "cluster.gpus=2", f"results_dir={tmp_path / 'two'}"]
+    process = run_cab(*cells, *shared, stop=f"kill step-00000008.ckpt {tmp_path / 'killed'}")
+    assert process.returncode == 0, process.stderr
+    assert " died (SIGKILL" in process.stderr
+    assert process.stderr.count("resuming from step 4") == 1, "of the first process"
+    assert "Warning" not in process.stderr
+    for folder in ("one", "two"):
+        assert sorted(bool(record["weights_reused_from"]) for record in records(tmp_path / folder)) == [False, True]
+    found = [sorted(str(record["metrics"]) for record in records(tmp_path / folder)) for folder in ("one", "two")]
+    assert found[0] == found[1]
+    assert {record["cost"]["processes"] for record in records(tmp_path / "two")} == {2}
 
 
 def hang(job: Job) -> tuple[str, str]:
@@ -128,16 +150,16 @@ def test_a_second_signal_kills_a_worker_that_hangs(
         os.kill(os.getpid(), signal.SIGTERM)
 
     config = troubled()
-    waiting = Pool([(Cell.from_config(config), Job(config, str(mark)))] * 2, Report())
+    waiting = Pool([[(Cell.from_config(config), Job(config, str(mark)))]] * 2, Report())
     threading.Thread(target=interrupt, daemon=True).start()
     with pytest.raises(Preempted):
-        waiting.run([worker_environment(0, 1, [])])
+        waiting.run([worker_environments(0, 1, [])])
     assert not records(tmp_path)
 
 
 def test_no_cell_starts_after_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     cells: list[Any] = [(types.SimpleNamespace(title="a cell"), Job({"attention": "abc"}, ""))] * 2
-    waiting = Pool(cells, Report())
+    waiting = Pool([cells], Report())
     submitted: list[Job] = []
 
     def submit(self: Any, function: Any, job: Job) -> Future[tuple[str, str]]:  # noqa: ARG001
@@ -145,41 +167,64 @@ def test_no_cell_starts_after_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
         threading.Thread(target=waiting.stop).start()
         raise BrokenProcessPool  # its worker was starting
 
-    monkeypatch.setattr(pool.ProcessPoolExecutor, "submit", submit)
+    monkeypatch.setattr("concurrent.futures.ProcessPoolExecutor.submit", submit)
     monkeypatch.setattr(pool.log, "warning", lambda *_: time.sleep(0.5))
-    waiting.run([{}])
+    waiting.run([[{}]])
     assert len(submitted) == 1
 
 
 def test_a_worker_has_a_gpu_and_its_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    chosen = [worker_environment(i, 3, ["4", "GPU-7f"])["CUDA_VISIBLE_DEVICES"] for i in range(3)]
+    chosen = [worker_environments(i, 3, [["4"], ["GPU-7f"]])[0]["CUDA_VISIBLE_DEVICES"] for i in range(3)]
     assert chosen == ["4", "GPU-7f", "4"]
     cores = len(os.sched_getaffinity(0))
-    assert worker_environment(0, 2, [])["OMP_NUM_THREADS"] == str(max(1, cores // 2))
+    assert worker_environments(0, 2, [])[0]["OMP_NUM_THREADS"] == str(max(1, cores // 2))
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
-    assert worker_environment(0, 2, [])["OMP_NUM_THREADS"] == "5"
+    assert worker_environments(0, 2, [])[0]["OMP_NUM_THREADS"] == "5"
 
 
 @pytest.mark.parametrize(
-    ("gpus", "workers", "each", "expected"),
+    ("visible", "workers", "each", "gpus", "expected"),
     [
-        ("4,7", None, 1, "4:1 7:1"),
-        ("4,7", None, 3, "4:3 4:3 4:3 7:3 7:3 7:3"),
-        ("4,7", 3, 1, "4:2 4:2 7:1"),
-        ("", None, 8, ":"),
+        ("4,7", None, 1, 1, "4:1 7:1"),
+        ("4,7", None, 3, 1, "4:3 4:3 4:3 7:3 7:3 7:3"),
+        ("4,7", 3, 1, 1, "4:2 4:2 7:1"),
+        ("", None, 8, 1, ":"),
+        ("0,1,2,3,4,5,6,7", None, 1, 4, " ".join(["0,1,2,3:1"] * 4 + ["4,5,6,7:1"] * 4)),
+        ("4,7,5", None, 2, 2, "4,7:2 4,7:2 4,7:2 4,7:2"),
+        ("", None, 1, 2, ": :"),
     ],
-)
+)  # fmt: skip
 def test_workers_are_spread_over_the_gpus_and_know_how_many_share_theirs(
-    gpus: str, workers: int | None, each: int, expected: str, monkeypatch: pytest.MonkeyPatch
+    visible: str, workers: int | None, each: int, gpus: int, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[dict[str, str]] = []
-    monkeypatch.setattr(Pool, "run", lambda self, environments: started.extend(environments))  # noqa: ARG005
-    monkeypatch.setattr("cab.runner.report.cells_to_run", lambda *_: [(None, None)] * 7)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
-    run_in_pool([], Report(), workers=workers, workers_per_gpu=each)
+    monkeypatch.setattr(Pool, "run", lambda self, slots: started.extend(one for slot in slots for one in slot))  # noqa: ARG005
+    monkeypatch.setattr("cab.runner.report.cells_to_run", lambda *_: [])
+    monkeypatch.setattr("cab.runner.pool.chains_of", lambda _: [[(None, None)]] * 7)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    run_in_pool([], Report(), workers=workers, workers_per_gpu=each, gpus=gpus)
     shown = sorted(f"{found.get('CUDA_VISIBLE_DEVICES', '')}:{found.get(SHARED_BY, '')}" for found in started)
     assert " ".join(shown) == expected
+    ranks = [(found.get("RANK"), found.get("LOCAL_RANK"), found.get("WORLD_SIZE")) for found in started[:gpus]]
+    assert ranks == ([(None, None, None)] if gpus == 1 else [(str(i), str(i), str(gpus)) for i in range(gpus)])
+
+
+def test_a_group_has_as_many_gpus_as_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    with pytest.raises(UserError, match=r"cluster.gpus=3, but 2 GPUs are available \(4, 7\)"):
+        run_in_pool([], Report(), workers=None, gpus=3)
+
+
+def test_long_cells_are_first_and_one_network_is_trained_once(troubled: Callable[..., dict[str, Any]]) -> None:
+    config = troubled()
+    cells = [(Cell.from_config(change), Job(change, "")) for change in ({**config, "seed": seed} for seed in (1, 2, 3))]
+    hours = dict(zip((cell.hash for cell, _ in cells), (2.0, None, 5.0), strict=True))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Cell, "expected_hours", lambda self: hours[self.hash] and (hours[self.hash], "GPU"))
+        assert [[cell.config.seed for cell, _ in chain] for chain in chains_of(cells)] == [[3], [1], [2]]
+        patch.setattr("cab.runner.run.same_network", lambda cell: [] if cell.config.seed == 1 else [cells[1][0]])
+        assert [[cell.config.seed for cell, _ in chain] for chain in chains_of(cells)] == [[1], [2, 3]]
 
 
 @pytest.mark.parametrize(("count", "share"), [(1, None), (4, 0.25 - 0.5 / 80)])

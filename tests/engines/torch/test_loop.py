@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,11 @@ import torch
 from cab import UserError
 from cab.records.files import weights_path
 from cab.runner.batches import Draw, SeededItems
+from cab.runner.cell import Cell as CheckedCell
+from cab.runner.engine import make_initial_backbone, open_run
 from cab.runner.run import run_cell
 from engines.torch.checkpoints import average_weights
+from engines.torch.loop import leaves_unused, make_order
 from tasks.lm.task import LM
 from tests.helpers.runs.learning_attention import LOSS
 from tests.helpers.runs.troubled import Numbers, Troubled, trained
@@ -163,3 +167,18 @@ def test_no_steps_score_the_untrained_network(troubled: Cell) -> None:
     assert record.status == "finished"
     assert record.cost.steps == 0
     assert record.metrics[0].value is not None
+
+
+@pytest.mark.parametrize("has_more", [False, True])
+def test_unused_parameters_are_found_without_changing_the_network(has_more: bool, troubled: Cell) -> None:
+    run = open_run(CheckedCell.from_config(troubled()), "")
+    network = make_initial_backbone(run.cell)
+    if has_more:
+        network.more = torch.nn.Linear(2, 2)
+    before = copy.deepcopy(network.state_dict())
+    order = make_order(len(run.cell.task.training_set), run)  # type: ignore[arg-type]
+    assert leaves_unused(run, network, order) == has_more
+    assert all(parameter.grad is None for parameter in network.parameters())
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    order.start = order.num_steps
+    assert not leaves_unused(run, network, order), "no step is left"

@@ -102,7 +102,7 @@ def measure(name: str, micro_batch_size: int | None, processes: Processes, folde
     batches = ((draw.number, examples.__getitems__(draw.indices)) for draw in order)
     work = SingleProcess() if processes.count == 1 else Distributed(processes, "ddp", torch.device("cpu"))
     memory = RecurrentMemory(shares.accumulate) if task.recurrent else None
-    objective = work.prepare_objective(Objective(task, network, memory))
+    objective = work.prepare_objective(Objective(task, network, memory), lambda: True)
     loss = 0.0
     for piece, (_, batch, weights) in enumerate(micro_batches(batches, order, task, network, work)):
         with work.micro_batch(objective, is_last=piece == shares.accumulate - 1):

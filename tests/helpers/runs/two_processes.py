@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -54,11 +55,25 @@ def main(path: Path) -> None:
     os._exit(0)  # as `cab run` does
 
 
+class Part(nn.Module):
+    """A network of which one layer is not used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = nn.Linear(2, 2), nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.used(x)
+
+
 def run_cells(processes: Processes) -> None:
     """Train steps of several cells, one after the other, in these processes."""
-    for _ in range(30):
-        model = Distributed(processes, "ddp", torch.device("cpu")).prepare_objective(nn.Linear(2, 2))
-        model(torch.ones(1, 2)).sum().backward()
+    work = Distributed(processes, "ddp", torch.device("cpu"))
+    for number in range(30):
+        model: Any = work.prepare_objective(nn.Linear(2, 2) if number % 2 else Part(), lambda: not number % 2)  # noqa: B023
+        assert model.find_unused_parameters == (not number % 2)
+        for _ in range(2):
+            model(torch.ones(1, 2)).sum().backward()
 
 
 if __name__ == "__main__":

@@ -53,7 +53,8 @@ def ready(folder: Path | None, **options: Any) -> TTS:
 
 
 def test_durations_are_rounded_frame_differences(tmp_path: Path) -> None:
-    utterances, about = read_ljspeech(write_ljspeech(tmp_path))
+    splits, about = read_ljspeech(write_ljspeech(tmp_path), num_held_out=2)
+    utterances = splits["train"]
     assert about["alignments"] == 8
     frames = [round(t * RATE / HOP) for t in (0.05, 0.1, 0.21, 0.28)]
     assert utterances[0].durations == np.diff(frames).tolist()
@@ -87,18 +88,23 @@ def test_frames_come_in_groups_of_four(tmp_path: Path) -> None:
 
 
 def test_splits() -> None:
-    class Named:
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-    names = [Named(f"LJ00{c}-{i:04d}") for c in (1, 2, 3, 4, 5) for i in range(2)]
-    splits = split_by_chapter(names)  # type: ignore[arg-type]
-    assert {k: sorted({u.name[:5] for u in v}) for k, v in splits.items()} == {
+    names = [f"LJ00{c}-{i:04d}" for c in (1, 2, 3, 4, 5) for i in range(2)]
+    assert {k: sorted({name[:5] for name in v}) for k, v in split_by_chapter(names).items()} == {
         "train": ["LJ004", "LJ005"],
         "dev": ["LJ003"],
         "test": ["LJ001", "LJ002"],
     }
-    assert {k: len(v) for k, v in split_at_end(names, 3).items()} == {"train": 4, "dev": 3, "test": 3}  # type: ignore[arg-type]
+    assert {k: len(v) for k, v in split_at_end(names, 3).items()} == {"train": 4, "dev": 3, "test": 3}
+
+
+def test_a_split_without_clips_is_found_before_features_are_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.tts.data.features", None)
+    monkeypatch.setattr("tasks.tts.data.checksums", None)
+    folder = write_ljspeech(tmp_path)
+    with pytest.raises(UserError, match=r"train split of ljspeech has no clips: .* set task.num_held_out=N"):
+        read_ljspeech(folder)
 
 
 SIZES = {"embed_dim": 8, "num_heads": 2, "ffn_dim": 8, "encoder_layers": 1, "decoder_layers": 1}

@@ -2,7 +2,7 @@
 
 ``CAB_TEST_STOP`` is "WHAT NAME MARK": just before a file is renamed to something that ends in NAME,
 
-* ``kill``: the process gets SIGKILL,
+* ``kill``: the process gets SIGKILL, also just before it appends to such a file that is not new,
 * ``parent:N``: its parent gets signal N, and every process waits there until it gets SIGTERM itself,
 * ``self:N``: the process gets signal N;
 
@@ -17,7 +17,9 @@ import time
 
 def _stop_at_rename(what: str, name: str, mark: str) -> None:
     def hook(event: str, arguments: tuple[object, ...]) -> None:
-        if event != "os.rename" or not str(arguments[1]).endswith(name):
+        appends = event == "open" and arguments[1] == "a" and os.path.exists(str(arguments[0]))  # noqa: PTH110
+        path = arguments[1] if event == "os.rename" else arguments[0] if appends and what == "kill" else ""
+        if not str(path).endswith(name):
             return
         try:
             os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
