@@ -176,6 +176,7 @@ def process_arguments(processes: Processes, device: torch.device, rendezvous: st
         *("--device-id", str(device.index or 0)),
         "--distributed-no-spawn",  # the processes are those of the run
         *("--ddp-backend", "legacy_ddp"),  # the one that runs on a CPU, and with weights that are not used
+        "--load-checkpoint-on-all-dp-ranks",  # fairseq's broadcast of a checkpoint fails with torch's safe loader
     ]
 
 
