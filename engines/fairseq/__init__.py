@@ -33,7 +33,6 @@ from engines.fairseq.command import (
     history_interval,
     precision_arguments,
     process_arguments,
-    task_arguments,
     training_arguments,
 )
 from engines.fairseq.data import fairseq_data

@@ -39,12 +39,17 @@ def fairseq_data(task: LM | MLM | Sum) -> Path:
 
 
 def _write_pairs(task: Sum, folder: Path) -> None:
-    entries = range(NUM_SPECIAL, vocabulary_size(task.bpe))
-    for language in ("source", "target"):
-        (folder / f"dict.{language}.txt").write_text("".join(f"{entry} 1\n" for entry in entries))
+    write_dictionaries(task, folder)
     for part, pairs in task.splits.items():
         command = ["-P", "-m", "cab_fairseq.pairs", str(pairs.texts.parent), str(folder / PARTS[part])]
         environment.run("python", command, log=folder / "pairs.log")
+
+
+def write_dictionaries(task: Sum, folder: Path) -> None:
+    """Write the dictionaries of documents and summaries, which are equal."""
+    lines = "".join(f"{entry} 1\n" for entry in range(NUM_SPECIAL, vocabulary_size(task.bpe)))
+    for language in ("source", "target"):
+        (folder / f"dict.{language}.txt").write_text(lines)
 
 
 def _preprocess(corpus: Corpus, folder: Path) -> None:

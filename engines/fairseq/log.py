@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Iterable
 from contextlib import closing
+from statistics import fmean
 from typing import Any
 
 from cab.runner.engine import Run
@@ -27,8 +28,7 @@ class Rows:
     def __init__(self, every: int) -> None:
         self._every = every
         self._row: Row = {"step": 0}
-        self._losses: dict[str, list[tuple[float, float]]] = {"loss": [], "auxiliary_loss": []}
-        self._counted = 0.0
+        self._losses: dict[str, list[float]] = {"loss": [], "auxiliary_loss": []}
 
     @property
     def step(self) -> int:
@@ -45,21 +45,20 @@ class Rows:
         step = int(numbers[f"{prefix}num_updates"])
         done = self.finish() if step != self.step else None
         if step < self.step:  # the log of a run that was interrupted, and resumed from an earlier step
-            self._counted = 0.0
+            self._losses = {name: [] for name in self._losses}
         if step != self.step:
             self._row = {"step": step}
         if kind == "train_inner":
-            self._add_training(numbers, step)
+            self._add_training(numbers)
         else:
             loss = numbers.get(f"{prefix}nll_loss", numbers[f"{prefix}loss"])
             self._row["validation"] = float(loss) * math.log(2)
         return done
 
-    def _add_training(self, numbers: dict[str, Any], step: int) -> None:
-        steps, self._counted = step - self._counted, step
+    def _add_training(self, numbers: dict[str, Any]) -> None:
         for name, unit in (("loss", math.log(2)), ("auxiliary_loss", 1.0)):
             if name in numbers:
-                self._losses[name].append((float(numbers[name]) * unit, steps))
+                self._losses[name].append(float(numbers[name]) * unit)
         updates_per_second = float(numbers["wps"]) / float(numbers["wpb"]) if "wps" in numbers else 0.0
         self._row |= {
             "learning_rate": float(numbers["learning_rate"]),
@@ -72,10 +71,8 @@ class Rows:
         """Return the row of the last step, if there is one; called once more at the end of the log."""
         if not self.step or (self.step % self._every and "validation" not in self._row):
             return None
-        for name, losses in self._losses.items():
-            if losses:
-                self._row[name] = sum(loss * steps for loss, steps in losses) / sum(steps for _, steps in losses)
-                losses.clear()
+        self._row |= {name: fmean(losses) for name, losses in self._losses.items() if losses}
+        self._losses = {name: [] for name in self._losses}
         return self._row
 
 

@@ -12,13 +12,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from backbones.gpt2 import GPT2
-from backbones.pretrained import FAIRSEQ_LAYER, FAIRSEQ_OFFSET, rename
+from backbones.pretrained import FAIRSEQ_LAYER, rename
 from backbones.roberta import RoBERTa
 from backbones.transformer import Transformer
 from cab import Backbone
 from engines.fairseq import environment
 from tasks.corpus.tokens import BEGIN, END, PAD
 
+OFFSET = 2
+"""Unused rows at the start of fairseq's learned position tables."""
 LAYER = FAIRSEQ_LAYER | {"encoder_attn.": "cross_attention.", "encoder_attn_layer_norm.": "cross_residual.norm."}
 """Modules of a layer: fairseq's names, and ours."""
 
@@ -93,7 +95,7 @@ def fairseq_weights(backbone: Backbone) -> dict[str, Tensor]:
     weights = rename(backbone.state_dict(), NAMES[kind])
     for name in [name for name in weights if name.endswith("embed_positions.weight")]:
         if kind is not RoBERTa:  # whose table has these rows
-            weights[name] = F.pad(weights[name], (0, 0, FAIRSEQ_OFFSET, 0))
+            weights[name] = F.pad(weights[name], (0, 0, OFFSET, 0))
     if kind is Transformer:
         weights[FIRST_TOKENS] = exchange_first_tokens(weights[FIRST_TOKENS])
     weights |= {name: weights[original] for name, original in COPIES[kind].items()}
