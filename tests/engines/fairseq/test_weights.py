@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,7 @@ STOCK = {
         ),
     ),
     ("mlm",): ("--arch roberta_base", ()),
+    ("sum",): ("--arch transformer", ()),
 }
 """fairseq's own networks with its own attention, and what ours is to be like."""
 
@@ -124,8 +126,10 @@ def test_fairseqs_own_networks(tmp_path: Path) -> None:
         arguments = cell.arguments(tmp_path / key[0])
         place = arguments.index("--arch")
         arguments[place : place + 2] = STOCK[key][0].split()
-        place = arguments.index("--attention")
-        del arguments[place : place + 4]
+        for place in reversed(
+            [at for at, word in enumerate(arguments) if re.fullmatch("--.*attention(-options)?", word)]
+        ):
+            del arguments[place : place + 2]
         case = {"arguments": arguments, "batches": cell.batches}
         cases += [case | {"weights": fairseq_weights(cell.backbone)}, case]
     answers = ask_fairseq(cases, tmp_path)

@@ -19,7 +19,7 @@ from cab.runner.cell import Cell
 from cab.runner.engine import make_backbone
 from cab.training import after_optimizer_step, auxiliary_loss
 from engines.fairseq import environment
-from engines.fairseq.command import training_arguments
+from engines.fairseq.command import precision_arguments, training_arguments
 from engines.fairseq.data import write_dictionaries, write_dictionary
 from engines.torch.optimizer import make_optimizer, make_scheduler
 from tasks.corpus.tokens import END, PAD
@@ -90,7 +90,8 @@ class Ours:
             optimizer.zero_grad()
             self.backbone.train()
             for number in range(step * pieces, (step + 1) * pieces):
-                loss = self.loss(number)
+                with self.config.autocast(torch.device("cpu")):
+                    loss = self.loss(number)
                 own = auxiliary_loss(self.backbone)
                 ((loss if own is None else loss + own) / pieces).backward()
             torch.nn.utils.clip_grad_norm_(self.backbone.parameters(), self.config.max_grad_norm)
@@ -110,7 +111,7 @@ class Ours:
             write_dictionaries(task, folder)
         else:
             write_dictionary(task.corpus, folder / "dict.txt")
-        rest = training_arguments(self.cell)
+        rest = [*training_arguments(self.cell), *precision_arguments(self.config.precision, "cpu")]
         return [str(folder), "--user-dir", str(environment.PLUGIN), "--cpu", *rest]
 
 

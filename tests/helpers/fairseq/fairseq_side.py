@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.optim.amp_optimizer import AMPOptimizer
 from fairseq.sequence_generator import SequenceGenerator
 from fairseq.trainer import Trainer
 from torch import Tensor
@@ -59,7 +60,10 @@ def answer(case: dict[str, Any]) -> dict[str, Any]:
                 found = beams(model, first, beam_size=size, min_len=case["search"])
                 result |= {f"{key}_{size}": rows for key, rows in found.items()}
     batches = [sample(*batch) for batch in case["batches"]]
-    result["losses"] = train(Trainer(config, task, model, criterion), batches)
+    trainer = Trainer(config, task, model, criterion)
+    if isinstance(trainer.optimizer, AMPOptimizer):  # whose scaler is for GPUs alone
+        trainer.optimizer._grad_scaler = torch.amp.GradScaler("cpu")
+    result["losses"] = train(trainer, batches)
     result["trained"] = [evaluate(model, criterion, batch) for batch in batches]
     result["trained_weights"] = model.state_dict()
     return result
