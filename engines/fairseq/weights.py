@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from backbones.gpt2 import GPT2
 from backbones.pretrained import FAIRSEQ_LAYER, rename
 from backbones.roberta import RoBERTa
 from backbones.transformer import Transformer
@@ -25,58 +24,42 @@ LAYER = FAIRSEQ_LAYER | {"encoder_attn.": "cross_attention.", "encoder_attn_laye
 """Modules of a layer: fairseq's names, and ours."""
 
 
-def _names(modules: Mapping[str, str], **stacks: str) -> tuple[tuple[str, str], ...]:
-    """Return rules that rename our modules, and the layers of our stacks, to fairseq's."""
-    layers = [
-        (rf"{stack}\.(\d+)\.{re.escape(ours)}", rf"{name}.\1.{theirs}")
-        for stack, name in stacks.items()
-        for theirs, ours in LAYER.items()
-    ]
-    return (*((re.escape(ours), theirs) for ours, theirs in modules.items()), *layers)
-
-
-DECODER = {
+MODULES = {
     "decoder_embedding.tokens.": "decoder.embed_tokens.",
     "decoder_embedding.positions.table.": "decoder.embed_positions.",
     "decoder_embedding.norm.": "decoder.layernorm_embedding.",
+    "final_norm.": "decoder.layer_norm.",
+    "output.": "decoder.output_projection.",
+    "encoder_embedding.tokens.": "encoder.embed_tokens.",
+    "encoder_embedding.positions.table.": "encoder.embed_positions.",
+    "encoder_embedding.norm.": "encoder.layernorm_embedding.",
+    "embedding.tokens.": "encoder.sentence_encoder.embed_tokens.",
+    "embedding.positions.table.": "encoder.sentence_encoder.embed_positions.",
+    "embedding.norm.": "encoder.sentence_encoder.layernorm_embedding.",
+    "head.": "encoder.lm_head.dense.",
+    "head_norm.": "encoder.lm_head.layer_norm.",
+    "output_bias": "encoder.lm_head.bias",
 }
-NAMES: Mapping[type[Backbone], tuple[tuple[str, str], ...]] = {
-    GPT2: _names(DECODER | {"final_norm.": "decoder.layer_norm."}, decoder_layers="decoder.layers"),
-    RoBERTa: _names(
-        {
-            "embedding.tokens.": "encoder.sentence_encoder.embed_tokens.",
-            "embedding.positions.table.": "encoder.sentence_encoder.embed_positions.",
-            "embedding.norm.": "encoder.sentence_encoder.layernorm_embedding.",
-            "head.": "encoder.lm_head.dense.",
-            "head_norm.": "encoder.lm_head.layer_norm.",
-            "output_bias": "encoder.lm_head.bias",
-        },
-        layers="encoder.sentence_encoder.layers",
-    ),
-    Transformer: _names(
-        DECODER
-        | {
-            "encoder_embedding.tokens.": "encoder.embed_tokens.",
-            "encoder_embedding.positions.table.": "encoder.embed_positions.",
-            "encoder_embedding.norm.": "encoder.layernorm_embedding.",
-            "output.": "decoder.output_projection.",
-        },
-        encoder_layers="encoder.layers",
-        decoder_layers="decoder.layers",
-    ),
+"""Modules outside the layers of all three backbones: our names, and fairseq's."""
+STACKS = {
+    "encoder_layers": "encoder.layers",
+    "decoder_layers": "decoder.layers",
+    "layers": "encoder.sentence_encoder.layers",
 }
+NAMES = (
+    *((re.escape(ours), theirs) for ours, theirs in MODULES.items()),
+    *(
+        (rf"{stack}\.(\d+)\.{re.escape(ours)}", rf"{name}.\1.{theirs}")
+        for stack, name in STACKS.items()
+        for theirs, ours in LAYER.items()
+    ),
+)
 """Rules from our names to fairseq's."""
-COPIES = {
-    GPT2: {"decoder.output_projection.weight": "decoder.embed_tokens.weight"},
-    RoBERTa: {"encoder.lm_head.weight": "encoder.sentence_encoder.embed_tokens.weight"},
-    Transformer: {},
+TIED = {
+    "decoder.output_projection.weight": "decoder.embed_tokens.weight",
+    "encoder.lm_head.weight": "encoder.sentence_encoder.embed_tokens.weight",
 }
-"""Entries of fairseq's state dicts that are equal to others."""
-VERSIONS = {
-    GPT2: ("decoder.version",),
-    RoBERTa: ("encoder.sentence_encoder.version",),
-    Transformer: ("encoder.version", "decoder.version"),
-}
+"""Outputs that share the table of an embedding, unless they have one of their own."""
 
 
 def write_checkpoint(backbone: Backbone, path: Path, arguments: Sequence[str]) -> None:
@@ -91,31 +74,28 @@ def write_checkpoint(backbone: Backbone, path: Path, arguments: Sequence[str]) -
 
 def fairseq_weights(backbone: Backbone) -> dict[str, Tensor]:
     """Return the backbone's weights with fairseq's names."""
-    kind = type(backbone)
-    weights = rename(backbone.state_dict(), NAMES[kind])
+    weights = rename(backbone.state_dict(), NAMES)
+    tables = {name: weights[table] for name, table in TIED.items() if table in weights and name not in weights}
+    for name in [name for name in weights if name.endswith("embed_tokens.weight")]:
+        tables[name.replace("embed_tokens.weight", "version")] = torch.tensor([3.0])
     for name in [name for name in weights if name.endswith("embed_positions.weight")]:
-        if kind is not RoBERTa:  # whose table has these rows
-            weights[name] = F.pad(weights[name], (0, 0, OFFSET, 0))
-    if kind is Transformer:
-        weights[FIRST_TOKENS] = exchange_first_tokens(weights[FIRST_TOKENS])
-    weights |= {name: weights[original] for name, original in COPIES[kind].items()}
-    return weights | {name: torch.tensor([3.0]) for name in VERSIONS[kind]}
+        if not isinstance(backbone, RoBERTa):  # whose table has these rows
+            tables[name] = F.pad(weights[name], (0, 0, OFFSET, 0))
+    if isinstance(backbone, Transformer):
+        tables["decoder.embed_tokens.weight"] = exchange_first_tokens(weights["decoder.embed_tokens.weight"])
+    return weights | tables
 
 
 def load_weights(backbone: Backbone, weights: Mapping[str, Tensor]) -> None:
     """Load weights with fairseq's names into the backbone."""
     ours = backbone.state_dict()
-    theirs = dict(zip(ours, rename(ours, NAMES[type(backbone)]), strict=True))
-    loaded = {name: weights[theirs[name]] for name in ours}
+    loaded = {name: weights[theirs] for name, theirs in zip(ours, rename(ours, NAMES), strict=True)}
     for name in [name for name in ours if name.endswith("positions.table.weight")]:
         loaded[name] = loaded[name][-len(ours[name]) :]  # without fairseq's unused rows
     if isinstance(backbone, Transformer):
         name = "decoder_embedding.tokens.weight"
         loaded[name] = exchange_first_tokens(loaded[name])
     backbone.load_state_dict(loaded)
-
-
-FIRST_TOKENS = "decoder.embed_tokens.weight"
 
 
 def exchange_first_tokens(table: Tensor) -> Tensor:

@@ -28,7 +28,13 @@ SUM = ["task=sum", "dataset=synthetic", "pattern=CC", "preset=smoke", "engine=fa
 MLM = ["task=mlm", "dataset=synthetic", "pattern=NS", "preset=smoke", "engine=fairseq", "device=cpu", "attention=local"]
 
 
-LONGER = [*LM, "trainer.max_steps=40", "trainer.checkpoint_every=10", "trainer.validate_every=20"]
+LONGER = [
+    *LM,
+    "trainer.max_steps=40",
+    "trainer.checkpoint_every=10",
+    "trainer.validate_every=20",
+    "trainer.log_every=5",
+]
 Finished = Callable[..., Path]
 
 
@@ -81,6 +87,8 @@ def test_a_cut_run_goes_on_and_ends_where_it_would_have(finished: Finished, tmp_
         "10"
     ]
     (first,), (second,) = records(finished(*LONGER)), records(tmp_path / "cut")
+    (table,) = (tmp_path / "cut").glob("*/metrics.csv")
+    assert [row["step"] for row in csv.DictReader(table.read_text().splitlines())] == [str(5 * n) for n in range(1, 9)]
     assert second["cost"]["steps"] == 40
     for one, other in zip(first["metrics"], second["metrics"], strict=True):
         assert one["value"] == pytest.approx(other["value"], rel=1e-4), one["name"]
@@ -104,10 +112,10 @@ def test_two_processes_train_in_bfloat16_with_loggers(finished: Finished, tmp_pa
     assert {"--distributed-world-size", "--autocast"} <= {*two["engine_facts"]["arguments"]}
     assert two["metrics"][0]["value"] == pytest.approx(one["metrics"][0]["value"], rel=0.05)
     (table,) = tmp_path.glob("*/metrics.csv")
-    first, second = csv.DictReader(table.read_text().splitlines())
-    assert [first["step"], second["step"]] == ["4", "8"]
-    assert float(second["validation"]) == two["history"][-1]["validation"]
-    assert float(first["loss"]) == pytest.approx(fmean(entry["loss"] for entry in two["history"][:4]))
+    first, *_, last = rows = [*csv.DictReader(table.read_text().splitlines())]
+    assert [row["step"] for row in rows] == ["2", "4", "6", "8"]  # fairseq validates at every checkpoint
+    assert float(last["validation"]) == two["history"][-1]["validation"]
+    assert float(first["loss"]) == pytest.approx(fmean(entry["loss"] for entry in two["history"][:2]))
     assert all(float(first[name]) > 0 for name in ("learning_rate", "gradient_norm", "examples_per_second", "epoch"))
     assert [*tmp_path.glob("*/tensorboard/events*")]
 
