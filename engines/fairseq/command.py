@@ -71,7 +71,7 @@ def network_arguments(cell: Cell) -> list[str]:
         for pattern, slot in slots.items()
     ]
     return [
-        *ARCHITECTURES[name](options),
+        *_architecture(name, options),
         *(["--checkpoint-activations"] if options["checkpoint_activations"] else []),
         *(word for side in SIDES[name] for word in _sizes(side, options)),
         *("--dropout", str(options["dropout"])),
@@ -93,7 +93,16 @@ def _sizes(side: str, options: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _gpt2(options: Mapping[str, Any]) -> list[str]:
+def _architecture(name: str, options: Mapping[str, Any]) -> list[str]:
+    if name == "roberta":
+        return ["--arch", "cab_roberta_base", "--max-positions", str(options["max_length"])]
+    if name == "transformer":
+        return [
+            *("--arch", "cab_transformer", "--activation-fn", "gelu", "--encoder-learned-pos", "--decoder-learned-pos"),
+            *("--max-source-positions", str(options["max_source_length"])),
+            *("--max-target-positions", str(options["max_target_length"])),
+            *(["--layernorm-embedding"] if options["embed_layer_norm"] else []),
+        ]
     if options["positions"] == "none":
         raise UnsupportedError(
             "engine=fairseq does not support backbone.positions=none; change it, or use engine=torch"
@@ -104,22 +113,6 @@ def _gpt2(options: Mapping[str, Any]) -> list[str]:
     if not options["scale_embedding"]:
         arguments += ["--no-scale-embedding"]
     return arguments
-
-
-def _roberta(options: Mapping[str, Any]) -> list[str]:
-    return ["--arch", "cab_roberta_base", "--max-positions", str(options["max_length"])]
-
-
-def _transformer(options: Mapping[str, Any]) -> list[str]:
-    return [
-        *("--arch", "cab_transformer", "--activation-fn", "gelu", "--encoder-learned-pos", "--decoder-learned-pos"),
-        *("--max-source-positions", str(options["max_source_length"])),
-        *("--max-target-positions", str(options["max_target_length"])),
-        *(["--layernorm-embedding"] if options["embed_layer_norm"] else []),
-    ]
-
-
-ARCHITECTURES = {"gpt2": _gpt2, "roberta": _roberta, "transformer": _transformer}
 
 
 def attention_options(options: Mapping[str, Any]) -> str:

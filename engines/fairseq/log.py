@@ -16,6 +16,9 @@ from engines.torch.loggers import Loggers
 from engines.torch.loop import make_order
 
 STATISTICS = re.compile(r"\| (train_inner|valid|test) \| (\{.*\})$")
+COLUMNS = {"learning_rate": "learning_rate", "gradient_norm": "gnorm", "epoch": "update"}
+"""Columns of ``metrics.csv``, and their names in the log; the first one is of CAB's plug-in."""
+LOSSES = ("loss", "validation", "auxiliary_loss")
 Row = dict[str, float | None]
 
 
@@ -59,17 +62,13 @@ class Rows:
         for name, unit in (("loss", math.log(2)), ("auxiliary_loss", 1.0)):
             if name in numbers:
                 self._losses[name].append(float(numbers[name]) * unit)
-        updates_per_second = float(numbers["wps"]) / float(numbers["wpb"]) if "wps" in numbers else 0.0
-        self._row |= {
-            "learning_rate": float(numbers["learning_rate"]),
-            "gradient_norm": float(numbers["gnorm"]),
-            "epoch": float(numbers["update"]),
-            "examples_per_second": updates_per_second * float(numbers["bsz"]) or None,
-        }
+        self._row |= {name: float(numbers[theirs]) for name, theirs in COLUMNS.items() if theirs in numbers}
+        if float(numbers.get("wpb", 0)):  # words per batch; a rate of updates would be rounded to two decimals
+            self._row["examples_per_second"] = float(numbers["wps"]) / float(numbers["wpb"]) * float(numbers["bsz"])
 
-    def finish(self) -> Row | None:
-        """Return the row of the last step, if there is one; called once more at the end of the log."""
-        if not self.step or (self.step % self._every and "validation" not in self._row):
+    def finish(self, *, is_last: bool = False) -> Row | None:
+        """Return the row of the last step, if there is one; with ``is_last`` at the end of the training."""
+        if not self.step or not (is_last or self.step % self._every == 0 or "validation" in self._row):
             return None
         self._row |= {name: fmean(losses) for name, losses in self._losses.items() if losses}
         self._losses = {name: [] for name in self._losses}
@@ -79,13 +78,12 @@ class Rows:
 def history(lines: Iterable[str], every: int) -> list[Row]:
     """Return the record's entries from a whole log. After an interruption, later entries replace earlier ones."""
     rows = Rows(every)
-    complete = [*(rows.read(line) for line in lines), rows.finish()]
-    names = ("step", "loss", "validation")
-    entries = {}
+    complete = [*map(rows.read, lines), rows.finish(is_last=True)]
+    entries: dict[int, Row] = {}
     for row in filter(None, complete):
-        auxiliary = {name: row[name] for name in ("auxiliary_loss",) if name in row}
-        entries[row["step"]] = {**{name: row.get(name) for name in names}, **auxiliary}
-    return sorted(entries.values(), key=lambda entry: entry["step"] or 0)
+        empty = {"step": row["step"], "loss": None, "validation": None}
+        entries[int(row["step"] or 0)] = empty | {name: row[name] for name in LOSSES if name in row}
+    return [entries[step] for step in sorted(entries)]
 
 
 class LiveLog:
@@ -108,7 +106,7 @@ class LiveLog:
 
     def finish(self, steps: int) -> Loggers:
         """Write the last row, and return the loggers of a training of ``steps`` steps."""
-        self._write(self._rows.finish())
+        self._write(self._rows.finish(is_last=True))
         return self._open(steps)
 
     def _write(self, row: Row | None) -> None:

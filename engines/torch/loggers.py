@@ -56,10 +56,9 @@ class Loggers:
 
     def write(self, step: int, numbers: Mapping[str, float | None]) -> None:
         """Write the numbers of a step, and its epoch, speed and memory unless they are given, to all loggers."""
-        measured: dict[str, float | None] = {
-            "examples_per_second": (step - self._step)
-            * self._order.shares.batch_size
-            / (time.perf_counter() - self._began),
+        examples = (step - self._step) * self._order.shares.batch_size
+        measured = {
+            "examples_per_second": examples / (time.perf_counter() - self._began),
             "epoch": step / self._order.steps_per_epoch,
             "peak_memory_bytes": peak_memory(self._device),
         }

@@ -60,3 +60,12 @@ def test_later_entries_replace_those_of_an_interrupted_run() -> None:
         {"step": 2, "loss": 8 * BIT, "validation": 7 * BIT, "auxiliary_loss": 0.5},
         {"step": 4, "loss": pytest.approx(4.5 * BIT), "validation": None},
     ]
+
+
+def test_the_last_step_is_an_entry_and_overflows_are_not_read() -> None:
+    """In a step whose gradients overflow, fairseq logs neither their norm nor a speed."""
+    overflow = json.loads(training(3, 4.0).partition(" | train_inner | ")[2])
+    left = {name: value for name, value in overflow.items() if name not in ("gnorm", "wps", "wpb", "bsz")}
+    lines = [training(2, 8.0), f"x | train_inner | {json.dumps(left)}"]
+    assert [entry["step"] for entry in history(lines, 2)] == [2, 3]
+    assert not rows(lines, 2)[1:]
