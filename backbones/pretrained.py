@@ -42,16 +42,6 @@ FAIRSEQ_LAYERS = (
     (r"(layers\.\d+)\.self_attn\.in_proj_(weight|bias)", r"\1.self_attention.qkv.\2"),
     *((rf"(layers\.\d+)\.{re.escape(theirs)}", rf"\1.{ours}") for theirs, ours in FAIRSEQ_LAYER.items()),
 )
-FAIRSEQ_OFFSET = 2
-"""Unused rows at the start of fairseq's learned position tables."""
-
-FAIRSEQ_GPT2 = (
-    (r"embed_tokens\.weight", "decoder_embedding.tokens.weight"),
-    (r"embed_positions\.weight", "decoder_embedding.positions.table.weight"),
-    *((old, f"decoder_{new}") for old, new in FAIRSEQ_LAYERS),
-    (r"layer_norm\.", "final_norm."),
-    (r"output_projection\.weight|version|embed_positions\._float_tensor", ""),
-)
 
 FAIRSEQ_ROBERTA = (
     (r"embed_tokens\.weight", "embedding.tokens.weight"),
@@ -78,21 +68,6 @@ def load_huggingface_gpt2(backbone: GPT2, weights: Mapping[str, Tensor]) -> list
     maps = re.compile(r"self_attention\.\w+\.weight|feed_forward\.\w+\.weight")
     # Linear weights are stored as [inputs, outputs].
     return _load(backbone, {name: w.t() if maps.search(name) else w for name, w in renamed.items()})
-
-
-def load_fairseq_gpt2(backbone: GPT2, weights: Mapping[str, Tensor]) -> list[str]:
-    """Load a fairseq language model (``transformer_lm_gpt`` with tied embeddings) into ``backbone``.
-
-    ``weights`` is the entry ``model`` of a checkpoint. The backbone needs the release's sizes; fairseq's scaled
-    embeddings and sinusoidal positions are the defaults.
-
-    Returns, Raises: as :func:`load_huggingface_gpt2`.
-    """
-    renamed = rename(weights, FAIRSEQ_GPT2, prefix=r"decoder\.")
-    positions = "decoder_embedding.positions.table.weight"
-    if positions in renamed:
-        renamed[positions] = renamed[positions][FAIRSEQ_OFFSET:]
-    return _load(backbone, renamed)
 
 
 def load_fairseq_roberta(backbone: RoBERTa, weights: Mapping[str, Tensor]) -> list[str]:

@@ -11,38 +11,53 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from fairseq.logging import metrics
+from fairseq.optim.amp_optimizer import AMPOptimizer
 from torch import nn
 
 from cab import UserError
 from cab.training import after_optimizer_step, auxiliary_loss, parameter_groups
 
 
-def keep_training_contract(task: Any) -> None:
-    """Extend the forward passes and updates that fairseq makes through ``task`` to complete training steps."""
-    task.train_step = functools.partial(_train_step, task)
+def keep_training_contract(task: Any, autocast: str | None) -> None:
+    """Extend the forward passes and updates that fairseq makes through ``task`` to complete training steps.
+
+    Args:
+        task: a task of fairseq.
+        autocast: type of the matrix products in training, such as ``bfloat16``; fairseq's `--amp` is float16 only.
+    """
+    task.train_step = functools.partial(_train_step, task, autocast)
     task.optimizer_step = functools.partial(_optimizer_step, task)
 
 
-def _train_step(task: Any, sample: Any, model: nn.Module, criterion: nn.Module, *rest: Any, **more: Any) -> Any:
+def _train_step(
+    task: Any, autocast: str | None, sample: Any, model: nn.Module, criterion: nn.Module, *rest: Any, **more: Any
+) -> Any:
     """Run forward and backward with ``loss + auxiliary loss``; fairseq later divides sums by ``sample_size``."""
 
-    def add_auxiliary_loss(_criterion: nn.Module, _inputs: Any, output: Any) -> Any:
-        loss, sample_size, logged = output
+    def complete_loss(*inputs: Any) -> Any:
+        device = next(model.parameters()).device.type
+        with torch.autocast(device, getattr(torch, autocast)) if autocast else contextlib.nullcontext():
+            loss, sample_size, logged = criterion(*inputs)
         auxiliary = auxiliary_loss(model)
         if auxiliary is None:
-            return output
+            return loss, sample_size, logged
         metrics.log_scalar("auxiliary_loss", auxiliary.detach())
         return loss + auxiliary * sample_size, sample_size, logged
 
     auxiliary_loss(model)  # from a pass that ran out of memory, whose batch fairseq skips
-    with criterion.register_forward_hook(add_auxiliary_loss):
-        return type(task).train_step(task, sample, model, criterion, *rest, **more)
+    return type(task).train_step(task, sample, model, complete_loss, *rest, **more)
 
 
 def _optimizer_step(task: Any, optimizer: Any, model: nn.Module, update_num: int) -> None:
+    metrics.log_scalar("learning_rate", optimizer.get_lr(), weight=0)  # fairseq's "lr" is that of the next step
     with _own_rates(optimizer, model):
-        type(task).optimizer_step(task, optimizer, model, update_num)
+        if isinstance(optimizer, AMPOptimizer):  # its own step divides the gradients by the scale a second time
+            optimizer.scaler.step(optimizer.optimizer)
+            optimizer.scaler.update()
+        else:
+            type(task).optimizer_step(task, optimizer, model, update_num)
     after_optimizer_step(model)
 
 
@@ -58,8 +73,7 @@ def _own_rates(optimizer: Any, model: nn.Module) -> Iterator[None]:
     if len(whole) > 1 or {*whole[0]["params"]} != {x for group in own for x in group["params"] if x.requires_grad}:
         raise UserError(
             "an attention with its own learning rates needs an optimizer of the network's parameters "
-            "in one group: no --optimizer composite, and --amp or --memory-efficient-fp16 instead "
-            "of --fp16"
+            "in one group: no --optimizer composite, and --amp instead of --fp16"
         )
     [group] = whole
     inner.param_groups = [

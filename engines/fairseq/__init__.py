@@ -1,4 +1,4 @@
-"""``engine=fairseq``: train a cell of LM or MLM with fairseq, as in the published runs, using CAB's attentions.
+"""``engine=fairseq``: train a cell of LM, MLM or Sum with fairseq, as in the published runs, using CAB's attentions.
 
 The network starts from the cell's initial weights and the task evaluates it, as for every engine: only the training
 loop differs. fairseq runs as a program in its own environment, which `make fairseq` builds.
@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import json
 import logging
-import math
-import re
+import os
 import shutil
+import socket
+import time
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
+
+import torch
 
 from cab import Backbone, UserError
 from cab.files.disk import replacing
@@ -24,25 +27,31 @@ from cab.runner.cell import Cell
 from cab.runner.engine import Run, Training
 from cab.runner.processes import DivergedError, Processes
 from engines.fairseq import environment
-from engines.fairseq.command import check_settings, task_arguments, training_arguments
+from engines.fairseq.command import (
+    check_settings,
+    check_task,
+    history_interval,
+    precision_arguments,
+    process_arguments,
+    training_arguments,
+)
 from engines.fairseq.data import fairseq_data
+from engines.fairseq.log import LiveLog, history
+from engines.fairseq.scores import fairseq_scores
 from engines.fairseq.weights import load_weights, read_checkpoint, write_checkpoint
+from engines.torch.loggers import check_logger
 from tasks.lm.task import LM
 from tasks.mlm.task import MLM
+from tasks.sum.task import Sum
 
 log = logging.getLogger(__name__)
 
-LOSS = re.compile(r'Loss \(base 2\): ([^,]+),|"test_loss": "([^"]+)"')
-"""In bits, as printed by `fairseq-eval-lm` and `fairseq-validate`."""
-STATISTICS = re.compile(r"\| (train_inner|valid|test) \| (\{.*\})$")
-
 
 def check(cell: Cell, processes: Processes) -> None:
-    """Raise UserError for settings that fairseq does not support, or a missing environment."""
-    task_arguments(cell)
-    check_settings(cell.config)
-    if processes.count > 1:
-        raise UserError("engine=fairseq trains in one process: start it without torchrun or srun")
+    """Raise UserError for settings that fairseq does not support, or a missing environment or logger."""
+    check_task(cell)
+    check_settings(cell.config, processes)
+    check_logger(cell.config.logger.name)
     if not (environment.HOME / "ready").exists():
         raise UserError("engine=fairseq needs fairseq's own environment: run make fairseq")
     name = cell.config.attention.name
@@ -57,41 +66,80 @@ def check(cell: Cell, processes: Processes) -> None:
 
 
 def train(run: Run, backbone: Backbone) -> Training:
-    """Train ``backbone`` in fairseq, or resume from the last checkpoint in the run's folder."""
-    cell, config, device = run.cell, run.cell.config.trainer, run.device
+    """Train ``backbone`` in fairseq, or resume from the last checkpoint in the run's folder.
+
+    Each process of the run starts one of fairseq's.
+    """
+    cell, config, device, processes = run.cell, run.cell.config.trainer, run.device, run.processes
     home = run.folder / "fairseq"
-    home.mkdir(exist_ok=True)
-    data = fairseq_data(cast(LM | MLM, cell.task).corpus)
-    common = [str(data), "--user-dir", str(environment.PLUGIN), *(["--cpu"] if device.type == "cpu" else [])]
-    arguments = [*common, *training_arguments(cell), "--save-dir", str(home)]
-    kept = home / f"checkpoint_{config.checkpoint_selection}.pt"
-    peak = None
-    if not (home / "trained").exists():
-        start = home / "initial.pt"
-        if not start.exists():
-            write_checkpoint(backbone, start, arguments)
-        restore_last(home)
-        peak = _train([*arguments, "--finetune-from-model", str(start)], home / "train.log")
-        (home / "trained").touch()
-    for checkpoint in set(home.glob("*.pt")) - {kept}:
-        checkpoint.unlink()
+    data = fairseq_data(cast(LM | MLM | Sum, cell.task))
+    common = [str(data), "--user-dir", str(environment.PLUGIN), "--distributed-world-size", "1"]
+    common += ["--cpu"] if device.type == "cpu" else []
+    arguments = [*common, *training_arguments(cell, num_processes=processes.count)]
+    arguments += [*precision_arguments(config.precision, device.type), "--save-dir", str(home)]
+    start, kept = home / "initial.pt", home / f"checkpoint_{config.checkpoint_selection}.pt"
+    if processes.is_first:
+        home.mkdir(exist_ok=True)
+        if not (home / "trained").exists():
+            if not start.exists():
+                write_checkpoint(backbone, start, arguments)
+            restore_last(home)
+    live, peak = LiveLog(run), None
+    rendezvous = _from_first(run, lambda: "" if (home / "trained").exists() else _free_address())
+    if rendezvous:
+        arguments += process_arguments(processes, device, rendezvous) if processes.count > 1 else []
+        peak = _train([*arguments, "--finetune-from-model", str(start)], home, processes, live)
     load_weights(backbone, read_checkpoint(kept))
     backbone.to(device).eval()
+    if not processes.is_first:
+        _wait_for(home / "scores.json")  # not in a collective operation, which would time out
+        return Training([], steps=0, best_step=0)
+    (home / "trained").touch()
+    for checkpoint in set(home.glob("*.pt")) - {kept}:
+        checkpoint.unlink()
     with (home / "train.log").open() as lines:
-        entries = history(lines)
+        entries = history(lines, history_interval(config))
+    steps = int(entries[-1]["step"] or 0)
+    loggers = live.finish(steps)
     validated = [(entry["validation"], entry["step"]) for entry in entries if entry["validation"] is not None]
-    perplexity = fairseq_perplexity(cell, common, kept, home / "evaluate.log")
-    log.info("fairseq's own perplexity on the test part: %.4f", perplexity)
+    if not (home / "scores.json").exists():
+        with replacing(home / "scores.json") as temporary:
+            temporary.write_text(json.dumps(fairseq_scores(cell, common, kept, home / "evaluate.log")))
+    scores = json.loads((home / "scores.json").read_text())
+    log.info("fairseq's own scores on the test part: %s", scores)
     return Training(
         entries,
-        steps=int(entries[-1]["step"] or 0),
+        steps=steps,
         best_step=int(min(validated)[1] or 0) if validated and config.checkpoint_selection == "best" else 0,
         cost={
             "peak_memory_bytes": peak if device.type == "cpu" else None,
             "peak_memory_kind": "resident set of fairseq-train",
         },
-        facts={"versions": environment.versions(), "perplexity": perplexity, "arguments": arguments},
+        facts={"versions": environment.versions(), **scores, "arguments": arguments},
+        log_record=loggers.write_record,
     )
+
+
+def _from_first(run: Run, value: Callable[[], str]) -> str:
+    """Return the value of the first process in all of them, once it has reached this point."""
+    if run.processes.count == 1:
+        return value()
+    run.processes.connect(run.device)
+    shared = [value() if run.processes.is_first else ""]
+    torch.distributed.broadcast_object_list(shared, device=run.device)
+    return shared[0]
+
+
+def _free_address() -> str:
+    """Return an address of this machine with a free port."""
+    with socket.socket() as free:
+        free.bind(("", 0))
+        return f"tcp://{os.environ.get('MASTER_ADDR', 'localhost')}:{free.getsockname()[1]}"
+
+
+def _wait_for(path: Path) -> None:
+    while not path.exists():
+        time.sleep(1)
 
 
 def restore_last(home: Path) -> None:
@@ -109,49 +157,11 @@ def restore_last(home: Path) -> None:
                 shutil.copyfile(max(complete, key=lambda path: path.stat().st_mtime), temporary)
 
 
-def _train(arguments: list[str], log_file: Path) -> int:
-    step = 0
-
-    def report(line: str) -> None:
-        nonlocal step
-        for entry in history([line]):
-            step = int(entry["step"] or 0)
-            if entry["validation"] is not None:
-                log.info("fairseq: step %d, validation %.4f", step, entry["validation"])
-
+def _train(arguments: list[str], home: Path, processes: Processes, live: LiveLog) -> int:
+    name, watch = ("train.log", live.read) if processes.is_first else (f"train-{processes.rank}.log", None)
     try:
-        return environment.run("fairseq-train", arguments, log=log_file, watch=report)
+        return environment.run("fairseq-train", arguments, log=home / name, watch=watch)
     except RuntimeError as error:
         if "FloatingPointError" in str(error):
-            raise DivergedError(step + 1) from error
+            raise DivergedError(live.step + 1) from error
         raise
-
-
-def history(lines: Iterable[str]) -> list[dict[str, float | None]]:
-    """Return losses in nats by step, from fairseq's log. After an interruption, later entries replace earlier ones."""
-    entries: dict[int, dict[str, float | None]] = {}
-    for match in filter(None, (STATISTICS.search(line.rstrip()) for line in lines)):
-        kind, numbers = match[1], json.loads(match[2])
-        prefix, name = ("", "loss") if kind == "train_inner" else (f"{kind}_", "validation")
-        step = int(numbers[f"{prefix}num_updates"])
-        entry = entries.setdefault(step, {"step": step, "loss": None, "validation": None})
-        entry[name] = float(numbers[f"{prefix}loss"]) * math.log(2)
-        if kind == "train_inner" and "auxiliary_loss" in numbers:
-            entry["auxiliary_loss"] = float(numbers["auxiliary_loss"])
-    return [entries[step] for step in sorted(entries)]
-
-
-def fairseq_perplexity(cell: Cell, data: list[str], checkpoint: Path, log_file: Path) -> float:
-    """Return the test perplexity of all tokens (`fairseq-eval-lm`) or of masked ones (`fairseq-validate`)."""
-    task = cast(LM | MLM, cell.task)
-    program, subset = ("eval-lm", "--gen-subset") if isinstance(task, LM) else ("validate", "--valid-subset")
-    arguments = [*data, "--path", str(checkpoint), "--batch-size", str(task.evaluation_batch_size)]
-    arguments += [*task_arguments(cell), subset, "test", "--log-format", "json"]
-    losses: list[str] = []
-    environment.run(
-        f"fairseq-{program}",
-        arguments,
-        log=log_file,
-        watch=lambda line: losses.extend(match[1] or match[2] for match in LOSS.finditer(line)),
-    )
-    return 2 ** float(losses[-1])

@@ -44,10 +44,12 @@ def run(program: str, arguments: Sequence[str], *, log: Path, watch: Callable[[s
     """
     lines: list[str] = []
     command = [str(HOME / "bin" / program), *arguments]
+    # torchrun's processes meet at a store of its agent; those of fairseq at one of their own
+    env = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC_")}
     with (
         log.open("a") as file,
         subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=_die_with_parent
+            command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=_die_with_parent
         ) as process,
     ):
         try:

@@ -11,35 +11,55 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from backbones.gpt2 import GPT2
-from backbones.layers.tokens import LearnedPositions
-from backbones.pretrained import FAIRSEQ_LAYER, FAIRSEQ_OFFSET, load_fairseq_gpt2, load_fairseq_roberta, rename
+from backbones.pretrained import FAIRSEQ_LAYER, rename
 from backbones.roberta import RoBERTa
+from backbones.transformer import Transformer
 from cab import Backbone
 from engines.fairseq import environment
+from tasks.corpus.tokens import BEGIN, END, PAD
 
-GPT2_NAMES = (
-    (r"decoder_embedding\.tokens\.", "decoder.embed_tokens."),
-    (r"decoder_embedding\.positions\.table\.", "decoder.embed_positions."),
-    (r"final_norm\.", "decoder.layer_norm."),
+OFFSET = 2
+"""Unused rows at the start of fairseq's learned position tables."""
+LAYER = FAIRSEQ_LAYER | {"encoder_attn.": "cross_attention.", "encoder_attn_layer_norm.": "cross_residual.norm."}
+"""Modules of a layer: fairseq's names, and ours."""
+
+
+MODULES = {
+    "decoder_embedding.tokens.": "decoder.embed_tokens.",
+    "decoder_embedding.positions.table.": "decoder.embed_positions.",
+    "decoder_embedding.norm.": "decoder.layernorm_embedding.",
+    "final_norm.": "decoder.layer_norm.",
+    "output.": "decoder.output_projection.",
+    "encoder_embedding.tokens.": "encoder.embed_tokens.",
+    "encoder_embedding.positions.table.": "encoder.embed_positions.",
+    "encoder_embedding.norm.": "encoder.layernorm_embedding.",
+    "embedding.tokens.": "encoder.sentence_encoder.embed_tokens.",
+    "embedding.positions.table.": "encoder.sentence_encoder.embed_positions.",
+    "embedding.norm.": "encoder.sentence_encoder.layernorm_embedding.",
+    "head.": "encoder.lm_head.dense.",
+    "head_norm.": "encoder.lm_head.layer_norm.",
+    "output_bias": "encoder.lm_head.bias",
+}
+"""Modules outside the layers of all three backbones: our names, and fairseq's."""
+STACKS = {
+    "encoder_layers": "encoder.layers",
+    "decoder_layers": "decoder.layers",
+    "layers": "encoder.sentence_encoder.layers",
+}
+NAMES = (
+    *((re.escape(ours), theirs) for ours, theirs in MODULES.items()),
     *(
-        (rf"decoder_layers\.(\d+)\.{re.escape(ours)}", rf"decoder.layers.\1.{theirs}")
-        for theirs, ours in FAIRSEQ_LAYER.items()
+        (rf"{stack}\.(\d+)\.{re.escape(ours)}", rf"{name}.\1.{theirs}")
+        for stack, name in STACKS.items()
+        for theirs, ours in LAYER.items()
     ),
 )
-
-ROBERTA_NAMES = (
-    (r"embedding\.tokens\.", "encoder.sentence_encoder.embed_tokens."),
-    (r"embedding\.positions\.table\.", "encoder.sentence_encoder.embed_positions."),
-    (r"embedding\.norm\.", "encoder.sentence_encoder.layernorm_embedding."),
-    (r"head\.", "encoder.lm_head.dense."),
-    (r"head_norm\.", "encoder.lm_head.layer_norm."),
-    (r"output_bias", "encoder.lm_head.bias"),
-    *(
-        (rf"layers\.(\d+)\.{re.escape(ours)}", rf"encoder.sentence_encoder.layers.\1.{theirs}")
-        for theirs, ours in FAIRSEQ_LAYER.items()
-    ),
-)
+"""Rules from our names to fairseq's."""
+TIED = {
+    "decoder.output_projection.weight": "decoder.embed_tokens.weight",
+    "encoder.lm_head.weight": "encoder.sentence_encoder.embed_tokens.weight",
+}
+"""Outputs that share the table of an embedding, unless they have one of their own."""
 
 
 def write_checkpoint(backbone: Backbone, path: Path, arguments: Sequence[str]) -> None:
@@ -54,29 +74,36 @@ def write_checkpoint(backbone: Backbone, path: Path, arguments: Sequence[str]) -
 
 def fairseq_weights(backbone: Backbone) -> dict[str, Tensor]:
     """Return the backbone's weights with fairseq's names."""
-    if isinstance(backbone, GPT2):
-        weights = rename(backbone.state_dict(), GPT2_NAMES)
-        weights["decoder.version"] = torch.tensor([3.0])
-        weights["decoder.output_projection.weight"] = weights["decoder.embed_tokens.weight"]
-        if isinstance(backbone.decoder_embedding.positions, LearnedPositions):
-            name = "decoder.embed_positions.weight"
-            weights[name] = F.pad(weights[name], (0, 0, FAIRSEQ_OFFSET, 0))
-        return weights
-    assert isinstance(backbone, RoBERTa)
-    weights = rename(backbone.state_dict(), ROBERTA_NAMES)
-    weights["encoder.sentence_encoder.version"] = torch.tensor([3.0])
-    weights["encoder.lm_head.weight"] = weights["encoder.sentence_encoder.embed_tokens.weight"]
-    return weights
+    weights = rename(backbone.state_dict(), NAMES)
+    tables = {name: weights[table] for name, table in TIED.items() if table in weights and name not in weights}
+    for name in [name for name in weights if name.endswith("embed_tokens.weight")]:
+        tables[name.replace("embed_tokens.weight", "version")] = torch.tensor([3.0])
+    for name in [name for name in weights if name.endswith("embed_positions.weight")]:
+        if not isinstance(backbone, RoBERTa):  # whose table has these rows
+            tables[name] = F.pad(weights[name], (0, 0, OFFSET, 0))
+    if isinstance(backbone, Transformer):
+        tables["decoder.embed_tokens.weight"] = exchange_first_tokens(weights["decoder.embed_tokens.weight"])
+    return weights | tables
 
 
 def load_weights(backbone: Backbone, weights: Mapping[str, Tensor]) -> None:
     """Load weights with fairseq's names into the backbone."""
-    if isinstance(backbone, GPT2):
-        missing = load_fairseq_gpt2(backbone, weights)
-    else:
-        assert isinstance(backbone, RoBERTa)
-        missing = load_fairseq_roberta(backbone, weights)
-    assert not missing, missing
+    ours = backbone.state_dict()
+    loaded = {name: weights[theirs] for name, theirs in zip(ours, rename(ours, NAMES), strict=True)}
+    for name in [name for name in ours if name.endswith("positions.table.weight")]:
+        loaded[name] = loaded[name][-len(ours[name]) :]  # without fairseq's unused rows
+    if isinstance(backbone, Transformer):
+        name = "decoder_embedding.tokens.weight"
+        loaded[name] = exchange_first_tokens(loaded[name])
+    backbone.load_state_dict(loaded)
+
+
+def exchange_first_tokens(table: Tensor) -> Tensor:
+    """Exchange the embeddings of the begin and the end token, of which fairseq's decoders read the end token first.
+
+    As an input of a decoder, each of them is only the token before the first one.
+    """
+    return torch.cat([table[[END, PAD, BEGIN]], table[END + 1 :]])
 
 
 def read_checkpoint(path: Path) -> dict[str, Tensor]:

@@ -55,13 +55,15 @@ class Loggers:
                 _warn(error)
 
     def write(self, step: int, numbers: Mapping[str, float | None]) -> None:
-        """Write the numbers of a step, and its epoch, speed and memory, to all loggers."""
-        present = {name: value for name, value in numbers.items() if value is not None and name != "step"}
+        """Write the numbers of a step, and its epoch, speed and memory unless they are given, to all loggers."""
         examples = (step - self._step) * self._order.shares.batch_size
-        present["examples_per_second"] = examples / (time.perf_counter() - self._began)
-        present["epoch"] = step / self._order.steps_per_epoch
-        present["peak_memory_bytes"] = peak_memory(self._device)
-        self._call("write", step, present)
+        measured = {
+            "examples_per_second": examples / (time.perf_counter() - self._began),
+            "epoch": step / self._order.steps_per_epoch,
+            "peak_memory_bytes": peak_memory(self._device),
+        }
+        numbers = {**measured, **numbers}
+        self._call("write", step, {key: value for key, value in numbers.items() if value is not None and key != "step"})
         self._step, self._began = step, time.perf_counter()
 
     def write_record(self, record: Record) -> None:

@@ -81,6 +81,25 @@ def test_roberta_trains_and_is_validated(folder: Path) -> None:
     assert "| test | " in printed
 
 
+def test_transformer_translates_by_beam_search(folder: Path) -> None:
+    """Sequences are reversed, with another attention in each kind of layer."""
+    for part, size in (("train", 400), ("valid", 40), ("test", 40)):
+        rows = [[str((start + step) % 10) for step in range(6 + start % 5)] for start in range(size)]
+        (folder / f"{part}.forward").write_text("\n".join(map(" ".join, rows)) + "\n")
+        (folder / f"{part}.backward").write_text("\n".join(" ".join(row[::-1]) for row in rows) + "\n")
+    pair = "--source-lang forward --target-lang backward"
+    fairseq("preprocess", f"{pair} --trainpref train --validpref valid --testpref test --destdir pairs", folder)
+    network = f"{NETWORK} --decoder-learned-pos --dropout 0 {NETWORK.replace('decoder', 'encoder')}"
+    attentions = "--encoder-attention abc --encoder-attention-options num_landmarks=4 --decoder-attention gla,vanilla"
+    training = TRAINING.replace("--max-update 20", "--max-update 200")
+    fairseq("train", f"pairs --user-dir CAB --arch cab_transformer {attentions} {network} {training} both", folder)
+    path = "--path both/checkpoint_last.pt"
+    printed = fairseq("generate", f"pairs --user-dir CAB {path} --beam 4 --batch-size 8 --cpu", folder)
+    bleu = re.search(r"BLEU4 = ([\d.]+)", printed)
+    assert bleu is not None
+    assert float(bleu[1]) > 30
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+import csv
 import functools
 import os
 import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 import torch
 
+from cab import UserError
 from cab.cli.main import main
-from engines.fairseq import environment, restore_last
+from cab.config.compose import compose
+from cab.runner.cell import Cell
+from cab.runner.processes import Processes
+from engines.fairseq import check, environment, restore_last
+from engines.fairseq.command import precision_arguments, process_arguments, trainer_arguments
 from tests.helpers.runs.processes import records, run_cab
 
 LM = ["task=lm", "dataset=synthetic", "pattern=CS", "preset=smoke", "engine=fairseq", "device=cpu", "attention=vanilla"]
+SUM = ["task=sum", "dataset=synthetic", "pattern=CC", "preset=smoke", "engine=fairseq", "device=cpu", "attention=abc"]
 MLM = ["task=mlm", "dataset=synthetic", "pattern=NS", "preset=smoke", "engine=fairseq", "device=cpu", "attention=local"]
 
 
-LONGER = [*LM, "trainer.max_steps=40", "trainer.checkpoint_every=10", "trainer.validate_every=20"]
+LONGER = [
+    *LM,
+    "trainer.max_steps=40",
+    "trainer.checkpoint_every=10",
+    "trainer.validate_every=20",
+    "trainer.log_every=5",
+]
 Finished = Callable[..., Path]
 
 
@@ -73,9 +87,69 @@ def test_a_cut_run_goes_on_and_ends_where_it_would_have(finished: Finished, tmp_
         "10"
     ]
     (first,), (second,) = records(finished(*LONGER)), records(tmp_path / "cut")
+    (table,) = (tmp_path / "cut").glob("*/metrics.csv")
+    assert [row["step"] for row in csv.DictReader(table.read_text().splitlines())] == [str(5 * n) for n in range(1, 9)]
     assert second["cost"]["steps"] == 40
     for one, other in zip(first["metrics"], second["metrics"], strict=True):
         assert one["value"] == pytest.approx(other["value"], rel=1e-4), one["name"]
+
+
+def test_fairseq_generates_our_summaries(finished: Finished) -> None:
+    (record,) = records(finished(*SUM))
+    scores = {metric["name"]: metric["value"] for metric in record["metrics"]}
+    assert scores["rouge1"] > 5
+    for name in ("rouge1", "rouge2", "rougeL"):
+        assert record["engine_facts"][name] == pytest.approx(scores[name], abs=0.01)
+
+
+def test_two_processes_train_in_bfloat16_with_loggers(finished: Finished, tmp_path: Path) -> None:
+    """Near one process in float32, which reads the same tokens in other batches."""
+    options = ["trainer.precision=bf16-mixed", "trainer.log_every=4", "logger=tensorboard", f"results_dir={tmp_path}"]
+    done = run_cab(*MLM, *options, processes=2)
+    assert done.returncode == 0, done.stderr
+    (one,), (two,) = records(finished(*MLM)), records(tmp_path)
+    assert two["cost"]["processes"] == 2
+    assert {"--distributed-world-size", "--autocast"} <= {*two["engine_facts"]["arguments"]}
+    assert two["metrics"][0]["value"] == pytest.approx(one["metrics"][0]["value"], rel=0.05)
+    (table,) = tmp_path.glob("*/metrics.csv")
+    first, *_, last = rows = [*csv.DictReader(table.read_text().splitlines())]
+    assert [row["step"] for row in rows] == ["2", "4", "6", "8"]  # fairseq validates at every checkpoint
+    assert float(last["validation"]) == two["history"][-1]["validation"]
+    assert float(first["loss"]) == pytest.approx(fmean(entry["loss"] for entry in two["history"][:2]))
+    assert all(float(first[name]) > 0 for name in ("learning_rate", "gradient_norm", "examples_per_second", "epoch"))
+    assert [*tmp_path.glob("*/tensorboard/events*")]
+
+
+@pytest.mark.without_environment
+@pytest.mark.parametrize(
+    ("task", "backbone", "pattern"), [("lm", "gpt2", "CS"), ("mlm", "roberta", "NS"), ("sum", "transformer", "CC")]
+)
+def test_cells_of_preset_paper_pass_the_checks_on_eight_gpus(
+    task: str, backbone: str, pattern: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In 16 bit, where the published runs had it, with the batch of the paper."""
+    monkeypatch.setattr(environment, "HOME", tmp_path)
+    (tmp_path / "ready").touch()
+    options = [f"task={task}", f"backbone={backbone}", f"pattern={pattern}", "attention=abc", "preset=paper"]
+    cell = Cell.from_config(compose([*options, "dataset=synthetic", "engine=fairseq"]))
+    processes, trainer = Processes(rank=3, count=8, local_rank=3), cell.config.trainer
+    check(cell, processes)
+    half = precision_arguments(trainer.precision, "cuda")
+    assert half == ([] if task == "lm" else ["--amp"])
+    words = trainer_arguments(trainer, seed=1, num_processes=8)
+    size, pieces = (int(words[words.index(name) + 1]) for name in ("--batch-size", "--update-freq"))
+    assert 8 * size * pieces == trainer.batch_size
+    assert " ".join(process_arguments(processes, torch.device("cuda", 3), "tcp://node:1")) == (
+        "--distributed-world-size 8 --distributed-rank 3 --distributed-init-method tcp://node:1 --distributed-backend "
+        "nccl --device-id 3 --distributed-no-spawn --ddp-backend legacy_ddp --load-checkpoint-on-all-dp-ranks"
+    )
+
+
+@pytest.mark.without_environment
+def test_sharded_weights_are_refused() -> None:
+    cell = Cell.from_config(compose([*LM, "trainer.strategy=fsdp"]))
+    with pytest.raises(UserError, match=r"does not support trainer\.strategy=fsdp with several processes"):
+        check(cell, Processes(count=2))
 
 
 @pytest.mark.without_environment
@@ -83,18 +157,21 @@ def test_a_cut_run_goes_on_and_ends_where_it_would_have(finished: Finished, tmp_
     ("overrides", "message"),
     [
         ("engine=fairsek", "unknown engine 'fairsek': did you mean 'fairseq'?"),
-        ("trainer.precision=bf16-mixed", "engine=fairseq does not support trainer.precision=bf16-mixed"),
+        ("trainer.compile=true", "engine=fairseq does not support trainer.compile=true"),
         ("trainer.schedule=exponential", "engine=fairseq does not support trainer.schedule=exponential"),
         (
             "trainer.checkpoint_selection=average",
             "engine=fairseq does not support trainer.checkpoint_selection=average",
         ),
-        ("trainer.log_every=7", "engine=fairseq does not support trainer.log_every=7"),
-        ("logger=tensorboard", "engine=fairseq does not support logger=tensorboard"),
+        ("trainer.batch_size=5 trainer.micro_batch_size=2", "trainer.batch_size 5 must be a multiple of 1 processes x"),
         (
             "task=lstf backbone=informer pattern=NC preset=smoke",
-            "engine=fairseq does not support task 'lstf' (supported: lm, mlm)",
+            "engine=fairseq does not support task 'lstf': fairseq has no task for forecasts of numbers "
+            "(supported: lm, mlm, sum); use engine=torch",
         ),
+        ("task=tts backbone=fastspeech2 pattern=NS", "fairseq's speech tasks only read features that its own programs"),
+        ("task=sr backbone=sr3 pattern=NS", "fairseq has no task for images"),
+        ("task=pcc backbone=pointr pattern=NS", "fairseq has no task for point clouds"),
     ],
 )
 def test_unsupported_settings_are_refused(

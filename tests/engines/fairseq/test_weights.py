@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from backbones.generation import Limits, beam_search
 from engines.fairseq.weights import fairseq_weights, load_weights
+from tasks.corpus.tokens import END, PAD
 from tests.helpers.fairseq.cells import STEPS, Ours, ask_fairseq
 
 CELLS = {
@@ -19,8 +22,12 @@ CELLS = {
     ("lm", "s4d"): (),
     ("mlm", "vanilla"): (),
     ("mlm", "abc"): ("attention.num_landmarks=8",),
+    ("lm", "[gla,vanilla]"): (),
+    ("sum", "vanilla"): (),
+    ("sum", "abc"): ("attention.num_landmarks=8", "other_attention={CS: local, NS: linear}"),
+    ("sum", "[vanilla,abc]"): ("backbone.embed_layer_norm=true",),
 }
-DECODED = 256
+DECODED, MIN_LENGTH = 256, 4
 
 
 @pytest.fixture(scope="module")
@@ -28,25 +35,38 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], tupl
     """Each cell with fairseq's answers to it, all by one process of fairseq's."""
     folder = tmp_path_factory.mktemp("agreement")
     ours = {key: Ours.make(*key, *overrides) for key, overrides in CELLS.items()}
+    texts = {key: summaries(cell) for key, cell in ours.items() if key[0] == "sum"}
     cases = [
         {
             "arguments": cell.arguments(folder / key[0]),
             "weights": fairseq_weights(cell.backbone),
             "batches": cell.batches,
             "decode": DECODED if key[0] == "lm" else 0,
+            "search": MIN_LENGTH if key in texts else 0,
         }
         for key, cell in ours.items()
     ]
-    return {key: (ours[key], answer) for key, answer in zip(ours, ask_fairseq(cases, folder), strict=True)}
+    answers = ask_fairseq(cases, folder)
+    return {key: (ours[key], answer | texts.get(key, {})) for key, answer in zip(ours, answers, strict=True)}
+
+
+def summaries(cell: Ours) -> dict[str, Any]:
+    """Summaries of the first batch by beam search, with the end token made likely, so that beams end."""
+    backbone, source = cell.backbone, cell.batches[0][0]
+    backbone.output.weight.data[END] *= 6
+    limits, texts = Limits(max_length=25, min_length=MIN_LENGTH, end=END), {}
+    for num_beams in (1, 3):
+        state = backbone.init_state(source, source == PAD)
+        rows = beam_search(backbone, state, source.new_zeros(len(source), 1), limits, num_beams=num_beams).tolist()
+        texts[f"ours_{num_beams}"] = [[*row[: row.index(END)], END] for row in rows]
+    return texts
 
 
 @pytest.mark.parametrize("key", CELLS, ids=" ".join)
 def test_agreement(both: Any, key: tuple[str, str]) -> None:
     """Bounds: logits 1e-4, loss 1e-5, loss after ten steps 1e-3."""
     cell, theirs = both[key]
-    seen, _ = cell.batches[0]
-    real = seen != 1
-    logits = (cell.logits() - theirs["logits"])[real].abs().max()
+    logits = (cell.logits() - theirs["logits"])[cell.real()].abs().max()
     with torch.no_grad():
         loss = abs(float(cell.loss()) - theirs["loss"])
     cell.train()
@@ -59,7 +79,7 @@ def test_agreement(both: Any, key: tuple[str, str]) -> None:
     assert after[0] < theirs["loss"] - 0.1  # there was something to agree about
 
 
-@pytest.mark.parametrize("attention", ["vanilla", "abc", "local", "performer", "s4d"])
+@pytest.mark.parametrize("attention", ["vanilla", "abc", "local", "performer", "s4d", "[gla,vanilla]"])
 def test_decoding_through_the_incremental_state_is_that_of_the_whole_prefix(both: Any, attention: str) -> None:
     """Also in beam search, which reorders the state."""
     _, theirs = both["lm", attention]
@@ -70,6 +90,15 @@ def test_decoding_through_the_incremental_state_is_that_of_the_whole_prefix(both
 
     assert [len(row) for row in theirs["step_beams"]] == [3, 3]
     assert theirs["step_beams"] == theirs["whole_beams"]
+
+
+@pytest.mark.parametrize("key", [key for key in CELLS if key[0] == "sum"], ids=" ".join)
+def test_summaries_are_ours(both: Any, key: tuple[str, str]) -> None:
+    """The best hypothesis of each beam search, which reads through the incremental state, or the prefix each time."""
+    _, theirs = both[key]
+    for num_beams in (1, 3):
+        assert [row[0] for row in theirs[f"step_beams_{num_beams}"]] == theirs[f"ours_{num_beams}"]
+        assert theirs[f"step_beams_{num_beams}"] == theirs[f"whole_beams_{num_beams}"]
 
 
 STOCK = {
@@ -84,6 +113,7 @@ STOCK = {
         ),
     ),
     ("mlm",): ("--arch roberta_base", ()),
+    ("sum",): ("--arch transformer", ()),
 }
 """fairseq's own networks with its own attention, and what ours is to be like."""
 
@@ -96,13 +126,14 @@ def test_fairseqs_own_networks(tmp_path: Path) -> None:
         arguments = cell.arguments(tmp_path / key[0])
         place = arguments.index("--arch")
         arguments[place : place + 2] = STOCK[key][0].split()
-        place = arguments.index("--attention")
-        del arguments[place : place + 4]
+        for place in reversed(
+            [at for at, word in enumerate(arguments) if re.fullmatch("--.*attention(-options)?", word)]
+        ):
+            del arguments[place : place + 2]
         case = {"arguments": arguments, "batches": cell.batches}
         cases += [case | {"weights": fairseq_weights(cell.backbone)}, case]
     answers = ask_fairseq(cases, tmp_path)
     for cell, given, drawn in zip(ours.values(), answers[::2], answers[1::2], strict=True):
-        real = cell.batches[0][0] != 1
-        assert (cell.logits() - given["logits"])[real].abs().max() < 1e-4
+        assert (cell.logits() - given["logits"])[cell.real()].abs().max() < 1e-4
         load_weights(cell.backbone, drawn["weights"])
-        assert (cell.logits() - drawn["logits"])[real].abs().max() < 1e-4
+        assert (cell.logits() - drawn["logits"])[cell.real()].abs().max() < 1e-4

@@ -1,4 +1,4 @@
-"""Cells of both language models at smoke size, without dropout, and what fairseq is given of them."""
+"""Cells of the language models and of Sum at smoke size, without dropout, and what fairseq is given of them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from cab.runner.cell import Cell
 from cab.runner.engine import make_backbone
 from cab.training import after_optimizer_step, auxiliary_loss
 from engines.fairseq import environment
-from engines.fairseq.command import training_arguments
-from engines.fairseq.data import write_dictionary
+from engines.fairseq.command import precision_arguments, training_arguments
+from engines.fairseq.data import write_dictionaries, write_dictionary
 from engines.torch.optimizer import make_optimizer, make_scheduler
-from tasks.corpus.tokens import PAD
+from tasks.corpus.tokens import END, PAD
 from tests.helpers.command import ROOT
 
-PATTERNS = {"lm": ("gpt2", "CS"), "mlm": ("roberta", "NS")}
+PATTERNS = {"lm": ("gpt2", "CS"), "mlm": ("roberta", "NS"), "sum": ("transformer", "CC")}
 STEPS = 10
 
 
@@ -43,12 +43,12 @@ def make_cell(task: str, attention: str, *overrides: str) -> Cell:
 
 @dataclass
 class Ours:
-    """A cell, its network, and batches of (tokens that the network sees, targets with PAD where there is none)."""
+    """A cell, its network, and batches: what the network reads, and targets with PAD where there is none."""
 
     cell: Cell
     config: TrainerConfig
     backbone: Backbone
-    batches: list[tuple[Tensor, Tensor]]
+    batches: list[tuple[Tensor, ...]]
 
     @classmethod
     def make(cls, task: str, attention: str, *overrides: str) -> Ours:
@@ -57,19 +57,27 @@ class Ours:
         backbone = make_backbone(cell).eval()
         items: Any = cell.task.training_set
         drawn = [items.__getitems__(list(range(4 * step, 4 * step + 4))) for step in range(STEPS)]
-        return cls(cell, cell.config.trainer, backbone, [_seen_and_target(cell, batch) for batch in drawn])
+        return cls(cell, cell.config.trainer, backbone, [_read_and_target(cell, batch) for batch in drawn])
 
     def logits(self) -> Tensor:
         """Of the first batch."""
-        seen, _ = self.batches[0]
         with torch.no_grad():
-            return self.backbone(seen, _padding(seen))
+            return self._logits(0)
+
+    def real(self) -> Tensor:
+        """The places of the first batch's logits that are not padding."""
+        return self.batches[0][-2] != PAD
+
+    def _logits(self, number: int) -> Tensor:
+        *inputs, _ = self.batches[number]
+        logits: Tensor = self.backbone(*inputs, *map(_padding, inputs))
+        return logits
 
     def loss(self, number: int = 0) -> Tensor:
         """Of a batch, in nats a target."""
-        seen, target = self.batches[number]
-        logits = self.backbone(seen, _padding(seen))
-        return F.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=PAD)
+        target = self.batches[number][-1].flatten()
+        smoothing = getattr(self.cell.task, "label_smoothing", 0.0)
+        return F.cross_entropy(self._logits(number).flatten(0, 1), target, ignore_index=PAD, label_smoothing=smoothing)
 
     def train(self) -> list[float]:
         """Steps on all batches, with the seeds of fairseq's; the loss of the last batch of each, after it."""
@@ -82,7 +90,8 @@ class Ours:
             optimizer.zero_grad()
             self.backbone.train()
             for number in range(step * pieces, (step + 1) * pieces):
-                loss = self.loss(number)
+                with self.config.autocast(torch.device("cpu")):
+                    loss = self.loss(number)
                 own = auxiliary_loss(self.backbone)
                 ((loss if own is None else loss + own) / pieces).backward()
             torch.nn.utils.clip_grad_norm_(self.backbone.parameters(), self.config.max_grad_norm)
@@ -97,19 +106,36 @@ class Ours:
     def arguments(self, folder: Path) -> list[str]:
         """What fairseq is given; ``folder`` receives the dictionary."""
         folder.mkdir(parents=True, exist_ok=True)
-        write_dictionary(self.cell.task.corpus, folder / "dict.txt")  # type: ignore[attr-defined]
-        rest = training_arguments(self.cell)
+        task: Any = self.cell.task
+        if self.cell.config.task.name == "sum":
+            write_dictionaries(task, folder)
+        else:
+            write_dictionary(task.corpus, folder / "dict.txt")
+        rest = [*training_arguments(self.cell), *precision_arguments(self.config.precision, "cpu")]
         return [str(folder), "--user-dir", str(environment.PLUGIN), "--cpu", *rest]
 
 
-def _seen_and_target(cell: Cell, batch: Tensor) -> tuple[Tensor, Tensor]:
+def _read_and_target(cell: Cell, batch: Any) -> tuple[Tensor, ...]:
     task: Any = cell.task
     if cell.config.backbone.name == "gpt2":
         return batch[:, :-1], batch[:, 1:]
+    if cell.config.backbone.name == "transformer":
+        return _pairs(batch["source"], batch["target"])
     seen, places = task.hide(batch, torch.Generator().manual_seed(0))
     target = torch.full_like(batch, PAD)
     target.view(-1)[places] = batch.flatten()[places]
     return seen, target
+
+
+def _pairs(source: Tensor, target: Tensor) -> tuple[Tensor, ...]:
+    """Pairs of different lengths: documents are padded on the left, as in fairseq, and summaries on the right."""
+    read, target = target[:, :-1].clone(), target[:, 1:].clone()
+    source = source.clone()
+    for row in range(1, len(source)):
+        source[row, : 3 * row] = PAD
+        target[row, -2 * row - 1] = END
+        read[row, -2 * row :] = target[row, -2 * row :] = PAD
+    return source, read, target
 
 
 def _padding(seen: Tensor) -> Tensor | None:

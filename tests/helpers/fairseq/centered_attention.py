@@ -15,7 +15,7 @@ from cab.registry.registries import ATTENTIONS
 def register_centered() -> None:
     """As ``centered``, in this process."""
     ATTENTIONS.names()  # finds those of the packages before one more is added
-    register_attention("centered", patterns="CS NS", complexity="n^2", paper="none")(Centered)
+    register_attention("centered", patterns="CS NS CC", complexity="n^2", paper="none")(Centered)
 
 
 class Centered(VanillaAttention):
@@ -45,4 +45,4 @@ class Centered(VanillaAttention):
         return super().attend(self.gain * query, key, value - self.mean, padding, **more) + self.shift
 
     def update_buffers(self, *, total: Tensor, count: Tensor) -> None:
-        self.mean.lerp_(total / count, 0.3)
+        self.mean.lerp_((total / count).to(self.mean.dtype), 0.3)

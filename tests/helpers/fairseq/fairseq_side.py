@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.optim.amp_optimizer import AMPOptimizer
 from fairseq.sequence_generator import SequenceGenerator
 from fairseq.trainer import Trainer
 from torch import Tensor
@@ -31,10 +32,13 @@ def build(case: dict[str, Any]) -> tuple[Any, Any, Any]:
     return config, task, model
 
 
-def sample(seen: Tensor, target: Tensor) -> dict[str, Any]:
-    """A batch as fairseq's data sets make it."""
+def sample(seen: Tensor, *read: Tensor) -> dict[str, Any]:
+    """A batch as fairseq's data sets make it, whose decoders read the end token first."""
+    *before, target = read
     inputs = {"src_tokens": seen, "src_lengths": torch.full((len(seen),), seen.shape[1])}
-    sizes = {"nsentences": len(seen), "ntokens": int(seen.ne(1).sum())}
+    if before:
+        inputs["prev_output_tokens"] = before[0].masked_fill(before[0] == 0, 2)
+    sizes = {"nsentences": len(seen), "ntokens": int((target if before else seen).ne(1).sum())}
     return {"id": torch.arange(len(seen)), "net_input": inputs, "target": target.contiguous()} | sizes
 
 
@@ -48,9 +52,18 @@ def answer(case: dict[str, Any]) -> dict[str, Any]:
     with torch.no_grad():
         result["logits"] = model(**first["net_input"])[0]
         if case.get("decode"):
-            result |= decode(model, case["decode"]) | beams(model, first["net_input"]["src_tokens"][:2, :6])
+            prefix = first["net_input"]["src_tokens"][:2, :6]
+            result |= decode(model, case["decode"])
+            result |= beams(model, sample(prefix, prefix), prefix_tokens=prefix[:, 1:], bos_token=2)
+        if case.get("search"):
+            for size in (1, 3):
+                found = beams(model, first, beam_size=size, min_len=case["search"])
+                result |= {f"{key}_{size}": rows for key, rows in found.items()}
     batches = [sample(*batch) for batch in case["batches"]]
-    result["losses"] = train(Trainer(config, task, model, criterion), batches)
+    trainer = Trainer(config, task, model, criterion)
+    if isinstance(trainer.optimizer, AMPOptimizer):  # whose scaler is for GPUs alone
+        trainer.optimizer._grad_scaler = torch.amp.GradScaler("cpu")
+    result["losses"] = train(trainer, batches)
     result["trained"] = [evaluate(model, criterion, batch) for batch in batches]
     result["trained_weights"] = model.state_dict()
     return result
@@ -89,13 +102,14 @@ def decode(model: Any, length: int) -> dict[str, Tensor]:
     return answers
 
 
-def beams(model: Any, prefix: Tensor) -> dict[str, Any]:
-    """What fairseq's beam search makes of the prefix, with the incremental state and without."""
-    generator = SequenceGenerator([model], model.decoder.dictionary, beam_size=3, max_len_a=0, max_len_b=24)
+def beams(model: Any, batch: dict[str, Any], *, beam_size: int = 3, min_len: int = 1, **more: Any) -> dict[str, Any]:
+    """What fairseq's beam search makes of a batch, with the incremental state and without."""
+    sizes = {"beam_size": beam_size, "min_len": min_len, "max_len_a": 0, "max_len_b": 24}
+    generator = SequenceGenerator([model], model.decoder.dictionary, **sizes)
     answers: dict[str, Any] = {}
     for name, has_state in (("step_beams", True), ("whole_beams", False)):
         generator.model.has_incremental = has_state
-        found = generator.generate([model], sample(prefix, prefix), prefix_tokens=prefix[:, 1:], bos_token=2)
+        found = generator.generate([model], batch, **more)
         answers[name] = [[hypothesis["tokens"].tolist() for hypothesis in row] for row in found]
     return answers
 
