@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,7 @@ GAIN = 2**-2.5
 class DeltaRule(Recurrent):
     """Recurrence S_t = a_t S_{t-1} + b_t k_t (x) (v_t - a_t k_t S_{t-1}), where b is ``Terms.strength``."""
 
-    forms = (delta_rule, fla_kernels.delta_rule)
+    forms: ClassVar[tuple[Form, Form]] = (delta_rule, fla_kernels.delta_rule)
 
     def update(self, terms: RecurrenceInputs, memory: Tensor, form: Form) -> tuple[Tensor, Tensor]:
         assert terms.strength is not None

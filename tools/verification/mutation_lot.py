@@ -197,6 +197,7 @@ def noticed_by(mutation: Mutation, copy: Path) -> str:
     What fails without the change, too, notices nothing.
     """
     quick = ("-m", "cab", "verify", "--quick", "--fail-fast")
+    commands: dict[str, tuple[str, ...]]
     commands = {f"quick ({name} {pattern})": (*quick, name, "--pattern", pattern) for name, pattern in mutation.pairs}
     commands["tests"] = ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *_tests(mutation))
     target = copy / mutation.file
