@@ -18,6 +18,7 @@ from cab.registry.names import is_generated
 SPLITS = ("train", "validation", "test")
 A_FILE = re.compile(r"[*/]|\.(parquet|arrow|jsonl?|csv|tsv|txt)\b")
 """What a name of a file has, and that of a split has not."""
+FILE_NAME = re.compile(r"\.(parquet|arrow|jsonl?|csv|tsv|txt|gz|zip|zst)$")
 PARTS = "['train[:90%]','train[90%:95%]','train[95%:]']"
 
 
@@ -79,7 +80,8 @@ class TextTask(Task):
         names = dict(zip(SPLITS, self.source_splits, strict=True))
         path = user_path(self.source)
         is_local, title = path.exists(), str(path)
-        if not is_local and not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", self.source):
+        is_on_hub = re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", self.source) and not FILE_NAME.search(self.source)
+        if not is_local and not is_on_hub:
             raise UserError(f"task.source={self.source}: there is no such folder or file")
         try:
             splits, files = _open(path if is_local else self.source, self.source_config, self.source_revision, names)
