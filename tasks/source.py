@@ -113,9 +113,10 @@ def _open(
         options["data_files"], names = dict(names), {split: split for split in names}
     elif isinstance(source, Path) and source.is_file():
         source, options["data_files"] = source.parent, {"train": source.name}
-    builder = load_dataset_builder(str(source), **options)
+    address = str(source.resolve() if isinstance(source, Path) else source)  # the folder "." has no name
+    builder = load_dataset_builder(address, **options)
     if hasattr(builder.config, "sample_by"):  # of text files: not their lines
-        builder = load_dataset_builder(str(source), **options, sample_by="document")
+        builder = load_dataset_builder(address, **options, sample_by="document")
     files = [str(path) for paths in (builder.config.data_files or {}).values() for path in paths]
     if any("[" in name or "+" in name for name in names.values()):  # streams cannot be divided
         builder.download_and_prepare()
