@@ -32,6 +32,8 @@ def main(config: DictConfig) -> float | None:
     overrides = HydraConfig.get().overrides.task
     if any(override.startswith("attention=[") for override in overrides):
         raise UserError("Hydra merges the groups of a list; write a stack in quotes: \"attention='gla*3,vanilla'\"")
+    if config.cluster.name != "none":
+        raise UserError("cluster= is for `cab run`; here, hydra/launcher= starts the runs elsewhere")
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     check_preset(config.preset, task=config.task.name, backbone=config.backbone.name)
     resolved: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)

@@ -18,6 +18,7 @@ from cab.registry.names import is_generated
 SPLITS = ("train", "validation", "test")
 A_FILE = re.compile(r"[*/]|\.(parquet|arrow|jsonl?|csv|tsv|txt)\b")
 """What a name of a file has, and that of a split has not."""
+FILE_NAME = re.compile(r"\.(parquet|arrow|jsonl?|csv|tsv|txt|gz|zip|zst)$")
 PARTS = "['train[:90%]','train[90%:95%]','train[95%:]']"
 
 
@@ -79,7 +80,8 @@ class TextTask(Task):
         names = dict(zip(SPLITS, self.source_splits, strict=True))
         path = user_path(self.source)
         is_local, title = path.exists(), str(path)
-        if not is_local and not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", self.source):
+        is_on_hub = re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", self.source) and not FILE_NAME.search(self.source)
+        if not is_local and not is_on_hub:
             raise UserError(f"task.source={self.source}: there is no such folder or file")
         try:
             splits, files = _open(path if is_local else self.source, self.source_config, self.source_revision, names)
@@ -111,9 +113,10 @@ def _open(
         options["data_files"], names = dict(names), {split: split for split in names}
     elif isinstance(source, Path) and source.is_file():
         source, options["data_files"] = source.parent, {"train": source.name}
-    builder = load_dataset_builder(str(source), **options)
+    address = str(source.resolve() if isinstance(source, Path) else source)  # the folder "." has no name
+    builder = load_dataset_builder(address, **options)
     if hasattr(builder.config, "sample_by"):  # of text files: not their lines
-        builder = load_dataset_builder(str(source), **options, sample_by="document")
+        builder = load_dataset_builder(address, **options, sample_by="document")
     files = [str(path) for paths in (builder.config.data_files or {}).values() for path in paths]
     if any("[" in name or "+" in name for name in names.values()):  # streams cannot be divided
         builder.download_and_prepare()

@@ -234,8 +234,10 @@ def _check_names(
         raise UserError(f"name {article} {group}: {group}=NAME, one of {', '.join(names)}")
     for name in chosen.get(group, ()):
         if name not in names:
-            own = "; for texts of your own, set task.source" if group == "dataset" and is_own_name(name) else ""
-            raise UserError(f"{unknown_name(group, name, names)}{own}")
+            of_own = "for texts of your own, set task.source"
+            if not is_own_name(name):
+                of_own = "a name of your own is a letter, and letters, digits, '.', '_' or '-'"
+            raise UserError(f"{unknown_name(group, name, names)}{f'; {of_own}' if group == 'dataset' else ''}")
 
 
 def _check_option(group: str, option: str, names: Sequence[str] | None) -> None:

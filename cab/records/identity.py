@@ -215,12 +215,15 @@ def _modules(one: Mapping[str, str], other: Mapping[str, str], *, is_complete: b
 def value_changes(earlier: Mapping[str, Any], now: Mapping[str, Any], *, only_shared: bool = True) -> str:
     """Return the values that differ, such as ``torch was 2.12.0, is 2.13.0``; by default, those that both have."""
     names = [name for name in earlier if name in now] if only_shared else dict.fromkeys([*earlier, *now])
-    texts = (
-        f"{name} was {earlier.get(name)!s:.40}, is {now.get(name)!s:.40}"
-        for name in names
-        if earlier.get(name) != now.get(name)
-    )
-    return ", ".join(texts)
+    texts = []
+    for name in names:
+        was, has = earlier.get(name), now.get(name)
+        if isinstance(was, dict) and isinstance(has, dict):
+            parts = ({f"{name}.{part}": value for part, value in each.items()} for each in (was, has))
+            texts.append(value_changes(*parts, only_shared=False))
+        elif was != has:
+            texts.append(f"{name} was {was!s:.40}, is {has!s:.40}")
+    return ", ".join(filter(None, texts))
 
 
 def distinctions(runs: Sequence[tuple[Sequence[str], Mapping[str, Any]]]) -> list[str]:

@@ -12,6 +12,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Interval, MultipleOf
@@ -65,6 +66,9 @@ def checked_options(
             problems = " or ".join(dict.fromkeys(problem["msg"] for problem in error.errors()))
             hint = "" if default is None else f"; for example {option}={_written(default)}"
             raise UserError(f"{option}: {problems}, got {value!r:.60}{hint}") from None
+        if isinstance(result, Enum):
+            example = f"Literal[{', '.join(repr(each.name.lower()) for each in type(result))}]"
+            raise UserError(f"{group}.{name}: an option cannot be a member of an Enum; annotate it with {example:.80}")
         checked[name] = type(value)(result) if isinstance(value, (list, tuple)) else result
     return checked
 
@@ -117,7 +121,7 @@ def strict(kind: Any, *, name: str = "", default: Any = None, is_limited: bool =
         return Annotated[str, Strict()]
     if origin is Annotated:
         return Annotated[inner(parts[0]), *parts[1:]]
-    if {int, float} <= set(parts):
+    if origin in (typing.Union, types.UnionType) and {int, float} <= set(parts):
         return Annotated[inner(float), AfterValidator(lambda x: int(x) if x.is_integer() else x)]
     if origin in (typing.Union, types.UnionType):
         return typing.Union[tuple(map(inner, parts))]  # noqa: UP007  # of any number of parts

@@ -7,13 +7,13 @@ statement needs. Names of installed packages, such as ``nn.Module``, are stand-i
 from __future__ import annotations
 
 import ast
-import contextlib
 import functools
 import importlib
 import importlib.util
 import inspect
 import sys
 from abc import ABCMeta
+from collections import Counter
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -27,11 +27,25 @@ IMPORTED = {*sys.stdlib_module_names, "annotated_types"}
 """Packages that are imported; others are stand-ins, and those of plug-ins outlines."""
 
 
+class UnclearError(Exception):
+    """What a class needs can only be known by importing its module."""
+
+
 class _AnyAttribute(ABCMeta):
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         return cls
+
+    def __bool__(cls) -> bool:
+        if cls is StandIn:
+            raise UnclearError("the truth of a stand-in")
+        return True
+
+    def __str__(cls) -> str:
+        if cls is StandIn:
+            raise UnclearError("the text of a stand-in")
+        return repr(cls)
 
 
 class StandIn(metaclass=_AnyAttribute):
@@ -45,16 +59,34 @@ class StandIn(metaclass=_AnyAttribute):
     def __class_getitem__(cls, _: Any) -> Any:
         return cls
 
+    def __bool__(self) -> bool:
+        return bool(StandIn)
+
+    def __str__(self) -> str:
+        return str(StandIn)
+
 
 def outline_of(module: str, qualname: str) -> type | None:
     """Return the outline of a class; None if its source is not sufficient, so that it must be imported."""
     try:
         outline = getattr(_outline(module), qualname)
         defaults = [parameter.default for parameter in inspect.signature(outline).parameters.values()]
+        if any("has_convolutions" in vars(cls) for cls in outline.__mro__):  # the entry of an attention calls it
+            bool(outline.has_convolutions())
     except Exception:  # of any kind, in the code of a user
         return None
-    is_unknown = outline.__init__ is StandIn.__init__ or any(StandIn in (each, type(each)) for each in defaults)
+    is_unknown = outline.__init__ is StandIn.__init__ or isinstance(outline.__init__, StandIn)
+    is_unknown = is_unknown or any(map(_is_stand_in, defaults))
     return None if is_unknown or not isinstance(outline, type) else outline
+
+
+def _is_stand_in(value: Any) -> bool:
+    """Return whether a default has a stand-in."""
+    if isinstance(value, (tuple, list, set, frozenset)):
+        return any(map(_is_stand_in, value))
+    if isinstance(value, dict):
+        return any(map(_is_stand_in, value.items()))
+    return issubclass(value if isinstance(value, type) else type(value), StandIn)
 
 
 class _Outline(ModuleType):
@@ -65,9 +97,16 @@ class _Outline(ModuleType):
         sys.modules[self.__name__] = self  # where dataclasses look for the names of annotations
         self._package, self._file = spec.parent, Path(spec.origin or "")
         body = ast.parse(self._file.read_bytes()).body
-        self._statements = {name: statement for statement in body for name in _bound_names(statement)}
+        bound = [(name, statement) for statement in body for name in _bound_names(statement)]
+        self._statements = dict(bound)
+        imported = {name for name, statement in bound if isinstance(statement, ast.Import)}  # torch, and torch.nn
+        counts = Counter(name for name, _ in bound)
+        self._unclear = {name for name, count in counts.items() if count > 1 and name not in imported}
+        self._unclear.update(*map(_changed_names, body))
 
     def __getattr__(self, name: str) -> Any:
+        if name in vars(self).get("_unclear", ()):
+            raise UnclearError(name)
         statement = vars(self).get("_statements", {}).pop(name, None)
         if statement is None:
             raise AttributeError(name)
@@ -76,8 +115,12 @@ class _Outline(ModuleType):
             setattr(self, name, self._imported(statement, alias))
             return getattr(self, name)
         for needed in _needed_names(statement):
-            with contextlib.suppress(Exception):  # an annotation may have a name for type checkers
+            try:
                 getattr(self, needed)
+            except UnclearError:
+                raise
+            except Exception:  # an annotation may have a name for type checkers
+                pass
         if isinstance(statement, ast.ClassDef):  # the module itself registers it
             statement.decorator_list = [d for d in statement.decorator_list if "register_" not in ast.unparse(d)]
         exec(compile(ast.Module([statement], []), self._file, "exec"), vars(self))  # annotations stay text, as here
@@ -118,6 +161,32 @@ def _bound_names(statement: ast.stmt) -> Iterator[str]:
         targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
         names = (node for target in targets for node in ast.walk(target) if isinstance(node, ast.Name))
         yield from (node.id for node in names if isinstance(node.ctx, ast.Store))
+
+
+def _changed_names(statement: ast.stmt) -> Iterator[str]:
+    """Yield the names that a statement of a module may bind or change in another way than :func:`_bound_names`."""
+    if isinstance(statement, (ast.Import, ast.ImportFrom)) or _is_for_type_checkers(statement):
+        return
+    nodes = list(ast.walk(statement))
+    yield from (name for node in nodes if isinstance(node, ast.Global) for name in node.names)
+    if isinstance(statement, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+        return
+    if isinstance(statement, (ast.Assign, ast.AnnAssign)):  # an item or attribute of a name
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        nodes = [node for target in targets for node in ast.walk(target)]
+        yield from (node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
+        return
+    for node in nodes:
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+            yield node.name
+
+
+def _is_for_type_checkers(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.If) and not statement.orelse and "TYPE_CHECKING" in ast.unparse(statement.test)
 
 
 def _needed_names(node: ast.AST) -> Iterator[str]:

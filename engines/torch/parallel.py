@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from cab.backbone import Backbone
+from cab.errors import UserError
 from cab.runner.processes import Processes
 
 
@@ -84,10 +85,19 @@ class Distributed(SingleProcess):
         searches = bool(self.max(declared or leaves_unused()))
         return nn.parallel.DistributedDataParallel(objective, device_ids=devices, find_unused_parameters=searches)
 
-    def micro_batch(self, objective: nn.Module, *, is_last: bool) -> AbstractContextManager[Any]:
-        if is_last or self._is_sharded:
-            return contextlib.nullcontext()
-        return objective.no_sync()  # type: ignore[operator]
+    @contextlib.contextmanager
+    def micro_batch(self, objective: nn.Module, *, is_last: bool) -> Iterator[None]:
+        shares_gradients = is_last or self._is_sharded
+        try:
+            with contextlib.nullcontext() if shares_gradients else objective.no_sync():  # type: ignore[operator]
+                yield
+        except RuntimeError as error:
+            if "find_unused_parameters" not in str(error):
+                raise
+            raise UserError(
+                "in some steps, a parameter has no gradient; name those parameters in the class, as in "
+                "unused_parameters = ('gate.',)"
+            ) from error
 
     def sum(self, values: Tensor) -> Tensor:
         dist.all_reduce(values)

@@ -70,6 +70,7 @@ HYDRA: list[tuple[list[str], int, str]] = [
     ([*CELL, "attention=nowhere.py:Mine", "--cfg", "job"], 1, "file 'nowhere.py' does not exist"),
     ([*CELL, "seed=1,2"], 1, "To sweep over it, add --multirun"),
     ([*CELL, "attention=[linear,vanilla]"], 1, "write a stack in quotes"),
+    ([*CELL, "cluster=local"], 1, "cluster= is for `cab run`; here, hydra/launcher="),
 ]
 SWEEPS = {
     "": [],

@@ -122,6 +122,22 @@ def test_what_a_row_or_a_split_lacks(tmp_path: Path) -> None:
         opened(str(tmp_path), splits=["empty.csv"] * 3)
 
 
+@pytest.mark.parametrize(("folder", "source"), [("", "one.jsonl"), ("flat", "."), ("", "./flat")])
+def test_a_source_in_the_working_folder(
+    folder: str, source: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path)
+    monkeypatch.chdir(data / folder)
+    rows = opened(source, splits=["train", "train", "train"])
+    assert len(list(rows.read("train"))) == 10
+
+
+@pytest.mark.parametrize("source", ["nothing.jsonl", "./nothing", "../nothing", "texts/train.csv"])
+def test_the_name_of_a_file_is_not_looked_up_on_the_hub(source: str) -> None:
+    with pytest.raises(UserError, match="there is no such folder or file"):
+        opened(source)
+
+
 @pytest.mark.parametrize("task", ["lm", "mlm", "sum"])
 def test_generated_data_have_no_source_and_a_source_is_named(task: str) -> None:
     with pytest.raises(UserError, match="dataset=synthetic is generated; name your data"):
@@ -143,6 +159,7 @@ def test_the_name_is_that_of_the_record(data: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
+        (["dataset='my corpus'", "task.source=x"], "unknown dataset 'my corpus'.*a name of your own is a letter, and"),
         (["dataset=my_corpus"], "unknown dataset 'my_corpus'.*for texts of your own, set task.source"),
         (["dataset=my_corpus", "task.source=null"], "unknown dataset 'my_corpus'"),
         (["dataset=etth1", "task.source=somewhere"], r"task 'lm' has no dataset 'etth1'"),

@@ -95,6 +95,15 @@ def test_a_default_that_changed_is_named_and_an_added_option_is_not() -> None:
     assert differences(earlier, now) == {"configuration": "attention.size was 8, is 9"}
 
 
+def test_of_nested_values_those_that_differ_are_named() -> None:
+    def identity(digest: str) -> Identity:
+        return Identity.of(
+            {"attention": {}, "trainer": {}}, Program(), {"books": {"config": None, "a.txt": digest}}, {}
+        )
+
+    assert differences(identity("1"), identity("2")) == {"data": "books.a.txt was 1, is 2"}
+
+
 def test_modules_that_only_one_run_needed_do_not_differ_and_files_of_users_do() -> None:
     one, other = {"cab.a": "1", "engines.b": "2"}, {"cab.a": "1", "engines.c": "3"}
     assert changed_modules(one, other) == []

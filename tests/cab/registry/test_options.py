@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -30,6 +31,7 @@ from cab.runner.cell import Cell
         (Sequence[int], [[], [1, 2], (3,)], ["12", 3, [1.5], None, [1, -2]]),
         (tuple[float, float], [[1, 2], (0.5, -2)], [[1], [1, 2, 3], 1, ["a", "b"]]),
         (tuple[int, ...], [[], [1, 2, 3]], [[1, "2"], 1]),
+        (tuple[float, int], [(0.5, 2)], [(0.5, 2.5), 0.5]),
         (Mapping[str, Any], [{}, {"a": 1}], [3, "a", [1]]),
         (Annotated[int, Interval(ge=1, le=3)] | None, [1, 3, None], [0, 4]),
         (Any, [None, 3, "a", object], []),
@@ -76,6 +78,12 @@ def test_a_value_has_one_form(kind: Any, value: Any, expected: Any) -> None:
 def test_a_message_has_all_alternatives_the_value_and_the_default(kind: Any, default: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         checked_options({"size": "many"}, {"size": kind}, defaults={"size": default})
+
+
+def test_a_member_of_an_enum_is_refused_with_what_to_write() -> None:
+    kind = Enum("kind", ["FAST", "EXACT"])
+    with pytest.raises(UserError, match=r"attention.kind: .*annotate it with Literal\['fast', 'exact'\]"):
+        checked_options({"kind": kind["FAST"]}, {"kind": kind}, "attention")
 
 
 def test_a_whole_number_is_one_configuration() -> None:

@@ -12,12 +12,14 @@ from cab.registry import outlines
 from cab.registry.outlines import outline_of
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, Registry
 
+OF_SIZE = "class Mine:\n    def __init__(self, *, size: object = SIZE): pass"
+
 
 @pytest.mark.parametrize("registry", [ATTENTIONS, BACKBONES, TASKS], ids=lambda registry: registry.kind)
 def test_an_outline_has_the_options_of_its_class(registry: Registry[Any]) -> None:
     for entry in registry:
         outline = outline_of(entry.location.module, entry.location.qualname)
-        assert outline is not None, entry.name
+        assert outline, entry.name
         read = dataclasses.replace(entry, imported=outline)
         assert list(read.options.items()) == list(entry.options.items()), entry.name
         assert {name: read.kinds[name] for name in read.options} == {name: entry.kinds[name] for name in read.options}
@@ -34,6 +36,20 @@ def test_an_outline_has_the_options_of_its_class(registry: Registry[Any]) -> Non
         ("import torch\n@torch.jit.script\nclass Mine:\n    def __init__(self, *, size: int = 3): pass", False),
         ("try:\n    SIZE = 3\nfinally: pass\nclass Mine:\n    def __init__(self, *, size: int = SIZE): pass", False),
         ("def halve(): return SIZE\nSIZE = 3\nclass Mine:\n    size = halve()\n    def __init__(self): pass", False),
+        (f"SIZE = 1\nSIZE += 2\n{OF_SIZE}", False),
+        (f"SIZE = 1\nif True: SIZE = 2\n{OF_SIZE}", False),
+        (f"SIZE = 1\n{OF_SIZE}\nSIZE = 2", False),
+        (f"SIZES = {{}}\nSIZES['a'] = 2\nSIZE = len(SIZES)\n{OF_SIZE}", False),
+        (f"SIZES = []\nSIZES.append(2)\nSIZE = len(SIZES)\n{OF_SIZE}", False),
+        (f"import torch\nSIZE = 2 if torch.cuda.is_available() else 1\n{OF_SIZE}", False),
+        (f"import torch\nSIZE = (torch.pi, {{'a': [torch.pi]}})\n{OF_SIZE}", False),
+        (f"import torch\nSIZE = f'{{torch.pi}}'\n{OF_SIZE}", False),
+        (f"import torch, torch.nn\nimport torch.cuda\nSIZE = 1\n{OF_SIZE}", True),
+        ("import torch\nclass Mine:\n    @torch.no_grad()\n    def __init__(self, *, size: int = 3): pass", False),
+        (
+            "A = 1\nclass Mine:\n    @classmethod\n    def has_convolutions(cls): return A",
+            False,
+        ),
     ],
 )
 def test_an_outline_never_guesses(

@@ -8,10 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from cab.errors import UserError
 from cab.runner.processes import Processes, find_processes
 from engines.torch.parallel import Distributed, convert_batch_norms
 
@@ -72,7 +74,14 @@ def run_cells(processes: Processes) -> None:
     for number in range(30):
         model: Any = work.prepare_objective(nn.Linear(2, 2) if number % 2 else Part(), lambda: not number % 2)  # noqa: B023
         assert model.find_unused_parameters == (not number % 2)
-        for _ in range(2):
+        train_two_steps(work, model)
+    with pytest.raises(UserError, match="unused_parameters"):  # the first step is no sign of the others
+        train_two_steps(work, work.prepare_objective(Part(), lambda: False))
+
+
+def train_two_steps(work: Distributed, model: nn.Module) -> None:
+    for _ in range(2):
+        with work.micro_batch(model, is_last=True):
             model(torch.ones(1, 2)).sum().backward()
 
 
