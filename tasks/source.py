@@ -14,6 +14,7 @@ from cab.errors import message_of
 from cab.files.cache import checksums
 from cab.files.disk import user_path
 from cab.registry.names import is_generated
+from cab.registry.registries import TASKS
 
 SPLITS = ("train", "validation", "test")
 A_FILE = re.compile(r"[*/]|\.(parquet|arrow|jsonl?|csv|tsv|txt)\b")
@@ -66,8 +67,9 @@ class TextTask(Task):
             is_usual = value == usual or [*(value or ())] == [*(usual or ())]
             if self.source is None and not is_usual:
                 raise UserError(f"task.{name} describes a source: set task.source as well")
-        if self.source is not None and is_generated(self.dataset):
-            raise UserError(f"dataset={self.dataset} is generated; name your data, as in dataset=my_corpus")
+        is_published = self.dataset in getattr(TASKS.entry_of(type(self)), "datasets", ())
+        if self.source and is_published and (is_generated(self.dataset) or user_path(self.source).exists()):
+            raise UserError(f"task.source={self.source} is not {self.dataset}; name your data, as in dataset=my_corpus")
 
     def open_source(self) -> Rows | None:
         """Open the source and check the first row of each split; None without a source.

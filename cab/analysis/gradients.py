@@ -171,8 +171,9 @@ def _observed_run(cell: Cell, observer: StepObserver, folder: str) -> Run:
     config = dataclasses.replace(
         cell.config, results_dir=Path(folder), profile=False, logger=Spec("csv", {}), trainer=trainer
     )
-    cell = dataclasses.replace(cell, config=config)
-    return Run(cell, "", find_engine(cell.config.engine), torch.device("cpu"), Processes(), observer=observer)
+    observed = Cell(config)
+    vars(observed)["task"] = cell.task  # whose data are loaded
+    return Run(observed, "", find_engine(cell.config.engine), torch.device("cpu"), Processes(), observer=observer)
 
 
 def _norm(module: nn.Module | Attention) -> float:

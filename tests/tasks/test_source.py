@@ -140,8 +140,11 @@ def test_the_name_of_a_file_is_not_looked_up_on_the_hub(source: str) -> None:
 
 @pytest.mark.parametrize("task", ["lm", "mlm", "sum"])
 def test_generated_data_have_no_source_and_a_source_is_named(task: str) -> None:
-    with pytest.raises(UserError, match="dataset=synthetic is generated; name your data"):
+    with pytest.raises(UserError, match="is not synthetic; name your data"):
         opened("somewhere", task=task, dataset="synthetic")
+    published = next(name for name in TASKS.get(task).datasets if "synthetic" not in name)
+    with pytest.raises(UserError, match=f"is not {published}; name your data"):
+        opened(Path(__file__).parent, task=task, dataset=published)
     with pytest.raises(UserError, match=r"task\.source_config describes a source: set task\.source"):
         TASKS.get(task).build(dataset="mine", source_config="en").check()
 

@@ -140,7 +140,7 @@ def test_first_visit_to_a_gpu_measures_what_matters_first(gpu_commands: list[str
     assert "attention=gla,vanilla" in gpu_commands[6]
     assert "trainer.precision=bf16-mixed" in gpu_commands[6]
     names = [name for line in gpu_commands[:5] for name in line.split(" --")[0].split()[1:]]
-    assert len(names) == len(set(names)) == 25
+    assert len(names) == len(set(names)) == 26
     assert all(Pattern.CS in ATTENTIONS.get(name).patterns for name in names)
 
 

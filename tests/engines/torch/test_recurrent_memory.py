@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -55,7 +54,7 @@ def test_the_memory_length_names_the_variant() -> None:
 def test_what_makes_no_sense_is_refused_in_one_line(overrides: list[str], message: str) -> None:
     chosen = {override.split("=")[0]: override for override in [*RECURRENT, *overrides]}
     with pytest.raises(UserError, match=message) as error:
-        Cell.from_config(compose(list(chosen.values())))
+        _ = Cell.from_config(compose(list(chosen.values()))).task
     assert "\n" not in str(error.value)
 
 
@@ -74,10 +73,10 @@ def test_a_network_that_remembers_nothing_is_refused(monkeypatch: pytest.MonkeyP
 )
 def test_fairseqs_networks_have_the_usual_one_alone(overrides: list[str]) -> None:
     cell = Cell.from_config(compose(["dataset=synthetic", "attention=vanilla", "preset=smoke", *overrides]))
-    other = dataclasses.replace(cell, task=SimpleNamespace(backbone_options=lambda _: {}))  # type: ignore[arg-type]
+    vars(cell)["task"] = SimpleNamespace(backbone_options=lambda _: {})
     option = re.escape(overrides[-1].partition("=")[0])
     with pytest.raises(UserError, match=f"engine=fairseq does not support {option}=.*use engine=torch"):
-        network_arguments(other)
+        network_arguments(cell)
     with pytest.raises(UserError, match="engine=fairseq does not support task 'lm_recurrent'"):
         task_arguments(Cell.from_config(compose(RECURRENT)))
 
