@@ -144,7 +144,7 @@ def test_generated_data_have_no_source_and_a_source_is_named(task: str) -> None:
         opened("somewhere", task=task, dataset="synthetic")
     published = next(name for name in TASKS.get(task).datasets if "synthetic" not in name)
     with pytest.raises(UserError, match=f"is not {published}; name your data"):
-        opened(Path(__file__).parent, task=task, dataset=published)
+        opened(str(Path(__file__).parent), task=task, dataset=published)
     with pytest.raises(UserError, match=r"task\.source_config describes a source: set task\.source"):
         TASKS.get(task).build(dataset="mine", source_config="en").check()
 
